@@ -1,0 +1,18 @@
+//! The wire: bytes to requests and responses and back, for both ends.
+//!
+//! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds'
+//! counter and semaphore extensions (`docs/protocol.md`); what an operation means is the business of `core`.
+
+mod codec;
+mod header;
+mod request;
+mod response;
+mod status;
+
+pub use codec::{
+    DecodeError, Frames, REQUEST_BODY_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RequestCodec, ResponseCodec,
+};
+pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
+pub use request::{Frame, NAME_BYTES_MAX, Request};
+pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};
+pub use status::Status;

@@ -1,0 +1,152 @@
+//! Requests: what a client asks, and the bytes that say it.
+
+use bytes::{BufMut, BytesMut};
+
+use super::header::{Header, Opaque, Opcode, REQUEST_MAGIC};
+use super::status::Status;
+
+/// Longest name in bytes: its length is a `u16` on the wire.
+pub const NAME_BYTES_MAX: usize = u16::MAX as usize;
+
+/// One complete frame as it was received, its body borrowed from the buffer it was read into.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    header: Header,
+    body: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn new(header: Header, body: &'a [u8]) -> Self {
+        Self { header, body }
+    }
+
+    /// The opcode as it was sent, known or not: a response repeats it.
+    pub fn opcode(&self) -> u8 {
+        self.header.opcode
+    }
+
+    /// The four bytes that the response repeats.
+    pub fn opaque(&self) -> Opaque {
+        self.header.opaque
+    }
+
+    /// Reads the request. A frame that is no valid request gives the status to answer it with. Bytes of the body
+    /// beyond what the operation defines are ignored, as yrmcds does.
+    pub fn parse(&self) -> Result<Request<'a>, Status> {
+        if self.header.magic != REQUEST_MAGIC {
+            return Err(Status::InvalidArguments);
+        }
+        let opcode = Opcode::from_code(self.header.opcode).ok_or(Status::UnknownCommand)?;
+        Request::parse(opcode, self.body).ok_or(Status::InvalidArguments)
+    }
+}
+
+/// A request of the two documents. Names are 1 to [`NAME_BYTES_MAX`] bytes, any bytes; amounts are numbers of
+/// resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Does nothing.
+    Noop,
+    /// `counter.md` and `semaphore.md`, "Get".
+    Get {
+        /// Whose value is asked for.
+        name: &'a [u8],
+    },
+    /// `counter.md` and `semaphore.md`, "Acquire".
+    Acquire {
+        /// What to take from; made when it does not exist.
+        name: &'a [u8],
+        /// How many to take; at least 1, at most `maximum`.
+        resources: u32,
+        /// A counter's maximum for this request, or the capacity of a semaphore that this request creates.
+        maximum: u32,
+    },
+    /// `counter.md` and `semaphore.md`, "Release".
+    Release {
+        /// What to give back to.
+        name: &'a [u8],
+        /// How many to give back; may be 0.
+        resources: u32,
+    },
+    /// `counter.md`, "Stats".
+    Stats,
+    /// `counter.md`, "Dump".
+    Dump,
+}
+
+impl<'a> Request<'a> {
+    /// `None` where the body breaks a rule of the operation.
+    fn parse(opcode: Opcode, body: &'a [u8]) -> Option<Self> {
+        Some(match opcode {
+            Opcode::Noop => Self::Noop,
+            Opcode::Stats => Self::Stats,
+            Opcode::Dump => Self::Dump,
+            Opcode::Get => Self::Get { name: take_name(body)? },
+            Opcode::Acquire => {
+                let (resources, rest) = take_u32(body)?;
+                let (maximum, rest) = take_u32(rest)?;
+                if resources == 0 || maximum < resources {
+                    return None;
+                }
+                Self::Acquire { name: take_name(rest)?, resources, maximum }
+            }
+            Opcode::Release => {
+                let (resources, rest) = take_u32(body)?;
+                Self::Release { name: take_name(rest)?, resources }
+            }
+        })
+    }
+
+    /// The operation that the request asks for.
+    pub fn opcode(&self) -> Opcode {
+        match self {
+            Self::Noop => Opcode::Noop,
+            Self::Get { .. } => Opcode::Get,
+            Self::Acquire { .. } => Opcode::Acquire,
+            Self::Release { .. } => Opcode::Release,
+            Self::Stats => Opcode::Stats,
+            Self::Dump => Opcode::Dump,
+        }
+    }
+
+    /// Appends the request's frame to `out`.
+    ///
+    /// # Panics
+    /// Where the name is longer than [`NAME_BYTES_MAX`]: its length would not fit the wire.
+    pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
+        let (amounts, name): (&[u32], Option<&[u8]>) = match self {
+            Self::Noop | Self::Stats | Self::Dump => (&[], None),
+            Self::Get { name } => (&[], Some(name)),
+            Self::Acquire { name, resources, maximum } => (&[*resources, *maximum], Some(name)),
+            Self::Release { name, resources } => (&[*resources], Some(name)),
+        };
+        let body_bytes = 4 * amounts.len() + name.map_or(0, |name| 2 + name.len());
+        let header = Header {
+            magic: REQUEST_MAGIC,
+            opcode: self.opcode().code(),
+            status: 0,
+            body_bytes: u32::try_from(body_bytes).expect("a name of at most 64 KiB keeps a body below 4 GiB"),
+            opaque,
+        };
+        out.put_slice(&header.bytes());
+        for amount in amounts {
+            out.put_u32(*amount);
+        }
+        if let Some(name) = name {
+            out.put_u16(u16::try_from(name.len()).expect("a name has at most 65535 bytes"));
+            out.put_slice(name);
+        }
+    }
+}
+
+fn take_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (value, rest) = bytes.split_first_chunk()?;
+    Some((u32::from_be_bytes(*value), rest))
+}
+
+/// A length and as many bytes; an empty name is none.
+fn take_name(bytes: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let name = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
+    (!name.is_empty()).then_some(name)
+}

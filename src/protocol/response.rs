@@ -1,0 +1,169 @@
+//! Responses: what the server answers, and the bytes that say it.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use thiserror::Error;
+
+use super::header::{Header, Opaque, RESPONSE_MAGIC};
+use super::status::Status;
+
+/// One response of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Response<'a> {
+    /// Success without a body; also the end of a Dump.
+    Done,
+    /// Success with an amount: what Acquire took, or the value that Get read.
+    Resources(u32),
+    /// One name of a Dump.
+    Entry(DumpEntry<&'a [u8]>),
+    /// The answer to Stats: names and values.
+    Statistics(&'a [(&'static str, String)]),
+    /// The request failed; the status' message is the body.
+    Failed(Status),
+}
+
+/// A name, as Dump lists it (`counter.md`, "Dump").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DumpEntry<N> {
+    /// Resources in use now.
+    pub consumption: u32,
+    /// Most resources that were in use at once: in the counter's present interval, or since the semaphore was made.
+    pub peak: u32,
+    /// The name's bytes.
+    pub name: N,
+}
+
+impl Response<'_> {
+    /// Appends the response's frame to `out`, as the answer to a request with this opcode and opaque.
+    #[inline]
+    pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut BytesMut) {
+        let header = |status: Status, body_bytes: usize| {
+            Header {
+                magic: RESPONSE_MAGIC,
+                opcode,
+                status: status.code(),
+                body_bytes: u32::try_from(body_bytes).expect("bodies of the server are far below 4 GiB"),
+                opaque,
+            }
+            .bytes()
+        };
+        match self {
+            Self::Done => out.put_slice(&header(Status::NoError, 0)),
+            Self::Resources(resources) => {
+                let mut frame = [0; 16];
+                frame[..12].copy_from_slice(&header(Status::NoError, 4));
+                frame[12..].copy_from_slice(&resources.to_be_bytes());
+                out.put_slice(&frame);
+            }
+            Self::Entry(entry) => {
+                out.put_slice(&header(Status::NoError, 10 + entry.name.len()));
+                out.put_u32(entry.consumption);
+                out.put_u32(entry.peak);
+                out.put_u16(u16::try_from(entry.name.len()).expect("a name has at most 65535 bytes"));
+                out.put_slice(entry.name);
+            }
+            Self::Statistics(items) => {
+                let body_bytes = items.iter().map(|(name, value)| 4 + name.len() + value.len()).sum();
+                out.put_slice(&header(Status::NoError, body_bytes));
+                for (name, value) in *items {
+                    for text in [*name, value.as_str()] {
+                        out.put_u16(u16::try_from(text.len()).expect("statistics are short texts"));
+                    }
+                    out.put_slice(name.as_bytes());
+                    out.put_slice(value.as_bytes());
+                }
+            }
+            Self::Failed(status) => {
+                let message = status.message().as_bytes();
+                out.put_slice(&header(*status, message.len()));
+                out.put_slice(message);
+            }
+        }
+    }
+}
+
+/// One response as a client received it, its body not yet read: what the body means follows from the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseFrame {
+    /// The opcode of the request, repeated.
+    pub opcode: u8,
+    /// The status byte; see [`Status::from_code`].
+    pub status: u8,
+    /// The opaque of the request, repeated.
+    pub opaque: Opaque,
+    /// The body: a value on success, a message on failure.
+    pub body: Bytes,
+}
+
+/// A statistics item as a client received it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statistic {
+    /// The item's name.
+    pub name: String,
+    /// Its value, as text.
+    pub value: String,
+}
+
+/// The body of a successful response is not what its operation defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the server's answer has a body that does not fit its operation; is it a server of yrmcds' counter protocol?"
+)]
+pub struct BodyError;
+
+impl ResponseFrame {
+    /// The amount that a successful Get or Acquire carries.
+    pub fn resources(&self) -> Result<u32, BodyError> {
+        let value = self.body.first_chunk().ok_or(BodyError)?;
+        Ok(u32::from_be_bytes(*value))
+    }
+
+    /// The entry that one response of a Dump carries; `None` at the end of the Dump.
+    pub fn dump_entry(&self) -> Result<Option<DumpEntry<Bytes>>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        let fixed: &[u8; 10] = self.body.first_chunk().ok_or(BodyError)?;
+        let [c0, c1, c2, c3, p0, p1, p2, p3, n0, n1] = *fixed;
+        let end = fixed.len() + usize::from(u16::from_be_bytes([n0, n1]));
+        if end > self.body.len() {
+            return Err(BodyError);
+        }
+        Ok(Some(DumpEntry {
+            consumption: u32::from_be_bytes([c0, c1, c2, c3]),
+            peak: u32::from_be_bytes([p0, p1, p2, p3]),
+            name: self.body.slice(fixed.len()..end),
+        }))
+    }
+
+    /// The items that the answer to Stats carries, in the server's order.
+    pub fn statistics(&self) -> Result<Vec<Statistic>, BodyError> {
+        let mut rest = &self.body[..];
+        let mut items = Vec::new();
+        while !rest.is_empty() {
+            let ([n0, n1, v0, v1], texts) = rest.split_first_chunk().ok_or(BodyError)?;
+            let name_bytes = usize::from(u16::from_be_bytes([*n0, *n1]));
+            let value_bytes = usize::from(u16::from_be_bytes([*v0, *v1]));
+            let (name, texts) = texts.split_at_checked(name_bytes).ok_or(BodyError)?;
+            let (value, texts) = texts.split_at_checked(value_bytes).ok_or(BodyError)?;
+            items.push(Statistic {
+                name: String::from_utf8_lossy(name).into_owned(),
+                value: String::from_utf8_lossy(value).into_owned(),
+            });
+            rest = texts;
+        }
+        Ok(items)
+    }
+
+    /// Appends the response's frame to `out`; the inverse of decoding it.
+    pub fn compose(&self, out: &mut BytesMut) {
+        let header = Header {
+            magic: RESPONSE_MAGIC,
+            opcode: self.opcode,
+            status: self.status,
+            body_bytes: u32::try_from(self.body.len()).expect("a body that was received is below 4 GiB"),
+            opaque: self.opaque,
+        };
+        out.put_slice(&header.bytes());
+        out.put_slice(&self.body);
+    }
+}
