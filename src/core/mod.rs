@@ -1,0 +1,186 @@
+//! The rules: who may use how much of what, right now.
+//!
+//! Sans I/O and without a clock: time comes in as a value, and nothing here waits, logs or reads a socket. The
+//! server calls one method of [`Core`] a request; the simulation of tests calls the same ones.
+//!
+//! Locks are taken in one order: the shard of the map, then the object that stands under a name, then the session.
+//! No lock outlives the call that took it. Work that grows with the number of names (a Dump, the end of a session, a
+//! sweep) is a value with a `step` method, so that the caller yields between steps of bounded size.
+//!
+//! Invariant 1 of `docs/design.md` (consumption is the sum of what is held) is kept by [`object`] and can be checked
+//! at any time with [`Core::check`].
+
+mod counter;
+mod holders;
+mod invariant;
+mod name;
+mod object;
+mod registry;
+mod semaphore;
+mod session;
+mod visit;
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use ahash::RandomState as NameHasher;
+pub use name::NAME_BYTES_MAX;
+pub use registry::{Limits, RegistryStats};
+pub use session::{Ending, Session, SessionId};
+pub use visit::{Check, CheckFailure, Dump, DumpItem, Sweep};
+
+use counter::Interval;
+use registry::Registry;
+
+/// The two kinds of names; the same bytes may name one thing in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Namespace {
+    /// `counter.md`: a consumption; the maximum comes with each Acquire.
+    Counters,
+    /// `semaphore.md`: a capacity, fixed by the Acquire that makes it, and what is left of it.
+    Semaphores,
+}
+
+impl Namespace {
+    /// Both, in the order of their default ports.
+    pub const ALL: [Self; 2] = [Self::Counters, Self::Semaphores];
+}
+
+/// Seconds since the Unix epoch, as the server read them from its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnixSeconds(pub u64);
+
+/// What an Acquire asks for: 1 to `maximum` resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    resources: u32,
+    maximum: u32,
+}
+
+impl Claim {
+    /// A claim on `resources` under `maximum` (for a semaphore: its `initial`). `None` where the documents say
+    /// `Invalid arguments`: nothing is claimed, or more than the maximum.
+    pub fn new(resources: u32, maximum: u32) -> Option<Self> {
+        (resources > 0 && resources <= maximum).then_some(Self { resources, maximum })
+    }
+}
+
+/// Why a request was refused. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such name.
+    NotFound,
+    /// The resources are in use.
+    NotAvailable,
+    /// The session holds less than it wants to give back.
+    NotAcquired,
+    /// The namespace has as many names as its limit allows.
+    TooManyNames,
+}
+
+/// All counters, semaphores and sessions of a server.
+#[derive(Debug)]
+pub struct Core {
+    counters: Registry,
+    semaphores: Registry,
+    stat_interval_s: NonZeroU32,
+    last_session: AtomicU64,
+}
+
+impl Core {
+    /// An empty core. `stat_interval_s` is the length of the intervals over which a counter's peak is taken, in
+    /// seconds; `hasher` seeds the hash of names: from the system's randomness in a server, fixed in a simulation.
+    pub fn new(stat_interval_s: NonZeroU32, hasher: NameHasher) -> Self {
+        Self {
+            counters: Registry::new(hasher.clone()),
+            semaphores: Registry::new(hasher),
+            stat_interval_s,
+            last_session: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the limits of a namespace; names beyond a lowered limit stay.
+    pub fn set_limits(&self, namespace: Namespace, limits: Limits) {
+        self.registry(namespace).set_limits(limits);
+    }
+
+    /// Opens a session. Its number is never given out again by this core.
+    pub fn open_session(&self) -> Session {
+        Session::new(SessionId::new(self.last_session.fetch_add(1, Ordering::Relaxed) + 1))
+    }
+
+    /// Ends a session: it holds nothing more once the returned work is done.
+    pub fn end_session<'a>(&'a self, session: &Session) -> Ending<'a> {
+        Ending::new(self, session)
+    }
+
+    /// Takes resources for a session (`counter.md` and `semaphore.md`, "Acquire"), making the name if need be.
+    pub fn acquire(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        claim: Claim,
+        session: &Session,
+        now: UnixSeconds,
+    ) -> Result<(), Refusal> {
+        self.registry(namespace).acquire(namespace, name, claim, session, self.interval(now))
+    }
+
+    /// Gives back some of what a session holds (`counter.md` and `semaphore.md`, "Release"). Giving back nothing
+    /// succeeds on every name that exists.
+    pub fn release(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        resources: u32,
+        session: &Session,
+        now: UnixSeconds,
+    ) -> Result<(), Refusal> {
+        self.registry(namespace)
+            .find(name, |object| object.release(resources, session, self.interval(now)))
+            .ok_or(Refusal::NotFound)?
+    }
+
+    /// A counter's consumption, or what is left of a semaphore (`counter.md` and `semaphore.md`, "Get").
+    pub fn value(&self, namespace: Namespace, name: &[u8]) -> Result<u32, Refusal> {
+        self.registry(namespace).find(name, |object| object.value()).ok_or(Refusal::NotFound)
+    }
+
+    /// Lists the names of a namespace (`counter.md`, "Dump"). Each name is read at a moment of its own; a name made
+    /// or collected meanwhile may be listed or not.
+    pub fn dump(&self, namespace: Namespace) -> Dump {
+        Dump::new(namespace)
+    }
+
+    /// Collects the names that nothing refers to (invariant 6).
+    pub fn sweep(&self, namespace: Namespace) -> Sweep<'_> {
+        Sweep::new(self, namespace)
+    }
+
+    /// Checks invariant 1 name by name, as an administrator may ask at any time.
+    pub fn check(&self, namespace: Namespace) -> Check<'_> {
+        Check::new(self, namespace)
+    }
+
+    /// Live figures of a namespace.
+    pub fn stats(&self, namespace: Namespace) -> RegistryStats {
+        self.registry(namespace).stats()
+    }
+
+    /// When the interval that `now` lies in ends, in Unix seconds: from then on a sweep finds more to collect.
+    pub fn next_boundary(&self, now: UnixSeconds) -> UnixSeconds {
+        let interval_s = u64::from(self.stat_interval_s.get());
+        UnixSeconds((now.0 / interval_s + 1).saturating_mul(interval_s))
+    }
+
+    fn registry(&self, namespace: Namespace) -> &Registry {
+        match namespace {
+            Namespace::Counters => &self.counters,
+            Namespace::Semaphores => &self.semaphores,
+        }
+    }
+
+    fn interval(&self, now: UnixSeconds) -> Interval {
+        Interval::of(now, self.stat_interval_s)
+    }
+}

@@ -1,0 +1,210 @@
+//! What stands under a name: a counter or a semaphore, who holds it, and the rules that no request may break.
+//!
+//! Invariants, kept under the object's own lock: the consumption is the sum of the holdings; no acquire raises it
+//! past the maximum of the request or the capacity of the semaphore; no arithmetic wraps; what a session held is
+//! given back once.
+
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex};
+
+use super::counter::{Counter, Interval};
+use super::holders::{Holders, Holding};
+use super::invariant::{invariant, lock};
+use super::name::Name;
+use super::semaphore::Semaphore;
+use super::session::{Session, SessionId};
+use super::visit::DumpItem;
+use super::{Claim, Namespace, Refusal};
+
+/// A shared handle of an object; the map finds it by its name.
+#[derive(Clone, Debug)]
+pub(super) struct ObjectRef(Arc<Object>);
+
+#[derive(Debug)]
+struct Object {
+    name: Name,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    consumption: u32,
+    kind: Kind,
+    holders: Holders,
+}
+
+/// The part that counters and semaphores differ in.
+#[derive(Debug)]
+enum Kind {
+    Counter(Counter),
+    Semaphore(Semaphore),
+}
+
+/// An object with the two counts in front of it, as [`Arc`] allocates it.
+const OBJECT_BYTES: usize = size_of::<Object>() + 2 * size_of::<usize>();
+const _: () = assert!(OBJECT_BYTES <= 88, "with the allocator's eight bytes an object fills a chunk of 96");
+
+impl ObjectRef {
+    /// A new object, of which nothing is taken yet. A semaphore's capacity is what the claim gives as its initial.
+    pub(super) fn new(namespace: Namespace, name: &[u8], claim: Claim, interval: Interval) -> Self {
+        let kind = match namespace {
+            Namespace::Counters => Kind::Counter(Counter::new(interval)),
+            Namespace::Semaphores => Kind::Semaphore(Semaphore::new(claim.maximum)),
+        };
+        let state = State { consumption: 0, kind, holders: Holders::default() };
+        Self(Arc::new(Object { name: Name::new(name), state: Mutex::new(state) }))
+    }
+
+    pub(super) fn name(&self) -> &[u8] {
+        self.0.name.as_bytes()
+    }
+
+    /// Memory of the object in bytes, without what the map and the sessions spend on it.
+    pub(super) fn memory_bytes(&self) -> usize {
+        OBJECT_BYTES + self.0.name.heap_bytes()
+    }
+
+    pub(super) fn acquire(&self, claim: Claim, session: &Session, interval: Interval) -> Result<(), Refusal> {
+        let mut state = lock(&self.0.state);
+        let limit = match &state.kind {
+            Kind::Counter(_) => claim.maximum,
+            Kind::Semaphore(semaphore) => semaphore.capacity,
+        };
+        let after = state.consumption.checked_add(claim.resources).filter(|after| *after <= limit);
+        let after = after.ok_or(Refusal::NotAvailable)?;
+        state.hold(self, claim.resources, session);
+        state.consume(after, interval);
+        Ok(())
+    }
+
+    pub(super) fn release(
+        &self,
+        resources: u32,
+        session: &Session,
+        interval: Interval,
+    ) -> Result<(), Refusal> {
+        if resources == 0 {
+            return Ok(());
+        }
+        let mut state = lock(&self.0.state);
+        let holding = state.holders.holding_mut(session.id()).ok_or(Refusal::NotAcquired)?;
+        if resources > holding.resources {
+            return Err(Refusal::NotAcquired);
+        }
+        holding.resources -= resources;
+        if holding.resources == 0 {
+            let slot = holding.slot;
+            state.holders.remove(session.id());
+            session.let_go(slot);
+        }
+        state.give_back(resources, interval);
+        Ok(())
+    }
+
+    /// Gives back all that a session holds. Its handle of the object is gone already.
+    pub(super) fn release_all(&self, session: SessionId, interval: Interval) {
+        let mut state = lock(&self.0.state);
+        let holding = state.holders.remove(session);
+        invariant!(holding.is_some(), "session {session} holds every object it has a handle of");
+        if let Some(holding) = holding {
+            state.give_back(holding.resources, interval);
+        }
+    }
+
+    /// What Get reads: a counter's consumption, or what is left of a semaphore.
+    pub(super) fn value(&self) -> u32 {
+        let state = lock(&self.0.state);
+        match &state.kind {
+            Kind::Counter(_) => state.consumption,
+            Kind::Semaphore(semaphore) => semaphore.available(state.consumption),
+        }
+    }
+
+    /// Consumption and peak, as Dump lists them.
+    pub(super) fn dump_item(&self, interval: Interval) -> DumpItem {
+        let state = lock(&self.0.state);
+        DumpItem {
+            consumption: state.consumption,
+            peak: match &state.kind {
+                Kind::Counter(counter) => counter.peak(state.consumption, interval),
+                Kind::Semaphore(semaphore) => semaphore.peak,
+            },
+        }
+    }
+
+    /// Whether nothing refers to the object any more (invariant 6). A counter must also have told its peak.
+    pub(super) fn is_collectable(&self, interval: Interval) -> bool {
+        let state = lock(&self.0.state);
+        state.consumption == 0
+            && match &state.kind {
+                Kind::Counter(counter) => counter.is_over(interval),
+                Kind::Semaphore(_) => true,
+            }
+    }
+
+    /// Frees what contention left behind.
+    pub(super) fn shrink(&self) {
+        lock(&self.0.state).holders.shrink();
+    }
+
+    /// The consumption and the sum of the holdings, where they differ (invariant 1).
+    pub(super) fn imbalance(&self) -> Option<(u32, u64)> {
+        let state = lock(&self.0.state);
+        let held = state.holders.sum();
+        (u64::from(state.consumption) != held).then_some((state.consumption, held))
+    }
+}
+
+impl State {
+    /// Adds to a session's holding; the caller sees to the consumption.
+    fn hold(&mut self, object: &ObjectRef, resources: u32, session: &Session) {
+        match self.holders.holding_mut(session.id()) {
+            Some(holding) => {
+                let sum = holding.resources.checked_add(resources);
+                invariant!(sum.is_some(), "a holding is never more than the consumption");
+                holding.resources = sum.unwrap_or(u32::MAX);
+            }
+            None => {
+                let slot = session.keep(object.clone());
+                self.holders.add(session.id(), Holding { resources, slot });
+            }
+        }
+    }
+
+    fn give_back(&mut self, resources: u32, interval: Interval) {
+        let after = self.consumption.checked_sub(resources);
+        invariant!(after.is_some(), "no more is given back than is in use");
+        self.consume(after.unwrap_or(0), interval);
+        invariant!(self.consumption > 0 || self.holders.is_empty(), "nobody holds what is not in use");
+    }
+
+    fn consume(&mut self, after: u32, interval: Interval) {
+        match &mut self.kind {
+            Kind::Counter(counter) => counter.note(self.consumption, after, interval),
+            Kind::Semaphore(semaphore) => semaphore.note(after),
+        }
+        self.consumption = after;
+    }
+}
+
+impl PartialEq for ObjectRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for ObjectRef {}
+
+impl Hash for ObjectRef {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
+}
+
+/// The map is asked with the bytes of a request, so they hash and compare as the object does.
+impl Borrow<[u8]> for ObjectRef {
+    fn borrow(&self) -> &[u8] {
+        self.name()
+    }
+}

@@ -1,0 +1,181 @@
+//! The names of one namespace: a sharded map from name to object.
+//!
+//! An operation on a name that exists holds its shard for reading while it works on the object; making or collecting
+//! a name holds the shard for writing. So a name cannot be collected between being found and being held.
+//!
+//! There are many small shards, so that whoever visits a whole shard (Dump, sweep) takes little at a time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ahash::RandomState;
+use dashmap::DashMap;
+use dashmap::Entry;
+
+use super::counter::Interval;
+use super::object::ObjectRef;
+use super::session::Session;
+use super::{Claim, Namespace, Refusal};
+
+/// With ten million names a shard has some 2,400, which are visited in well under a millisecond.
+const SHARDS: usize = 4096;
+
+/// What the map spends on a name: a pointer and a control byte, at the load between 7/16 and 7/8 that its tables
+/// have, and the pointer that the holder's session keeps.
+const SLOT_BYTES: usize = 9 * 3 / 2 + 8;
+
+/// A table is given back when it could hold this many times what it does.
+const SPARSE: usize = 4;
+
+/// Limits of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most names at a time; `None` is without limit.
+    pub names_max: Option<u64>,
+}
+
+/// Live figures of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegistryStats {
+    /// Names that exist.
+    pub objects: u64,
+    /// Names that were ever made.
+    pub total_objects: u64,
+    /// An estimate of the memory that names take, in bytes.
+    pub used_memory: u64,
+    /// Shards with two names or more: these share a lock.
+    pub conflicts: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Registry {
+    map: DashMap<ObjectRef, (), RandomState>,
+    objects: AtomicU64,
+    total_objects: AtomicU64,
+    memory_bytes: AtomicU64,
+    /// `u64::MAX` is without limit.
+    names_max: AtomicU64,
+}
+
+impl Registry {
+    pub(super) fn new(hasher: RandomState) -> Self {
+        Self {
+            map: DashMap::with_hasher_and_shard_amount(hasher, SHARDS),
+            objects: AtomicU64::new(0),
+            total_objects: AtomicU64::new(0),
+            memory_bytes: AtomicU64::new(0),
+            names_max: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    pub(super) fn set_limits(&self, limits: Limits) {
+        self.names_max.store(limits.names_max.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Calls `visit` with the object of this name, if there is one. The shard is held for reading meanwhile.
+    #[inline]
+    pub(super) fn find<R>(&self, name: &[u8], visit: impl FnOnce(&ObjectRef) -> R) -> Option<R> {
+        self.map.get(name).map(|found| visit(found.key()))
+    }
+
+    #[inline]
+    pub(super) fn acquire(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        claim: Claim,
+        session: &Session,
+        interval: Interval,
+    ) -> Result<(), Refusal> {
+        match self.find(name, |object| object.acquire(claim, session, interval)) {
+            Some(outcome) => outcome,
+            None => self.acquire_new(namespace, name, claim, session, interval),
+        }
+    }
+
+    #[cold]
+    fn acquire_new(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        claim: Claim,
+        session: &Session,
+        interval: Interval,
+    ) -> Result<(), Refusal> {
+        if self.objects.fetch_add(1, Ordering::Relaxed) >= self.names_max.load(Ordering::Relaxed) {
+            self.objects.fetch_sub(1, Ordering::Relaxed);
+            // Somebody may have made the name since it was not found; then it counts against nothing.
+            return match self.find(name, |object| object.acquire(claim, session, interval)) {
+                Some(outcome) => outcome,
+                None => Err(Refusal::TooManyNames),
+            };
+        }
+        // Made before the shard is locked, so that the allocation keeps nobody waiting.
+        let object = ObjectRef::new(namespace, name, claim, interval);
+        let memory_bytes = Self::memory_bytes_of(&object);
+        let found = match self.map.entry(object) {
+            Entry::Vacant(vacant) => {
+                self.total_objects.fetch_add(1, Ordering::Relaxed);
+                self.memory_bytes.fetch_add(memory_bytes, Ordering::Relaxed);
+                vacant.insert(())
+            }
+            Entry::Occupied(occupied) => {
+                self.objects.fetch_sub(1, Ordering::Relaxed);
+                occupied.into_ref()
+            }
+        };
+        // The shard is still locked: nobody has collected or filled the object.
+        found.key().acquire(claim, session, interval)
+    }
+
+    /// How many shards there are to visit.
+    pub(super) fn shards(&self) -> usize {
+        self.map.shards().len()
+    }
+
+    /// Handles of all objects of a shard. The shard is held for reading while its table is copied.
+    pub(super) fn objects_of(&self, shard: usize) -> Vec<ObjectRef> {
+        let table = self.map.shards()[shard].read().clone();
+        table.into_iter().map(|(object, _)| object).collect()
+    }
+
+    /// Removes an object that nothing refers to (invariant 6). Tells whether it did.
+    pub(super) fn collect(&self, object: &ObjectRef, interval: Interval) -> bool {
+        if !object.is_collectable(interval) {
+            return false;
+        }
+        // Asked again under the shard's lock, where no request can reach the object any more. Under the same name
+        // another object may stand by now, which is collected as gladly.
+        let removed = self.map.remove_if(object.name(), |found, ()| found.is_collectable(interval));
+        let Some((removed, ())) = removed else { return false };
+        self.objects.fetch_sub(1, Ordering::Relaxed);
+        self.memory_bytes.fetch_sub(Self::memory_bytes_of(&removed), Ordering::Relaxed);
+        true
+    }
+
+    /// Gives back the memory of a shard's table where it is far larger than what it holds.
+    pub(super) fn shrink(&self, shard: usize) {
+        let shard = &self.map.shards()[shard];
+        let is_sparse = {
+            let table = shard.read();
+            table.capacity() > SPARSE * table.len().max(1)
+        };
+        if is_sparse {
+            let mut table = shard.write();
+            let length = table.len();
+            table.shrink_to(length, |(object, _)| self.map.hasher().hash_one(object));
+        }
+    }
+
+    pub(super) fn stats(&self) -> RegistryStats {
+        RegistryStats {
+            objects: self.objects.load(Ordering::Relaxed),
+            total_objects: self.total_objects.load(Ordering::Relaxed),
+            used_memory: self.memory_bytes.load(Ordering::Relaxed),
+            conflicts: self.map.shards().iter().filter(|shard| shard.read().len() > 1).count() as u64,
+        }
+    }
+
+    fn memory_bytes_of(object: &ObjectRef) -> u64 {
+        (object.memory_bytes() + SLOT_BYTES) as u64
+    }
+}

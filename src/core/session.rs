@@ -1,0 +1,115 @@
+//! Sessions: the owners of what is held.
+//!
+//! A session keeps a handle of every object it holds something of, so that its end costs what it holds and not what
+//! the server knows. The handles stand in slots that never move; an object remembers the slot of each holder, so
+//! that a full release finds it at once.
+//!
+//! Invariants: a slot is filled exactly while the object counts a holding of the session; a session that has ended
+//! takes nothing more.
+
+use std::num::NonZeroU64;
+use std::sync::Mutex;
+
+use super::invariant::{invariant, lock};
+use super::object::ObjectRef;
+use super::{Core, UnixSeconds};
+
+/// The number of a session. Public: it is shown in listings and logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(NonZeroU64);
+
+impl SessionId {
+    pub(super) fn new(number: u64) -> Self {
+        Self(NonZeroU64::new(number).expect("sessions are counted from one, and 2^64 of them never come"))
+    }
+}
+
+impl std::fmt::Display for SessionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where a session keeps the handle of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(u32);
+
+/// An owner of holdings. Every connection has one of its own that ends with it.
+#[derive(Debug)]
+pub struct Session {
+    id: SessionId,
+    /// Taken under an object's lock, never the other way round.
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    ended: bool,
+    objects: Vec<Option<ObjectRef>>,
+    /// Slots of `objects` that are empty.
+    free: Vec<Slot>,
+}
+
+impl Session {
+    pub(super) fn new(id: SessionId) -> Self {
+        Self { id, held: Mutex::default() }
+    }
+
+    /// The session's number.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// Keeps a handle of an object, which now counts a holding of this session.
+    pub(super) fn keep(&self, object: ObjectRef) -> Slot {
+        let mut held = lock(&self.held);
+        invariant!(!held.ended, "session {} takes nothing after its end", self.id);
+        if let Some(slot) = held.free.pop() {
+            held.objects[slot.0 as usize] = Some(object);
+            return slot;
+        }
+        let slot = Slot(u32::try_from(held.objects.len()).expect("four billion names do not fit memory"));
+        held.objects.push(Some(object));
+        slot
+    }
+
+    /// Lets go of the handle in a slot, as the object counts no holding of this session any more.
+    pub(super) fn let_go(&self, slot: Slot) {
+        let mut held = lock(&self.held);
+        // Another thread may have ended the session since; its slots are then emptied by its end.
+        if held.ended {
+            return;
+        }
+        let object = held.objects[slot.0 as usize].take();
+        invariant!(object.is_some(), "session {} has a handle of everything it holds", self.id);
+        held.free.push(slot);
+    }
+}
+
+/// The end of a session at work: what it held is given back, some names a step.
+#[derive(Debug)]
+#[must_use = "what the session held is given back by the steps"]
+pub struct Ending<'a> {
+    core: &'a Core,
+    session: SessionId,
+    objects: std::vec::IntoIter<Option<ObjectRef>>,
+}
+
+impl<'a> Ending<'a> {
+    pub(super) fn new(core: &'a Core, session: &Session) -> Self {
+        let mut held = lock(&session.held);
+        held.ended = true;
+        held.free = Vec::new();
+        let objects = std::mem::take(&mut held.objects).into_iter();
+        Self { core, session: session.id, objects }
+    }
+
+    /// Gives back what is held of at most `names` names. Tells whether there is more to do.
+    pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
+        let interval = self.core.interval(now);
+        for object in self.objects.by_ref().take(names).flatten() {
+            object.release_all(self.session, interval);
+        }
+        self.objects.len() > 0
+    }
+}

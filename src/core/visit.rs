@@ -1,0 +1,156 @@
+//! Work that visits every name: Dump, the sweep, the check of invariant 1.
+//!
+//! A visit takes the handles of one shard at a time and then works through them without any lock on the map. So it
+//! may be paused for as long as its reader likes and holds up nobody; in return it is no picture of one moment.
+
+use super::object::ObjectRef;
+use super::registry::Registry;
+use super::{Core, Namespace, UnixSeconds};
+
+/// Where a visit stands.
+#[derive(Debug, Default)]
+struct Visit {
+    /// The next shard to take.
+    shard: usize,
+    /// What is left of the shard before it.
+    objects: std::vec::IntoIter<ObjectRef>,
+}
+
+impl Visit {
+    /// The next object; `None` when every shard was visited.
+    fn next(&mut self, registry: &Registry) -> Option<ObjectRef> {
+        loop {
+            if let Some(object) = self.objects.next() {
+                return Some(object);
+            }
+            if self.shard == registry.shards() {
+                return None;
+            }
+            self.objects = registry.objects_of(self.shard).into_iter();
+            self.shard += 1;
+        }
+    }
+
+    /// The shard whose last object was just taken, if one was.
+    fn finished_shard(&self) -> Option<usize> {
+        (self.objects.len() == 0).then(|| self.shard.checked_sub(1)).flatten()
+    }
+}
+
+/// A Dump at work (`counter.md`, "Dump").
+#[derive(Debug)]
+pub struct Dump {
+    namespace: Namespace,
+    visit: Visit,
+}
+
+/// What Dump tells of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DumpItem {
+    /// Resources in use now.
+    pub consumption: u32,
+    /// Most resources in use at once: in a counter's present interval, or since a semaphore was made.
+    pub peak: u32,
+}
+
+impl Dump {
+    pub(super) fn new(namespace: Namespace) -> Self {
+        Self { namespace, visit: Visit::default() }
+    }
+
+    /// Gives the next name to `show`; `None` when every name was shown.
+    #[inline]
+    pub fn next<R>(
+        &mut self,
+        core: &Core,
+        now: UnixSeconds,
+        show: impl FnOnce(&[u8], DumpItem) -> R,
+    ) -> Option<R> {
+        let object = self.visit.next(core.registry(self.namespace))?;
+        Some(show(object.name(), object.dump_item(core.interval(now))))
+    }
+}
+
+/// A sweep at work: it removes what nothing refers to (invariant 6), and gives back the memory that is left over.
+#[derive(Debug)]
+#[must_use = "nothing is collected but by the steps"]
+pub struct Sweep<'a> {
+    core: &'a Core,
+    namespace: Namespace,
+    visit: Visit,
+    collected: u64,
+}
+
+impl<'a> Sweep<'a> {
+    pub(super) fn new(core: &'a Core, namespace: Namespace) -> Self {
+        Self { core, namespace, visit: Visit::default(), collected: 0 }
+    }
+
+    /// Visits at most `names` names. Tells whether there is more to do.
+    pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
+        let registry = self.core.registry(self.namespace);
+        let interval = self.core.interval(now);
+        for _ in 0..names {
+            let Some(object) = self.visit.next(registry) else { return false };
+            if registry.collect(&object, interval) {
+                self.collected += 1;
+            } else {
+                object.shrink();
+            }
+            if let Some(shard) = self.visit.finished_shard() {
+                registry.shrink(shard);
+            }
+        }
+        true
+    }
+
+    /// Names removed so far.
+    pub fn collected(&self) -> u64 {
+        self.collected
+    }
+}
+
+/// A check at work: of every name, that its consumption is the sum of what is held (invariant 1).
+#[derive(Debug)]
+#[must_use = "nothing is checked but by the steps"]
+pub struct Check<'a> {
+    core: &'a Core,
+    namespace: Namespace,
+    visit: Visit,
+    checked: u64,
+}
+
+/// A name that breaks invariant 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckFailure {
+    /// The name's bytes.
+    pub name: Box<[u8]>,
+    /// Its consumption.
+    pub consumption: u32,
+    /// The sum of what is held of it.
+    pub held: u64,
+}
+
+impl<'a> Check<'a> {
+    pub(super) fn new(core: &'a Core, namespace: Namespace) -> Self {
+        Self { core, namespace, visit: Visit::default(), checked: 0 }
+    }
+
+    /// Checks at most `names` names, adding to `failures`. Tells whether there is more to do.
+    pub fn step(&mut self, names: usize, failures: &mut Vec<CheckFailure>) -> bool {
+        let registry = self.core.registry(self.namespace);
+        for _ in 0..names {
+            let Some(object) = self.visit.next(registry) else { return false };
+            self.checked += 1;
+            if let Some((consumption, held)) = object.imbalance() {
+                failures.push(CheckFailure { name: object.name().into(), consumption, held });
+            }
+        }
+        true
+    }
+
+    /// Names checked so far.
+    pub fn checked(&self) -> u64 {
+        self.checked
+    }
+}
