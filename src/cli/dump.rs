@@ -20,7 +20,7 @@ List every counter or semaphore
 
 On a terminal this is a table with a header. In a pipe it is one line a name without a header: resources in use, most \
 resources that were in use at once, and the name, separated by tabs. In both, a backslash in a name is written \\\\, a \
-tab \\t, a newline \\n, and each byte of other control characters and of what is no UTF-8 \\xNN; printf %b turns that \
+tab \\t, a newline \\n, and each byte of other control characters and of what is no UTF-8 \\xNN; printf %b of bash turns that \
 back into the name.
 
 With --json it is one object a line with the keys name, consumption and peak. A name that is no UTF-8 has no JSON \

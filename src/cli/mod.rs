@@ -1,7 +1,7 @@
 //! The command line: what the program can be asked, and how it says that it failed.
 //!
 //! Each subcommand has a file of its own, with its options and what it does; here they are put together. Errors are
-//! one sentence on stderr, and every exit status is in [`exit`]'s table.
+//! one sentence on stderr, and every exit status is in the table of `exit`.
 
 mod completions;
 mod dump;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-/// The bytes as text in which `printf %b` finds the bytes again: `\\`, `\t`, `\n`, and `\xNN` for each byte of any
+/// The bytes as text in which bash's `printf %b` finds the bytes again: `\\`, `\t`, `\n`, and `\xNN` for each byte of any
 /// other control character and for each byte that is no UTF-8.
 pub(super) fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());

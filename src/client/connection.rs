@@ -164,6 +164,8 @@ impl Shared {
     async fn drive(&self, stream: impl AsyncRead + AsyncWrite) {
         let (reader, writer) = tokio::io::split(stream);
         let loss = tokio::select! {
+            // Reading comes first: what the server answered before it closed the connection counts.
+            biased;
             loss = self.read_responses(reader) => loss,
             loss = self.write_requests(writer) => loss,
         };

@@ -11,7 +11,7 @@ use crate::protocol::{DumpEntry, ResponseFrame};
 ///
 /// Reading a Dump sets the pace: what its consumer does not take stays in the server, apart from a few entries. A
 /// Dump that is held and not read therefore delays every other user of the connection; read it, drop it, or give it
-/// a connection of its own. In particular, a task that awaits another call on the same connection between two entries
+/// a connection of its own, as a later version does by itself. In particular, a task that awaits another call on the same connection between two entries
 /// may wait for itself. A Dump may be dropped at any time: what is left of it is received and thrown away.
 #[derive(Debug)]
 #[must_use = "a Dump that is not read holds up the connection"]

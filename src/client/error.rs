@@ -30,7 +30,7 @@ pub enum Error {
     },
     /// The connection ended before the answer came. Whether the request was carried out is not known, and whatever
     /// the connection held is given back.
-    #[error("the connection was lost: {0}")]
+    #[error("the connection was lost ({0}); connect again once the server answers")]
     ConnectionLost(#[from] Loss),
     /// The answer does not fit the request.
     #[error(transparent)]
