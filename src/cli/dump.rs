@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::output::{escaped, hex, json};
 use super::server::{Server, block_on};
-use crate::protocol::DumpEntry;
+use crate::client::DumpEntry;
 
 const LONG: &str = "\
 List every counter or semaphore

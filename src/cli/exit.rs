@@ -3,8 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::client;
-use crate::protocol::Status;
+use crate::client::{self, Status};
 
 /// What the program's own endings mean to who started it. A command that `run` ran gives its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,7 @@ use clap::Args;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::server::{Server, block_on};
-use crate::client::Error;
-use crate::protocol::Status;
+use crate::client::{Error, Status};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,8 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::output::escaped;
-use crate::client::Error;
-use crate::protocol::NAME_BYTES_MAX;
+use crate::client::{Error, NAME_BYTES_MAX};
 
 /// A name that fits the wire.
 #[derive(Clone, Debug)]

@@ -22,8 +22,7 @@ use super::name::Name;
 use super::output::escaped;
 use super::server::{Server, block_on, seconds};
 use super::signals::Signals;
-use crate::client::{Client, Error, Loss, Maximum, Resources};
-use crate::protocol::Status;
+use crate::client::{Client, Error, Loss, Maximum, Resources, Status};
 
 const LONG: &str = "\
 Run a command while holding resources
@@ -120,10 +119,9 @@ async fn acquire(arguments: &Arguments, client: &Client) -> Result<(), Failure> 
         Err(Error::Status(Status::ResourceNotAvailable)) => Err(Failure::new(
             Exit::NothingAvailable,
             format!(
-                "{} of the {} {name} cannot be had now, at most {} may be in use; try again later",
+                "{} of the {} {name} cannot be had now; try again later",
                 arguments.resources,
-                server.kind(),
-                arguments.max
+                server.kind()
             ),
         )),
         result => result.map(drop).map_err(Failure::from),

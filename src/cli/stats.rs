@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use super::exit::{Exit, Failure};
 use super::output::{escaped, json};
 use super::server::{Server, block_on};
-use crate::protocol::Statistic;
+use crate::client::Statistic;
 
 const EXAMPLES: &str = "\
 Examples:

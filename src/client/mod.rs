@@ -44,7 +44,10 @@ pub use address::{Address, AddressError, COUNTER_PORT, SEMAPHORE_PORT};
 pub use dump::Dump;
 pub use error::{ConnectError, Error, Loss};
 
-use crate::protocol::{NAME_BYTES_MAX, Request, ResponseFrame, Statistic, Status};
+/// What answers and limits consist of is the wire's to say; callers of the client need no more of it than this.
+pub use crate::protocol::{BodyError, DecodeError, DumpEntry, NAME_BYTES_MAX, Statistic, Status};
+
+use crate::protocol::{Request, ResponseFrame};
 use connection::Connection;
 
 /// How long [`Client::connect`] tries.
