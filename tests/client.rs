@@ -202,6 +202,43 @@ async fn calls_dropped_at_any_point_leave_a_usable_connection() {
     soon("the server's end", answering).await.unwrap();
 }
 
+/// Every caller asks for its own number; some lose patience. Answers come in reversed bursts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_tasks_on_many_threads_get_their_own_answers() {
+    let (client, mut peer) = connected().await;
+    let answering = tokio::spawn(async move {
+        while let Some(first) = peer.next().await {
+            let mut burst = vec![first];
+            burst.append(&mut peer.received_already());
+            for request in burst.iter().rev() {
+                let Asked::Get { name } = &request.asked else { panic!("{request:?}") };
+                let number = u32::from_be_bytes(*name.first_chunk().unwrap());
+                peer.answer(request, Response::Resources(number)).await;
+            }
+        }
+    });
+    let asking: Vec<_> = (0..50_u32)
+        .map(|task| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for round in 0..200 {
+                    let number = task * 1000 + round;
+                    if round % 3 == 0 {
+                        poll_times(1 + round as usize % 5, client.get(&number.to_be_bytes())).await;
+                    } else {
+                        assert_eq!(client.get(&number.to_be_bytes()).await.unwrap(), Resources(number));
+                    }
+                }
+            })
+        })
+        .collect();
+    for asking in asking {
+        soon("all answers", asking).await.unwrap();
+    }
+    drop(client);
+    soon("the server's end", answering).await.unwrap();
+}
+
 async fn poll_times<T>(times: usize, future: impl Future<Output = T>) {
     let mut future = std::pin::pin!(future);
     for _ in 0..times {

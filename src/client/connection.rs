@@ -257,3 +257,51 @@ impl Drop for Ending {
         self.0.finish(Loss::Stopped);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::DuplexStream;
+
+    use super::*;
+
+    fn state_of(connection: &Connection) -> (usize, usize) {
+        let state = connection.shared.state();
+        (state.waiting.len(), state.outgoing.len())
+    }
+
+    async fn answer(far: &mut DuplexStream, opaque: u32, body: &'static [u8]) {
+        let opaque = Opaque(opaque.to_be_bytes());
+        let frame = ResponseFrame { opcode: 0, status: 0, opaque, body: body.into() };
+        let mut out = BytesMut::new();
+        frame.compose(&mut out);
+        far.write_all(&out).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nothing_is_left_of_callers_that_went_away_once_they_were_answered() {
+        let (near, mut far) = tokio::io::duplex(1024);
+        let connection = Connection::over(near);
+        drop(connection.ask(Request::Noop).await.unwrap());
+        drop(connection.ask_for_series(Request::Dump).await.unwrap());
+        let last = connection.ask(Request::Noop).await.unwrap();
+        assert_eq!(state_of(&connection).0, 3, "their opaques are taken until then");
+
+        answer(&mut far, 1, b"").await;
+        answer(&mut far, 2, b"one of the series").await;
+        answer(&mut far, 2, b"").await;
+        answer(&mut far, 3, b"").await;
+        last.await.unwrap();
+        assert_eq!(state_of(&connection), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn opaques_in_use_are_passed_over_when_the_numbers_begin_anew() {
+        let (near, _far) = tokio::io::duplex(1024);
+        let connection = Connection::over(near);
+        let _first = connection.ask(Request::Noop).await.unwrap();
+        connection.shared.state().opaque_last = 0;
+        let _second = connection.ask(Request::Noop).await.unwrap();
+        assert_eq!(connection.shared.state().opaque_last, 2);
+        assert_eq!(state_of(&connection).0, 2);
+    }
+}

@@ -117,6 +117,11 @@ impl Peer {
         }
     }
 
+    /// Requests that came together with the last one, in their order.
+    pub(crate) fn received_already(&mut self) -> Vec<Received> {
+        self.received.drain(..).rev().collect()
+    }
+
     /// The next request, which must be this one.
     pub(crate) async fn expect(&mut self, asked: Asked) -> Received {
         let received = self.next().await.expect("the client closed the connection instead of asking");
