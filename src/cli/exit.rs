@@ -1,0 +1,98 @@
+//! Exit statuses, those of `sysexits.h` where it has one, and failures that lead to them.
+
+use std::io;
+use std::process::ExitCode;
+
+use crate::client::{self, Status};
+
+/// What the program's own endings mean to who started it. A command that `run` ran gives its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Exit {
+    Success = 0,
+    Failure = 1,
+    Usage = 64,
+    Unavailable = 69,
+    Output = 74,
+    NothingAvailable = 75,
+    CannotRun = 126,
+    CommandNotFound = 127,
+}
+
+/// The statuses for `--help` and the man page.
+pub(super) const TABLE: &[(&str, &str)] = &[
+    ("0", "success; for run: the command succeeded"),
+    ("1", "the server refused the request, or there is no such name"),
+    ("64", "the arguments are wrong"),
+    ("69", "no server answers, or it went away; for run: the command was ended because of that"),
+    ("74", "the output cannot be written"),
+    ("75", "run: nothing is available now, the command was not started; try again later"),
+    ("126", "run: the command cannot be run"),
+    ("127", "run: the command is not found"),
+    ("128+N", "run: the command died of signal N"),
+    ("other", "run: the exit status of the command"),
+];
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a subcommand ends early: a sentence for people and a status for scripts.
+#[derive(Debug)]
+pub(super) struct Failure {
+    exit: Exit,
+    /// `None` where there is nothing to say: who reads the output has read enough and closed the pipe.
+    message: Option<String>,
+}
+
+impl Failure {
+    pub(super) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: Some(message.into()) }
+    }
+
+    /// Says why on stderr and gives the status to exit with.
+    pub(super) fn report(self) -> ExitCode {
+        if let Some(message) = self.message {
+            warn(&message);
+        }
+        self.exit.into()
+    }
+}
+
+/// Says something on stderr. Where that is closed, nobody wants to know.
+pub(super) fn warn(message: &str) {
+    use io::Write;
+    let _ = writeln!(io::stderr(), "signalbox: {message}");
+}
+
+/// A failure to write the output.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self { exit: Exit::Success, message: None };
+        }
+        Self::new(Exit::Output, format!("cannot write the output ({error}); check where it goes"))
+    }
+}
+
+impl From<client::ConnectError> for Failure {
+    fn from(error: client::ConnectError) -> Self {
+        Self::new(Exit::Unavailable, error.to_string())
+    }
+}
+
+impl From<client::Error> for Failure {
+    fn from(error: client::Error) -> Self {
+        use client::Error;
+        let exit = match &error {
+            Error::Status(Status::ResourceNotAvailable | Status::OutOfMemory) => Exit::NothingAvailable,
+            Error::Status(Status::UnknownCommand) => Exit::Unavailable,
+            Error::Status(_) => Exit::Failure,
+            Error::UnknownStatus { .. } | Error::ConnectionLost(_) | Error::Body(_) => Exit::Unavailable,
+            Error::NameEmpty | Error::NameTooLong { .. } => Exit::Usage,
+        };
+        Self::new(exit, error.to_string())
+    }
+}

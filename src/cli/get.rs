@@ -1,0 +1,47 @@
+//! `signalbox get`: a counter's consumption, or what is left of a semaphore.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::exit::{Exit, Failure};
+use super::name::Name;
+use super::server::{Server, block_on};
+use crate::client::{Error, Status};
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox get backup
+  signalbox get --semaphore deploys";
+
+/// Print a counter's consumption, or with --semaphore what is left of a semaphore
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Counter or semaphore to ask for
+    #[arg(value_parser = Name::parser())]
+    name: Name,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    block_on(get(arguments))
+}
+
+async fn get(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { name, server } = arguments;
+    let client = server.connect().await?;
+    match server.answer(client.get(name.bytes())).await? {
+        Err(Error::Status(Status::NotFound)) => Err(Failure::new(
+            Exit::Failure,
+            format!("there is no {} named {name}; whoever acquires of it first makes it", server.kind()),
+        )),
+        result => {
+            writeln!(std::io::stdout(), "{}", result?)?;
+            Ok(Exit::Success.into())
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `signalbox man`: the manual pages, made of the same definitions as `--help`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use super::Program;
+use super::exit::{self, Exit, Failure};
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox man | man -l -
+  signalbox man --dir /usr/local/share/man/man1";
+
+/// Print the manual page, or write the pages of all subcommands into a directory
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Write signalbox.1 and a page for each subcommand into this directory instead
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut program = Program::command().disable_help_subcommand(true);
+    program.build();
+    match &arguments.dir {
+        None => io::stdout().write_all(&page(&program)?)?,
+        Some(dir) => {
+            write_page(dir, &program)?;
+            for command in program.get_subcommands() {
+                write_page(dir, command)?;
+            }
+        }
+    }
+    Ok(Exit::Success.into())
+}
+
+fn write_page(dir: &Path, command: &Command) -> Result<(), Failure> {
+    let path = dir.join(Man::new(command.clone()).get_filename());
+    fs::write(&path, page(command)?).map_err(|error| {
+        let message =
+            format!("cannot write {} ({error}); give a directory that exists and is yours", path.display());
+        Failure::new(Exit::Output, message)
+    })
+}
+
+/// The usual sections of a manual page; the generator has no names for the last two.
+fn page(command: &Command) -> io::Result<Vec<u8>> {
+    let man = Man::new(command.clone())
+        .source(format!("signalbox {}", env!("CARGO_PKG_VERSION")))
+        .manual("signalbox");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let mut roff = Roff::new();
+    if let Some(text) = command.get_after_help() {
+        examples(&mut roff, &text.to_string());
+    }
+    exit_statuses(&mut roff);
+    roff.to_writer(&mut page)?;
+    Ok(page)
+}
+
+/// The examples of `--help`, their heading replaced by the page's.
+fn examples(roff: &mut Roff, text: &str) {
+    roff.control("SH", ["EXAMPLES"]).control("nf", []);
+    for line in text.lines().skip(1) {
+        roff.text([roman(line.trim_start())]);
+    }
+    roff.control("fi", []);
+}
+
+fn exit_statuses(roff: &mut Roff) {
+    roff.control("SH", ["EXIT STATUS"]);
+    for (status, meaning) in exit::TABLE {
+        roff.control("TP", []).text([bold(*status)]).text([roman(*meaning)]);
+    }
+}

@@ -1,0 +1,115 @@
+//! The command line: what the program can be asked, and how it says that it failed.
+//!
+//! Each subcommand has a file of its own, with its options and what it does; here they are put together. Errors are
+//! one sentence on stderr, and every exit status is in the table of `exit`.
+
+mod completions;
+mod dump;
+mod exit;
+mod get;
+mod man;
+mod name;
+mod output;
+mod ping;
+mod run;
+mod server;
+mod signals;
+mod stats;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use exit::{Exit, Failure};
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox ping --server lock.example.org
+  signalbox run backup --max 1 -- /usr/local/bin/backup
+  signalbox dump --semaphore";
+
+/// Limits who may use how much of what, right now, across many machines.
+///
+/// signalbox serves distributed counters and semaphores in the binary protocols of yrmcds, and asks such servers.
+#[derive(Debug, Parser)]
+#[command(name = "signalbox", version, after_help = EXAMPLES, after_long_help = after_long_help())]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Ping(ping::Arguments),
+    Get(get::Arguments),
+    Stats(stats::Arguments),
+    Dump(dump::Arguments),
+    Run(run::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
+}
+
+/// Runs the program with the arguments of this process.
+pub fn main() -> ExitCode {
+    let program = match Program::try_parse() {
+        Ok(program) => program,
+        Err(answer) => return explain(&answer),
+    };
+    let result = match program.command {
+        Command::Ping(arguments) => ping::run(&arguments),
+        Command::Get(arguments) => get::run(&arguments),
+        Command::Stats(arguments) => stats::run(&arguments),
+        Command::Dump(arguments) => dump::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments),
+    };
+    result.unwrap_or_else(Failure::report)
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn explain(answer: &clap::Error) -> ExitCode {
+    if !answer.use_stderr() {
+        // Who asked for help and closed the pipe has seen enough.
+        let _ = answer.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = answer.render().to_string();
+    match text.strip_prefix("error: ") {
+        Some(mistake) => Failure::new(Exit::Usage, mistake.trim_end()).report(),
+        // Without any argument it is the whole help.
+        None => {
+            let _ = answer.print();
+            Exit::Usage.into()
+        }
+    }
+}
+
+fn after_long_help() -> String {
+    let mut text = format!("{EXAMPLES}\n\nExit status:\n");
+    for (status, meaning) in exit::TABLE {
+        text.push_str(&format!("  {status:<7}  {meaning}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Program;
+
+    #[test]
+    fn the_definitions_contradict_nothing() {
+        Program::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_shows_an_example() {
+        for command in Program::command().get_subcommands() {
+            let help = command.clone().render_help().to_string();
+            let example = format!("signalbox {}", command.get_name());
+            assert!(help.contains("Example") && help.contains(&example), "{help}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! A name as an argument: its bytes as they are, whether they are UTF-8 or not.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+use super::output::escaped;
+use crate::client::{Error, NAME_BYTES_MAX};
+
+/// A name that fits the wire.
+#[derive(Clone, Debug)]
+pub(super) struct Name(Vec<u8>);
+
+impl Name {
+    pub(super) fn parser() -> impl TypedValueParser<Value = Self> {
+        OsStringValueParser::new().try_map(Self::try_from)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<OsString> for Name {
+    type Error = Error;
+
+    fn try_from(argument: OsString) -> Result<Self, Error> {
+        let bytes = argument.into_vec();
+        match bytes.len() {
+            0 => Err(Error::NameEmpty),
+            1..=NAME_BYTES_MAX => Ok(Self(bytes)),
+            bytes => Err(Error::NameTooLong { bytes }),
+        }
+    }
+}
+
+/// For messages: one line, nothing that a terminal would obey.
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&escaped(&self.0))
+    }
+}

@@ -1,0 +1,166 @@
+//! Where a server is: `HOST`, `HOST:PORT`, `[IPV6]:PORT` or a bare IPv6 address.
+//!
+//! An address that parsed is well formed; whether a host of that name exists is found out when connecting.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// Port of the counter protocol where an address names none (`counter.md`, "Configurations").
+pub const COUNTER_PORT: u16 = 11215;
+
+/// Port of the semaphore protocol where an address names none. The document gives both extensions the same default;
+/// a server that runs both needs two.
+pub const SEMAPHORE_PORT: u16 = 11216;
+
+/// A server's host, and its port where one was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    host: String,
+    port: Option<u16>,
+}
+
+impl Address {
+    /// The host's name or IP address, without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port, where the address has one.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// The same address with this port, unless it has one already.
+    #[must_use]
+    pub fn or_port(mut self, port: u16) -> Self {
+        self.port.get_or_insert(port);
+        self
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let (host, port) = split(text)?;
+        if host.is_empty() {
+            return Err(AddressError::HostMissing);
+        }
+        if host.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/') {
+            return Err(AddressError::HostMalformed);
+        }
+        Ok(Self { host: host.to_owned(), port: port.map(parse_port).transpose()? })
+    }
+}
+
+/// Host and port as texts. A colon separates them only where the host has none or stands in brackets.
+fn split(text: &str) -> Result<(&str, Option<&str>), AddressError> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or(AddressError::HostMalformed)?;
+        if !is_ipv6(host) {
+            return Err(AddressError::HostMalformed);
+        }
+        return match rest.strip_prefix(':') {
+            Some(port) => Ok((host, Some(port))),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err(AddressError::HostMalformed),
+        };
+    }
+    match text.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => {
+            if is_ipv6(text) {
+                Ok((text, None))
+            } else {
+                Err(AddressError::HostMalformed)
+            }
+        }
+        Some((host, port)) => Ok((host, Some(port))),
+        None => Ok((text, None)),
+    }
+}
+
+/// Link-local addresses carry a zone (`fe80::1%eth0`), which the resolver understands and `Ipv6Addr` does not.
+fn is_ipv6(host: &str) -> bool {
+    let address = host.split_once('%').map_or(host, |(address, _zone)| address);
+    address.parse::<Ipv6Addr>().is_ok()
+}
+
+fn parse_port(text: &str) -> Result<u16, AddressError> {
+    match text.parse() {
+        Ok(port) if port != 0 => Ok(port),
+        _ => Err(AddressError::Port { port: text.to_owned() }),
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) if self.host.contains(':') => write!(f, "[{}]:{port}", self.host),
+            Some(port) => write!(f, "{}:{port}", self.host),
+            None => f.write_str(&self.host),
+        }
+    }
+}
+
+/// A text is no address.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AddressError {
+    /// Nothing stands where the host belongs.
+    #[error("the host is missing; write HOST or HOST:PORT")]
+    HostMissing,
+    /// The host is neither a name nor an IP address.
+    #[error("this is no host; write HOST, HOST:PORT or [IPV6]:PORT")]
+    HostMalformed,
+    /// The port is no number of a port.
+    #[error("the port {port:?} is no number from 1 to 65535")]
+    Port {
+        /// What stands there.
+        port: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<(String, Option<u16>), AddressError> {
+        text.parse::<Address>().map(|address| (address.host, address.port))
+    }
+
+    #[test]
+    fn an_address_is_a_host_with_or_without_a_port() {
+        for (text, host, port) in [
+            ("example.org", "example.org", None),
+            ("example.org:7", "example.org", Some(7)),
+            ("127.0.0.1:11215", "127.0.0.1", Some(11215)),
+            ("::1", "::1", None),
+            ("fe80::1%eth0", "fe80::1%eth0", None),
+            ("[::1]", "::1", None),
+            ("[2001:db8::1]:65535", "2001:db8::1", Some(65535)),
+        ] {
+            assert_eq!(parsed(text), Ok((host.to_owned(), port)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_the_reason() {
+        assert_eq!(parsed(""), Err(AddressError::HostMissing));
+        assert_eq!(parsed(":7"), Err(AddressError::HostMissing));
+        for text in ["a:b:c", "[::1", "[::1]7", "[example.org]:7", "example.org/path", "two words"] {
+            assert_eq!(parsed(text), Err(AddressError::HostMalformed), "{text}");
+        }
+        for port in ["", "0", "65536", "http", "-1"] {
+            assert_eq!(parsed(&format!("host:{port}")), Err(AddressError::Port { port: port.to_owned() }));
+        }
+    }
+
+    #[test]
+    fn an_address_is_displayed_as_it_is_written() {
+        for text in ["example.org", "example.org:7", "[::1]:7", "::1"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What can go wrong between a program and its server, as sentences that say what to do about it.
+//!
+//! Every error can be cloned: one lost connection is told to all who waited on it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::protocol::{BodyError, DecodeError, NAME_BYTES_MAX, Status};
+
+/// Why a request has no answer that could be used.
+#[derive(Clone, Debug, Error)]
+pub enum Error {
+    /// The server refused the request.
+    #[error("{}", advice(*.0))]
+    Status(Status),
+    /// The server refused the request in words that this client does not know.
+    #[error(
+        "the server answered with the status {code:#04x} ({message:?}), which this client does not know; \
+        use a client that is as new as the server"
+    )]
+    UnknownStatus {
+        /// The status byte.
+        code: u8,
+        /// The text that came with it.
+        message: String,
+    },
+    /// The connection ended before the answer came. Whether the request was carried out is not known, and whatever
+    /// the connection held is given back.
+    #[error("the connection was lost ({0}); connect again once the server answers")]
+    ConnectionLost(#[from] Loss),
+    /// The answer does not fit the request.
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    /// The name is empty; nothing was sent.
+    #[error("the name is empty; give a name of at least one byte")]
+    NameEmpty,
+    /// The name does not fit the wire; nothing was sent.
+    #[error("the name has {bytes} bytes; give a name of at most {NAME_BYTES_MAX}")]
+    NameTooLong {
+        /// Length of the name in bytes.
+        bytes: usize,
+    },
+}
+
+/// The server's status as a sentence.
+fn advice(status: Status) -> &'static str {
+    match status {
+        Status::NoError => "the server reports success",
+        Status::NotFound => "there is no such name; it is made by the first Acquire",
+        Status::InvalidArguments => {
+            "the server finds the arguments invalid; ask for at least 1 and at most as many resources as the maximum"
+        }
+        Status::ResourceNotAvailable => "the resources are in use; try again later",
+        Status::NotAcquired => {
+            "this connection holds fewer resources than that; release at most what it acquired"
+        }
+        Status::UnknownCommand => "the server does not know this operation; use a server that has it",
+        Status::OutOfMemory => "the server has no room for another name; try again later or raise its limit",
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, Error)]
+pub enum Loss {
+    /// The server closed it.
+    #[error("the server closed it")]
+    ClosedByServer,
+    /// The operating system reports a failure; also what becomes of a server that vanished.
+    #[error("{0}")]
+    Io(Arc<io::Error>),
+    /// The server sent what is no response.
+    #[error("{0}")]
+    Protocol(Arc<DecodeError>),
+    /// The runtime that served it was shut down.
+    #[error("the program's runtime was shut down")]
+    Stopped,
+}
+
+impl From<io::Error> for Loss {
+    fn from(error: io::Error) -> Self {
+        Self::Io(Arc::new(error))
+    }
+}
+
+impl From<DecodeError> for Loss {
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::Io(error) => error.into(),
+            other => Self::Protocol(Arc::new(other)),
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, Error)]
+pub enum ConnectError {
+    /// The host's name leads to no address.
+    #[error("no address is known for the host {host:?} ({source}); check the name of the server")]
+    Resolve {
+        /// The host as it was given.
+        host: String,
+        /// What the resolver said.
+        source: Arc<io::Error>,
+    },
+    /// Nothing at the address accepts the connection. Where a host has several addresses, this is the last tried.
+    #[error("cannot connect to {address} ({source}); check the address and that the server runs")]
+    Refused {
+        /// The address that was tried.
+        address: SocketAddr,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+    /// Nothing answered in time.
+    #[error("{address} does not answer within {} s; check the address and the network", .limit.as_secs_f64())]
+    TimedOut {
+        /// The address as it was given.
+        address: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+}

@@ -1,0 +1,193 @@
+//! A server that does what a test tells it: it receives requests one by one and answers when, in which order and
+//! with what the test says, or cuts the connection.
+//!
+//! It knows the wire and nothing of counters; every wait has a bound.
+
+#![allow(dead_code, reason = "each test file that includes this uses a part of it")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use signalbox::protocol::{DumpEntry, Opaque, Request, RequestCodec, Response, ResponseFrame, Status};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::codec::Decoder;
+
+/// How long a test waits for what must happen.
+const BOUND: Duration = Duration::from_secs(20);
+
+/// How long nothing must be taken from a connection for it to count as stuck.
+const STUCK: Duration = Duration::from_millis(300);
+
+/// Waits for what must happen, and fails the test where it does not.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(BOUND, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited {BOUND:?} in vain for: {what}"),
+    }
+}
+
+/// A listener on a free port of the loopback.
+pub(crate) struct FakeServer {
+    listener: TcpListener,
+}
+
+impl FakeServer {
+    pub(crate) async fn bind() -> Self {
+        Self { listener: TcpListener::bind("127.0.0.1:0").await.unwrap() }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+
+    pub(crate) async fn accept(&self) -> Peer {
+        let (stream, _) = soon("a connection", self.listener.accept()).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Peer { stream, buffer: BytesMut::new(), received: Vec::new() }
+    }
+}
+
+/// The server's end of one connection. Dropping it closes the connection.
+pub(crate) struct Peer {
+    stream: TcpStream,
+    buffer: BytesMut,
+    /// Requests that a read brought and the test did not take yet, the next one last.
+    received: Vec<Received>,
+}
+
+/// A request with what is needed to answer it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) opcode: u8,
+    pub(crate) opaque: Opaque,
+    pub(crate) asked: Asked,
+}
+
+/// [`Request`] without its borrow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Noop,
+    Get { name: Vec<u8> },
+    Acquire { name: Vec<u8>, resources: u32, maximum: u32 },
+    Release { name: Vec<u8>, resources: u32 },
+    Stats,
+    Dump,
+}
+
+impl From<Request<'_>> for Asked {
+    fn from(request: Request<'_>) -> Self {
+        match request {
+            Request::Noop => Self::Noop,
+            Request::Get { name } => Self::Get { name: name.to_vec() },
+            Request::Acquire { name, resources, maximum } => {
+                Self::Acquire { name: name.to_vec(), resources, maximum }
+            }
+            Request::Release { name, resources } => Self::Release { name: name.to_vec(), resources },
+            Request::Stats => Self::Stats,
+            Request::Dump => Self::Dump,
+        }
+    }
+}
+
+impl Peer {
+    /// The next request; `None` where the client closed the connection.
+    pub(crate) async fn next(&mut self) -> Option<Received> {
+        soon("a request", self.receive()).await
+    }
+
+    async fn receive(&mut self) -> Option<Received> {
+        loop {
+            if let Some(request) = self.received.pop() {
+                return Some(request);
+            }
+            if let Some(mut frames) = RequestCodec::default().decode(&mut self.buffer).unwrap() {
+                while let Some(frame) = frames.next() {
+                    let asked = Asked::from(frame.parse().expect("the client sends valid requests"));
+                    self.received.push(Received { opcode: frame.opcode(), opaque: frame.opaque(), asked });
+                }
+                self.received.reverse();
+                continue;
+            }
+            // A reset is a closed connection, too: the client may leave answers unread.
+            if self.stream.read_buf(&mut self.buffer).await.unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// Requests that came together with the last one, in their order.
+    pub(crate) fn received_already(&mut self) -> Vec<Received> {
+        self.received.drain(..).rev().collect()
+    }
+
+    /// The next request, which must be this one.
+    pub(crate) async fn expect(&mut self, asked: Asked) -> Received {
+        let received = self.next().await.expect("the client closed the connection instead of asking");
+        assert_eq!(received.asked, asked);
+        received
+    }
+
+    pub(crate) async fn answer(&mut self, to: &Received, response: Response<'_>) {
+        let mut out = BytesMut::new();
+        response.compose(to.opcode, to.opaque, &mut out);
+        self.send(&out).await;
+    }
+
+    /// Answers with the names, all with the same figures, and the end of the series.
+    pub(crate) async fn answer_dump(&mut self, to: &Received, names: &[&[u8]]) {
+        for name in names {
+            self.answer(to, Response::Entry(DumpEntry { consumption: 3, peak: 7, name })).await;
+        }
+        self.answer(to, Response::Done).await;
+    }
+
+    /// Answers with a status and a body that no server of today sends.
+    pub(crate) async fn answer_raw(&mut self, to: &Received, status: u8, body: &'static [u8]) {
+        let frame =
+            ResponseFrame { opcode: to.opcode, status, opaque: to.opaque, body: Bytes::from_static(body) };
+        let mut out = BytesMut::new();
+        frame.compose(&mut out);
+        self.send(&out).await;
+    }
+
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
+        soon("the client to read", self.stream.write_all(bytes)).await.unwrap();
+    }
+
+    /// Sends the bytes over and over until the client has taken nothing for a while; gives what of them is unsent.
+    /// `None` where all went out that many times.
+    pub(crate) async fn send_until_stuck(&mut self, bytes: &[u8], times_max: usize) -> Option<Vec<u8>> {
+        for _ in 0..times_max {
+            let mut unsent = bytes;
+            while !unsent.is_empty() {
+                let write = tokio::time::timeout(STUCK, self.stream.write(unsent)).await;
+                match write {
+                    Ok(written) => unsent = &unsent[written.unwrap()..],
+                    Err(_) => return Some(unsent.to_vec()),
+                }
+            }
+        }
+        None
+    }
+
+    /// Answers an Acquire, which must come next, with success.
+    pub(crate) async fn grant(&mut self, name: &[u8], resources: u32, maximum: u32) {
+        let asked = Asked::Acquire { name: name.to_vec(), resources, maximum };
+        let received = self.expect(asked).await;
+        self.answer(&received, Response::Resources(resources)).await;
+    }
+
+    /// Answers an Acquire, which must come next, with a status.
+    pub(crate) async fn refuse(&mut self, status: Status) {
+        let received = self.next().await.expect("an Acquire");
+        assert!(matches!(received.asked, Asked::Acquire { .. }), "{received:?}");
+        self.answer(&received, Response::Failed(status)).await;
+    }
+
+    /// Waits until the client has closed the connection, asking nothing more.
+    pub(crate) async fn closed(mut self) {
+        assert_eq!(self.next().await, None);
+    }
+}
