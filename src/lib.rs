@@ -2,6 +2,7 @@
 //! counters, spoken to in the binary protocol of yrmcds' extensions.
 //!
 //! `docs/design.md` draws the layers; a test holds them. From the wire inwards: [`protocol`] turns bytes into
-//! requests and back.
+//! requests and back. Beside it, [`config`] turns a file into one validated configuration.
 
+pub mod config;
 pub mod protocol;
