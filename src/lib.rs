@@ -2,9 +2,11 @@
 //! counters, spoken to in the binary protocol of yrmcds' extensions.
 //!
 //! `docs/design.md` draws the layers; a test holds them. From the wire inwards: [`protocol`] turns bytes into
-//! requests and back. On the other end of the wire, [`client`] asks a server;
-//! [`cli`] is the program.
+//! requests and back, [`server`] owns sockets, clocks and tasks, [`core`] keeps the rules and knows of neither.
+//! [`client`] asks a server, [`config`] turns a file into one validated configuration, [`cli`] is the program.
 
 pub mod cli;
 pub mod client;
+pub mod config;
+pub mod core;
 pub mod protocol;

@@ -16,8 +16,8 @@ use super::object::ObjectRef;
 use super::session::Session;
 use super::{Claim, Namespace, Refusal};
 
-/// With ten million names a shard has some 2,400, which are visited in well under a millisecond.
-const SHARDS: usize = 4096;
+/// Enough that a shard of a million names is visited in some 50 us; more of them cost every operation cache misses
+const SHARDS: usize = 1024;
 
 /// What the map spends on a name: a pointer and a control byte, at the load between 7/16 and 7/8 that its tables
 /// have, and the pointer that the holder's session keeps.

@@ -1,0 +1,233 @@
+//! Turns the settings of a file into a [`Config`]: looks each key up in the table, and says what becomes of those
+//! that are not in it, stand there twice or have no effect.
+//!
+//! A mistake in yrmcds.conf that yrmcds lets pass (an unknown key, a key set twice) is a warning here, so that a
+//! machine which ran yrmcdsd starts; in TOML it is an error.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::error::{Mistake, Notice, Reason, Severity};
+use super::schema::Key;
+use super::setting::{Setting, Value};
+use super::{Config, Language};
+
+/// The keys of yrmcds' memcache and replication parts, up to yrmcds 1.1.13.
+const UNUSED_KEYS: &[&str] = &[
+    "buckets",
+    "gc_interval",
+    "heap_data_limit",
+    "initial_repl_sleep_delay_usec",
+    "leader_election_method",
+    "lock_memory",
+    "master_file",
+    "master_host",
+    "max_connections",
+    "max_data_size",
+    "memory_limit",
+    "port",
+    "repl_buffer_size",
+    "repl_port",
+    "secure_erase",
+    "slave_timeout",
+    "temp_dir",
+];
+
+/// Longest piece of a value that a message repeats, in characters.
+const SHOWN_CHARS_MAX: usize = 60;
+
+/// Applies `settings`, read from the file at `path`, to `config`.
+pub(super) fn apply(
+    settings: &[Setting<'_>],
+    path: &Path,
+    language: Language,
+    config: &mut Config,
+) -> Result<Vec<Notice>, Mistake> {
+    let mut applying = Applying { path, language, config, notices: Vec::new(), set: HashMap::new() };
+    let mut unused = Vec::new();
+    for setting in settings {
+        if let Some(key) = Key::find(&setting.key) {
+            applying.set(key, setting)?;
+        } else if language == Language::Yrmcds && UNUSED_KEYS.contains(&setting.key.as_str()) {
+            unused.push(setting.key.as_str());
+        } else {
+            applying.unknown(setting)?;
+        }
+    }
+    let mut notices = applying.notices;
+    if !unused.is_empty() {
+        let sentence = format!(
+            "{}: not used, as they belong to yrmcds' memcache and replication parts: {}",
+            path.display(),
+            unused.join(", ")
+        );
+        notices.push(Notice { severity: Severity::Info, sentence });
+    }
+    Ok(notices)
+}
+
+struct Applying<'a> {
+    path: &'a Path,
+    language: Language,
+    config: &'a mut Config,
+    notices: Vec<Notice>,
+    /// The setting that last set a key of the table, by the name in the table.
+    set: HashMap<&'static str, &'a Setting<'a>>,
+}
+
+impl<'a> Applying<'a> {
+    fn set(&mut self, key: &'static Key, setting: &'a Setting<'a>) -> Result<(), Mistake> {
+        let before = key.value_in(self.config);
+        key.set(&setting.value, self.config).map_err(|allowed| refused(setting, allowed))?;
+        if let Some(earlier) = self.set.insert(key.name(), setting) {
+            let is_same_value = before == key.value_in(self.config);
+            self.set_twice(setting, earlier, is_same_value)?;
+        } else if let Some(reason) = key.no_effect_because() {
+            self.notice(Severity::Info, setting.line, format!("{} has no effect: {reason}", setting.key));
+        }
+        Ok(())
+    }
+
+    fn set_twice(
+        &mut self,
+        setting: &Setting<'_>,
+        earlier: &Setting<'_>,
+        is_same_value: bool,
+    ) -> Result<(), Mistake> {
+        let is_same_spelling = setting.key == earlier.key;
+        if is_same_spelling && self.language == Language::Yrmcds {
+            let sentence = format!("{} is set a second time; line {} is ignored", setting.key, earlier.line);
+            self.notice(Severity::Warning, setting.line, sentence);
+            return Ok(());
+        }
+        if !is_same_spelling && is_same_value {
+            return Ok(());
+        }
+        let reason = Reason::SetTwice {
+            key: setting.key.clone(),
+            value: excerpt(setting.written),
+            earlier_key: earlier.key.clone(),
+            earlier_line: earlier.line,
+        };
+        Err(Mistake { line: setting.line, reason })
+    }
+
+    fn unknown(&mut self, setting: &Setting<'_>) -> Result<(), Mistake> {
+        if let Some(example) = first_key_within(&setting.key) {
+            if setting.value == Value::EmptyTable {
+                return Ok(());
+            }
+            return Err(refused(setting, format!("a table of keys, such as {example}")));
+        }
+        let reason = Reason::UnknownKey { key: setting.key.clone(), close: closest_key(&setting.key) };
+        if self.language == Language::Toml {
+            return Err(Mistake { line: setting.line, reason });
+        }
+        self.notice(Severity::Warning, setting.line, format!("ignored: {reason}"));
+        Ok(())
+    }
+
+    fn notice(&mut self, severity: Severity, line: usize, text: String) {
+        let sentence = format!("{}:{line}: {text}", self.path.display());
+        self.notices.push(Notice { severity, sentence });
+    }
+}
+
+fn refused(setting: &Setting<'_>, mut allowed: String) -> Mistake {
+    match &setting.value {
+        Value::Word(word) if word.contains('#') => allowed.push_str("; a comment needs a line of its own"),
+        Value::Text(_) if allowed.starts_with("a whole number") || allowed.starts_with("true") => {
+            allowed.push_str(", without quotes");
+        }
+        _ => {}
+    }
+    let reason = Reason::Value { key: setting.key.clone(), value: excerpt(setting.written), allowed };
+    Mistake { line: setting.line, reason }
+}
+
+/// The start of a value, short enough for a sentence and on one line.
+fn excerpt(written: &str) -> String {
+    let line = written.lines().next().unwrap_or_default();
+    let mut shown: String = line.chars().take(SHOWN_CHARS_MAX).collect();
+    if shown.len() < written.len() {
+        shown.push('…');
+    }
+    if shown.is_empty() { "(nothing)".to_owned() } else { shown }
+}
+
+/// A key of the table called `name`, where `name` is a table such as `counter`.
+fn first_key_within(name: &str) -> Option<&'static str> {
+    let within = |key: &&Key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+    Key::all().iter().find(within).map(Key::name)
+}
+
+/// The key that was probably meant: a few letters away, or the same word in one of the tables.
+fn closest_key(name: &str) -> Option<&'static str> {
+    let letters_max = 1 + name.len() / 8;
+    let by_letters = Key::all()
+        .iter()
+        .map(|key| (letters_between(name, key.name()), key.name()))
+        .min_by_key(|(letters, _)| *letters)
+        .filter(|(letters, _)| *letters <= letters_max)
+        .map(|(_, key)| key);
+    let by_word = || {
+        let has_word = |key: &&Key| key.name().rsplit('.').next() == Some(name);
+        Key::all().iter().find(has_word).map(Key::name)
+    };
+    by_letters.or_else(by_word)
+}
+
+/// How many letters have to be added, removed or changed to make one of the other (Levenshtein's distance).
+fn letters_between(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    // The distances of the part of `one` that was seen to every beginning of `other`.
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (seen, letter) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = seen + 1;
+        for (index, other_letter) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *other_letter);
+            diagonal = row[index + 1];
+            row[index + 1] = changed.min(diagonal + 1).min(row[index] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_close_is_suggested() {
+        for (name, close) in [
+            ("counter.prot", Some("counter.port")),
+            ("counter.max_conections", Some("counter.max_connections")),
+            ("bind-ip", Some("bind_ip")),
+            ("threshold", Some("log.threshold")),
+            ("port", Some("counter.port")),
+            ("temp_dir", None),
+            ("x", None),
+        ] {
+            assert_eq!(closest_key(name), close, "{name}");
+        }
+    }
+
+    #[test]
+    fn letters_between_words_are_counted() {
+        for (one, other, letters) in
+            [("", "", 0), ("", "abc", 3), ("abc", "abc", 0), ("kitten", "sitting", 3)]
+        {
+            assert_eq!(letters_between(one, other), letters);
+            assert_eq!(letters_between(other, one), letters);
+        }
+    }
+
+    #[test]
+    fn an_excerpt_fits_a_sentence() {
+        assert_eq!(excerpt("70000"), "70000");
+        assert_eq!(excerpt(""), "(nothing)");
+        assert_eq!(excerpt("[\n  1,\n]"), "[…");
+        assert_eq!(excerpt(&"ä".repeat(100)).chars().count(), SHOWN_CHARS_MAX + 1);
+    }
+}

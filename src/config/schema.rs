@@ -1,0 +1,376 @@
+//! The table of keys: one row a key, for both languages, the documents and the tests.
+//!
+//! A row says what the key takes, where it goes in [`Config`], how its value reads, and whether it may change while
+//! the server runs. What to do with keys that are not in the table is left to `apply`.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use super::setting::Value;
+use super::{Config, Threshold};
+
+/// A row of the table of keys.
+#[derive(Debug)]
+pub struct Key {
+    name: &'static str,
+    other_name: Option<&'static str>,
+    kind: Kind,
+    shown: fn(&Config) -> String,
+    changes_while_running: bool,
+}
+
+impl Key {
+    /// Every key, in the order in which the documents list them.
+    pub fn all() -> &'static [Self] {
+        KEYS
+    }
+
+    /// The dotted name: `counter.port`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it may be set to, to be read after "must be".
+    pub fn allowed(&self) -> String {
+        self.kind.allowed()
+    }
+
+    /// Its value in `config` as the configuration file would have it, without quotes. Empty where it is not set and
+    /// for keys without effect.
+    pub fn value_in(&self, config: &Config) -> String {
+        (self.shown)(config)
+    }
+
+    /// Whether SIGHUP makes the running server use another value.
+    pub fn changes_while_running(&self) -> bool {
+        self.changes_while_running
+    }
+
+    /// Why setting this key does nothing, for those that do nothing.
+    pub fn no_effect_because(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::NoEffect { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    pub(super) fn find(name: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.name == name || key.other_name == Some(name))
+    }
+
+    /// Puts `value` where it belongs, or says what would be right.
+    pub(super) fn set(&self, value: &Value, config: &mut Config) -> Result<(), String> {
+        self.kind.set(value, config).ok_or_else(|| self.allowed())
+    }
+
+    const fn new(name: &'static str, kind: Kind, shown: fn(&Config) -> String) -> Self {
+        Self { name, other_name: None, kind, shown, changes_while_running: false }
+    }
+
+    const fn also_named(self, other_name: &'static str) -> Self {
+        Self { other_name: Some(other_name), ..self }
+    }
+
+    const fn while_running(self) -> Self {
+        Self { changes_while_running: true, ..self }
+    }
+}
+
+static KEYS: &[Key] = &[
+    Key::new("bind_ip", Kind::Addresses(|config, addresses| config.bind = addresses), |config| {
+        config.bind.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ")
+    }),
+    Key::new("virtual_ip", Kind::Address(|config, address| config.virtual_ip = Some(address)), |config| {
+        shown_if_set(config.virtual_ip)
+    }),
+    Key::new(
+        "workers",
+        Kind::Number { least: 1, most: 1024, put: |config, n| config.workers = NonZeroUsize::new(narrow(n)) },
+        |config| shown_if_set(config.workers),
+    ),
+    Key::new("user", Kind::Account(|config, name| config.user = name), |config| {
+        shown_if_set(config.user.as_ref())
+    }),
+    Key::new("group", Kind::Account(|config, name| config.group = name), |config| {
+        shown_if_set(config.group.as_ref())
+    }),
+    Key::new(
+        "peer_timeout",
+        Kind::Number { least: 5, most: 86_400, put: |config, n| config.peer_timeout_s = narrow(n) },
+        |config| config.peer_timeout_s.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "frame_timeout",
+        Kind::Number { least: 1, most: 3_600, put: |config, n| config.frame_timeout_s = narrow(n) },
+        |config| config.frame_timeout_s.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "log.threshold",
+        Kind::Threshold(|config, threshold| config.log.threshold = threshold),
+        |config| config.log.threshold.to_string(),
+    )
+    .while_running(),
+    Key::new("log.file", Kind::File(|config, path| config.log.file = Some(path)), |config| {
+        shown_if_set(config.log.file.as_ref().map(|path| path.display()))
+    }),
+    Key::new("counter.enable", Kind::Flag(|config, flag| config.counter.port.enable = flag), |config| {
+        config.counter.port.enable.to_string()
+    }),
+    Key::new(
+        "counter.port",
+        Kind::Number { least: 1, most: 65_535, put: |config, n| config.counter.port.port = narrow(n) },
+        |config| config.counter.port.port.to_string(),
+    ),
+    Key::new(
+        "counter.max_connections",
+        Kind::Number {
+            least: 0,
+            most: u32::MAX as u64,
+            put: |config, n| config.counter.port.max_connections = narrow(n),
+        },
+        |config| config.counter.port.max_connections.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "counter.max_names",
+        Kind::Number { least: 0, most: u64::MAX, put: |config, n| config.counter.port.max_names = n },
+        |config| config.counter.port.max_names.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "counter.stat_interval",
+        Kind::Number {
+            least: 1,
+            most: u32::MAX as u64,
+            put: |config, n| config.counter.stat_interval_s = narrow(n),
+        },
+        |config| config.counter.stat_interval_s.to_string(),
+    )
+    .also_named("counter.stats_interval"),
+    Key::new("counter.buckets", BUCKETS, |_| String::new()),
+    Key::new("semaphore.enable", Kind::Flag(|config, flag| config.semaphore.port.enable = flag), |config| {
+        config.semaphore.port.enable.to_string()
+    }),
+    Key::new(
+        "semaphore.port",
+        Kind::Number { least: 1, most: 65_535, put: |config, n| config.semaphore.port.port = narrow(n) },
+        |config| config.semaphore.port.port.to_string(),
+    ),
+    Key::new(
+        "semaphore.max_connections",
+        Kind::Number {
+            least: 0,
+            most: u32::MAX as u64,
+            put: |config, n| config.semaphore.port.max_connections = narrow(n),
+        },
+        |config| config.semaphore.port.max_connections.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "semaphore.max_names",
+        Kind::Number { least: 0, most: u64::MAX, put: |config, n| config.semaphore.port.max_names = n },
+        |config| config.semaphore.port.max_names.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "semaphore.gc_interval",
+        Kind::Number { least: 1, most: 86_400, put: |config, n| config.semaphore.gc_interval_s = narrow(n) },
+        |config| config.semaphore.gc_interval_s.to_string(),
+    ),
+    Key::new("semaphore.buckets", BUCKETS, |_| String::new()),
+];
+
+const BUCKETS: Kind =
+    Kind::NoEffect { least: 1, most: u64::MAX, reason: "the table of names grows and shrinks by itself" };
+
+/// What a key takes, and where it goes.
+#[derive(Debug)]
+enum Kind {
+    Flag(fn(&mut Config, bool)),
+    Number {
+        least: u64,
+        most: u64,
+        put: fn(&mut Config, u64),
+    },
+    /// A number that is checked, so that a slip of the pen is found, and then forgotten.
+    NoEffect {
+        least: u64,
+        most: u64,
+        reason: &'static str,
+    },
+    Address(fn(&mut Config, IpAddr)),
+    Addresses(fn(&mut Config, Vec<IpAddr>)),
+    /// The name of a user or a group; the empty one stands for none, as in yrmcds.
+    Account(fn(&mut Config, Option<String>)),
+    File(fn(&mut Config, PathBuf)),
+    Threshold(fn(&mut Config, Threshold)),
+}
+
+impl Kind {
+    fn allowed(&self) -> String {
+        match self {
+            Self::Flag(_) => "true or false".to_owned(),
+            Self::Number { least, most, .. } | Self::NoEffect { least, most, .. } => {
+                if *most == u64::MAX {
+                    format!("a whole number, {least} or more")
+                } else {
+                    format!("a whole number from {least} to {most}")
+                }
+            }
+            Self::Address(_) => "an IP address, such as 192.0.2.1 or 2001:db8::1".to_owned(),
+            Self::Addresses(_) => {
+                "IP addresses with spaces between them, such as \"127.0.0.1 ::1\", or empty for every address"
+                    .to_owned()
+            }
+            Self::Account(_) => "the name of an account, such as nobody, or empty for none".to_owned(),
+            Self::File(_) => "an absolute path, such as /var/log/signalbox.log".to_owned(),
+            Self::Threshold(_) => "error, warning, info or debug".to_owned(),
+        }
+    }
+
+    /// `None` where the value is not allowed; `config` is untouched then.
+    fn set(&self, value: &Value, config: &mut Config) -> Option<()> {
+        match self {
+            Self::Flag(put) => put(config, flag(value)?),
+            Self::Number { least, most, put } => put(config, number(value, *least, *most)?),
+            Self::NoEffect { least, most, .. } => {
+                number(value, *least, *most)?;
+            }
+            Self::Address(put) => put(config, text(value)?.parse().ok()?),
+            Self::Addresses(put) => put(config, addresses(value)?),
+            Self::Account(put) => put(config, account(text(value)?)?),
+            Self::File(put) => put(config, absolute_path(text(value)?)?),
+            Self::Threshold(put) => put(config, text(value)?.parse().ok()?),
+        }
+        Some(())
+    }
+}
+
+fn flag(value: &Value) -> Option<bool> {
+    match value {
+        Value::Flag(flag) => Some(*flag),
+        Value::Word(word) => word.parse().ok(),
+        _ => None,
+    }
+}
+
+fn number(value: &Value, least: u64, most: u64) -> Option<u64> {
+    let number = match value {
+        Value::Number(number) => u64::try_from(*number).ok()?,
+        Value::Word(word) => number_with_suffix(word)?,
+        _ => return None,
+    };
+    (least..=most).contains(&number).then_some(number)
+}
+
+/// `10`, `10K`, `10m`: the suffixes of yrmcds.conf are powers of 1024.
+fn number_with_suffix(word: &str) -> Option<u64> {
+    let digits = word.trim_end_matches(['k', 'K', 'm', 'M', 'g', 'G']);
+    let factor = match &word[digits.len()..] {
+        "" => 1,
+        "k" | "K" => 1 << 10,
+        "m" | "M" => 1 << 20,
+        "g" | "G" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::Word(text) | Value::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// The addresses of a list or of a text, each once.
+fn addresses(value: &Value) -> Option<Vec<IpAddr>> {
+    let words: Vec<&str> = match value {
+        Value::List(values) => values.iter().map(text).collect::<Option<_>>()?,
+        _ => text(value)?.split_whitespace().collect(),
+    };
+    let mut addresses = Vec::with_capacity(words.len());
+    for word in words {
+        let address = word.parse().ok()?;
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Some(addresses)
+}
+
+fn account(name: &str) -> Option<Option<String>> {
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '#' | ':' | '/' | '=');
+    if name.contains(is_odd) {
+        return None;
+    }
+    Some((!name.is_empty()).then(|| name.to_owned()))
+}
+
+fn absolute_path(text: &str) -> Option<PathBuf> {
+    (text.starts_with('/') && !text.contains('\0')).then(|| PathBuf::from(text))
+}
+
+fn shown_if_set(value: Option<impl Display>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+/// A number that was checked against its row, in the type of its field.
+fn narrow<T: TryFrom<u64>>(number: u64) -> T {
+    T::try_from(number).ok().expect("the range of a row fits the field it is put in, which a test holds")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_range_fits_its_field() {
+        for key in Key::all() {
+            let Kind::Number { least, most, .. } = key.kind else { continue };
+            for number in [least, most] {
+                let mut config = Config::default();
+                key.set(&Value::Number(number.into()), &mut config).unwrap();
+                assert_eq!(key.value_in(&config), number.to_string(), "{}", key.name());
+            }
+            for number in [i128::from(least) - 1, i128::from(most) + 1] {
+                assert!(key.set(&Value::Number(number), &mut Config::default()).is_err(), "{}", key.name());
+            }
+        }
+    }
+
+    #[test]
+    fn suffixes_are_powers_of_1024() {
+        for (word, number) in [
+            ("0", Some(0)),
+            ("2k", Some(2048)),
+            ("2K", Some(2048)),
+            ("3M", Some(3 << 20)),
+            ("1g", Some(1 << 30)),
+            ("K", None),
+            ("1KK", None),
+            ("1.5K", None),
+            ("-1", None),
+            ("", None),
+            ("1 K", None),
+            ("18446744073709551615G", None),
+        ] {
+            assert_eq!(number_with_suffix(word), number, "{word:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_come_as_a_list_or_in_a_row() {
+        let expected: Vec<IpAddr> = vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
+        let row = Value::Text(" 127.0.0.1\t::1 127.0.0.1".to_owned());
+        let list = Value::List(vec![Value::Text("127.0.0.1".to_owned()), Value::Text("::1".to_owned())]);
+        assert_eq!(addresses(&row), Some(expected.clone()));
+        assert_eq!(addresses(&list), Some(expected));
+        assert_eq!(addresses(&Value::Word(String::new())), Some(vec![]));
+        assert_eq!(addresses(&Value::Word("localhost".to_owned())), None);
+    }
+}
