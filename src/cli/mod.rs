@@ -3,6 +3,7 @@
 //! Each subcommand has a file of its own, with its options and what it does; here they are put together. Errors are
 //! one sentence on stderr, and every exit status is in the table of `exit`.
 
+mod check_config;
 mod completions;
 mod dump;
 mod exit;
@@ -12,6 +13,7 @@ mod name;
 mod output;
 mod ping;
 mod run;
+mod serve;
 mod server;
 mod signals;
 mod stats;
@@ -24,6 +26,7 @@ use exit::{Exit, Failure};
 
 const EXAMPLES: &str = "\
 Examples:
+  signalbox serve --config /etc/signalbox.toml
   signalbox ping --server lock.example.org
   signalbox run backup --max 1 -- /usr/local/bin/backup
   signalbox dump --semaphore";
@@ -40,6 +43,8 @@ struct Program {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Arguments),
+    CheckConfig(check_config::Arguments),
     Ping(ping::Arguments),
     Get(get::Arguments),
     Stats(stats::Arguments),
@@ -56,6 +61,8 @@ pub fn main() -> ExitCode {
         Err(answer) => return explain(&answer),
     };
     let result = match program.command {
+        Command::Serve(arguments) => serve::run(&arguments),
+        Command::CheckConfig(arguments) => check_config::run(&arguments),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Get(arguments) => get::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),

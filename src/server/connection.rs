@@ -1,0 +1,395 @@
+//! One connection: it reads runs of frames, has them executed, and writes what they came to.
+//!
+//! Invariants: responses leave in the order of the requests; while more than [`OUTPUT_BYTES_MAX`] wait to be
+//! taken by the peer, or a Dump is under way, nothing more is read; however the connection ends, what it held is
+//! given back.
+//!
+//! Bytes are read into and written from buffers that all connections of a thread share, since a turn begins and ends
+//! with them empty. A connection has buffers of its own only while a frame is incomplete or its peer is slow, so an
+//! idle one costs little.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, Sleep};
+use tokio_util::codec::Decoder;
+use tokio_util::io::poll_read_buf;
+use tracing::{debug, warn};
+
+use super::dispatch::{Executor, OwedDump};
+use super::listener::Admission;
+use super::metrics::Tally;
+use super::{Port, Server, port_name};
+use crate::core::Session;
+use crate::protocol::{DecodeError, Frames, RequestCodec};
+
+/// Output that may wait for the peer before its requests are left unread.
+const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+
+/// Most bytes of one read: a burst of requests in one system call, and few enough to be executed in a fraction of a
+/// millisecond before others have their turn.
+const READ_BYTES_MAX: usize = 16 * 1024;
+
+/// Size of one piece of a Dump, likewise.
+const DUMP_PIECE_BYTES: usize = 16 * 1024;
+
+/// Names given back in one step when a connection ends, likewise.
+const ENDING_STEP_NAMES: usize = 256;
+
+/// How long a connection that was refused for bad input is still read, so that its peer receives the answer and not
+/// a reset.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Serves a connection until it ends, and gives back what it held.
+pub(super) async fn serve<S>(admission: Admission, stream: S, peer: SocketAddr)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let server = admission.server();
+    let port = admission.port();
+    let port_name = port_name(port.namespace);
+    let mut connection = Connection::new(server, port, stream);
+    let session = connection.session.id();
+    debug!(port = port_name, %peer, %session, "connection opened");
+
+    let end = connection.run().await;
+    connection.give_back().await;
+    match &end {
+        End::Peer | End::Shutdown => debug!(%peer, %session, "connection closed"),
+        End::Io(error) => debug!(%peer, %session, %error, "connection lost"),
+        End::BadInput(error) => {
+            port.metrics.bad_input.add(1);
+            warn!(port = port_name, %peer, %session, %error, "connection closed for bad input");
+            connection.linger().await;
+        }
+        End::FrameTimeout => {
+            port.metrics.frame_timeouts.add(1);
+            warn!(port = port_name, %peer, %session, error = %end, "connection closed");
+        }
+        End::Panic => {
+            port.metrics.panics.add(1);
+            // The panic's own message was logged by the hook that the daemon sets.
+            warn!(port = port_name, %peer, %session, error = %end, "connection closed");
+        }
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug, Error)]
+enum End {
+    #[error("the peer closed it")]
+    Peer,
+    #[error(transparent)]
+    Io(io::Error),
+    #[error(transparent)]
+    BadInput(DecodeError),
+    #[error("a started frame was not completed in time")]
+    FrameTimeout,
+    #[error("its task panicked; please report this with the lines above it")]
+    Panic,
+    #[error("the server stops")]
+    Shutdown,
+}
+
+struct Connection<'a, S> {
+    server: &'a Server,
+    port: &'a Port,
+    session: Session,
+    stream: S,
+    codec: RequestCodec,
+    /// The start of a frame whose rest has not come yet.
+    input: BytesMut,
+    /// When that frame was first seen, and the alarm for it. The alarm is set only when there is nothing to read, as
+    /// nearly every frame is completed by the next read.
+    started: Option<Instant>,
+    alarm: Option<Pin<Box<Sleep>>>,
+    /// Frames that were received and wait for output to be taken.
+    frames: Option<Frames>,
+    dump: Option<OwedDump>,
+    /// What the peer has not taken yet.
+    output: BytesMut,
+    /// Set when nothing more will be read; what was read before is still answered.
+    end: Option<End>,
+    is_busy: bool,
+}
+
+/// Whether others should have their turn before this connection goes on.
+enum Turn {
+    Over,
+    MoreAtOnce,
+}
+
+/// Buffers of a thread; empty between turns.
+#[derive(Default)]
+struct Buffers {
+    input: BytesMut,
+    output: BytesMut,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<Buffers> = RefCell::default();
+}
+
+impl<'a, S> Connection<'a, S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    fn new(server: &'a Server, port: &'a Port, stream: S) -> Self {
+        Self {
+            server,
+            port,
+            session: server.core.open_session(),
+            stream,
+            codec: RequestCodec::default(),
+            input: BytesMut::new(),
+            started: None,
+            alarm: None,
+            frames: None,
+            dump: None,
+            output: BytesMut::new(),
+            end: None,
+            is_busy: false,
+        }
+    }
+
+    /// Runs until the connection ends. A panic ends this connection and no other; the core has its own guard.
+    async fn run(&mut self) -> End {
+        loop {
+            let turn = poll_fn(|context| {
+                let turn = catch_unwind(AssertUnwindSafe(|| self.poll_turn(context)));
+                turn.unwrap_or(Poll::Ready(Err(End::Panic)))
+            });
+            match turn.await {
+                Ok(Turn::MoreAtOnce) => {}
+                Ok(Turn::Over) => tokio::task::yield_now().await,
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// One turn: what waits is sent, then a Dump or received frames are worked on, or else more is read.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
+        BUFFERS.with_borrow_mut(|buffers| {
+            // A turn that panicked may have left something.
+            buffers.input.clear();
+            buffers.output.clear();
+            let turn = self.poll_turn_with(buffers, context);
+            self.note_busy();
+            turn
+        })
+    }
+
+    fn poll_turn_with(
+        &mut self,
+        buffers: &mut Buffers,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Turn, End>> {
+        if self.poll_flush(context)?.is_pending()
+            && (self.output.len() > OUTPUT_BYTES_MAX || self.dump.is_some() || self.end.is_some())
+        {
+            return Poll::Pending;
+        }
+        let mut turn = Turn::MoreAtOnce;
+        if self.dump.is_some() {
+            self.dump_piece(&mut buffers.output);
+            turn = Turn::Over;
+        } else if self.frames.is_some() {
+            self.execute(&mut buffers.output);
+        } else if let Some(end) = self.end.take() {
+            return Poll::Ready(Err(end));
+        } else {
+            let read = ready!(self.poll_read(&mut buffers.input, context))?;
+            if read >= READ_BYTES_MAX {
+                turn = Turn::Over;
+            }
+            self.execute(&mut buffers.output);
+        }
+        self.poll_send(&mut buffers.output, context)?;
+        Poll::Ready(Ok(turn))
+    }
+
+    /// Reads once and takes the complete frames of what came. Gives the number of bytes read.
+    fn poll_read(&mut self, shared: &mut BytesMut, context: &mut Context<'_>) -> Poll<Result<usize, End>> {
+        if self.server.is_closing() {
+            self.end = Some(End::Shutdown);
+            return Poll::Ready(Ok(0));
+        }
+        let buffer = if self.input.is_empty() { &mut *shared } else { &mut self.input };
+        buffer.reserve(READ_BYTES_MAX);
+        let Poll::Ready(read) = poll_read_buf(Pin::new(&mut self.stream), context, buffer) else {
+            return self.poll_alarm(context).map(Err);
+        };
+        let read = read.map_err(End::Io)?;
+        if read == 0 {
+            self.end = Some(End::Peer);
+            return Poll::Ready(Ok(0));
+        }
+        self.port.metrics.bytes_received.add(read as u64);
+        match self.codec.decode(buffer) {
+            Ok(Some(frames)) => {
+                self.frames = Some(frames);
+                self.started = None;
+                self.alarm = None;
+                // All complete frames were taken; asked again, the codec tells whether they were the last.
+                self.end = self.codec.decode(buffer).err().map(End::BadInput);
+            }
+            Ok(None) => {}
+            Err(error) => self.end = Some(End::BadInput(error)),
+        }
+        self.keep_rest(shared);
+        Poll::Ready(Ok(read))
+    }
+
+    /// Keeps the start of an incomplete frame, and gives up the connection's own buffer where there is none.
+    fn keep_rest(&mut self, shared: &mut BytesMut) {
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+        self.input.extend_from_slice(shared);
+        shared.clear();
+        if !self.input.is_empty() && self.started.is_none() {
+            self.started = Some(Instant::now());
+        }
+    }
+
+    /// Ready when a started frame is overdue.
+    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        let Some(started) = self.started else { return Poll::Pending };
+        let deadline = started + self.server.frame_timeout();
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        alarm.as_mut().poll(context).map(|()| End::FrameTimeout)
+    }
+
+    /// Starts the time of an incomplete frame anew: the peer could not have its rest read meanwhile.
+    fn excuse(&mut self) {
+        if self.started.is_some() {
+            self.started = Some(Instant::now());
+            self.alarm = None;
+        }
+    }
+
+    /// Executes frames until they are done, a Dump comes up, or too much output waits.
+    fn execute(&mut self, shared: &mut BytesMut) {
+        let Some(frames) = &mut self.frames else { return };
+        let out = if self.output.is_empty() { shared } else { &mut self.output };
+        let mut executor = Executor {
+            server: self.server,
+            port: self.port,
+            session: &self.session,
+            now: self.server.clock.now(),
+            tally: Tally::default(),
+        };
+        while out.len() <= OUTPUT_BYTES_MAX
+            && self.dump.is_none()
+            && let Some(frame) = frames.next()
+        {
+            self.dump = executor.execute(&frame, out);
+        }
+        executor.settle();
+        if frames.is_empty() {
+            self.frames = None;
+        }
+    }
+
+    /// Prepares the next piece of the Dump under way.
+    fn dump_piece(&mut self, shared: &mut BytesMut) {
+        self.excuse();
+        let out = if self.output.is_empty() { shared } else { &mut self.output };
+        let bytes = out.len() + DUMP_PIECE_BYTES;
+        if let Some(dump) = &mut self.dump
+            && !dump.piece(self.server, self.server.clock.now(), bytes, out)
+        {
+            self.dump = None;
+        }
+    }
+
+    /// Writes what the peer had not taken before. Pending while some is left.
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
+        while !self.output.is_empty() {
+            let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, &self.output) else {
+                self.excuse();
+                return Poll::Pending;
+            };
+            let written = self.note_written(written)?;
+            self.output.advance(written);
+            if self.output.is_empty() {
+                self.output = BytesMut::new();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes the turn's output, and keeps what the peer does not take.
+    fn poll_send(&mut self, shared: &mut BytesMut, context: &mut Context<'_>) -> Result<(), End> {
+        while !shared.is_empty() {
+            let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, shared) else {
+                self.output.extend_from_slice(shared);
+                break;
+            };
+            let written = self.note_written(written)?;
+            shared.advance(written);
+        }
+        shared.clear();
+        Ok(())
+    }
+
+    fn note_written(&self, written: io::Result<usize>) -> Result<usize, End> {
+        match written {
+            Ok(0) => Err(End::Io(io::ErrorKind::WriteZero.into())),
+            Ok(written) => {
+                self.port.metrics.bytes_sent.add(written as u64);
+                Ok(written)
+            }
+            Err(error) => Err(End::Io(error)),
+        }
+    }
+
+    /// Keeps count of the connections that owe their peers something.
+    fn note_busy(&mut self) {
+        let is_busy = self.dump.is_some() || self.frames.is_some() || !self.output.is_empty();
+        if is_busy != self.is_busy {
+            self.is_busy = is_busy;
+            self.server.count_busy(is_busy);
+        }
+    }
+
+    /// Gives back all that the connection holds, letting others have their turns between steps.
+    async fn give_back(&mut self) {
+        let mut ending = self.server.core.end_session(&self.session);
+        while ending.step(ENDING_STEP_NAMES, self.server.clock.now()) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Says that nothing more comes, and reads what the peer still sends: closed with input unread, a socket makes
+    /// its peer forget the answer that it was sent.
+    async fn linger(&mut self) {
+        let mut discarded = BytesMut::with_capacity(READ_BYTES_MAX);
+        let discard = async {
+            self.stream.shutdown().await?;
+            while self.stream.read_buf(&mut discarded).await? > 0 {
+                discarded.clear();
+            }
+            io::Result::Ok(())
+        };
+        // However this ends, the connection is over.
+        let _ = tokio::time::timeout(LINGER, discard).await;
+    }
+}
+
+impl<S> Drop for Connection<'_, S> {
+    fn drop(&mut self) {
+        if self.is_busy {
+            self.server.count_busy(false);
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The daemon's life: configuration, sockets, privileges, tasks, signals, end.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use super::log::{Format, Log, LogError, Settings};
+use super::privileges::{self, Identity, PrivilegeError};
+use super::workers::Workers;
+use super::{Clock, Server, gc, port_name, serve_port, socket, statistics, systemd};
+use crate::config::{Config, ConfigError, Loaded, Notice, PortConfig, Severity, Threshold};
+use crate::core::{NameHasher, Namespace};
+
+/// How long a stop waits for answers to be taken; the process is to be gone within 5 s.
+const STOP_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Names checked between two yields by the self-check.
+const CHECK_STEP_NAMES: usize = 256;
+
+/// Failures of the self-check that are logged one by one.
+const CHECK_FAILURES_LOGGED: usize = 100;
+
+/// What the command line says about the daemon. It is asked again whenever the configuration is read.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The configuration file; without one, both namespaces are served on loopback.
+    pub config_file: Option<PathBuf>,
+    /// Addresses to bind instead of the configuration's.
+    pub bind: Vec<IpAddr>,
+    /// The counters' port instead of the configuration's; 0 is any free port.
+    pub counter_port: Option<u16>,
+    /// The semaphores' port, likewise.
+    pub semaphore_port: Option<u16>,
+    /// The log's threshold instead of the configuration's.
+    pub log_level: Option<Threshold>,
+    /// How log lines look.
+    pub log_format: Format,
+}
+
+/// Why the daemon did not start, or ended.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// The configuration is wrong; nothing was bound.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The log cannot be written.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A port cannot be bound.
+    #[error(
+        "{key}: the port cannot be bound: {source}; is another server running, or the address not this machine's?"
+    )]
+    Bind {
+        /// The key of the configuration.
+        key: String,
+        /// What the system said, with the address.
+        source: io::Error,
+    },
+    /// The configured user cannot be taken on.
+    #[error(transparent)]
+    Privileges(#[from] PrivilegeError),
+    /// The system refused something that every process may expect.
+    #[error("the server cannot run on this system: {0}")]
+    System(#[from] io::Error),
+}
+
+impl Options {
+    /// Reads the configuration, with the command line's word above the file's, and checks it as a whole.
+    pub fn load(&self) -> Result<Loaded, ConfigError> {
+        let mut loaded = match &self.config_file {
+            Some(path) => Config::load(path)?,
+            None => Loaded { config: Config::without_file(), notices: Vec::new() },
+        };
+        let config = &mut loaded.config;
+        if !self.bind.is_empty() {
+            config.bind.clone_from(&self.bind);
+        }
+        config.counter.port.port = self.counter_port.unwrap_or(config.counter.port.port);
+        config.semaphore.port.port = self.semaphore_port.unwrap_or(config.semaphore.port.port);
+        config.log.threshold = self.log_level.unwrap_or(config.log.threshold);
+        config.validate()?;
+        Ok(loaded)
+    }
+}
+
+/// Runs the daemon until it is told to stop.
+pub fn run(options: &Options) -> Result<(), DaemonError> {
+    let Loaded { config, notices } = options.load()?;
+    let identity = Identity::of(&config)?;
+    let log = Log::init(Settings {
+        threshold: config.log.threshold,
+        file: config.log.file.clone(),
+        format: options.log_format,
+        owner: identity.owner(),
+    })?;
+    log_panics();
+    for notice in &notices {
+        log_notice(notice);
+    }
+    if privileges::is_ignored(&config) {
+        info!("user and group are ignored: only root can take on another identity");
+    }
+    let outcome = start(options, config, identity, &log);
+    if let Err(error) = &outcome {
+        error!(%error, "the server ends");
+    }
+    outcome
+}
+
+fn start(options: &Options, config: Config, identity: Identity, log: &Log) -> Result<(), DaemonError> {
+    let files_max = raise_file_limit();
+    let listeners = bind(&config)?;
+    identity.assume()?;
+
+    let server = Server::new(&config, Clock::system(), NameHasher::new());
+    let count = config.workers.or_else(|| std::thread::available_parallelism().ok());
+    let count = count.unwrap_or(NonZeroUsize::MIN);
+    let workers = Workers::start(count)?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let signals = Signals::listen()?;
+        let tasks = spawn_tasks(&server, &config, listeners, &workers)?;
+        log_start(&config, &tasks.addresses, count, files_max);
+        systemd::notify_ready();
+        signals.obey(&server, options, &config, log).await;
+        stop(&server, tasks, &workers).await;
+        Ok(())
+    })
+}
+
+/// The enabled ports, each with its listeners.
+fn bind(config: &Config) -> Result<Vec<(Namespace, std::net::TcpListener)>, DaemonError> {
+    let mut inherited = systemd::inherited_listeners()?;
+    let mut bound = Vec::new();
+    for namespace in Namespace::ALL {
+        let port_config = port_config(config, namespace);
+        if !port_config.enable {
+            continue;
+        }
+        let is_ours = |listener: &mut std::net::TcpListener| {
+            listener.local_addr().is_ok_and(|address| address.port() == port_config.port)
+        };
+        let mut listeners: Vec<_> = inherited.extract_if(.., is_ours).collect();
+        if listeners.is_empty() {
+            listeners = socket::bind_port(config, port_config.port).map_err(|source| {
+                let key = format!("{}.port = {}", port_name(namespace), port_config.port);
+                DaemonError::Bind { key, source }
+            })?;
+        }
+        bound.extend(listeners.into_iter().map(|listener| (namespace, listener)));
+    }
+    for listener in inherited {
+        let address = listener.local_addr().map_or_else(|error| error.to_string(), |a| a.to_string());
+        warn!(
+            address,
+            "a socket was handed over for a port that the configuration does not enable; it is closed"
+        );
+    }
+    Ok(bound)
+}
+
+fn port_config(config: &Config, namespace: Namespace) -> &PortConfig {
+    match namespace {
+        Namespace::Counters => &config.counter.port,
+        Namespace::Semaphores => &config.semaphore.port,
+    }
+}
+
+/// The tasks of the main thread, and the addresses that they serve.
+struct Tasks {
+    set: JoinSet<()>,
+    addresses: Vec<(Namespace, SocketAddr)>,
+}
+
+fn spawn_tasks(
+    server: &Arc<Server>,
+    config: &Config,
+    listeners: Vec<(Namespace, std::net::TcpListener)>,
+    workers: &Workers,
+) -> io::Result<Tasks> {
+    let mut tasks = Tasks { set: JoinSet::new(), addresses: Vec::new() };
+    for (namespace, listener) in listeners {
+        let listener = TcpListener::from_std(listener)?;
+        tasks.addresses.push((namespace, listener.local_addr()?));
+        tasks.set.spawn(serve_port(Arc::clone(server), namespace, listener, workers.clone()));
+    }
+    if config.counter.port.enable {
+        tasks.set.spawn(gc::sweep_counters(Arc::clone(server)));
+    }
+    if config.semaphore.port.enable {
+        let interval = Duration::from_secs(config.semaphore.gc_interval_s.into());
+        tasks.set.spawn(gc::sweep_semaphores(Arc::clone(server), interval));
+    }
+    Ok(tasks)
+}
+
+fn log_start(config: &Config, addresses: &[(Namespace, SocketAddr)], workers: NonZeroUsize, files_max: u64) {
+    let list = |namespace| {
+        let addresses: Vec<_> =
+            addresses.iter().filter(|(n, _)| *n == namespace).map(|(_, a)| a.to_string()).collect();
+        if addresses.is_empty() { "disabled".to_owned() } else { addresses.join(" ") }
+    };
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        counter = list(Namespace::Counters),
+        semaphore = list(Namespace::Semaphores),
+        workers,
+        counter_max_connections = config.counter.port.max_connections,
+        semaphore_max_connections = config.semaphore.port.max_connections,
+        counter_max_names = config.counter.port.max_names,
+        semaphore_max_names = config.semaphore.port.max_names,
+        files_max,
+        "signalbox is ready"
+    );
+}
+
+/// The signals that the daemon listens to.
+struct Signals {
+    hangup: Signal,
+    user1: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            user1: signal(SignalKind::user_defined1())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Does what signals ask for, until one asks to stop.
+    async fn obey(mut self, server: &Server, options: &Options, config: &Config, log: &Log) {
+        loop {
+            tokio::select! {
+                _ = self.hangup.recv() => reload(server, options, config, log),
+                _ = self.user1.recv() => report(server, config).await,
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+            }
+        }
+    }
+}
+
+/// SIGHUP: reopens the log, and takes on what may change of the configuration. `config` is the one that the server
+/// was started with: what cannot change stays as it is there.
+fn reload(server: &Server, options: &Options, config: &Config, log: &Log) {
+    if let Err(error) = log.reopen() {
+        error!(%error, "the log file could not be reopened; lines go on to the old one");
+    }
+    let loaded = match options.load() {
+        Ok(loaded) => loaded,
+        Err(error) => return error!(%error, "the configuration is left as it was"),
+    };
+    for notice in &loaded.notices {
+        log_notice(notice);
+    }
+    for key in config.changes_needing_restart(&loaded.config) {
+        warn!(key, "this change takes effect only when the server is restarted");
+    }
+    log.set_threshold(loaded.config.log.threshold);
+    server.apply(&loaded.config);
+    info!("the configuration was read again");
+}
+
+/// SIGUSR1: logs the statistics, as yrmcds does, and checks the core's books.
+async fn report(server: &Server, config: &Config) {
+    for namespace in Namespace::ALL.into_iter().filter(|n| port_config(config, *n).enable) {
+        let items = statistics::items(server, server.port(namespace));
+        let items: Vec<_> = items.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        info!(port = port_name(namespace), "statistics: {}", items.join(" "));
+        check_books(server, namespace).await;
+    }
+}
+
+/// Checks invariant 1 on every name.
+async fn check_books(server: &Server, namespace: Namespace) {
+    let mut check = server.core.check(namespace);
+    let mut failures = Vec::new();
+    while check.step(CHECK_STEP_NAMES, &mut failures) {
+        tokio::task::yield_now().await;
+    }
+    for failure in failures.iter().take(CHECK_FAILURES_LOGGED) {
+        error!(
+            port = port_name(namespace),
+            name = %failure.name.escape_ascii(),
+            consumption = failure.consumption,
+            held = failure.held,
+            "the books do not add up: please report this"
+        );
+    }
+    info!(
+        port = port_name(namespace),
+        names = check.checked(),
+        failures = failures.len(),
+        "checked the books"
+    );
+}
+
+/// Stops accepting and reading, and waits a while for what is being answered.
+async fn stop(server: &Server, tasks: Tasks, workers: &Workers) {
+    info!("stopping");
+    systemd::notify_stopping();
+    drop(tasks);
+    server.close();
+    let deadline = Instant::now() + STOP_PATIENCE;
+    // A turn under way is over when its thread runs something else.
+    while !workers.finish_turns(deadline).await || server.is_busy() {
+        if Instant::now() >= deadline {
+            warn!("some peers did not take their answers in time");
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    info!("stopped");
+}
+
+/// Raises the limit on open files to what the process may have. Gives the limit in force.
+fn raise_file_limit() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(_) => soft,
+    }
+}
+
+fn log_notice(notice: &Notice) {
+    match notice.severity {
+        Severity::Warning => warn!("{}", notice.sentence),
+        Severity::Info => info!("{}", notice.sentence),
+    }
+}
+
+/// Has panics written to the log, where somebody reads them.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let backtrace = std::backtrace::Backtrace::capture();
+        error!(%panic, %backtrace, "a task panicked");
+    }));
+}

@@ -1,0 +1,157 @@
+//! Accepting: who gets in, and what happens when nobody can.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tracing::{debug, info, warn};
+
+use super::workers::Spawn;
+use super::{Port, Server, port_name, socket};
+use crate::core::Namespace;
+
+/// Where connections come from: a socket, or a simulated one.
+pub trait Listener: Send + 'static {
+    /// A connection.
+    type Stream: Send + 'static;
+
+    /// Waits for the next connection and its peer's address.
+    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
+
+    /// Sets what the server wants of a connection's socket.
+    fn prepare(_stream: &Self::Stream, _peer_timeout: Duration) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        TcpListener::accept(self).await
+    }
+
+    fn prepare(stream: &TcpStream, peer_timeout: Duration) -> io::Result<()> {
+        socket::prepare_connection(stream, peer_timeout)
+    }
+}
+
+/// Accepts connections of a port and has them served, until the returned future is dropped.
+pub async fn serve_port<L: Listener>(
+    server: Arc<Server>,
+    namespace: Namespace,
+    mut listener: L,
+    workers: impl Spawn<L::Stream>,
+) {
+    let mut backoff = Backoff::default();
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                backoff.reset(namespace);
+                admit::<L>(&server, namespace, stream, peer, &workers);
+            }
+            // The peer gave up between its connection and its acceptance.
+            Err(error) if is_of_the_peer(&error) => {
+                debug!(%error, "a connection was gone before it was accepted")
+            }
+            Err(error) => {
+                server.port(namespace).metrics.failed_accepts.add(1);
+                backoff.wait(namespace, &error).await;
+            }
+        }
+    }
+}
+
+fn admit<L: Listener>(
+    server: &Arc<Server>,
+    namespace: Namespace,
+    stream: L::Stream,
+    peer: SocketAddr,
+    workers: &impl Spawn<L::Stream>,
+) {
+    // Refused by dropping it: the peer sees its connection closed.
+    let Some(admission) = Admission::ask(server, namespace) else {
+        debug!(port = port_name(namespace), %peer, "connection refused: there are max_connections of them");
+        return;
+    };
+    if let Err(error) = L::prepare(&stream, server.peer_timeout()) {
+        debug!(%peer, %error, "connection lost before it was served");
+        return;
+    }
+    workers.spawn(admission, stream, peer);
+}
+
+fn is_of_the_peer(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// A place among the connections of a port, given up when it is dropped.
+#[derive(Debug)]
+pub struct Admission {
+    server: Arc<Server>,
+    namespace: Namespace,
+}
+
+impl Admission {
+    /// A place, unless the port has as many connections as it may.
+    fn ask(server: &Arc<Server>, namespace: Namespace) -> Option<Self> {
+        let port = server.port(namespace);
+        let connections_max = port.connections_max.load(Ordering::Relaxed);
+        let before = port.metrics.curr_connections.increment();
+        if connections_max > 0 && before >= u64::from(connections_max) {
+            port.metrics.curr_connections.decrement();
+            port.metrics.refused_connections.add(1);
+            return None;
+        }
+        port.metrics.total_connections.add(1);
+        Some(Self { server: Arc::clone(server), namespace })
+    }
+
+    pub(super) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    pub(super) fn port(&self) -> &Port {
+        self.server.port(self.namespace)
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.port().metrics.curr_connections.decrement();
+    }
+}
+
+/// Waits longer and longer while accepting fails, since a failed accept leaves the connection in the queue and would
+/// be tried again at once.
+#[derive(Debug, Default)]
+struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    async fn wait(&mut self, namespace: Namespace, error: &io::Error) {
+        if self.failures == 0 {
+            warn!(
+                port = port_name(namespace),
+                %error,
+                "connections cannot be accepted and wait; if files ran out, raise LimitNOFILE (ulimit -n) or lower \
+                 max_connections"
+            );
+        }
+        let delay = Duration::from_millis(10 << self.failures.min(6));
+        self.failures += 1;
+        tokio::time::sleep(delay).await;
+    }
+
+    fn reset(&mut self, namespace: Namespace) {
+        if self.failures > 0 {
+            info!(port = port_name(namespace), failures = self.failures, "connections are accepted again");
+            self.failures = 0;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The shell around the core: all sockets, clocks and tasks.
+//!
+//! [`Server`] is what the tasks share. [`listener`] accepts, [`workers`] gives each connection a thread,
+//! [`connection`] reads and writes, [`dispatch`] turns a frame into a call of the core and its answer into a frame,
+//! [`gc`] sweeps, [`daemon`] puts them together with configuration, privileges and signals.
+//!
+//! The shell is generic over stream and listener, and takes its clock and its hash seed from outside, so that a
+//! simulated network and clock run the same code as a real one.
+
+mod clock;
+mod connection;
+mod daemon;
+mod dispatch;
+mod gc;
+mod listener;
+mod log;
+mod metrics;
+mod privileges;
+mod socket;
+mod statistics;
+mod systemd;
+mod workers;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+pub use clock::Clock;
+pub use daemon::{DaemonError, Options, run};
+pub use gc::{sweep_counters, sweep_semaphores};
+pub use listener::{Listener, serve_port};
+pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
+pub use workers::{SameThread, Spawn, Workers};
+
+use crate::config::{Config, PortConfig};
+use crate::core::{Core, Limits, NameHasher, Namespace};
+use metrics::Metrics;
+
+/// What all tasks of a server share.
+#[derive(Debug)]
+pub struct Server {
+    core: Core,
+    clock: Clock,
+    counters: Port,
+    semaphores: Port,
+    frame_timeout_s: AtomicU32,
+    peer_timeout_s: AtomicU32,
+    /// Connections that owe their peers something: what a stop waits for.
+    busy: AtomicUsize,
+    closing: AtomicBool,
+    started: Instant,
+}
+
+/// One port: the namespace that plain frames on it speak of, its limits and its figures.
+#[derive(Debug)]
+struct Port {
+    namespace: Namespace,
+    /// Most connections at a time; 0 is without limit.
+    connections_max: AtomicU32,
+    /// Most names at a time; 0 is without limit. Kept for the statistics, the core enforces it.
+    names_max: AtomicU64,
+    metrics: Metrics,
+}
+
+impl Server {
+    /// A server without sockets. `hasher` seeds the hash of names.
+    pub fn new(config: &Config, clock: Clock, hasher: NameHasher) -> Arc<Self> {
+        let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
+        let server = Self {
+            core: Core::new(stat_interval_s, hasher),
+            clock,
+            counters: Port::new(Namespace::Counters),
+            semaphores: Port::new(Namespace::Semaphores),
+            frame_timeout_s: AtomicU32::new(0),
+            peer_timeout_s: AtomicU32::new(0),
+            busy: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            started: Instant::now(),
+        };
+        server.apply(config);
+        Arc::new(server)
+    }
+
+    /// Takes on what may change while the server runs: limits and timeouts. Connections and names beyond a lowered
+    /// limit stay.
+    pub fn apply(&self, config: &Config) {
+        self.counters.apply(&config.counter.port, &self.core);
+        self.semaphores.apply(&config.semaphore.port, &self.core);
+        self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
+        self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
+    }
+
+    /// The rules and the state that they hold for.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// How long a started frame may take until it is complete.
+    fn frame_timeout(&self) -> Duration {
+        Duration::from_secs(self.frame_timeout_s.load(Ordering::Relaxed).into())
+    }
+
+    /// How long a vanished peer may go unnoticed.
+    fn peer_timeout(&self) -> Duration {
+        Duration::from_secs(self.peer_timeout_s.load(Ordering::Relaxed).into())
+    }
+
+    fn port(&self, namespace: Namespace) -> &Port {
+        match namespace {
+            Namespace::Counters => &self.counters,
+            Namespace::Semaphores => &self.semaphores,
+        }
+    }
+
+    /// Notes that a connection has come to owe its peer something, or owes nothing any more.
+    fn count_busy(&self, is_busy: bool) {
+        if is_busy {
+            self.busy.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.busy.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a connection owes its peer something.
+    fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Stops reading requests; what was read is still answered.
+    fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+}
+
+impl Port {
+    fn new(namespace: Namespace) -> Self {
+        Self {
+            namespace,
+            connections_max: AtomicU32::new(0),
+            names_max: AtomicU64::new(0),
+            metrics: Metrics::default(),
+        }
+    }
+
+    fn apply(&self, config: &PortConfig, core: &Core) {
+        self.connections_max.store(config.max_connections, Ordering::Relaxed);
+        self.names_max.store(config.max_names, Ordering::Relaxed);
+        core.set_limits(
+            self.namespace,
+            Limits { names_max: (config.max_names > 0).then_some(config.max_names) },
+        );
+    }
+}
+
+/// What a namespace is called in logs and statistics: the part of the configuration that it has.
+fn port_name(namespace: Namespace) -> &'static str {
+    match namespace {
+        Namespace::Counters => "counter",
+        Namespace::Semaphores => "semaphore",
+    }
+}

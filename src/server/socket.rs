@@ -1,0 +1,82 @@
+//! Sockets: what is bound, and what the server asks of the kernel for each connection.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::TcpStream;
+
+use crate::config::Config;
+
+/// Connections that may wait to be accepted; the kernel lowers it to net.core.somaxconn.
+const BACKLOG: i32 = 4096;
+
+/// Binds a port on the addresses of the configuration. Without any, it is bound on every address of both families,
+/// or of IPv4 where the machine has no IPv6.
+pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListener>> {
+    if config.bind.is_empty() {
+        let every_address = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Owned);
+        return match every_address {
+            Err(error) if lacks_ipv6(&error) => {
+                Ok(vec![bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Need::Owned)?])
+            }
+            listener => Ok(vec![listener?]),
+        };
+    }
+    let floating = config.floating_ip().map(|ip| (ip, Need::MayComeLater));
+    let owned = config.bind.iter().map(|ip| (*ip, Need::Owned));
+    floating.into_iter().chain(owned).map(|(ip, need)| bind(SocketAddr::new(ip, port), need)).collect()
+}
+
+/// Whether the machine must own an address now.
+#[derive(Clone, Copy)]
+enum Need {
+    Owned,
+    /// A virtual address moves between machines: it is bound before it arrives.
+    MayComeLater,
+}
+
+fn bind(address: SocketAddr, need: Need) -> io::Result<TcpListener> {
+    let explain = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
+    let bound = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if let IpAddr::V6(ip) = address.ip() {
+            socket.set_only_v6(!ip.is_unspecified())?;
+        }
+        if let Need::MayComeLater = need {
+            match address {
+                SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+                SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+            }
+        }
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    bound().map_err(explain)
+}
+
+fn lacks_ipv6(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable)
+}
+
+/// Has the kernel notice a vanished peer within `peer_timeout`, and send responses at once.
+///
+/// An idle connection is probed after 2/7 of the time and every 1/7 from then on. Neither unanswered probes nor
+/// unacknowledged data may last longer than 5/7: data may be sent just before the first probe, so that both together
+/// stay within the whole. The last also ends a peer that is alive but takes no output for so long.
+pub(super) fn prepare_connection(stream: &TcpStream, peer_timeout: Duration) -> io::Result<()> {
+    let part = peer_timeout / 7;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time((part * 2).max(Duration::from_secs(1)))
+            .with_interval(part.max(Duration::from_secs(1)))
+            .with_retries(3),
+    )?;
+    socket.set_tcp_user_timeout(Some(part * 5))
+}

@@ -1,0 +1,54 @@
+//! The items that Stats answers with and that SIGUSR1 logs.
+//!
+//! yrmcds' fifteen come first, by its names and in its order; clients of its find them where they are used to.
+
+use std::sync::atomic::Ordering;
+
+use super::metrics::OPCODES;
+use super::{Port, Server};
+use crate::protocol::Opcode;
+
+/// Name and value of every item, in order. Times are in microseconds where yrmcds' are, else in seconds.
+pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)> {
+    let names = server.core.stats(port.namespace);
+    let metrics = &port.metrics;
+    let mut items = vec![
+        ("objects", names.objects),
+        ("total_objects", names.total_objects),
+        ("used_memory", names.used_memory),
+        ("conflicts", names.conflicts),
+        ("gc_count", metrics.gc_count.value()),
+        ("last_gc_elapsed", metrics.last_gc_elapsed_us.value()),
+        ("total_gc_elapsed", metrics.total_gc_elapsed_us.value()),
+        ("curr_connections", metrics.curr_connections.value()),
+        ("total_connections", metrics.total_connections.value()),
+    ];
+    items.extend(OPCODES.map(|opcode| (command_item(opcode), metrics.commands.value(opcode))));
+    items.extend([
+        ("uptime", server.started.elapsed().as_secs()),
+        ("max_connections", port.connections_max.load(Ordering::Relaxed).into()),
+        ("max_names", port.names_max.load(Ordering::Relaxed)),
+        ("refused_connections", metrics.refused_connections.value()),
+        ("refused_names", metrics.refused_names.value()),
+        ("failed_accepts", metrics.failed_accepts.value()),
+        ("bad_input", metrics.bad_input.value()),
+        ("frame_timeouts", metrics.frame_timeouts.value()),
+        ("panics", metrics.panics.value()),
+        ("bytes_received", metrics.bytes_received.value()),
+        ("bytes_sent", metrics.bytes_sent.value()),
+    ]);
+    let mut items: Vec<_> = items.into_iter().map(|(name, value)| (name, value.to_string())).collect();
+    items.push(("version", env!("CARGO_PKG_VERSION").to_owned()));
+    items
+}
+
+fn command_item(opcode: Opcode) -> &'static str {
+    match opcode {
+        Opcode::Noop => "command:noop",
+        Opcode::Get => "command:get",
+        Opcode::Acquire => "command:acquire",
+        Opcode::Release => "command:release",
+        Opcode::Stats => "command:stats",
+        Opcode::Dump => "command:dump",
+    }
+}

@@ -1,0 +1,328 @@
+//! What the socket tests share: a server to talk to, and a connection that speaks in bytes.
+//!
+//! `SIGNALBOX_TEST_SERVER=host:port` (and `SIGNALBOX_TEST_SEMAPHORE_SERVER`) points the tests at a server that runs
+//! already. A test that needs to know or steer the server from inside skips then, and says so.
+//!
+//! Connections are blocking and know nothing of the product's own codec, so that both cannot be wrong together.
+
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use signalbox::config::Config;
+use signalbox::core::{NameHasher, Namespace, UnixSeconds};
+use signalbox::server::{Clock, Server, Workers, serve_port, sweep_counters, sweep_semaphores};
+
+pub const NOOP: u8 = 0x00;
+pub const GET: u8 = 0x01;
+pub const ACQUIRE: u8 = 0x02;
+pub const RELEASE: u8 = 0x03;
+pub const STATS: u8 = 0x10;
+pub const DUMP: u8 = 0x11;
+
+pub const OK: u8 = 0x00;
+pub const NOT_FOUND: u8 = 0x01;
+pub const INVALID: u8 = 0x04;
+pub const NOT_AVAILABLE: u8 = 0x21;
+pub const NOT_ACQUIRED: u8 = 0x22;
+pub const UNKNOWN_COMMAND: u8 = 0x81;
+pub const OUT_OF_MEMORY: u8 = 0x82;
+
+/// How long a test waits for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server inside the test, with a clock that the test moves.
+pub struct TestServer {
+    pub server: Arc<Server>,
+    pub counters: SocketAddr,
+    pub semaphores: SocketAddr,
+    unix_s: Arc<AtomicU64>,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl TestServer {
+    pub fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// Starts a server with a changed configuration. Counters have intervals of 100 s and the clock stands at
+    /// 1,000,000,050 s, the middle of one; semaphores are swept every 20 ms.
+    pub fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::without_file();
+        config.counter.stat_interval_s = 100;
+        change(&mut config);
+        let unix_s = Arc::new(AtomicU64::new(1_000_000_050));
+        let clock = {
+            let unix_s = Arc::clone(&unix_s);
+            Clock::from_fn(move || UnixSeconds(unix_s.load(Ordering::Relaxed)))
+        };
+        let server = Server::new(&config, clock, NameHasher::new());
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let workers = Workers::start(2.try_into().unwrap()).unwrap();
+        let [counters, semaphores] = Namespace::ALL.map(|namespace| {
+            let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+            let address = listener.local_addr().unwrap();
+            runtime.spawn(serve_port(Arc::clone(&server), namespace, listener, workers.clone()));
+            address
+        });
+        runtime.spawn(sweep_counters(Arc::clone(&server)));
+        runtime.spawn(sweep_semaphores(Arc::clone(&server), Duration::from_millis(20)));
+        Self { server, counters, semaphores, unix_s, runtime: Some(runtime) }
+    }
+
+    pub fn address(&self, namespace: Namespace) -> SocketAddr {
+        match namespace {
+            Namespace::Counters => self.counters,
+            Namespace::Semaphores => self.semaphores,
+        }
+    }
+
+    pub fn counter(&self) -> Wire {
+        Wire::connect(self.counters)
+    }
+
+    pub fn semaphore(&self) -> Wire {
+        Wire::connect(self.semaphores)
+    }
+
+    pub fn set_clock(&self, unix_s: u64) {
+        self.unix_s.store(unix_s, Ordering::Relaxed);
+    }
+
+    /// Whether the books of both namespaces add up (invariant 1), and nothing is in use.
+    pub fn assert_books_balance(&self) {
+        for namespace in Namespace::ALL {
+            let mut failures = Vec::new();
+            let mut check = self.server.core().check(namespace);
+            while check.step(1000, &mut failures) {}
+            assert_eq!(failures, [], "{namespace:?}");
+        }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The servers that tests of plain behaviour run against: one started here, or the ones that the environment names.
+pub enum AnyServer {
+    Own(TestServer),
+    Outside { counters: Option<SocketAddr>, semaphores: Option<SocketAddr> },
+}
+
+impl AnyServer {
+    pub fn start() -> Self {
+        let named = |variable: &str| {
+            let value = std::env::var(variable).ok()?;
+            let address =
+                value.to_socket_addrs().unwrap_or_else(|e| panic!("{variable}={value}: {e}")).next();
+            Some(address.unwrap_or_else(|| panic!("{variable}={value} has no address")))
+        };
+        let counters = named("SIGNALBOX_TEST_SERVER");
+        let semaphores = named("SIGNALBOX_TEST_SEMAPHORE_SERVER");
+        if counters.is_none() && semaphores.is_none() {
+            return Self::Own(TestServer::start());
+        }
+        Self::Outside { counters, semaphores }
+    }
+
+    /// A connection to the namespace, or `None` (and a line that says so) where the outside server has none.
+    pub fn connect(&self, namespace: Namespace) -> Option<Wire> {
+        let address = match (self, namespace) {
+            (Self::Own(server), namespace) => Some(server.address(namespace)),
+            (Self::Outside { counters, .. }, Namespace::Counters) => *counters,
+            (Self::Outside { semaphores, .. }, Namespace::Semaphores) => *semaphores,
+        };
+        if address.is_none() {
+            eprintln!("skipped for {namespace:?}: the environment names no server for it");
+        }
+        address.map(Wire::connect)
+    }
+}
+
+/// A name that no other test and no earlier run uses, as the server may outlive the test.
+pub fn unique(name: &str) -> Vec<u8> {
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    format!("{name}-{}-{now}-{serial}", std::process::id()).into_bytes()
+}
+
+/// A response as it came.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub magic: u8,
+    pub opcode: u8,
+    pub status: u8,
+    pub reserved: u8,
+    pub opaque: [u8; 4],
+    pub body: Vec<u8>,
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let body = &self.body[..self.body.len().min(64)];
+        write!(
+            f,
+            "answer to {:#04x}/{:?}: status {:#04x}, {} bytes \"{}\"",
+            self.opcode,
+            self.opaque,
+            self.status,
+            self.body.len(),
+            body.escape_ascii()
+        )
+    }
+}
+
+impl Answer {
+    pub fn number(&self) -> u32 {
+        u32::from_be_bytes(self.body[..].try_into().expect("a body of one number"))
+    }
+}
+
+/// A connection that sends and receives bytes.
+pub struct Wire {
+    pub stream: TcpStream,
+    serial: u32,
+}
+
+impl Wire {
+    pub fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("connecting to {address}: {e}"));
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, serial: 0 }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// The next response; panics where none comes.
+    pub fn answer(&mut self) -> Answer {
+        self.try_answer().unwrap_or_else(|error| panic!("no answer came: {error}"))
+    }
+
+    pub fn try_answer(&mut self) -> std::io::Result<Answer> {
+        let mut header = [0; 12];
+        self.stream.read_exact(&mut header)?;
+        let [magic, opcode, status, reserved, l0, l1, l2, l3, o0, o1, o2, o3] = header;
+        let mut body = vec![0; u32::from_be_bytes([l0, l1, l2, l3]) as usize];
+        self.stream.read_exact(&mut body)?;
+        Ok(Answer { magic, opcode, status, reserved, opaque: [o0, o1, o2, o3], body })
+    }
+
+    /// Sends one request and gives its answer, which must be well-formed and repeat opcode and opaque.
+    pub fn ask(&mut self, opcode: u8, body: &[u8]) -> Answer {
+        self.serial += 1;
+        let opaque = self.serial.to_be_bytes();
+        self.send(&frame(opcode, opaque, body));
+        let answer = self.answer();
+        assert_eq!((answer.magic, answer.reserved), (0x91, 0));
+        assert_eq!((answer.opcode, answer.opaque), (opcode, opaque));
+        answer
+    }
+
+    pub fn get(&mut self, name: &[u8]) -> Answer {
+        self.ask(GET, &named(&[], name))
+    }
+
+    pub fn acquire(&mut self, name: &[u8], resources: u32, maximum: u32) -> Answer {
+        self.ask(ACQUIRE, &named(&[resources, maximum], name))
+    }
+
+    pub fn release(&mut self, name: &[u8], resources: u32) -> Answer {
+        self.ask(RELEASE, &named(&[resources], name))
+    }
+
+    pub fn stats(&mut self) -> Vec<(String, String)> {
+        let answer = self.ask(STATS, &[]);
+        assert_eq!(answer.status, OK);
+        let mut items = Vec::new();
+        let mut rest = &answer.body[..];
+        while !rest.is_empty() {
+            let name_bytes = usize::from(u16::from_be_bytes([rest[0], rest[1]]));
+            let value_bytes = usize::from(u16::from_be_bytes([rest[2], rest[3]]));
+            let (item, more) = rest[4..].split_at(name_bytes + value_bytes);
+            let (name, value) = item.split_at(name_bytes);
+            items.push((String::from_utf8(name.into()).unwrap(), String::from_utf8(value.into()).unwrap()));
+            rest = more;
+        }
+        items
+    }
+
+    pub fn stat(&mut self, name: &str) -> u64 {
+        let items = self.stats();
+        let item =
+            items.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no item {name}: {items:?}"));
+        item.1.parse().unwrap()
+    }
+
+    /// All entries of a Dump: consumption, peak and name.
+    pub fn dump(&mut self) -> Vec<(u32, u32, Vec<u8>)> {
+        let opaque = *b"dump";
+        self.send(&frame(DUMP, opaque, &[]));
+        let mut entries = Vec::new();
+        loop {
+            let answer = self.answer();
+            assert_eq!((answer.opcode, answer.status, answer.opaque), (DUMP, OK, opaque));
+            if answer.body.is_empty() {
+                return entries;
+            }
+            let number = |at: usize| u32::from_be_bytes(answer.body[at..at + 4].try_into().unwrap());
+            let name_bytes = usize::from(u16::from_be_bytes([answer.body[8], answer.body[9]]));
+            assert_eq!(answer.body.len(), 10 + name_bytes);
+            entries.push((number(0), number(4), answer.body[10..].to_vec()));
+        }
+    }
+
+    /// Consumption and peak of one name in a Dump.
+    pub fn dumped(&mut self, name: &[u8]) -> Option<(u32, u32)> {
+        self.dump().into_iter().find(|entry| entry.2 == name).map(|entry| (entry.0, entry.1))
+    }
+
+    /// Whether the server has closed the connection, and nothing was left to read.
+    pub fn is_closed(&mut self) -> bool {
+        match self.stream.read(&mut [0; 64]) {
+            Ok(0) => true,
+            Ok(_) => false,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+/// The bytes of a request.
+pub fn frame(opcode: u8, opaque: [u8; 4], body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x90, opcode, 0, 0];
+    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_be_bytes());
+    bytes.extend_from_slice(&opaque);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// A body of some numbers and a name.
+pub fn named(numbers: &[u32], name: &[u8]) -> Vec<u8> {
+    let mut body: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+    body.extend_from_slice(&u16::try_from(name.len()).unwrap().to_be_bytes());
+    body.extend_from_slice(name);
+    body
+}
+
+/// Waits until a condition holds; panics when it does not in time.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
