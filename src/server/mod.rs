@@ -1,0 +1,3 @@
+//! The shell: all sockets, clocks, signals and tasks.
+
+pub mod log;
