@@ -113,7 +113,9 @@ impl<'a> Applying<'a> {
     }
 
     fn unknown(&mut self, setting: &Setting<'_>) -> Result<(), Mistake> {
-        if let Some(example) = first_key_within(&setting.key) {
+        if self.language == Language::Toml
+            && let Some(example) = first_key_within(&setting.key)
+        {
             if setting.value == Value::EmptyTable {
                 return Ok(());
             }

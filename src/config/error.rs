@@ -36,7 +36,8 @@ pub enum ConfigError {
     NothingEnabled,
     /// Both extensions are enabled on the same port.
     #[error(
-        "counter.port and semaphore.port are both {port}; set one of them to another port, such as `semaphore.port = {}`",
+        "counter.port and semaphore.port are both {port}; set one of them to another port, \
+         such as `semaphore.port = {}`",
         if *port == 11216 { 11215 } else { 11216 }
     )]
     SamePort {

@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn what_yrmcds_lets_pass_is_a_warning() {
         assert_eq!(
-            notices("workers = 2\nworkers = 3\ncounter.prot = 5"),
+            notices("workers = 2\nworkers = 3\ncounter.prot = 5\ncounter = 5"),
             [
                 (Severity::Warning, "/etc/x:2: workers is set a second time; line 1 is ignored".to_owned()),
                 (
@@ -370,6 +370,7 @@ mod tests {
                     "/etc/x:3: ignored: counter.prot is not a key of signalbox; did you mean counter.port?"
                         .to_owned()
                 ),
+                (Severity::Warning, "/etc/x:4: ignored: counter is not a key of signalbox".to_owned()),
             ]
         );
         let loaded = parse("workers = 2\nworkers = 3", Language::Yrmcds).unwrap();

@@ -62,7 +62,10 @@ pub enum Format {
 #[derive(Debug, Error)]
 pub enum LogError {
     /// The file cannot be opened.
-    #[error("the log file {} cannot be opened: {source}; make its directory, and let the server's user write there", path.display())]
+    #[error(
+        "the log file {} cannot be opened: {source}; make its directory, and let the server's user write there",
+        path.display()
+    )]
     File {
         /// The file.
         path: PathBuf,
