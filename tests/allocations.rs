@@ -1,0 +1,79 @@
+//! Hot paths allocate nothing for a name that exists: neither for one holder nor for many.
+
+use std::num::NonZeroU32;
+
+use bytes::BytesMut;
+use signalbox::core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
+use signalbox::protocol::{Opaque, Request, RequestCodec};
+use tokio_util::codec::Decoder;
+
+const NOW: UnixSeconds = UnixSeconds(1_000_000_000);
+
+fn core() -> Core {
+    Core::new(NonZeroU32::new(60).unwrap(), NameHasher::with_seeds(1, 2, 3, 4))
+}
+
+#[test]
+fn taking_and_giving_back_allocates_nothing_once_a_name_exists() {
+    let core = core();
+    let claim = Claim::new(1, 100).unwrap();
+    for namespace in Namespace::ALL {
+        let (one, other) = (core.open_session(), core.open_session());
+        let round = || {
+            for session in [&one, &other] {
+                core.acquire(namespace, b"a name", claim, session, NOW).unwrap();
+            }
+            core.value(namespace, b"a name").unwrap();
+            for session in [&one, &other] {
+                core.release(namespace, b"a name", 1, session, NOW).unwrap();
+            }
+        };
+        round();
+        let allocated = allocation_counter::measure(|| (0..100).for_each(|_| round()));
+        assert_eq!(allocated.count_total, 0, "{namespace:?}");
+    }
+}
+
+#[test]
+fn refusals_allocate_nothing() {
+    let core = core();
+    let session = core.open_session();
+    let claim = Claim::new(1, 1).unwrap();
+    core.acquire(Namespace::Counters, b"full", claim, &session, NOW).unwrap();
+    let allocated = allocation_counter::measure(|| {
+        core.acquire(Namespace::Counters, b"full", claim, &session, NOW).unwrap_err();
+        core.release(Namespace::Counters, b"full", 2, &session, NOW).unwrap_err();
+        core.release(Namespace::Counters, b"absent", 2, &session, NOW).unwrap_err();
+        core.value(Namespace::Counters, b"absent").unwrap_err();
+    });
+    assert_eq!(allocated.count_total, 0);
+}
+
+#[test]
+fn decoding_a_run_of_frames_allocates_nothing_once_the_buffer_is_there() {
+    let mut run = BytesMut::new();
+    for _ in 0..16 {
+        Request::Acquire { name: b"a name", resources: 1, maximum: 2 }.compose(Opaque([0; 4]), &mut run);
+    }
+    let mut buffer = BytesMut::with_capacity(16 * 1024);
+    let mut codec = RequestCodec::default();
+    let mut read = || {
+        buffer.reserve(4 * 1024);
+        buffer.extend_from_slice(&run);
+        let mut frames = codec.decode(&mut buffer).unwrap().unwrap();
+        let mut requests = 0;
+        while let Some(frame) = frames.next() {
+            frame.parse().unwrap();
+            requests += 1;
+        }
+        requests
+    };
+    // The first split makes the buffer a shared one.
+    read();
+    let allocated = allocation_counter::measure(|| {
+        for _ in 0..100 {
+            assert_eq!(read(), 16);
+        }
+    });
+    assert_eq!(allocated.count_total, 0);
+}

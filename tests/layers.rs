@@ -1,0 +1,185 @@
+//! The layers of `docs/design.md`, held to the `use` lines and paths of the code.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A module, the crates and modules that it may name, and the files of it that may name more.
+struct Layer {
+    module: &'static str,
+    may_use: &'static [&'static str],
+    exceptions: &'static [(&'static str, &'static str)],
+}
+
+/// Everything that can be named is `std`, one of these crates, or one of the modules.
+const CRATES: [&str; 18] = [
+    "ahash",
+    "bytes",
+    "clap",
+    "clap_complete",
+    "clap_mangen",
+    "dashmap",
+    "listenfd",
+    "nix",
+    "sd_notify",
+    "serde",
+    "serde_json",
+    "socket2",
+    "thiserror",
+    "tokio",
+    "tokio_util",
+    "toml",
+    "tracing",
+    "tracing_subscriber",
+];
+const MODULES: [&str; 6] = ["protocol", "core", "config", "server", "client", "cli"];
+
+const LAYERS: [Layer; 5] = [
+    Layer {
+        module: "protocol",
+        may_use: &["protocol", "bytes", "thiserror"],
+        exceptions: &[("codec.rs", "tokio_util")],
+    },
+    Layer {
+        module: "core",
+        may_use: &["core", "bytes", "thiserror"],
+        exceptions: &[("registry.rs", "dashmap"), ("registry.rs", "ahash"), ("mod.rs", "ahash")],
+    },
+    Layer { module: "config", may_use: &["config", "serde", "toml", "thiserror"], exceptions: &[] },
+    Layer {
+        module: "client",
+        may_use: &["client", "protocol", "tokio", "tokio_util", "bytes", "thiserror", "tracing", "socket2"],
+        exceptions: &[],
+    },
+    Layer {
+        module: "cli",
+        may_use: &[
+            "cli",
+            "client",
+            "config",
+            "bytes",
+            "clap",
+            "clap_complete",
+            "clap_mangen",
+            "nix",
+            "serde",
+            "serde_json",
+            "tokio",
+        ],
+        exceptions: &[("serve.rs", "server")],
+    },
+];
+
+/// Asking a clock, doing I/O or being random is for the server: protocol and core get what they need as values.
+const NEVER_SANS_IO: [&str; 8] = [
+    "Instant",
+    "SystemTime",
+    "std::net",
+    "std::fs",
+    "std::thread",
+    "tokio::",
+    "tracing::",
+    "RandomState::new",
+];
+
+fn files_of(module: &str) -> Vec<PathBuf> {
+    fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, files);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    let mut files = Vec::new();
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(module), &mut files);
+    assert!(!files.is_empty(), "{module} has files");
+    files
+}
+
+/// The lines of code: no comments, and nothing after the tests begin.
+fn code_of(file: &Path) -> Vec<(usize, String)> {
+    let text = fs::read_to_string(file).unwrap();
+    let code = text.split("#[cfg(test)]").next().unwrap().to_owned();
+    let lines = code.lines().enumerate().map(|(number, line)| (number + 1, line.to_owned()));
+    lines.filter(|(_, line)| !line.trim_start().starts_with("//")).collect()
+}
+
+/// Whether the line names `what` as the start of a path.
+fn names(line: &str, what: &str) -> bool {
+    line.match_indices(what).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let starts = before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':');
+        starts && line[at + what.len()..].starts_with("::")
+    })
+}
+
+#[test]
+fn no_layer_names_what_it_may_not() {
+    let mut breaches = Vec::new();
+    for layer in &LAYERS {
+        for file in files_of(layer.module) {
+            let file_name = file.file_name().unwrap().to_str().unwrap();
+            let allowed = |what: &str| {
+                layer.may_use.contains(&what)
+                    || layer.exceptions.iter().any(|(file, extra)| *file == file_name && *extra == what)
+            };
+            for (number, line) in code_of(&file) {
+                let breach =
+                    CRATES.iter().find(|name| !allowed(name) && names(&line, name)).copied().or_else(|| {
+                        let module = |name: &&&str| !allowed(name) && names(&line, &format!("crate::{name}"));
+                        let by_use =
+                            |name: &&&str| !allowed(name) && line.contains(&format!("crate::{name}::"));
+                        MODULES.iter().find(|name| module(name) || by_use(name)).copied()
+                    });
+                if let Some(what) = breach {
+                    breaches.push(format!("{}:{number} names {what}: {}", file.display(), line.trim()));
+                }
+            }
+        }
+    }
+    assert!(breaches.is_empty(), "\n{}", breaches.join("\n"));
+}
+
+#[test]
+fn protocol_and_core_ask_no_clock_and_do_no_io() {
+    for module in ["protocol", "core"] {
+        for file in files_of(module) {
+            // The last words of an aborting process are the one exception.
+            for (number, line) in code_of(&file) {
+                let breach = NEVER_SANS_IO.iter().find(|what| line.contains(**what));
+                assert_eq!(breach, None, "{}:{number}: {}", file.display(), line.trim());
+            }
+        }
+    }
+}
+
+#[test]
+fn only_dispatch_sees_both_the_wire_and_the_rules() {
+    for file in files_of("server") {
+        let code = code_of(&file);
+        let uses = |module: &str| code.iter().any(|(_, line)| line.contains(&format!("crate::{module}::")));
+        let frames_only = ["connection.rs", "statistics.rs", "metrics.rs"];
+        let file_name = file.file_name().unwrap().to_str().unwrap();
+        if uses("protocol") && uses("core") && !frames_only.contains(&file_name) {
+            assert_eq!(file_name, "dispatch.rs", "{} uses protocol and core", file.display());
+        }
+    }
+}
+
+#[test]
+fn every_dependency_is_known_to_this_test() {
+    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    let section = manifest.split("[dependencies]\n").nth(1).unwrap().split("\n[").next().unwrap();
+    let mut found: Vec<String> = section
+        .lines()
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(name, _)| name.replace('-', "_"))
+        .collect();
+    found.sort();
+    assert_eq!(found, CRATES, "a new crate belongs in the table of layers, or nobody holds its use");
+    for line in section.lines().filter(|line| line.contains(" = ")) {
+        assert!(line.contains(" # "), "one line beside a crate says why it is there: {line}");
+    }
+}
