@@ -12,7 +12,7 @@ use crate::protocol::Opcode;
 pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)> {
     let names = server.core.stats(port.namespace);
     let metrics = &port.metrics;
-    let mut items = vec![
+    let yrmcds = [
         ("objects", names.objects),
         ("total_objects", names.total_objects),
         ("used_memory", names.used_memory),
@@ -23,22 +23,24 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("curr_connections", metrics.curr_connections.value()),
         ("total_connections", metrics.total_connections.value()),
     ];
-    items.extend(OPCODES.map(|opcode| (command_item(opcode), metrics.commands.value(opcode))));
-    items.extend([
+    let commands = OPCODES.map(|opcode| (command_item(opcode), metrics.commands.value(opcode)));
+    let further = [
         ("uptime", server.started.elapsed().as_secs()),
         ("max_connections", port.connections_max.load(Ordering::Relaxed).into()),
-        ("max_names", port.names_max.load(Ordering::Relaxed)),
         ("refused_connections", metrics.refused_connections.value()),
-        ("refused_names", metrics.refused_names.value()),
         ("failed_accepts", metrics.failed_accepts.value()),
+        ("max_names", port.names_max.load(Ordering::Relaxed)),
+        ("refused_names", metrics.refused_names.value()),
         ("bad_input", metrics.bad_input.value()),
         ("frame_timeouts", metrics.frame_timeouts.value()),
         ("panics", metrics.panics.value()),
         ("bytes_received", metrics.bytes_received.value()),
         ("bytes_sent", metrics.bytes_sent.value()),
-    ]);
-    let mut items: Vec<_> = items.into_iter().map(|(name, value)| (name, value.to_string())).collect();
+    ];
+    let number = |(name, value): (&'static str, u64)| (name, value.to_string());
+    let mut items: Vec<_> = yrmcds.into_iter().chain(commands).map(number).collect();
     items.push(("version", env!("CARGO_PKG_VERSION").to_owned()));
+    items.extend(further.map(number));
     items
 }
 
