@@ -169,7 +169,8 @@ impl Config {
         if !counter.enable && !semaphore.enable {
             return Err(ConfigError::NothingEnabled);
         }
-        if counter.enable && semaphore.enable && counter.port == semaphore.port {
+        // 0, which only the command line can ask for, is any free port: another one each time.
+        if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
             return Err(ConfigError::SamePort { port: counter.port });
         }
         Ok(())
