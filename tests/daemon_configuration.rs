@@ -149,6 +149,40 @@ fn an_address_of_another_machine_is_refused_by_key_and_address() {
 }
 
 #[test]
+fn an_address_is_bound_once_though_another_of_the_file_covers_it() {
+    // yrmcds.conf names 127.0.0.1 too, as the virtual_ip that it has unless set.
+    let yrmcds = |bind_ip| ConfigFile::yrmcds(&format!("bind_ip = {bind_ip}\ncounter.enable = true\n"));
+    let toml = |bind_ip| ConfigFile::toml(&format!("bind_ip = '{bind_ip}'\ncounter.enable = true\n"));
+    let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
+    for (file, address) in [
+        (yrmcds("0.0.0.0"), "0.0.0.0"),
+        (yrmcds("::"), "[::]"),
+        (toml("0.0.0.0 127.0.0.1"), "0.0.0.0"),
+        (toml("127.0.0.1 0.0.0.0 ::"), "[::]"),
+        (toml(":: ::1"), "[::]"),
+    ] {
+        if !has_ipv6 && address == "[::]" {
+            eprintln!("skipped for ::: this machine has no IPv6");
+            continue;
+        }
+        let [port] = free_ports();
+        let mut command = serve_file(&file.path());
+        command.args(["--counter-port", &port.to_string()]);
+        let mut daemon = Daemon::spawn(command);
+        assert_eq!(text(&daemon.ready(), "counter"), format!("{address}:{port}"));
+        assert_eq!(Wire::connect(([127, 0, 0, 1], port).into()).ask(NOOP, &[]).status, OK);
+    }
+    if has_ipv6 {
+        let file = toml("0.0.0.0 ::1");
+        let [port] = free_ports();
+        let mut command = serve_file(&file.path());
+        command.args(["--counter-port", &port.to_string()]);
+        let addresses = Daemon::spawn(command).addresses("counter");
+        assert_eq!(addresses.len(), 2, "0.0.0.0 does not cover IPv6: {addresses:?}");
+    }
+}
+
+#[test]
 fn max_connections_of_a_file_holds_and_is_counted() {
     let file =
         ConfigFile::yrmcds("bind_ip = 127.0.0.1\ncounter.enable = true\ncounter.max_connections = 2\n");

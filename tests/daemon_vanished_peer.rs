@@ -136,7 +136,7 @@ impl Run {
     fn start(cable: &Cable, address: SocketAddr, name: &str) -> Self {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &cable.client, SIGNALBOX, "run", name, "--max", "1"]);
-        command.args(["--server", &address.to_string(), "--", "cat"]);
+        command.args(["--timeout", "1", "--server", &address.to_string(), "--", "cat"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().unwrap())
     }
