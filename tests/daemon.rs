@@ -200,6 +200,33 @@ fn a_reader_that_never_reads_does_not_keep_it_from_stopping() {
 }
 
 #[test]
+fn clients_at_work_do_not_keep_it_from_stopping() {
+    let mut daemon = Daemon::start();
+    let mut watcher = daemon.counter();
+    let clients: Vec<_> = (0..4u32)
+        .map(|client| {
+            let mut wire = daemon.counter();
+            std::thread::spawn(move || {
+                let burst: Vec<u8> = (0..16).flat_map(|_| frame(NOOP, client.to_be_bytes(), &[])).collect();
+                while std::io::Write::write_all(&mut wire.stream, &burst).is_ok() {
+                    for _ in 0..16 {
+                        let Ok(answer) = wire.try_answer() else { return };
+                        assert_eq!((answer.status, answer.opaque), (OK, client.to_be_bytes()));
+                    }
+                }
+            })
+        })
+        .collect();
+    eventually("all are at work", || watcher.stat("command:noop") > 1000);
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.exit_status_within(STOP_BOUND).code(), Some(0));
+    for client in clients {
+        client.join().unwrap();
+    }
+    assert!(daemon.lines_with("did not take").is_empty(), "{}", daemon.said());
+}
+
+#[test]
 fn it_accepts_nobody_any_more_while_it_stops() {
     let (mut daemon, holder) = filled();
     let address = daemon.address("counter");

@@ -205,6 +205,17 @@ fn max_connections_of_a_file_holds_and_is_counted() {
 }
 
 #[test]
+fn a_log_file_that_cannot_be_opened_is_refused_by_its_path() {
+    let directory = open_directory();
+    let log = directory.path().join("no/such/directory.log");
+    let file = ConfigFile::toml(&format!("log.file = '{}'\ncounter.enable = true\n", log.display()));
+    let output = outcome(serve_file_on_any_ports(&file.path()));
+    let message = format!("signalbox: the log file {} cannot be opened: ", log.display());
+    assert!(stderr(&output).starts_with(&message), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(74));
+}
+
+#[test]
 fn an_account_that_does_not_exist_is_refused() {
     if !is_root() {
         eprintln!("skipped: only root takes on another account");

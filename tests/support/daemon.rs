@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -30,6 +31,8 @@ const READY: &str = "signalbox is ready";
 pub struct Daemon {
     child: Child,
     stderr: Arc<Mutex<Vec<String>>>,
+    /// Reads standard error to its end, which comes with the process's.
+    reader: Option<JoinHandle<()>>,
     log_file: Option<PathBuf>,
 }
 
@@ -82,12 +85,12 @@ impl Daemon {
         let stderr = Arc::new(Mutex::new(Vec::new()));
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let said = Arc::clone(&stderr);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 said.lock().unwrap().push(line);
             }
         });
-        Self { child, stderr, log_file: None }
+        Self { child, stderr, reader: Some(reader), log_file: None }
     }
 
     /// A daemon that logs to a file.
@@ -195,7 +198,7 @@ impl Daemon {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for its end.
+    /// Waits for its end; all that it said is there then.
     #[track_caller]
     pub fn exit_status(&mut self) -> ExitStatus {
         self.exit_status_within(PATIENCE)
@@ -206,6 +209,9 @@ impl Daemon {
         let deadline = Instant::now() + patience;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                if let Some(reader) = self.reader.take() {
+                    reader.join().unwrap();
+                }
                 return status;
             }
             assert!(Instant::now() < deadline, "it runs still: {}", self.said());
