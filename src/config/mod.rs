@@ -169,16 +169,34 @@ impl Config {
         if !counter.enable && !semaphore.enable {
             return Err(ConfigError::NothingEnabled);
         }
-        if counter.enable && semaphore.enable && counter.port == semaphore.port {
+        // 0, which only the command line can ask for, is any free port: another one each time.
+        if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
             return Err(ConfigError::SamePort { port: counter.port });
         }
         Ok(())
     }
 
+    /// The addresses to bind out of `bind`: without those that another one covers, which could not be bound beside
+    /// it.
+    pub fn owned_ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.bind.iter().copied().filter(|address| !self.is_covered(*address))
+    }
+
     /// The address to bind although the machine may not own it, beside those of `bind`; none where it is among them
     /// or where every address is bound.
     pub fn floating_ip(&self) -> Option<IpAddr> {
-        self.virtual_ip.filter(|address| !self.bind.is_empty() && !self.bind.contains(address))
+        let is_beside =
+            |ip: &IpAddr| !self.bind.is_empty() && !self.bind.contains(ip) && !self.is_covered(*ip);
+        self.virtual_ip.filter(is_beside)
+    }
+
+    /// Whether another address of `bind` stands for this one too: `0.0.0.0` for all of IPv4, `::` for all of both
+    /// families.
+    fn is_covered(&self, address: IpAddr) -> bool {
+        let covers = |other: &IpAddr| {
+            other.is_unspecified() && *other != address && (other.is_ipv6() || address.is_ipv4())
+        };
+        self.bind.iter().any(covers)
     }
 
     /// The keys that have another value in `new`, and whose value a running server keeps until it is restarted.

@@ -45,8 +45,7 @@ const DUMP_PIECE_BYTES: usize = 16 * 1024;
 /// Names given back in one step when a connection ends, likewise.
 const ENDING_STEP_NAMES: usize = 256;
 
-/// How long a connection that was refused for bad input is still read, so that its peer receives the answer and not
-/// a reset.
+/// How long a connection that the server ends is still read, so that its peer receives the answers and not a reset.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it ends, and gives back what it held.
@@ -64,7 +63,11 @@ where
     let end = connection.run().await;
     connection.give_back().await;
     match &end {
-        End::Peer | End::Shutdown => debug!(%peer, %session, "connection closed"),
+        End::Peer => debug!(%peer, %session, "connection closed"),
+        End::Shutdown => {
+            debug!(%peer, %session, "connection closed");
+            connection.linger().await;
+        }
         End::Io(error) => debug!(%peer, %session, %error, "connection lost"),
         End::BadInput(error) => {
             port.metrics.bad_input.add(1);
@@ -353,9 +356,11 @@ where
         }
     }
 
-    /// Keeps count of the connections that owe their peers something.
+    /// Keeps count of the connections that owe their peers something. Where the server stops, they owe an orderly
+    /// close as well.
     fn note_busy(&mut self) {
-        let is_busy = self.dump.is_some() || self.frames.is_some() || !self.output.is_empty();
+        let owes = self.dump.is_some() || self.frames.is_some() || !self.output.is_empty();
+        let is_busy = owes || (self.is_busy && self.server.is_closing());
         if is_busy != self.is_busy {
             self.is_busy = is_busy;
             self.server.count_busy(is_busy);

@@ -25,7 +25,7 @@ pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListene
         };
     }
     let floating = config.floating_ip().map(|ip| (ip, Need::MayComeLater));
-    let owned = config.bind.iter().map(|ip| (*ip, Need::Owned));
+    let owned = config.owned_ips().map(|ip| (ip, Need::Owned));
     floating.into_iter().chain(owned).map(|(ip, need)| bind(SocketAddr::new(ip, port), need)).collect()
 }
 

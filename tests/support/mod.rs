@@ -197,7 +197,11 @@ pub struct Wire {
 
 impl Wire {
     pub fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("connecting to {address}: {e}"));
+        Self::over(TcpStream::connect(address).unwrap_or_else(|e| panic!("connecting to {address}: {e}")))
+    }
+
+    /// A connection that was made already.
+    pub fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
