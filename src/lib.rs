@@ -5,6 +5,8 @@
 //! requests and back, [`server`] owns sockets, clocks and tasks, [`core`] keeps the rules and knows of neither.
 //! [`client`] asks a server, [`config`] turns a file into one validated configuration, [`cli`] is the program.
 
+#![warn(clippy::unwrap_used)]
+
 pub mod cli;
 pub mod client;
 pub mod config;

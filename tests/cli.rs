@@ -1,7 +1,5 @@
 //! What the program does as a client, run as a user runs it: arguments in; output, exit status and signals out.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 #[path = "support/fake_server.rs"]
 mod fake_server;
 

@@ -1,7 +1,5 @@
 //! What a program may rely on when it uses the client, tried against a server that answers as each test says.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 #[path = "support/fake_server.rs"]
 mod fake_server;
 

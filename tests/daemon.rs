@@ -1,7 +1,5 @@
 //! The daemon from its start to its end: where it listens, what it says, how it stops.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 #[path = "support/daemon.rs"]
 mod daemon;
 mod support;

@@ -1,7 +1,5 @@
 //! What a configuration file makes of the daemon, and how a wrong one is refused.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 #[path = "support/daemon.rs"]
 mod daemon;
 mod support;

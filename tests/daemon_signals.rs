@@ -1,7 +1,5 @@
 //! Signals to a running daemon: SIGHUP reads the configuration again, SIGUSR1 reports.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 #[path = "support/daemon.rs"]
 mod daemon;
 mod support;

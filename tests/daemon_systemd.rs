@@ -1,7 +1,5 @@
 //! What systemd hands to the daemon and is told by it.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 #[path = "support/daemon.rs"]
 mod daemon;
 mod support;

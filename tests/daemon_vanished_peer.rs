@@ -3,8 +3,6 @@
 //! A peer vanishes when the cable between two network namespaces is cut. The namespaces are made by the test and
 //! removed after it, which takes root; without, the tests say that they are skipped.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 #[path = "support/daemon.rs"]
 mod daemon;
 mod support;

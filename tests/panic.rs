@@ -2,8 +2,6 @@
 //!
 //! Nothing that a client sends is known to make a task panic, so the panic comes from below: from the stream.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 mod support;
 
 use std::io;

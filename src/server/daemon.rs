@@ -112,8 +112,10 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     if privileges::is_ignored(&config) {
         info!("user and group are ignored: only root can take on another identity");
     }
+    let log_file = config.log.file.clone();
     let outcome = start(options, config, identity, &log);
-    if let Err(error) = &outcome {
+    // Whoever started the server is told on standard error; the log file, by which it will be looked for, here.
+    if let (Err(error), Some(_)) = (&outcome, &log_file) {
         error!(%error, "the server ends");
     }
     outcome

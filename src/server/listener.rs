@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tracing::{debug, info, warn};
+use tokio::time::Instant;
+use tracing::{debug, warn};
 
 use super::workers::Spawn;
 use super::{Port, Server, port_name, socket};
@@ -50,7 +51,7 @@ pub async fn serve_port<L: Listener>(
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                backoff.reset(namespace);
+                backoff.reset();
                 admit::<L>(&server, namespace, stream, peer, &workers);
             }
             // The peer gave up between its connection and its acceptance.
@@ -130,12 +131,19 @@ impl Drop for Admission {
 /// be tried again at once.
 #[derive(Debug, Default)]
 struct Backoff {
+    /// Failures since the last success.
     failures: u32,
+    /// At the limit, accepting may fail and succeed a hundred times a second; the log is told now and then.
+    warned: Option<Instant>,
 }
+
+/// The least time between two warnings that connections cannot be accepted.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Backoff {
     async fn wait(&mut self, namespace: Namespace, error: &io::Error) {
-        if self.failures == 0 {
+        if self.warned.is_none_or(|warned| warned.elapsed() >= WARNING_INTERVAL) {
+            self.warned = Some(Instant::now());
             warn!(
                 port = port_name(namespace),
                 %error,
@@ -148,10 +156,7 @@ impl Backoff {
         tokio::time::sleep(delay).await;
     }
 
-    fn reset(&mut self, namespace: Namespace) {
-        if self.failures > 0 {
-            info!(port = port_name(namespace), failures = self.failures, "connections are accepted again");
-            self.failures = 0;
-        }
+    fn reset(&mut self) {
+        self.failures = 0;
     }
 }
