@@ -1,0 +1,183 @@
+//! The documents against the program: what they name exists, and what the program answers is in them.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use signalbox::protocol::{Opcode, Status};
+use support::TestServer;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// What stands between backticks, fenced blocks left out.
+fn code_spans(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    prose.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
+}
+
+/// The lines of a table's body, as cells, that stand under a heading.
+fn table_under<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let section = text.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}")).1;
+    let section = section.split("\n#").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
+    rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+/// Every document for readers.
+fn documents() -> Vec<PathBuf> {
+    let mut documents = vec![PathBuf::from("README.md"), PathBuf::from("CHANGELOG.md")];
+    for directory in ["docs", "docs/decisions"] {
+        for entry in fs::read_dir(root().join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                documents.push(path.strip_prefix(root()).unwrap().to_owned());
+            }
+        }
+    }
+    documents
+}
+
+#[test]
+fn every_test_that_the_compatibility_page_names_exists() {
+    let page = read("docs/compatibility.md");
+    let named: Vec<_> = code_spans(&page).into_iter().filter_map(|span| span.split_once(".rs::")).collect();
+    assert!(named.len() > 20, "the page names tests as `tests/file.rs::test`");
+    for (file, test) in named {
+        let source = read(format!("{file}.rs"));
+        let (_, rest) = source
+            .split_once(&format!("fn {test}("))
+            .unwrap_or_else(|| panic!("{file}.rs has no test {test}"));
+        let before = &source[..source.len() - rest.len()];
+        let attribute = before.rsplit_once("#[").map_or("", |(_, attribute)| attribute);
+        assert!(
+            attribute.starts_with("test]") || attribute.starts_with("tokio::test"),
+            "{test} is no test: {attribute}"
+        );
+    }
+}
+
+#[test]
+fn every_difference_names_its_test() {
+    let page = read("docs/compatibility.md");
+    for heading in ["## On the wire", "## Connections", "## Configuration and process"] {
+        let rows = table_under(&page, heading);
+        assert!(!rows.is_empty(), "{heading}");
+        for row in rows {
+            assert_eq!(row.len(), 5, "{row:?}");
+            let test = row[4];
+            assert!(test.contains(".rs::") || test.starts_with("none: "), "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn every_item_of_stats_is_described_in_the_order_of_the_answer() {
+    let page = read("docs/protocol.md");
+    let rows = table_under(&page, "### Items of Stats");
+    let described: Vec<_> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
+    let server = TestServer::start();
+    for mut wire in [server.counter(), server.semaphore()] {
+        let answered: Vec<_> = wire.stats().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(described, answered, "docs/protocol.md has the order of the answer");
+    }
+}
+
+#[test]
+fn every_operation_is_described_by_its_code() {
+    let page = read("docs/protocol.md");
+    let described: Vec<_> = table_under(&page, "## Operations")
+        .iter()
+        .map(|row| (row[0].trim_matches('`').to_owned(), row[1].trim_matches('`').to_owned()))
+        .collect();
+    let known = (0..=u8::MAX).filter_map(Opcode::from_code);
+    let known: Vec<_> =
+        known.map(|opcode| (format!("{:#04x}", opcode.code()), format!("{opcode:?}"))).collect();
+    assert_eq!(described, known);
+}
+
+#[test]
+fn every_status_is_described_by_its_code_and_text() {
+    let page = read("docs/protocol.md");
+    let described: Vec<_> = table_under(&page, "## Statuses")
+        .iter()
+        .map(|row| (row[0].trim_matches('`').to_owned(), row[1].trim_matches('`').to_owned()))
+        .collect();
+    let known = (0..=u8::MAX).filter_map(Status::from_code).map(|status| {
+        let message = match status {
+            Status::NoError => "no text",
+            failure => failure.message(),
+        };
+        (format!("{:#04x}", status.code()), message.to_owned())
+    });
+    assert_eq!(described, known.collect::<Vec<_>>());
+}
+
+#[test]
+fn every_relative_link_leads_somewhere() {
+    let mut links = 0;
+    for document in documents() {
+        let text = read(&document);
+        let prose: String = text.split("```").step_by(2).collect();
+        for link in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") {
+                continue;
+            }
+            links += 1;
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() {
+                document.clone()
+            } else {
+                document.parent().unwrap_or(Path::new("")).join(path)
+            };
+            assert!(root().join(&target).exists(), "{}: {link} leads nowhere", document.display());
+            if !anchor.is_empty() {
+                let headings = read(&target);
+                let mut headings =
+                    headings.lines().filter(|line| line.starts_with('#')).map(|line| anchor_of(line));
+                assert!(headings.any(|a| a == anchor), "{}: {link} names no heading", document.display());
+            }
+        }
+    }
+    assert!(links > 20, "links were found");
+}
+
+/// The anchor that renderers of Markdown give a heading.
+fn anchor_of(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn every_file_that_a_document_names_exists() {
+    for document in documents() {
+        let text = read(&document);
+        for span in code_spans(&text) {
+            let is_ours = ["src/", "tests/", "docs/", "etc/"].iter().any(|part| span.starts_with(part));
+            if !is_ours || span.contains(['*', ' ', '<']) {
+                continue;
+            }
+            let path = span.split("::").next().unwrap();
+            assert!(root().join(path).exists(), "{}: {span} does not exist", document.display());
+        }
+    }
+}
+
+#[test]
+fn every_decision_is_listed() {
+    let list = read("docs/decisions/README.md");
+    for document in documents() {
+        let name = document.file_name().unwrap().to_str().unwrap();
+        if document.starts_with("docs/decisions") && name != "README.md" {
+            assert!(list.contains(&format!("]({name})")), "docs/decisions/README.md does not list {name}");
+        }
+    }
+}
