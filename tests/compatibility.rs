@@ -96,6 +96,20 @@ fn a_reader_that_takes_nothing_for_long_is_ended_and_gives_back() {
 }
 
 #[test]
+fn conflicts_are_shards_with_two_names_or_more() {
+    let server = TestServer::start();
+    let mut wire = server.counter();
+    assert_eq!(wire.acquire(b"alone", 1, 1).status, OK);
+    assert_eq!(wire.stat("conflicts"), 0);
+    for i in 0..2_000u32 {
+        assert_eq!(wire.acquire(&i.to_be_bytes(), 1, 1).status, OK);
+    }
+    // Two names a shard on the average, so about 600 of 1024 shards have two or more.
+    let conflicts = wire.stat("conflicts");
+    assert!((400..800).contains(&conflicts), "{conflicts}");
+}
+
+#[test]
 fn the_first_sweep_of_counters_comes_with_the_first_boundary() {
     let server = TestServer::start();
     let mut wire = server.counter();
