@@ -171,6 +171,44 @@ fn every_file_that_a_document_names_exists() {
     }
 }
 
+/// All sources below a directory, as one text, without comments.
+fn sources(directory: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            text.push_str(&sources(&path));
+        } else {
+            let source = fs::read_to_string(&path).unwrap();
+            let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+            text.extend(code.flat_map(|line| [line, "\n"]));
+        }
+    }
+    text
+}
+
+#[test]
+fn modules_use_each_other_as_the_design_draws_it() {
+    let page = read("docs/design.md");
+    let rows = table_under(&page, "## Layers");
+    let modules: Vec<_> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
+    assert_eq!(modules, ["protocol", "core", "config", "client", "server", "cli"]);
+    for row in &rows {
+        let module = row[0].trim_matches('`');
+        let text = sources(&root().join("src").join(module));
+        let allowed = code_spans(row[1]);
+        for other in modules.iter().filter(|other| **other != module) {
+            let uses = text.contains(&format!("crate::{other}::")) || text.contains(&format!("crate::{other};"));
+            assert_eq!(uses, allowed.contains(other), "whether {module} uses {other}");
+        }
+        if ["protocol", "core", "config"].contains(&module) {
+            for never in ["tokio::", "tracing::", "SystemTime", "Instant::now", "std::net::Tcp"] {
+                assert!(!text.contains(never), "{module} uses {never}");
+            }
+        }
+    }
+}
+
 #[test]
 fn every_decision_is_listed() {
     let list = read("docs/decisions/README.md");
