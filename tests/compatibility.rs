@@ -1,6 +1,8 @@
 //! Where the server differs from yrmcds on purpose, as far as other files do not test it: `docs/compatibility.md`
 //! names the test of each difference.
 
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
 mod support;
 
 use std::net::Shutdown;
