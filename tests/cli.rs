@@ -2,10 +2,11 @@
 
 #[path = "support/fake_server.rs"]
 mod fake_server;
+#[path = "support/yrmcdsd.rs"]
+mod yrmcdsd;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::{Output, Stdio};
 
 use fake_server::{Asked, FakeServer, Peer, soon};
@@ -14,6 +15,7 @@ use nix::unistd::Pid;
 use signalbox::protocol::{DumpEntry, Response, Status};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use yrmcdsd::Yrmcdsd;
 
 /// The program, asking the server, with its streams in our hands. In a process group of its own, so that the terminal
 /// in which the tests may run has no part in it.
@@ -417,28 +419,8 @@ async fn completions_are_a_script_for_the_shell() {
 /// The real peer, where it is installed.
 #[tokio::test]
 async fn run_and_dump_work_with_yrmcds() {
-    const YRMCDSD: &str = "/usr/sbin/yrmcdsd";
-    if !Path::new(YRMCDSD).exists() {
-        eprintln!("skipped: {YRMCDSD} is not there; install the package yrmcds");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let [port, repl_port, counter_port] = free_ports();
-    let config = dir.path().join("yrmcds.conf");
-    let text = format!(
-        "port = {port}\nrepl_port = {repl_port}\ncounter.enable = true\ncounter.port = {counter_port}\ntemp_dir = /var/tmp\n"
-    );
-    std::fs::write(&config, text).unwrap();
-    let mut yrmcdsd = Command::new(YRMCDSD);
-    let yrmcdsd = yrmcdsd.arg("-f").arg(&config).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
-
-    let address = format!("127.0.0.1:{counter_port}");
-    soon("yrmcdsd to listen", async {
-        while tokio::net::TcpStream::connect(&address).await.is_err() {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+    let Some(yrmcdsd) = Yrmcdsd::start() else { return };
+    let address = yrmcdsd.counters.to_string();
     let signalbox = env!("CARGO_BIN_EXE_signalbox");
     let script = format!(
         "{signalbox} get job && {signalbox} run job --max 2 --resources 2 -- true; echo $?; {signalbox} dump; exit 9"
@@ -449,10 +431,4 @@ async fn run_and_dump_work_with_yrmcds() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n75\n1\t1\tjob\n");
     assert_eq!(output.status.code(), Some(9), "{}", stderr(&output));
     drop(yrmcdsd);
-}
-
-/// Ports that were free a moment ago.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
 }

@@ -86,10 +86,8 @@ impl Registry {
         session: &Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
-        match self.find(name, |object| object.acquire(claim, session, interval)) {
-            Some(outcome) => outcome,
-            None => self.acquire_new(namespace, name, claim, session, interval),
-        }
+        let outcome = self.find(name, |object| object.acquire(claim, session, interval));
+        outcome.unwrap_or_else(|| self.acquire_new(namespace, name, claim, session, interval))
     }
 
     #[cold]
@@ -104,10 +102,8 @@ impl Registry {
         if self.objects.fetch_add(1, Ordering::Relaxed) >= self.names_max.load(Ordering::Relaxed) {
             self.objects.fetch_sub(1, Ordering::Relaxed);
             // Somebody may have made the name since it was not found; then it counts against nothing.
-            return match self.find(name, |object| object.acquire(claim, session, interval)) {
-                Some(outcome) => outcome,
-                None => Err(Refusal::TooManyNames),
-            };
+            let outcome = self.find(name, |object| object.acquire(claim, session, interval));
+            return outcome.unwrap_or(Err(Refusal::TooManyNames));
         }
         // Made before the shard is locked, so that the allocation keeps nobody waiting.
         let object = ObjectRef::new(namespace, name, claim, interval);

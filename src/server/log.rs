@@ -431,7 +431,7 @@ mod tests {
             tracing::warn!(port = 11215, address = "::1", name = "a b\n", "connection {}", "refused");
         });
         let (time, rest) = lines[0].split_once(' ').unwrap();
-        assert_eq!(rest, "warning connection refused address=::1 name=\"a b\\n\" port=11215");
+        assert_eq!(rest, "warning connection refused port=11215 address=::1 name=\"a b\\n\"");
         assert_eq!(lines.len(), 1);
         assert!(time.len() >= 20 && time.ends_with('Z') && time.as_bytes()[10] == b'T', "{time}");
     }

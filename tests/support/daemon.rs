@@ -1,6 +1,9 @@
 //! The real program, run as a service is run: arguments, files and signals in; sockets, log and exit status out.
 
-#![allow(dead_code, reason = "each test file uses its own part of this")]
+#![allow(dead_code, unused_imports, reason = "each test file uses its own part of this")]
+
+#[path = "ports.rs"]
+mod ports;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
+pub use ports::free_ports;
 use serde_json::Value;
 
 use super::support::{PATIENCE, Wire};
@@ -279,12 +283,6 @@ pub fn outcome(mut command: Command) -> Output {
 
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// Ports that were free a moment ago, on every address.
-pub fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")));
-    listeners.map(|listener| listener.unwrap().local_addr().unwrap().port())
 }
 
 /// Whether nobody listens on a port of loopback.

@@ -1,9 +1,14 @@
 //! A real yrmcdsd, for tests that compare with it.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+#[path = "ports.rs"]
+mod ports;
+
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use ports::free_ports;
 
 const PROGRAM: &str = "/usr/sbin/yrmcdsd";
 
@@ -37,9 +42,7 @@ impl Yrmcdsd {
 
     fn try_start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        // All three are held until all are known, so that they differ.
-        let free = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [port, repl_port, counter_port] = free.map(|listener| listener.local_addr().unwrap().port());
+        let [port, repl_port, counter_port] = free_ports();
         let config = folder.path().join("yrmcds.conf");
         // Its virtual address is bound beside bind_ip, so that the two must differ.
         std::fs::write(
