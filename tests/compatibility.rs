@@ -1,17 +1,11 @@
 //! Where the server differs from yrmcds on purpose, as far as other files do not test it: `docs/compatibility.md`
 //! names the test of each difference.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 mod support;
 
-use std::io::{BufRead, BufReader, Lines};
 use std::net::Shutdown;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use signalbox::config::{Config, Language, Loaded};
 use support::*;
 
@@ -79,26 +73,6 @@ fn a_dump_of_semaphores_tells_what_is_taken_and_the_peak_since_each_was_made() {
     // A boundary of the counters' interval means nothing to semaphores.
     server.set_clock(1_000_000_500);
     assert_eq!(wire.dumped(b"pool"), Some((2, 7)));
-}
-
-#[test]
-fn a_reader_that_takes_nothing_for_long_is_ended_and_gives_back() {
-    let server = TestServer::start_with(|config| config.peer_timeout_s = 2);
-    let mut others = server.counter();
-    let name = |i: u32| format!("{i:0>200}").into_bytes();
-    let burst = |i| frame(ACQUIRE, [0; 4], &named(&[1, 1], &name(i)));
-    // In bursts that the sockets take whole, as nobody reads the answers meanwhile.
-    for start in (0..20_000).step_by(100) {
-        others.send(&(start..start + 100).flat_map(burst).collect::<Vec<_>>());
-        (0..100).for_each(|_| assert_eq!(others.answer().status, OK));
-    }
-    let mut reader = server.counter();
-    assert_eq!(reader.acquire(b"held by the reader", 1, 1).status, OK);
-    for _ in 0..20 {
-        reader.send(&frame(DUMP, *b"dump", &[]));
-    }
-    eventually("what it held is free", || others.acquire(b"held by the reader", 1, 1).status == OK);
-    assert_eq!(others.stat("curr_connections"), 1);
 }
 
 #[test]
@@ -181,68 +155,4 @@ fn a_number_of_connections_may_have_a_suffix() {
 fn a_comment_after_a_value_is_an_error() {
     let text = "counter.port = 11215 # old";
     assert!(Config::parse(text, Path::new("/etc/yrmcds.conf"), Language::Yrmcds).is_err());
-}
-
-/// The program, serving on any free ports, with what it logs.
-struct Daemon {
-    process: Child,
-    log: Lines<BufReader<ChildStderr>>,
-}
-
-impl Daemon {
-    fn start(config: &Path) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));
-        command.args(["serve", "--bind", "127.0.0.1", "--counter-port", "0", "--config"]).arg(config);
-        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
-        let log = BufReader::new(process.stderr.take().unwrap()).lines();
-        let mut daemon = Self { process, log };
-        daemon.line("signalbox is ready");
-        daemon
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
-    }
-
-    /// The next line of the log that has this in it.
-    fn line(&mut self, part: &str) -> String {
-        let found = self.log.find(|line| line.as_ref().is_ok_and(|line| line.contains(part)));
-        found.unwrap_or_else(|| panic!("the log ends without {part:?}")).unwrap()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-#[test]
-fn sigusr1_logs_every_item_and_checks_the_books() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("yrmcds.conf");
-    std::fs::write(&config, "counter.enable = true\n").unwrap();
-    let mut daemon = Daemon::start(&config);
-    daemon.signal(Signal::SIGUSR1);
-    let statistics = daemon.line("statistics: ");
-    for item in TestServer::start().counter().stats() {
-        assert!(statistics.contains(&format!(" {}=", item.0)), "{} is not in {statistics}", item.0);
-    }
-    assert!(daemon.line("checked the books").contains("failures=0"));
-}
-
-#[test]
-fn sighup_takes_on_limits_and_names_what_needs_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("yrmcds.conf");
-    std::fs::write(&config, "counter.enable = true\n").unwrap();
-    let mut daemon = Daemon::start(&config);
-    let changed = "counter.enable = true\ncounter.max_names = 7\ncounter.stat_interval = 60\n";
-    std::fs::write(&config, changed).unwrap();
-    daemon.signal(Signal::SIGHUP);
-    assert!(daemon.line("when the server is restarted").contains("counter.stat_interval"));
-    daemon.line("the configuration was read again");
-    daemon.signal(Signal::SIGUSR1);
-    assert!(daemon.line("statistics: ").contains(" max_names=7 "));
 }

@@ -1,7 +1,5 @@
 //! The documents against the program: what they name exists, and what the program answers is in them.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 mod support;
 
 use std::fs;
