@@ -31,7 +31,7 @@ fn without_a_file_both_namespaces_answer_on_loopback_only() {
 #[test]
 fn any_address_can_be_bound_instead() {
     if std::net::TcpListener::bind("[::1]:0").is_err() {
-        eprintln!("skipped: this machine has no ::1");
+        skipped("this machine has no ::1");
         return;
     }
     let mut command = serve(ANY_PORTS);
@@ -65,6 +65,13 @@ fn an_address_that_may_come_later_is_bound_beside_those_of_bind_ip() {
     let listens = format!(" {number:08X}:{port:04X} 00000000:0000 0A ");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     assert!(table.contains(&listens), "{listens}: {table}");
+}
+
+#[test]
+fn without_a_number_of_workers_there_is_one_for_each_core() {
+    let mut daemon = Daemon::start();
+    let cores = std::thread::available_parallelism().unwrap().get() as u64;
+    assert_eq!(number(&daemon.ready(), "workers"), cores);
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn an_address_is_bound_once_though_another_of_the_file_covers_it() {
         (toml(":: ::1"), "[::]"),
     ] {
         if !has_ipv6 && address == "[::]" {
-            eprintln!("skipped for ::: this machine has no IPv6");
+            skipped("for ::, this machine has no IPv6");
             continue;
         }
         let [port] = free_ports();
@@ -216,7 +216,7 @@ fn a_log_file_that_cannot_be_opened_is_refused_by_its_path() {
 #[test]
 fn an_account_that_does_not_exist_is_refused() {
     if !is_root() {
-        eprintln!("skipped: only root takes on another account");
+        skipped("only root takes on another account");
         return;
     }
     for key in ["user", "group"] {
@@ -282,7 +282,7 @@ fn identity<'a>(status: &'a str, field: &str) -> Vec<&'a str> {
 #[test]
 fn the_stock_file_of_yrmcds_with_counters_enabled_means_what_it_means_there() {
     if is_root() && !matches!(User::from_name("yrmcds"), Ok(Some(_))) {
-        eprintln!("skipped: the file's user yrmcds does not exist here");
+        skipped("the file's user yrmcds does not exist here");
         return;
     }
     let stock = Stock::new();
@@ -320,7 +320,7 @@ fn the_stock_file_of_yrmcds_with_counters_enabled_means_what_it_means_there() {
 fn root_becomes_the_user_of_the_stock_file_in_every_thread() {
     let user = User::from_name("yrmcds").ok().flatten();
     let Some(user) = user.filter(|_| is_root()) else {
-        eprintln!("skipped: the tests do not run as root, or there is no user yrmcds");
+        skipped("the tests do not run as root, or there is no user yrmcds");
         return;
     };
     let stock = Stock::new();
@@ -353,7 +353,7 @@ fn root_becomes_the_user_of_the_stock_file_in_every_thread() {
 fn a_user_without_a_group_takes_its_own_along() {
     let user = User::from_name("nobody").ok().flatten();
     let Some(user) = user.filter(|_| is_root()) else {
-        eprintln!("skipped: the tests do not run as root, or there is no user nobody");
+        skipped("the tests do not run as root, or there is no user nobody");
         return;
     };
     let file = ConfigFile::toml("bind_ip = '127.0.0.1'\nuser = 'nobody'\ncounter.enable = true\n");
@@ -375,7 +375,7 @@ fn user_and_group_are_ignored_with_a_notice_where_root_did_not_start_it() {
     let (wrapper, uid): (&[&str], _) =
         if is_root() { (&as_nobody, 65_534) } else { (&[], geteuid().as_raw()) };
     if is_root() && !works("setpriv", &[&as_nobody[1..], &[SIGNALBOX, "--version"]].concat()) {
-        eprintln!("skipped: setpriv is not there, or another account may not run {SIGNALBOX}");
+        skipped(&format!("setpriv is not there, or another account may not run {SIGNALBOX}"));
         return;
     }
     let mut daemon = stock.serve_within(wrapper);

@@ -18,7 +18,7 @@ const CONNECTIONS: usize = 60;
 fn short_of_descriptors() -> Option<Daemon> {
     let limit = ["prlimit", "--nofile=40:40"];
     if !works(limit[0], &[limit[1], "true"]) {
-        eprintln!("skipped: prlimit (util-linux) is not there");
+        skipped("prlimit (util-linux) is not there");
         return None;
     }
     let file = ConfigFile::toml(

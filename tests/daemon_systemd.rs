@@ -18,7 +18,7 @@ const ACTIVATE: &str = "systemd-socket-activate";
 /// connection and becomes the daemon then. `None`, and a line that says so, where the tool is absent.
 fn activated(listeners: &[SocketAddr], counter_port: u16, semaphore_port: u16) -> Option<Daemon> {
     if !works(ACTIVATE, &["--version"]) {
-        eprintln!("skipped: {ACTIVATE} is not there; install the package systemd");
+        skipped(&format!("{ACTIVATE} is not there; install the package systemd"));
         return None;
     }
     let mut command = Command::new(ACTIVATE);

@@ -55,7 +55,7 @@ impl Cable {
         .iter()
         .all(|arguments| works("ip", arguments));
         if !is_laid {
-            eprintln!("skipped: network namespaces cannot be made here; that takes root and iproute2");
+            skipped("network namespaces cannot be made here; that takes root and iproute2");
             return None;
         }
         Some(cable)

@@ -19,9 +19,9 @@ use super::{Claim, Namespace, Refusal};
 /// Enough that a shard of a million names is visited in some 50 us; more of them cost every operation cache misses
 const SHARDS: usize = 1024;
 
-/// What the map spends on a name: a pointer and a control byte, at the load between 7/16 and 7/8 that its tables
-/// have, and the pointer that the holder's session keeps.
-const SLOT_BYTES: usize = 9 * 3 / 2 + 8;
+/// What a name takes beside its object: a pointer and a control byte in the map, at the load between 7/16 and 7/8
+/// that its tables have, the pointer that the holder's session keeps, and the allocator's own bytes.
+const SLOT_BYTES: usize = 9 * 3 / 2 + 8 + 8;
 
 /// A table is given back when it could hold this many times what it does.
 const SPARSE: usize = 4;

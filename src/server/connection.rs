@@ -63,26 +63,29 @@ where
     let end = connection.run().await;
     connection.give_back().await;
     match &end {
-        End::Peer => debug!(%peer, %session, "connection closed"),
-        End::Shutdown => {
-            debug!(%peer, %session, "connection closed");
-            connection.linger().await;
-        }
+        End::Peer | End::Shutdown => debug!(%peer, %session, "connection closed"),
         End::Io(error) => debug!(%peer, %session, %error, "connection lost"),
-        End::BadInput(error) => {
-            port.metrics.bad_input.add(1);
-            warn!(port = port_name, %peer, %session, %error, "connection closed for bad input");
-            connection.linger().await;
-        }
-        End::FrameTimeout => {
-            port.metrics.frame_timeouts.add(1);
-            warn!(port = port_name, %peer, %session, error = %end, "connection closed");
+        End::BadInput(_) | End::FrameTimeout => {
+            let count = if let End::FrameTimeout = end {
+                &port.metrics.frame_timeouts
+            } else {
+                &port.metrics.bad_input
+            };
+            count.add(1);
+            if port.warnings.bad_input.permits() {
+                warn!(port = port_name, %peer, %session, error = %end, "connection closed");
+            } else {
+                debug!(port = port_name, %peer, %session, error = %end, "connection closed");
+            }
         }
         End::Panic => {
             port.metrics.panics.add(1);
             // The panic's own message was logged by the hook that the daemon sets.
             warn!(port = port_name, %peer, %session, error = %end, "connection closed");
         }
+    }
+    if let End::BadInput(_) | End::Shutdown = end {
+        connection.linger().await;
     }
 }
 

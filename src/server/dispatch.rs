@@ -3,9 +3,10 @@
 //! This is the only place that sees both the wire and the rules.
 
 use bytes::BytesMut;
+use tracing::warn;
 
 use super::metrics::Tally;
-use super::{Port, Server, statistics};
+use super::{Port, Server, port_name, statistics};
 use crate::core::{Claim, Dump, Refusal, Session, UnixSeconds};
 use crate::protocol::{DumpEntry, Frame, Opaque, Opcode, Request, Response, Status};
 
@@ -89,6 +90,13 @@ impl Executor<'_> {
             Refusal::NotAcquired => Status::NotAcquired,
             Refusal::TooManyNames => {
                 self.port.metrics.refused_names.add(1);
+                if self.port.warnings.refused_name.permits() {
+                    warn!(
+                        port = port_name(self.port.namespace),
+                        session = %self.session.id(),
+                        "new names are refused: there are max_names of them; raise it, or find out who makes so many"
+                    );
+                }
                 Status::OutOfMemory
             }
         })

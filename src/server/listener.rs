@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::workers::Spawn;
@@ -58,10 +57,7 @@ pub async fn serve_port<L: Listener>(
             Err(error) if is_of_the_peer(&error) => {
                 debug!(%error, "a connection was gone before it was accepted")
             }
-            Err(error) => {
-                server.port(namespace).metrics.failed_accepts.add(1);
-                backoff.wait(namespace, &error).await;
-            }
+            Err(error) => backoff.wait(server.port(namespace), &error).await,
         }
     }
 }
@@ -75,7 +71,13 @@ fn admit<L: Listener>(
 ) {
     // Refused by dropping it: the peer sees its connection closed.
     let Some(admission) = Admission::ask(server, namespace) else {
-        debug!(port = port_name(namespace), %peer, "connection refused: there are max_connections of them");
+        if server.port(namespace).warnings.refused_connection.permits() {
+            warn!(
+                port = port_name(namespace),
+                %peer,
+                "connections are refused: there are max_connections of them; raise it, or find out who opens so many"
+            );
+        }
         return;
     };
     if let Err(error) = L::prepare(&stream, server.peer_timeout()) {
@@ -133,19 +135,14 @@ impl Drop for Admission {
 struct Backoff {
     /// Failures since the last success.
     failures: u32,
-    /// At the limit, accepting may fail and succeed a hundred times a second; the log is told now and then.
-    warned: Option<Instant>,
 }
 
-/// The least time between two warnings that connections cannot be accepted.
-const WARNING_INTERVAL: Duration = Duration::from_secs(10);
-
 impl Backoff {
-    async fn wait(&mut self, namespace: Namespace, error: &io::Error) {
-        if self.warned.is_none_or(|warned| warned.elapsed() >= WARNING_INTERVAL) {
-            self.warned = Some(Instant::now());
+    async fn wait(&mut self, port: &Port, error: &io::Error) {
+        port.metrics.failed_accepts.add(1);
+        if port.warnings.failed_accept.permits() {
             warn!(
-                port = port_name(namespace),
+                port = port_name(port.namespace),
                 %error,
                 "connections cannot be accepted and wait; if files ran out, raise LimitNOFILE (ulimit -n) or lower \
                  max_connections"

@@ -19,6 +19,7 @@ mod privileges;
 mod socket;
 mod statistics;
 mod systemd;
+mod throttle;
 mod workers;
 
 use std::num::NonZeroU32;
@@ -36,6 +37,7 @@ pub use workers::{SameThread, Spawn, Workers};
 use crate::config::{Config, PortConfig};
 use crate::core::{Core, Limits, NameHasher, Namespace};
 use metrics::Metrics;
+use throttle::Throttle;
 
 /// What all tasks of a server share.
 #[derive(Debug)]
@@ -61,6 +63,16 @@ struct Port {
     /// Most names at a time; 0 is without limit. Kept for the statistics, the core enforces it.
     names_max: AtomicU64,
     metrics: Metrics,
+    warnings: Warnings,
+}
+
+/// What is warned of now and then, however often it happens.
+#[derive(Debug, Default)]
+struct Warnings {
+    bad_input: Throttle,
+    refused_connection: Throttle,
+    refused_name: Throttle,
+    failed_accept: Throttle,
 }
 
 impl Server {
@@ -144,6 +156,7 @@ impl Port {
             connections_max: AtomicU32::new(0),
             names_max: AtomicU64::new(0),
             metrics: Metrics::default(),
+            warnings: Warnings::default(),
         }
     }
 

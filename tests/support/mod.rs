@@ -5,7 +5,10 @@
 //!
 //! Connections are blocking and know nothing of the product's own codec, so that both cannot be wrong together.
 
-#![allow(dead_code, reason = "each test file uses its own part of this")]
+#![allow(dead_code, unused_imports, reason = "each test file uses its own part of this")]
+
+#[path = "skip.rs"]
+mod skip;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -16,6 +19,7 @@ use std::time::{Duration, Instant};
 use signalbox::config::Config;
 use signalbox::core::{NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{Clock, Server, Workers, serve_port, sweep_counters, sweep_semaphores};
+pub use skip::skipped;
 
 pub const NOOP: u8 = 0x00;
 pub const GET: u8 = 0x01;
@@ -143,7 +147,7 @@ impl AnyServer {
             (Self::Outside { semaphores, .. }, Namespace::Semaphores) => *semaphores,
         };
         if address.is_none() {
-            eprintln!("skipped for {namespace:?}: the environment names no server for it");
+            skipped(&format!("for {namespace:?}, the environment names no server"));
         }
         address.map(Wire::connect)
     }

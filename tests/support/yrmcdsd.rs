@@ -2,6 +2,8 @@
 
 #[path = "ports.rs"]
 mod ports;
+#[path = "skip.rs"]
+mod skip;
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -9,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ports::free_ports;
+use skip::skipped;
 
 const PROGRAM: &str = "/usr/sbin/yrmcdsd";
 
@@ -28,7 +31,7 @@ impl Yrmcdsd {
                 std::env::var_os("SIGNALBOX_REQUIRE_PEERS").is_none(),
                 "{PROGRAM} is missing: apt-get install yrmcds"
             );
-            eprintln!("skipped: {PROGRAM} is not installed (apt-get install yrmcds)");
+            skipped(&format!("{PROGRAM} is not installed (apt-get install yrmcds)"));
             return None;
         }
         // The ports may be taken by somebody else between being found and being bound; then others are tried.
