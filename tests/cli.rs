@@ -2,6 +2,7 @@
 
 #[path = "support/fake_server.rs"]
 mod fake_server;
+mod support;
 #[path = "support/yrmcdsd.rs"]
 mod yrmcdsd;
 

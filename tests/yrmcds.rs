@@ -39,8 +39,8 @@ impl Random {
 struct Pair<'a> {
     yrmcdsd: &'a Yrmcdsd,
     ours: &'a TestServer,
-    /// A connection to each that only asks.
-    watchers: [Wire; 2],
+    /// A connection to each that only asks, and outlives the history.
+    watchers: &'a mut [Wire; 2],
     connections: Vec<[Wire; 2]>,
     held: Vec<BTreeMap<Vec<u8>, u64>>,
     names: Vec<Vec<u8>>,
@@ -69,7 +69,13 @@ enum Kind {
 }
 
 impl<'a> Pair<'a> {
-    fn new(yrmcdsd: &'a Yrmcdsd, ours: &'a TestServer, random: &mut Random) -> Self {
+    fn new(
+        yrmcdsd: &'a Yrmcdsd,
+        ours: &'a TestServer,
+        watchers: &'a mut [Wire; 2],
+        random: &mut Random,
+    ) -> Self {
+        await_connections(watchers, 0);
         let connect = || [Wire::connect(yrmcdsd.counters), ours.counter()];
         let mut names: Vec<Vec<u8>> = (0..4).map(|_| unique("history")).collect();
         let mut long = unique("long");
@@ -81,7 +87,7 @@ impl<'a> Pair<'a> {
         Self {
             yrmcdsd,
             ours,
-            watchers: connect(),
+            watchers,
             connections: (0..CONNECTIONS).map(|_| connect()).collect(),
             held: vec![BTreeMap::new(); CONNECTIONS],
             names,
@@ -245,12 +251,7 @@ impl<'a> Pair<'a> {
         for wire in &mut self.connections[connection] {
             assert_eq!(wire.ask(NOOP, &[]).status, OK);
         }
-        for watcher in &mut self.watchers {
-            // Those of an earlier history may still be going, too.
-            eventually("the ended connection is gone", || {
-                watcher.stat("curr_connections") == CONNECTIONS as u64 + 1
-            });
-        }
+        await_connections(self.watchers, CONNECTIONS as u64);
         self.held[connection].clear();
     }
 
@@ -278,6 +279,13 @@ impl<'a> Pair<'a> {
     }
 }
 
+/// Waits until both servers have as many connections beside the watchers, and yrmcdsd its first one.
+fn await_connections(watchers: &mut [Wire; 2], connections: u64) {
+    for (watcher, own) in watchers.iter_mut().zip([2, 1]) {
+        eventually("ended connections are gone", || watcher.stat("curr_connections") == connections + own);
+    }
+}
+
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable)
         .map_or(default, |value| value.parse().unwrap_or_else(|e| panic!("{variable}: {e}")))
@@ -287,11 +295,12 @@ fn number(variable: &str, default: u64) -> u64 {
 fn random_histories_get_the_same_bytes_from_yrmcdsd() {
     let Some(yrmcdsd) = Yrmcdsd::start() else { return };
     let ours = TestServer::start_with(|config| config.counter.stat_interval_s = 2_000_000_000);
+    let mut watchers = [Wire::connect(yrmcdsd.counters), ours.counter()];
     let first = number("SIGNALBOX_SEED", 1);
     for seed in first..first + number("SIGNALBOX_HISTORIES", 40) {
         eprintln!("SIGNALBOX_SEED={seed}");
         let mut random = Random(seed);
-        let mut pair = Pair::new(&yrmcdsd, &ours, &mut random);
+        let mut pair = Pair::new(&yrmcdsd, &ours, &mut watchers, &mut random);
         for _ in 0..ACTIONS {
             let connection = random.below(CONNECTIONS);
             match random.below(40) {
