@@ -202,6 +202,7 @@ where
         if self.poll_flush(context)?.is_pending()
             && (self.output.len() > OUTPUT_BYTES_MAX || self.dump.is_some() || self.end.is_some())
         {
+            self.excuse();
             return Poll::Pending;
         }
         let mut turn = Turn::MoreAtOnce;
@@ -322,7 +323,6 @@ where
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         while !self.output.is_empty() {
             let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, &self.output) else {
-                self.excuse();
                 return Poll::Pending;
             };
             let written = self.note_written(written)?;

@@ -25,7 +25,7 @@ mod workers;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use clock::Clock;
 pub use daemon::{DaemonError, Options, run};
@@ -33,6 +33,8 @@ pub use gc::{sweep_counters, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
 pub use workers::{SameThread, Spawn, Workers};
+
+use tokio::time::Instant;
 
 use crate::config::{Config, PortConfig};
 use crate::core::{Core, Limits, NameHasher, Namespace};
