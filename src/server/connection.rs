@@ -219,6 +219,10 @@ where
             }
             self.execute(&mut buffers.output);
         }
+        // Frames that are left have filled the output already, which may have been much work.
+        if self.frames.is_some() {
+            turn = Turn::Over;
+        }
         self.poll_send(&mut buffers.output, context)?;
         Poll::Ready(Ok(turn))
     }
