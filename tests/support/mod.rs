@@ -1,7 +1,7 @@
 //! What the socket tests share: a server to talk to, and a connection that speaks in bytes.
 //!
 //! `SIGNALBOX_TEST_SERVER=host:port` (and `SIGNALBOX_TEST_SEMAPHORE_SERVER`) points the tests at a server that runs
-//! already. A test that needs to know or steer the server from inside skips then, and says so.
+//! already. A test that needs to know or steer the server from inside starts its own all the same.
 //!
 //! Connections are blocking and know nothing of the product's own codec, so that both cannot be wrong together.
 
