@@ -322,3 +322,18 @@ proptest! {
         pair.compare(&Namespace::ALL);
     }
 }
+
+#[test]
+fn what_is_released_while_its_session_ends_is_given_back_once() {
+    let core = Core::new(NonZeroU32::new(INTERVAL_S).unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let (session, other, now) = (core.open_session(), core.open_session(), UnixSeconds(0));
+    let acquire = |session: &Session, resources| {
+        core.acquire(Namespace::Counters, b"a", Claim::new(resources, 9).unwrap(), session, now)
+    };
+    assert_eq!((acquire(&session, 5), acquire(&other, 1)), (Ok(()), Ok(())));
+    let mut ending = core.end_session(&session);
+    // As by another thread, between the end's beginning and the step that comes to this name.
+    assert_eq!(core.release(Namespace::Counters, b"a", 5, &session, now), Ok(()));
+    while ending.step(1, now) {}
+    assert_eq!(core.value(Namespace::Counters, b"a"), Ok(1));
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use signalbox::core::Namespace;
 use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
 fn pipelined_requests_are_answered_in_their_order() {
@@ -152,4 +153,34 @@ fn the_time_for_a_frame_begins_anew_with_each_frame() {
         wire.send(&[&request[6..], &request[..6]].concat());
         assert_eq!(wire.answer().status, OK);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_started_frame_is_not_excused_by_answers_that_wait_while_reading_goes_on() {
+    let server = NearServer::start();
+    let mut peer = server.connect(4096);
+    // Answers of 12 KB, of which the peer takes none: more than the connection keeps, less than stops the reading.
+    peer.write_all(&frame(NOOP, *b"many", &[]).repeat(1000)).await.unwrap();
+    peer.write_all(&frame(NOOP, *b"half", &[])[..6]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let error = peer.write_all(&[0]).await.expect_err("half a frame keeps a connection for 10 s");
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_for_a_frame_stands_still_while_nothing_is_read() {
+    const KEPT: usize = 1 << 20;
+    let server = NearServer::start();
+    let mut peer = server.connect(KEPT);
+    // Answers that fill the connection, and just so many more that reading stops, with half a frame read already.
+    let frames = (KEPT + 64 * 1024) / 12 + 1;
+    let request = frame(NOOP, *b"half", &[]);
+    peer.write_all(&[&frame(NOOP, *b"many", &[]).repeat(frames), &request[..6]].concat()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    peer.read_exact(&mut vec![0; frames * 12]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    peer.write_all(&request[6..]).await.unwrap();
+    let mut answer = [0; 12];
+    peer.read_exact(&mut answer).await.expect("the rest came 5 s after reading had begun again");
+    assert_eq!(answer[8..], *b"half");
 }

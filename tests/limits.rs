@@ -5,7 +5,9 @@ mod support;
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
 fn one_connection_too_many_is_closed_at_once_and_counted() {
@@ -130,4 +132,20 @@ fn a_reader_of_one_byte_at_a_time_gets_everything_in_order() {
         rest = &rest[12 + body_bytes..];
     }
     assert!(rest.is_empty());
+}
+
+#[tokio::test]
+async fn others_have_their_turns_while_a_burst_of_requests_with_long_answers_is_worked_on() {
+    let server = NearServer::start();
+    let (mut one, mut other) = (server.connect(4 << 20), server.connect(4096));
+    let burst = frame(STATS, *b"many", &[]).repeat(1365);
+    assert!(burst.len() < 16 * 1024, "it is read at once");
+    one.write_all(&burst).await.unwrap();
+    other.write_all(&frame(NOOP, *b"noop", &[])).await.unwrap();
+    other.read_exact(&mut [0; 12]).await.unwrap();
+    // What was answered before the other was; a read that would wait ends it.
+    let mut answers = BytesMut::with_capacity(4 << 20);
+    let _ = tokio::time::timeout(Duration::ZERO, one.read_buf(&mut answers)).await;
+    let answered = answers.windows(4).filter(|bytes| bytes == b"many").count();
+    assert!(answered < 1000, "the other waited until {answered} of 1365 were answered");
 }

@@ -114,8 +114,8 @@ struct Connection<'a, S> {
     codec: RequestCodec,
     /// The start of a frame whose rest has not come yet.
     input: BytesMut,
-    /// When that frame was first seen, and the alarm for it. The alarm is set only when there is nothing to read, as
-    /// nearly every frame is completed by the next read.
+    /// When that frame was first seen by a connection that reads on, and the alarm for it. The alarm is set only when
+    /// there is nothing to read, as nearly every frame is completed by the next read.
     started: Option<Instant>,
     alarm: Option<Pin<Box<Sleep>>>,
     /// Frames that were received and wait for output to be taken.
@@ -220,6 +220,10 @@ where
             }
             self.execute(&mut buffers.output);
         }
+        // Frames that are left have filled the output already, which may have been much work.
+        if self.frames.is_some() {
+            turn = Turn::Over;
+        }
         self.poll_send(&mut buffers.output, context)?;
         Poll::Ready(Ok(turn))
     }
@@ -230,6 +234,7 @@ where
             self.end = Some(End::Shutdown);
             return Poll::Ready(Ok(0));
         }
+        self.note_started();
         let buffer = if self.input.is_empty() { &mut *shared } else { &mut self.input };
         buffer.reserve(READ_BYTES_MAX);
         let Poll::Ready(read) = poll_read_buf(Pin::new(&mut self.stream), context, buffer) else {
@@ -263,6 +268,11 @@ where
         }
         self.input.extend_from_slice(shared);
         shared.clear();
+        self.note_started();
+    }
+
+    /// Starts the time of an incomplete frame, unless it runs already.
+    fn note_started(&mut self) {
         if !self.input.is_empty() && self.started.is_none() {
             self.started = Some(Instant::now());
         }
@@ -276,12 +286,10 @@ where
         alarm.as_mut().poll(context).map(|()| End::FrameTimeout)
     }
 
-    /// Starts the time of an incomplete frame anew: the peer could not have its rest read meanwhile.
+    /// Stops the time of an incomplete frame, as the peer cannot have its rest read: it begins anew with the next read.
     fn excuse(&mut self) {
-        if self.started.is_some() {
-            self.started = Some(Instant::now());
-            self.alarm = None;
-        }
+        self.started = None;
+        self.alarm = None;
     }
 
     /// Executes frames until they are done, a Dump comes up, or too much output waits.

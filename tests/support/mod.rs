@@ -1,7 +1,7 @@
 //! What the socket tests share: a server to talk to, and a connection that speaks in bytes.
 //!
 //! `SIGNALBOX_TEST_SERVER=host:port` (and `SIGNALBOX_TEST_SEMAPHORE_SERVER`) points the tests at a server that runs
-//! already. A test that needs to know or steer the server from inside skips then, and says so.
+//! already. A test that needs to know or steer the server from inside starts its own all the same.
 //!
 //! Connections are blocking and know nothing of the product's own codec, so that both cannot be wrong together.
 
@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 
 use signalbox::config::Config;
 use signalbox::core::{NameHasher, Namespace, UnixSeconds};
-use signalbox::server::{Clock, Server, Workers, serve_port, sweep_counters, sweep_semaphores};
+use signalbox::server::{
+    Clock, Listener, SameThread, Server, Workers, serve_port, sweep_counters, sweep_semaphores,
+};
+use tokio::io::DuplexStream;
 
 pub const NOOP: u8 = 0x00;
 pub const GET: u8 = 0x01;
@@ -110,6 +113,43 @@ impl Drop for TestServer {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Counters served within the process, on the runtime and the clock of the test: what happens does not depend on how
+/// fast the machine is.
+pub struct NearServer {
+    accepted: tokio::sync::mpsc::UnboundedSender<DuplexStream>,
+}
+
+/// Accepts what the test hands in.
+struct Handed(tokio::sync::mpsc::UnboundedReceiver<DuplexStream>);
+
+impl Listener for Handed {
+    type Stream = DuplexStream;
+
+    async fn accept(&mut self) -> std::io::Result<(DuplexStream, SocketAddr)> {
+        match self.0.recv().await {
+            Some(stream) => Ok((stream, SocketAddr::from(([192, 0, 2, 1], 1)))),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl NearServer {
+    pub fn start() -> Self {
+        let clock = Clock::from_fn(|| UnixSeconds(1_000_000_050));
+        let server = Server::new(&Config::without_file(), clock, NameHasher::new());
+        let (accepted, handed) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(serve_port(server, Namespace::Counters, Handed(handed), SameThread));
+        Self { accepted }
+    }
+
+    /// A connection that keeps at most so many bytes in either direction.
+    pub fn connect(&self, bytes_max: usize) -> DuplexStream {
+        let (near, far) = tokio::io::duplex(bytes_max);
+        self.accepted.send(far).unwrap();
+        near
     }
 }
 
