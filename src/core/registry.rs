@@ -5,15 +5,16 @@
 //!
 //! There are many small shards, so that whoever visits a whole shard (Dump, sweep) takes little at a time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use ahash::RandomState;
-use dashmap::DashMap;
-use dashmap::Entry;
+#[cfg(not(shuttle))]
+use dashmap::{DashMap, Entry};
 
 use super::counter::Interval;
 use super::object::ObjectRef;
 use super::session::Session;
+use super::sync::{AtomicU64, Ordering};
+#[cfg(shuttle)]
+use super::sync::{DashMap, Entry};
 use super::{Claim, Namespace, Refusal};
 
 /// Enough that a shard of a million names is visited in some 50 us; more of them cost every operation cache misses
