@@ -16,8 +16,9 @@ use signalbox::core::{
     Claim, Core, DumpItem, Limits, NameHasher, Namespace, Refusal, RegistryStats, Session, UnixSeconds,
 };
 
-/// Schedules a scenario is run under where the environment says nothing, by each of two schedulers.
-const SCHEDULES: usize = 4_000;
+/// Schedules that a scenario is run under where the environment says nothing, by each of two schedulers in each of two
+/// namespaces.
+const SCHEDULES: usize = 1_000;
 
 /// Most switches that the second scheduler makes where nothing blocks: few faults need more.
 const SWITCHES_MAX: usize = 3;
@@ -298,6 +299,33 @@ fn of_two_names_that_are_made_for_one_place_one_is_refused() {
             "{made:?}"
         );
         assert_eq!(races.stats().objects, 1);
+    });
+}
+
+#[test]
+fn two_who_make_one_name_need_one_place() {
+    explore(|races| {
+        limit_names(races, 1);
+        let [one, two] = [races.core.open_session(), races.core.open_session()];
+        thread::scope(|threads| {
+            threads.spawn(|| assert_eq!(races.acquire(&one, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire(&two, 2), Ok(())));
+        });
+        assert_eq!(races.consumption(), 2);
+    });
+}
+
+#[test]
+fn who_finds_a_name_made_by_another_leaves_its_place_to_a_third() {
+    explore(|races| {
+        limit_names(races, 2);
+        let [one, two, third] = [(); 3].map(|()| races.core.open_session());
+        thread::scope(|threads| {
+            threads.spawn(|| assert_eq!(races.acquire(&one, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire(&two, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire_at(NOW, b"third", &third, 1), Ok(())));
+        });
+        assert_eq!(races.stats().objects, 2);
     });
 }
 
