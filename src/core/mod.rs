@@ -18,10 +18,10 @@ mod object;
 mod registry;
 mod semaphore;
 mod session;
+mod sync;
 mod visit;
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use ahash::RandomState as NameHasher;
 pub use name::NAME_BYTES_MAX;
@@ -31,6 +31,7 @@ pub use visit::{Check, CheckFailure, Dump, DumpItem, Sweep};
 
 use counter::Interval;
 use registry::Registry;
+use sync::{AtomicU64, Ordering};
 
 /// The two kinds of names; the same bytes may name one thing in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,15 +5,16 @@
 //!
 //! There are many small shards, so that whoever visits a whole shard (Dump, sweep) takes little at a time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use ahash::RandomState;
-use dashmap::DashMap;
-use dashmap::Entry;
+#[cfg(not(shuttle))]
+use dashmap::{DashMap, Entry};
 
 use super::counter::Interval;
 use super::object::ObjectRef;
 use super::session::Session;
+use super::sync::{AtomicU64, Ordering};
+#[cfg(shuttle)]
+use super::sync::{DashMap, Entry};
 use super::{Claim, Namespace, Refusal};
 
 /// Enough that a shard of a million names is visited in some 50 us; more of them cost every operation cache misses
@@ -99,8 +100,8 @@ impl Registry {
         session: &Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
-        if self.objects.fetch_add(1, Ordering::Relaxed) >= self.names_max.load(Ordering::Relaxed) {
-            self.objects.fetch_sub(1, Ordering::Relaxed);
+        // Asked for ahead of the allocation, which a refusal must not cost.
+        if self.objects.load(Ordering::Relaxed) >= self.names_max.load(Ordering::Relaxed) {
             // Somebody may have made the name since it was not found; then it counts against nothing.
             let outcome = self.find(name, |object| object.acquire(claim, session, interval));
             return outcome.unwrap_or(Err(Refusal::TooManyNames));
@@ -110,17 +111,26 @@ impl Registry {
         let memory_bytes = Self::memory_bytes_of(&object);
         let found = match self.map.entry(object) {
             Entry::Vacant(vacant) => {
+                // Taken under the shard's lock and never on trial, so that nobody is refused for the sake of a name
+                // that comes to nothing, because it is made by two at once or is refused itself.
+                if !self.take_place() {
+                    return Err(Refusal::TooManyNames);
+                }
                 self.total_objects.fetch_add(1, Ordering::Relaxed);
                 self.memory_bytes.fetch_add(memory_bytes, Ordering::Relaxed);
                 vacant.insert(())
             }
-            Entry::Occupied(occupied) => {
-                self.objects.fetch_sub(1, Ordering::Relaxed);
-                occupied.into_ref()
-            }
+            Entry::Occupied(occupied) => occupied.into_ref(),
         };
         // The shard is still locked: nobody has collected or filled the object.
         found.key().acquire(claim, session, interval)
+    }
+
+    /// Counts one name more, unless there are as many as may be.
+    fn take_place(&self) -> bool {
+        let names_max = self.names_max.load(Ordering::Relaxed);
+        let one_more = |objects| (objects < names_max).then_some(objects + 1);
+        self.objects.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
     /// How many shards there are to visit.

@@ -8,10 +8,10 @@
 //! takes nothing more.
 
 use std::num::NonZeroU64;
-use std::sync::Mutex;
 
 use super::invariant::{invariant, lock};
 use super::object::ObjectRef;
+use super::sync::Mutex;
 use super::{Core, UnixSeconds};
 
 /// The number of a session. Public: it is shown in listings and logs.

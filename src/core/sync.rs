@@ -1,0 +1,174 @@
+//! The locks and atomics of the core, in one place so that its races can be explored.
+//!
+//! They are those of std. Under `--cfg shuttle` they are shuttle's, which lets a test choose what runs between any two
+//! steps, and the map is a stand-in with the methods that the registry uses: the real one's locks are unknown to
+//! shuttle, so that a run would hang as soon as the holder of one is set aside.
+//!
+//! What that leaves uncovered: DashMap's own correctness, its tables and locks; and orders weaker than sequential, as
+//! shuttle runs every atomic in one order for all threads.
+
+#[cfg(shuttle)]
+pub(super) use explored::{DashMap, Entry};
+#[cfg(shuttle)]
+pub(super) use shuttle::sync::atomic::{AtomicU64, Ordering};
+#[cfg(shuttle)]
+pub(super) use shuttle::sync::{Mutex, MutexGuard};
+#[cfg(not(shuttle))]
+pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(shuttle))]
+pub(super) use std::sync::{Mutex, MutexGuard};
+
+#[cfg(shuttle)]
+mod explored {
+    use std::borrow::Borrow;
+    use std::hash::{BuildHasher, Hash};
+    use std::ops::{Deref, DerefMut};
+
+    use shuttle::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+    /// Few, whatever was asked for: a visit of a thousand empty shards is a thousand places to switch threads at, and
+    /// the schedules that matter would hardly ever be drawn.
+    const SHARDS: usize = 2;
+
+    const UNPOISONED: &str = "a run ends with its first panic";
+
+    /// Locked shard by shard where DashMap is, and as long.
+    #[derive(Debug)]
+    pub(in crate::core) struct DashMap<K, V, S> {
+        shards: [Shard<K, V>; SHARDS],
+        hasher: S,
+    }
+
+    #[derive(Debug)]
+    pub(in crate::core) struct Shard<K, V>(RwLock<Table<K, V>>);
+
+    /// A handful of entries, searched from the first.
+    #[derive(Clone, Debug)]
+    pub(in crate::core) struct Table<K, V>(Vec<(K, V)>);
+
+    /// An entry whose shard is locked.
+    pub(in crate::core) struct Found<G> {
+        table: G,
+        index: usize,
+    }
+
+    pub(in crate::core) enum Entry<'a, K, V> {
+        Occupied(Occupied<'a, K, V>),
+        Vacant(Vacant<'a, K, V>),
+    }
+
+    pub(in crate::core) struct Occupied<'a, K, V>(Found<RwLockWriteGuard<'a, Table<K, V>>>);
+
+    pub(in crate::core) struct Vacant<'a, K, V> {
+        table: RwLockWriteGuard<'a, Table<K, V>>,
+        key: K,
+    }
+
+    impl<K: Hash + Eq, V, S: BuildHasher> DashMap<K, V, S> {
+        pub(in crate::core) fn with_hasher_and_shard_amount(hasher: S, _shards: usize) -> Self {
+            let shard = |_| Shard(RwLock::new(Table(Vec::new())));
+            Self { shards: std::array::from_fn(shard), hasher }
+        }
+
+        pub(in crate::core) fn shards(&self) -> &[Shard<K, V>] {
+            &self.shards
+        }
+
+        pub(in crate::core) fn hasher(&self) -> &S {
+            &self.hasher
+        }
+
+        pub(in crate::core) fn get<Q>(&self, key: &Q) -> Option<Found<RwLockReadGuard<'_, Table<K, V>>>>
+        where
+            K: Borrow<Q>,
+            Q: Hash + Eq + ?Sized,
+        {
+            let table = self.shard_of(key).read();
+            let index = table.position(key)?;
+            Some(Found { table, index })
+        }
+
+        pub(in crate::core) fn entry(&self, key: K) -> Entry<'_, K, V> {
+            let table = self.shard_of(&key).write();
+            match table.position(&key) {
+                Some(index) => Entry::Occupied(Occupied(Found { table, index })),
+                None => Entry::Vacant(Vacant { table, key }),
+            }
+        }
+
+        pub(in crate::core) fn remove_if<Q>(
+            &self,
+            key: &Q,
+            is_it: impl FnOnce(&K, &V) -> bool,
+        ) -> Option<(K, V)>
+        where
+            K: Borrow<Q>,
+            Q: Hash + Eq + ?Sized,
+        {
+            let mut table = self.shard_of(key).write();
+            let index = table.position(key)?;
+            let (key, value) = &table.0[index];
+            is_it(key, value).then(|| table.0.swap_remove(index))
+        }
+
+        fn shard_of<Q: Hash + ?Sized>(&self, key: &Q) -> &Shard<K, V> {
+            &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+        }
+    }
+
+    impl<K, V> Shard<K, V> {
+        pub(in crate::core) fn read(&self) -> RwLockReadGuard<'_, Table<K, V>> {
+            self.0.read().expect(UNPOISONED)
+        }
+
+        pub(in crate::core) fn write(&self) -> RwLockWriteGuard<'_, Table<K, V>> {
+            self.0.write().expect(UNPOISONED)
+        }
+    }
+
+    impl<K, V> Table<K, V> {
+        fn position<Q>(&self, key: &Q) -> Option<usize>
+        where
+            K: Borrow<Q>,
+            Q: Eq + ?Sized,
+        {
+            self.0.iter().position(|(found, _)| found.borrow() == key)
+        }
+
+        pub(in crate::core) fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        pub(in crate::core) fn capacity(&self) -> usize {
+            self.0.capacity()
+        }
+
+        pub(in crate::core) fn into_iter(self) -> std::vec::IntoIter<(K, V)> {
+            self.0.into_iter()
+        }
+
+        pub(in crate::core) fn shrink_to(&mut self, length: usize, _hash: impl Fn(&(K, V)) -> u64) {
+            self.0.shrink_to(length);
+        }
+    }
+
+    impl<K: 'static, V: 'static, G: Deref<Target = Table<K, V>>> Found<G> {
+        pub(in crate::core) fn key(&self) -> &K {
+            &self.table.0[self.index].0
+        }
+    }
+
+    impl<'a, K, V> Occupied<'a, K, V> {
+        pub(in crate::core) fn into_ref(self) -> Found<RwLockWriteGuard<'a, Table<K, V>>> {
+            self.0
+        }
+    }
+
+    impl<'a, K, V> Vacant<'a, K, V> {
+        pub(in crate::core) fn insert(mut self, value: V) -> Found<RwLockWriteGuard<'a, Table<K, V>>> {
+            let index = self.table.len();
+            self.table.deref_mut().0.push((self.key, value));
+            Found { table: self.table, index }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Races on one name, explored: acquire, release, the end of a session, a sweep and a Dump in every order that a
+//! scheduler comes upon, the core's own code under shuttle's locks (`src/core/sync.rs` says what that leaves out).
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --test races
+//! ```
+//!
+//! `SIGNALBOX_RACES` sets the number of schedules that each scenario is run under. They follow from a fixed seed, so
+//! that a failure comes again; shuttle prints the schedule of it, and takes another seed from `SHUTTLE_RANDOM_SEED`.
+
+#![cfg(shuttle)]
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::thread;
+use signalbox::core::{
+    Claim, Core, DumpItem, Limits, NameHasher, Namespace, Refusal, RegistryStats, Session, UnixSeconds,
+};
+
+/// Schedules that a scenario is run under where the environment says nothing, by each of two schedulers in each of two
+/// namespaces.
+const SCHEDULES: usize = 1_000;
+
+/// Most switches that the second scheduler makes where nothing blocks: few faults need more.
+const SWITCHES_MAX: usize = 3;
+
+const SEED: u64 = 20_261_121;
+
+/// Before anything happens.
+const EARLY: UnixSeconds = UnixSeconds(1_000);
+
+/// In a later interval, when a counter that was not touched since may be collected.
+const NOW: UnixSeconds = UnixSeconds(2_000);
+
+/// When everything may be collected that nobody holds.
+const LATE: UnixSeconds = UnixSeconds(3_000);
+
+const NAME: &[u8] = b"contended";
+
+/// Runs a scenario in both namespaces under many schedules, half of them drawn at random at every step and half with
+/// few switches at places drawn at random.
+fn explore(scenario: impl Fn(&Races) + Send + Sync + Copy + 'static) {
+    let schedules = std::env::var("SIGNALBOX_RACES")
+        .map_or(SCHEDULES, |text| text.parse().expect("SIGNALBOX_RACES is a number"));
+    for namespace in Namespace::ALL {
+        run(RandomScheduler::new_from_seed(SEED, schedules), namespace, scenario);
+        run(PctScheduler::new_from_seed(SEED, SWITCHES_MAX, schedules), namespace, scenario);
+    }
+}
+
+fn run(
+    scheduler: impl Scheduler + 'static,
+    namespace: Namespace,
+    scenario: impl Fn(&Races) + Send + Sync + 'static,
+) {
+    shuttle::Runner::new(scheduler, shuttle::Config::default()).run(move || {
+        let races = Races::new(namespace);
+        scenario(&races);
+        races.assert_books_balance();
+        races.assert_all_can_be_collected();
+    });
+}
+
+/// A core of which one namespace is raced on.
+struct Races {
+    core: Core,
+    namespace: Namespace,
+}
+
+impl Races {
+    fn new(namespace: Namespace) -> Self {
+        let interval_s = 100.try_into().unwrap();
+        Self { core: Core::new(interval_s, NameHasher::with_seeds(1, 2, 3, 4)), namespace }
+    }
+
+    fn acquire_at(
+        &self,
+        now: UnixSeconds,
+        name: &[u8],
+        session: &Session,
+        maximum: u32,
+    ) -> Result<(), Refusal> {
+        let claim = Claim::new(1, maximum).unwrap();
+        self.core.acquire(self.namespace, name, claim, session, now)
+    }
+
+    /// Takes one of at most `maximum`.
+    fn acquire(&self, session: &Session, maximum: u32) -> Result<(), Refusal> {
+        self.acquire_at(NOW, NAME, session, maximum)
+    }
+
+    /// Gives one back.
+    fn release(&self, session: &Session) -> Result<(), Refusal> {
+        self.core.release(self.namespace, NAME, 1, session, NOW)
+    }
+
+    /// A session that took one of at most `maximum`, long ago.
+    fn holder(&self, maximum: u32) -> Session {
+        let session = self.core.open_session();
+        self.acquire_at(EARLY, NAME, &session, maximum).unwrap();
+        session
+    }
+
+    /// A name that exists, and that a sweep would collect.
+    fn leave_behind(&self, maximum: u32) {
+        let session = self.holder(maximum);
+        self.core.release(self.namespace, NAME, 1, &session, EARLY).unwrap();
+    }
+
+    fn end(&self, session: &Session) {
+        let mut ending = self.core.end_session(session);
+        while ending.step(1, NOW) {}
+    }
+
+    fn sweep_at(&self, now: UnixSeconds) -> u64 {
+        let mut sweep = self.core.sweep(self.namespace);
+        while sweep.step(1, now) {}
+        sweep.collected()
+    }
+
+    fn sweep(&self) -> u64 {
+        self.sweep_at(NOW)
+    }
+
+    fn dump(&self) -> Vec<(Vec<u8>, DumpItem)> {
+        let mut dump = self.core.dump(self.namespace);
+        let mut entries = Vec::new();
+        while let Some(entry) = dump.next(&self.core, NOW, |name, item| (name.to_vec(), item)) {
+            entries.push(entry);
+        }
+        entries
+    }
+
+    fn stats(&self) -> RegistryStats {
+        self.core.stats(self.namespace)
+    }
+
+    /// What is in use of the name; 0 where it does not exist.
+    fn consumption(&self) -> u32 {
+        let entries = self.dump();
+        entries.iter().find(|(name, _)| name == NAME).map_or(0, |(_, item)| item.consumption)
+    }
+
+    /// Invariant 1, and that the figures say what a Dump lists. Holds when nothing is under way.
+    fn assert_books_balance(&self) {
+        let mut failures = Vec::new();
+        let mut check = self.core.check(self.namespace);
+        while check.step(1, &mut failures) {}
+        assert_eq!(failures, []);
+        let entries = self.dump();
+        assert_eq!(entries.len() as u64, self.stats().objects, "{entries:?}");
+    }
+
+    /// Nothing keeps a name that nobody holds, and none is counted that is gone.
+    fn assert_all_can_be_collected(&self) {
+        let held = self.dump().iter().filter(|(_, item)| item.consumption > 0).count();
+        self.sweep_at(LATE);
+        let stats = self.stats();
+        assert_eq!(stats.objects, held as u64);
+        assert_eq!(stats.used_memory > 0, held > 0, "{stats:?}");
+        assert_eq!(self.dump().len(), held);
+    }
+}
+
+#[test]
+fn a_name_that_is_swept_while_it_is_acquired_is_held_or_made_anew() {
+    explore(|races| {
+        races.leave_behind(1);
+        let session = races.core.open_session();
+        thread::scope(|threads| {
+            threads.spawn(|| assert_eq!(races.acquire(&session, 1), Ok(())));
+            threads.spawn(|| races.sweep());
+        });
+        assert_eq!(races.consumption(), 1);
+        assert_eq!(races.release(&session), Ok(()), "what was acquired is held");
+        assert_eq!(races.consumption(), 0);
+    });
+}
+
+#[test]
+fn two_who_acquire_a_name_that_is_swept_share_one_limit() {
+    explore(|races| {
+        races.leave_behind(1);
+        let [one, two] = [races.core.open_session(), races.core.open_session()];
+        let won = thread::scope(|threads| {
+            let one = threads.spawn(|| races.acquire(&one, 1));
+            let two = threads.spawn(|| races.acquire(&two, 1));
+            threads.spawn(|| races.sweep());
+            [one.join().unwrap(), two.join().unwrap()]
+        });
+        assert!(
+            won == [Ok(()), Err(Refusal::NotAvailable)] || won == [Err(Refusal::NotAvailable), Ok(())],
+            "{won:?}"
+        );
+        assert_eq!(races.consumption(), 1);
+    });
+}
+
+#[test]
+fn what_is_released_can_be_acquired_by_another_while_the_name_is_swept() {
+    explore(|races| {
+        let holder = races.holder(1);
+        let next = races.core.open_session();
+        let outcome = thread::scope(|threads| {
+            let acquired = threads.spawn(|| {
+                let outcome = races.acquire(&next, 1);
+                (outcome, races.acquire(&next, 2))
+            });
+            threads.spawn(|| assert_eq!(races.release(&holder), Ok(())));
+            threads.spawn(|| races.sweep());
+            acquired.join().unwrap()
+        });
+        let held = [outcome.0, outcome.1].iter().filter(|outcome| outcome.is_ok()).count() as u32;
+        assert_eq!(races.consumption(), held, "{outcome:?}");
+        for _ in 0..held {
+            assert_eq!(races.release(&next), Ok(()));
+        }
+        assert_eq!(races.consumption(), 0);
+    });
+}
+
+#[test]
+fn the_end_of_a_session_takes_nothing_from_another_that_releases() {
+    explore(|races| {
+        let [leaving, releasing, staying] = [races.holder(3), races.holder(3), races.holder(3)];
+        races.acquire_at(EARLY, b"another", &leaving, 1).unwrap();
+        thread::scope(|threads| {
+            threads.spawn(|| races.end(&leaving));
+            threads.spawn(|| assert_eq!(races.release(&releasing), Ok(())));
+            threads.spawn(|| races.sweep());
+        });
+        assert_eq!(races.consumption(), 1, "who stays holds what he held");
+        assert_eq!(races.release(&staying), Ok(()));
+        assert_eq!(races.release(&releasing), Err(Refusal::NotAcquired));
+    });
+}
+
+#[test]
+fn what_an_ended_session_held_can_be_acquired_while_the_name_is_swept() {
+    explore(|races| {
+        let leaving = races.holder(1);
+        let next = races.core.open_session();
+        let acquired = thread::scope(|threads| {
+            threads.spawn(|| races.end(&leaving));
+            let acquired = threads.spawn(|| races.acquire(&next, 1));
+            threads.spawn(|| races.sweep());
+            acquired.join().unwrap()
+        });
+        assert_eq!(races.consumption(), u32::from(acquired.is_ok()));
+        if acquired.is_err() {
+            assert_eq!(races.acquire(&next, 1), Ok(()), "the place of who left is free");
+        }
+    });
+}
+
+#[test]
+fn a_dump_lists_what_is_held_throughout_once_and_within_its_limit() {
+    explore(|races| {
+        let [staying, leaving, next] = [races.holder(2), races.holder(2), races.core.open_session()];
+        races.acquire_at(EARLY, b"another", &leaving, 1).unwrap();
+        thread::scope(|threads| {
+            threads.spawn(|| races.end(&leaving));
+            threads.spawn(|| {
+                if races.acquire(&next, 2).is_ok() {
+                    assert_eq!(races.release(&next), Ok(()));
+                }
+            });
+            threads.spawn(|| races.sweep());
+            let mut entries = races.dump();
+            entries.sort_by(|one, other| one.0.cmp(&other.0));
+            let names: Vec<_> = entries.iter().map(|(name, _)| &name[..]).collect();
+            assert!(names == [&b"another"[..], NAME] || names == [NAME], "{entries:?}");
+            for (name, item) in &entries {
+                let (least, most) = if name == NAME { (1, 2) } else { (0, 1) };
+                assert!((least..=most).contains(&item.consumption), "{entries:?}");
+                assert!((item.consumption..=most).contains(&item.peak), "{entries:?}");
+            }
+        });
+        assert_eq!(races.release(&staying), Ok(()));
+        assert_eq!(races.consumption(), 0);
+    });
+}
+
+fn limit_names(races: &Races, names_max: u64) {
+    races.core.set_limits(races.namespace, Limits { names_max: Some(names_max) });
+}
+
+#[test]
+fn of_two_names_that_are_made_for_one_place_one_is_refused() {
+    explore(|races| {
+        limit_names(races, 1);
+        let [one, two] = [races.core.open_session(), races.core.open_session()];
+        let made = thread::scope(|threads| {
+            let one = threads.spawn(|| races.acquire_at(NOW, b"one", &one, 1));
+            let two = threads.spawn(|| races.acquire_at(NOW, b"two", &two, 1));
+            [one.join().unwrap(), two.join().unwrap()]
+        });
+        assert!(
+            made == [Ok(()), Err(Refusal::TooManyNames)] || made == [Err(Refusal::TooManyNames), Ok(())],
+            "{made:?}"
+        );
+        assert_eq!(races.stats().objects, 1);
+    });
+}
+
+#[test]
+fn two_who_make_one_name_need_one_place() {
+    explore(|races| {
+        limit_names(races, 1);
+        let [one, two] = [races.core.open_session(), races.core.open_session()];
+        thread::scope(|threads| {
+            threads.spawn(|| assert_eq!(races.acquire(&one, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire(&two, 2), Ok(())));
+        });
+        assert_eq!(races.consumption(), 2);
+    });
+}
+
+#[test]
+fn who_finds_a_name_made_by_another_leaves_its_place_to_a_third() {
+    explore(|races| {
+        limit_names(races, 2);
+        let [one, two, third] = [(); 3].map(|()| races.core.open_session());
+        thread::scope(|threads| {
+            threads.spawn(|| assert_eq!(races.acquire(&one, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire(&two, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire_at(NOW, b"third", &third, 1), Ok(())));
+        });
+        assert_eq!(races.stats().objects, 2);
+    });
+}
+
+#[test]
+fn a_name_that_is_swept_makes_room_for_another_and_its_memory_is_counted_once() {
+    explore(|races| {
+        limit_names(races, 1);
+        races.leave_behind(1);
+        let session = races.core.open_session();
+        let made = thread::scope(|threads| {
+            threads.spawn(|| races.sweep());
+            threads.spawn(|| races.sweep());
+            let made = threads.spawn(|| races.acquire_at(NOW, b"another", &session, 1));
+            made.join().unwrap()
+        });
+        assert!(matches!(made, Ok(()) | Err(Refusal::TooManyNames)), "{made:?}");
+        if made.is_err() {
+            assert_eq!(
+                races.acquire_at(NOW, b"another", &session, 1),
+                Ok(()),
+                "the swept name's place is free"
+            );
+        }
+        assert_eq!(races.stats().objects, 1);
+    });
+}
