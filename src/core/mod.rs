@@ -25,9 +25,10 @@ use std::num::NonZeroU32;
 
 pub use ahash::RandomState as NameHasher;
 pub use name::NAME_BYTES_MAX;
+pub use object::DumpItem;
 pub use registry::{Limits, RegistryStats};
 pub use session::{Ending, Session, SessionId};
-pub use visit::{Check, CheckFailure, Dump, DumpItem, Sweep};
+pub use visit::{Check, CheckFailure, Dump, Sweep};
 
 use counter::Interval;
 use registry::Registry;

@@ -15,7 +15,6 @@ use super::name::Name;
 use super::semaphore::Semaphore;
 use super::session::{Session, SessionId};
 use super::sync::Mutex;
-use super::visit::DumpItem;
 use super::{Claim, Namespace, Refusal};
 
 /// A shared handle of an object; the map finds it by its name.
@@ -33,6 +32,15 @@ struct State {
     consumption: u32,
     kind: Kind,
     holders: Holders,
+}
+
+/// What Dump tells of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DumpItem {
+    /// Resources in use now.
+    pub consumption: u32,
+    /// Most resources in use at once: in a counter's present interval, or since a semaphore was made.
+    pub peak: u32,
 }
 
 /// The part that counters and semaphores differ in.

@@ -50,6 +50,9 @@ struct Held {
     free: Vec<Slot>,
 }
 
+/// Slots that a session keeps for later though they are all empty.
+const SLOTS_KEPT: usize = 1024;
+
 impl Session {
     pub(super) fn new(id: SessionId) -> Self {
         Self { id, held: Mutex::default() }
@@ -83,6 +86,11 @@ impl Session {
         let object = held.objects[slot.0 as usize].take();
         invariant!(object.is_some(), "session {} has a handle of everything it holds", self.id);
         held.free.push(slot);
+        // One that held very much and holds nothing any more gives back the room for it.
+        if held.free.len() == held.objects.len() && held.objects.len() > SLOTS_KEPT {
+            held.objects = Vec::new();
+            held.free = Vec::new();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A visit takes the handles of one shard at a time and then works through them without any lock on the map. So it
 //! may be paused for as long as its reader likes and holds up nobody; in return it is no picture of one moment.
 
-use super::object::ObjectRef;
+use super::object::{DumpItem, ObjectRef};
 use super::registry::Registry;
 use super::{Core, Namespace, UnixSeconds};
 
@@ -42,15 +42,6 @@ impl Visit {
 pub struct Dump {
     namespace: Namespace,
     visit: Visit,
-}
-
-/// What Dump tells of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DumpItem {
-    /// Resources in use now.
-    pub consumption: u32,
-    /// Most resources in use at once: in a counter's present interval, or since a semaphore was made.
-    pub peak: u32,
 }
 
 impl Dump {

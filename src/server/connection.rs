@@ -25,8 +25,8 @@ use tokio_util::codec::Decoder;
 use tokio_util::io::poll_read_buf;
 use tracing::{debug, warn};
 
-use super::dispatch::{Executor, OwedDump};
-use super::listener::Admission;
+use super::admission::Admission;
+use super::dispatch::{After, Executor, OwedDump};
 use super::metrics::Tally;
 use super::{Port, Server, port_name};
 use crate::core::Session;
@@ -220,7 +220,7 @@ where
             }
             self.execute(&mut buffers.output);
         }
-        // Frames that are left have filled the output already, which may have been much work.
+        // Frames that are left have filled the output already, or the last one was much work.
         if self.frames.is_some() {
             turn = Turn::Over;
         }
@@ -292,7 +292,7 @@ where
         self.alarm = None;
     }
 
-    /// Executes frames until they are done, a Dump comes up, or too much output waits.
+    /// Executes frames until they are done, one was much work, a Dump comes up, or too much output waits.
     fn execute(&mut self, shared: &mut BytesMut) {
         let Some(frames) = &mut self.frames else { return };
         let out = if self.output.is_empty() { shared } else { &mut self.output };
@@ -304,10 +304,16 @@ where
             tally: Tally::default(),
         };
         while out.len() <= OUTPUT_BYTES_MAX
-            && self.dump.is_none()
             && let Some(frame) = frames.next()
         {
-            self.dump = executor.execute(&frame, out);
+            match executor.execute(&frame, out) {
+                After::Continue => {}
+                After::Pause => break,
+                After::Dump(dump) => {
+                    self.dump = Some(dump);
+                    break;
+                }
+            }
         }
         executor.settle();
         if frames.is_empty() {

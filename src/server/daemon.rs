@@ -1,4 +1,5 @@
-//! The daemon's life: configuration, sockets, privileges, tasks, signals, end.
+//! The daemon's life: configuration, sockets, privileges, tasks, end. What signals ask of it meanwhile is in
+//! `signals`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,27 +11,21 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::runtime::Builder;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::log::{Format, Log, LogError, Settings};
 use super::privileges::{self, Identity, PrivilegeError};
+use super::signals::{Signals, log_notices};
 use super::workers::Workers;
-use super::{Clock, Server, gc, port_name, serve_port, socket, statistics, systemd};
-use crate::config::{Config, ConfigError, Loaded, Notice, PortConfig, Severity, Threshold};
+use super::{Clock, Server, gc, port_name, serve_port, socket, systemd};
+use crate::config::{Config, ConfigError, Loaded, PortConfig, Threshold};
 use crate::core::{NameHasher, Namespace};
 
 /// How long a stop waits for answers to be taken; the process is to be gone within 5 s.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
-
-/// Names checked between two yields by the self-check.
-const CHECK_STEP_NAMES: usize = 256;
-
-/// Failures of the self-check that are logged one by one.
-const CHECK_FAILURES_LOGGED: usize = 100;
 
 /// What the command line says about the daemon. It is asked again whenever the configuration is read.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +81,7 @@ impl Options {
         let config = &mut loaded.config;
         if !self.bind.is_empty() {
             config.bind.clone_from(&self.bind);
+            config.virtual_ip = None;
         }
         config.counter.port.port = self.counter_port.unwrap_or(config.counter.port.port);
         config.semaphore.port.port = self.semaphore_port.unwrap_or(config.semaphore.port.port);
@@ -97,6 +93,12 @@ impl Options {
 
 /// Runs the daemon until it is told to stop.
 pub fn run(options: &Options) -> Result<(), DaemonError> {
+    // The first thing, so that no signal comes before somebody listens and ends the process by its default.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::listen()?
+    };
     let Loaded { config, notices } = options.load()?;
     let identity = Identity::of(&config)?;
     let log = Log::init(Settings {
@@ -106,37 +108,39 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
         owner: identity.owner(),
     })?;
     log_panics();
-    for notice in &notices {
-        log_notice(notice);
-    }
+    log_notices(&notices);
     if privileges::is_ignored(&config) {
         info!("user and group are ignored: only root can take on another identity");
     }
-    let log_file = config.log.file.clone();
-    let outcome = start(options, config, identity, &log);
+    let outcome = serve(&runtime, signals, options, &config, identity, &log);
     // Whoever started the server is told on standard error; the log file, by which it will be looked for, here.
-    if let (Err(error), Some(_)) = (&outcome, &log_file) {
+    if let (Err(error), Some(_)) = (&outcome, &config.log.file) {
         error!(%error, "the server ends");
     }
     outcome
 }
 
-fn start(options: &Options, config: Config, identity: Identity, log: &Log) -> Result<(), DaemonError> {
+fn serve(
+    runtime: &Runtime,
+    signals: Signals,
+    options: &Options,
+    config: &Config,
+    identity: Identity,
+    log: &Log,
+) -> Result<(), DaemonError> {
     let files_max = raise_file_limit();
-    let listeners = bind(&config)?;
+    let listeners = bind(config)?;
     identity.assume()?;
 
-    let server = Server::new(&config, Clock::system(), NameHasher::new());
+    let server = Server::new(config, Clock::system(), NameHasher::new());
     let count = config.workers.or_else(|| std::thread::available_parallelism().ok());
     let count = count.unwrap_or(NonZeroUsize::MIN);
     let workers = Workers::start(count)?;
-    let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let signals = Signals::listen()?;
-        let tasks = spawn_tasks(&server, &config, listeners, &workers)?;
-        log_start(&config, &tasks.addresses, count, files_max);
+        let tasks = spawn_tasks(&server, config, listeners, &workers)?;
+        log_start(config, &tasks.addresses, count, files_max);
         systemd::notify_ready();
-        signals.obey(&server, options, &config, log).await;
+        signals.obey(&server, options, config, log).await;
         stop(&server, tasks, &workers).await;
         Ok(())
     })
@@ -173,7 +177,7 @@ fn bind(config: &Config) -> Result<Vec<(Namespace, std::net::TcpListener)>, Daem
     Ok(bound)
 }
 
-fn port_config(config: &Config, namespace: Namespace) -> &PortConfig {
+pub(super) fn port_config(config: &Config, namespace: Namespace) -> &PortConfig {
     match namespace {
         Namespace::Counters => &config.counter.port,
         Namespace::Semaphores => &config.semaphore.port,
@@ -228,92 +232,6 @@ fn log_start(config: &Config, addresses: &[(Namespace, SocketAddr)], workers: No
     );
 }
 
-/// The signals that the daemon listens to.
-struct Signals {
-    hangup: Signal,
-    user1: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn listen() -> io::Result<Self> {
-        Ok(Self {
-            hangup: signal(SignalKind::hangup())?,
-            user1: signal(SignalKind::user_defined1())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Does what signals ask for, until one asks to stop.
-    async fn obey(mut self, server: &Server, options: &Options, config: &Config, log: &Log) {
-        loop {
-            tokio::select! {
-                _ = self.hangup.recv() => reload(server, options, config, log),
-                _ = self.user1.recv() => report(server, config).await,
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-            }
-        }
-    }
-}
-
-/// SIGHUP: reopens the log, and takes on what may change of the configuration. `config` is the one that the server
-/// was started with: what cannot change stays as it is there.
-fn reload(server: &Server, options: &Options, config: &Config, log: &Log) {
-    if let Err(error) = log.reopen() {
-        error!(%error, "the log file could not be reopened; lines go on to the old one");
-    }
-    let loaded = match options.load() {
-        Ok(loaded) => loaded,
-        Err(error) => return error!(%error, "the configuration is left as it was"),
-    };
-    for notice in &loaded.notices {
-        log_notice(notice);
-    }
-    for key in config.changes_needing_restart(&loaded.config) {
-        warn!(key, "this change takes effect only when the server is restarted");
-    }
-    log.set_threshold(loaded.config.log.threshold);
-    server.apply(&loaded.config);
-    info!("the configuration was read again");
-}
-
-/// SIGUSR1: logs the statistics, as yrmcds does, and checks the core's books.
-async fn report(server: &Server, config: &Config) {
-    for namespace in Namespace::ALL.into_iter().filter(|n| port_config(config, *n).enable) {
-        let items = statistics::items(server, server.port(namespace));
-        let items: Vec<_> = items.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        info!(port = port_name(namespace), "statistics: {}", items.join(" "));
-        check_books(server, namespace).await;
-    }
-}
-
-/// Checks invariant 1 on every name.
-async fn check_books(server: &Server, namespace: Namespace) {
-    let mut check = server.core.check(namespace);
-    let mut failures = Vec::new();
-    while check.step(CHECK_STEP_NAMES, &mut failures) {
-        tokio::task::yield_now().await;
-    }
-    for failure in failures.iter().take(CHECK_FAILURES_LOGGED) {
-        error!(
-            port = port_name(namespace),
-            name = %failure.name.escape_ascii(),
-            consumption = failure.consumption,
-            held = failure.held,
-            "the books do not add up: please report this"
-        );
-    }
-    info!(
-        port = port_name(namespace),
-        names = check.checked(),
-        failures = failures.len(),
-        "checked the books"
-    );
-}
-
 /// Stops accepting and reading, and waits a while for what is being answered.
 async fn stop(server: &Server, tasks: Tasks, workers: &Workers) {
     info!("stopping");
@@ -338,13 +256,6 @@ fn raise_file_limit() -> u64 {
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         Ok(()) => hard,
         Err(_) => soft,
-    }
-}
-
-fn log_notice(notice: &Notice) {
-    match notice.severity {
-        Severity::Warning => warn!("{}", notice.sentence),
-        Severity::Info => info!("{}", notice.sentence),
     }
 }
 

@@ -17,6 +17,17 @@ pub(super) struct OwedDump {
     opaque: Opaque,
 }
 
+/// What the connection does after a frame was executed.
+#[derive(Debug)]
+pub(super) enum After {
+    /// The next frame.
+    Continue,
+    /// It lets others have their turns first: the request was much work.
+    Pause,
+    /// It sends the Dump first.
+    Dump(OwedDump),
+}
+
 /// Whose requests are executed, and when.
 pub(super) struct Executor<'a> {
     pub(super) server: &'a Server,
@@ -29,13 +40,13 @@ pub(super) struct Executor<'a> {
 impl Executor<'_> {
     /// Answers one frame, appending to `out`; but for a Dump, which is returned and answered by [`OwedDump::piece`].
     #[inline]
-    pub(super) fn execute(&mut self, frame: &Frame<'_>, out: &mut BytesMut) -> Option<OwedDump> {
+    pub(super) fn execute(&mut self, frame: &Frame<'_>, out: &mut BytesMut) -> After {
         let answer = |response: Response<'_>, out| response.compose(frame.opcode(), frame.opaque(), out);
         let request = match frame.parse() {
             Ok(request) => request,
             Err(status) => {
                 answer(Response::Failed(status), out);
-                return None;
+                return After::Continue;
             }
         };
         self.tally.count(request.opcode());
@@ -49,13 +60,14 @@ impl Executor<'_> {
             Request::Stats => {
                 self.settle();
                 answer(Response::Statistics(&statistics::items(self.server, self.port)), out);
+                return After::Pause;
             }
             Request::Dump => {
                 let names = self.server.core.dump(self.port.namespace);
-                return Some(OwedDump { names, opaque: frame.opaque() });
+                return After::Dump(OwedDump { names, opaque: frame.opaque() });
             }
         }
-        None
+        After::Continue
     }
 
     /// Makes the commands executed so far show in the statistics.

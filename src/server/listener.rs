@@ -3,12 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
+use super::admission::Admission;
 use super::workers::Spawn;
 use super::{Port, Server, port_name, socket};
 use crate::core::Namespace;
@@ -90,43 +90,6 @@ fn admit<L: Listener>(
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
-}
-
-/// A place among the connections of a port, given up when it is dropped.
-#[derive(Debug)]
-pub struct Admission {
-    server: Arc<Server>,
-    namespace: Namespace,
-}
-
-impl Admission {
-    /// A place, unless the port has as many connections as it may.
-    fn ask(server: &Arc<Server>, namespace: Namespace) -> Option<Self> {
-        let port = server.port(namespace);
-        let connections_max = port.connections_max.load(Ordering::Relaxed);
-        let before = port.metrics.curr_connections.increment();
-        if connections_max > 0 && before >= u64::from(connections_max) {
-            port.metrics.curr_connections.decrement();
-            port.metrics.refused_connections.add(1);
-            return None;
-        }
-        port.metrics.total_connections.add(1);
-        Some(Self { server: Arc::clone(server), namespace })
-    }
-
-    pub(super) fn server(&self) -> &Server {
-        &self.server
-    }
-
-    pub(super) fn port(&self) -> &Port {
-        self.server.port(self.namespace)
-    }
-}
-
-impl Drop for Admission {
-    fn drop(&mut self) {
-        self.port().metrics.curr_connections.decrement();
-    }
 }
 
 /// Waits longer and longer while accepting fails, since a failed accept leaves the connection in the queue and would

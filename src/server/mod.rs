@@ -1,12 +1,13 @@
 //! The shell around the core: all sockets, clocks and tasks.
 //!
-//! [`Server`] is what the tasks share. [`listener`] accepts, [`workers`] gives each connection a thread,
+//! [`Server`] is what the tasks share. [`listener`] accepts whom [`admission`] lets in, [`workers`] gives each connection a thread,
 //! [`connection`] reads and writes, [`dispatch`] turns a frame into a call of the core and its answer into a frame,
-//! [`gc`] sweeps, [`daemon`] puts them together with configuration, privileges and signals.
+//! [`gc`] sweeps, [`daemon`] puts them together with configuration and privileges, [`signals`] obeys.
 //!
 //! The shell is generic over stream and listener, and takes its clock and its hash seed from outside, so that a
 //! simulated network and clock run the same code as a real one.
 
+mod admission;
 mod clock;
 mod connection;
 mod daemon;
@@ -16,6 +17,7 @@ mod listener;
 mod log;
 mod metrics;
 mod privileges;
+mod signals;
 mod socket;
 mod statistics;
 mod systemd;
@@ -27,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+pub use admission::Admission;
 pub use clock::Clock;
 pub use daemon::{DaemonError, Options, run};
 pub use gc::{sweep_counters, sweep_semaphores};

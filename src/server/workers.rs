@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::admission::Admission;
 use super::connection::serve;
-use super::listener::Admission;
 
 /// Where a new connection runs.
 pub trait Spawn<S>: Clone + Send + 'static {
