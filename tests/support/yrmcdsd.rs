@@ -1,14 +1,17 @@
 //! A real yrmcdsd, for tests that compare with it.
 
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
 #[path = "ports.rs"]
 mod ports;
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::support::skipped;
+use super::support::{NOOP, frame, skipped};
 use ports::free_ports;
 
 const PROGRAM: &str = "/usr/sbin/yrmcdsd";
@@ -17,8 +20,9 @@ const PROGRAM: &str = "/usr/sbin/yrmcdsd";
 pub struct Yrmcdsd {
     process: Child,
     pub counters: SocketAddr,
-    /// Kept, because yrmcdsd may overlook a connection that gets the descriptor of one that was just closed.
-    _first: TcpStream,
+    /// Connections made while it started. Kept, because yrmcdsd may overlook one that gets the descriptor of one that
+    /// was just closed.
+    pub kept: Vec<TcpStream>,
     _folder: tempfile::TempDir,
 }
 
@@ -67,17 +71,18 @@ impl Yrmcdsd {
             .unwrap();
         let counters = SocketAddr::from(([127, 0, 0, 1], counter_port));
         let deadline = Instant::now() + Duration::from_secs(20);
-        let first = loop {
-            if let Ok(stream) = TcpStream::connect(counters) {
-                break stream;
-            }
+        let mut kept = Vec::new();
+        while !kept.last().is_some_and(is_answered) {
             if process.try_wait().unwrap().is_some() {
                 return None;
             }
-            assert!(Instant::now() < deadline, "yrmcdsd does not listen on {counters}");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        Some(Self { process, counters, _first: first, _folder: folder })
+            assert!(Instant::now() < deadline, "yrmcdsd does not answer on {counters}");
+            match TcpStream::connect(counters) {
+                Ok(stream) => kept.push(stream),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        Some(Self { process, counters, kept, _folder: folder })
     }
 }
 
@@ -86,4 +91,11 @@ impl Drop for Yrmcdsd {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Whether a Noop is answered soon. One that came while the workers started may never be.
+fn is_answered(mut stream: &TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    stream.write_all(&frame(NOOP, [0; 4], &[])).unwrap();
+    stream.read_exact(&mut [0; 12]).is_ok()
 }
