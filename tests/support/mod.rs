@@ -254,7 +254,13 @@ impl Wire {
 
     /// The next response; panics where none comes.
     pub fn answer(&mut self) -> Answer {
-        self.try_answer().unwrap_or_else(|error| panic!("no answer came: {error}"))
+        self.try_answer().unwrap_or_else(|error| {
+            let peer = self.stream.peer_addr();
+            panic!(
+                "no answer came from {}: {error}",
+                peer.map_or("nowhere".to_owned(), |peer| peer.to_string())
+            )
+        })
     }
 
     pub fn try_answer(&mut self) -> std::io::Result<Answer> {
