@@ -1,0 +1,246 @@
+//! What must hold for arbitrary bytes: one function a target of the fuzzer, each of which panics where it does not.
+//!
+//! They need no fuzzer: `tests/corpus.rs` of the server's own package runs them over the inputs that were kept.
+
+use bytes::{BufMut, BytesMut};
+use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
+use signalbox::protocol::{
+    DumpEntry, Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
+};
+use tokio_util::codec::Decoder;
+
+/// Decoding bytes in pieces gives what decoding them at once gives, at the server's end and at a client's.
+///
+/// The input is a number of pieces, the length of each, and the bytes; the last piece is what is left.
+pub fn decode(data: &[u8]) {
+    let Some((count, rest)) = data.split_first() else { return };
+    let (lengths, bytes) = rest.split_at(usize::from(*count % 32).min(rest.len()));
+    let mut pieces = Vec::new();
+    let mut left = bytes;
+    for length in lengths {
+        let (piece, rest) = left.split_at(usize::from(*length).min(left.len()));
+        pieces.push(piece);
+        left = rest;
+    }
+    pieces.push(left);
+    assert_eq!(heard(&pieces), heard(&[bytes]));
+    assert_eq!(answered(&pieces), answered(&[bytes]));
+}
+
+/// A frame as a server hears it: opcode, opaque, and the request composed again or the status to answer with.
+type Heard = (u8, Opaque, Result<Vec<u8>, Status>);
+
+/// What a server hears: the frames, and why the conversation ended if it did.
+fn heard(pieces: &[&[u8]]) -> (Vec<Heard>, Option<String>) {
+    let mut codec = RequestCodec::default();
+    let mut buffer = BytesMut::new();
+    let mut requests = Vec::new();
+    for piece in pieces {
+        buffer.put_slice(piece);
+        loop {
+            match codec.decode(&mut buffer) {
+                Ok(Some(mut frames)) => {
+                    while let Some(frame) = frames.next() {
+                        let request = frame.parse().map(|request| composed(frame.opaque(), request));
+                        requests.push((frame.opcode(), frame.opaque(), request));
+                    }
+                    assert!(frames.is_empty(), "a run ends where its last frame does");
+                }
+                Ok(None) => break,
+                Err(error) => return (requests, Some(error.to_string())),
+            }
+        }
+    }
+    (requests, None)
+}
+
+/// What a client hears, likewise.
+fn answered(pieces: &[&[u8]]) -> (Vec<ResponseFrame>, Option<String>) {
+    let mut buffer = BytesMut::new();
+    let mut frames = Vec::new();
+    for piece in pieces {
+        buffer.put_slice(piece);
+        loop {
+            match ResponseCodec.decode(&mut buffer) {
+                Ok(Some(frame)) => frames.push(frame),
+                Ok(None) => break,
+                Err(error) => return (frames, Some(error.to_string())),
+            }
+        }
+    }
+    (frames, None)
+}
+
+fn composed(opaque: Opaque, request: Request<'_>) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    request.compose(opaque, &mut out);
+    out.to_vec()
+}
+
+/// Encoding and decoding are inverse: what was decoded is encoded as it came, but for what both sides ignore.
+pub fn roundtrip(data: &[u8]) {
+    requests_come_back(data);
+    responses_come_back(data);
+}
+
+/// Bytes of a header that say how long the body is.
+const BODY_BYTES: std::ops::Range<usize> = 4..8;
+
+fn requests_come_back(data: &[u8]) {
+    let mut buffer = BytesMut::from(data);
+    let mut sent = data;
+    let Ok(Some(mut frames)) = RequestCodec::default().decode(&mut buffer) else { return };
+    while let Some(frame) = frames.next() {
+        let length = sent[BODY_BYTES].try_into().map(u32::from_be_bytes).expect("four bytes") as usize;
+        let Ok(request) = frame.parse() else {
+            // Without a request it is as long as its header says too, or it was the last.
+            sent = sent.get(12 + length..).unwrap_or_default();
+            continue;
+        };
+        let again = composed(frame.opaque(), request);
+        // Flags and a reserved byte stand before the length, and more than the operation needs may follow it.
+        assert_eq!(again[..2], sent[..2]);
+        assert_eq!(again[8..], sent[8..again.len()]);
+        assert!(again.len() <= 12 + length);
+        let mut copy = BytesMut::from(&again[..]);
+        let mut frames =
+            RequestCodec::default().decode(&mut copy).expect("it is a frame").expect("it is whole");
+        assert_eq!(frames.next().expect("it is one").parse(), Ok(request));
+        sent = &sent[12 + length..];
+    }
+}
+
+fn responses_come_back(data: &[u8]) {
+    let mut buffer = BytesMut::from(data);
+    let mut sent = data;
+    while let Ok(Some(frame)) = ResponseCodec.decode(&mut buffer) {
+        let mut again = BytesMut::new();
+        frame.compose(&mut again);
+        // The fourth byte is reserved.
+        assert_eq!((&again[..3], &again[4..]), (&sent[..3], &sent[4..again.len()]));
+        let body_of = |response: Response<'_>| {
+            let mut out = BytesMut::new();
+            response.compose(frame.opcode, frame.opaque, &mut out);
+            out.split_off(12)
+        };
+        if let Ok(resources) = frame.resources() {
+            assert!(frame.body.starts_with(&body_of(Response::Resources(resources))));
+        }
+        if let Ok(Some(entry)) = frame.dump_entry() {
+            let entry = DumpEntry { consumption: entry.consumption, peak: entry.peak, name: &entry.name[..] };
+            assert!(frame.body.starts_with(&body_of(Response::Entry(entry))));
+        }
+        if let Ok(items) = frame.statistics() {
+            let texts: usize = items.iter().map(|item| 4 + item.name.len() + item.value.len()).sum();
+            assert!(texts >= frame.body.len(), "every byte belongs to an item");
+        }
+        sent = &sent[again.len()..];
+    }
+}
+
+/// Requests that an input may hold: more say nothing new, and take long.
+const REQUESTS_MAX: usize = 200;
+
+/// Requests between two checks of the books, which visit every shard.
+const CHECK_EVERY: usize = 16;
+
+/// Arbitrary requests of some sessions never break invariant 1: each is six bytes, of which the first two say what
+/// is done to what by whom and the others how much.
+pub fn requests(data: &[u8]) {
+    let mut world = World::new();
+    for (serial, request) in data.chunks_exact(6).take(REQUESTS_MAX).enumerate() {
+        let [operation, target, amount @ ..]: [u8; 6] = request.try_into().expect("a chunk is six bytes");
+        world.execute(operation, target, u32::from_be_bytes(amount));
+        if serial % CHECK_EVERY == 0 {
+            world.assert_books_balance();
+        }
+    }
+    world.assert_books_balance();
+    world.end_and_assert_nothing_is_left();
+}
+
+const NAMES: [&[u8]; 3] = [b"a", b"\0", b"a name too long to stand within its object"];
+
+struct World {
+    core: Core,
+    sessions: [Session; 4],
+    now: UnixSeconds,
+}
+
+impl World {
+    fn new() -> Self {
+        let interval_s = 10.try_into().expect("ten is not zero");
+        let core = Core::new(interval_s, NameHasher::with_seeds(1, 2, 3, 4));
+        let sessions = [(); 4].map(|()| core.open_session());
+        Self { core, sessions, now: UnixSeconds(1_000_000) }
+    }
+
+    fn execute(&mut self, operation: u8, target: u8, amount: u32) {
+        let namespace = Namespace::ALL[usize::from(target & 1)];
+        let name = NAMES[usize::from(target >> 1) % NAMES.len()];
+        let number = usize::from(target >> 6);
+        let session = &self.sessions[number];
+        // Small amounts meet each other, and the greatest ones wrap where anything does.
+        let small = amount % 8;
+        let resources = if operation & 0x10 == 0 { small } else { amount };
+        let maximum = if operation & 0x20 == 0 { 8 } else { u32::MAX - small };
+        match operation % 16 {
+            0..=5 => {
+                if let Some(claim) = Claim::new(resources, maximum) {
+                    let before = self.core.value(namespace, name).unwrap_or(0);
+                    let outcome = self.core.acquire(namespace, name, claim, session, self.now);
+                    if namespace == Namespace::Counters && outcome.is_ok() {
+                        assert_eq!(self.core.value(namespace, name), Ok(before + resources));
+                        assert!(before + resources <= maximum);
+                    }
+                }
+            }
+            6..=10 => drop(self.core.release(namespace, name, resources, session, self.now)),
+            11 => {
+                self.end(number);
+                self.sessions[number] = self.core.open_session();
+            }
+            12 => self.sweep(namespace),
+            13 => {
+                let mut dump = self.core.dump(namespace);
+                while dump.next(&self.core, self.now, |name, _| assert!(NAMES.contains(&name))).is_some() {}
+            }
+            14 => self.now = UnixSeconds(self.now.0.saturating_add(u64::from(amount % 32)).saturating_sub(8)),
+            _ => self.core.set_limits(namespace, Limits { names_max: Some(u64::from(small)) }),
+        }
+    }
+
+    fn end(&self, number: usize) {
+        let mut ending = self.core.end_session(&self.sessions[number]);
+        while ending.step(1, self.now) {}
+    }
+
+    fn sweep(&self, namespace: Namespace) {
+        let mut sweep = self.core.sweep(namespace);
+        while sweep.step(1000, self.now) {}
+    }
+
+    fn assert_books_balance(&self) {
+        for namespace in Namespace::ALL {
+            let mut failures = Vec::new();
+            let mut check = self.core.check(namespace);
+            while check.step(1000, &mut failures) {}
+            assert_eq!(failures, [], "{namespace:?}");
+            assert_eq!(check.checked(), self.core.stats(namespace).objects);
+        }
+    }
+
+    fn end_and_assert_nothing_is_left(&mut self) {
+        for number in 0..self.sessions.len() {
+            self.end(number);
+        }
+        self.assert_books_balance();
+        // Past the end of every interval, forwards of wherever the clock was before it was set back.
+        self.now = UnixSeconds(u64::MAX);
+        for namespace in Namespace::ALL {
+            self.sweep(namespace);
+            let stats = self.core.stats(namespace);
+            assert_eq!((stats.objects, stats.used_memory), (0, 0), "{namespace:?}");
+        }
+    }
+}

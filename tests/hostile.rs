@@ -1,0 +1,432 @@
+//! Clients that mean harm, or behave as if they did, against the program itself.
+//!
+//! Every test is a [`Siege`]: the daemon lives, its memory at its highest stays within the bound that stands in the
+//! test, a client beside the hostile ones is answered throughout, everything that was held comes back, and the books
+//! balance. Peers that vanish are in `daemon_vanished_peer.rs`, descriptors that run out in `daemon_descriptors.rs`.
+
+#[path = "support/daemon.rs"]
+mod daemon;
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use daemon::*;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use support::*;
+
+/// Longest that the client beside the hostile ones waits for one answer. No measure of speed: what keeps others
+/// waiting keeps them for seconds, or for ever.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+const KIB_PER_MIB: u64 = 1024;
+
+/// The sieges take turns, so that descriptors, memory and waiting are each one's own.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A daemon under attack, and an honest client of it.
+struct Siege {
+    daemon: Daemon,
+    counters: SocketAddr,
+    semaphores: SocketAddr,
+    honest: Honest,
+    /// What the daemon took when nobody had attacked it yet.
+    resident_kib: u64,
+    _file: ConfigFile,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Siege {
+    fn begin() -> Self {
+        Self::begin_with("")
+    }
+
+    /// `settings` stand in the section of counters.
+    fn begin_with(settings: &str) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, files_max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, files_max, files_max).unwrap();
+        let file = ConfigFile::toml(&format!(
+            "bind_ip = '127.0.0.1'\nworkers = 2\nframe_timeout = 2\n\
+             [semaphore]\nenable = true\nport = 1\ngc_interval = 1\n[counter]\nenable = true\n{settings}\n"
+        ));
+        let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+        let (counters, semaphores) = (daemon.address("counter"), daemon.address("semaphore"));
+        let honest = Honest::start(counters);
+        honest.is_answered(100);
+        let resident_kib = memory_kib(&daemon, "VmRSS");
+        Self { daemon, counters, semaphores, honest, resident_kib, _file: file, _turn: turn }
+    }
+
+    fn counter(&self) -> Wire {
+        Wire::connect(self.counters)
+    }
+
+    /// Connections that each hold something: of a name of their own, and of one that is everybody's.
+    fn holders(&self, count: usize) -> Vec<Wire> {
+        (0..count)
+            .map(|number| {
+                let mut wire = self.counter();
+                assert_eq!(wire.acquire(b"everybody's", 1, u32::MAX).status, OK);
+                assert_eq!(wire.acquire(format!("holder {number}").as_bytes(), 1, 1).status, OK);
+                wire
+            })
+            .collect()
+    }
+
+    /// What must hold when the hostile clients are gone. `growth_max_mib` bounds how far the memory of the daemon
+    /// ever rose above what it took before.
+    #[track_caller]
+    fn end(mut self, growth_max_mib: u64) {
+        assert!(self.daemon.is_running(), "{}", self.daemon.said());
+        self.honest.is_answered(20);
+        let answers = self.honest.end();
+        for address in [self.counters, self.semaphores] {
+            eventually("everything that was held is free", || {
+                let entries = Wire::connect(address).dump();
+                entries.iter().all(|(consumption, _, _)| *consumption == 0)
+            });
+            eventually("every connection is gone but the one that asks", || {
+                Wire::connect(address).stat("curr_connections") == 1
+            });
+        }
+        assert_eq!(self.counter().stat("panics"), 0);
+        self.daemon.signal(Signal::SIGUSR1);
+        self.daemon.wait_for("both books were checked", |daemon| {
+            let checks = daemon.lines_with("checked the books");
+            (checks.len() == 2).then(|| {
+                for check in checks {
+                    assert_eq!(number(&check, "failures"), 0, "{check}");
+                }
+            })
+        });
+        let growth_kib = memory_kib(&self.daemon, "VmHWM").saturating_sub(self.resident_kib);
+        println!(
+            "memory grew by {growth_kib} KiB at most; the honest client had {answers} answers meanwhile"
+        );
+        assert!(growth_kib <= growth_max_mib * KIB_PER_MIB, "memory grew by {growth_kib} KiB");
+        self.daemon.signal(Signal::SIGTERM);
+        assert_eq!(self.daemon.exit_status().code(), Some(0));
+    }
+}
+
+/// A figure of the daemon's memory, in KiB: `VmRSS` is what is resident now, `VmHWM` the most that ever was.
+fn memory_kib(daemon: &Daemon, figure: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':')).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A client that takes and gives back all the time, and sees each answer come right and in time.
+struct Honest {
+    answers: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Honest {
+    fn start(address: SocketAddr) -> Self {
+        let (answers, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let thread = {
+            let (answers, is_over) = (Arc::clone(&answers), Arc::clone(&is_over));
+            std::thread::spawn(move || {
+                let mut wire = Wire::connect(address);
+                wire.stream.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+                let name = b"the honest one's";
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(wire.acquire(name, 3, 3).status, OK);
+                    assert_eq!(wire.get(name).number(), 3);
+                    assert_eq!(wire.release(name, 3).status, OK);
+                    answers.fetch_add(3, Ordering::Relaxed);
+                }
+            })
+        };
+        Self { answers, is_over, thread: Some(thread) }
+    }
+
+    /// Waits until some more answers came.
+    #[track_caller]
+    fn is_answered(&self, more: u64) {
+        let before = self.answers.load(Ordering::Relaxed);
+        let thread = self.thread.as_ref().expect("it ends once");
+        eventually("the honest client is answered", || {
+            assert!(!thread.is_finished(), "the honest client was not answered as it should");
+            self.answers.load(Ordering::Relaxed) >= before + more
+        });
+    }
+
+    /// Stops it and gives the number of its answers, all of which were right and in time.
+    #[track_caller]
+    fn end(&mut self) -> u64 {
+        self.is_over.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().expect("it ends once");
+        thread.join().expect("the honest client was answered throughout");
+        self.answers.load(Ordering::Relaxed)
+    }
+}
+
+/// Connections that fit beside each other in this process and in the daemon, at most `wanted`.
+fn as_many_as_fit(wanted: usize) -> usize {
+    let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let fitting = usize::try_from(files).unwrap_or(usize::MAX).saturating_sub(200);
+    if fitting < wanted {
+        skipped(&format!("for {} of {wanted} connections, descriptors do not suffice", wanted - fitting));
+    }
+    wanted.min(fitting)
+}
+
+/// Bytes that look random, the same in every run (xorshift).
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Closes a connection by a reset, whatever is still to be sent or read.
+fn reset(wire: Wire) {
+    socket2::Socket::from(wire.stream).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// Reads until the server has closed the connection, for whatever reason; panics where it does not.
+#[track_caller]
+fn read_to_end(stream: &mut TcpStream) {
+    let mut discarded = [0; 4096];
+    loop {
+        match stream.read(&mut discarded) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+            Err(error) => panic!("it was not closed: {error}"),
+        }
+    }
+}
+
+/// Writes without reading until the server takes no more, or `bytes_max` are written. Gives how many were.
+fn write_unread(wire: &mut Wire, burst: &[u8], bytes_max: usize) -> usize {
+    wire.stream.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
+    let mut written = 0;
+    while written < bytes_max {
+        // A burst that was cut anywhere goes on where it was cut.
+        match wire.stream.write(&burst[written % burst.len()..]) {
+            Ok(bytes) => written += bytes,
+            Err(_) => break,
+        }
+    }
+    written
+}
+
+#[test]
+fn garbage_ends_its_connection_and_nothing_else() {
+    let siege = Siege::begin();
+    let mut noise = Noise(0x5168_ab0c);
+    for number in 0..40 {
+        let mut wires = siege.holders(10);
+        for wire in &mut wires {
+            let mut bytes = noise.bytes(20_000);
+            // Half of them look like frames at first.
+            if number % 2 == 0 {
+                bytes[..8].copy_from_slice(&[0x90, noise.next() as u8, 0, 0, 0, 0, 0, noise.next() as u8]);
+            }
+            // The server may have closed it before everything was written.
+            let _ = wire.stream.write_all(&bytes);
+            let _ = wire.stream.shutdown(Shutdown::Write);
+        }
+        for wire in &mut wires {
+            read_to_end(&mut wire.stream);
+        }
+    }
+    siege.end(16);
+}
+
+#[test]
+fn a_body_of_2_gib_announced_takes_no_memory() {
+    let siege = Siege::begin();
+    let mut wires = siege.holders(as_many_as_fit(500));
+    for wire in &mut wires {
+        wire.send(&[0x90, ACQUIRE, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0]);
+        let _ = wire.stream.write_all(&[7; 64 * 1024]);
+        let _ = wire.stream.shutdown(Shutdown::Write);
+    }
+    for wire in &mut wires {
+        read_to_end(&mut wire.stream);
+    }
+    siege.end(16);
+}
+
+#[test]
+fn frames_that_trickle_in_end_their_connections() {
+    let siege = Siege::begin();
+    let mut wires = siege.holders(as_many_as_fit(300));
+    let mut open = wires.len();
+    // Far too slow to be complete in the two seconds that a frame may take: a minute at this pace.
+    let mut trickle = frame(NOOP, *b"slow", &[7; 600]).into_iter();
+    let mut is_open = vec![true; open];
+    while open > 0 {
+        let byte = trickle.next().expect("the connections are closed before the frame is complete");
+        for (wire, is_open) in wires.iter_mut().zip(&mut is_open) {
+            if *is_open && wire.stream.write_all(&[byte]).is_err() {
+                *is_open = false;
+                open -= 1;
+            }
+        }
+        // Their pace, and not to wait for anything.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(siege.counter().stat("frame_timeouts"), wires.len() as u64);
+    siege.end(16);
+}
+
+#[test]
+fn dumps_that_nobody_reads_wait_in_little_memory() {
+    let siege = Siege::begin();
+    let mut filler = siege.counter();
+    for number in 0..10_000 {
+        assert_eq!(filler.acquire(format!("{number:0>200}").as_bytes(), 1, 1).status, OK);
+    }
+    let mut wires = siege.holders(as_many_as_fit(300));
+    let burst: Vec<u8> = (0..100u32).flat_map(|serial| frame(DUMP, serial.to_be_bytes(), &[])).collect();
+    for wire in &mut wires {
+        // 100 Dumps of 2 MB each.
+        wire.send(&burst);
+    }
+    siege.honest.is_answered(1000);
+    drop(wires);
+    drop(filler);
+    // 64 KiB of output and a piece of 16 KiB for each, and the names.
+    siege.end(32);
+}
+
+#[test]
+fn requests_pipelined_by_who_reads_nothing_are_left_unread() {
+    let siege = Siege::begin();
+    let mut wires = siege.holders(50);
+    // Twelve bytes that ask for some 600.
+    let burst: Vec<u8> = (0..1_000u32).flat_map(|serial| frame(STATS, serial.to_be_bytes(), &[])).collect();
+    let bytes_max = 64 << 20;
+    for wire in &mut wires {
+        let written = write_unread(wire, &burst, bytes_max);
+        assert!(written < bytes_max, "the server read all of {written} bytes of requests");
+    }
+    siege.honest.is_answered(1000);
+    for wire in wires {
+        reset(wire);
+    }
+    // 64 KiB of output, the answers to one read of 16 KiB and what was read for each.
+    siege.end(16);
+}
+
+#[test]
+fn a_flood_of_connections_leaves_nothing_behind() {
+    let siege = Siege::begin();
+    let attackers: Vec<_> = (0..4)
+        .map(|_| {
+            let address = siege.counters;
+            std::thread::spawn(move || {
+                for round in 0..1_500 {
+                    let mut wire = Wire::connect(address);
+                    if round % 3 > 0 {
+                        wire.send(&frame(ACQUIRE, *b"unrd", &named(&[1, u32::MAX], b"flooded")));
+                    }
+                    // By a reset, or every closed connection would keep a port of this machine for a minute.
+                    reset(wire);
+                }
+            })
+        })
+        .collect();
+    for attacker in attackers {
+        attacker.join().unwrap();
+    }
+    siege.end(16);
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed_and_those_within_are_served() {
+    let siege = Siege::begin_with("max_connections = 21");
+    let mut wires = siege.holders(20);
+    let mut crowd: Vec<_> =
+        (0..as_many_as_fit(2_000)).map(|_| TcpStream::connect(siege.counters).unwrap()).collect();
+    for stream in &mut crowd {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        read_to_end(stream);
+    }
+    for wire in &mut wires {
+        assert_eq!(wire.acquire(b"everybody's", 1, u32::MAX).status, OK);
+    }
+    assert_eq!(wires[0].stat("refused_connections"), crowd.len() as u64);
+    drop(wires);
+    siege.end(16);
+}
+
+#[test]
+fn names_as_long_as_may_be_are_given_back_with_their_memory() {
+    let siege = Siege::begin();
+    let (names, name_bytes) = (3_000u32, 65_535);
+    let mut greedy = Wire::connect(siege.semaphores);
+    let mut name = vec![b'n'; name_bytes];
+    for number in 0..names {
+        name[..4].copy_from_slice(&number.to_be_bytes());
+        assert_eq!(greedy.acquire(&name, 1, 1).status, OK);
+    }
+    let mut other = Wire::connect(siege.semaphores);
+    assert!(other.stat("used_memory") > u64::from(names) * name_bytes as u64);
+    reset(greedy);
+    eventually("the names are collected", || other.stat("objects") == 0);
+    assert_eq!(other.stat("used_memory"), 0);
+    drop(other);
+    // 190 MiB of names, and as much again for a moment at most.
+    siege.end(380);
+}
+
+#[test]
+fn what_was_acquired_by_who_resets_his_connection_comes_back_each_time() {
+    let siege = Siege::begin();
+    for round in 0..1_000 {
+        let mut wire = siege.counter();
+        if round % 2 == 0 {
+            // Everything there is: so the one before has lost it.
+            let patient = |wire: &mut Wire| wire.acquire(b"all of it", 7, 7).status == OK;
+            eventually("the resources are free again", || patient(&mut wire));
+        } else {
+            // The answer finds nobody.
+            wire.send(&frame(ACQUIRE, *b"gone", &named(&[7, 7], b"all of it")));
+        }
+        reset(wire);
+    }
+    siege.end(16);
+}
+
+#[test]
+fn thousands_of_frames_that_are_never_completed_take_what_was_sent_of_them() {
+    let siege = Siege::begin();
+    let mut wires = siege.holders(as_many_as_fit(3_000));
+    // The longest body that may be, of which a little comes now and a little later.
+    let partial = frame(NOOP, *b"part", &vec![7; 128 * 1024]);
+    for piece in [&partial[..5], &partial[5..500], &partial[500..1_000]] {
+        for wire in &mut wires {
+            // Those whose time is over may be closed already.
+            let _ = wire.stream.write_all(piece);
+        }
+        siege.honest.is_answered(50);
+    }
+    for wire in &mut wires {
+        read_to_end(&mut wire.stream);
+    }
+    assert_eq!(siege.counter().stat("frame_timeouts"), wires.len() as u64);
+    drop(wires);
+    // 32 KiB each, of which an idle connection takes up to 12.
+    siege.end(96);
+}
