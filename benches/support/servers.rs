@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -203,10 +204,13 @@ fn load_scripts(address: SocketAddr) -> Scripts {
     Scripts { acquire: load(ACQUIRE_SCRIPT), release: load(RELEASE_SCRIPT) }
 }
 
-/// It has one port, so it gets an address of loopback of its own.
+/// It has one port, and cannot listen where connections of one before it linger; so each gets an address of loopback
+/// of its own.
 fn start_poolcounter() -> Server {
-    let [_, _, low, high] = std::process::id().to_be_bytes();
-    let address = SocketAddr::from(([127, 77, low, high.clamp(1, 254)], 7531));
+    static STARTED: AtomicU8 = AtomicU8::new(0);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let number = 1 + STARTED.fetch_add(1, Ordering::Relaxed) % 250;
+    let address = SocketAddr::from(([127, 128 | high, low, number], 7531));
     let process = quiet(program("poolcounterd").args(["-l", &address.ip().to_string()]));
     let mut server = Server::accepting(process, address, None);
     server.dialect = AnyDialect::PoolCounter;
