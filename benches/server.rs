@@ -18,6 +18,9 @@ use support::{Loaded, Outcome, Shape, floor, pairs};
 
 const NAMES: u32 = 10_000;
 
+/// Above this noise a bound is neither reached nor missed: something else runs on the machine.
+const NOISE_MAX: f64 = 0.1;
+
 /// The load's shapes, and the most that signalbox may cost in relation to the floor.
 const BOUNDS: [(Shape, f64); 4] = [
     (Shape { connections: 50, in_flight: 1 }, 1.15),
@@ -69,7 +72,7 @@ fn main() {
         file
     });
     println!(
-        "Server CPU of an acquire or a release, {NAMES} names, {WORKERS} threads where one can choose; \
+        "Server CPU of an acquire or a release, {NAMES} names, {WORKERS} threads of floor and signalbox; \
          medians of {} pairs of runs of {} s\n",
         arguments.pairs(),
         arguments.seconds
@@ -78,13 +81,9 @@ fn main() {
         if !arguments.only.is_empty() && !arguments.only.contains(&shape.to_string()) {
             continue;
         }
-        match measure(shape, &kinds, &arguments) {
-            Ok(measured) => {
-                print_table(shape, bound, &measured);
-                csv.iter_mut().for_each(|file| write_csv(file, shape, &measured));
-            }
-            Err(error) => panic!("{shape}: {error}"),
-        }
+        let measured = measure(shape, &kinds, &arguments);
+        print_table(shape, bound, &measured);
+        csv.iter_mut().for_each(|file| write_csv(file, shape, &measured));
     }
 }
 
@@ -133,27 +132,39 @@ impl Measured {
 
 /// Runs floor and server in turn, round by round, so that what disturbs the machine for long disturbs all alike. The
 /// floor is compared with a second process of itself.
-fn measure(shape: Shape, kinds: &[Kind], arguments: &Arguments) -> Result<Vec<Measured>, LoadError> {
+fn measure(shape: Shape, kinds: &[Kind], arguments: &Arguments) -> Vec<Measured> {
     let time = Duration::from_secs_f64(arguments.seconds);
-    let connect = |kind: Kind| -> Result<_, LoadError> {
+    let connect = |kind: Kind| {
         let mut loaded = Loaded::connect(kind.start(), pairs(shape, NAMES, Distribution::Uniform))?;
         // Once unmeasured: the names are made, the caches warm.
         loaded.run(time, Pace::Closed)?;
-        Ok(loaded)
+        Ok::<_, LoadError>(loaded)
     };
-    let mut floor = connect(Kind::Floor)?;
+    let mut floor = connect(Kind::Floor).unwrap_or_else(|error| panic!("the floor at {shape}: {error}"));
     let mut servers = Vec::new();
     for kind in kinds.iter().filter(|kind| kind.takes_in_flight(shape.in_flight)) {
-        servers.push((connect(*kind)?, Measured { kind: *kind, pairs: Vec::new() }));
-    }
-    for _ in 0..arguments.pairs() {
-        for (server, measured) in &mut servers {
-            let pair =
-                Pair { floor: floor.run(time, Pace::Closed)?, server: server.run(time, Pace::Closed)? };
-            measured.pairs.push(pair);
+        match connect(*kind) {
+            Ok(loaded) => servers.push((loaded, Measured { kind: *kind, pairs: Vec::new() })),
+            Err(error) => leave_out(*kind, shape, &error),
         }
     }
-    Ok(servers.into_iter().map(|(_, measured)| measured).collect())
+    for _ in 0..arguments.pairs() {
+        servers.retain_mut(|(server, measured)| {
+            let pair = floor
+                .run(time, Pace::Closed)
+                .and_then(|floor| server.run(time, Pace::Closed).map(|server| Pair { floor, server }));
+            pair.map(|pair| measured.pairs.push(pair))
+                .inspect_err(|error| leave_out(measured.kind, shape, error))
+                .is_ok()
+        });
+    }
+    servers.into_iter().map(|(_, measured)| measured).collect()
+}
+
+/// Says why a server is not in the table. One that fails under the load has no figure, and stops no other's.
+fn leave_out(kind: Kind, shape: Shape, error: &LoadError) {
+    assert!(!matches!(kind, Kind::Floor | Kind::Signalbox), "{} at {shape}: {error}", kind.label());
+    println!("{} is left out at {shape}: {error}", kind.label());
 }
 
 fn p99_us(outcome: &Outcome) -> f64 {
@@ -170,6 +181,7 @@ fn print_table(shape: Shape, bound: f64, measured: &[Measured]) {
     for server in measured {
         let ratio = median(&server.ratios());
         let (bound_text, verdict) = match server.kind {
+            Kind::Signalbox if noise > NOISE_MAX => (format!("{bound:.2}"), "too noisy to tell"),
             Kind::Signalbox if ratio > bound + noise => (format!("{bound:.2}"), "missed"),
             Kind::Signalbox => (format!("{bound:.2}"), "reached"),
             _ => (String::new(), ""),

@@ -16,8 +16,11 @@ use super::dialects::{ACQUIRE_SCRIPT, AnyDialect, RELEASE_SCRIPT, Scripts, resp}
 use super::floor;
 use super::ports::free_ports;
 
-/// Threads that serve connections, of every server that lets one choose.
+/// Threads that serve connections, of the floor and of signalbox.
 pub const WORKERS: usize = 2;
+
+/// yrmcdsd's own default. With two, it was seen to leave a connection unanswered that had sixteen requests on their way.
+const YRMCDSD_WORKERS: usize = 10;
 
 /// Seconds between sweeps where the sweep is not what is measured: the server's default.
 const GC_INTERVAL_S: u32 = 10;
@@ -168,7 +171,7 @@ fn start_yrmcdsd() -> Server {
     // Its virtual address is bound beside bind_ip, so that the two must differ.
     let text = format!(
         "bind_ip = 127.0.0.2\nvirtual_ip = 127.0.0.1\nport = {port}\nrepl_port = {repl_port}\n\
-         workers = {WORKERS}\ntemp_dir = {}\ncounter.enable = true\ncounter.port = {counter_port}\n",
+         workers = {YRMCDSD_WORKERS}\ntemp_dir = {}\ncounter.enable = true\ncounter.port = {counter_port}\n",
         folder.path().display()
     );
     fs::write(&config, text).expect("a scratch file can be written");
