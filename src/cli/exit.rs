@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use crate::client::load::LoadError;
 use crate::client::{self, Status};
 
 /// What the program's own endings mean to who started it. A command that `run` ran gives its own.
@@ -85,6 +86,12 @@ impl From<io::Error> for Failure {
 
 impl From<client::ConnectError> for Failure {
     fn from(error: client::ConnectError) -> Self {
+        Self::new(Exit::Unavailable, error.to_string())
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
         Self::new(Exit::Unavailable, error.to_string())
     }
 }

@@ -3,6 +3,7 @@
 //! Each subcommand has a file of its own, with its options and what it does; here they are put together. Errors are
 //! one sentence on stderr, and every exit status is in the table of `exit`.
 
+mod bench;
 mod check_config;
 mod completions;
 mod dump;
@@ -50,6 +51,7 @@ enum Command {
     Stats(stats::Arguments),
     Dump(dump::Arguments),
     Run(run::Arguments),
+    Bench(bench::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
 }
@@ -68,6 +70,7 @@ pub fn main() -> ExitCode {
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
     };

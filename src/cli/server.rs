@@ -34,6 +34,11 @@ impl Server {
         self.address.clone().or_port(if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT })
     }
 
+    /// How long to wait for a connection and for each answer.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// What a name stands for on this server.
     pub(super) fn kind(&self) -> &'static str {
         if self.semaphore { "semaphore" } else { "counter" }

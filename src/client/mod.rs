@@ -32,6 +32,7 @@ mod address;
 mod connection;
 mod dump;
 mod error;
+pub mod load;
 mod socket;
 
 use std::fmt;

@@ -1,0 +1,349 @@
+//! How long a few clients wait for their answers while the server has much else to do.
+//!
+//! `cargo bench --bench interference` puts a fixed load of half of what the server can do on 50 connections, and
+//! beside it in turn: nothing, Dumps of a million names, the end of a connection that holds a million names, sweeps
+//! that remove a million names, and a thousand connections a second that come and go. Each is set beside the floor,
+//! which has no such work; there a process burns as much CPU as the other work takes of the server, because on a
+//! machine of few cores being displaced from them is most of the wait.
+
+mod support;
+
+use std::io::{BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use clap::{Parser, ValueEnum};
+use signalbox::client::load::{Distribution, Pace, Record, Usage};
+use signalbox::protocol::{Opaque, Request};
+use support::servers::{Kind, Server, start_signalbox};
+use support::statistics::median;
+use support::{Loaded, Shape, floor, pairs};
+
+const SHAPE: Shape = Shape { connections: 50, in_flight: 1 };
+const NAMES: u32 = 10_000;
+const CONNECTIONS_PER_S: u32 = 1000;
+
+/// The argument that makes this binary a process that burns a share of a core: `--burn PERCENT`.
+const BURN: &str = "--burn";
+
+/// Measures the latency of some beside the work for others
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Work beside which to measure
+    #[arg(long, value_delimiter = ',', value_enum)]
+    only: Vec<Work>,
+
+    /// Names that are dumped, released or swept
+    #[arg(long, default_value = "1000000")]
+    names: u32,
+
+    /// Runs of each; the medians of their percentiles are shown
+    #[arg(long, default_value = "5")]
+    runs: usize,
+
+    /// Length of a run, in seconds
+    #[arg(long, default_value = "4")]
+    seconds: f64,
+
+    /// A run each of two seconds, with fewer names: to see that it works
+    #[arg(long)]
+    quick: bool,
+
+    /// What cargo says to every benchmark
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// What the server does beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Work {
+    Nothing,
+    Dump,
+    Disconnect,
+    Sweep,
+    Churn,
+}
+
+impl Work {
+    const ALL: [Self; 5] = [Self::Nothing, Self::Dump, Self::Disconnect, Self::Sweep, Self::Churn];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Dump => "dumps",
+            Self::Disconnect => "ends of a holder",
+            Self::Sweep => "sweeps",
+            Self::Churn => "connections",
+        }
+    }
+}
+
+fn main() {
+    floor::become_if_asked();
+    burn_if_asked();
+    let mut arguments = Arguments::parse();
+    if arguments.quick {
+        (arguments.names, arguments.runs, arguments.seconds) = (100_000, 1, 2.0);
+    }
+    let rate = half_of_the_maximum();
+    println!(
+        "Latency at {SHAPE} and {rate:.0} requests/s beside work on {} names; medians of {} runs of {} s, in us\n",
+        arguments.names, arguments.runs, arguments.seconds
+    );
+    println!(
+        "{:<18}{:<12}{:>10}{:>10}{:>10}{:>12}{:>10}",
+        "beside", "server", "p50", "p99", "p99.9", "CPU beside", "p99.9 to"
+    );
+    for work in Work::ALL {
+        if arguments.only.is_empty() || arguments.only.contains(&work) {
+            compare(work, rate, &arguments);
+        }
+    }
+}
+
+/// Of signalbox and of the floor, the lower: both get the same rate.
+fn half_of_the_maximum() -> f64 {
+    let maximum = |kind: Kind| {
+        let mut loaded = connect(kind.start());
+        let mut rates: Vec<_> = (0..3).map(|_| run(&mut loaded, 0.5, Pace::Closed).answers_per_s()).collect();
+        rates.sort_by(f64::total_cmp);
+        rates[1]
+    };
+    maximum(Kind::Signalbox).min(maximum(Kind::Floor)) / 2.0
+}
+
+fn connect(server: Server) -> Loaded {
+    Loaded::connect(server, pairs(SHAPE, NAMES, Distribution::Uniform))
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn run(loaded: &mut Loaded, seconds: f64, pace: Pace) -> Record {
+    let outcome =
+        loaded.run(Duration::from_secs_f64(seconds), pace).unwrap_or_else(|error| panic!("{error}"));
+    outcome.record
+}
+
+/// Percentiles of a run in microseconds, and the cores that the work beside took.
+#[derive(Clone, Copy)]
+struct Figures {
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    cores_beside: f64,
+}
+
+impl Figures {
+    fn of(record: &Record, cores_beside: f64) -> Self {
+        let latency_ns = record.latency_ns();
+        let us = |percentile: f64| latency_ns.value_at_percentile(percentile) as f64 / 1000.0;
+        Self { p50_us: us(50.0), p99_us: us(99.0), p999_us: us(99.9), cores_beside }
+    }
+
+    fn medians(runs: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> f64| median(&runs.iter().map(figure).collect::<Vec<_>>());
+        Self {
+            p50_us: of(|f| f.p50_us),
+            p99_us: of(|f| f.p99_us),
+            p999_us: of(|f| f.p999_us),
+            cores_beside: of(|f| f.cores_beside),
+        }
+    }
+}
+
+fn compare(work: Work, rate: f64, arguments: &Arguments) {
+    let pace = Pace::Open { requests_per_s: rate };
+    // What the foreground alone costs the server, to know what the work beside it costs.
+    let alone_cores = beside_signalbox(Work::Nothing, pace, 0.0, arguments).cores_beside;
+    let (mut signalbox, mut floor) = (Vec::new(), Vec::new());
+    for _ in 0..arguments.runs {
+        let figures = beside_signalbox(work, pace, alone_cores, arguments);
+        signalbox.push(figures);
+        floor.push(beside_floor(pace, figures.cores_beside, arguments));
+    }
+    let (signalbox, floor) = (Figures::medians(&signalbox), Figures::medians(&floor));
+    let ratio = signalbox.p999_us / floor.p999_us;
+    print_line(work.label(), "signalbox", signalbox, &format!("{ratio:.2}"));
+    print_line("", "floor", floor, "");
+}
+
+fn print_line(beside: &str, server: &str, figures: Figures, ratio: &str) {
+    let Figures { p50_us, p99_us, p999_us, cores_beside } = figures;
+    println!(
+        "{beside:<18}{server:<12}{p50_us:>10.0}{p99_us:>10.0}{p999_us:>10.0}{cores_beside:>12.2}{ratio:>10}"
+    );
+}
+
+/// A run on a fresh server, on whose semaphores the work is done, by connections of its own. `alone_cores` is what
+/// the server takes without it.
+fn beside_signalbox(work: Work, pace: Pace, alone_cores: f64, arguments: &Arguments) -> Figures {
+    let gc_interval_s = if work == Work::Sweep { 1 } else { 3600 };
+    let mut loaded = connect(start_signalbox(gc_interval_s));
+    let address = loaded.server.semaphores.expect("signalbox serves semaphores");
+    let holder = match work {
+        Work::Dump | Work::Disconnect | Work::Sweep => Some(hold(address, arguments.names)),
+        Work::Nothing | Work::Churn => None,
+    };
+    run(&mut loaded, 0.3, pace);
+    let is_over = AtomicBool::new(false);
+    let pid = loaded.server.pid();
+    let before = Usage::of(pid).unwrap_or_else(|error| panic!("{error}"));
+    let started = Instant::now();
+    let record = thread::scope(|scope| {
+        scope.spawn(|| do_beside(work, address, holder, arguments.names, &is_over));
+        let record = run(&mut loaded, arguments.seconds, pace);
+        is_over.store(true, Ordering::Relaxed);
+        record
+    });
+    let after = Usage::of(pid).unwrap_or_else(|error| panic!("{error}"));
+    let cores = (after.cpu - before.cpu).as_secs_f64() / started.elapsed().as_secs_f64();
+    Figures::of(&record, (cores - alone_cores).max(0.0))
+}
+
+/// A run on the floor, beside a process that takes as much of the cores as the work took of the server's.
+fn beside_floor(pace: Pace, cores_beside: f64, arguments: &Arguments) -> Figures {
+    let mut loaded = connect(Kind::Floor.start());
+    let _burner = Burner::start(cores_beside);
+    run(&mut loaded, 0.3, pace);
+    Figures::of(&run(&mut loaded, arguments.seconds, pace), cores_beside)
+}
+
+/// Keeps the server at work until the run is over.
+fn do_beside(work: Work, address: SocketAddr, holder: Option<TcpStream>, names: u32, is_over: &AtomicBool) {
+    let is_over = || is_over.load(Ordering::Relaxed);
+    match work {
+        Work::Nothing => {}
+        Work::Dump => {
+            while !is_over() {
+                dump(address, is_over);
+            }
+        }
+        // A sweep finds what the end of the holder left, within a second.
+        Work::Disconnect | Work::Sweep => {
+            let mut holder = holder;
+            while !is_over() {
+                drop(holder.take());
+                thread::sleep(Duration::from_millis(if work == Work::Sweep { 1500 } else { 300 }));
+                if !is_over() {
+                    holder = Some(hold(address, names));
+                }
+            }
+        }
+        Work::Churn => churn(address, is_over),
+    }
+}
+
+/// A connection that holds so many semaphores.
+fn hold(address: SocketAddr, names: u32) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("the server accepts");
+    let mut answers = BufReader::with_capacity(1 << 16, stream.try_clone().expect("a socket has two ends"));
+    let mut out = BytesMut::new();
+    let indexes: Vec<_> = (0..names).collect();
+    for batch in indexes.chunks(1000) {
+        out.clear();
+        for index in batch {
+            let name = format!("held-{index:011}");
+            let request = Request::Acquire { name: name.as_bytes(), resources: 1, maximum: 1 };
+            request.compose(Opaque([0; 4]), &mut out);
+        }
+        stream.write_all(&out).expect("the server reads");
+        // An answer of an acquire is 16 bytes; one that was refused, as the holder before is still being cleared
+        // away, is longer, and then the body tells.
+        for _ in batch {
+            skip_answer(&mut answers);
+        }
+    }
+    stream
+}
+
+/// Reads an answer and tells how long its body is.
+fn skip_answer(answers: &mut impl Read) -> usize {
+    let mut header = [0; 12];
+    answers.read_exact(&mut header).expect("the server answers");
+    let body_bytes = u32::from_be_bytes([header[4], header[5], header[6], header[7]]) as usize;
+    let mut body = vec![0; body_bytes];
+    answers.read_exact(&mut body).expect("the server answers");
+    body_bytes
+}
+
+/// Reads one Dump to its end, which is an empty body.
+fn dump(address: SocketAddr, is_over: impl Fn() -> bool) {
+    let mut stream = TcpStream::connect(address).expect("the server accepts");
+    let mut request = BytesMut::new();
+    Request::Dump.compose(Opaque([0; 4]), &mut request);
+    stream.write_all(&request).expect("the server reads");
+    let mut answers = BufReader::with_capacity(1 << 18, stream);
+    while skip_answer(&mut answers) > 0 && !is_over() {}
+}
+
+/// Connections that ask once and go, at fixed times.
+fn churn(address: SocketAddr, is_over: impl Fn() -> bool) {
+    let started = Instant::now();
+    let mut request = BytesMut::new();
+    Request::Noop.compose(Opaque([0; 4]), &mut request);
+    for number in 1.. {
+        if is_over() {
+            return;
+        }
+        let mut stream = TcpStream::connect(address).expect("the server accepts");
+        stream.write_all(&request).expect("the server reads");
+        skip_answer(&mut stream);
+        let due = Duration::from_secs(1) * number / CONNECTIONS_PER_S;
+        thread::sleep(due.saturating_sub(started.elapsed()));
+    }
+}
+
+/// A process that burns CPU.
+struct Burner(Option<Child>);
+
+impl Burner {
+    fn start(cores: f64) -> Self {
+        let percent = (cores * 100.0).round();
+        let start = || {
+            let binary = std::env::current_exe().expect("a running program has a file");
+            let mut command = Command::new(binary);
+            command.args([BURN, &percent.to_string()]).stdin(Stdio::piped());
+            command.spawn().expect("the benchmark's own binary starts")
+        };
+        Self((percent >= 1.0).then(start))
+    }
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.0 {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Burns a share of one core after another, in stretches of 10 ms, until standard input ends.
+fn burn_if_asked() {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() != Some(BURN) {
+        return;
+    }
+    let mut percent: f64 = arguments.next().and_then(|percent| percent.parse().ok()).unwrap_or(0.0);
+    while percent >= 1.0 {
+        let share = percent.min(100.0) / 100.0;
+        thread::spawn(move || burn(share));
+        percent -= 100.0;
+    }
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    std::process::exit(0);
+}
+
+fn burn(share: f64) {
+    const STRETCH: Duration = Duration::from_millis(10);
+    loop {
+        let started = Instant::now();
+        while started.elapsed() < STRETCH.mul_f64(share) {
+            std::hint::spin_loop();
+        }
+        thread::sleep(STRETCH.saturating_sub(started.elapsed()));
+    }
+}

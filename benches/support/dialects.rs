@@ -1,0 +1,83 @@
+//! The same load in the protocols of others. Each acquire takes one of many, and each release gives it back.
+
+use bytes::{Buf, BytesMut};
+use signalbox::client::Status;
+use signalbox::client::load::{Answer, Ask, Dialect, LoadError, Sequence, Yrmcds};
+
+/// One of the protocols that are compared.
+#[derive(Clone, Debug)]
+pub enum AnyDialect {
+    Yrmcds(Yrmcds),
+    RedisCounter,
+    RedisScript(Scripts),
+    PoolCounter,
+}
+
+/// The hashes by which Redis knows the scripts.
+#[derive(Clone, Debug)]
+pub struct Scripts {
+    pub acquire: String,
+    pub release: String,
+}
+
+/// A semaphore as it is usually written in Redis' Lua: take one if there is one. Gives 1, or 0 where it refuses.
+pub const ACQUIRE_SCRIPT: &str = "local held = tonumber(redis.call('GET', KEYS[1]) or '0') \
+    if held >= tonumber(ARGV[1]) then return 0 end redis.call('INCR', KEYS[1]) return 1";
+
+/// Its release.
+pub const RELEASE_SCRIPT: &str = "local held = tonumber(redis.call('GET', KEYS[1]) or '0') \
+    if held <= 0 then return 0 end redis.call('DECR', KEYS[1]) return 1";
+
+impl Dialect for AnyDialect {
+    fn compose(&self, sequence: Sequence, ask: Ask<'_>, out: &mut BytesMut) {
+        match (self, ask) {
+            (Self::Yrmcds(dialect), ask) => dialect.compose(sequence, ask, out),
+            (Self::RedisCounter, Ask::Acquire { name, .. }) => resp(&[b"INCR", name], out),
+            (Self::RedisCounter, Ask::Release { name, .. }) => resp(&[b"DECR", name], out),
+            (Self::RedisScript(scripts), Ask::Acquire { name, maximum, .. }) => {
+                let maximum = maximum.to_string();
+                resp(&[b"EVALSHA", scripts.acquire.as_bytes(), b"1", name, maximum.as_bytes()], out);
+            }
+            (Self::RedisScript(scripts), Ask::Release { name, .. }) => {
+                resp(&[b"EVALSHA", scripts.release.as_bytes(), b"1", name], out);
+            }
+            (Self::PoolCounter, Ask::Acquire { name, .. }) => {
+                // So many workers that nobody waits.
+                line(&[b"ACQ4ME ", name, b" 100000 100000 10\n"], out);
+            }
+            (Self::PoolCounter, Ask::Release { name, .. }) => line(&[b"RELEASE ", name, b"\n"], out),
+            (_, Ask::Noop | Ask::Get { .. }) => unreachable!("only pairs are compared"),
+        }
+    }
+
+    fn parse(&self, received: &mut BytesMut) -> Result<Option<Answer>, LoadError> {
+        if let Self::Yrmcds(dialect) = self {
+            return dialect.parse(received);
+        }
+        let Some(end) = received.iter().position(|byte| *byte == b'\n') else { return Ok(None) };
+        let line = received[..end].trim_ascii_end();
+        let status = match (self, line) {
+            (Self::RedisScript(_), b":0") => Status::ResourceNotAvailable,
+            (Self::RedisCounter | Self::RedisScript(_), [b':', ..]) => Status::NoError,
+            (Self::PoolCounter, b"LOCKED" | b"RELEASED") => Status::NoError,
+            (Self::PoolCounter, b"QUEUE_FULL" | b"TIMEOUT") => Status::ResourceNotAvailable,
+            (Self::PoolCounter, b"NOT_LOCKED") => Status::NotAcquired,
+            _ => return Err(LoadError::NotUnderstood { found: line.escape_ascii().to_string() }),
+        };
+        received.advance(end + 1);
+        Ok(Some(Answer { sequence: None, status: status.code() }))
+    }
+}
+
+/// A command of Redis: an array of strings.
+pub fn resp(words: &[&[u8]], out: &mut BytesMut) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        line(&[word, b"\r\n"], out);
+    }
+}
+
+fn line(pieces: &[&[u8]], out: &mut BytesMut) {
+    pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+}

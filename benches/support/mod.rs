@@ -1,0 +1,79 @@
+//! What the benchmarks of whole servers share: servers to start, the floor among them, and the load that they get.
+
+#![allow(dead_code, unreachable_pub, reason = "each benchmark uses its own part of this")]
+
+pub mod dialects;
+pub mod floor;
+#[path = "../../tests/support/ports.rs"]
+pub mod ports;
+pub mod servers;
+pub mod statistics;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use signalbox::client::load::{
+    Distribution, Generator, Limit, LoadError, Mix, Names, Pace, Plan, Progress, Record, Usage,
+};
+use signalbox::client::{Maximum, Resources};
+
+use dialects::AnyDialect;
+use servers::Server;
+
+/// How many connections have how many requests on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub connections: usize,
+    pub in_flight: usize,
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}x{}", self.connections, self.in_flight)
+    }
+}
+
+/// Acquire/release pairs on names, with as many resources as anybody may want.
+pub fn pairs(shape: Shape, names: u32, distribution: Distribution) -> Plan {
+    Plan {
+        connections: shape.connections,
+        in_flight: shape.in_flight,
+        names: Arc::new(Names::new(names, 16, distribution)),
+        mix: Mix { pair: 1, get: 0, noop: 0 },
+        resources: Resources(1),
+        // Of all protocols that are compared, each takes this for enough.
+        maximum: Maximum(1_000_000),
+        seed: 1,
+        timeout: Duration::from_secs(10),
+    }
+}
+
+/// What a run on a server came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub cpu_ns_per_answer: f64,
+    pub record: Record,
+}
+
+/// A server with its connections.
+pub struct Loaded {
+    pub server: Server,
+    generator: Generator<AnyDialect>,
+}
+
+impl Loaded {
+    pub fn connect(server: Server, plan: Plan) -> Result<Self, LoadError> {
+        let generator = Generator::connect(server.address, server.dialect.clone(), plan)?;
+        Ok(Self { server, generator })
+    }
+
+    /// Runs for a time. CPU is read while nothing is on its way, so no time slice is missing.
+    pub fn run(&mut self, time: Duration, pace: Pace) -> Result<Outcome, LoadError> {
+        let usage = || Usage::of(self.server.pid()).unwrap_or_else(|error| panic!("{error}"));
+        let before = usage();
+        let record = self.generator.run(Limit::After(time), pace, &Progress::default())?;
+        let cpu = usage().cpu.saturating_sub(before.cpu);
+        let answers = record.answers_with_release_at_end().max(1) as f64;
+        Ok(Outcome { cpu_ns_per_answer: cpu.as_nanos() as f64 / answers, record })
+    }
+}

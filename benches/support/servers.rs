@@ -1,0 +1,237 @@
+//! Servers to compare: each a process of its own on loopback, ended by its own number when it is dropped.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use signalbox::client::load::Yrmcds;
+use tempfile::TempDir;
+
+use super::dialects::{ACQUIRE_SCRIPT, AnyDialect, RELEASE_SCRIPT, Scripts, resp};
+use super::floor;
+use super::ports::free_ports;
+
+/// Threads that serve connections, of the floor and of signalbox.
+pub const WORKERS: usize = 2;
+
+/// yrmcdsd's own default. With two, it was seen to leave a connection unanswered that had sixteen requests on their way.
+const YRMCDSD_WORKERS: usize = 10;
+
+/// Seconds between sweeps where the sweep is not what is measured: the server's default.
+const GC_INTERVAL_S: u32 = 10;
+
+/// What can be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    Floor,
+    Signalbox,
+    Yrmcdsd,
+    RedisIncr,
+    RedisLua,
+    Poolcounter,
+}
+
+impl Kind {
+    pub const ALL: [Self; 6] =
+        [Self::Floor, Self::Signalbox, Self::Yrmcdsd, Self::RedisIncr, Self::RedisLua, Self::Poolcounter];
+
+    /// What it is called in tables.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Signalbox => "signalbox",
+            Self::Yrmcdsd => "yrmcdsd",
+            Self::RedisIncr => "Redis INCR",
+            Self::RedisLua => "Redis Lua",
+            Self::Poolcounter => "poolcounterd",
+        }
+    }
+
+    /// The package that has it and the program, for those of others.
+    fn package(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Floor | Self::Signalbox => None,
+            Self::Yrmcdsd => Some(("yrmcds", "yrmcdsd")),
+            Self::RedisIncr | Self::RedisLua => Some(("redis-server", "redis-server")),
+            Self::Poolcounter => Some(("poolcounter", "poolcounterd")),
+        }
+    }
+
+    /// A sentence that says what is missing to start it, if something is.
+    pub fn missing(self) -> Option<String> {
+        let (package, program) = self.package()?;
+        find(program).is_none().then(|| {
+            format!("{} is left out: {program} is not installed (apt-get install {package})", self.label())
+        })
+    }
+
+    /// Whether it takes several requests at a time. A connection of poolcounterd holds one lock at most.
+    pub fn takes_in_flight(self, requests: usize) -> bool {
+        self != Self::Poolcounter || requests == 1
+    }
+
+    /// Starts it and waits until it accepts connections.
+    pub fn start(self) -> Server {
+        match self {
+            Self::Floor => start_floor(),
+            Self::Signalbox => start_signalbox(GC_INTERVAL_S),
+            Self::Yrmcdsd => start_yrmcdsd(),
+            Self::RedisIncr => start_redis(|_| AnyDialect::RedisCounter),
+            Self::RedisLua => start_redis(|address| AnyDialect::RedisScript(load_scripts(address))),
+            Self::Poolcounter => start_poolcounter(),
+        }
+    }
+}
+
+/// A running server.
+pub struct Server {
+    process: Child,
+    pub address: SocketAddr,
+    /// Where signalbox serves semaphores.
+    pub semaphores: Option<SocketAddr>,
+    pub dialect: AnyDialect,
+    /// Kept, because yrmcdsd may overlook a connection that gets the descriptor of one that was just closed.
+    _first: TcpStream,
+    _folder: Option<TempDir>,
+}
+
+impl Server {
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Takes over a process once it accepts connections.
+    fn accepting(mut process: Child, address: SocketAddr, folder: Option<TempDir>) -> Self {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let first = loop {
+            if let Ok(stream) = TcpStream::connect(address) {
+                break stream;
+            }
+            let ended = process.try_wait().expect("a child's status can be asked for");
+            assert!(
+                ended.is_none() && Instant::now() < deadline,
+                "{address} accepts nothing; ended: {ended:?}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let dialect = AnyDialect::Yrmcds(Yrmcds);
+        Self { process, address, semaphores: None, dialect, _first: first, _folder: folder }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn start_floor() -> Server {
+    let binary = std::env::current_exe().expect("a running program has a file");
+    let mut process = Command::new(binary)
+        .args([floor::ARGUMENT, &WORKERS.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the benchmark's own binary starts");
+    let mut line = String::new();
+    let stdout = process.stdout.take().expect("it is piped");
+    BufReader::new(stdout).read_line(&mut line).expect("the floor tells its port");
+    let address = line.trim().parse().unwrap_or_else(|error| panic!("the floor said {line:?}: {error}"));
+    Server::accepting(process, address, None)
+}
+
+/// signalbox, which sweeps semaphores this often.
+pub fn start_signalbox(gc_interval_s: u32) -> Server {
+    let folder = tempfile::tempdir().expect("there is a directory for scratch files");
+    let [counters, semaphores] = free_ports();
+    let config = folder.path().join("signalbox.toml");
+    let text = format!(
+        "bind_ip = '127.0.0.1'\nworkers = {WORKERS}\n\
+         [counter]\nenable = true\nport = {counters}\n\
+         [semaphore]\nenable = true\nport = {semaphores}\ngc_interval = {gc_interval_s}\n"
+    );
+    fs::write(&config, text).expect("a scratch file can be written");
+    let process =
+        quiet(Command::new(env!("CARGO_BIN_EXE_signalbox")).arg("serve").arg("--config").arg(&config));
+    let mut server = Server::accepting(process, SocketAddr::from(([127, 0, 0, 1], counters)), Some(folder));
+    server.semaphores = Some(SocketAddr::from(([127, 0, 0, 1], semaphores)));
+    server
+}
+
+fn start_yrmcdsd() -> Server {
+    let folder = tempfile::tempdir().expect("there is a directory for scratch files");
+    let [port, repl_port, counter_port] = free_ports();
+    let config = folder.path().join("yrmcds.conf");
+    // Its virtual address is bound beside bind_ip, so that the two must differ.
+    let text = format!(
+        "bind_ip = 127.0.0.2\nvirtual_ip = 127.0.0.1\nport = {port}\nrepl_port = {repl_port}\n\
+         workers = {YRMCDSD_WORKERS}\ntemp_dir = {}\ncounter.enable = true\ncounter.port = {counter_port}\n",
+        folder.path().display()
+    );
+    fs::write(&config, text).expect("a scratch file can be written");
+    let process = quiet(program("yrmcdsd").arg("-f").arg(&config));
+    Server::accepting(process, SocketAddr::from(([127, 0, 0, 1], counter_port)), Some(folder))
+}
+
+fn start_redis(dialect: impl FnOnce(SocketAddr) -> AnyDialect) -> Server {
+    let folder = tempfile::tempdir().expect("there is a directory for scratch files");
+    let [port] = free_ports();
+    let process = quiet(
+        program("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+            .current_dir(folder.path()),
+    );
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut server = Server::accepting(process, address, Some(folder));
+    server.dialect = dialect(address);
+    server
+}
+
+fn load_scripts(address: SocketAddr) -> Scripts {
+    let mut stream = TcpStream::connect(address).expect("it accepted a connection before");
+    let mut load = |script: &str| {
+        let mut command = BytesMut::new();
+        resp(&[b"SCRIPT", b"LOAD", script.as_bytes()], &mut command);
+        stream.write_all(&command).expect("Redis takes a command");
+        // "$40", the hash of 40 digits, each with two bytes at its end.
+        let mut answer = [0; 5 + 42];
+        stream.read_exact(&mut answer).expect("Redis answers with the hash");
+        String::from_utf8_lossy(&answer[5..45]).into_owned()
+    };
+    Scripts { acquire: load(ACQUIRE_SCRIPT), release: load(RELEASE_SCRIPT) }
+}
+
+/// It has one port, and cannot listen where connections of one before it linger; so each gets an address of loopback
+/// of its own.
+fn start_poolcounter() -> Server {
+    static STARTED: AtomicU8 = AtomicU8::new(0);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let number = 1 + STARTED.fetch_add(1, Ordering::Relaxed) % 250;
+    let address = SocketAddr::from(([127, 128 | high, low, number], 7531));
+    let process = quiet(program("poolcounterd").args(["-l", &address.ip().to_string()]));
+    let mut server = Server::accepting(process, address, None);
+    server.dialect = AnyDialect::PoolCounter;
+    server
+}
+
+fn program(name: &str) -> Command {
+    Command::new(find(name).unwrap_or_else(|| panic!("{name} was found before")))
+}
+
+/// A program on the PATH, or where Debian keeps daemons.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]);
+    directories.map(|directory| directory.join(name)).find(|file| file.is_file())
+}
+
+fn quiet(command: &mut Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}

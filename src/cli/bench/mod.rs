@@ -1,0 +1,84 @@
+//! `signalbox bench`: how much a server does and how fast it answers, under a load of one's choice.
+//!
+//! The load itself is `client::load`; here are its options, the threads that it runs on, and what is shown of it.
+
+mod options;
+mod progress;
+mod report;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::thread;
+
+pub(super) use options::Arguments;
+
+use super::exit::{Exit, Failure};
+use crate::client::load::{Generator, Limit, LoadError, Pace, ProcessError, Progress, Record, Usage, Yrmcds};
+use options::Load;
+use report::{Report, ServerCost};
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let load = arguments.load()?;
+    let address = load.resolve()?;
+    let mut generators = connect(&load, address)?;
+    if let Some(time) = arguments.warmup() {
+        run_all(&mut generators, &load, Limit::After(time), "warming up")?;
+    }
+    let before = arguments.pid.map(Usage::of).transpose()?;
+    let record = run_all(&mut generators, &load, load.limit, "running")?;
+    // Read while the connections are open, whose memory counts.
+    let after = arguments.pid.map(Usage::of).transpose()?;
+    let cost = before.zip(after).map(|(before, after)| ServerCost::between(before, after, &record));
+    let report = Report::new(arguments, &load, address, &record, cost);
+    let text = if arguments.json { report.json() } else { report.text() };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(Exit::Success.into())
+}
+
+/// One generator a thread, each with its part of the connections.
+fn connect(load: &Load, address: SocketAddr) -> Result<Vec<Generator<Yrmcds>>, LoadError> {
+    (0..load.threads).map(|thread| Generator::connect(address, Yrmcds, load.plan_of(thread))).collect()
+}
+
+/// Runs all generators at the same time, with a progress line under this heading, and sums up what they recorded.
+fn run_all(
+    generators: &mut [Generator<Yrmcds>],
+    load: &Load,
+    limit: Limit,
+    heading: &str,
+) -> Result<Record, LoadError> {
+    let progress = Progress::default();
+    let pace = |thread| match load.requests_per_s {
+        Some(requests_per_s) => Pace::Open { requests_per_s: requests_per_s * load.share_of(thread) },
+        None => Pace::Closed,
+    };
+    thread::scope(|scope| {
+        let watcher = thread::current();
+        let runs: Vec<_> = generators
+            .iter_mut()
+            .enumerate()
+            .map(|(thread, generator)| {
+                let (limit, pace) = (load.limit_of(thread, limit), pace(thread));
+                let (watcher, progress) = (watcher.clone(), &progress);
+                scope.spawn(move || {
+                    let record = generator.run(limit, pace, progress);
+                    watcher.unpark();
+                    record
+                })
+            })
+            .collect();
+        progress::watch(heading, limit, &progress, || runs.iter().all(|run| run.is_finished()));
+        let mut sum = Record::default();
+        for run in runs {
+            sum.add(&run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(sum)
+    })
+}
+
+impl From<ProcessError> for Failure {
+    fn from(error: ProcessError) -> Self {
+        Self::new(Exit::Failure, error.to_string())
+    }
+}

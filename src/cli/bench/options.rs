@@ -1,0 +1,290 @@
+//! What load is asked for, and whether that makes sense.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, value_parser};
+
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::server::{Server, seconds};
+use crate::client::load::{Distribution, Limit, Mix, Names, Plan, resolve};
+use crate::client::{Address, ConnectError, Maximum, NAME_BYTES_MAX, Resources};
+
+const LONG: &str = "\
+Put load on a server and measure it
+
+Opens connections, keeps requests in flight on each, and at the end prints how many were answered, how long the \
+answers took and which statuses they had. Works with every server of yrmcds' counter or semaphore protocol. The names \
+that it acquires of start with \"bench-\"; what it acquires it gives back before it ends.
+
+Without --rate each connection sends its next request when one is answered; a server that stalls is then asked less, \
+and its latency looks better than anybody would see it. With --rate requests are due at fixed times and their latency \
+counts from there, whether or not they could be sent then.
+
+One thread costs one core at most. With --rate it takes the core for itself, to keep the times.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox bench
+  signalbox bench --connections 500 --in-flight 16 --duration 30
+  signalbox bench --rate 20000 --distribution zipf --names 1000000
+  signalbox bench --distribution one --max 10 --mix pair=9,get=1
+  signalbox bench --pid \"$(pidof signalbox)\" --json";
+
+/// Put load on a server and measure it
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(in crate::cli) struct Arguments {
+    /// How many connections to open
+    #[arg(short, long, value_name = "N", default_value = "50", value_parser = value_parser!(u32).range(1..))]
+    connections: u32,
+
+    /// How many requests each connection has on their way at most
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = value_parser!(u32).range(1..))]
+    in_flight: u32,
+
+    /// How long to run, in seconds [default: 10]
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "count")]
+    duration: Option<Duration>,
+
+    /// How many requests to send, instead of a duration
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// How long to run before measuring, in seconds; 0 is not at all
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
+    warmup: Duration,
+
+    /// How many names there are
+    #[arg(short, long, value_name = "N", default_value = "10000", value_parser = value_parser!(u32).range(1..))]
+    names: u32,
+
+    /// How often each name is drawn
+    #[arg(long, value_enum, default_value = "uniform")]
+    distribution: DistributionArgument,
+
+    /// Length of a name, in bytes
+    #[arg(long, value_name = "BYTES", default_value = "16")]
+    name_bytes: usize,
+
+    /// How often what is asked, by weights: pair (an acquire and its release), get, noop
+    #[arg(short, long, value_name = "WHAT[=WEIGHT],…", default_value = "pair")]
+    mix: MixArgument,
+
+    /// How many resources an acquire takes
+    #[arg(long, value_name = "R", default_value = "1", value_parser = value_parser!(u32).range(1..))]
+    resources: u32,
+
+    /// How many resources there are altogether; a semaphore that exists keeps its own
+    #[arg(long, value_name = "N", default_value = "4294967295", value_parser = value_parser!(u32).range(1..))]
+    max: u32,
+
+    /// How many requests are due in a second, over all connections [default: as many as are answered]
+    #[arg(short, long, value_name = "REQUESTS", value_parser = rate)]
+    rate: Option<f64>,
+
+    /// How many threads to put the load on, which share the connections
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = value_parser!(u32).range(1..))]
+    threads: u32,
+
+    /// Number that decides what is drawn; the same one draws the same
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(super) seed: u64,
+
+    /// Process of the server, on this machine: adds its CPU per request and its resident memory
+    #[arg(long)]
+    pub(super) pid: Option<u32>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+
+    #[command(flatten)]
+    pub(super) server: Server,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DistributionArgument {
+    /// Each equally often
+    Uniform,
+    /// The n-th in proportion to 1/n
+    Zipf,
+    /// Always the same one
+    One,
+}
+
+/// A load that makes sense.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) address: Address,
+    pub(super) threads: usize,
+    pub(super) limit: Limit,
+    pub(super) requests_per_s: Option<f64>,
+    pub(super) distribution: &'static str,
+    pub(super) name_bytes: usize,
+    pub(super) mix: Mix,
+    /// The plan of all threads together.
+    pub(super) plan: Plan,
+}
+
+impl Arguments {
+    /// How long to run before measuring, if at all.
+    pub(super) fn warmup(&self) -> Option<Duration> {
+        (!self.warmup.is_zero()).then_some(self.warmup)
+    }
+
+    /// The load, or what is wrong with it.
+    pub(super) fn load(&self) -> Result<Load, Failure> {
+        let usage = |message: String| Err(Failure::new(Exit::Usage, message));
+        if self.resources > self.max {
+            return usage(format!(
+                "--resources {} can never fit --max {}; lower one or raise the other",
+                self.resources, self.max
+            ));
+        }
+        let bytes_min = Names::bytes_min(self.names);
+        if !(bytes_min..=NAME_BYTES_MAX).contains(&self.name_bytes) {
+            return usage(format!(
+                "--name-bytes {} does not fit {} names; give {bytes_min} to {NAME_BYTES_MAX}",
+                self.name_bytes, self.names
+            ));
+        }
+        if self.threads > self.connections {
+            return usage(format!(
+                "--threads {} is more than --connections {}; every thread needs one",
+                self.threads, self.connections
+            ));
+        }
+        if self.count.is_some_and(|count| count < u64::from(self.threads)) {
+            return usage("--count is less than --threads; every thread needs a request".to_owned());
+        }
+        Ok(self.checked_load())
+    }
+
+    fn checked_load(&self) -> Load {
+        let distribution = match self.distribution {
+            DistributionArgument::Uniform => Distribution::Uniform,
+            DistributionArgument::Zipf => Distribution::Zipf,
+            DistributionArgument::One => Distribution::One,
+        };
+        let duration = self.duration.unwrap_or(Duration::from_secs(10));
+        let plan = Plan {
+            connections: self.connections as usize,
+            in_flight: self.in_flight as usize,
+            names: Arc::new(Names::new(self.names, self.name_bytes, distribution)),
+            mix: self.mix.0,
+            resources: Resources(self.resources),
+            maximum: Maximum(self.max),
+            seed: self.seed,
+            timeout: self.server.timeout(),
+        };
+        Load {
+            address: self.server.address(),
+            threads: self.threads as usize,
+            limit: self.count.map_or(Limit::After(duration), Limit::Requests),
+            requests_per_s: self.rate,
+            distribution: match distribution {
+                Distribution::Uniform => "uniform",
+                Distribution::Zipf => "zipf",
+                Distribution::One => "one",
+            },
+            name_bytes: self.name_bytes,
+            mix: self.mix.0,
+            plan,
+        }
+    }
+}
+
+impl Load {
+    /// The first address of the server that accepts a connection.
+    pub(super) fn resolve(&self) -> Result<SocketAddr, ConnectError> {
+        resolve(&self.address, self.plan.timeout)
+    }
+
+    /// What one thread does of it.
+    pub(super) fn plan_of(&self, thread: usize) -> Plan {
+        let connections = part(self.plan.connections as u64, self.threads, thread) as usize;
+        let seed = self.plan.seed.wrapping_add(thread as u64);
+        Plan { connections, seed, ..self.plan.clone() }
+    }
+
+    /// The part of all connections that a thread has.
+    pub(super) fn share_of(&self, thread: usize) -> f64 {
+        self.plan_of(thread).connections as f64 / self.plan.connections as f64
+    }
+
+    /// A thread's part of a limit.
+    pub(super) fn limit_of(&self, thread: usize, limit: Limit) -> Limit {
+        match limit {
+            Limit::After(time) => Limit::After(time),
+            Limit::Requests(requests) => Limit::Requests(part(requests, self.threads, thread)),
+        }
+    }
+}
+
+/// The part of a whole that falls to one of some that share it as equally as can be.
+fn part(whole: u64, sharers: usize, index: usize) -> u64 {
+    let (sharers, index) = (sharers as u64, index as u64);
+    whole / sharers + u64::from(index < whole % sharers)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MixArgument(Mix);
+
+impl FromStr for MixArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let advice = || format!("{text:?} is no mix; write such as pair, or pair=8,get=1,noop=1");
+        let mut mix = Mix { pair: 0, get: 0, noop: 0 };
+        for item in text.split(',') {
+            let (what, weight) = item.split_once('=').unwrap_or((item, "1"));
+            let place = match what {
+                "pair" => &mut mix.pair,
+                "get" => &mut mix.get,
+                "noop" => &mut mix.noop,
+                _ => return Err(advice()),
+            };
+            // A sum of three weights stays below 2^32.
+            *place = weight.parse().ok().filter(|weight| *weight <= 1_000_000).ok_or_else(advice)?;
+        }
+        if mix.pair + mix.get + mix.noop == 0 {
+            return Err("all weights are 0; give one of them another".to_owned());
+        }
+        Ok(Self(mix))
+    }
+}
+
+fn seconds_or_none(text: &str) -> Result<Duration, &'static str> {
+    if text == "0" { Ok(Duration::ZERO) } else { seconds(text) }
+}
+
+fn rate(text: &str) -> Result<f64, &'static str> {
+    match text.parse::<f64>() {
+        Ok(rate) if (0.001..=1e9).contains(&rate) => Ok(rate),
+        _ => Err("give a number of requests a second, such as 20000"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mix_is_a_list_of_weights() {
+        let parsed = |text: &str| text.parse::<MixArgument>().map(|mix| (mix.0.pair, mix.0.get, mix.0.noop));
+        assert_eq!(parsed("pair"), Ok((1, 0, 0)));
+        assert_eq!(parsed("pair=8,get,noop=3"), Ok((8, 1, 3)));
+        for wrong in ["", "pair=", "put", "get=-1", "get=0", "pair=9999999999"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn parts_make_the_whole() {
+        let parts: Vec<_> = (0..3).map(|index| part(50, 3, index)).collect();
+        assert_eq!(parts, [17, 17, 16]);
+    }
+}

@@ -1,0 +1,44 @@
+//! The line that shows how a run is getting on, for people who wait for it.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::client::load::{Limit, Progress};
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Waits until the run is over, which must unpark this thread; on a terminal, with a line that is removed at the end.
+pub(super) fn watch(heading: &str, limit: Limit, progress: &Progress, is_over: impl Fn() -> bool) {
+    let is_shown = stderr().is_terminal();
+    let started = Instant::now();
+    let mut before = (started, 0);
+    while !is_over() {
+        thread::park_timeout(INTERVAL);
+        let now = Instant::now();
+        if !is_shown || now - before.0 < INTERVAL {
+            continue;
+        }
+        let answers = progress.answers.load(Ordering::Relaxed);
+        let per_s = (answers - before.1) as f64 / (now - before.0).as_secs_f64();
+        let failures = progress.failures.load(Ordering::Relaxed);
+        let goal = match limit {
+            Limit::After(time) => format!("of {} s", time.as_secs_f64()),
+            Limit::Requests(requests) => format!("s, {answers} of {requests} answers"),
+        };
+        let elapsed_s = (now - started).as_secs_f64();
+        show(&format!("{heading}: {elapsed_s:.1} {goal}, {per_s:.0} answers/s, {failures} failures"));
+        before = (now, answers);
+    }
+    if is_shown {
+        show("");
+    }
+}
+
+/// Puts a text in place of the line. Where that fails, nobody watches.
+fn show(text: &str) {
+    let _ = write!(stderr(), "\r\x1b[K{text}");
+    let _ = stderr().flush();
+}

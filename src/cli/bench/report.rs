@@ -1,0 +1,225 @@
+//! What a run came to, as text for people and as JSON for scripts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use serde::Serialize;
+
+use super::options::{Arguments, Load};
+use crate::cli::output::json;
+use crate::client::Status;
+use crate::client::load::{Operation, Record, Usage};
+
+/// Percentiles that are shown, with their keys.
+const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];
+
+/// What the server's process spent on a run.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct ServerCost {
+    cpu_ns_per_answer: f64,
+    resident_bytes: u64,
+}
+
+impl ServerCost {
+    /// From what was used before and after the run. All answers count, as the server worked for all.
+    pub(super) fn between(before: Usage, after: Usage, record: &Record) -> Self {
+        let cpu_ns = after.cpu.saturating_sub(before.cpu).as_nanos() as f64;
+        let answers = record.answers_with_release_at_end().max(1) as f64;
+        Self { cpu_ns_per_answer: cpu_ns / answers, resident_bytes: after.resident_bytes }
+    }
+}
+
+/// Everything that is shown; the fields are the keys of the JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    server: String,
+    kind: &'static str,
+    connections: usize,
+    in_flight: usize,
+    threads: usize,
+    names: u32,
+    name_bytes: usize,
+    distribution: &'static str,
+    mix: BTreeMap<&'static str, u32>,
+    requests_per_s: Option<f64>,
+    seed: u64,
+    elapsed_s: f64,
+    answers: u64,
+    answers_per_s: f64,
+    failures: u64,
+    unsent: u64,
+    released_at_end: u64,
+    latency_us: BTreeMap<&'static str, Latency>,
+    statuses: BTreeMap<&'static str, BTreeMap<String, u64>>,
+    server_process: Option<ServerCost>,
+}
+
+#[derive(Debug, Serialize)]
+struct Latency {
+    answers: u64,
+    mean: f64,
+    #[serde(flatten)]
+    percentiles: BTreeMap<&'static str, f64>,
+    max: f64,
+}
+
+impl Latency {
+    fn of(latency_ns: &hdrhistogram::Histogram<u64>) -> Self {
+        let us = |ns: u64| ns as f64 / 1000.0;
+        Self {
+            answers: latency_ns.len(),
+            mean: latency_ns.mean() / 1000.0,
+            percentiles: PERCENTILES
+                .map(|(key, percentile)| (key, us(latency_ns.value_at_percentile(percentile))))
+                .into(),
+            max: us(latency_ns.max()),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(
+        arguments: &Arguments,
+        load: &Load,
+        address: SocketAddr,
+        record: &Record,
+        server_process: Option<ServerCost>,
+    ) -> Self {
+        let asked = || Operation::ALL.into_iter().filter(|o| !record.operation(*o).latency_ns.is_empty());
+        let mut latency_us: BTreeMap<_, _> =
+            asked().map(|o| (o.label(), Latency::of(&record.operation(o).latency_ns))).collect();
+        latency_us.insert("all", Latency::of(&record.latency_ns()));
+        let statuses = |o: Operation| {
+            let statuses = &record.operation(o).statuses;
+            statuses.iter().map(|(code, times)| (status_label(*code), *times)).collect()
+        };
+        let mix = [("pair", load.mix.pair), ("get", load.mix.get), ("noop", load.mix.noop)];
+        Self {
+            server: address.to_string(),
+            kind: arguments.server.kind(),
+            connections: load.plan.connections,
+            in_flight: load.plan.in_flight,
+            threads: load.threads,
+            names: load.plan.names.count(),
+            name_bytes: load.name_bytes,
+            distribution: load.distribution,
+            mix: mix.into_iter().filter(|(_, weight)| *weight > 0).collect(),
+            requests_per_s: load.requests_per_s,
+            seed: arguments.seed,
+            elapsed_s: record.elapsed.as_secs_f64(),
+            answers: record.answers(),
+            answers_per_s: record.answers_per_s(),
+            failures: record.failures(),
+            unsent: record.unsent,
+            released_at_end: record.released_at_end,
+            latency_us,
+            statuses: asked().map(|o| (o.label(), statuses(o))).collect(),
+            server_process,
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        json(self) + "\n"
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = self.heading();
+        text.push_str(&self.latency_table());
+        text.push_str(&self.status_table());
+        if self.unsent > 0 {
+            let line = "requests were due and not sent: the server fell behind the rate";
+            writeln!(text, "\n{} {line}", self.unsent).expect("a String takes everything");
+        }
+        if let Some(cost) = self.server_process {
+            let memory_mib = cost.resident_bytes as f64 / f64::from(1 << 20);
+            writeln!(
+                text,
+                "\nserver: {:.0} ns of CPU an answer, {memory_mib:.1} MiB resident",
+                cost.cpu_ns_per_answer
+            )
+            .expect("a String takes everything");
+        }
+        text
+    }
+
+    fn heading(&self) -> String {
+        let mix: Vec<_> = self.mix.iter().map(|(what, weight)| format!("{what}={weight}")).collect();
+        let rate = match self.requests_per_s {
+            Some(rate) => format!("{rate} requests due a second"),
+            None => "as fast as answers come".to_owned(),
+        };
+        format!(
+            "{} ({}s): {} connections x {} in flight on {} threads, {rate}\n\
+             {} names of {} bytes ({}), {}\n\n\
+             {} answers in {:.2} s: {:.0} a second; {} failures\n\n",
+            self.server,
+            self.kind,
+            self.connections,
+            self.in_flight,
+            self.threads,
+            self.names,
+            self.name_bytes,
+            self.distribution,
+            mix.join(" "),
+            self.answers,
+            self.elapsed_s,
+            self.answers_per_s,
+            self.failures,
+        )
+    }
+
+    fn latency_table(&self) -> String {
+        let mut text = format!("{:<12}{:>12}{:>11}", "latency, us", "answers", "mean");
+        for (key, _) in PERCENTILES {
+            write!(text, "{key:>11}").expect("a String takes everything");
+        }
+        text.push_str("        max\n");
+        let operations = Operation::ALL.map(Operation::label);
+        for label in operations.into_iter().chain(["all"]) {
+            let Some(latency) = self.latency_us.get(label) else { continue };
+            write!(text, "{label:<12}{:>12}{:>11.1}", latency.answers, latency.mean)
+                .expect("a String takes everything");
+            for (key, _) in PERCENTILES {
+                write!(text, "{:>11.1}", latency.percentiles[key]).expect("a String takes everything");
+            }
+            writeln!(text, "{:>11.1}", latency.max).expect("a String takes everything");
+        }
+        text
+    }
+
+    /// A line a status; only where there is more to say than that all went well.
+    fn status_table(&self) -> String {
+        if self.failures == 0 {
+            return String::new();
+        }
+        let operations: Vec<_> = Operation::ALL
+            .map(Operation::label)
+            .into_iter()
+            .filter(|o| self.statuses.contains_key(o))
+            .collect();
+        let mut text = format!("\n{:<24}", "status");
+        for operation in &operations {
+            write!(text, "{operation:>12}").expect("a String takes everything");
+        }
+        text.push('\n');
+        let labels: BTreeSet<_> = self.statuses.values().flat_map(BTreeMap::keys).collect();
+        for label in labels {
+            write!(text, "{label:<24}").expect("a String takes everything");
+            for operation in &operations {
+                let times = self.statuses[operation].get(label).copied().unwrap_or(0);
+                write!(text, "{times:>12}").expect("a String takes everything");
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+fn status_label(code: u8) -> String {
+    match Status::from_code(code) {
+        Some(Status::NoError) => "No error".to_owned(),
+        Some(status) => status.message().to_owned(),
+        None => format!("status {code:#04x}"),
+    }
+}

@@ -1,0 +1,117 @@
+//! One connection under load: what is on its way, what it holds, and the bytes that wait.
+//!
+//! Invariant: `in_flight` has the requests that were composed and not answered, the oldest first.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+
+use bytes::{Buf, BytesMut};
+use mio::net::TcpStream;
+
+use super::dialect::{Answer, Ask, Dialect, Sequence};
+use super::error::LoadError;
+use super::record::Operation;
+use crate::client::Loss;
+
+/// A request that was composed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) operation: Operation,
+    pub(super) name: u32,
+    /// When its latency began, in nanoseconds since the start of the run.
+    pub(super) since_ns: u64,
+    /// Whether it only gives back, after the end of the run.
+    pub(super) is_at_end: bool,
+}
+
+/// A connection and its requests.
+#[derive(Debug)]
+pub(super) struct Channel {
+    stream: TcpStream,
+    outgoing: BytesMut,
+    received: BytesMut,
+    in_flight: VecDeque<Sent>,
+    next: u32,
+    /// Names that were acquired and for which no release was composed yet.
+    pub(super) held: Vec<u32>,
+    /// Under a given rate: when requests were due that could not be sent yet, in nanoseconds since the start.
+    pub(super) due_ns: VecDeque<u64>,
+}
+
+impl Channel {
+    pub(super) fn over(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            outgoing: BytesMut::new(),
+            received: BytesMut::new(),
+            in_flight: VecDeque::new(),
+            next: 0,
+            held: Vec::new(),
+            due_ns: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Composes a request; [`Channel::flush`] writes it.
+    pub(super) fn compose(&mut self, dialect: &impl Dialect, ask: Ask<'_>, sent: Sent) {
+        dialect.compose(Sequence(self.next), ask, &mut self.outgoing);
+        self.next = self.next.wrapping_add(1);
+        self.in_flight.push_back(sent);
+    }
+
+    /// Writes what was composed, in one call where the socket takes it; the rest waits until it takes more.
+    pub(super) fn flush(&mut self) -> Result<(), LoadError> {
+        while !self.outgoing.is_empty() {
+            match self.stream.write(&self.outgoing) {
+                Ok(written) => self.outgoing.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Loss::from(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all that has come, by way of `scratch`. A read that does not fill it has emptied the socket.
+    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Result<(), LoadError> {
+        loop {
+            match self.stream.read(scratch) {
+                Ok(0) => return Err(Loss::ClosedByServer.into()),
+                Ok(read) => {
+                    self.received.extend_from_slice(&scratch[..read]);
+                    if read < scratch.len() {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Loss::from(error).into()),
+            }
+        }
+    }
+
+    /// The next answer among what was read, with the request that it answers.
+    pub(super) fn next_answer(
+        &mut self,
+        dialect: &impl Dialect,
+    ) -> Result<Option<(Sent, Answer)>, LoadError> {
+        if self.received.is_empty() {
+            return Ok(None);
+        }
+        let Some(answer) = dialect.parse(&mut self.received)? else { return Ok(None) };
+        let in_flight = u32::try_from(self.in_flight.len()).unwrap_or(u32::MAX);
+        let oldest = self.next.wrapping_sub(in_flight);
+        let found = answer.sequence.map_or(oldest, |sequence| sequence.0);
+        match self.in_flight.pop_front() {
+            Some(sent) if found == oldest => Ok(Some((sent, answer))),
+            _ => Err(LoadError::OutOfOrder { found, expected: oldest }),
+        }
+    }
+}

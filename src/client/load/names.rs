@@ -1,0 +1,150 @@
+//! The names that a load is about, and how often each is drawn.
+
+/// A fast generator of numbers that are random enough for a load (SplitMix64); the same seed gives the same numbers.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Numbers that follow from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    #[inline]
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The next number below `bound`, which is not 0.
+    #[inline]
+    pub fn below(&mut self, bound: u32) -> u32 {
+        ((u128::from(self.number()) * u128::from(bound)) >> 64) as u32
+    }
+
+    /// The next number from 0 to below 1.
+    fn fraction(&mut self) -> f64 {
+        (self.number() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Which names are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// Each equally often.
+    Uniform,
+    /// The n-th in proportion to 1/n, as popular things are.
+    Zipf,
+    /// Always the same.
+    One,
+}
+
+/// Names of equal length, in one piece of memory.
+#[derive(Clone, Debug)]
+pub struct Names {
+    bytes: Vec<u8>,
+    name_bytes: usize,
+    count: u32,
+    /// For the zipf distribution: the share of draws that fall on a name or on one before it.
+    cumulative: Vec<f64>,
+}
+
+/// What every name starts with, so that they are known for what they are on a server that has others.
+const PREFIX: &[u8] = b"bench-";
+
+impl Names {
+    /// Bytes that `count` names need at least.
+    pub fn bytes_min(count: u32) -> usize {
+        PREFIX.len() + count.saturating_sub(1).to_string().len()
+    }
+
+    /// `count` names, at least one, of `name_bytes` bytes each, at least [`Names::bytes_min`]: `bench-0000000042`.
+    pub fn new(count: u32, name_bytes: usize, distribution: Distribution) -> Self {
+        let count = if distribution == Distribution::One { 1 } else { count.max(1) };
+        let digits = name_bytes.max(Self::bytes_min(count)) - PREFIX.len();
+        let mut bytes = Vec::with_capacity(count as usize * (PREFIX.len() + digits));
+        for index in 0..count {
+            bytes.extend_from_slice(PREFIX);
+            bytes.extend_from_slice(format!("{index:0digits$}").as_bytes());
+        }
+        let cumulative = if distribution == Distribution::Zipf { zipf(count) } else { Vec::new() };
+        Self { bytes, name_bytes: PREFIX.len() + digits, count, cumulative }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// One of them.
+    #[inline]
+    pub fn name(&self, index: u32) -> &[u8] {
+        let start = index as usize * self.name_bytes;
+        &self.bytes[start..start + self.name_bytes]
+    }
+
+    /// The number of one of them, drawn by the distribution.
+    #[inline]
+    pub fn draw(&self, random: &mut Random) -> u32 {
+        if self.cumulative.is_empty() {
+            return random.below(self.count);
+        }
+        let share = random.fraction();
+        let index = self.cumulative.partition_point(|upper| *upper <= share);
+        u32::try_from(index).unwrap_or(u32::MAX).min(self.count - 1)
+    }
+}
+
+fn zipf(count: u32) -> Vec<f64> {
+    let mut sum = 0.0;
+    let sums = (1..=count).map(|rank| {
+        sum += 1.0 / f64::from(rank);
+        sum
+    });
+    let mut shares: Vec<f64> = sums.collect();
+    shares.iter_mut().for_each(|share| *share /= sum);
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_as_long_as_asked_for_and_differ() {
+        let names = Names::new(1000, 16, Distribution::Uniform);
+        assert_eq!(names.name(42), b"bench-0000000042");
+        assert_eq!(names.name(999), b"bench-0000000999");
+        assert_eq!(Names::new(1000, 9, Distribution::Uniform).name(999), b"bench-999");
+        assert_eq!(Names::bytes_min(1000), 9);
+    }
+
+    #[test]
+    fn zipf_draws_the_first_name_as_often_as_its_share() {
+        let names = Names::new(100, 16, Distribution::Zipf);
+        let mut random = Random::new(7);
+        let mut drawn = [0u32; 100];
+        for _ in 0..100_000 {
+            drawn[names.draw(&mut random) as usize] += 1;
+        }
+        // The sum of 1/n to 100 is 5.187.
+        assert!((18_500..20_000).contains(&drawn[0]), "{drawn:?}");
+        assert!((9_000..10_300).contains(&drawn[1]), "{drawn:?}");
+        assert!(drawn.iter().all(|times| *times > 0), "{drawn:?}");
+    }
+
+    #[test]
+    fn one_is_always_the_same_and_uniform_reaches_all() {
+        let mut random = Random::new(7);
+        let one = Names::new(100, 16, Distribution::One);
+        assert!((0..1000).all(|_| one.draw(&mut random) == 0));
+        let uniform = Names::new(10, 16, Distribution::Uniform);
+        let mut drawn = [0u32; 10];
+        (0..10_000).for_each(|_| drawn[uniform.draw(&mut random) as usize] += 1);
+        assert!(drawn.iter().all(|times| (850..1150).contains(times)), "{drawn:?}");
+    }
+}

@@ -1,0 +1,142 @@
+//! What a run came to: how often each operation ended how, and how long the answers took.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// Latencies are told up to an hour; a longer one counts as that. A bound lets histograms take values without growing.
+const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
+
+/// The operations that a load consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// A sign of life.
+    Noop,
+    /// The value of a name.
+    Get,
+    /// Resources of a name.
+    Acquire,
+    /// The same, back.
+    Release,
+}
+
+impl Operation {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 4] = [Self::Noop, Self::Get, Self::Acquire, Self::Release];
+
+    /// What it is called in reports.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Noop => "noop",
+            Self::Get => "get",
+            Self::Acquire => "acquire",
+            Self::Release => "release",
+        }
+    }
+}
+
+/// The answers to one operation.
+#[derive(Clone, Debug)]
+pub struct OperationRecord {
+    /// Nanoseconds from the moment a request was sent, or under a given rate was to be sent, to its answer.
+    pub latency_ns: Histogram<u64>,
+    /// How often each status was answered, by its code.
+    pub statuses: BTreeMap<u8, u64>,
+    /// Successes: counted beside the map, which would cost every answer a search.
+    succeeded: u64,
+}
+
+impl Default for OperationRecord {
+    fn default() -> Self {
+        let latency_ns = Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
+            .expect("the bounds and three digits are what histograms have");
+        Self { latency_ns, statuses: BTreeMap::new(), succeeded: 0 }
+    }
+}
+
+/// The answers of a run. Those to requests that only gave back what was held at its end are counted, not timed.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    operations: [OperationRecord; 4],
+    /// Requests after the end of the run that gave back what was held.
+    pub released_at_end: u64,
+    /// Requests that were due before the end by the rate and were not sent, as too many others were on their way.
+    pub unsent: u64,
+    /// From the start to the last answer that counts.
+    pub elapsed: Duration,
+}
+
+impl Record {
+    /// Notes an answer.
+    #[inline]
+    pub(super) fn note(&mut self, operation: Operation, status: u8, latency_ns: u64) {
+        let record = &mut self.operations[operation as usize];
+        record.latency_ns.saturating_record(latency_ns);
+        if status == 0 {
+            record.succeeded += 1;
+        } else {
+            *record.statuses.entry(status).or_default() += 1;
+        }
+    }
+
+    /// Makes successes one of the statuses.
+    pub(super) fn settle(&mut self) {
+        for record in &mut self.operations {
+            let succeeded = std::mem::take(&mut record.succeeded);
+            if succeeded > 0 {
+                *record.statuses.entry(0).or_default() += succeeded;
+            }
+        }
+    }
+
+    /// The answers to an operation.
+    pub fn operation(&self, operation: Operation) -> &OperationRecord {
+        &self.operations[operation as usize]
+    }
+
+    /// All latencies together.
+    pub fn latency_ns(&self) -> Histogram<u64> {
+        let mut all = OperationRecord::default().latency_ns;
+        for record in &self.operations {
+            all.add(&record.latency_ns).expect("all histograms have the same bounds");
+        }
+        all
+    }
+
+    /// Answers that count.
+    pub fn answers(&self) -> u64 {
+        self.operations.iter().map(|record| record.latency_ns.len()).sum()
+    }
+
+    /// Answers of all kinds: what the server has worked for.
+    pub fn answers_with_release_at_end(&self) -> u64 {
+        self.answers() + self.released_at_end
+    }
+
+    /// Answers that report no success.
+    pub fn failures(&self) -> u64 {
+        let failures = |record: &OperationRecord| -> u64 {
+            record.statuses.iter().filter(|(status, _)| **status != 0).map(|(_, times)| times).sum()
+        };
+        self.operations.iter().map(failures).sum()
+    }
+
+    /// Answers a second.
+    pub fn answers_per_s(&self) -> f64 {
+        self.answers() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// Adds what another generator recorded at the same time.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, others) in self.operations.iter_mut().zip(&other.operations) {
+            mine.latency_ns.add(&others.latency_ns).expect("all histograms have the same bounds");
+            for (status, times) in &others.statuses {
+                *mine.statuses.entry(*status).or_default() += times;
+            }
+        }
+        self.released_at_end += other.released_at_end;
+        self.unsent += other.unsent;
+        self.elapsed = self.elapsed.max(other.elapsed);
+    }
+}
