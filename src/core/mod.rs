@@ -7,7 +7,7 @@
 //! No lock outlives the call that took it. Work that grows with the number of names (a Dump, the end of a session, a
 //! sweep) is a value with a `step` method, so that the caller yields between steps of bounded size.
 //!
-//! Invariant 1 of `docs/design.md` (consumption is the sum of what is held) is kept by [`object`] and can be checked
+//! Invariant 1 of `docs/design.md` (consumption is the sum of what is held) is kept by `object` and can be checked
 //! at any time with [`Core::check`].
 
 mod counter;

@@ -1,8 +1,8 @@
 //! The shell around the core: all sockets, clocks and tasks.
 //!
-//! [`Server`] is what the tasks share. [`listener`] accepts whom [`admission`] lets in, [`workers`] gives each connection a thread,
-//! [`connection`] reads and writes, [`dispatch`] turns a frame into a call of the core and its answer into a frame,
-//! [`gc`] sweeps, [`daemon`] puts them together with configuration and privileges, [`signals`] obeys.
+//! [`Server`] is what the tasks share. `listener` accepts whom `admission` lets in, `workers` gives each connection a thread,
+//! `connection` reads and writes, `dispatch` turns a frame into a call of the core and its answer into a frame,
+//! `gc` sweeps, `daemon` puts them together with configuration and privileges, `signals` obeys.
 //!
 //! The shell is generic over stream and listener, and takes its clock and its hash seed from outside, so that a
 //! simulated network and clock run the same code as a real one.
