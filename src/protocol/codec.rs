@@ -47,7 +47,8 @@ pub enum DecodeError {
 /// The server's codec: requests in. Decoding gives every complete frame of the buffer at once; a frame that ends
 /// the conversation gives the frames before it first, and then the error.
 ///
-/// A header with the wrong magic is the last frame of its run, without a body, so that it can be answered.
+/// A header with the wrong magic is the last frame of its run, without a body, so that it can be answered. Nothing is
+/// reserved for a body that is only announced.
 #[derive(Debug, Default)]
 pub struct RequestCodec {
     /// Set by the frame that ended the conversation, reported once the frames before it were taken.
@@ -63,7 +64,6 @@ impl Decoder for RequestCodec {
             return Err(failure);
         }
         let mut end = 0;
-        let mut wanted = 0;
         while let Some(header) = Header::read(&source[end..]) {
             if header.magic != REQUEST_MAGIC {
                 self.failure = Some(DecodeError::WrongMagic { found: header.magic, expected: REQUEST_MAGIC });
@@ -80,7 +80,6 @@ impl Decoder for RequestCodec {
             }
             let frame_bytes = HEADER_BYTES + body_bytes;
             if source.len() - end < frame_bytes {
-                wanted = frame_bytes;
                 break;
             }
             end += frame_bytes;
@@ -88,11 +87,7 @@ impl Decoder for RequestCodec {
         if end > 0 {
             return Ok(Some(Frames { run: source.split_to(end), position: 0 }));
         }
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
-        }
-        source.reserve(wanted.saturating_sub(source.len()));
-        Ok(None)
+        self.failure.take().map_or(Ok(None), Err)
     }
 }
 

@@ -235,9 +235,8 @@ where
             return Poll::Ready(Ok(0));
         }
         self.note_started();
-        let buffer = if self.input.is_empty() { &mut *shared } else { &mut self.input };
-        buffer.reserve(READ_BYTES_MAX);
-        let Poll::Ready(read) = poll_read_buf(Pin::new(&mut self.stream), context, buffer) else {
+        shared.reserve(READ_BYTES_MAX);
+        let Poll::Ready(read) = poll_read_buf(Pin::new(&mut self.stream), context, shared) else {
             return self.poll_alarm(context).map(Err);
         };
         let read = read.map_err(End::Io)?;
@@ -246,6 +245,14 @@ where
             return Poll::Ready(Ok(0));
         }
         self.port.metrics.bytes_received.add(read as u64);
+        let buffer = if self.input.is_empty() {
+            &mut *shared
+        } else {
+            // It grows with what was sent and not with what was announced.
+            self.input.extend_from_slice(shared);
+            shared.clear();
+            &mut self.input
+        };
         match self.codec.decode(buffer) {
             Ok(Some(frames)) => {
                 self.frames = Some(frames);
