@@ -49,6 +49,14 @@ impl Asked {
         }
     }
 
+    /// The name that is asked about.
+    pub fn name(&self) -> Option<&[u8]> {
+        match self {
+            Self::Get { name } | Self::Acquire { name, .. } | Self::Release { name, .. } => Some(name),
+            Self::Noop | Self::Stats | Self::Dump | Self::Unknown | Self::Short => None,
+        }
+    }
+
     pub fn bytes(&self, opaque: [u8; 4]) -> Vec<u8> {
         let body = match self {
             Self::Noop | Self::Stats | Self::Dump | Self::Unknown => Vec::new(),
@@ -94,7 +102,7 @@ impl Books {
         self.held.get(name).copied().unwrap_or(0)
     }
 
-    pub fn holdings(&self) -> impl Iterator<Item = (&Vec<u8>, u64)> {
+    fn holdings(&self) -> impl Iterator<Item = (&Vec<u8>, u64)> {
         self.held.iter().map(|(name, resources)| (name, *resources))
     }
 

@@ -24,7 +24,7 @@ impl Checks {
                 return;
             }
             let Some(server) = state.server.clone() else { return };
-            (server, state.believed())
+            (server, state.believed().clone())
         };
         if let Err(what) = self.check(&server, &believed) {
             scene.fail(what);

@@ -2,7 +2,6 @@
 //!
 //! It speaks in bytes and knows nothing of the product's own client or codec.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,8 +63,6 @@ struct Inbox {
     reader: OwnedReadHalf,
     opened_ms: u64,
     books: Books,
-    /// Names that the scene was told of.
-    named: BTreeSet<Vec<u8>>,
     /// Unset when the client gives up what it holds.
     believes: bool,
 }
@@ -93,7 +90,6 @@ impl Connection {
             reader,
             opened_ms,
             books: Books::new(namespace),
-            named: BTreeSet::new(),
             believes: true,
         };
         Some(Self { writer, inbox, serial: 0 })
@@ -130,9 +126,9 @@ impl Connection {
             let opaque = self.serial.to_be_bytes();
             bytes.extend(request.bytes(opaque));
             self.inbox.books.sent(&request);
+            self.inbox.tell_belief(&request);
             asked.push((opaque, request));
         }
-        self.inbox.tell_beliefs();
         let client = self.inbox.client;
         self.inbox.scene.event(client, format_args!("sends {} requests, {} bytes", asked.len(), bytes.len()));
         (bytes, asked)
@@ -224,12 +220,11 @@ impl Inbox {
         self.scene.believe_nothing(self.local);
     }
 
-    fn tell_beliefs(&mut self) {
-        if !self.believes {
-            return;
-        }
-        self.named.extend(self.books.holdings().map(|(name, _)| name.clone()));
-        for name in &self.named {
+    /// Tells the scene what the client believes to hold of the name that was asked about.
+    fn tell_belief(&self, request: &Asked) {
+        if let Some(name) = request.name()
+            && self.believes
+        {
             self.scene.believe(self.local, &key(self.namespace, name), self.books.believed(name));
         }
     }
@@ -264,7 +259,7 @@ impl Inbox {
                 let answer = Answered { status: header[2], body };
                 let judged = self.books.judge(request, &answer).map_err(End::Wrong)?;
                 self.scene.event(self.client, format_args!("{request:?}: {answer:?}"));
-                self.tell_beliefs();
+                self.tell_belief(request);
                 if !judged {
                     break;
                 }

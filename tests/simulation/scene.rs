@@ -53,6 +53,8 @@ pub struct State {
     served: BTreeSet<SocketAddr>,
     /// What each connection's client believes to hold.
     beliefs: BTreeMap<SocketAddr, BTreeMap<Key, u64>>,
+    /// What they believe of each name, all of them together.
+    believed: BTreeMap<Key, u64>,
     /// Clients that got what they asked for.
     pub satisfied: BTreeSet<usize>,
     /// Set when the server was given something to do since it was last looked at.
@@ -83,6 +85,7 @@ impl Scene {
             alive: BTreeMap::new(),
             served: BTreeSet::new(),
             beliefs: BTreeMap::new(),
+            believed: BTreeMap::new(),
             satisfied: BTreeSet::new(),
             is_touched: true,
             failure: None,
@@ -133,19 +136,24 @@ impl Scene {
     pub fn closed(&self, connection: SocketAddr) {
         let mut state = self.state();
         state.alive.remove(&connection);
-        state.beliefs.remove(&connection);
+        state.forget(connection);
     }
 
     /// The client of a connection believes to hold so much.
     pub fn believe(&self, connection: SocketAddr, key: &Key, resources: u64) {
+        let mut state = self.state();
         // Nothing is believed of a connection that the server has ended: its client cannot know that yet.
-        if let Some(beliefs) = self.state().beliefs.get_mut(&connection) {
-            beliefs.insert(key.clone(), resources);
-        }
+        let Some(beliefs) = state.beliefs.get_mut(&connection) else { return };
+        let before = if resources > 0 {
+            beliefs.insert(key.clone(), resources).unwrap_or(0)
+        } else {
+            beliefs.remove(key).unwrap_or(0)
+        };
+        state.add_belief(key, resources, before);
     }
 
     pub fn believe_nothing(&self, connection: SocketAddr) {
-        self.state().beliefs.remove(&connection);
+        self.state().forget(connection);
     }
 
     /// Whether the link of a machine was in order, and the server up, ever since.
@@ -171,7 +179,7 @@ impl Scene {
     pub fn ended(&self, connection: SocketAddr) {
         let mut state = self.state();
         state.is_touched = true;
-        state.beliefs.remove(&connection);
+        state.forget(connection);
     }
 
     /// The server has stopped: nobody holds anything any more.
@@ -179,6 +187,7 @@ impl Scene {
         let mut state = self.state();
         state.server = None;
         state.beliefs.clear();
+        state.believed.clear();
         state.served.clear();
     }
 
@@ -186,7 +195,7 @@ impl Scene {
     pub fn dropped(&self, connection: SocketAddr) {
         let mut state = self.state();
         state.is_touched = true;
-        state.beliefs.remove(&connection);
+        state.forget(connection);
         state.served.remove(&connection);
         state.event("server", format_args!("drops {connection}"));
     }
@@ -229,12 +238,23 @@ impl State {
         &self.served
     }
 
-    /// What clients believe to hold of each name, all of them together.
-    pub fn believed(&self) -> BTreeMap<Key, u64> {
-        let mut sums = BTreeMap::new();
-        for (key, resources) in self.beliefs.values().flatten() {
-            *sums.entry(key.clone()).or_insert(0) += resources;
+    fn add_belief(&mut self, key: &Key, resources: u64, before: u64) {
+        let sum = self.believed.get(key).copied().unwrap_or(0) + resources - before;
+        if sum > 0 {
+            self.believed.insert(key.clone(), sum);
+        } else {
+            self.believed.remove(key);
         }
-        sums
+    }
+
+    fn forget(&mut self, connection: SocketAddr) {
+        for (key, resources) in self.beliefs.remove(&connection).unwrap_or_default() {
+            self.add_belief(&key, 0, resources);
+        }
+    }
+
+    /// What clients believe to hold of each name, all of them together.
+    pub fn believed(&self) -> &BTreeMap<Key, u64> {
+        &self.believed
     }
 }
