@@ -67,8 +67,9 @@ impl Checks {
         for (key, resources) in believed {
             let consumption = consumptions.get(key).copied().unwrap_or(0);
             if *resources > consumption {
+                let name = key.1.escape_ascii();
                 return Err(format!(
-                    "clients hold {resources} of {key:?}, and the server knows of {consumption}"
+                    "clients hold {resources} of {name}, and the server knows of {consumption}"
                 ));
             }
         }
