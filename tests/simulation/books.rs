@@ -4,6 +4,7 @@
 //! so where both `No error` and `Resource not available` are possible, both are right here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use signalbox::core::Namespace;
 
@@ -13,7 +14,7 @@ use crate::support::{
 };
 
 /// A request, as the client remembers it until it is answered.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Asked {
     Noop,
     Get {
@@ -70,10 +71,33 @@ impl Asked {
 }
 
 /// A response without what was checked already.
-#[derive(Debug)]
 pub struct Answered {
     pub status: u8,
     pub body: Vec<u8>,
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name().unwrap_or_default().escape_ascii();
+        match self {
+            Self::Noop => write!(f, "Noop"),
+            Self::Get { .. } => write!(f, "Get {name}"),
+            Self::Acquire { resources, maximum, .. } => {
+                write!(f, "Acquire {resources} of {maximum} of {name}")
+            }
+            Self::Release { resources, .. } => write!(f, "Release {resources} of {name}"),
+            Self::Stats => write!(f, "Stats"),
+            Self::Dump => write!(f, "Dump"),
+            Self::Unknown => write!(f, "an unknown opcode"),
+            Self::Short => write!(f, "a body too short"),
+        }
+    }
+}
+
+impl fmt::Debug for Answered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "status {:#04x}, \"{}\"", self.status, self.body.escape_ascii())
+    }
 }
 
 impl Answered {
@@ -135,7 +159,9 @@ impl Books {
     }
 
     fn wrong(&self, asked: &Asked, answer: &Answered) -> String {
-        format!("the answer to {asked:?} is {answer:?} to a connection that holds {:?}", self.held)
+        let held = self.holdings().map(|(name, held)| format!(" {held} of {},", name.escape_ascii()));
+        let held: String = held.collect();
+        format!("{asked:?} is answered by {answer:?}; the connection holds{held}")
     }
 
     fn judge_get(&self, name: &[u8], answer: &Answered) -> bool {

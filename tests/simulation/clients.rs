@@ -105,14 +105,25 @@ impl Client {
     async fn work(&mut self) {
         let namespace = *self.pick(&Namespace::ALL);
         let Some(mut connection) = self.connect(namespace).await else { return };
-        let end = loop {
-            if self.scene.phase() != Phase::Work {
-                break End::Left;
+        let scene = Arc::clone(&self.scene);
+        let rest = async {
+            while scene.phase() == Phase::Work {
+                sleep(Duration::from_millis(20)).await;
             }
-            let act = self.random.weighted(&self.habits.acts);
-            if let Err(end) = self.act(act, &mut connection).await {
-                break end;
+        };
+        let work = async {
+            loop {
+                let act = self.random.weighted(&self.habits.acts);
+                if let Err(end) = self.act(act, &mut connection).await {
+                    break end;
+                }
             }
+        };
+        // In this order always, since chance would differ between two runs of a seed.
+        let end = tokio::select! {
+            biased;
+            end = work => end,
+            () = rest => End::Left,
         };
         connection.conclude(end);
     }

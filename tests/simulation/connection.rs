@@ -17,8 +17,15 @@ use crate::network::{SERVER, port_of};
 use crate::scene::{Scene, key};
 use crate::support::INVALID;
 
-/// How long a client waits for its answers.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a client waits for the next answer.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// How long a client waits for the server to give up a frame that was started; it does so after 10 s.
+const STALL_PATIENCE: Duration = Duration::from_secs(12);
+
+/// How long a client that has all its answers waits for the end. The simulated network may hold back an end that comes
+/// behind a full buffer until more is sent, which never is; so that it does not come says nothing.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a slow reader waits between two reads.
 const READ_PAUSE: Duration = Duration::from_millis(30);
@@ -157,8 +164,8 @@ impl Connection {
         };
         // Both at once: two ends that only write would wait for each other.
         let both = async { tokio::try_join!(write, inbox.receive(&asked, pace)) };
-        in_time(both).await?;
-        if leaves { in_time(inbox.expect_end()).await } else { Ok(()) }
+        both.await?;
+        if leaves { timeout(END_PATIENCE, inbox.expect_end()).await.unwrap_or(Ok(())) } else { Ok(()) }
     }
 
     /// Sends requests and the rest, and does not wait for answers.
@@ -192,7 +199,8 @@ impl Connection {
         let client = self.inbox.client;
         self.inbox.scene.event(client, format_args!("stalls"));
         self.writer.write_all(part).await?;
-        in_time(self.inbox.expect_end()).await
+        let end = timeout(STALL_PATIENCE, self.inbox.expect_end()).await;
+        end.unwrap_or_else(|_| Err(End::Lost("a frame may take for ever".to_owned())))
     }
 }
 
@@ -235,14 +243,19 @@ impl Inbox {
         Ok(header)
     }
 
+    async fn answer(&mut self) -> Result<([u8; 12], Vec<u8>), End> {
+        let header = self.header().await?;
+        let mut body = vec![0; body_bytes(&header)];
+        self.reader.read_exact(&mut body).await?;
+        Ok((header, body))
+    }
+
     /// Reads the answers to all requests; they come in order.
     async fn receive(&mut self, asked: &[([u8; 4], Asked)], pace: Pace) -> Result<(), End> {
         let mut left_to_read = 0;
         for (opaque, request) in asked {
             loop {
-                let header = self.header().await?;
-                let mut body = vec![0; body_bytes(&header)];
-                self.reader.read_exact(&mut body).await?;
+                let (header, body) = in_time(self.answer()).await?;
                 if let Pace::SlowReader { read_bytes } = pace {
                     left_to_read += header.len() + body.len();
                     if left_to_read >= read_bytes {
