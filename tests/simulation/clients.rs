@@ -105,6 +105,10 @@ impl Client {
     async fn work(&mut self) {
         let namespace = *self.pick(&Namespace::ALL);
         let Some(mut connection) = self.connect(namespace).await else { return };
+        // Connecting takes time; whoever arrives late asks for nothing, since rest may have begun without him.
+        if self.scene.phase() != Phase::Work {
+            return connection.conclude(End::Left);
+        }
         let scene = Arc::clone(&self.scene);
         let rest = async {
             while scene.phase() == Phase::Work {

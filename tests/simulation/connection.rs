@@ -83,7 +83,8 @@ impl Connection {
     ) -> Option<Self> {
         let opened_ms = scene.state().now_ms;
         let connecting = TcpStream::connect((SERVER, port_of(namespace)));
-        let Ok(Ok(stream)) = timeout(Duration::from_secs(3), connecting).await else { return None };
+        // One attempt at a time and no hurry: the simulated network ends when it has more than 64 of them queued.
+        let Ok(Ok(stream)) = timeout(Duration::from_secs(60), connecting).await else { return None };
         let local = stream.local_addr().expect("a simulated stream knows its address");
         scene.event(client, format_args!("connects to {namespace:?} as {local}"));
         scene.opened(local, machine);
