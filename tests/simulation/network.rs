@@ -1,0 +1,207 @@
+//! The real shell on the simulated network: what stands for the server's sockets.
+//!
+//! The simulated network has connections without end: no keepalive and no retransmission that gives up. What the
+//! kernel does for the daemon (`src/server/socket.rs`) is done here: a peer is probed every 5 s; one that answered no
+//! probe for 35 s, or took no output for so long, is gone. A probe is answered while the link is in order and
+//! the client still has the connection.
+//!
+//! A server that stops closes its connections in the order of their addresses, because the runtime would drop their
+//! tasks in an order that depends on what the process did before.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use signalbox::config::Config;
+use signalbox::core::{NameHasher, Namespace};
+use signalbox::server::{Listener, SameThread, Server, serve_port, sweep_counters, sweep_semaphores};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+use turmoil::net::{TcpListener, TcpStream};
+
+use crate::scene::Scene;
+
+pub const SERVER: &str = "server";
+pub const STAT_INTERVAL_S: u32 = 10;
+
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const PEER_TIMEOUT: Duration = Duration::from_secs(35);
+const SEMAPHORE_SWEEP: Duration = Duration::from_millis(200);
+
+pub fn port_of(namespace: Namespace) -> u16 {
+    match namespace {
+        Namespace::Counters => 11215,
+        Namespace::Semaphores => 11216,
+    }
+}
+
+/// Runs a server until its machine is stopped. `write_bytes_max` is what its sockets take at a time.
+pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) -> turmoil::Result {
+    let mut config = Config::without_file();
+    config.counter.stat_interval_s = STAT_INTERVAL_S;
+    let server = Server::new(&config, scene.clock(), NameHasher::with_seeds(hash_seed, 2, 3, 4));
+    scene.state().server = Some(Arc::clone(&server));
+    let open: Open = Arc::new(Mutex::new(Some(BTreeMap::new())));
+    for namespace in Namespace::ALL {
+        let inner = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port_of(namespace))).await?;
+        let listener =
+            SimulatedListener { inner, scene: Arc::clone(&scene), open: Arc::clone(&open), write_bytes_max };
+        tokio::spawn(serve_port(Arc::clone(&server), namespace, listener, SameThread));
+    }
+    tokio::spawn(sweep_counters(Arc::clone(&server)));
+    tokio::spawn(sweep_semaphores(server, SEMAPHORE_SWEEP));
+    scene.stop.notified().await;
+    for socket in locked(&open).take().into_iter().flatten() {
+        *locked(&socket.1) = None;
+    }
+    // The machine is switched off after this step.
+    std::future::pending().await
+}
+
+/// A socket, until the server stops.
+type Socket = Arc<Mutex<Option<TcpStream>>>;
+
+/// The sockets of all connections; there is no such thing any more when the server stops.
+type Open = Arc<Mutex<Option<BTreeMap<SocketAddr, Socket>>>>;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nothing panics while it holds a socket")
+}
+
+struct SimulatedListener {
+    inner: TcpListener,
+    scene: Arc<Scene>,
+    open: Open,
+    write_bytes_max: usize,
+}
+
+impl Listener for SimulatedListener {
+    type Stream = SimulatedStream;
+
+    async fn accept(&mut self) -> io::Result<(SimulatedStream, SocketAddr)> {
+        let (inner, peer) = self.inner.accept().await?;
+        let socket = Arc::new(Mutex::new(Some(inner)));
+        match &mut *locked(&self.open) {
+            Some(open) => open.insert(peer, Arc::clone(&socket)),
+            None => return Err(io::ErrorKind::ConnectionAborted.into()),
+        };
+        self.scene.accepted(peer);
+        let stream = SimulatedStream {
+            socket,
+            open: Arc::clone(&self.open),
+            peer,
+            scene: Arc::clone(&self.scene),
+            write_bytes_max: self.write_bytes_max,
+            probe: Box::pin(tokio::time::sleep(PROBE_INTERVAL)),
+            heard: Instant::now(),
+            stalled: None,
+        };
+        Ok((stream, peer))
+    }
+}
+
+/// The server's end of a connection.
+struct SimulatedStream {
+    socket: Socket,
+    open: Open,
+    peer: SocketAddr,
+    scene: Arc<Scene>,
+    write_bytes_max: usize,
+    probe: Pin<Box<Sleep>>,
+    /// When the peer was last known to be there.
+    heard: Instant,
+    /// Since when the peer takes no output, where it does not.
+    stalled: Option<Instant>,
+}
+
+impl SimulatedStream {
+    /// Calls the socket, if the server still has it.
+    fn poll_socket<T>(
+        &self,
+        call: impl FnOnce(Pin<&mut TcpStream>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let mut socket = locked(&self.socket);
+        let socket = socket.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
+        call(Pin::new(socket))
+    }
+
+    /// Ready when the peer is gone.
+    fn poll_keepalive(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            ready!(self.probe.as_mut().poll(context));
+            let now = Instant::now();
+            if self.scene.answers_probe(self.peer) {
+                self.heard = now;
+            }
+            let silent_since = self.stalled.map_or(self.heard, |stalled| stalled.min(self.heard));
+            if now.duration_since(silent_since) >= PEER_TIMEOUT {
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+            self.probe.as_mut().reset(now + PROBE_INTERVAL);
+        }
+    }
+}
+
+impl AsyncRead for SimulatedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = match self.poll_socket(|socket| socket.poll_read(context, buffer)) {
+            Poll::Ready(read) => read,
+            Poll::Pending => Err(ready!(self.poll_keepalive(context))),
+        };
+        if read.is_ok() && buffer.filled().len() > before {
+            self.heard = Instant::now();
+            self.scene.received();
+        } else {
+            self.scene.ended(self.peer);
+        }
+        Poll::Ready(read)
+    }
+}
+
+impl AsyncWrite for SimulatedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let bytes = &bytes[..bytes.len().min(self.write_bytes_max)];
+        let written = match self.poll_socket(|socket| socket.poll_write(context, bytes)) {
+            Poll::Ready(written) => written,
+            Poll::Pending => {
+                self.stalled.get_or_insert_with(Instant::now);
+                Err(ready!(self.poll_keepalive(context)))
+            }
+        };
+        self.stalled = None;
+        if written.is_err() {
+            self.scene.ended(self.peer);
+        }
+        Poll::Ready(written)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_socket(|socket| socket.poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_socket(|socket| socket.poll_shutdown(context))
+    }
+}
+
+impl Drop for SimulatedStream {
+    fn drop(&mut self) {
+        if let Some(open) = &mut *locked(&self.open) {
+            open.remove(&self.peer);
+            self.scene.dropped(self.peer);
+        }
+    }
+}
