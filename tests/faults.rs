@@ -1,6 +1,7 @@
 //! The planted faults of `tests/faults` still fit the code, so that `tests/faults/run` can show that they are found.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,7 +18,10 @@ fn every_fault_can_be_planted() {
     for patch in patches {
         let mut command = Command::new("git");
         command.args(["apply", "--check"]).arg(&patch).current_dir(env!("CARGO_MANIFEST_DIR"));
-        let checked = command.output().expect("git is there");
+        let Ok(checked) = command.output() else {
+            let _ = writeln!(std::io::stderr(), "skipped: git is not there to plant the faults with");
+            return;
+        };
         assert!(
             checked.status.success(),
             "{} does not fit the code any more: make it anew\n{}",
