@@ -21,10 +21,13 @@ use super::{Claim, Namespace, Refusal};
 #[derive(Clone, Debug)]
 pub(super) struct ObjectRef(Arc<Object>);
 
+/// In this order, so that all that requests write to lies together behind the counts of the [`Arc`]: two threads that
+/// use the same name in turn pass each other one cache line more often than two.
 #[derive(Debug)]
+#[repr(C)]
 struct Object {
-    name: Name,
     state: Mutex<State>,
+    name: Name,
 }
 
 #[derive(Debug)]
@@ -65,7 +68,7 @@ impl ObjectRef {
             Namespace::Semaphores => Kind::Semaphore(Semaphore::new(claim.maximum)),
         };
         let state = State { consumption: 0, kind, holders: Holders::default() };
-        Self(Arc::new(Object { name: Name::new(name), state: Mutex::new(state) }))
+        Self(Arc::new(Object { state: Mutex::new(state), name: Name::new(name) }))
     }
 
     pub(super) fn name(&self) -> &[u8] {

@@ -244,7 +244,7 @@ where
             self.end = Some(End::Peer);
             return Poll::Ready(Ok(0));
         }
-        self.port.metrics.bytes_received.add(read as u64);
+        self.port.metrics.traffic.note_received(read);
         let buffer = if self.input.is_empty() {
             &mut *shared
         } else {
@@ -373,7 +373,7 @@ where
         match written {
             Ok(0) => Err(End::Io(io::ErrorKind::WriteZero.into())),
             Ok(written) => {
-                self.port.metrics.bytes_sent.add(written as u64);
+                self.port.metrics.traffic.note_sent(written);
                 Ok(written)
             }
             Err(error) => Err(End::Io(error)),

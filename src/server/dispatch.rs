@@ -72,7 +72,7 @@ impl Executor<'_> {
 
     /// Makes the commands executed so far show in the statistics.
     pub(super) fn settle(&mut self) {
-        self.tally.settle(&self.port.metrics.commands);
+        self.tally.settle(&self.port.metrics.traffic);
     }
 
     fn get(&self, name: &[u8]) -> Response<'static> {

@@ -2,7 +2,7 @@
 //!
 //! Counts are relaxed: each is right by itself, and no two of them are a picture of one moment.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::protocol::Opcode;
@@ -16,9 +16,7 @@ pub(super) struct Metrics {
     pub(super) refused_connections: Count,
     /// Accepts that failed because the process or the system was out of file descriptors or memory.
     pub(super) failed_accepts: Count,
-    pub(super) commands: Commands,
-    pub(super) bytes_received: Count,
-    pub(super) bytes_sent: Count,
+    pub(super) traffic: Traffic,
     /// Connections closed because of bytes that are no frame, or of a body too long.
     pub(super) bad_input: Count,
     /// Connections closed because a started frame was not completed in time.
@@ -69,10 +67,6 @@ impl Count {
     }
 }
 
-/// Commands by opcode.
-#[derive(Debug, Default)]
-pub(super) struct Commands([Count; OPCODES.len()]);
-
 /// The operations in the order in which the statistics list them.
 pub(super) const OPCODES: [Opcode; 6] =
     [Opcode::Noop, Opcode::Get, Opcode::Acquire, Opcode::Release, Opcode::Stats, Opcode::Dump];
@@ -88,14 +82,60 @@ fn index_of(opcode: Opcode) -> usize {
     }
 }
 
-impl Commands {
-    pub(super) fn value(&self, opcode: Opcode) -> u64 {
-        self.0[index_of(opcode)].value()
+/// What every turn of every connection counts. Each thread adds to a part of its own, as a cache line that threads
+/// write to in turn costs more than all the counting; the sum is taken when it is asked for.
+#[derive(Debug, Default)]
+pub(super) struct Traffic([TrafficPart; TRAFFIC_PARTS]);
+
+/// Threads beyond this number share parts.
+const TRAFFIC_PARTS: usize = 16;
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct TrafficPart {
+    commands: [Count; OPCODES.len()],
+    bytes_received: Count,
+    bytes_sent: Count,
+}
+
+thread_local! {
+    static PART: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % TRAFFIC_PARTS
+    };
+}
+
+impl Traffic {
+    pub(super) fn commands(&self, opcode: Opcode) -> u64 {
+        self.sum(|part| &part.commands[index_of(opcode)])
+    }
+
+    pub(super) fn bytes_received(&self) -> u64 {
+        self.sum(|part| &part.bytes_received)
+    }
+
+    pub(super) fn bytes_sent(&self) -> u64 {
+        self.sum(|part| &part.bytes_sent)
+    }
+
+    pub(super) fn note_received(&self, bytes: usize) {
+        self.own_part().bytes_received.add(bytes as u64);
+    }
+
+    pub(super) fn note_sent(&self, bytes: usize) {
+        self.own_part().bytes_sent.add(bytes as u64);
+    }
+
+    fn own_part(&self) -> &TrafficPart {
+        &self.0[PART.with(|part| *part)]
+    }
+
+    fn sum(&self, count: impl Fn(&TrafficPart) -> &Count) -> u64 {
+        self.0.iter().map(|part| count(part).value()).sum()
     }
 }
 
-/// Commands of one run of frames, added up before they are counted: threads share the counts, and each write to one
-/// takes the cache line away from the others.
+/// Commands of one run of frames, added up before they are counted.
 #[derive(Debug, Default)]
 pub(super) struct Tally([u64; OPCODES.len()]);
 
@@ -106,8 +146,8 @@ impl Tally {
     }
 
     /// Moves what was added up into the counts.
-    pub(super) fn settle(&mut self, commands: &Commands) {
-        for (amount, count) in self.0.iter_mut().zip(&commands.0) {
+    pub(super) fn settle(&mut self, traffic: &Traffic) {
+        for (amount, count) in self.0.iter_mut().zip(&traffic.own_part().commands) {
             if *amount > 0 {
                 count.add(std::mem::take(amount));
             }

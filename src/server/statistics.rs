@@ -23,7 +23,7 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("curr_connections", metrics.curr_connections.value()),
         ("total_connections", metrics.total_connections.value()),
     ];
-    let commands = OPCODES.map(|opcode| (command_item(opcode), metrics.commands.value(opcode)));
+    let commands = OPCODES.map(|opcode| (command_item(opcode), metrics.traffic.commands(opcode)));
     let further = [
         ("uptime", server.started.elapsed().as_secs()),
         ("max_connections", port.connections_max.load(Ordering::Relaxed).into()),
@@ -34,8 +34,8 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("bad_input", metrics.bad_input.value()),
         ("frame_timeouts", metrics.frame_timeouts.value()),
         ("panics", metrics.panics.value()),
-        ("bytes_received", metrics.bytes_received.value()),
-        ("bytes_sent", metrics.bytes_sent.value()),
+        ("bytes_received", metrics.traffic.bytes_received()),
+        ("bytes_sent", metrics.traffic.bytes_sent()),
     ];
     let number = |(name, value): (&'static str, u64)| (name, value.to_string());
     let mut items: Vec<_> = yrmcds.into_iter().chain(commands).map(number).collect();
