@@ -19,21 +19,22 @@ struct Visit {
 impl Visit {
     /// The next object; `None` when every shard was visited.
     fn next(&mut self, registry: &Registry) -> Option<ObjectRef> {
-        loop {
-            if let Some(object) = self.objects.next() {
-                return Some(object);
-            }
-            if self.shard == registry.shards() {
-                return None;
-            }
-            self.objects = registry.objects_of(self.shard).into_iter();
-            self.shard += 1;
+        if self.objects.len() == 0 && !self.take_shard(registry) {
+            return None;
         }
+        self.objects.next()
     }
 
-    /// The shard whose last object was just taken, if one was.
-    fn finished_shard(&self) -> Option<usize> {
-        (self.objects.len() == 0).then(|| self.shard.checked_sub(1)).flatten()
+    /// Takes the handles of the next shard that has any; false when every shard was visited.
+    fn take_shard(&mut self, registry: &Registry) -> bool {
+        while self.shard < registry.shards() {
+            self.objects = registry.objects_of(self.shard).into_iter();
+            self.shard += 1;
+            if self.objects.len() > 0 {
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -77,20 +78,23 @@ impl<'a> Sweep<'a> {
         Self { core, namespace, visit: Visit::default(), collected: 0 }
     }
 
-    /// Visits at most `names` names. Tells whether there is more to do.
+    /// Takes a shard, or visits at most `names` names of the one that was taken: the first is work enough for a step.
+    /// Tells whether there is more to do.
     pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
         let registry = self.core.registry(self.namespace);
+        if self.visit.objects.len() == 0 {
+            return self.visit.take_shard(registry);
+        }
         let interval = self.core.interval(now);
-        for _ in 0..names {
-            let Some(object) = self.visit.next(registry) else { return false };
+        for object in self.visit.objects.by_ref().take(names) {
             if registry.collect(&object, interval) {
                 self.collected += 1;
             } else {
                 object.shrink();
             }
-            if let Some(shard) = self.visit.finished_shard() {
-                registry.shrink(shard);
-            }
+        }
+        if self.visit.objects.len() == 0 {
+            registry.shrink(self.visit.shard - 1);
         }
         true
     }

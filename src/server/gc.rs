@@ -11,7 +11,7 @@ use super::{Server, port_name};
 use crate::core::Namespace;
 
 /// Names visited between two yields: a small part of a millisecond.
-const STEP_NAMES: usize = 256;
+const STEP_NAMES: usize = 64;
 
 /// Longest time between two looks at the clock, which may be set.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
