@@ -25,23 +25,23 @@ fn claim() -> Claim {
     Claim::new(1, 1_000_000).expect("1 of 1,000,000 is a claim")
 }
 
-fn acquire(core: &Core, name: &[u8], session: &Session) {
+fn acquire(core: &Core, name: &[u8], session: &mut Session) {
     core.acquire(SPACE, name, claim(), session, NOW).expect("there is enough of everything");
 }
 
-fn release(core: &Core, name: &[u8], session: &Session) {
+fn release(core: &Core, name: &[u8], session: &mut Session) {
     core.release(SPACE, name, 1, session, NOW).expect("it was acquired");
 }
 
 /// A core in which one session holds `count` names.
 fn filled(count: u32) -> (Core, Session) {
     let core = core();
-    let session = core.open_session();
-    names(count).iter().for_each(|name| acquire(&core, name, &session));
+    let mut session = core.open_session();
+    names(count).iter().for_each(|name| acquire(&core, name, &mut session));
     (core, session)
 }
 
-fn end(core: &Core, session: &Session) {
+fn end(core: &Core, session: Session) {
     let mut ending = core.end_session(session);
     while ending.step(NAMES_A_STEP, NOW) {}
 }
@@ -50,26 +50,26 @@ fn pairs(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("core/acquire and release");
     group.throughput(Throughput::Elements(2));
     group.bench_function("existing names", |bencher| {
-        let (core, session) = filled(0);
+        let (core, mut session) = filled(0);
         let names = names(NAMES);
-        names.iter().for_each(|name| acquire(&core, name, &session));
-        names.iter().for_each(|name| release(&core, name, &session));
+        names.iter().for_each(|name| acquire(&core, name, &mut session));
+        names.iter().for_each(|name| release(&core, name, &mut session));
         // Steps that share no factor with the number of names, so that the next one is not in the cache by order.
         let mut turn = 0;
         bencher.iter(|| {
             turn = (turn + 7919) % names.len();
-            acquire(&core, &names[turn], &session);
-            release(&core, &names[turn], &session);
+            acquire(&core, &names[turn], &mut session);
+            release(&core, &names[turn], &mut session);
         });
     });
     group.bench_function("a name with 1,000 holders", |bencher| {
         let core = core();
-        let holders: Vec<_> = (0..1000).map(|_| core.open_session()).collect();
-        holders.iter().for_each(|holder| acquire(&core, b"fought over", holder));
-        let session = core.open_session();
+        let mut holders: Vec<_> = (0..1000).map(|_| core.open_session()).collect();
+        holders.iter_mut().for_each(|holder| acquire(&core, b"fought over", holder));
+        let mut session = core.open_session();
         bencher.iter(|| {
-            acquire(&core, b"fought over", &session);
-            release(&core, b"fought over", &session);
+            acquire(&core, b"fought over", &mut session);
+            release(&core, b"fought over", &mut session);
         });
     });
     group.finish();
@@ -101,9 +101,12 @@ fn visits(criterion: &mut Criterion) {
     });
     drop(core);
     group.bench_function("end of the session that holds them", |bencher| {
-        bencher.iter_batched_ref(
+        bencher.iter_batched(
             || filled(NAMES_MANY),
-            |(core, session)| end(core, session),
+            |(core, session)| {
+                end(&core, session);
+                core
+            },
             BatchSize::PerIteration,
         );
     });
@@ -111,7 +114,7 @@ fn visits(criterion: &mut Criterion) {
         bencher.iter_batched_ref(
             || {
                 let (core, session) = filled(NAMES_MANY);
-                end(&core, &session);
+                end(&core, session);
                 core
             },
             |core| {

@@ -47,7 +47,7 @@ fn main() {
         let (core, session) = filled(arguments.names);
         let mut dump = core.dump(SPACE);
         while dumps.time(|| dump_piece(&core, &mut dump)) {}
-        let mut ending = core.end_session(&session);
+        let mut ending = core.end_session(session);
         while ends.time(|| ending.step(ENDING_NAMES, NOW)) {}
         let mut sweep = core.sweep(SPACE);
         while sweeps.time(|| sweep.step(SWEEP_NAMES, NOW)) {}
@@ -64,11 +64,11 @@ fn main() {
 fn filled(names: u32) -> (Core, Session) {
     let stat_interval_s = NonZeroU32::new(100).expect("100 is not 0");
     let core = Core::new(stat_interval_s, NameHasher::with_seeds(1, 2, 3, 4));
-    let session = core.open_session();
+    let mut session = core.open_session();
     let claim = Claim::new(1, 1).expect("1 of 1 is a claim");
     for index in 0..names {
         let name = format!("held-{index:011}");
-        core.acquire(SPACE, name.as_bytes(), claim, &session, NOW).expect("each name is new");
+        core.acquire(SPACE, name.as_bytes(), claim, &mut session, NOW).expect("each name is new");
     }
     (core, session)
 }

@@ -18,13 +18,13 @@ fn taking_and_giving_back_allocates_nothing_once_a_name_exists() {
     let core = core();
     let claim = Claim::new(1, 100).unwrap();
     for namespace in Namespace::ALL {
-        let (one, other) = (core.open_session(), core.open_session());
-        let round = || {
-            for session in [&one, &other] {
+        let (mut one, mut other) = (core.open_session(), core.open_session());
+        let mut round = || {
+            for session in [&mut one, &mut other] {
                 core.acquire(namespace, b"a name", claim, session, NOW).unwrap();
             }
             core.value(namespace, b"a name").unwrap();
-            for session in [&one, &other] {
+            for session in [&mut one, &mut other] {
                 core.release(namespace, b"a name", 1, session, NOW).unwrap();
             }
         };
@@ -37,13 +37,13 @@ fn taking_and_giving_back_allocates_nothing_once_a_name_exists() {
 #[test]
 fn refusals_allocate_nothing() {
     let core = core();
-    let session = core.open_session();
+    let mut session = core.open_session();
     let claim = Claim::new(1, 1).unwrap();
-    core.acquire(Namespace::Counters, b"full", claim, &session, NOW).unwrap();
+    core.acquire(Namespace::Counters, b"full", claim, &mut session, NOW).unwrap();
     let allocated = allocation_counter::measure(|| {
-        core.acquire(Namespace::Counters, b"full", claim, &session, NOW).unwrap_err();
-        core.release(Namespace::Counters, b"full", 2, &session, NOW).unwrap_err();
-        core.release(Namespace::Counters, b"absent", 2, &session, NOW).unwrap_err();
+        core.acquire(Namespace::Counters, b"full", claim, &mut session, NOW).unwrap_err();
+        core.release(Namespace::Counters, b"full", 2, &mut session, NOW).unwrap_err();
+        core.release(Namespace::Counters, b"absent", 2, &mut session, NOW).unwrap_err();
         core.value(Namespace::Counters, b"absent").unwrap_err();
     });
     assert_eq!(allocated.count_total, 0);

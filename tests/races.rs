@@ -76,7 +76,7 @@ impl Races {
         &self,
         now: UnixSeconds,
         name: &[u8],
-        session: &Session,
+        session: &mut Session,
         maximum: u32,
     ) -> Result<(), Refusal> {
         let claim = Claim::new(1, maximum).unwrap();
@@ -84,29 +84,29 @@ impl Races {
     }
 
     /// Takes one of at most `maximum`.
-    fn acquire(&self, session: &Session, maximum: u32) -> Result<(), Refusal> {
+    fn acquire(&self, session: &mut Session, maximum: u32) -> Result<(), Refusal> {
         self.acquire_at(NOW, NAME, session, maximum)
     }
 
     /// Gives one back.
-    fn release(&self, session: &Session) -> Result<(), Refusal> {
+    fn release(&self, session: &mut Session) -> Result<(), Refusal> {
         self.core.release(self.namespace, NAME, 1, session, NOW)
     }
 
     /// A session that took one of at most `maximum`, long ago.
     fn holder(&self, maximum: u32) -> Session {
-        let session = self.core.open_session();
-        self.acquire_at(EARLY, NAME, &session, maximum).unwrap();
+        let mut session = self.core.open_session();
+        self.acquire_at(EARLY, NAME, &mut session, maximum).unwrap();
         session
     }
 
     /// A name that exists, and that a sweep would collect.
     fn leave_behind(&self, maximum: u32) {
-        let session = self.holder(maximum);
-        self.core.release(self.namespace, NAME, 1, &session, EARLY).unwrap();
+        let mut session = self.holder(maximum);
+        self.core.release(self.namespace, NAME, 1, &mut session, EARLY).unwrap();
     }
 
-    fn end(&self, session: &Session) {
+    fn end(&self, session: Session) {
         let mut ending = self.core.end_session(session);
         while ending.step(1, NOW) {}
     }
@@ -165,13 +165,13 @@ impl Races {
 fn a_name_that_is_swept_while_it_is_acquired_is_held_or_made_anew() {
     explore(|races| {
         races.leave_behind(1);
-        let session = races.core.open_session();
+        let mut session = races.core.open_session();
         thread::scope(|threads| {
-            threads.spawn(|| assert_eq!(races.acquire(&session, 1), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire(&mut session, 1), Ok(())));
             threads.spawn(|| races.sweep());
         });
         assert_eq!(races.consumption(), 1);
-        assert_eq!(races.release(&session), Ok(()), "what was acquired is held");
+        assert_eq!(races.release(&mut session), Ok(()), "what was acquired is held");
         assert_eq!(races.consumption(), 0);
     });
 }
@@ -180,10 +180,10 @@ fn a_name_that_is_swept_while_it_is_acquired_is_held_or_made_anew() {
 fn two_who_acquire_a_name_that_is_swept_share_one_limit() {
     explore(|races| {
         races.leave_behind(1);
-        let [one, two] = [races.core.open_session(), races.core.open_session()];
+        let [mut one, mut two] = [races.core.open_session(), races.core.open_session()];
         let won = thread::scope(|threads| {
-            let one = threads.spawn(|| races.acquire(&one, 1));
-            let two = threads.spawn(|| races.acquire(&two, 1));
+            let one = threads.spawn(|| races.acquire(&mut one, 1));
+            let two = threads.spawn(|| races.acquire(&mut two, 1));
             threads.spawn(|| races.sweep());
             [one.join().unwrap(), two.join().unwrap()]
         });
@@ -198,21 +198,21 @@ fn two_who_acquire_a_name_that_is_swept_share_one_limit() {
 #[test]
 fn what_is_released_can_be_acquired_by_another_while_the_name_is_swept() {
     explore(|races| {
-        let holder = races.holder(1);
-        let next = races.core.open_session();
+        let mut holder = races.holder(1);
+        let mut next = races.core.open_session();
         let outcome = thread::scope(|threads| {
             let acquired = threads.spawn(|| {
-                let outcome = races.acquire(&next, 1);
-                (outcome, races.acquire(&next, 2))
+                let outcome = races.acquire(&mut next, 1);
+                (outcome, races.acquire(&mut next, 2))
             });
-            threads.spawn(|| assert_eq!(races.release(&holder), Ok(())));
+            threads.spawn(|| assert_eq!(races.release(&mut holder), Ok(())));
             threads.spawn(|| races.sweep());
             acquired.join().unwrap()
         });
         let held = [outcome.0, outcome.1].iter().filter(|outcome| outcome.is_ok()).count() as u32;
         assert_eq!(races.consumption(), held, "{outcome:?}");
         for _ in 0..held {
-            assert_eq!(races.release(&next), Ok(()));
+            assert_eq!(races.release(&mut next), Ok(()));
         }
         assert_eq!(races.consumption(), 0);
     });
@@ -221,16 +221,16 @@ fn what_is_released_can_be_acquired_by_another_while_the_name_is_swept() {
 #[test]
 fn the_end_of_a_session_takes_nothing_from_another_that_releases() {
     explore(|races| {
-        let [leaving, releasing, staying] = [races.holder(3), races.holder(3), races.holder(3)];
-        races.acquire_at(EARLY, b"another", &leaving, 1).unwrap();
+        let [mut leaving, mut releasing, mut staying] = [races.holder(3), races.holder(3), races.holder(3)];
+        races.acquire_at(EARLY, b"another", &mut leaving, 1).unwrap();
         thread::scope(|threads| {
-            threads.spawn(|| races.end(&leaving));
-            threads.spawn(|| assert_eq!(races.release(&releasing), Ok(())));
+            threads.spawn(move || races.end(leaving));
+            threads.spawn(|| assert_eq!(races.release(&mut releasing), Ok(())));
             threads.spawn(|| races.sweep());
         });
         assert_eq!(races.consumption(), 1, "who stays holds what he held");
-        assert_eq!(races.release(&staying), Ok(()));
-        assert_eq!(races.release(&releasing), Err(Refusal::NotAcquired));
+        assert_eq!(races.release(&mut staying), Ok(()));
+        assert_eq!(races.release(&mut releasing), Err(Refusal::NotAcquired));
     });
 }
 
@@ -238,16 +238,16 @@ fn the_end_of_a_session_takes_nothing_from_another_that_releases() {
 fn what_an_ended_session_held_can_be_acquired_while_the_name_is_swept() {
     explore(|races| {
         let leaving = races.holder(1);
-        let next = races.core.open_session();
+        let mut next = races.core.open_session();
         let acquired = thread::scope(|threads| {
-            threads.spawn(|| races.end(&leaving));
-            let acquired = threads.spawn(|| races.acquire(&next, 1));
+            threads.spawn(move || races.end(leaving));
+            let acquired = threads.spawn(|| races.acquire(&mut next, 1));
             threads.spawn(|| races.sweep());
             acquired.join().unwrap()
         });
         assert_eq!(races.consumption(), u32::from(acquired.is_ok()));
         if acquired.is_err() {
-            assert_eq!(races.acquire(&next, 1), Ok(()), "the place of who left is free");
+            assert_eq!(races.acquire(&mut next, 1), Ok(()), "the place of who left is free");
         }
     });
 }
@@ -255,13 +255,14 @@ fn what_an_ended_session_held_can_be_acquired_while_the_name_is_swept() {
 #[test]
 fn a_dump_lists_what_is_held_throughout_once_and_within_its_limit() {
     explore(|races| {
-        let [staying, leaving, next] = [races.holder(2), races.holder(2), races.core.open_session()];
-        races.acquire_at(EARLY, b"another", &leaving, 1).unwrap();
+        let [mut staying, mut leaving, mut next] =
+            [races.holder(2), races.holder(2), races.core.open_session()];
+        races.acquire_at(EARLY, b"another", &mut leaving, 1).unwrap();
         thread::scope(|threads| {
-            threads.spawn(|| races.end(&leaving));
+            threads.spawn(move || races.end(leaving));
             threads.spawn(|| {
-                if races.acquire(&next, 2).is_ok() {
-                    assert_eq!(races.release(&next), Ok(()));
+                if races.acquire(&mut next, 2).is_ok() {
+                    assert_eq!(races.release(&mut next), Ok(()));
                 }
             });
             threads.spawn(|| races.sweep());
@@ -275,7 +276,7 @@ fn a_dump_lists_what_is_held_throughout_once_and_within_its_limit() {
                 assert!((item.consumption..=most).contains(&item.peak), "{entries:?}");
             }
         });
-        assert_eq!(races.release(&staying), Ok(()));
+        assert_eq!(races.release(&mut staying), Ok(()));
         assert_eq!(races.consumption(), 0);
     });
 }
@@ -288,10 +289,10 @@ fn limit_names(races: &Races, names_max: u64) {
 fn of_two_names_that_are_made_for_one_place_one_is_refused() {
     explore(|races| {
         limit_names(races, 1);
-        let [one, two] = [races.core.open_session(), races.core.open_session()];
+        let [mut one, mut two] = [races.core.open_session(), races.core.open_session()];
         let made = thread::scope(|threads| {
-            let one = threads.spawn(|| races.acquire_at(NOW, b"one", &one, 1));
-            let two = threads.spawn(|| races.acquire_at(NOW, b"two", &two, 1));
+            let one = threads.spawn(|| races.acquire_at(NOW, b"one", &mut one, 1));
+            let two = threads.spawn(|| races.acquire_at(NOW, b"two", &mut two, 1));
             [one.join().unwrap(), two.join().unwrap()]
         });
         assert!(
@@ -306,10 +307,10 @@ fn of_two_names_that_are_made_for_one_place_one_is_refused() {
 fn two_who_make_one_name_need_one_place() {
     explore(|races| {
         limit_names(races, 1);
-        let [one, two] = [races.core.open_session(), races.core.open_session()];
+        let [mut one, mut two] = [races.core.open_session(), races.core.open_session()];
         thread::scope(|threads| {
-            threads.spawn(|| assert_eq!(races.acquire(&one, 2), Ok(())));
-            threads.spawn(|| assert_eq!(races.acquire(&two, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire(&mut one, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire(&mut two, 2), Ok(())));
         });
         assert_eq!(races.consumption(), 2);
     });
@@ -319,11 +320,11 @@ fn two_who_make_one_name_need_one_place() {
 fn who_finds_a_name_made_by_another_leaves_its_place_to_a_third() {
     explore(|races| {
         limit_names(races, 2);
-        let [one, two, third] = [(); 3].map(|()| races.core.open_session());
+        let [mut one, mut two, mut third] = [(); 3].map(|()| races.core.open_session());
         thread::scope(|threads| {
-            threads.spawn(|| assert_eq!(races.acquire(&one, 2), Ok(())));
-            threads.spawn(|| assert_eq!(races.acquire(&two, 2), Ok(())));
-            threads.spawn(|| assert_eq!(races.acquire_at(NOW, b"third", &third, 1), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire(&mut one, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire(&mut two, 2), Ok(())));
+            threads.spawn(|| assert_eq!(races.acquire_at(NOW, b"third", &mut third, 1), Ok(())));
         });
         assert_eq!(races.stats().objects, 2);
     });
@@ -334,17 +335,17 @@ fn a_name_that_is_swept_makes_room_for_another_and_its_memory_is_counted_once() 
     explore(|races| {
         limit_names(races, 1);
         races.leave_behind(1);
-        let session = races.core.open_session();
+        let mut session = races.core.open_session();
         let made = thread::scope(|threads| {
             threads.spawn(|| races.sweep());
             threads.spawn(|| races.sweep());
-            let made = threads.spawn(|| races.acquire_at(NOW, b"another", &session, 1));
+            let made = threads.spawn(|| races.acquire_at(NOW, b"another", &mut session, 1));
             made.join().unwrap()
         });
         assert!(matches!(made, Ok(()) | Err(Refusal::TooManyNames)), "{made:?}");
         if made.is_err() {
             assert_eq!(
-                races.acquire_at(NOW, b"another", &session, 1),
+                races.acquire_at(NOW, b"another", &mut session, 1),
                 Ok(()),
                 "the swept name's place is free"
             );

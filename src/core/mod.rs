@@ -3,7 +3,7 @@
 //! Sans I/O and without a clock: time comes in as a value, and nothing here waits, logs or reads a socket. The
 //! server calls one method of [`Core`] a request; the simulation of tests calls the same ones.
 //!
-//! Locks are taken in one order: the shard of the map, then the object that stands under a name, then the session.
+//! Locks are taken in one order: the shard of the map, then the object that stands under a name.
 //! No lock outlives the call that took it. Work that grows with the number of names (a Dump, the end of a session, a
 //! sweep) is a value with a `step` method, so that the caller yields between steps of bounded size.
 //!
@@ -112,7 +112,7 @@ impl Core {
     }
 
     /// Ends a session: it holds nothing more once the returned work is done.
-    pub fn end_session<'a>(&'a self, session: &Session) -> Ending<'a> {
+    pub fn end_session(&self, session: Session) -> Ending<'_> {
         Ending::new(self, session)
     }
 
@@ -122,7 +122,7 @@ impl Core {
         namespace: Namespace,
         name: &[u8],
         claim: Claim,
-        session: &Session,
+        session: &mut Session,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
         self.registry(namespace).acquire(namespace, name, claim, session, self.interval(now))
@@ -135,7 +135,7 @@ impl Core {
         namespace: Namespace,
         name: &[u8],
         resources: u32,
-        session: &Session,
+        session: &mut Session,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
         self.registry(namespace)

@@ -80,7 +80,12 @@ impl ObjectRef {
         OBJECT_BYTES + self.0.name.heap_bytes()
     }
 
-    pub(super) fn acquire(&self, claim: Claim, session: &Session, interval: Interval) -> Result<(), Refusal> {
+    pub(super) fn acquire(
+        &self,
+        claim: Claim,
+        session: &mut Session,
+        interval: Interval,
+    ) -> Result<(), Refusal> {
         let mut state = lock(&self.0.state);
         let limit = match &state.kind {
             Kind::Counter(_) => claim.maximum,
@@ -96,7 +101,7 @@ impl ObjectRef {
     pub(super) fn release(
         &self,
         resources: u32,
-        session: &Session,
+        session: &mut Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
         if resources == 0 {
@@ -117,13 +122,12 @@ impl ObjectRef {
         Ok(())
     }
 
-    /// Gives back all that a session holds. Its handle of the object is gone already. Holds nothing any more, where a
-    /// Release came in between.
+    /// Gives back all that a session holds, which has ended and whose handle of the object is gone already.
     pub(super) fn release_all(&self, session: SessionId, interval: Interval) {
         let mut state = lock(&self.0.state);
-        if let Some(holding) = state.holders.remove(session) {
-            state.give_back(holding.resources, interval);
-        }
+        let holding = state.holders.remove(session);
+        invariant!(holding.is_some(), "session {session} holds what it has a handle of");
+        state.give_back(holding.map_or(0, |holding| holding.resources), interval);
     }
 
     /// What Get reads: a counter's consumption, or what is left of a semaphore.
@@ -172,7 +176,7 @@ impl ObjectRef {
 
 impl State {
     /// Adds to a session's holding; the caller sees to the consumption.
-    fn hold(&mut self, object: &ObjectRef, resources: u32, session: &Session) {
+    fn hold(&mut self, object: &ObjectRef, resources: u32, session: &mut Session) {
         match self.holders.holding_mut(session.id()) {
             Some(holding) => {
                 let sum = holding.resources.checked_add(resources);

@@ -84,7 +84,7 @@ impl Registry {
         namespace: Namespace,
         name: &[u8],
         claim: Claim,
-        session: &Session,
+        session: &mut Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
         let outcome = self.find(name, |object| object.acquire(claim, session, interval));
@@ -97,7 +97,7 @@ impl Registry {
         namespace: Namespace,
         name: &[u8],
         claim: Claim,
-        session: &Session,
+        session: &mut Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
         // Asked for ahead of the allocation, which a refusal must not cost.

@@ -4,14 +4,15 @@
 //! the server knows. The handles stand in slots that never move; an object remembers the slot of each holder, so
 //! that a full release finds it at once.
 //!
-//! Invariants: a slot is filled exactly while the object counts a holding of the session; a session that has ended
-//! takes nothing more.
+//! A session is one value that whoever uses it has to itself, so it needs no lock, and its end consumes it, so that
+//! nothing is taken afterwards.
+//!
+//! Invariant: a slot is filled exactly while the object counts a holding of the session.
 
 use std::num::NonZeroU64;
 
-use super::invariant::{invariant, lock};
+use super::invariant::invariant;
 use super::object::ObjectRef;
-use super::sync::Mutex;
 use super::{Core, UnixSeconds};
 
 /// The number of a session. Public: it is shown in listings and logs.
@@ -38,13 +39,6 @@ pub(super) struct Slot(u32);
 #[derive(Debug)]
 pub struct Session {
     id: SessionId,
-    /// Taken under an object's lock, never the other way round.
-    held: Mutex<Held>,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    ended: bool,
     objects: Vec<Option<ObjectRef>>,
     /// Slots of `objects` that are empty.
     free: Vec<Slot>,
@@ -55,7 +49,7 @@ const SLOTS_KEPT: usize = 1024;
 
 impl Session {
     pub(super) fn new(id: SessionId) -> Self {
-        Self { id, held: Mutex::default() }
+        Self { id, objects: Vec::new(), free: Vec::new() }
     }
 
     /// The session's number.
@@ -64,32 +58,25 @@ impl Session {
     }
 
     /// Keeps a handle of an object, which now counts a holding of this session.
-    pub(super) fn keep(&self, object: ObjectRef) -> Slot {
-        let mut held = lock(&self.held);
-        invariant!(!held.ended, "session {} takes nothing after its end", self.id);
-        if let Some(slot) = held.free.pop() {
-            held.objects[slot.0 as usize] = Some(object);
+    pub(super) fn keep(&mut self, object: ObjectRef) -> Slot {
+        if let Some(slot) = self.free.pop() {
+            self.objects[slot.0 as usize] = Some(object);
             return slot;
         }
-        let slot = Slot(u32::try_from(held.objects.len()).expect("four billion names do not fit memory"));
-        held.objects.push(Some(object));
+        let slot = Slot(u32::try_from(self.objects.len()).expect("four billion names do not fit memory"));
+        self.objects.push(Some(object));
         slot
     }
 
     /// Lets go of the handle in a slot, as the object counts no holding of this session any more.
-    pub(super) fn let_go(&self, slot: Slot) {
-        let mut held = lock(&self.held);
-        // Another thread may have ended the session since; its slots are then emptied by its end.
-        if held.ended {
-            return;
-        }
-        let object = held.objects[slot.0 as usize].take();
+    pub(super) fn let_go(&mut self, slot: Slot) {
+        let object = self.objects[slot.0 as usize].take();
         invariant!(object.is_some(), "session {} has a handle of everything it holds", self.id);
-        held.free.push(slot);
+        self.free.push(slot);
         // One that held very much and holds nothing any more gives back the room for it.
-        if held.free.len() == held.objects.len() && held.objects.len() > SLOTS_KEPT {
-            held.objects = Vec::new();
-            held.free = Vec::new();
+        if self.free.len() == self.objects.len() && self.objects.len() > SLOTS_KEPT {
+            self.objects = Vec::new();
+            self.free = Vec::new();
         }
     }
 }
@@ -104,12 +91,8 @@ pub struct Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
-    pub(super) fn new(core: &'a Core, session: &Session) -> Self {
-        let mut held = lock(&session.held);
-        held.ended = true;
-        held.free = Vec::new();
-        let objects = std::mem::take(&mut held.objects).into_iter();
-        Self { core, session: session.id, objects }
+    pub(super) fn new(core: &'a Core, session: Session) -> Self {
+        Self { core, session: session.id, objects: session.objects.into_iter() }
     }
 
     /// Gives back what is held of at most `names` names. Tells whether there is more to do.

@@ -57,11 +57,12 @@ where
     let port = admission.port();
     let port_name = port_name(port.namespace);
     let mut connection = Connection::new(server, port, stream);
-    let session = connection.session.id();
+    let mut holder = server.core.open_session();
+    let session = holder.id();
     debug!(port = port_name, %peer, %session, "connection opened");
 
-    let end = connection.run().await;
-    connection.give_back().await;
+    let end = connection.run(&mut holder).await;
+    give_back(server, holder).await;
     match &end {
         End::Peer | End::Shutdown => debug!(%peer, %session, "connection closed"),
         End::Io(error) => debug!(%peer, %session, %error, "connection lost"),
@@ -89,6 +90,14 @@ where
     }
 }
 
+/// Gives back all that a session holds, letting others have their turns between steps.
+async fn give_back(server: &Server, session: Session) {
+    let mut ending = server.core.end_session(session);
+    while ending.step(ENDING_STEP_NAMES, server.clock.now()) {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Why a connection ended.
 #[derive(Debug, Error)]
 enum End {
@@ -109,7 +118,6 @@ enum End {
 struct Connection<'a, S> {
     server: &'a Server,
     port: &'a Port,
-    session: Session,
     stream: S,
     codec: RequestCodec,
     /// The start of a frame whose rest has not come yet.
@@ -153,7 +161,6 @@ where
         Self {
             server,
             port,
-            session: server.core.open_session(),
             stream,
             codec: RequestCodec::default(),
             input: BytesMut::new(),
@@ -168,10 +175,10 @@ where
     }
 
     /// Runs until the connection ends. A panic ends this connection and no other; the core has its own guard.
-    async fn run(&mut self) -> End {
+    async fn run(&mut self, session: &mut Session) -> End {
         loop {
             let turn = poll_fn(|context| {
-                let turn = catch_unwind(AssertUnwindSafe(|| self.poll_turn(context)));
+                let turn = catch_unwind(AssertUnwindSafe(|| self.poll_turn(session, context)));
                 turn.unwrap_or(Poll::Ready(Err(End::Panic)))
             });
             match turn.await {
@@ -183,12 +190,12 @@ where
     }
 
     /// One turn: what waits is sent, then a Dump or received frames are worked on, or else more is read.
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
+    fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         BUFFERS.with_borrow_mut(|buffers| {
             // A turn that panicked may have left something.
             buffers.input.clear();
             buffers.output.clear();
-            let turn = self.poll_turn_with(buffers, context);
+            let turn = self.poll_turn_with(buffers, session, context);
             self.note_busy();
             turn
         })
@@ -197,6 +204,7 @@ where
     fn poll_turn_with(
         &mut self,
         buffers: &mut Buffers,
+        session: &mut Session,
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
         if self.poll_flush(context)?.is_pending()
@@ -210,7 +218,7 @@ where
             self.dump_piece(&mut buffers.output);
             turn = Turn::Over;
         } else if self.frames.is_some() {
-            self.execute(&mut buffers.output);
+            self.execute(session, &mut buffers.output);
         } else if let Some(end) = self.end.take() {
             return Poll::Ready(Err(end));
         } else {
@@ -218,7 +226,7 @@ where
             if read >= READ_BYTES_MAX {
                 turn = Turn::Over;
             }
-            self.execute(&mut buffers.output);
+            self.execute(session, &mut buffers.output);
         }
         // Frames that are left have filled the output already, or the last one was much work.
         if self.frames.is_some() {
@@ -300,13 +308,13 @@ where
     }
 
     /// Executes frames until they are done, one was much work, a Dump comes up, or too much output waits.
-    fn execute(&mut self, shared: &mut BytesMut) {
+    fn execute(&mut self, session: &mut Session, shared: &mut BytesMut) {
         let Some(frames) = &mut self.frames else { return };
         let out = if self.output.is_empty() { shared } else { &mut self.output };
         let mut executor = Executor {
             server: self.server,
             port: self.port,
-            session: &self.session,
+            session,
             now: self.server.clock.now(),
             tally: Tally::default(),
         };
@@ -388,14 +396,6 @@ where
         if is_busy != self.is_busy {
             self.is_busy = is_busy;
             self.server.count_busy(is_busy);
-        }
-    }
-
-    /// Gives back all that the connection holds, letting others have their turns between steps.
-    async fn give_back(&mut self) {
-        let mut ending = self.server.core.end_session(&self.session);
-        while ending.step(ENDING_STEP_NAMES, self.server.clock.now()) {
-            tokio::task::yield_now().await;
         }
     }
 

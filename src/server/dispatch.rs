@@ -32,7 +32,7 @@ pub(super) enum After {
 pub(super) struct Executor<'a> {
     pub(super) server: &'a Server,
     pub(super) port: &'a Port,
-    pub(super) session: &'a Session,
+    pub(super) session: &'a mut Session,
     pub(super) now: UnixSeconds,
     pub(super) tally: Tally,
 }
@@ -81,7 +81,7 @@ impl Executor<'_> {
     }
 
     #[inline]
-    fn acquire(&self, name: &[u8], resources: u32, maximum: u32) -> Response<'static> {
+    fn acquire(&mut self, name: &[u8], resources: u32, maximum: u32) -> Response<'static> {
         let Some(claim) = Claim::new(resources, maximum) else {
             return Response::Failed(Status::InvalidArguments);
         };
@@ -90,7 +90,7 @@ impl Executor<'_> {
     }
 
     #[inline]
-    fn release(&self, name: &[u8], resources: u32) -> Response<'static> {
+    fn release(&mut self, name: &[u8], resources: u32) -> Response<'static> {
         let given = self.server.core.release(self.port.namespace, name, resources, self.session, self.now);
         given.map_or_else(|refusal| self.refused(refusal), |()| Response::Done)
     }

@@ -179,7 +179,7 @@ impl World {
         let namespace = Namespace::ALL[usize::from(target & 1)];
         let name = NAMES[usize::from(target >> 1) % NAMES.len()];
         let number = usize::from(target >> 6);
-        let session = &self.sessions[number];
+        let session = &mut self.sessions[number];
         // Small amounts meet each other, and the greatest ones wrap where anything does.
         let small = amount % 8;
         let resources = if operation & 0x10 == 0 { small } else { amount };
@@ -196,10 +196,7 @@ impl World {
                 }
             }
             6..=10 => drop(self.core.release(namespace, name, resources, session, self.now)),
-            11 => {
-                self.end(number);
-                self.sessions[number] = self.core.open_session();
-            }
+            11 => self.end(number),
             12 => self.sweep(namespace),
             13 => {
                 let mut dump = self.core.dump(namespace);
@@ -210,8 +207,9 @@ impl World {
         }
     }
 
-    fn end(&self, number: usize) {
-        let mut ending = self.core.end_session(&self.sessions[number]);
+    fn end(&mut self, number: usize) {
+        let session = std::mem::replace(&mut self.sessions[number], self.core.open_session());
+        let mut ending = self.core.end_session(session);
         while ending.step(1, self.now) {}
     }
 
