@@ -3,10 +3,9 @@
 //! Nearly every object has one holder at a time, so that one lives inside the object; a table is made when a second
 //! comes, and kept until a sweep finds it empty, so that a contended name does not allocate again and again.
 //!
-//! Invariant: no holding is of zero resources.
+//! Invariants: no holding is of zero resources; the mark stands exactly while the table holds anything.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::session::{SessionId, Slot};
@@ -21,84 +20,113 @@ pub(super) struct Holding {
 
 /// The holdings of one object, by session.
 #[derive(Debug, Default)]
-pub(super) enum Holders {
-    #[default]
-    None,
-    One(SessionId, Holding),
-    // Boxed, since the table itself would make every object larger.
-    Many(Box<Table>),
+pub(super) struct Holders {
+    /// Whose holding stands here.
+    first: Option<SessionId>,
+    resources: u32,
+    slot: MarkedSlot,
+    /// Boxed, since the table itself would make every object larger.
+    others: Option<Box<Table>>,
 }
+
+/// A slot, and a mark in its highest bit: whether the table holds anything. Without it every request would have to
+/// look into the table of a name that once had two holders, which is two cache lines more.
+#[derive(Clone, Copy, Debug, Default)]
+struct MarkedSlot(u32);
 
 type Table = HashMap<SessionId, Holding, BuildHasherDefault<SessionHasher>>;
 
 const _: () = assert!(size_of::<Holders>() == 24, "the holders of a name are part of its 140 bytes");
 
+impl MarkedSlot {
+    const MARK: u32 = 1 << 31;
+
+    fn new(slot: Slot, is_marked: bool) -> Self {
+        let mark = if is_marked { Self::MARK } else { 0 };
+        Self(slot.number() | mark)
+    }
+
+    fn slot(self) -> Slot {
+        Slot::new(self.0 & !Self::MARK)
+    }
+
+    fn is_marked(self) -> bool {
+        self.0 & Self::MARK != 0
+    }
+}
+
 impl Holders {
-    /// The holding of a session, to be changed in place. It must not be set to zero.
-    pub(super) fn holding_mut(&mut self, session: SessionId) -> Option<&mut Holding> {
-        match self {
-            Self::One(holder, holding) if *holder == session => Some(holding),
-            Self::None | Self::One(..) => None,
-            Self::Many(table) => table.get_mut(&session),
+    /// The resources that a session holds; `None` where it holds none.
+    #[inline]
+    pub(super) fn resources(&self, session: SessionId) -> Option<u32> {
+        if self.first == Some(session) {
+            return Some(self.resources);
+        }
+        self.table()?.get(&session).map(|holding| holding.resources)
+    }
+
+    /// Sets the resources of a session that holds some already, to some.
+    #[inline]
+    pub(super) fn set_resources(&mut self, session: SessionId, resources: u32) {
+        if self.first == Some(session) {
+            self.resources = resources;
+        } else if let Some(holding) = self.others.as_mut().and_then(|table| table.get_mut(&session)) {
+            holding.resources = resources;
         }
     }
 
     /// Adds the holding of a session that has none.
+    #[inline]
     pub(super) fn add(&mut self, session: SessionId, holding: Holding) {
-        match self {
-            Self::None => *self = Self::One(session, holding),
-            Self::One(first, first_holding) => {
-                let mut table = Table::default();
-                table.insert(*first, *first_holding);
-                table.insert(session, holding);
-                *self = Self::Many(Box::new(table));
-            }
-            Self::Many(table) => {
-                table.insert(session, holding);
-            }
+        if self.first.is_none() {
+            self.first = Some(session);
+            self.resources = holding.resources;
+            self.slot = MarkedSlot::new(holding.slot, self.slot.is_marked());
+        } else {
+            self.others.get_or_insert_default().insert(session, holding);
+            self.slot = MarkedSlot::new(self.slot.slot(), true);
         }
     }
 
     /// Removes the holding of a session.
+    #[inline]
     pub(super) fn remove(&mut self, session: SessionId) -> Option<Holding> {
-        match self {
-            Self::One(holder, holding) if *holder == session => {
-                let holding = *holding;
-                *self = Self::None;
-                Some(holding)
-            }
-            Self::None | Self::One(..) => None,
-            Self::Many(table) => match table.entry(session) {
-                Entry::Occupied(entry) => Some(entry.remove()),
-                Entry::Vacant(_) => None,
-            },
+        if self.first == Some(session) {
+            self.first = None;
+            return Some(Holding { resources: self.resources, slot: self.slot.slot() });
         }
+        self.table()?;
+        let table = self.others.as_mut()?;
+        let holding = table.remove(&session)?;
+        if table.is_empty() {
+            self.slot = MarkedSlot::new(self.slot.slot(), false);
+        }
+        Some(holding)
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        match self {
-            Self::None => true,
-            Self::One(..) => false,
-            Self::Many(table) => table.is_empty(),
-        }
+        self.first.is_none() && self.table().is_none()
     }
 
     /// The sum of what is held; wider than one holding, so that a broken sum shows instead of wrapping.
     pub(super) fn sum(&self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::One(_, holding) => u64::from(holding.resources),
-            Self::Many(table) => table.values().map(|holding| u64::from(holding.resources)).sum(),
-        }
+        let first = self.first.map_or(0, |_| u64::from(self.resources));
+        let others = self.table().into_iter().flat_map(HashMap::values);
+        first + others.map(|holding| u64::from(holding.resources)).sum::<u64>()
     }
 
     /// Gives up the table where it stands empty.
     pub(super) fn shrink(&mut self) {
-        if let Self::Many(table) = self
-            && table.is_empty()
-        {
-            *self = Self::None;
+        if !self.slot.is_marked() {
+            self.others = None;
         }
+    }
+
+    /// The table, where it holds anything.
+    #[inline]
+    fn table(&self) -> Option<&Table> {
+        if self.slot.is_marked() { self.others.as_deref() } else { None }
     }
 }
 

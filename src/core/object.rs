@@ -108,15 +108,12 @@ impl ObjectRef {
             return Ok(());
         }
         let mut state = lock(&self.0.state);
-        let holding = state.holders.holding_mut(session.id()).ok_or(Refusal::NotAcquired)?;
-        if resources > holding.resources {
-            return Err(Refusal::NotAcquired);
-        }
-        holding.resources -= resources;
-        if holding.resources == 0 {
-            let slot = holding.slot;
-            state.holders.remove(session.id());
-            session.let_go(slot);
+        let held = state.holders.resources(session.id()).ok_or(Refusal::NotAcquired)?;
+        let left = held.checked_sub(resources).ok_or(Refusal::NotAcquired)?;
+        if left > 0 {
+            state.holders.set_resources(session.id(), left);
+        } else if let Some(holding) = state.holders.remove(session.id()) {
+            session.let_go(holding.slot);
         }
         state.give_back(resources, interval);
         Ok(())
@@ -177,11 +174,11 @@ impl ObjectRef {
 impl State {
     /// Adds to a session's holding; the caller sees to the consumption.
     fn hold(&mut self, object: &ObjectRef, resources: u32, session: &mut Session) {
-        match self.holders.holding_mut(session.id()) {
-            Some(holding) => {
-                let sum = holding.resources.checked_add(resources);
+        match self.holders.resources(session.id()) {
+            Some(held) => {
+                let sum = held.checked_add(resources);
                 invariant!(sum.is_some(), "a holding is never more than the consumption");
-                holding.resources = sum.unwrap_or(u32::MAX);
+                self.holders.set_resources(session.id(), sum.unwrap_or(u32::MAX));
             }
             None => {
                 let slot = session.keep(object.clone());

@@ -35,6 +35,18 @@ impl std::fmt::Display for SessionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(u32);
 
+impl Slot {
+    /// The number of a slot is below 2^31, which leaves its holder a bit for a mark.
+    pub(super) fn new(number: u32) -> Self {
+        invariant!(number < 1 << 31, "two billion names of one session do not fit memory");
+        Self(number)
+    }
+
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// An owner of holdings. Every connection has one of its own that ends with it.
 #[derive(Debug)]
 pub struct Session {
@@ -63,7 +75,7 @@ impl Session {
             self.objects[slot.0 as usize] = Some(object);
             return slot;
         }
-        let slot = Slot(u32::try_from(self.objects.len()).expect("four billion names do not fit memory"));
+        let slot = Slot::new(u32::try_from(self.objects.len()).unwrap_or(u32::MAX));
         self.objects.push(Some(object));
         slot
     }
