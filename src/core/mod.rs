@@ -138,9 +138,7 @@ impl Core {
         session: &mut Session,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
-        self.registry(namespace)
-            .find(name, |object| object.release(resources, session, self.interval(now)))
-            .ok_or(Refusal::NotFound)?
+        self.registry(namespace).release(namespace, name, resources, session, self.interval(now))
     }
 
     /// A counter's consumption, or what is left of a semaphore (`counter.md` and `semaphore.md`, "Get").

@@ -12,6 +12,11 @@ const INLINE_BYTES_MAX: usize = 22;
 /// One to [`NAME_BYTES_MAX`] bytes, any bytes. A newtype so that a name is never mistaken for other bytes.
 pub(super) struct Name(Bytes);
 
+/// The hash of a name, taken once a request: the shard, the place in its table and a session's memory of what it
+/// took last all go by it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NameHash(pub(super) u64);
+
 enum Bytes {
     Inline { length: u8, bytes: [u8; INLINE_BYTES_MAX] },
     Heap(Box<[u8]>),

@@ -13,7 +13,7 @@ use super::holders::{Holders, Holding};
 use super::invariant::{invariant, lock};
 use super::name::Name;
 use super::semaphore::Semaphore;
-use super::session::{Session, SessionId};
+use super::session::{Session, SessionId, Slot};
 use super::sync::Mutex;
 use super::{Claim, Namespace, Refusal};
 
@@ -80,12 +80,13 @@ impl ObjectRef {
         OBJECT_BYTES + self.0.name.heap_bytes()
     }
 
+    /// Takes resources for a session. Gives the slot of its handle where it held nothing before.
     pub(super) fn acquire(
         &self,
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Slot>, Refusal> {
         let mut state = lock(&self.0.state);
         let limit = match &state.kind {
             Kind::Counter(_) => claim.maximum,
@@ -93,30 +94,32 @@ impl ObjectRef {
         };
         let after = state.consumption.checked_add(claim.resources).filter(|after| *after <= limit);
         let after = after.ok_or(Refusal::NotAvailable)?;
-        state.hold(self, claim.resources, session);
+        let kept = state.hold(self, claim.resources, session);
         state.consume(after, interval);
-        Ok(())
+        Ok(kept)
     }
 
+    /// Gives back some of what a session holds. Gives the slot of its handle where it holds nothing any more.
     pub(super) fn release(
         &self,
         resources: u32,
-        session: &mut Session,
+        session: SessionId,
         interval: Interval,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Slot>, Refusal> {
         if resources == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let mut state = lock(&self.0.state);
-        let held = state.holders.resources(session.id()).ok_or(Refusal::NotAcquired)?;
+        let held = state.holders.resources(session).ok_or(Refusal::NotAcquired)?;
         let left = held.checked_sub(resources).ok_or(Refusal::NotAcquired)?;
-        if left > 0 {
-            state.holders.set_resources(session.id(), left);
-        } else if let Some(holding) = state.holders.remove(session.id()) {
-            session.let_go(holding.slot);
-        }
+        let gone = if left > 0 {
+            state.holders.set_resources(session, left);
+            None
+        } else {
+            state.holders.remove(session)
+        };
         state.give_back(resources, interval);
-        Ok(())
+        Ok(gone.map(|holding| holding.slot))
     }
 
     /// Gives back all that a session holds, which has ended and whose handle of the object is gone already.
@@ -172,17 +175,19 @@ impl ObjectRef {
 }
 
 impl State {
-    /// Adds to a session's holding; the caller sees to the consumption.
-    fn hold(&mut self, object: &ObjectRef, resources: u32, session: &mut Session) {
+    /// Adds to a session's holding; the caller sees to the consumption. Gives the slot of a new one.
+    fn hold(&mut self, object: &ObjectRef, resources: u32, session: &mut Session) -> Option<Slot> {
         match self.holders.resources(session.id()) {
             Some(held) => {
                 let sum = held.checked_add(resources);
                 invariant!(sum.is_some(), "a holding is never more than the consumption");
                 self.holders.set_resources(session.id(), sum.unwrap_or(u32::MAX));
+                None
             }
             None => {
                 let slot = session.keep(object.clone());
                 self.holders.add(session.id(), Holding { resources, slot });
+                Some(slot)
             }
         }
     }

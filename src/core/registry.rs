@@ -10,8 +10,9 @@ use ahash::RandomState;
 use dashmap::{DashMap, Entry};
 
 use super::counter::Interval;
+use super::name::NameHash;
 use super::object::ObjectRef;
-use super::session::Session;
+use super::session::{Session, Slot};
 use super::sync::{AtomicU64, Ordering};
 #[cfg(shuttle)]
 use super::sync::{DashMap, Entry};
@@ -75,7 +76,20 @@ impl Registry {
     /// Calls `visit` with the object of this name, if there is one. The shard is held for reading meanwhile.
     #[inline]
     pub(super) fn find<R>(&self, name: &[u8], visit: impl FnOnce(&ObjectRef) -> R) -> Option<R> {
-        self.map.get(name).map(|found| visit(found.key()))
+        self.find_hashed(name, self.hash(name), visit)
+    }
+
+    #[inline]
+    fn find_hashed<R>(&self, name: &[u8], hash: NameHash, visit: impl FnOnce(&ObjectRef) -> R) -> Option<R> {
+        let shard = &self.map.shards()[self.map.determine_shard(hash.0 as usize)];
+        let table = shard.read();
+        let (found, _) = table.get(hash.0, |(object, _)| object.name() == name)?;
+        Some(visit(found))
+    }
+
+    #[inline]
+    fn hash(&self, name: &[u8]) -> NameHash {
+        NameHash(self.map.hasher().hash_one(name))
     }
 
     #[inline]
@@ -87,8 +101,39 @@ impl Registry {
         session: &mut Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
-        let outcome = self.find(name, |object| object.acquire(claim, session, interval));
-        outcome.unwrap_or_else(|| self.acquire_new(namespace, name, claim, session, interval))
+        let hash = self.hash(name);
+        let outcome = self.find_hashed(name, hash, |object| object.acquire(claim, session, interval));
+        let kept = match outcome {
+            Some(outcome) => outcome?,
+            None => self.acquire_new(namespace, name, claim, session, interval)?,
+        };
+        if let Some(slot) = kept {
+            session.remember(namespace, hash, slot);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn release(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        resources: u32,
+        session: &mut Session,
+        interval: Interval,
+    ) -> Result<(), Refusal> {
+        let hash = self.hash(name);
+        let release = |object: &ObjectRef| object.release(resources, session.id(), interval);
+        // A name stays while it is held, so the session's own handle is as good as the map's, and costs no lock.
+        let outcome = match session.recent(namespace, hash, name) {
+            Some(object) => Some(release(object)),
+            None => self.find_hashed(name, hash, release),
+        };
+        if let Some(slot) = outcome.ok_or(Refusal::NotFound)?? {
+            session.forget(namespace, hash, slot);
+            session.let_go(slot);
+        }
+        Ok(())
     }
 
     #[cold]
@@ -99,7 +144,7 @@ impl Registry {
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Slot>, Refusal> {
         // Asked for ahead of the allocation, which a refusal must not cost.
         if self.objects.load(Ordering::Relaxed) >= self.names_max.load(Ordering::Relaxed) {
             // Somebody may have made the name since it was not found; then it counts against nothing.

@@ -12,8 +12,9 @@
 use std::num::NonZeroU64;
 
 use super::invariant::invariant;
+use super::name::NameHash;
 use super::object::ObjectRef;
-use super::{Core, UnixSeconds};
+use super::{Core, Namespace, UnixSeconds};
 
 /// The number of a session. Public: it is shown in listings and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,6 +55,7 @@ pub struct Session {
     objects: Vec<Option<ObjectRef>>,
     /// Slots of `objects` that are empty.
     free: Vec<Slot>,
+    recent: [Recent; Namespace::ALL.len()],
 }
 
 /// Slots that a session keeps for later though they are all empty.
@@ -61,7 +63,7 @@ const SLOTS_KEPT: usize = 1024;
 
 impl Session {
     pub(super) fn new(id: SessionId) -> Self {
-        Self { id, objects: Vec::new(), free: Vec::new() }
+        Self { id, objects: Vec::new(), free: Vec::new(), recent: Default::default() }
     }
 
     /// The session's number.
@@ -80,6 +82,25 @@ impl Session {
         slot
     }
 
+    /// The object of this name, where it is among those that the session came to hold last.
+    #[inline]
+    pub(super) fn recent(&self, namespace: Namespace, hash: NameHash, name: &[u8]) -> Option<&ObjectRef> {
+        let slot = self.recent[namespace as usize].find(hash)?;
+        self.objects[slot.0 as usize].as_ref().filter(|object| object.name() == name)
+    }
+
+    /// Remembers in which slot the handle of a name is kept.
+    #[inline]
+    pub(super) fn remember(&mut self, namespace: Namespace, hash: NameHash, slot: Slot) {
+        self.recent[namespace as usize].insert(hash, slot);
+    }
+
+    /// Forgets the slot of a name, which is about to be emptied.
+    #[inline]
+    pub(super) fn forget(&mut self, namespace: Namespace, hash: NameHash, slot: Slot) {
+        self.recent[namespace as usize].remove(hash, slot);
+    }
+
     /// Lets go of the handle in a slot, as the object counts no holding of this session any more.
     pub(super) fn let_go(&mut self, slot: Slot) {
         let object = self.objects[slot.0 as usize].take();
@@ -90,6 +111,41 @@ impl Session {
             self.objects = Vec::new();
             self.free = Vec::new();
         }
+    }
+}
+
+/// Slots that were filled last, by the hashes of their names, so that a release finds what was just acquired without
+/// the map. A slot that another name of a like hash has displaced is found by the map again.
+///
+/// Invariant: every slot in it is filled by an object of its namespace.
+#[derive(Debug, Default)]
+struct Recent(Vec<Option<Slot>>);
+
+/// As many as a connection is likely to have on their way.
+const RECENT_SLOTS: usize = 64;
+
+impl Recent {
+    fn find(&self, hash: NameHash) -> Option<Slot> {
+        *self.0.get(Self::index(hash))?
+    }
+
+    fn insert(&mut self, hash: NameHash, slot: Slot) {
+        if self.0.is_empty() {
+            self.0 = vec![None; RECENT_SLOTS];
+        }
+        self.0[Self::index(hash)] = Some(slot);
+    }
+
+    fn remove(&mut self, hash: NameHash, slot: Slot) {
+        if let Some(found) = self.0.get_mut(Self::index(hash))
+            && *found == Some(slot)
+        {
+            *found = None;
+        }
+    }
+
+    fn index(hash: NameHash) -> usize {
+        hash.0 as usize % RECENT_SLOTS
     }
 }
 

@@ -78,14 +78,8 @@ mod explored {
             &self.hasher
         }
 
-        pub(in crate::core) fn get<Q>(&self, key: &Q) -> Option<Found<RwLockReadGuard<'_, Table<K, V>>>>
-        where
-            K: Borrow<Q>,
-            Q: Hash + Eq + ?Sized,
-        {
-            let table = self.shard_of(key).read();
-            let index = table.position(key)?;
-            Some(Found { table, index })
+        pub(in crate::core) fn determine_shard(&self, hash: usize) -> usize {
+            hash % SHARDS
         }
 
         pub(in crate::core) fn entry(&self, key: K) -> Entry<'_, K, V> {
@@ -112,7 +106,7 @@ mod explored {
         }
 
         fn shard_of<Q: Hash + ?Sized>(&self, key: &Q) -> &Shard<K, V> {
-            &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+            &self.shards[self.determine_shard(self.hasher.hash_one(key) as usize)]
         }
     }
 
@@ -133,6 +127,14 @@ mod explored {
             Q: Eq + ?Sized,
         {
             self.0.iter().position(|(found, _)| found.borrow() == key)
+        }
+
+        pub(in crate::core) fn get(
+            &self,
+            _hash: u64,
+            mut is_it: impl FnMut(&(K, V)) -> bool,
+        ) -> Option<&(K, V)> {
+            self.0.iter().find(|entry| is_it(entry))
         }
 
         pub(in crate::core) fn len(&self) -> usize {
