@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use signalbox::core::{Claim, Core, NameHasher, Namespace, Session, UnixSeconds};
+use signalbox::server::steps::{ENDING_NAMES, SWEEP_NAMES};
 
 const NAMES: u32 = 10_000;
 const NAMES_MANY: u32 = 1_000_000;
-const NAMES_A_STEP: usize = 256;
 const NOW: UnixSeconds = UnixSeconds(1_000_000_050);
 const SPACE: Namespace = Namespace::Semaphores;
 
@@ -43,7 +43,7 @@ fn filled(count: u32) -> (Core, Session) {
 
 fn end(core: &Core, session: Session) {
     let mut ending = core.end_session(session);
-    while ending.step(NAMES_A_STEP, NOW) {}
+    while ending.step(ENDING_NAMES, NOW) {}
 }
 
 fn pairs(criterion: &mut Criterion) {
@@ -119,7 +119,7 @@ fn visits(criterion: &mut Criterion) {
             },
             |core| {
                 let mut sweep = core.sweep(SPACE);
-                while sweep.step(NAMES_A_STEP, NOW) {}
+                while sweep.step(SWEEP_NAMES, NOW) {}
                 assert_eq!(sweep.collected(), u64::from(NAMES_MANY));
             },
             BatchSize::PerIteration,

@@ -8,7 +8,7 @@
 
 mod support;
 
-use std::io::{BufReader, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,8 @@ use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
 use signalbox::client::load::{Distribution, Pace, Record, Usage};
 use signalbox::protocol::{Opaque, Request};
+use support::arguments::FromCargo;
+use support::holder::{Answers, dump, hold};
 use support::servers::{Kind, Server, start_signalbox};
 use support::statistics::median;
 use support::{Loaded, Shape, floor, pairs};
@@ -53,9 +55,8 @@ struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// What cargo says to every benchmark
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    from_cargo: FromCargo,
 }
 
 /// What the server does beside.
@@ -236,49 +237,6 @@ fn do_beside(work: Work, address: SocketAddr, holder: Option<TcpStream>, names: 
     }
 }
 
-/// A connection that holds so many semaphores.
-fn hold(address: SocketAddr, names: u32) -> TcpStream {
-    let mut stream = TcpStream::connect(address).expect("the server accepts");
-    let mut answers = BufReader::with_capacity(1 << 16, stream.try_clone().expect("a socket has two ends"));
-    let mut out = BytesMut::new();
-    let indexes: Vec<_> = (0..names).collect();
-    for batch in indexes.chunks(1000) {
-        out.clear();
-        for index in batch {
-            let name = format!("held-{index:011}");
-            let request = Request::Acquire { name: name.as_bytes(), resources: 1, maximum: 1 };
-            request.compose(Opaque([0; 4]), &mut out);
-        }
-        stream.write_all(&out).expect("the server reads");
-        // An answer of an acquire is 16 bytes; one that was refused, as the holder before is still being cleared
-        // away, is longer, and then the body tells.
-        for _ in batch {
-            skip_answer(&mut answers);
-        }
-    }
-    stream
-}
-
-/// Reads an answer and tells how long its body is.
-fn skip_answer(answers: &mut impl Read) -> usize {
-    let mut header = [0; 12];
-    answers.read_exact(&mut header).expect("the server answers");
-    let body_bytes = u32::from_be_bytes([header[4], header[5], header[6], header[7]]) as usize;
-    let mut body = vec![0; body_bytes];
-    answers.read_exact(&mut body).expect("the server answers");
-    body_bytes
-}
-
-/// Reads one Dump to its end, which is an empty body.
-fn dump(address: SocketAddr, is_over: impl Fn() -> bool) {
-    let mut stream = TcpStream::connect(address).expect("the server accepts");
-    let mut request = BytesMut::new();
-    Request::Dump.compose(Opaque([0; 4]), &mut request);
-    stream.write_all(&request).expect("the server reads");
-    let mut answers = BufReader::with_capacity(1 << 18, stream);
-    while skip_answer(&mut answers) > 0 && !is_over() {}
-}
-
 /// Connections that ask once and go, at fixed times.
 fn churn(address: SocketAddr, is_over: impl Fn() -> bool) {
     let started = Instant::now();
@@ -290,7 +248,7 @@ fn churn(address: SocketAddr, is_over: impl Fn() -> bool) {
         }
         let mut stream = TcpStream::connect(address).expect("the server accepts");
         stream.write_all(&request).expect("the server reads");
-        skip_answer(&mut stream);
+        Answers::of(stream).skip();
         let due = Duration::from_secs(1) * number / CONNECTIONS_PER_S;
         thread::sleep(due.saturating_sub(started.elapsed()));
     }

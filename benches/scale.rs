@@ -1,26 +1,43 @@
 //! How memory and CPU grow with what the server has to keep: names, connections, and clients of one name.
 //!
-//! `cargo bench --bench scale` prints a table of each; `-- --csv FILE` writes the figures too.
+//! `cargo bench --bench scale` prints a table of each, and of Dumps beside those of yrmcdsd. `-- --csv FILE` writes
+//! the figures too, and `-- --svg FILE` draws them.
 
+#[path = "scale/plot.rs"]
+mod plot;
 mod support;
 
-use std::fs::File;
+use std::fmt;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signalbox::client::load::{Distribution, Pace, Usage};
 use signalbox::protocol::{Opaque, Request};
 use socket2::{Domain, Socket, Type};
+use support::arguments::{Csv, FromCargo, ToFile};
+use support::holder::{dump, hold};
 use support::servers::{Kind, Server, start_signalbox};
+use support::statistics::median;
 use support::{Loaded, Shape, floor, pairs};
 
 /// Sweeps would be seen in the figures.
 const GC_INTERVAL_S: u32 = 3600;
+
+/// What the tables are of, as they and the file call it.
+const NAMES: &str = "held names";
+const CONNECTIONS: &str = "idle connections";
+const CLIENTS: &str = "clients of a name";
+const DUMPS: &str = "dumped names";
+
+/// Most names of a Dump, and how often it is made.
+const DUMP_NAMES_MAX: u32 = 1_000_000;
+const DUMP_RUNS: usize = 9;
 
 /// Descriptors that this process and the server need beside those of the connections.
 const DESCRIPTORS_SPARE: u64 = 200;
@@ -43,57 +60,125 @@ struct Arguments {
     #[arg(long, default_value = "500")]
     clients: usize,
 
+    /// Parts to measure
+    #[arg(long, value_delimiter = ',', value_enum)]
+    only: Vec<Part>,
+
     /// A hundredth of the names and a tenth of the connections: to see that it works
     #[arg(long)]
     quick: bool,
 
-    /// File for the figures, as CSV
+    /// File for a drawing of the figures, as SVG
     #[arg(long)]
-    csv: Option<PathBuf>,
+    svg: Option<PathBuf>,
 
-    /// What cargo says to every benchmark
-    #[arg(long, hide = true)]
-    bench: bool,
+    /// Figures of an earlier run, to draw instead of measuring
+    #[arg(long, value_name = "CSV", requires = "svg", conflicts_with = "csv")]
+    from: Option<PathBuf>,
+
+    #[command(flatten)]
+    to_file: ToFile,
+
+    #[command(flatten)]
+    from_cargo: FromCargo,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Names,
+    Connections,
+    Clients,
+    Dumps,
 }
 
 fn main() {
     floor::become_if_asked();
-    let mut arguments = Arguments::parse();
-    if arguments.quick {
-        arguments.names /= 100;
-        arguments.connections /= 10;
+    let arguments = Arguments::parse();
+    let figures = match &arguments.from {
+        Some(path) => read(path),
+        None => measure(&arguments),
+    };
+    if let Some(path) = &arguments.svg {
+        plot::draw(path, &figures).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
-    let mut table = Table::new(arguments.csv.as_ref());
-    held_names(arguments.names, &mut table);
-    idle_connections(arguments.connections, &mut table);
-    clients_of_one_name(arguments.clients, &mut table);
 }
 
-/// Lines on standard output, and the same in the file.
-struct Table(Option<File>);
+fn measure(arguments: &Arguments) -> Vec<Figure> {
+    let (mut names, mut connections) = (arguments.names, arguments.connections);
+    if arguments.quick {
+        names /= 100;
+        connections /= 10;
+    }
+    let mut table = Table { csv: arguments.to_file.create(COLUMNS), figures: Vec::new() };
+    let is_asked = |part| arguments.only.is_empty() || arguments.only.contains(&part);
+    if is_asked(Part::Names) {
+        held_names(names, &mut table);
+    }
+    if is_asked(Part::Connections) {
+        idle_connections(connections, &mut table);
+    }
+    if is_asked(Part::Clients) {
+        clients_of_one_name(arguments.clients, &mut table);
+    }
+    if is_asked(Part::Dumps) {
+        dumps(names.min(DUMP_NAMES_MAX), &mut table);
+    }
+    table.figures
+}
+
+/// The columns of the file: the fields of a [`Figure`].
+const COLUMNS: &str = "what,count,figure,value";
+
+/// One value of a table.
+struct Figure {
+    what: String,
+    count: u64,
+    name: String,
+    value: f64,
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{},{},{:.2}", self.what, self.count, self.name, self.value)
+    }
+}
+
+impl Figure {
+    fn parse(line: &str) -> Option<Self> {
+        let [what, count, name, value] = line.split(',').collect::<Vec<_>>().try_into().ok()?;
+        let (count, value) = (count.parse().ok()?, value.parse().ok()?);
+        Some(Self { what: what.to_owned(), count, name: name.to_owned(), value })
+    }
+}
+
+/// The figures that another run wrote.
+fn read(path: &Path) -> Vec<Figure> {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let lines = text.lines().skip(1);
+    lines.map(|line| Figure::parse(line).unwrap_or_else(|| panic!("{line:?} is no figure"))).collect()
+}
+
+/// Lines on standard output and in the file.
+struct Table {
+    csv: Csv,
+    figures: Vec<Figure>,
+}
 
 impl Table {
-    fn new(path: Option<&PathBuf>) -> Self {
-        Self(path.map(|path| {
-            let mut file = File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            writeln!(file, "what,count,figure,value").expect("the file takes it");
-            file
-        }))
-    }
-
-    fn heading(what: &str, figures: &[&str]) {
-        print!("\n{what:>16}");
-        figures.iter().for_each(|figure| print!("{figure:>22}"));
+    fn heading(what: &str, names: &[&str]) {
+        print!("\n{what:>17}");
+        names.iter().for_each(|name| print!("{name:>25}"));
         println!();
     }
 
-    fn line(&mut self, what: &str, count: u64, figures: &[(&str, f64)]) {
-        print!("{count:>16}");
-        for (figure, value) in figures {
-            print!("{value:>22.1}");
-            if let Some(file) = &mut self.0 {
-                writeln!(file, "{what},{count},{figure},{value:.1}").expect("the file takes it");
-            }
+    fn line(&mut self, what: &str, count: u64, names: &[&str], values: &[f64]) {
+        print!("{count:>17}");
+        for (name, value) in names.iter().zip(values) {
+            print!("{value:>25.2}");
+            let figure = Figure { what: what.to_owned(), count, name: (*name).to_owned(), value: *value };
+            self.csv.line(&figure);
+            self.figures.push(figure);
         }
         println!();
     }
@@ -111,12 +196,12 @@ fn steps(most: u64) -> impl Iterator<Item = u64> {
 /// Semaphores that one connection acquires.
 fn held_names(most: u32, table: &mut Table) {
     let figures = ["bytes a name", "CPU ns an acquire", "CPU ns a release at end"];
-    Table::heading("held names", &figures);
+    Table::heading(NAMES, &figures);
     for count in steps(most.into()) {
         // Memory that was given back may be used again, so each step has a server of its own.
         let server = start_signalbox(GC_INTERVAL_S);
         let before = usage(&server);
-        let holder = hold(server.semaphores.expect("signalbox serves semaphores"), count);
+        let holder = hold(server.semaphores.expect("signalbox serves semaphores"), count as u32);
         let held = usage(&server);
         drop(holder);
         let released = after_rest(&server);
@@ -125,7 +210,7 @@ fn held_names(most: u32, table: &mut Table) {
         let acquire_ns = (held.cpu - before.cpu).as_nanos() as f64;
         let release_ns = (released.cpu - held.cpu).as_nanos() as f64;
         let values = [each(bytes), each(acquire_ns), each(release_ns)];
-        table.line("held names", count, &figures.into_iter().zip(values).collect::<Vec<_>>());
+        table.line(NAMES, count, &figures, &values);
     }
 }
 
@@ -143,34 +228,11 @@ fn after_rest(server: &Server) -> Usage {
     }
 }
 
-/// A connection that holds so many semaphores with names of 15 bytes.
-fn hold(address: SocketAddr, names: u64) -> TcpStream {
-    const BATCH: u64 = 1000;
-    let mut stream = TcpStream::connect(address).expect("the server accepts");
-    let mut out = BytesMut::new();
-    // An answer to an acquire that succeeds is 16 bytes, and all of these do.
-    let mut answers = vec![0; 16 * BATCH as usize];
-    let mut next = 0;
-    while next < names {
-        let batch = BATCH.min(names - next);
-        out.clear();
-        for index in next..next + batch {
-            let name = format!("held-{index:010}");
-            let request = Request::Acquire { name: name.as_bytes(), resources: 1, maximum: 1 };
-            request.compose(Opaque([0; 4]), &mut out);
-        }
-        stream.write_all(&out).expect("the server reads");
-        stream.read_exact(&mut answers[..16 * batch as usize]).expect("the server answers");
-        next += batch;
-    }
-    stream
-}
-
 /// Connections that asked once and then are idle.
 fn idle_connections(most: usize, table: &mut Table) {
     let figures = ["bytes a connection", "CPU ns a connection"];
     let most = most.min(descriptors());
-    Table::heading("idle connections", &figures);
+    Table::heading(CONNECTIONS, &figures);
     for count in steps(most as u64) {
         let server = start_signalbox(GC_INTERVAL_S);
         let before = usage(&server);
@@ -180,7 +242,7 @@ fn idle_connections(most: usize, table: &mut Table) {
         let bytes = connected.resident_bytes.saturating_sub(before.resident_bytes) as f64;
         let cpu_ns = (connected.cpu - before.cpu).as_nanos() as f64;
         let values = [bytes, cpu_ns].map(|amount| amount / count as f64);
-        table.line("idle connections", count, &figures.into_iter().zip(values).collect::<Vec<_>>());
+        table.line(CONNECTIONS, count, &figures, &values);
     }
 }
 
@@ -214,7 +276,7 @@ fn descriptors() -> usize {
 /// Clients that acquire of the same name and release it, each holding one.
 fn clients_of_one_name(most: usize, table: &mut Table) {
     let figures = ["CPU ns an answer", "of the floor", "answers/s"];
-    Table::heading("clients of a name", &figures);
+    Table::heading(CLIENTS, &figures);
     for count in [most / 50, most / 5, most].into_iter().filter(|count| *count > 0) {
         let shape = Shape { connections: count, in_flight: 1 };
         let run = |kind: Kind| {
@@ -230,6 +292,38 @@ fn clients_of_one_name(most: usize, table: &mut Table) {
         };
         let (server, floor) = (run(Kind::Signalbox), run(Kind::Floor));
         let values = [server.cpu_ns_per_answer, floor.cpu_ns_per_answer, server.record.answers_per_s()];
-        table.line("clients of a name", count as u64, &figures.into_iter().zip(values).collect::<Vec<_>>());
+        table.line(CLIENTS, count as u64, &figures, &values);
     }
+}
+
+/// Dumps of names that one connection holds, of signalbox and of yrmcdsd in turn.
+fn dumps(names: u32, table: &mut Table) {
+    let figures = ["ms", "ms of yrmcdsd", "ratio", "CPU ns a name", "CPU ns of yrmcdsd"];
+    if let Some(sentence) = Kind::Yrmcdsd.missing() {
+        println!("\n{sentence}");
+        return;
+    }
+    Table::heading(DUMPS, &figures);
+    let servers = [start_signalbox(GC_INTERVAL_S), Kind::Yrmcdsd.start()];
+    let _holders = servers.each_ref().map(|server| hold(server.address, names));
+    let mut runs = Vec::new();
+    for _ in 0..DUMP_RUNS {
+        let [(ms, cpu_ns), (yrmcdsd_ms, yrmcdsd_cpu_ns)] =
+            servers.each_ref().map(|server| timed_dump(server, names));
+        runs.push([ms, yrmcdsd_ms, ms / yrmcdsd_ms, cpu_ns, yrmcdsd_cpu_ns]);
+    }
+    let values: Vec<_> = (0..figures.len())
+        .map(|figure| median(&runs.iter().map(|run| run[figure]).collect::<Vec<_>>()))
+        .collect();
+    table.line(DUMPS, names.into(), &figures, &values);
+}
+
+/// Milliseconds of a whole Dump, and nanoseconds of the server's CPU for each name.
+fn timed_dump(server: &Server, names: u32) -> (f64, f64) {
+    let before = usage(server).cpu;
+    let started = Instant::now();
+    assert_eq!(dump(server.address, || false), names, "a Dump lists every name");
+    let ms = started.elapsed().as_secs_f64() * 1000.0;
+    let cpu = usage(server).cpu - before;
+    (ms, cpu.as_nanos() as f64 / f64::from(names))
 }

@@ -5,13 +5,11 @@
 
 mod support;
 
-use std::fs::File;
-use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
 use signalbox::client::load::{Distribution, LoadError, Pace};
+use support::arguments::{Csv, FromCargo, ToFile};
 use support::servers::{Kind, WORKERS};
 use support::statistics::{median, noise};
 use support::{Loaded, Outcome, Shape, floor, pairs};
@@ -52,25 +50,18 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', value_enum)]
     servers: Vec<Kind>,
 
-    /// File for every single run, as CSV
-    #[arg(long)]
-    csv: Option<PathBuf>,
+    #[command(flatten)]
+    to_file: ToFile,
 
-    /// What cargo says to every benchmark
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    from_cargo: FromCargo,
 }
 
 fn main() {
     floor::become_if_asked();
     let arguments = Arguments::parse();
     let kinds = kinds(&arguments);
-    let mut csv = arguments.csv.as_ref().map(|path| {
-        let mut file = File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        writeln!(file, "shape,server,pair,cpu_ns,floor_cpu_ns,answers_per_s,p99_us")
-            .expect("the file takes it");
-        file
-    });
+    let mut csv = arguments.to_file.create("shape,server,pair,cpu_ns,floor_cpu_ns,answers_per_s,p99_us");
     println!(
         "Server CPU of an acquire or a release, {NAMES} names, {WORKERS} threads of floor and signalbox; \
          medians of {} pairs of runs of {} s\n",
@@ -83,7 +74,7 @@ fn main() {
         }
         let measured = measure(shape, &kinds, &arguments);
         print_table(shape, bound, &measured);
-        csv.iter_mut().for_each(|file| write_csv(file, shape, &measured));
+        write_csv(&mut csv, shape, &measured);
     }
 }
 
@@ -202,19 +193,17 @@ fn print_table(shape: Shape, bound: f64, measured: &[Measured]) {
     println!();
 }
 
-fn write_csv(file: &mut File, shape: Shape, measured: &[Measured]) {
+fn write_csv(csv: &mut Csv, shape: Shape, measured: &[Measured]) {
     for server in measured {
         for (number, pair) in server.pairs.iter().enumerate() {
-            writeln!(
-                file,
+            csv.line(format_args!(
                 "{shape},{},{number},{:.1},{:.1},{:.0},{:.1}",
                 server.kind.label(),
                 pair.server.cpu_ns_per_answer,
                 pair.floor.cpu_ns_per_answer,
                 pair.server.record.answers_per_s(),
                 p99_us(&pair.server),
-            )
-            .expect("the file takes it");
+            ));
         }
     }
 }

@@ -9,11 +9,7 @@ use clap::Parser;
 use hdrhistogram::Histogram;
 use nix::time::{ClockId, clock_gettime};
 use signalbox::core::{Claim, Core, Dump, NameHasher, Namespace, Session, UnixSeconds};
-
-/// What the server does in a step: names of a sweep and of the end of a session, and bytes of a Dump.
-const SWEEP_NAMES: usize = 64;
-const ENDING_NAMES: usize = 256;
-const DUMP_PIECE_BYTES: usize = 16 * 1024;
+use signalbox::server::steps::{DUMP_PIECE_BYTES, ENDING_NAMES, SWEEP_NAMES};
 
 /// Bytes of a Dump's entry beside its name: a header of 12 and a body of 10.
 const ENTRY_BYTES: usize = 22;

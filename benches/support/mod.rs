@@ -2,8 +2,10 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each benchmark uses its own part of this")]
 
+pub mod arguments;
 pub mod dialects;
 pub mod floor;
+pub mod holder;
 #[path = "../../tests/support/ports.rs"]
 pub mod ports;
 pub mod servers;

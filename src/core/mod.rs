@@ -24,7 +24,6 @@ mod visit;
 use std::num::NonZeroU32;
 
 pub use ahash::RandomState as NameHasher;
-pub use name::NAME_BYTES_MAX;
 pub use object::DumpItem;
 pub use registry::{Limits, RegistryStats};
 pub use session::{Ending, Session, SessionId};

@@ -2,14 +2,11 @@
 
 use std::fmt;
 
-/// Longest name in bytes (`counter.md`, "Overview").
-pub const NAME_BYTES_MAX: usize = u16::MAX as usize;
-
 /// Names of up to this many bytes live inside the object: what fits beside a length in the space that a pointer and
 /// a length take with their tag.
 const INLINE_BYTES_MAX: usize = 22;
 
-/// One to [`NAME_BYTES_MAX`] bytes, any bytes. A newtype so that a name is never mistaken for other bytes.
+/// One to 65,535 bytes, any bytes. A newtype so that a name is never mistaken for other bytes.
 pub(super) struct Name(Bytes);
 
 /// The hash of a name, taken once a request: the shard, the place in its table and a session's memory of what it
@@ -61,6 +58,9 @@ impl fmt::Debug for Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Longest name in bytes (`counter.md`, "Overview"), to which the protocol holds what comes here.
+    const NAME_BYTES_MAX: usize = u16::MAX as usize;
 
     #[test]
     fn a_name_gives_back_its_bytes_whether_short_or_long() {

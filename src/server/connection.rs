@@ -28,7 +28,7 @@ use tracing::{debug, warn};
 use super::admission::Admission;
 use super::dispatch::{After, Executor, OwedDump};
 use super::metrics::Tally;
-use super::{Port, Server, port_name};
+use super::{Port, Server, port_name, steps};
 use crate::core::Session;
 use crate::protocol::{DecodeError, Frames, RequestCodec};
 
@@ -38,12 +38,6 @@ const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Most bytes of one read: a burst of requests in one system call, and few enough to be executed in a fraction of a
 /// millisecond before others have their turn.
 const READ_BYTES_MAX: usize = 16 * 1024;
-
-/// Size of one piece of a Dump, likewise.
-const DUMP_PIECE_BYTES: usize = 16 * 1024;
-
-/// Names given back in one step when a connection ends, likewise.
-const ENDING_STEP_NAMES: usize = 256;
 
 /// How long a connection that the server ends is still read, so that its peer receives the answers and not a reset.
 const LINGER: Duration = Duration::from_secs(1);
@@ -93,7 +87,7 @@ where
 /// Gives back all that a session holds, letting others have their turns between steps.
 async fn give_back(server: &Server, session: Session) {
     let mut ending = server.core.end_session(session);
-    while ending.step(ENDING_STEP_NAMES, server.clock.now()) {
+    while ending.step(steps::ENDING_NAMES, server.clock.now()) {
         tokio::task::yield_now().await;
     }
 }
@@ -340,7 +334,7 @@ where
     fn dump_piece(&mut self, shared: &mut BytesMut) {
         self.excuse();
         let out = if self.output.is_empty() { shared } else { &mut self.output };
-        let bytes = out.len() + DUMP_PIECE_BYTES;
+        let bytes = out.len() + steps::DUMP_PIECE_BYTES;
         if let Some(dump) = &mut self.dump
             && !dump.piece(self.server, self.server.clock.now(), bytes, out)
         {

@@ -7,11 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::{Server, port_name};
+use super::{Server, port_name, steps};
 use crate::core::Namespace;
-
-/// Names visited between two yields: a small part of a millisecond.
-const STEP_NAMES: usize = 64;
 
 /// Longest time between two looks at the clock, which may be set.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
@@ -42,7 +39,7 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
 async fn sweep(server: &Server, namespace: Namespace) {
     let started = Instant::now();
     let mut sweep = server.core.sweep(namespace);
-    while sweep.step(STEP_NAMES, server.clock.now()) {
+    while sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
         tokio::task::yield_now().await;
     }
     let elapsed = started.elapsed();

@@ -20,6 +20,7 @@ mod privileges;
 mod signals;
 mod socket;
 mod statistics;
+pub mod steps;
 mod systemd;
 mod throttle;
 mod workers;

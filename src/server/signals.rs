@@ -8,12 +8,9 @@ use tracing::{error, info, warn};
 
 use super::daemon::{Options, port_config};
 use super::log::Log;
-use super::{Server, port_name, statistics};
+use super::{Server, port_name, statistics, steps};
 use crate::config::{Config, Notice, Severity};
 use crate::core::Namespace;
-
-/// Names checked between two yields by the self-check.
-const CHECK_STEP_NAMES: usize = 256;
 
 /// Failures of the self-check that are logged one by one.
 const CHECK_FAILURES_LOGGED: usize = 100;
@@ -83,7 +80,7 @@ async fn report(server: &Server, config: &Config) {
 async fn check_books(server: &Server, namespace: Namespace) {
     let mut check = server.core.check(namespace);
     let mut failures = Vec::new();
-    while check.step(CHECK_STEP_NAMES, &mut failures) {
+    while check.step(steps::CHECK_NAMES, &mut failures) {
         tokio::task::yield_now().await;
     }
     for failure in failures.iter().take(CHECK_FAILURES_LOGGED) {

@@ -1,0 +1,14 @@
+//! How much background work is done at a time, before the thread's other connections have their turns. Together in one
+//! place, so that `benches/steps.rs` measures the steps that the server takes: each a small part of a millisecond.
+
+/// Bytes of one piece of a Dump.
+pub const DUMP_PIECE_BYTES: usize = 16 * 1024;
+
+/// Names given back in one step when a connection ends.
+pub const ENDING_NAMES: usize = 256;
+
+/// Names visited in one step of a sweep.
+pub const SWEEP_NAMES: usize = 64;
+
+/// Names checked in one step of the check of the core's books.
+pub const CHECK_NAMES: usize = 256;
