@@ -3,7 +3,9 @@
 //! Nearly every object has one holder at a time, so that one lives inside the object; a table is made when a second
 //! comes, and kept until a sweep finds it empty, so that a contended name does not allocate again and again.
 //!
-//! Invariants: no holding is of zero resources; the mark stands exactly while the table holds anything.
+//! What else is rare stands beside that table: what grants have taken, whether requests wait, whether somebody watches.
+//!
+//! Invariants: no holding is of zero resources; the mark stands exactly while the crowd says anything.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -25,11 +27,30 @@ pub(super) struct Holders {
     first: Option<SessionId>,
     resources: u32,
     slot: MarkedSlot,
-    /// Boxed, since the table itself would make every object larger.
-    others: Option<Box<Table>>,
+    /// Boxed, since it would make every object larger.
+    crowd: Option<Box<Crowd>>,
 }
 
-/// A slot, and a mark in its highest bit: whether the table holds anything. Without it every request would have to
+/// What few objects have.
+#[derive(Debug, Default)]
+struct Crowd {
+    /// The holdings of all sessions but the first.
+    others: Table,
+    /// Resources of grants, and those that waiters have set aside.
+    granted: u32,
+    supervision: Supervision,
+}
+
+/// Why operations on an object go through the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Supervision {
+    /// Requests wait for the object: nothing may overtake them, and what is given back is theirs.
+    pub(super) queued: bool,
+    /// Somebody may want to know what happens to the object.
+    pub(super) watched: bool,
+}
+
+/// A slot, and a mark in its highest bit: whether the crowd says anything. Without it every request would have to
 /// look into the table of a name that once had two holders, which is two cache lines more.
 #[derive(Clone, Copy, Debug, Default)]
 struct MarkedSlot(u32);
@@ -62,7 +83,7 @@ impl Holders {
         if self.first == Some(session) {
             return Some(self.resources);
         }
-        self.table()?.get(&session).map(|holding| holding.resources)
+        self.crowd()?.others.get(&session).map(|holding| holding.resources)
     }
 
     /// Sets the resources of a session that holds some already, to some.
@@ -70,7 +91,7 @@ impl Holders {
     pub(super) fn set_resources(&mut self, session: SessionId, resources: u32) {
         if self.first == Some(session) {
             self.resources = resources;
-        } else if let Some(holding) = self.others.as_mut().and_then(|table| table.get_mut(&session)) {
+        } else if let Some(holding) = self.crowd.as_mut().and_then(|crowd| crowd.others.get_mut(&session)) {
             holding.resources = resources;
         }
     }
@@ -83,8 +104,7 @@ impl Holders {
             self.resources = holding.resources;
             self.slot = MarkedSlot::new(holding.slot, self.slot.is_marked());
         } else {
-            self.others.get_or_insert_default().insert(session, holding);
-            self.slot = MarkedSlot::new(self.slot.slot(), true);
+            self.change_crowd(|crowd| crowd.others.insert(session, holding));
         }
     }
 
@@ -95,38 +115,77 @@ impl Holders {
             self.first = None;
             return Some(Holding { resources: self.resources, slot: self.slot.slot() });
         }
-        self.table()?;
-        let table = self.others.as_mut()?;
-        let holding = table.remove(&session)?;
-        if table.is_empty() {
-            self.slot = MarkedSlot::new(self.slot.slot(), false);
-        }
-        Some(holding)
+        self.crowd()?;
+        self.change_crowd(|crowd| crowd.others.remove(&session))
     }
 
+    /// Whether neither a session nor a grant has taken anything.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.first.is_none() && self.table().is_none()
+        self.first.is_none() && self.crowd().is_none_or(|crowd| crowd.others.is_empty() && crowd.granted == 0)
     }
 
     /// The sum of what is held; wider than one holding, so that a broken sum shows instead of wrapping.
     pub(super) fn sum(&self) -> u64 {
-        let first = self.first.map_or(0, |_| u64::from(self.resources));
-        let others = self.table().into_iter().flat_map(HashMap::values);
-        first + others.map(|holding| u64::from(holding.resources)).sum::<u64>()
+        let holdings = self.holdings().map(|(_, resources)| u64::from(resources));
+        holdings.sum::<u64>() + u64::from(self.granted())
     }
 
-    /// Gives up the table where it stands empty.
-    pub(super) fn shrink(&mut self) {
-        if !self.slot.is_marked() {
-            self.others = None;
+    /// The sessions that hold something, and how much.
+    pub(super) fn holdings(&self) -> impl Iterator<Item = (SessionId, u32)> {
+        let first = self.first.map(|session| (session, self.resources));
+        let others = self.crowd().into_iter().flat_map(|crowd| &crowd.others);
+        first.into_iter().chain(others.map(|(session, holding)| (*session, holding.resources)))
+    }
+
+    /// Resources of grants, and those that waiters have set aside.
+    pub(super) fn granted(&self) -> u32 {
+        self.crowd().map_or(0, |crowd| crowd.granted)
+    }
+
+    pub(super) fn set_granted(&mut self, granted: u32) {
+        self.change_crowd(|crowd| crowd.granted = granted);
+    }
+
+    /// Whether operations go through the ledger, and why.
+    #[inline]
+    pub(super) fn supervision(&self) -> Supervision {
+        self.crowd().map_or(Supervision::default(), |crowd| crowd.supervision)
+    }
+
+    pub(super) fn set_supervision(&mut self, supervision: Supervision) {
+        if self.supervision() != supervision {
+            self.change_crowd(|crowd| crowd.supervision = supervision);
         }
     }
 
-    /// The table, where it holds anything.
+    /// Gives up the crowd where it says nothing.
+    pub(super) fn shrink(&mut self) {
+        if !self.slot.is_marked() {
+            self.crowd = None;
+        }
+    }
+
+    /// The crowd, where it says anything.
     #[inline]
-    fn table(&self) -> Option<&Table> {
-        if self.slot.is_marked() { self.others.as_deref() } else { None }
+    fn crowd(&self) -> Option<&Crowd> {
+        if self.slot.is_marked() { self.crowd.as_deref() } else { None }
+    }
+
+    fn change_crowd<R>(&mut self, change: impl FnOnce(&mut Crowd) -> R) -> R {
+        let crowd = self.crowd.get_or_insert_default();
+        let outcome = change(crowd);
+        let is_told =
+            !crowd.others.is_empty() || crowd.granted > 0 || crowd.supervision != Supervision::default();
+        self.slot = MarkedSlot::new(self.slot.slot(), is_told);
+        outcome
+    }
+}
+
+impl Supervision {
+    #[inline]
+    pub(super) fn is_any(self) -> bool {
+        self.queued || self.watched
     }
 }
 

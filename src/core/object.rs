@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::counter::{Counter, Interval};
-use super::holders::{Holders, Holding};
+use super::holders::{Holders, Holding, Supervision};
 use super::invariant::{invariant, lock};
 use super::name::Name;
 use super::semaphore::Semaphore;
@@ -81,19 +81,17 @@ impl ObjectRef {
     }
 
     /// Takes resources for a session. Gives the slot of its handle where it held nothing before.
+    #[inline]
     pub(super) fn acquire(
         &self,
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<Option<Slot>, Refusal> {
+        way: Way,
+    ) -> Result<Option<Slot>, Miss> {
         let mut state = lock(&self.0.state);
-        let limit = match &state.kind {
-            Kind::Counter(_) => claim.maximum,
-            Kind::Semaphore(semaphore) => semaphore.capacity,
-        };
-        let after = state.consumption.checked_add(claim.resources).filter(|after| *after <= limit);
-        let after = after.ok_or(Refusal::NotAvailable)?;
+        state.check(way)?;
+        let after = state.after(claim).ok_or(Refusal::NotAvailable)?;
         let kept = state.hold(self, claim.resources, session);
         state.consume(after, interval);
         Ok(kept)
@@ -105,11 +103,13 @@ impl ObjectRef {
         resources: u32,
         session: SessionId,
         interval: Interval,
-    ) -> Result<Option<Slot>, Refusal> {
+        way: Way,
+    ) -> Result<Option<Slot>, Miss> {
         if resources == 0 {
             return Ok(None);
         }
         let mut state = lock(&self.0.state);
+        state.check(way)?;
         let held = state.holders.resources(session).ok_or(Refusal::NotAcquired)?;
         let left = held.checked_sub(resources).ok_or(Refusal::NotAcquired)?;
         let gone = if left > 0 {
@@ -123,11 +123,67 @@ impl ObjectRef {
     }
 
     /// Gives back all that a session holds, which has ended and whose handle of the object is gone already.
-    pub(super) fn release_all(&self, session: SessionId, interval: Interval) {
+    pub(super) fn release_all(&self, session: SessionId, interval: Interval, way: Way) -> Result<u32, Miss> {
         let mut state = lock(&self.0.state);
+        state.check(way)?;
         let holding = state.holders.remove(session);
         invariant!(holding.is_some(), "session {session} holds what it has a handle of");
-        state.give_back(holding.map_or(0, |holding| holding.resources), interval);
+        let resources = holding.map_or(0, |holding| holding.resources);
+        state.give_back(resources, interval);
+        Ok(resources)
+    }
+
+    /// Takes resources for a grant, or lets the claim wait. Only the ledger calls this, which
+    /// knows who is next.
+    pub(super) fn take(&self, claim: Claim, interval: Interval, next: Next) -> Taken {
+        let mut state = lock(&self.0.state);
+        let capacity = state.limit(claim);
+        if capacity < claim.resources {
+            return Taken::Never;
+        }
+        let after = if let Next::Behind = next { None } else { state.after(claim) };
+        let mut supervision = state.holders.supervision();
+        let Some(after) = after else {
+            supervision.queued |= !matches!(next, Next::Now);
+            state.holders.set_supervision(supervision);
+            return Taken::Not;
+        };
+        if let Next::Last = next {
+            supervision.queued = false;
+            state.holders.set_supervision(supervision);
+        }
+        let granted = state.holders.granted().checked_add(claim.resources);
+        invariant!(granted.is_some(), "no more is granted than is in use");
+        state.holders.set_granted(granted.unwrap_or(u32::MAX));
+        state.consume(after, interval);
+        Taken::Yes { capacity }
+    }
+
+    /// Gives back what was taken for a grant.
+    pub(super) fn put_back(&self, resources: u32, interval: Interval) {
+        let mut state = lock(&self.0.state);
+        let granted = state.holders.granted().checked_sub(resources);
+        invariant!(granted.is_some(), "what a grant gives back was granted");
+        state.holders.set_granted(granted.unwrap_or(0));
+        state.give_back(resources, interval);
+    }
+
+    /// Says whether operations go through the ledger.
+    pub(super) fn supervise(&self, change: impl FnOnce(&mut Supervision)) {
+        let mut state = lock(&self.0.state);
+        let mut supervision = state.holders.supervision();
+        change(&mut supervision);
+        state.holders.set_supervision(supervision);
+    }
+
+    /// Resources in use now.
+    pub(super) fn consumption(&self) -> u32 {
+        lock(&self.0.state).consumption
+    }
+
+    /// The sessions that hold something by plain Acquires, and how much.
+    pub(super) fn holdings(&self) -> Vec<(SessionId, u32)> {
+        lock(&self.0.state).holders.holdings().collect()
     }
 
     /// What Get reads: a counter's consumption, or what is left of a semaphore.
@@ -155,6 +211,7 @@ impl ObjectRef {
     pub(super) fn is_collectable(&self, interval: Interval) -> bool {
         let state = lock(&self.0.state);
         state.consumption == 0
+            && !state.holders.supervision().queued
             && match &state.kind {
                 Kind::Counter(counter) => counter.is_over(interval),
                 Kind::Semaphore(_) => true,
@@ -174,7 +231,79 @@ impl ObjectRef {
     }
 }
 
+/// Who operates on an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Anybody; refused where the object is supervised.
+    Open,
+    /// The ledger, which supervises it.
+    Supervisor,
+}
+
+/// Why a plain operation came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Miss {
+    Refused(Refusal),
+    /// Nothing has changed: it is for the ledger to do.
+    Supervised,
+}
+
+impl From<Refusal> for Miss {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Where a claim stands for which resources are to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// First, or nobody waits; it does not wait.
+    Now,
+    /// First, and others may wait; else it waits.
+    Head,
+    /// The only one that waits.
+    Last,
+    /// Others are before it, and it waits.
+    Behind,
+}
+
+/// What came of taking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Yes {
+        /// What the resources were taken from: the semaphore's capacity, or the maximum of the claim.
+        capacity: u32,
+    },
+    Not,
+    /// The claim is more than the semaphore has.
+    Never,
+}
+
 impl State {
+    #[inline]
+    fn check(&self, way: Way) -> Result<(), Miss> {
+        if way == Way::Open && self.holders.supervision().is_any() {
+            return Err(Miss::Supervised);
+        }
+        Ok(())
+    }
+
+    /// The most that may be in use after a claim.
+    #[inline]
+    fn limit(&self, claim: Claim) -> u32 {
+        match &self.kind {
+            Kind::Counter(_) => claim.maximum,
+            Kind::Semaphore(semaphore) => semaphore.capacity,
+        }
+    }
+
+    /// What is in use after a claim; `None` where there is not enough.
+    #[inline]
+    fn after(&self, claim: Claim) -> Option<u32> {
+        let limit = self.limit(claim);
+        self.consumption.checked_add(claim.resources).filter(|after| *after <= limit)
+    }
+
     /// Adds to a session's holding; the caller sees to the consumption. Gives the slot of a new one.
     fn hold(&mut self, object: &ObjectRef, resources: u32, session: &mut Session) -> Option<Slot> {
         match self.holders.resources(session.id()) {

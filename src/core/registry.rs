@@ -11,9 +11,9 @@ use dashmap::{DashMap, Entry};
 
 use super::counter::Interval;
 use super::name::NameHash;
-use super::object::ObjectRef;
+use super::object::{Miss, ObjectRef, Way};
 use super::session::{Session, Slot};
-use super::sync::{AtomicU64, Ordering};
+use super::sync::{AtomicBool, AtomicU64, Ordering};
 #[cfg(shuttle)]
 use super::sync::{DashMap, Entry};
 use super::{Claim, Namespace, Refusal};
@@ -56,6 +56,7 @@ pub(super) struct Registry {
     memory_bytes: AtomicU64,
     /// `u64::MAX` is without limit.
     names_max: AtomicU64,
+    is_watched: AtomicBool,
 }
 
 impl Registry {
@@ -66,6 +67,7 @@ impl Registry {
             total_objects: AtomicU64::new(0),
             memory_bytes: AtomicU64::new(0),
             names_max: AtomicU64::new(u64::MAX),
+            is_watched: AtomicBool::new(false),
         }
     }
 
@@ -100,12 +102,15 @@ impl Registry {
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<(), Refusal> {
+        way: Way,
+    ) -> Result<(), Miss> {
         let hash = self.hash(name);
-        let outcome = self.find_hashed(name, hash, |object| object.acquire(claim, session, interval));
+        let outcome = self.find_hashed(name, hash, |object| object.acquire(claim, session, interval, way));
         let kept = match outcome {
             Some(outcome) => outcome?,
-            None => self.acquire_new(namespace, name, claim, session, interval)?,
+            None => self.find_or_make(namespace, name, claim, interval, |object| {
+                object.acquire(claim, session, interval, way)
+            })??,
         };
         if let Some(slot) = kept {
             session.remember(namespace, hash, slot);
@@ -121,35 +126,37 @@ impl Registry {
         resources: u32,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<(), Refusal> {
+        way: Way,
+    ) -> Result<(), Miss> {
         let hash = self.hash(name);
-        let release = |object: &ObjectRef| object.release(resources, session.id(), interval);
+        let release = |object: &ObjectRef| object.release(resources, session.id(), interval, way);
         // A name stays while it is held, so the session's own handle is as good as the map's, and costs no lock.
         let outcome = match session.recent(namespace, hash, name) {
             Some(object) => Some(release(object)),
             None => self.find_hashed(name, hash, release),
         };
-        if let Some(slot) = outcome.ok_or(Refusal::NotFound)?? {
+        if let Some(slot) = outcome.ok_or(Miss::Refused(Refusal::NotFound))?? {
             session.forget(namespace, hash, slot);
             session.let_go(slot);
         }
         Ok(())
     }
 
+    /// Calls `visit` with the object of this name, made where there is none. The shard is held meanwhile, so the
+    /// object is not collected before `visit` has come to refer to it.
     #[cold]
-    fn acquire_new(
+    pub(super) fn find_or_make<R>(
         &self,
         namespace: Namespace,
         name: &[u8],
         claim: Claim,
-        session: &mut Session,
         interval: Interval,
-    ) -> Result<Option<Slot>, Refusal> {
+        mut visit: impl FnMut(&ObjectRef) -> R,
+    ) -> Result<R, Refusal> {
         // Asked for ahead of the allocation, which a refusal must not cost.
         if self.objects.load(Ordering::Relaxed) >= self.names_max.load(Ordering::Relaxed) {
             // Somebody may have made the name since it was not found; then it counts against nothing.
-            let outcome = self.find(name, |object| object.acquire(claim, session, interval));
-            return outcome.unwrap_or(Err(Refusal::TooManyNames));
+            return self.find(name, visit).ok_or(Refusal::TooManyNames);
         }
         // Made before the shard is locked, so that the allocation keeps nobody waiting.
         let object = ObjectRef::new(namespace, name, claim, interval);
@@ -163,12 +170,21 @@ impl Registry {
                 }
                 self.total_objects.fetch_add(1, Ordering::Relaxed);
                 self.memory_bytes.fetch_add(memory_bytes, Ordering::Relaxed);
-                vacant.insert(())
+                let made = vacant.insert(());
+                // Whether a watch is about this name is for the ledger to say.
+                if self.is_watched.load(Ordering::Relaxed) {
+                    made.key().supervise(|supervision| supervision.watched = true);
+                }
+                made
             }
             Entry::Occupied(occupied) => occupied.into_ref(),
         };
-        // The shard is still locked: nobody has collected or filled the object.
-        found.key().acquire(claim, session, interval)
+        Ok(visit(found.key()))
+    }
+
+    /// Says whether there is a watch, so that names that are made come to its notice.
+    pub(super) fn set_watched(&self, is_watched: bool) {
+        self.is_watched.store(is_watched, Ordering::Relaxed);
     }
 
     /// Counts one name more, unless there are as many as may be.

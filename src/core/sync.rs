@@ -10,11 +10,11 @@
 #[cfg(shuttle)]
 pub(super) use explored::{DashMap, Entry};
 #[cfg(shuttle)]
-pub(super) use shuttle::sync::atomic::{AtomicU64, Ordering};
+pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[cfg(shuttle)]
 pub(super) use shuttle::sync::{Mutex, MutexGuard};
 #[cfg(not(shuttle))]
-pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[cfg(not(shuttle))]
 pub(super) use std::sync::{Mutex, MutexGuard};
 

@@ -1,0 +1,103 @@
+//! Who holds a name, and who waits for it.
+
+use std::ops::Bound;
+
+use super::{GrantId, Ledger, Namespace, ObjectRef, SessionId};
+use crate::core::UnixSeconds;
+
+/// A holder or a waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The grant's id, and the waiter's; `None`: held by plain Acquires.
+    pub grant: Option<GrantId>,
+    /// Whose it is.
+    pub session: SessionId,
+    /// Since when; `None`: not known, as of what plain Acquires hold.
+    pub since: Option<UnixSeconds>,
+    /// How much of the name.
+    pub resources: u32,
+    /// A waiter's place in the queue, from 1; 0 of a holder.
+    pub position: u32,
+    /// What the session is called.
+    pub label: Box<[u8]>,
+    /// The own session of the connection that it has; `None`: none at the moment.
+    pub connection: Option<SessionId>,
+}
+
+/// A listing at work: it takes some entries a step, so that a queue of a hundred thousand keeps nobody waiting. Who
+/// comes or goes meanwhile may be listed or not.
+#[derive(Debug)]
+pub struct Listing {
+    pub(super) namespace: Namespace,
+    pub(super) name: Box<[u8]>,
+    pub(super) waiters: bool,
+    after: Option<GrantId>,
+    position: u32,
+    plain_listed: bool,
+}
+
+/// Entries of one step.
+const STEP_ENTRIES: usize = 128;
+
+impl Listing {
+    pub(in crate::core) fn new(namespace: Namespace, name: &[u8], waiters: bool) -> Self {
+        Self { namespace, name: name.into(), waiters, after: None, position: 0, plain_listed: waiters }
+    }
+
+    pub(in crate::core) fn target(&self) -> (Namespace, &[u8]) {
+        (self.namespace, &self.name)
+    }
+}
+
+impl Ledger {
+    /// The next entries of a listing; none at its end.
+    pub(in crate::core) fn list(&self, listing: &mut Listing, object: &ObjectRef) -> Vec<Listed> {
+        if !listing.plain_listed {
+            listing.plain_listed = true;
+            let holdings = object.holdings();
+            if !holdings.is_empty() {
+                return holdings.into_iter().map(|held| self.listed_holding(held)).collect();
+            }
+        }
+        let Some(entry) = self.names[listing.namespace as usize].get(object) else { return Vec::new() };
+        let ids = if listing.waiters { &entry.queue } else { &entry.held };
+        let from = listing.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut listed = Vec::new();
+        for id in ids.range((from, Bound::Unbounded)).take(STEP_ENTRIES) {
+            listing.after = Some(*id);
+            listing.position += u32::from(listing.waiters);
+            listed.extend(self.listed_grant(*id, object, listing.position));
+        }
+        listed
+    }
+
+    fn listed_holding(&self, (session, resources): (SessionId, u32)) -> Listed {
+        Listed {
+            grant: None,
+            session,
+            since: None,
+            resources,
+            position: 0,
+            label: self.label(session),
+            connection: Some(session),
+        }
+    }
+
+    fn listed_grant(&self, id: GrantId, object: &ObjectRef, position: u32) -> Option<Listed> {
+        let grant = self.grants.get(&id)?;
+        let part = grant.parts().iter().find(|part| part.object() == Some(object))?;
+        Some(Listed {
+            grant: Some(id),
+            session: grant.session,
+            since: Some(grant.since()),
+            resources: part.claim.resources,
+            position,
+            label: self.label(grant.session),
+            connection: self.connection_of(grant.session),
+        })
+    }
+
+    fn label(&self, session: SessionId) -> Box<[u8]> {
+        self.owners.get(&session).map_or_else(Box::default, |owner| owner.label.clone())
+    }
+}

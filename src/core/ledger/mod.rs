@@ -1,0 +1,637 @@
+//! Grants, the queues they come from, and the sessions that own them.
+//!
+//! Everything that is more than a plain Acquire is kept here, under one lock, so that what belongs together changes
+//! together: a release serves the queue in the same step, an answer is remembered as it is given, events come in the
+//! order in which things happened. Plain operations do not come here but for names that are supervised: those that
+//! requests wait for, and those that are watched.
+//!
+//! The ledger's lock is taken before that of a shard and that of an object, never under one.
+//!
+//! Invariants (numbers of `docs/design.md`): a queue is served in the order of ids and nothing overtakes (3); a head
+//! that fits is not left waiting when the ledger is let go, but for names in `unserved`, which the next step serves
+//! (4); a waiter holds what it has set aside and nothing else (5); a request id makes one change (7); an object is
+//! marked as queued exactly while its queue has a waiter.
+
+mod grant;
+mod listing;
+mod owner;
+mod queue;
+mod time;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+
+pub use grant::{GrantId, Granted, Queueing, Want};
+pub use listing::{Listed, Listing};
+pub use owner::{Lease, REQUESTS_MAX, RequestIds, SessionKey};
+pub use watch::Scope;
+
+use super::counter::Interval;
+use super::mailbox::{EventKind, Letter, Mailbox, Notice, Token};
+use super::object::ObjectRef;
+use super::registry::Registry;
+use super::{NameHasher, Namespace, Refusal, SessionId, UnixSeconds};
+use grant::{Grant, Parts, Phase, Reply};
+use owner::{Attachment, Owner, OwnerKind, Remembered, RememberedGrant};
+use time::Gaps;
+use watch::Watches;
+
+/// Most names of one request.
+pub const WANTS_MAX: usize = 64;
+
+/// A moment, in the two times that the rules know (invariant 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Milliseconds since some moment in the past, never going back: for waits and leases.
+    pub monotonic_ms: u64,
+    /// For intervals, and for what people read.
+    pub unix: UnixSeconds,
+}
+
+/// Limits of the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerLimits {
+    /// Most leased sessions.
+    pub sessions_max: usize,
+    /// Most grants and waiters of one session.
+    pub grants_max: usize,
+    /// Most requests that wait for one name.
+    pub waiters_max: usize,
+    /// Most watches.
+    pub watches_max: usize,
+}
+
+/// Live figures of the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LedgerStats {
+    /// Leased sessions.
+    pub sessions: u64,
+    /// Grants that are held.
+    pub grants: u64,
+    /// Requests that wait.
+    pub waiters: u64,
+    /// Watches.
+    pub watches: u64,
+    /// Leased sessions that ended because their time was up.
+    pub expired_sessions: u64,
+    /// Requests that waited in vain until their time was up.
+    pub timed_out: u64,
+    /// Requests that found a queue longer than they accepted.
+    pub queue_full: u64,
+    /// Requests refused because of a limit of the ledger.
+    pub limited: u64,
+    /// Grants and sessions that were revoked.
+    pub revoked: u64,
+}
+
+/// What came of a request for a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It is granted.
+    Granted(Granted),
+    /// It waits; the answer comes as a [`Letter`].
+    Waiting,
+    /// It is refused.
+    Refused(Refusal),
+}
+
+/// What a Cancel is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// The request with this number within its session.
+    Request(u64),
+    /// The request that the connection calls so.
+    Token(Token),
+}
+
+/// What is around the ledger in one call of it.
+#[derive(Clone, Copy)]
+pub(super) struct World<'a> {
+    pub(super) registries: [&'a Registry; Namespace::ALL.len()],
+    pub(super) interval: Interval,
+    pub(super) now: Moment,
+}
+
+/// Work that one step does before others have their turn: grants served or given back.
+const STEP_GRANTS: usize = 128;
+
+#[derive(Debug)]
+pub(super) struct Ledger {
+    limits: LedgerLimits,
+    last_grant: u64,
+    owners: BTreeMap<SessionId, Box<Owner>>,
+    grants: BTreeMap<GrantId, Box<Grant>>,
+    names: [HashMap<ObjectRef, NameEntry, NameHasher>; Namespace::ALL.len()],
+    /// Names whose queues may have a head that fits.
+    unserved: VecDeque<(Namespace, ObjectRef)>,
+    /// When waiting or a grant ends.
+    grant_ends: BTreeSet<(u64, GrantId)>,
+    /// When a session may end.
+    session_ends: BTreeSet<(u64, SessionId)>,
+    gaps: Gaps,
+    watches: Watches,
+    /// Woken when something is due before what was last asked for.
+    alarm: Option<(Option<u64>, Waker)>,
+    is_closing: bool,
+    stats: LedgerStats,
+}
+
+/// What the ledger knows of a name: there is an entry while any grant or waiter refers to it.
+#[derive(Debug, Default)]
+struct NameEntry {
+    held: BTreeSet<GrantId>,
+    queue: BTreeSet<GrantId>,
+}
+
+impl Ledger {
+    /// Ids of grants start above `last_grant`.
+    pub(super) fn new(hasher: &NameHasher, last_grant: u64) -> Self {
+        Self {
+            limits: LedgerLimits { sessions_max: 0, grants_max: 0, waiters_max: 0, watches_max: 0 },
+            last_grant,
+            owners: BTreeMap::new(),
+            grants: BTreeMap::new(),
+            names: [(); Namespace::ALL.len()].map(|()| HashMap::with_hasher(hasher.clone())),
+            unserved: VecDeque::new(),
+            grant_ends: BTreeSet::new(),
+            session_ends: BTreeSet::new(),
+            gaps: Gaps::default(),
+            watches: Watches::default(),
+            alarm: None,
+            is_closing: false,
+            stats: LedgerStats::default(),
+        }
+    }
+
+    pub(super) fn set_limits(&mut self, limits: LedgerLimits) {
+        self.limits = limits;
+    }
+
+    pub(super) fn stats(&self) -> LedgerStats {
+        LedgerStats { watches: self.watches.len() as u64, ..self.stats }
+    }
+
+    /// Takes up a connection's own session, which may now own grants. Again, it changes the label.
+    pub(super) fn join(&mut self, connection: SessionId, label: &[u8], mailbox: &Arc<Mailbox>) {
+        let owner = self
+            .owners
+            .entry(connection)
+            .or_insert_with(|| Box::new(Owner::own(Arc::clone(mailbox))));
+        owner.label = label.into();
+    }
+
+    /// Lets a connection go: its own session ends, and a leased one that was attached lives on without it. What it
+    /// held is given back in steps; tells whether there is more to do.
+    pub(super) fn leave(&mut self, connection: SessionId, world: World<'_>) -> bool {
+        if !self.owners.contains_key(&connection) {
+            return false;
+        }
+        self.detach(connection, None);
+        self.watches.end_all_of(connection, world);
+        let more = self.end(connection, EventKind::Released, Refusal::Canceled, world);
+        self.serve(world);
+        more
+    }
+
+    /// Makes a leased session, attached to this connection.
+    pub(super) fn open(
+        &mut self,
+        session: SessionId,
+        connection: SessionId,
+        key: SessionKey,
+        ttl_ms: u32,
+        label: &[u8],
+        now: Moment,
+    ) -> Result<Arc<Lease>, Refusal> {
+        self.check_open()?;
+        if self.stats.sessions >= self.limits.sessions_max as u64 {
+            self.stats.limited += 1;
+            return Err(Refusal::LimitReached);
+        }
+        let lease = Arc::new(Lease::new(ttl_ms, now.monotonic_ms));
+        let owner = Owner::leased(key, Arc::clone(&lease), connection, label);
+        self.detach(connection, Some(Refusal::NoSuchSession));
+        self.owners.insert(session, Box::new(owner));
+        self.stats.sessions += 1;
+        self.set_attachment(connection, Attachment::To(session));
+        self.end_session_at(now.monotonic_ms + u64::from(ttl_ms), session);
+        Ok(lease)
+    }
+
+    /// Attaches a connection to a leased session; the connection that was attached before is told.
+    pub(super) fn attach(
+        &mut self,
+        session: SessionId,
+        connection: SessionId,
+        key: &SessionKey,
+        now: Moment,
+    ) -> Result<Arc<Lease>, Refusal> {
+        let owner = self.owners.get(&session).filter(|owner| owner.opens_with(key));
+        let Some(OwnerKind::Leased { lease, connection: before, .. }) = owner.map(|owner| &owner.kind) else {
+            return Err(Refusal::NoSuchSession);
+        };
+        let (lease, before) = (Arc::clone(lease), *before);
+        lease.hear(now.monotonic_ms);
+        if before == Some(connection) {
+            return Ok(lease);
+        }
+        if let Some(before) = before {
+            self.detach(before, Some(Refusal::NoSuchSession));
+            self.set_attachment(before, Attachment::Lost);
+            self.notify(before, Notice::AttachedElsewhere { session });
+        }
+        self.detach(connection, Some(Refusal::NoSuchSession));
+        if let Some(owner) = self.owners.get_mut(&session)
+            && let OwnerKind::Leased { connection: attached, .. } = &mut owner.kind
+        {
+            *attached = Some(connection);
+        }
+        self.set_attachment(connection, Attachment::To(session));
+        Ok(lease)
+    }
+
+    /// The lease of the session that a connection is attached to.
+    pub(super) fn lease(&self, connection: SessionId) -> Result<Arc<Lease>, Refusal> {
+        match self.attachment(connection) {
+            Attachment::To(session) => match self.owners.get(&session).map(|owner| &owner.kind) {
+                Some(OwnerKind::Leased { lease, .. }) => Ok(Arc::clone(lease)),
+                _ => Err(Refusal::NoSuchSession),
+            },
+            _ => Err(Refusal::NoSuchSession),
+        }
+    }
+
+    /// Ends the session that a connection is attached to. Afterwards the connection has its own.
+    pub(super) fn close(&mut self, connection: SessionId, world: World<'_>) -> Result<(), Refusal> {
+        let attachment = self.attachment(connection);
+        self.detach(connection, Some(Refusal::Canceled));
+        let Attachment::To(session) = attachment else { return Err(Refusal::NoSuchSession) };
+        if self.end(session, EventKind::Released, Refusal::Canceled, world) {
+            self.end_session_at(world.now.monotonic_ms, session);
+        }
+        self.serve(world);
+        Ok(())
+    }
+
+    /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name is wanted twice.
+    pub(super) fn acquire(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+        wants: &[Want<'_>],
+        queueing: Queueing,
+        token: Token,
+        world: World<'_>,
+    ) -> Asked {
+        let (session, repeated) = match self.begin(connection, ids) {
+            Ok(begun) => begun,
+            Err(refusal) => return Asked::Refused(refusal),
+        };
+        match repeated {
+            Some(Remembered::Waiting(grant)) => {
+                self.reply_to(grant, connection, token);
+                return Asked::Waiting;
+            }
+            Some(Remembered::Granted(granted)) => {
+                let ttl_left_ms = self.ttl_left_ms(session, world.now.monotonic_ms);
+                return Asked::Granted(Granted {
+                    grant: granted.grant,
+                    capacities: granted.capacities,
+                    ttl_left_ms,
+                });
+            }
+            Some(Remembered::Done(outcome)) => {
+                return Asked::Refused(outcome.err().unwrap_or(Refusal::StaleRequest));
+            }
+            None => {}
+        }
+        if let Err(refusal) = self.check_open().and_then(|()| self.check_grants(session)) {
+            self.remember(session, ids.own, Remembered::Done(Err(refusal)));
+            return Asked::Refused(refusal);
+        }
+        self.last_grant += 1;
+        let id = GrantId(self.last_grant);
+        let now = world.now;
+        let phase = Phase::Waiting {
+            until_ms: now.monotonic_ms + u64::from(queueing.wait_ms),
+            received_ms: now.monotonic_ms,
+            since: now.unix,
+            reply: None,
+        };
+        let grant = Grant { session, request: ids.own, parts: Parts::of(wants), taken: 0, phase };
+        self.grants.insert(id, Box::new(grant));
+        self.stats.waiters += 1;
+        if let Some(owner) = self.owners.get_mut(&session) {
+            owner.grants.push(id);
+        }
+        self.remember(session, ids.own, Remembered::Waiting(id));
+        self.advance(id, Some(queueing), world);
+        self.serve(world);
+        self.outcome(session, ids.own, id, connection, token, now)
+    }
+
+    /// What has come of a request that was just taken up.
+    fn outcome(
+        &mut self,
+        session: SessionId,
+        request: u64,
+        id: GrantId,
+        connection: SessionId,
+        token: Token,
+        now: Moment,
+    ) -> Asked {
+        let remembered = self.owners.get(&session).and_then(|owner| owner.requests.get(request)).cloned();
+        match remembered {
+            Some(Remembered::Granted(granted)) => Asked::Granted(Granted {
+                grant: granted.grant,
+                capacities: granted.capacities,
+                ttl_left_ms: self.ttl_left_ms(session, now.monotonic_ms),
+            }),
+            Some(Remembered::Done(outcome)) => Asked::Refused(outcome.err().unwrap_or(Refusal::Canceled)),
+            Some(Remembered::Waiting(_)) | None => {
+                self.reply_to(id, connection, token);
+                let until_ms = self.grants.get(&id).map(|grant| match grant.phase {
+                    Phase::Waiting { until_ms, .. } => until_ms,
+                    Phase::Held { .. } => u64::MAX,
+                });
+                if let Some(until_ms) = until_ms {
+                    self.end_grant_at(until_ms, id);
+                }
+                Asked::Waiting
+            }
+        }
+    }
+
+    /// Gives a grant back. Only its session can.
+    pub(super) fn release(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+        grant: GrantId,
+        world: World<'_>,
+    ) -> Result<(), Refusal> {
+        let (session, repeated) = self.begin(connection, ids)?;
+        if let Some(repeated) = repeated {
+            return match repeated {
+                Remembered::Done(outcome) => outcome,
+                _ => Err(Refusal::StaleRequest),
+            };
+        }
+        let is_held = self.grants.get(&grant).is_some_and(|held| held.session == session && !held.is_waiting());
+        let outcome = if is_held {
+            self.give_back(grant, EventKind::Released, world);
+            self.serve(world);
+            Ok(())
+        } else {
+            Err(Refusal::NotAcquired)
+        };
+        self.remember(session, ids.own, Remembered::Done(outcome));
+        outcome
+    }
+
+    /// Ends the waiting of a request, which is answered [`Refusal::Canceled`].
+    pub(super) fn cancel(
+        &mut self,
+        connection: SessionId,
+        waiting: Waiting,
+        world: World<'_>,
+    ) -> Result<(), Refusal> {
+        let session = self.acting(connection)?;
+        let owner = self.owners.get(&session).ok_or(Refusal::NotFound)?;
+        let is_meant = |id: &GrantId| match &self.grants.get(id).map(|grant| &grant.phase) {
+            Some(Phase::Waiting { reply: Some(reply), .. }) => Waiting::Token(reply.token) == waiting,
+            _ => false,
+        };
+        let grant = match waiting {
+            Waiting::Request(request) => owner.requests.waiting(request),
+            Waiting::Token(_) => owner.grants.iter().find(|id| is_meant(id)).copied(),
+        };
+        let grant = grant.filter(|id| self.grants.get(id).is_some_and(|grant| grant.is_waiting()));
+        self.fail(grant.ok_or(Refusal::NotFound)?, Refusal::Canceled, world);
+        self.serve(world);
+        Ok(())
+    }
+
+    /// Whose a grant is, and how long its lease lasts; `None`: as long as the connection.
+    pub(super) fn verify(&self, grant: GrantId, now: Moment) -> Result<(SessionId, Option<u32>), Refusal> {
+        let held = self.grants.get(&grant).filter(|grant| !grant.is_waiting()).ok_or(Refusal::NotAcquired)?;
+        let lease_left = self.ttl_left_ms(held.session, now.monotonic_ms);
+        let revoked_left = match held.phase {
+            Phase::Held { revoked_ms: Some(revoked_ms), .. } => Some(left(revoked_ms, now.monotonic_ms)),
+            _ => None,
+        };
+        Ok((held.session, lease_left.into_iter().chain(revoked_left).min()))
+    }
+
+    /// Takes a grant away when its grace is over, or ends its waiting at once.
+    pub(super) fn revoke_grant(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+        grant: GrantId,
+        grace_ms: u32,
+        world: World<'_>,
+    ) -> Result<(), Refusal> {
+        self.once(connection, ids, |ledger| ledger.revoke_grant_now(grant, grace_ms, world))
+    }
+
+    fn revoke_grant_now(&mut self, id: GrantId, grace_ms: u32, world: World<'_>) -> Result<(), Refusal> {
+        let now_ms = world.now.monotonic_ms;
+        let grant = self.grants.get_mut(&id).ok_or(Refusal::NotFound)?;
+        self.stats.revoked += 1;
+        match &mut grant.phase {
+            Phase::Waiting { .. } => self.fail(id, Refusal::Revoked, world),
+            Phase::Held { .. } if grace_ms == 0 => {
+                let session = grant.session;
+                self.give_back(id, EventKind::Revoked, world);
+                self.notify_session(session, Notice::GrantRevoked { grant: id, grace_ms });
+            }
+            Phase::Held { revoked_ms, .. } => {
+                let at_ms = now_ms + u64::from(grace_ms);
+                // A second Revoke may hasten the end and never delays it.
+                let before_ms = *revoked_ms;
+                let at_ms = before_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms));
+                *revoked_ms = Some(at_ms);
+                let session = grant.session;
+                if let Some(before_ms) = before_ms {
+                    self.grant_ends.remove(&(before_ms, id));
+                }
+                self.end_grant_at(at_ms, id);
+                self.notify_session(session, Notice::GrantRevoked { grant: id, grace_ms });
+            }
+        }
+        self.serve(world);
+        Ok(())
+    }
+
+    /// Takes a session away when its grace is over, with all that it holds; a connection's own is closed with it.
+    pub(super) fn revoke_session(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+        session: SessionId,
+        grace_ms: u32,
+        world: World<'_>,
+    ) -> Result<(), Refusal> {
+        self.once(connection, ids, |ledger| {
+            let at_ms = world.now.monotonic_ms + u64::from(grace_ms);
+            let owner = ledger.owners.get_mut(&session).filter(|owner| !owner.is_ending);
+            let owner = owner.ok_or(Refusal::NotFound)?;
+            owner.revoked_ms = Some(owner.revoked_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms)));
+            ledger.stats.revoked += 1;
+            ledger.notify_session(session, Notice::SessionRevoked { session, grace_ms });
+            ledger.end_session_at(at_ms, session);
+            if grace_ms == 0 {
+                ledger.expire(world);
+            }
+            Ok(())
+        })
+    }
+
+    /// Refuses whatever would wait from now on, and answers who waits. In steps; tells whether there is more to do.
+    pub(super) fn shut_down(&mut self, world: World<'_>) -> bool {
+        self.is_closing = true;
+        let waiting = self.grants.iter().filter(|(_, grant)| grant.is_waiting()).map(|(id, _)| *id);
+        let waiting: Vec<_> = waiting.take(STEP_GRANTS).collect();
+        for id in &waiting {
+            self.fail(*id, Refusal::ShuttingDown, world);
+        }
+        waiting.len() == STEP_GRANTS
+    }
+
+    /// Does a change once, whatever the number of requests for it with these ids.
+    fn once(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+        change: impl FnOnce(&mut Self) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let (session, repeated) = self.begin(connection, ids)?;
+        match repeated {
+            Some(Remembered::Done(outcome)) => outcome,
+            Some(_) => Err(Refusal::StaleRequest),
+            None => {
+                let outcome = change(self);
+                self.remember(session, ids.own, Remembered::Done(outcome));
+                outcome
+            }
+        }
+    }
+
+    /// The session that a request is for, and what came of the request where it was made before.
+    fn begin(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+    ) -> Result<(SessionId, Option<Remembered>), Refusal> {
+        let session = self.acting(connection)?;
+        let owner = self.owners.get_mut(&session).ok_or(Refusal::NoSuchSession)?;
+        let found = owner.requests.find(ids);
+        if found == Err(Refusal::LimitReached) {
+            self.stats.limited += 1;
+        }
+        Ok((session, found?.cloned()))
+    }
+
+    /// The session that owns what a connection asks for.
+    fn acting(&self, connection: SessionId) -> Result<SessionId, Refusal> {
+        let session = match self.attachment(connection) {
+            Attachment::None => connection,
+            Attachment::To(session) => session,
+            Attachment::Lost => return Err(Refusal::NoSuchSession),
+        };
+        let owner = self.owners.get(&session).filter(|owner| !owner.is_ending);
+        owner.map(|_| session).ok_or(Refusal::NoSuchSession)
+    }
+
+    fn attachment(&self, connection: SessionId) -> Attachment {
+        match self.owners.get(&connection).map(|owner| &owner.kind) {
+            Some(OwnerKind::Own { attachment, .. }) => *attachment,
+            _ => Attachment::Lost,
+        }
+    }
+
+    fn set_attachment(&mut self, connection: SessionId, to: Attachment) {
+        if let Some(owner) = self.owners.get_mut(&connection)
+            && let OwnerKind::Own { attachment, .. } = &mut owner.kind
+        {
+            *attachment = to;
+        }
+    }
+
+    /// Lets go of the leased session that a connection is attached to. Its requests that wait are no more answered
+    /// here but stay where they stand; where the connection is still there, it is told so for each.
+    fn detach(&mut self, connection: SessionId, told: Option<Refusal>) {
+        let attachment = self.attachment(connection);
+        self.set_attachment(connection, Attachment::None);
+        let Attachment::To(session) = attachment else { return };
+        let Some(owner) = self.owners.get_mut(&session) else { return };
+        if let OwnerKind::Leased { connection, .. } = &mut owner.kind {
+            *connection = None;
+        }
+        for id in &owner.grants {
+            let Some(grant) = self.grants.get_mut(id) else { continue };
+            if let Phase::Waiting { reply, .. } = &mut grant.phase
+                && let Some(Reply { mailbox, token }) = reply.take()
+                && let Some(refusal) = told
+            {
+                mailbox.put(Letter::Answer { token, outcome: Err(refusal) });
+            }
+        }
+    }
+
+    /// Answers a request that waits to this connection from now on. Who waited for the answer before, does so no more.
+    fn reply_to(&mut self, id: GrantId, connection: SessionId, token: Token) {
+        let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind) else {
+            return;
+        };
+        let mailbox = Arc::clone(mailbox);
+        if let Some(grant) = self.grants.get_mut(&id)
+            && let Phase::Waiting { reply, .. } = &mut grant.phase
+            && let Some(before) = reply.replace(Reply { mailbox, token })
+        {
+            before.mailbox.put(Letter::Answer { token: before.token, outcome: Err(Refusal::Canceled) });
+        }
+    }
+
+    fn remember(&mut self, session: SessionId, request: u64, what: Remembered) {
+        if let Some(owner) = self.owners.get_mut(&session) {
+            owner.requests.remember(request, what);
+        }
+    }
+
+    fn check_open(&self) -> Result<(), Refusal> {
+        if self.is_closing { Err(Refusal::ShuttingDown) } else { Ok(()) }
+    }
+
+    fn check_grants(&mut self, session: SessionId) -> Result<(), Refusal> {
+        let held = self.owners.get(&session).map_or(0, |owner| owner.grants.len());
+        if held < self.limits.grants_max {
+            return Ok(());
+        }
+        self.stats.limited += 1;
+        Err(Refusal::LimitReached)
+    }
+
+    fn notify(&self, connection: SessionId, notice: Notice) {
+        if let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind) {
+            mailbox.put(Letter::Notice(notice));
+        }
+    }
+
+    /// Tells the connection that a session has, where it has one.
+    fn notify_session(&self, session: SessionId, notice: Notice) {
+        match self.owners.get(&session).map(|owner| &owner.kind) {
+            Some(OwnerKind::Own { .. }) => self.notify(session, notice),
+            Some(OwnerKind::Leased { connection: Some(connection), .. }) => self.notify(*connection, notice),
+            _ => {}
+        }
+    }
+}
+
+/// Milliseconds from now until then.
+fn left(then_ms: u64, now_ms: u64) -> u32 {
+    u32::try_from(then_ms.saturating_sub(now_ms)).unwrap_or(u32::MAX - 1).min(u32::MAX - 1)
+}

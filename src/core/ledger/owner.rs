@@ -1,0 +1,208 @@
+//! The owners of grants: leased sessions, and the own sessions of connections that said Hello.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::GrantId;
+use crate::core::mailbox::Mailbox;
+use crate::core::sync::{AtomicU64, Ordering};
+use crate::core::{Refusal, SessionId};
+
+/// Requests of a session whose answers are remembered: from the lowest that the client calls unanswered.
+pub const REQUESTS_MAX: u64 = 1024;
+
+/// The secret of a leased session. Never shown.
+#[derive(Clone, Copy)]
+pub struct SessionKey(pub [u8; 16]);
+
+impl std::fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionKey")
+    }
+}
+
+impl SessionKey {
+    /// Takes the same time wherever the keys differ.
+    fn is(&self, other: &Self) -> bool {
+        let differences = self.0.iter().zip(&other.0).fold(0, |sum, (one, other)| sum | (one ^ other));
+        std::hint::black_box(differences) == 0
+    }
+}
+
+/// The number of a request within its session, and the lowest that the client has no answer to yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestIds {
+    /// The request's own.
+    pub own: u64,
+    /// The lowest unanswered.
+    pub lowest_unanswered: u64,
+}
+
+/// When a leased session was last heard of. Shared with the connection that hears it, so that hearing costs no lock.
+#[derive(Debug)]
+pub struct Lease {
+    heard_ms: AtomicU64,
+    ttl_ms: u32,
+}
+
+impl Lease {
+    pub(super) fn new(ttl_ms: u32, now_ms: u64) -> Self {
+        Self { heard_ms: AtomicU64::new(now_ms), ttl_ms }
+    }
+
+    /// Renews the lease: something was received at this time.
+    #[inline]
+    pub fn hear(&self, now_ms: u64) {
+        self.heard_ms.fetch_max(now_ms, Ordering::Relaxed);
+    }
+
+    /// The session's time to live in milliseconds.
+    pub fn ttl_ms(&self) -> u32 {
+        self.ttl_ms
+    }
+
+    /// When the session was last heard of.
+    pub(super) fn heard_ms(&self) -> u64 {
+        self.heard_ms.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Owner {
+    pub(super) kind: OwnerKind,
+    pub(super) label: Box<[u8]>,
+    /// All that it holds or waits for.
+    pub(super) grants: Vec<GrantId>,
+    pub(super) requests: Requests,
+    /// When it is taken away.
+    pub(super) revoked_ms: Option<u64>,
+    /// It takes nothing more; what it has is given back step by step.
+    pub(super) is_ending: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum OwnerKind {
+    /// A connection's own session.
+    Own { mailbox: Arc<Mailbox>, attachment: Attachment },
+    Leased {
+        key: SessionKey,
+        lease: Arc<Lease>,
+        /// The own session of the connection that is attached.
+        connection: Option<SessionId>,
+    },
+}
+
+/// Which session the requests of a connection are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attachment {
+    /// The connection's own.
+    None,
+    To(SessionId),
+    /// One that ended or is attached elsewhere: what a client means for it must not go to another.
+    Lost,
+}
+
+impl Owner {
+    pub(super) fn own(mailbox: Arc<Mailbox>) -> Self {
+        Self::new(OwnerKind::Own { mailbox, attachment: Attachment::None }, &[])
+    }
+
+    pub(super) fn leased(key: SessionKey, lease: Arc<Lease>, connection: SessionId, label: &[u8]) -> Self {
+        Self::new(OwnerKind::Leased { key, lease, connection: Some(connection) }, label)
+    }
+
+    fn new(kind: OwnerKind, label: &[u8]) -> Self {
+        Self {
+            kind,
+            label: label.into(),
+            grants: Vec::new(),
+            requests: Requests::default(),
+            revoked_ms: None,
+            is_ending: false,
+        }
+    }
+
+    /// Whether the key opens this session.
+    pub(super) fn opens_with(&self, candidate: &SessionKey) -> bool {
+        matches!(&self.kind, OwnerKind::Leased { key, .. } if key.is(candidate)) && !self.is_ending
+    }
+
+    pub(super) fn is_leased(&self) -> bool {
+        matches!(self.kind, OwnerKind::Leased { .. })
+    }
+
+    pub(super) fn remove_grant(&mut self, grant: GrantId) {
+        // The last ones are the likeliest to go.
+        if let Some(place) = self.grants.iter().rposition(|held| *held == grant) {
+            self.grants.swap_remove(place);
+        }
+        if self.grants.is_empty() {
+            self.grants = Vec::new();
+        }
+    }
+}
+
+/// What came of the last requests, so that a repeated one changes nothing (invariant 7).
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    floor: u64,
+    /// By number.
+    answers: VecDeque<(u64, Remembered)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Remembered {
+    /// It waits, under this id.
+    Waiting(GrantId),
+    Granted(Box<RememberedGrant>),
+    Done(Result<(), Refusal>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct RememberedGrant {
+    pub(super) grant: GrantId,
+    pub(super) capacities: Box<[u32]>,
+}
+
+impl Requests {
+    /// Looks a request up. `None` is one that was never seen.
+    pub(super) fn find(&mut self, ids: RequestIds) -> Result<Option<&Remembered>, Refusal> {
+        if ids.own < self.floor.max(ids.lowest_unanswered) || ids.lowest_unanswered == 0 {
+            return Err(Refusal::StaleRequest);
+        }
+        self.floor = self.floor.max(ids.lowest_unanswered);
+        while self.answers.front().is_some_and(|(id, _)| *id < self.floor) {
+            self.answers.pop_front();
+        }
+        if ids.own - self.floor >= REQUESTS_MAX {
+            return Err(Refusal::LimitReached);
+        }
+        let place = self.answers.binary_search_by_key(&ids.own, |(id, _)| *id);
+        Ok(place.ok().map(|place| &self.answers[place].1))
+    }
+
+    /// Remembers what came of a request, unless the client needs it no more.
+    pub(super) fn remember(&mut self, request: u64, what: Remembered) {
+        if request < self.floor {
+            return;
+        }
+        match self.answers.binary_search_by_key(&request, |(id, _)| *id) {
+            Ok(place) => self.answers[place].1 = what,
+            Err(place) => {
+                if self.answers.is_empty() {
+                    self.answers.reserve_exact(1);
+                }
+                self.answers.insert(place, (request, what));
+            }
+        }
+    }
+
+    /// The id of the waiter of a request that waits.
+    pub(super) fn waiting(&self, request: u64) -> Option<GrantId> {
+        let place = self.answers.binary_search_by_key(&request, |(id, _)| *id).ok()?;
+        match self.answers[place].1 {
+            Remembered::Waiting(grant) => Some(grant),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Queues: who is served next, what a grant takes on its way, and how it is given back.
+
+use super::{
+    EventKind, GrantId, Granted, Ledger, NameEntry, Namespace, ObjectRef, Phase, Queueing, Refusal, Remembered,
+    RememberedGrant, SessionId, STEP_GRANTS, World,
+};
+use crate::core::ledger::grant::Target;
+use crate::core::mailbox::Letter;
+use crate::core::object::{Next, Taken};
+
+/// What came of a waiter's next part.
+enum Step {
+    Taken,
+    Waits,
+    Fails(Refusal),
+}
+
+impl Ledger {
+    /// Takes what a waiter still lacks, name by name in their order, until it has to wait or has all. `queueing` is
+    /// that of a request that was just made, which may be refused; a waiter that is on its way is not.
+    pub(super) fn advance(&mut self, id: GrantId, queueing: Option<Queueing>, world: World<'_>) {
+        loop {
+            let Some(grant) = self.grants.get(&id) else { return };
+            if grant.awaited().is_none() {
+                return self.complete(id, world);
+            }
+            match self.enter(id, queueing, world) {
+                Step::Taken => self.note_taken(id),
+                Step::Waits => return self.tell_part(id, EventKind::Queued),
+                Step::Fails(refusal) => return self.fail(id, refusal, world),
+            }
+        }
+    }
+
+    /// Takes the next part of a waiter, or stands it in the queue at its id's place.
+    fn enter(&mut self, id: GrantId, queueing: Option<Queueing>, world: World<'_>) -> Step {
+        let Some(part) = self.grants.get(&id).and_then(|grant| grant.awaited()) else { return Step::Waits };
+        let Target::Later(name) = &part.target else { return Step::Waits };
+        let (namespace, claim) = (part.namespace, part.claim);
+        let registry = world.registries[namespace as usize];
+        let names = &self.names[namespace as usize];
+        let waiters_max = self.limits.waiters_max;
+        // The shard is held meanwhile, so that the object is not collected before it is taken from or waited for.
+        let visit = |object: &ObjectRef| {
+            let queue = names.get(object).map(|entry| &entry.queue);
+            let waiting = queue.map_or(0, |queue| queue.len());
+            let is_first = queue.and_then(|queue| queue.first()).is_none_or(|first| *first > id);
+            let next = match queueing {
+                Some(Queueing { wait_ms: 0, .. }) if is_first => Next::Now,
+                Some(Queueing { wait_ms: 0, .. }) => return (object.clone(), Err(Refusal::NotAvailable)),
+                Some(Queueing { queue_max, .. }) if !is_first && waiting >= queue_max as usize => {
+                    return (object.clone(), Err(Refusal::QueueFull));
+                }
+                // Where it may not wait at all, it is granted now or not.
+                Some(Queueing { queue_max, .. }) if waiting >= (queue_max as usize).min(waiters_max) => {
+                    if is_first { Next::Now } else { return (object.clone(), Err(Refusal::LimitReached)) }
+                }
+                _ if is_first => Next::Head,
+                _ => Next::Behind,
+            };
+            let taken = object.take(claim, world.interval, next);
+            let outcome = match taken {
+                Taken::Not if next == Next::Now => Err(match queueing {
+                    Some(Queueing { wait_ms: 1.., .. }) => Refusal::QueueFull,
+                    _ => Refusal::NotAvailable,
+                }),
+                Taken::Never => Err(Refusal::NotAvailable),
+                taken => Ok(taken),
+            };
+            (object.clone(), outcome)
+        };
+        let found = match registry.find(name, visit) {
+            Some(found) => found,
+            None => match registry.find_or_make(namespace, name, claim, world.interval, visit) {
+                Ok(found) => found,
+                Err(refusal) => return Step::Fails(refusal),
+            },
+        };
+        let (object, outcome) = found;
+        let taken = match outcome {
+            Ok(taken) => taken,
+            Err(refusal) => {
+                self.stats.queue_full += u64::from(refusal == Refusal::QueueFull);
+                self.stats.limited += u64::from(refusal == Refusal::LimitReached);
+                return Step::Fails(refusal);
+            }
+        };
+        let entry = self.names[namespace as usize].entry(object.clone()).or_default();
+        let step = if let Taken::Yes { .. } = taken {
+            entry.held.insert(id);
+            Step::Taken
+        } else {
+            entry.queue.insert(id);
+            Step::Waits
+        };
+        self.set_target(id, object, taken);
+        step
+    }
+
+    /// Serves queues from their heads until those do not fit; what is too much for one step is left for the next.
+    pub(super) fn serve(&mut self, world: World<'_>) {
+        for _ in 0..STEP_GRANTS {
+            let Some((namespace, object)) = self.unserved.front().cloned() else { return };
+            if !self.serve_head(namespace, &object, world) {
+                self.unserved.pop_front();
+            }
+        }
+        if !self.unserved.is_empty() {
+            self.sound_alarm(Some(world.now.monotonic_ms));
+        }
+    }
+
+    /// Serves the head of a queue. Tells whether it fitted.
+    fn serve_head(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) -> bool {
+        let Some(entry) = self.names[namespace as usize].get_mut(object) else { return false };
+        let Some(id) = entry.queue.first().copied() else { return false };
+        let next = if entry.queue.len() == 1 { Next::Last } else { Next::Head };
+        let Some(claim) = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim) else {
+            return false;
+        };
+        match object.take(claim, world.interval, next) {
+            taken @ Taken::Yes { .. } => {
+                entry.queue.remove(&id);
+                entry.held.insert(id);
+                self.set_target(id, object.clone(), taken);
+                self.note_taken(id);
+                self.advance(id, None, world);
+                true
+            }
+            Taken::Not => false,
+            Taken::Never => {
+                self.fail(id, Refusal::NotAvailable, world);
+                true
+            }
+        }
+    }
+
+    /// Notes what a part is taken from, or waits for.
+    fn set_target(&mut self, id: GrantId, object: ObjectRef, taken: Taken) {
+        let Some(grant) = self.grants.get_mut(&id) else { return };
+        let index = usize::from(grant.taken);
+        let Some(part) = grant.parts_mut().get_mut(index) else { return };
+        part.target = Target::Now(object);
+        if let Taken::Yes { capacity } = taken {
+            part.claim.maximum = capacity;
+        }
+    }
+
+    fn note_taken(&mut self, id: GrantId) {
+        if let Some(grant) = self.grants.get_mut(&id) {
+            grant.taken += 1;
+        }
+    }
+
+    /// A waiter has all that it wants.
+    fn complete(&mut self, id: GrantId, world: World<'_>) {
+        let Some(grant) = self.grants.get_mut(&id) else { return };
+        let phase = Phase::Held { since: world.now.unix, revoked_ms: None };
+        let Phase::Waiting { until_ms, received_ms, reply, .. } = std::mem::replace(&mut grant.phase, phase) else {
+            return;
+        };
+        let (session, request) = (grant.session, grant.request);
+        let mut capacities = vec![0; grant.parts().len()].into_boxed_slice();
+        for part in grant.parts() {
+            capacities[usize::from(part.place)] = part.claim.maximum;
+        }
+        self.grant_ends.remove(&(until_ms, id));
+        self.stats.waiters -= 1;
+        self.stats.grants += 1;
+        let ttl_left_ms = self.ttl_left_ms(session, received_ms);
+        let remembered = RememberedGrant { grant: id, capacities: capacities.clone() };
+        self.remember(session, request, Remembered::Granted(Box::new(remembered)));
+        if let Some(reply) = reply {
+            let granted = Granted { grant: id, capacities, ttl_left_ms };
+            reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Ok(granted) });
+        }
+        self.tell(id, EventKind::Granted);
+    }
+
+    /// Ends a waiter that comes to nothing: what it had set aside is free, and it is answered.
+    pub(super) fn fail(&mut self, id: GrantId, refusal: Refusal, world: World<'_>) {
+        let Some(mut grant) = self.grants.remove(&id) else { return };
+        let taken = usize::from(grant.taken);
+        for part in &grant.parts()[..taken] {
+            if let Some(object) = part.object() {
+                self.put_back(part.namespace, object, id, part.claim.resources, world);
+            }
+        }
+        if let Some(part) = grant.awaited()
+            && let Some(object) = part.object()
+        {
+            let (namespace, object) = (part.namespace, object.clone());
+            let entry = self.names[namespace as usize].entry(object.clone()).or_default();
+            entry.queue.remove(&id);
+            if entry.queue.is_empty() {
+                object.supervise(|supervision| supervision.queued = false);
+            } else {
+                self.unserved.push_back((namespace, object.clone()));
+            }
+            self.forget_entry(namespace, &object);
+            self.tell_name(namespace, &object, EventKind::Left, Some(id), Some(grant.session), part.claim.resources);
+        }
+        self.stats.waiters -= 1;
+        self.forget_grant(grant.session, id);
+        if let Phase::Waiting { until_ms, reply, .. } = &mut grant.phase {
+            self.grant_ends.remove(&(*until_ms, id));
+            if let Some(reply) = reply.take() {
+                reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(refusal) });
+            }
+        }
+        self.remember(grant.session, grant.request, Remembered::Done(Err(refusal)));
+    }
+
+    /// Gives back a grant that is held; `why` is what watchers are told.
+    pub(super) fn give_back(&mut self, id: GrantId, why: EventKind, world: World<'_>) {
+        let Some(grant) = self.grants.remove(&id) else { return };
+        if let Phase::Held { revoked_ms: Some(revoked_ms), .. } = grant.phase {
+            self.grant_ends.remove(&(revoked_ms, id));
+        }
+        self.stats.grants -= 1;
+        self.forget_grant(grant.session, id);
+        for part in grant.parts() {
+            if let Some(object) = part.object() {
+                self.put_back(part.namespace, object, id, part.claim.resources, world);
+                let session = Some(grant.session);
+                self.tell_name(part.namespace, object, why, Some(id), session, part.claim.resources);
+            }
+        }
+    }
+
+    fn put_back(
+        &mut self,
+        namespace: Namespace,
+        object: &ObjectRef,
+        id: GrantId,
+        resources: u32,
+        world: World<'_>,
+    ) {
+        object.put_back(resources, world.interval);
+        if let Some(entry) = self.names[namespace as usize].get_mut(object) {
+            entry.held.remove(&id);
+            if !entry.queue.is_empty() {
+                self.unserved.push_back((namespace, object.clone()));
+            }
+        }
+        self.forget_entry(namespace, object);
+    }
+
+    fn forget_entry(&mut self, namespace: Namespace, object: &ObjectRef) {
+        let names = &mut self.names[namespace as usize];
+        let is_empty = |entry: &NameEntry| entry.held.is_empty() && entry.queue.is_empty();
+        if names.get(object).is_some_and(is_empty) {
+            names.remove(object);
+        }
+    }
+
+    fn forget_grant(&mut self, session: SessionId, id: GrantId) {
+        if let Some(owner) = self.owners.get_mut(&session) {
+            owner.remove_grant(id);
+        }
+    }
+
+    /// How many requests wait for a name.
+    pub(super) fn waiting(&self, namespace: Namespace, object: &ObjectRef) -> usize {
+        self.names[namespace as usize].get(object).map_or(0, |entry| entry.queue.len())
+    }
+
+    /// What becomes of a name whose resources came free by a plain Release.
+    pub(super) fn came_free(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) {
+        if self.waiting(namespace, object) > 0 {
+            self.unserved.push_back((namespace, object.clone()));
+            self.serve(world);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Time in the ledger: deadlines, leases and what is due.
+
+use std::task::Waker;
+
+use super::{
+    EventKind, GrantId, Ledger, Letter, Moment, OwnerKind, Phase, Refusal, STEP_GRANTS, SessionId, World, left,
+};
+use crate::core::ledger::owner::Attachment;
+
+/// The server looks at what is due at least this often, in milliseconds.
+pub const TICK_MS: u64 = 1000;
+
+/// A pause of the server's own ticks from which on it counts as a gap: the machine was suspended.
+const GAP_MS: u64 = 3 * TICK_MS;
+
+/// Gaps that are remembered: a lease that was not heard of since the first of them is over in any case.
+const GAPS_MAX: usize = 64;
+
+/// The pauses in which the server could hear nobody. They are added to every lease that they fell into.
+#[derive(Debug, Default)]
+pub(super) struct Gaps {
+    last_tick_ms: Option<u64>,
+    /// When each ended, and how long it was.
+    gaps: Vec<(u64, u64)>,
+}
+
+impl Gaps {
+    fn tick(&mut self, now_ms: u64) {
+        let paused_ms = self.last_tick_ms.map_or(0, |last_ms| now_ms.saturating_sub(last_ms));
+        if paused_ms >= GAP_MS {
+            self.gaps.push((now_ms, paused_ms));
+            if self.gaps.len() > GAPS_MAX {
+                self.gaps.remove(0);
+            }
+        }
+        self.last_tick_ms = Some(now_ms);
+    }
+
+    /// What is added to a lease that was last heard of then.
+    fn since(&self, heard_ms: u64) -> u64 {
+        let later = self.gaps.iter().filter(|(end_ms, _)| *end_ms > heard_ms);
+        later.map(|(_, paused_ms)| paused_ms).sum()
+    }
+}
+
+impl Ledger {
+    /// Does what is due. In steps; tells whether there is more to do at once.
+    pub(in crate::core) fn expire(&mut self, world: World<'_>) -> bool {
+        let now_ms = world.now.monotonic_ms;
+        self.gaps.tick(now_ms);
+        for _ in 0..STEP_GRANTS {
+            let Some((at_ms, id)) = self.grant_ends.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms) else {
+                break;
+            };
+            self.grant_ends.remove(&(at_ms, id));
+            self.end_grant(id, world);
+        }
+        for _ in 0..STEP_GRANTS {
+            let due = self.session_ends.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms);
+            let Some((at_ms, session)) = due else { break };
+            self.session_ends.remove(&(at_ms, session));
+            if self.end_session_if_due(session, world) {
+                // Much is given back at once: the rest in the next step.
+                self.session_ends.insert((at_ms, session));
+                break;
+            }
+        }
+        self.serve(world);
+        self.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms)
+    }
+
+    /// When something is due next, if ever; `alarm` is woken where that changes to an earlier time.
+    pub(in crate::core) fn next_due(&mut self, alarm: &Waker) -> Option<u64> {
+        let due_ms = self.next_due_ms();
+        self.alarm = Some((due_ms, alarm.clone()));
+        due_ms
+    }
+
+    fn next_due_ms(&self) -> Option<u64> {
+        if !self.unserved.is_empty() {
+            return Some(0);
+        }
+        let grant = self.grant_ends.first().map(|(at_ms, _)| *at_ms);
+        let session = self.session_ends.first().map(|(at_ms, _)| *at_ms);
+        grant.into_iter().chain(session).min()
+    }
+
+    pub(super) fn end_grant_at(&mut self, at_ms: u64, id: GrantId) {
+        self.grant_ends.insert((at_ms, id));
+        self.sound_alarm(Some(at_ms));
+    }
+
+    pub(super) fn end_session_at(&mut self, at_ms: u64, session: SessionId) {
+        self.session_ends.insert((at_ms, session));
+        self.sound_alarm(Some(at_ms));
+    }
+
+    /// Wakes who sleeps until something later than this.
+    pub(super) fn sound_alarm(&mut self, at_ms: Option<u64>) {
+        if let Some((due_ms, waker)) = &self.alarm
+            && due_ms.is_none_or(|due_ms| at_ms.is_some_and(|at_ms| at_ms < due_ms))
+        {
+            waker.wake_by_ref();
+            self.alarm = None;
+        }
+    }
+
+    /// The time of a waiter or of a revoked grant is up.
+    fn end_grant(&mut self, id: GrantId, world: World<'_>) {
+        match self.grants.get(&id).map(|grant| &grant.phase) {
+            Some(Phase::Waiting { .. }) => {
+                self.stats.timed_out += 1;
+                self.fail(id, Refusal::TimedOut, world);
+            }
+            Some(Phase::Held { .. }) => self.give_back(id, EventKind::Revoked, world),
+            None => {}
+        }
+    }
+
+    /// Ends a session that was not heard of in its time, or was revoked. Tells whether there is more of it to give back.
+    fn end_session_if_due(&mut self, session: SessionId, world: World<'_>) -> bool {
+        let now_ms = world.now.monotonic_ms;
+        let Some(owner) = self.owners.get(&session) else { return false };
+        let (is_ending, revoked_ms) = (owner.is_ending, owner.revoked_ms);
+        let lease_ends_ms = self.lease_ends_ms(session);
+        let is_revoked = revoked_ms.is_some_and(|at_ms| at_ms <= now_ms);
+        if !is_ending && !is_revoked && lease_ends_ms.is_none_or(|at_ms| at_ms > now_ms) {
+            if let Some(at_ms) = lease_ends_ms.into_iter().chain(revoked_ms).min() {
+                self.session_ends.insert((at_ms, session));
+            }
+            return false;
+        }
+        let (why, refusal) = if is_revoked {
+            (EventKind::Revoked, Refusal::Revoked)
+        } else {
+            (EventKind::Expired, Refusal::NoSuchSession)
+        };
+        if !is_ending && !is_revoked {
+            self.stats.expired_sessions += 1;
+        }
+        self.end(session, why, refusal, world)
+    }
+
+    /// Ends a session: what waits is answered, what is held given back. In steps; tells whether there is more to do.
+    pub(super) fn end(
+        &mut self,
+        session: SessionId,
+        why: EventKind,
+        refusal: Refusal,
+        world: World<'_>,
+    ) -> bool {
+        let Some(owner) = self.owners.get_mut(&session) else { return false };
+        owner.is_ending = true;
+        let from = owner.grants.len().saturating_sub(STEP_GRANTS);
+        let some: Vec<_> = owner.grants[from..].to_vec();
+        for id in some.into_iter().rev() {
+            if self.grants.get(&id).is_some_and(|grant| grant.is_waiting()) {
+                self.fail(id, refusal, world);
+            } else {
+                self.give_back(id, why, world);
+            }
+        }
+        let Some(owner) = self.owners.get(&session) else { return false };
+        if !owner.grants.is_empty() {
+            return true;
+        }
+        match &owner.kind {
+            OwnerKind::Own { mailbox, .. } => {
+                if refusal == Refusal::Revoked {
+                    mailbox.put(Letter::Close);
+                }
+            }
+            OwnerKind::Leased { connection, .. } => {
+                let connection = *connection;
+                self.stats.sessions -= 1;
+                if let Some(connection) = connection {
+                    // What its client means for this session must not go to another.
+                    self.set_attachment(connection, Attachment::Lost);
+                }
+            }
+        }
+        self.owners.remove(&session);
+        false
+    }
+
+    /// When a session's lease ends, gaps included; `None`: it has none.
+    fn lease_ends_ms(&self, session: SessionId) -> Option<u64> {
+        match &self.owners.get(&session)?.kind {
+            OwnerKind::Leased { lease, .. } => {
+                let heard_ms = lease.heard_ms();
+                Some(heard_ms + u64::from(lease.ttl_ms()) + self.gaps.since(heard_ms))
+            }
+            OwnerKind::Own { .. } => None,
+        }
+    }
+
+    /// How long a session's lease lasts, counted from a moment; `None`: as long as its connection.
+    pub(super) fn ttl_left_ms(&self, session: SessionId, from_ms: u64) -> Option<u32> {
+        let ends_ms = self.lease_ends_ms(session)?;
+        let revoked_ms = self.owners.get(&session).and_then(|owner| owner.revoked_ms);
+        Some(left(revoked_ms.map_or(ends_ms, |at_ms| at_ms.min(ends_ms)), from_ms))
+    }
+
+    /// How long the lease of the session that a connection is attached to lasts.
+    pub(in crate::core) fn keep_alive(&self, connection: SessionId, now: Moment) -> Result<u32, Refusal> {
+        self.lease(connection)?.hear(now.monotonic_ms);
+        let session = self.acting(connection)?;
+        self.ttl_left_ms(session, now.monotonic_ms).ok_or(Refusal::NoSuchSession)
+    }
+}

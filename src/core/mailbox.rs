@@ -1,0 +1,202 @@
+//! What the core has to tell a connection out of turn: answers to requests that waited, events, notices.
+//!
+//! A mailbox takes every answer and notice, of which there are as many as the connection asked for, and a bounded
+//! number of events: a reader that is too slow is told how many it missed.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use super::invariant::lock;
+use super::ledger::{GrantId, Granted};
+use super::sync::{AtomicBool, Mutex, Ordering};
+use super::{Namespace, Refusal, SessionId};
+
+/// Events that wait for a reader; what comes then is counted and dropped.
+pub const EVENTS_MAX: usize = 1024;
+
+/// What a connection calls a request or a watch of its own; the core gives it back with what it has to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+/// Something for a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Letter {
+    /// The answer to a request that waited.
+    Answer {
+        /// Which request.
+        token: Token,
+        /// What came of it.
+        outcome: Result<Granted, Refusal>,
+    },
+    /// What a watch reports.
+    Event {
+        /// Which watch.
+        token: Token,
+        /// What happened.
+        event: Event,
+    },
+    /// What the connection is to know about what it holds.
+    Notice(Notice),
+    /// The connection's own session was revoked: it is to be closed.
+    Close,
+}
+
+/// Something that happened to a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// The kind of the name.
+    pub namespace: Namespace,
+    /// The name's bytes; empty where the event is about none.
+    pub name: Box<[u8]>,
+    /// The grant it happened to; `None`: none, or resources taken by plain Acquires.
+    pub grant: Option<GrantId>,
+    /// The session it happened to, if any.
+    pub session: Option<SessionId>,
+    /// How many resources it was about; of [`EventKind::Missed`]: how many events.
+    pub resources: u32,
+    /// Resources in use since.
+    pub in_use: u32,
+    /// Requests that wait since.
+    pub waiting: u32,
+}
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// A name as it was when the watch came to it.
+    Present,
+    /// Every name that was there is told.
+    Live,
+    /// The reader was too slow, and so many events were dropped.
+    Missed,
+    /// Resources were taken.
+    Granted,
+    /// Resources were given back.
+    Released,
+    /// A request began to wait.
+    Queued,
+    /// A request stopped waiting without a grant.
+    Left,
+    /// A session's time was up, and with it what it held.
+    Expired,
+    /// A grant or a session was taken away.
+    Revoked,
+}
+
+/// What a connection is to know about what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A grant is taken away when its grace is over.
+    GrantRevoked {
+        /// Which one.
+        grant: GrantId,
+        /// How long it stays, in milliseconds.
+        grace_ms: u32,
+    },
+    /// A session is taken away when its grace is over.
+    SessionRevoked {
+        /// Which one.
+        session: SessionId,
+        /// How long it stays, in milliseconds.
+        grace_ms: u32,
+    },
+    /// Another connection attached to the session that was attached here.
+    AttachedElsewhere {
+        /// Which one.
+        session: SessionId,
+    },
+}
+
+/// The letters of one connection.
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    letters: Mutex<Letters>,
+    /// Whether there is any, so that a connection sees at a glance that there is none.
+    is_filled: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Letters {
+    waiting: VecDeque<Letter>,
+    events: usize,
+    /// How many events of each watch were dropped.
+    missed: Vec<(Token, u32)>,
+    reader: Option<Waker>,
+}
+
+impl Mailbox {
+    /// Says whom to wake when something comes.
+    pub fn set_reader(&self, reader: &Waker) {
+        lock(&self.letters).reader = Some(reader.clone());
+    }
+
+    /// Whether something waits.
+    #[inline]
+    pub fn is_filled(&self) -> bool {
+        self.is_filled.load(Ordering::Acquire)
+    }
+
+    /// Takes the next letter, in the order in which they came. Events that were dropped are told of after those
+    /// before them.
+    pub fn take(&self) -> Option<Letter> {
+        let mut letters = lock(&self.letters);
+        if let Some(letter) = letters.waiting.pop_front() {
+            letters.events -= usize::from(matches!(letter, Letter::Event { .. }));
+            return Some(letter);
+        }
+        let missed = letters.missed.pop();
+        if missed.is_none() {
+            self.is_filled.store(false, Ordering::Release);
+        }
+        let (token, count) = missed?;
+        Some(Letter::Event { token, event: Event::about_no_name(EventKind::Missed, count) })
+    }
+
+    /// Whether events would be dropped.
+    pub(super) fn has_room(&self) -> bool {
+        let letters = lock(&self.letters);
+        letters.events < EVENTS_MAX && letters.missed.is_empty()
+    }
+
+    /// Puts something in, and wakes the reader.
+    pub fn put(&self, letter: Letter) {
+        let reader = {
+            let mut letters = lock(&self.letters);
+            match &letter {
+                Letter::Event { token, .. } if letters.events >= EVENTS_MAX || !letters.missed.is_empty() => {
+                    match letters.missed.iter_mut().find(|(missed, _)| missed == token) {
+                        Some((_, count)) => *count = count.saturating_add(1),
+                        None => letters.missed.push((*token, 1)),
+                    }
+                }
+                Letter::Event { .. } => {
+                    letters.events += 1;
+                    letters.waiting.push_back(letter);
+                }
+                _ => letters.waiting.push_back(letter),
+            }
+            self.is_filled.store(true, Ordering::Release);
+            letters.reader.clone()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
+impl Event {
+    pub(super) fn about_no_name(kind: EventKind, resources: u32) -> Self {
+        Self {
+            kind,
+            namespace: Namespace::Counters,
+            name: Box::default(),
+            grant: None,
+            session: None,
+            resources,
+            in_use: 0,
+            waiting: 0,
+        }
+    }
+}
