@@ -1,5 +1,8 @@
 //! The codec: pieces do not matter, and composing is the inverse of parsing.
 
+#[path = "codec/extended.rs"]
+mod extended;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use proptest::prelude::*;
 use signalbox::protocol::{

@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use signalbox::protocol::{Opcode, Status};
+use signalbox::protocol::{EventKind, ExtendedOpcode, Opcode, Status};
 use support::TestServer;
 
 fn root() -> &'static Path {
@@ -90,26 +90,40 @@ fn every_item_of_stats_is_described_in_the_order_of_the_answer() {
     }
 }
 
+/// The first two cells of each line of a table of docs/protocol.md.
+fn described_under(heading: &str) -> Vec<(String, String)> {
+    let page = read("docs/protocol.md");
+    let rows = table_under(&page, heading);
+    let text_of = |cell: &str| cell.trim_matches('`').to_owned();
+    rows.iter().map(|row| (text_of(row[0]), text_of(row[1]))).collect()
+}
+
 #[test]
 fn every_operation_is_described_by_its_code() {
+    let row = |code: u8, name: String| (format!("{code:#04x}"), name);
+    let plain = (0..=u8::MAX).filter_map(Opcode::from_code);
+    let plain: Vec<_> = plain.map(|opcode| row(opcode.code(), format!("{opcode:?}"))).collect();
+    assert_eq!(described_under("## Operations"), plain);
+    let extended = (0..=u8::MAX).filter_map(ExtendedOpcode::from_code);
+    let extended: Vec<_> = extended.map(|opcode| row(opcode.code(), format!("{opcode:?}"))).collect();
+    assert_eq!(described_under("## Extended operations"), extended);
     let page = read("docs/protocol.md");
-    let described: Vec<_> = table_under(&page, "## Operations")
-        .iter()
-        .map(|row| (row[0].trim_matches('`').to_owned(), row[1].trim_matches('`').to_owned()))
-        .collect();
-    let known = (0..=u8::MAX).filter_map(Opcode::from_code);
-    let known: Vec<_> =
-        known.map(|opcode| (format!("{:#04x}", opcode.code()), format!("{opcode:?}"))).collect();
-    assert_eq!(described, known);
+    for (_, operation) in extended {
+        assert!(page.contains(&format!("\n### {operation}\n")), "{operation} has a section");
+    }
+}
+
+#[test]
+fn every_kind_of_event_is_described_by_its_code() {
+    let known = (0..=u8::MAX).map(|code| (code, EventKind::from_code(code)));
+    let known = known.take_while(|(_, kind)| !matches!(kind, EventKind::Other(_)));
+    let known: Vec<_> = known.map(|(code, kind)| (code.to_string(), format!("{kind:?}"))).collect();
+    let described = described_under("### Watch");
+    assert!(described.ends_with(&known), "{described:?}");
 }
 
 #[test]
 fn every_status_is_described_by_its_code_and_text() {
-    let page = read("docs/protocol.md");
-    let described: Vec<_> = table_under(&page, "## Statuses")
-        .iter()
-        .map(|row| (row[0].trim_matches('`').to_owned(), row[1].trim_matches('`').to_owned()))
-        .collect();
     let known = (0..=u8::MAX).filter_map(Status::from_code).map(|status| {
         let message = match status {
             Status::NoError => "no text",
@@ -117,7 +131,7 @@ fn every_status_is_described_by_its_code_and_text() {
         };
         (format!("{:#04x}", status.code()), message.to_owned())
     });
-    assert_eq!(described, known.collect::<Vec<_>>());
+    assert_eq!(described_under("## Statuses"), known.collect::<Vec<_>>());
 }
 
 #[test]

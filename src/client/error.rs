@@ -58,8 +58,19 @@ fn advice(status: Status) -> &'static str {
         Status::NotAcquired => {
             "this connection holds fewer resources than that; release at most what it acquired"
         }
+        Status::TimedOut => "the resources stayed in use while the request waited; wait longer or try again",
+        Status::QueueFull => {
+            "too many wait for the resources already; try again later or accept a longer queue"
+        }
+        Status::Canceled => "the waiting was canceled, and nothing was taken",
+        Status::Revoked => "an administrator took away what was held; stop using it",
+        Status::Removed => "the name was removed by an administrator; ask for another",
+        Status::NoSuchSession => "there is no such session, or not any more; open another",
         Status::UnknownCommand => "the server does not know this operation; use a server that has it",
         Status::OutOfMemory => "the server has no room for another name; try again later or raise its limit",
+        Status::NotPermitted => "the server does not let this client do that; ask from an address that may",
+        Status::ShuttingDown => "the server is being stopped; try again once it is back",
+        Status::LimitReached => "a limit of the server is reached; close or finish something first",
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bytes::{BufMut, BytesMut};
+
 /// Length of a request's and of a response's header in bytes.
 pub const HEADER_BYTES: usize = 12;
 
@@ -81,6 +83,16 @@ impl Header {
             body_bytes: u32::from_be_bytes([h[4], h[5], h[6], h[7]]),
             opaque: Opaque([h[8], h[9], h[10], h[11]]),
         })
+    }
+
+    /// Appends a frame whose body is what `compose_body` appends; the header's length is put in when it is known.
+    pub(super) fn compose_before(mut self, out: &mut BytesMut, compose_body: impl FnOnce(&mut BytesMut)) {
+        let start = out.len();
+        out.put_bytes(0, HEADER_BYTES);
+        compose_body(out);
+        let body_bytes = out.len() - start - HEADER_BYTES;
+        self.body_bytes = u32::try_from(body_bytes).expect("bodies are far below 4 GiB");
+        out[start..start + HEADER_BYTES].copy_from_slice(&self.bytes());
     }
 
     /// The header's bytes.

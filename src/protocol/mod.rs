@@ -1,9 +1,12 @@
 //! The wire: bytes to requests and responses and back, for both ends.
 //!
 //! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds'
-//! counter and semaphore extensions (`docs/protocol.md`); what an operation means is the business of `core`.
+//! counter and semaphore extensions, and the extended ones of this server (`docs/protocol.md`); what an operation
+//! means is the business of `core`.
 
 mod codec;
+mod extended;
+mod fields;
 mod header;
 mod request;
 mod response;
@@ -11,6 +14,12 @@ mod status;
 
 pub use codec::{
     DecodeError, Frames, REQUEST_BODY_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RequestCodec, ResponseCodec,
+};
+pub use extended::{
+    ACQUIRE_ALL_NAMES_MAX, AllGranted, EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode,
+    ExtendedResponse, Features, GrantId, Granted, HelloAnswer, LABEL_BYTES_MAX, ListEntry, Milliseconds,
+    Namespace, Notice, OpenedSession, Queueing, RequestId, RequestIds, Revocation, Scope, SessionKey,
+    TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedIter, WantedNames,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
 pub use request::{Frame, NAME_BYTES_MAX, Request};

@@ -2,6 +2,8 @@
 
 use bytes::{BufMut, BytesMut};
 
+use super::extended::{Extended, ExtendedOpcode};
+use super::fields::Fields;
 use super::header::{Header, Opaque, Opcode, REQUEST_MAGIC};
 use super::status::Status;
 
@@ -30,14 +32,27 @@ impl<'a> Frame<'a> {
         self.header.opaque
     }
 
-    /// Reads the request. A frame that is no valid request gives the status to answer it with. Bytes of the body
-    /// beyond what the operation defines are ignored, as yrmcds does.
+    /// Reads a request of the two documents. A frame that is no valid one gives the status to answer it with; that
+    /// is [`Status::UnknownCommand`] for every other opcode, also those that [`Self::parse_extended`] knows. Bytes of
+    /// the body beyond what the operation defines are ignored, as yrmcds does.
     pub fn parse(&self) -> Result<Request<'a>, Status> {
         if self.header.magic != REQUEST_MAGIC {
             return Err(Status::InvalidArguments);
         }
         let opcode = Opcode::from_code(self.header.opcode).ok_or(Status::UnknownCommand)?;
         Request::parse(opcode, self.body).ok_or(Status::InvalidArguments)
+    }
+
+    /// Reads an extended request (`docs/protocol.md`, "Extended operations"), from a frame that [`Self::parse`] found
+    /// to have an unknown opcode. It stands apart so that plain requests pay nothing for it: an extended one is
+    /// larger. A frame that is no valid extended request gives the status to answer it with.
+    #[cold]
+    pub fn parse_extended(&self) -> Result<Extended<'a>, Status> {
+        if self.header.magic != REQUEST_MAGIC {
+            return Err(Status::InvalidArguments);
+        }
+        let opcode = ExtendedOpcode::from_code(self.header.opcode).ok_or(Status::UnknownCommand)?;
+        Extended::parse(opcode, self.body)
     }
 }
 
@@ -77,22 +92,22 @@ pub enum Request<'a> {
 impl<'a> Request<'a> {
     /// `None` where the body breaks a rule of the operation.
     fn parse(opcode: Opcode, body: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields::new(body);
         Some(match opcode {
             Opcode::Noop => Self::Noop,
             Opcode::Stats => Self::Stats,
             Opcode::Dump => Self::Dump,
-            Opcode::Get => Self::Get { name: take_name(body)? },
+            Opcode::Get => Self::Get { name: fields.name()? },
             Opcode::Acquire => {
-                let (resources, rest) = take_u32(body)?;
-                let (maximum, rest) = take_u32(rest)?;
+                let (resources, maximum) = (fields.u32()?, fields.u32()?);
                 if resources == 0 || maximum < resources {
                     return None;
                 }
-                Self::Acquire { name: take_name(rest)?, resources, maximum }
+                Self::Acquire { name: fields.name()?, resources, maximum }
             }
             Opcode::Release => {
-                let (resources, rest) = take_u32(body)?;
-                Self::Release { name: take_name(rest)?, resources }
+                let resources = fields.u32()?;
+                Self::Release { name: fields.name()?, resources }
             }
         })
     }
@@ -137,16 +152,4 @@ impl<'a> Request<'a> {
             out.put_slice(name);
         }
     }
-}
-
-fn take_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
-    let (value, rest) = bytes.split_first_chunk()?;
-    Some((u32::from_be_bytes(*value), rest))
-}
-
-/// A length and as many bytes; an empty name is none.
-fn take_name(bytes: &[u8]) -> Option<&[u8]> {
-    let (length, rest) = bytes.split_first_chunk()?;
-    let name = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
-    (!name.is_empty()).then_some(name)
 }

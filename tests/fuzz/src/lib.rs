@@ -5,7 +5,8 @@
 use bytes::{BufMut, BytesMut};
 use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::protocol::{
-    DumpEntry, Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
+    AllGranted, DumpEntry, Event, Extended, ExtendedResponse, Frame, ListEntry, Opaque, Request,
+    RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
 };
 use tokio_util::codec::Decoder;
 
@@ -41,7 +42,7 @@ fn heard(pieces: &[&[u8]]) -> (Vec<Heard>, Option<String>) {
             match codec.decode(&mut buffer) {
                 Ok(Some(mut frames)) => {
                     while let Some(frame) = frames.next() {
-                        let request = frame.parse().map(|request| composed(frame.opaque(), request));
+                        let request = parsed(&frame).map(|request| request.composed(frame.opaque()));
                         requests.push((frame.opcode(), frame.opaque(), request));
                     }
                     assert!(frames.is_empty(), "a run ends where its last frame does");
@@ -71,10 +72,29 @@ fn answered(pieces: &[&[u8]]) -> (Vec<ResponseFrame>, Option<String>) {
     (frames, None)
 }
 
-fn composed(opaque: Opaque, request: Request<'_>) -> Vec<u8> {
-    let mut out = BytesMut::new();
-    request.compose(opaque, &mut out);
-    out.to_vec()
+/// A request of either kind.
+#[derive(Debug, PartialEq)]
+enum Parsed<'a> {
+    Plain(Request<'a>),
+    Extended(Extended<'a>),
+}
+
+fn parsed<'a>(frame: &Frame<'a>) -> Result<Parsed<'a>, Status> {
+    match frame.parse() {
+        Err(Status::UnknownCommand) => frame.parse_extended().map(Parsed::Extended),
+        plain => plain.map(Parsed::Plain),
+    }
+}
+
+impl Parsed<'_> {
+    fn composed(&self, opaque: Opaque) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        match self {
+            Self::Plain(request) => request.compose(opaque, &mut out),
+            Self::Extended(request) => request.compose(opaque, &mut out),
+        }
+        out.to_vec()
+    }
 }
 
 /// Encoding and decoding are inverse: what was decoded is encoded as it came, but for what both sides ignore.
@@ -92,20 +112,23 @@ fn requests_come_back(data: &[u8]) {
     let Ok(Some(mut frames)) = RequestCodec::default().decode(&mut buffer) else { return };
     while let Some(frame) = frames.next() {
         let length = sent[BODY_BYTES].try_into().map(u32::from_be_bytes).expect("four bytes") as usize;
-        let Ok(request) = frame.parse() else {
+        let Ok(request) = parsed(&frame) else {
             // Without a request it is as long as its header says too, or it was the last.
             sent = sent.get(12 + length..).unwrap_or_default();
             continue;
         };
-        let again = composed(frame.opaque(), request);
+        let again = request.composed(frame.opaque());
         // Flags and a reserved byte stand before the length, and more than the operation needs may follow it.
         assert_eq!(again[..2], sent[..2]);
-        assert_eq!(again[8..], sent[8..again.len()]);
+        if let Parsed::Plain(_) = request {
+            // Bodies of extended requests have reserved bytes.
+            assert_eq!(again[8..], sent[8..again.len()]);
+        }
         assert!(again.len() <= 12 + length);
         let mut copy = BytesMut::from(&again[..]);
         let mut frames =
             RequestCodec::default().decode(&mut copy).expect("it is a frame").expect("it is whole");
-        assert_eq!(frames.next().expect("it is one").parse(), Ok(request));
+        assert_eq!(parsed(&frames.next().expect("it is one")), Ok(request));
         sent = &sent[12 + length..];
     }
 }
@@ -134,7 +157,70 @@ fn responses_come_back(data: &[u8]) {
             let texts: usize = items.iter().map(|item| 4 + item.name.len() + item.value.len()).sum();
             assert!(texts >= frame.body.len(), "every byte belongs to an item");
         }
+        extended_bodies_come_back(&frame);
         sent = &sent[again.len()..];
+    }
+}
+
+/// Any body may be that of any operation: each reading that succeeds must give the same again once it is composed.
+fn extended_bodies_come_back(frame: &ResponseFrame) {
+    let again = |response: ExtendedResponse<'_>| {
+        let mut out = BytesMut::new();
+        response.compose(frame.opcode, frame.opaque, &mut out);
+        let again = ResponseCodec.decode(&mut out).expect("it is a frame").expect("it is whole");
+        assert!(out.is_empty() && again.body.len() <= frame.body.len());
+        again
+    };
+    if let Ok(answer) = frame.hello() {
+        assert_eq!(again(ExtendedResponse::Hello(answer)).hello(), Ok(answer));
+    }
+    if let Ok(opened) = frame.opened() {
+        assert_eq!(again(ExtendedResponse::Opened(opened)).opened(), Ok(opened));
+    }
+    if let Ok(ttl) = frame.ttl() {
+        assert_eq!(again(ExtendedResponse::Ttl(ttl)).ttl(), Ok(ttl));
+    }
+    if let Ok(granted) = frame.granted() {
+        assert_eq!(again(ExtendedResponse::Granted(granted)).granted(), Ok(granted));
+    }
+    if let Ok(all) = frame.all_granted() {
+        let AllGranted { grant, ttl_left, capacities } = &all;
+        let all_again = AllGranted { grant: *grant, ttl_left: *ttl_left, capacities: &capacities[..] };
+        assert_eq!(again(ExtendedResponse::AllGranted(all_again)).all_granted(), Ok(all));
+    }
+    if let Ok(verified) = frame.verified() {
+        assert_eq!(again(ExtendedResponse::Verified(verified)).verified(), Ok(verified));
+    }
+    if let Ok(Some(entry)) = frame.list_entry() {
+        let ListEntry { grant, session, since, resources, position, label, address } = &entry;
+        let entry_again = ListEntry {
+            grant: *grant,
+            session: *session,
+            since: *since,
+            resources: *resources,
+            position: *position,
+            label: &label[..],
+            address: &address[..],
+        };
+        assert_eq!(again(ExtendedResponse::Entry(entry_again)).list_entry(), Ok(Some(entry)));
+    }
+    if let Ok(event) = frame.event() {
+        let Event { number, kind, namespace, grant, session, resources, in_use, waiting, name } = &event;
+        let event_again = Event {
+            number: *number,
+            kind: *kind,
+            namespace: *namespace,
+            grant: *grant,
+            session: *session,
+            resources: *resources,
+            in_use: *in_use,
+            waiting: *waiting,
+            name: &name[..],
+        };
+        assert_eq!(again(ExtendedResponse::Event(event_again)).event(), Ok(event));
+    }
+    if let Ok(Some(notice)) = frame.notice() {
+        assert_eq!(again(ExtendedResponse::Notice(notice)).notice(), Ok(Some(notice)));
     }
 }
 

@@ -1,0 +1,64 @@
+//! The fields of a body, read one after the other.
+
+/// What is left of a body. Each reading takes a field from its front, and gives `None` where too few bytes are left.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub(super) fn new(body: &'a [u8]) -> Self {
+        Self(body)
+    }
+
+    #[inline]
+    pub(super) fn array<const BYTES: usize>(&mut self) -> Option<[u8; BYTES]> {
+        let (value, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*value)
+    }
+
+    #[inline]
+    pub(super) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (value, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(value)
+    }
+
+    #[inline]
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    #[inline]
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    #[inline]
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    #[inline]
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// A `u16` that says how many bytes follow it, or follow further lengths.
+    #[inline]
+    pub(super) fn length(&mut self) -> Option<usize> {
+        self.u16().map(usize::from)
+    }
+
+    /// A length and as many bytes, maybe none.
+    #[inline]
+    pub(super) fn text(&mut self) -> Option<&'a [u8]> {
+        let length = self.length()?;
+        self.bytes(length)
+    }
+
+    /// A length and as many bytes; an empty name is none.
+    #[inline]
+    pub(super) fn name(&mut self) -> Option<&'a [u8]> {
+        self.text().filter(|name| !name.is_empty())
+    }
+}

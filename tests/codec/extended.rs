@@ -1,0 +1,506 @@
+//! The extended operations: composing is the inverse of parsing, and nothing half or wrong is taken for whole.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::*;
+use signalbox::protocol::{
+    ACQUIRE_ALL_NAMES_MAX, AllGranted, BodyError, Event, EventKind, Extended, ExtendedOpcode,
+    ExtendedResponse, Features, GrantId, Granted, HelloAnswer, LABEL_BYTES_MAX, ListEntry, Milliseconds,
+    Namespace, Notice, OpenedSession, Queueing, RequestId, RequestIds, Revocation, Scope, SessionKey,
+    TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedNames,
+};
+
+/// Random values that requests and responses of every operation are made of.
+#[derive(Clone, Debug)]
+struct Values {
+    own: u64,
+    lowest: u64,
+    numbers: [u64; 3],
+    small: [u32; 8],
+    kind: u8,
+    key: [u8; 16],
+    opaque: [u8; 4],
+    semaphores: bool,
+    flag: bool,
+    wait: Wait,
+    queue_max: Option<u32>,
+    ttl_left: TtlLeft,
+    label: Vec<u8>,
+    name: Vec<u8>,
+    others: BTreeSet<Vec<u8>>,
+}
+
+fn values() -> impl Strategy<Value = Values> {
+    let ids = (1..=u64::MAX).prop_flat_map(|own| (Just(own), 1..=own));
+    let span = 1..u32::MAX;
+    let wait = prop_oneof![
+        Just(Wait::NotAtAll),
+        Just(Wait::ServerDefault),
+        span.clone().prop_map(|span| Wait::UpTo(Milliseconds(span))),
+    ];
+    let queue_max = prop::option::of(0..u32::MAX);
+    let ttl_left =
+        prop_oneof![Just(TtlLeft::Connection), span.prop_map(|span| TtlLeft::For(Milliseconds(span)))];
+    let texts = (
+        prop::collection::vec(any::<u8>(), 0..=LABEL_BYTES_MAX),
+        names(),
+        prop::collection::btree_set(prop::collection::vec(any::<u8>(), 1..20), 1..=ACQUIRE_ALL_NAMES_MAX),
+    );
+    // Never 0: in some places that says that there is no such number.
+    let numbers = [1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX];
+    (
+        ids,
+        numbers,
+        any::<[u32; 8]>(),
+        any::<(u8, [u8; 16], [u8; 4], bool, bool)>(),
+        wait,
+        queue_max,
+        ttl_left,
+        texts,
+    )
+        .prop_map(
+            |((own, lowest), numbers, small, bytes, wait, queue_max, ttl_left, (label, name, others))| {
+                let (kind, key, opaque, semaphores, flag) = bytes;
+                Values {
+                    own,
+                    lowest,
+                    numbers,
+                    small,
+                    kind,
+                    key,
+                    opaque,
+                    semaphores,
+                    flag,
+                    wait,
+                    queue_max,
+                    ttl_left,
+                    label,
+                    name,
+                    others,
+                }
+            },
+        )
+}
+
+impl Values {
+    fn namespace(&self) -> Namespace {
+        if self.semaphores { Namespace::Semaphores } else { Namespace::Counters }
+    }
+
+    fn ids(&self) -> RequestIds {
+        RequestIds { own: RequestId(self.own), lowest_unanswered: RequestId(self.lowest) }
+    }
+
+    fn wanted<'a>(&self, name: &'a [u8]) -> Wanted<'a> {
+        let (resources, maximum) = (self.small[0].min(self.small[1]).max(1), self.small[1].max(1));
+        Wanted { namespace: self.namespace(), name, resources, maximum }
+    }
+
+    /// What AcquireAll asks for.
+    fn list(&self) -> Vec<Wanted<'_>> {
+        self.others.iter().map(|name| self.wanted(name)).collect()
+    }
+
+    /// A request of every operation, AcquireAll with the names of the list.
+    fn requests<'a>(&'a self, list: &'a [Wanted<'a>]) -> Vec<Extended<'a>> {
+        let (ids, namespace, name) = (self.ids(), self.namespace(), &self.name[..]);
+        let queueing = Queueing { wait: self.wait, queue_max: self.queue_max };
+        let grant = GrantId(self.numbers[0]);
+        let span = Milliseconds(self.small[2]);
+        let wanted = WantedNames::new(list).expect("the list keeps the rules");
+        let (opaque, request) = (Opaque(self.opaque), RequestId(self.numbers[1]));
+        vec![
+            Extended::Hello { version: self.small[3], label: &self.label, credentials: b"" },
+            Extended::OpenSession { ttl: Some(span).filter(|span| span.0 > 0), label: &self.label },
+            Extended::AttachSession { session: self.numbers[0], key: SessionKey(self.key) },
+            Extended::KeepAlive,
+            Extended::CloseSession,
+            Extended::AcquireGrant { ids, wanted: self.wanted(name), queueing },
+            Extended::ReleaseGrant { ids, grant },
+            Extended::Cancel(match self.flag {
+                true => WaitingRequest::Id(request),
+                false => WaitingRequest::Opaque(opaque),
+            }),
+            Extended::AcquireAll { ids, queueing, wanted },
+            Extended::VerifyGrant { grant },
+            Extended::Holders { namespace, name },
+            Extended::Waiters { namespace, name },
+            Extended::Watch { namespace, scope: Scope::Name(name) },
+            Extended::Watch { namespace, scope: Scope::Prefix(&self.label) },
+            Extended::Unwatch { watch: opaque },
+            Extended::Revoke {
+                ids,
+                what: match self.flag {
+                    true => Revocation::Grant(grant),
+                    false => Revocation::Session(self.numbers[0]),
+                },
+                grace: span,
+            },
+        ]
+    }
+
+    /// A response of every kind that has a body of its own, with a reading that must give it back.
+    fn responses<'a>(&'a self) -> Vec<(ExtendedResponse<'a>, Reading<'a>)> {
+        let [first, second, third] = self.numbers;
+        let span = |index: usize| Milliseconds(self.small[index]);
+        let ttl_left = self.ttl_left;
+        let hello = HelloAnswer {
+            version: self.small[0],
+            features: Features(self.small[1]),
+            session: first,
+            wait_max: span(2),
+            wait_default: span(3),
+            ttl_min: span(4),
+            ttl_max: span(5),
+            names_max: self.small[6],
+            requests_max: self.small[7],
+        };
+        let opened = OpenedSession { session: first, key: SessionKey(self.key), ttl: span(0) };
+        let granted =
+            Granted { grant: GrantId(first), resources: self.small[0], capacity: self.small[1], ttl_left };
+        let all = AllGranted { grant: GrantId(first), ttl_left, capacities: &self.small[..] };
+        let verified = VerifiedGrant { session: first, ttl_left };
+        let grant = Some(GrantId(second)).filter(|_| self.flag);
+        let entry = ListEntry {
+            grant,
+            session: first,
+            since: Some(third).filter(|_| self.flag),
+            resources: self.small[0],
+            position: self.small[1],
+            label: &self.label[..],
+            address: b"127.0.0.1:4000",
+        };
+        let event = Event {
+            number: first,
+            kind: EventKind::from_code(self.kind),
+            namespace: self.namespace(),
+            grant,
+            session: Some(third).filter(|_| self.flag),
+            resources: self.small[0],
+            in_use: self.small[1],
+            waiting: self.small[2],
+            name: &self.name[..],
+        };
+        let notice = match self.kind % 4 {
+            0 => Notice::GrantRevoked { grant: GrantId(first), grace: span(0) },
+            1 => Notice::SessionRevoked { session: first, grace: span(0) },
+            2 => Notice::AttachedElsewhere { session: first },
+            _ => Notice::ShuttingDown { grace: span(0) },
+        };
+        vec![
+            (ExtendedResponse::Hello(hello), Box::new(move |frame| Ok(frame.hello()? == hello))),
+            (ExtendedResponse::Opened(opened), Box::new(move |frame| Ok(frame.opened()? == opened))),
+            (ExtendedResponse::Ttl(span(0)), Box::new(move |frame| Ok(frame.ttl()? == span(0)))),
+            (ExtendedResponse::Granted(granted), Box::new(move |frame| Ok(frame.granted()? == granted))),
+            (
+                ExtendedResponse::AllGranted(all),
+                Box::new(move |frame| {
+                    let AllGranted { grant, ttl_left, capacities } = frame.all_granted()?;
+                    Ok(AllGranted { grant, ttl_left, capacities: &capacities[..] } == all)
+                }),
+            ),
+            (ExtendedResponse::Verified(verified), Box::new(move |frame| Ok(frame.verified()? == verified))),
+            (
+                ExtendedResponse::Entry(entry),
+                Box::new(move |frame| {
+                    let Some(read) = frame.list_entry()? else {
+                        assert!(frame.body.is_empty(), "only an empty body ends a list");
+                        return Err(BodyError);
+                    };
+                    let ListEntry { grant, session, since, resources, position, label, address } = read;
+                    let (label, address) = (&label[..], &address[..]);
+                    Ok(ListEntry { grant, session, since, resources, position, label, address } == entry)
+                }),
+            ),
+            (
+                ExtendedResponse::Event(event),
+                Box::new(move |frame| {
+                    let Event { number, kind, namespace, grant, session, resources, in_use, waiting, name } =
+                        frame.event()?;
+                    let name = &name[..];
+                    let numbers = (resources, in_use, waiting);
+                    let same = numbers == (event.resources, event.in_use, event.waiting);
+                    Ok(same && Event { number, kind, namespace, grant, session, name, ..event } == event)
+                }),
+            ),
+            (ExtendedResponse::Notice(notice), Box::new(move |frame| Ok(frame.notice()? == Some(notice)))),
+        ]
+    }
+}
+
+/// Whether a frame's body is read as what was composed.
+type Reading<'a> = Box<dyn Fn(&ResponseFrame) -> Result<bool, BodyError> + 'a>;
+
+/// Parses a body as a server does, as one frame with this opcode.
+fn parse<R>(opcode: u8, body: &[u8], read: impl FnOnce(Result<Extended<'_>, Status>) -> R) -> R {
+    let mut bytes = BytesMut::from(&[0x90, opcode, 0, 0][..]);
+    bytes.put_u32(body.len() as u32);
+    bytes.put_slice(b"what");
+    bytes.put_slice(body);
+    let mut frames = RequestCodec::default().decode(&mut bytes).unwrap().unwrap();
+    let frame = frames.next().unwrap();
+    assert_eq!(frame.parse(), Err(Status::UnknownCommand), "plain parsing leaves it alone");
+    read(frame.parse_extended())
+}
+
+/// The same, only the status.
+fn status_of(opcode: ExtendedOpcode, body: &[u8]) -> Status {
+    parse(opcode.code(), body, |parsed| parsed.err().unwrap_or(Status::NoError))
+}
+
+fn body_of(request: &Extended<'_>) -> BytesMut {
+    let mut out = BytesMut::new();
+    request.compose(Opaque(*b"what"), &mut out);
+    let body = out.split_off(12);
+    assert_eq!(
+        out[..],
+        [&[0x90, request.opcode().code(), 0, 0], &(body.len() as u32).to_be_bytes()[..], b"what"].concat()
+    );
+    body
+}
+
+/// Where a body may be cut: everywhere near its ends, and here and there in a long name.
+fn cuts(bytes: usize) -> impl Iterator<Item = usize> {
+    (0..bytes).filter(move |cut| *cut < 200 || bytes - cut < 20 || cut % 997 == 0)
+}
+
+/// A frame with this body, as a client has it.
+fn frame_with(body: Bytes) -> ResponseFrame {
+    ResponseFrame { opcode: 0, status: 0, opaque: Opaque([0; 4]), body }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn requests_are_parsed_as_they_were_composed(
+        values in values(),
+        trailing in prop::collection::vec(any::<u8>(), 0..20),
+    ) {
+        let list = values.list();
+        let requests = values.requests(&list);
+        for code in (0..=u8::MAX).filter_map(ExtendedOpcode::from_code) {
+            prop_assert!(requests.iter().any(|request| request.opcode() == code), "{:?} is tried", code);
+        }
+        for request in &requests {
+            let body = [&body_of(request)[..], &trailing].concat();
+            parse(request.opcode().code(), &body, |parsed| {
+                assert_eq!(parsed, Ok(*request));
+                assert_eq!(body_of(&parsed.unwrap()), body_of(request));
+            });
+        }
+    }
+
+    #[test]
+    fn torn_requests_are_invalid(values in values()) {
+        let list = values.list();
+        for request in values.requests(&list) {
+            let body = body_of(&request);
+            for cut in cuts(body.len()) {
+                prop_assert_eq!(
+                    status_of(request.opcode(), &body[..cut]),
+                    Status::InvalidArguments,
+                    "{} bytes of {:?}", cut, request
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn responses_are_read_as_they_were_composed(
+        values in values(),
+        trailing in prop::collection::vec(any::<u8>(), 0..20),
+    ) {
+        for (response, read) in values.responses() {
+            let mut bytes = BytesMut::new();
+            response.compose(0x20, Opaque(values.opaque), &mut bytes);
+            let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
+            prop_assert!(bytes.is_empty());
+            prop_assert_eq!((frame.opcode, frame.status, frame.opaque), (0x20, 0, Opaque(values.opaque)));
+            prop_assert_eq!(read(&frame), Ok(true), "{:?}", response);
+            let longer = [&frame.body[..], &trailing].concat();
+            prop_assert_eq!(read(&frame_with(longer.into())), Ok(true), "{:?}", response);
+            for cut in cuts(frame.body.len()) {
+                let torn = frame_with(frame.body.slice(..cut));
+                prop_assert_eq!(read(&torn), Err(BodyError), "{} bytes of {:?}", cut, response);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_request_or_a_status(code: u8, bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        if ExtendedOpcode::from_code(code).is_some() {
+            parse(code, &bytes, |parsed| drop(parsed.map(|request| body_of(&request))));
+        }
+    }
+
+    #[test]
+    fn a_client_survives_any_extended_body(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        let frame = frame_with(bytes.into());
+        let _ = (frame.hello(), frame.opened(), frame.ttl(), frame.granted(), frame.all_granted());
+        let _ = (frame.verified(), frame.list_entry(), frame.event(), frame.notice());
+    }
+}
+
+/// A body of AcquireAll: the rows as resources, maximum, namespace and name.
+fn acquire_all(rows: &[(u32, u32, u8, &[u8])]) -> Vec<u8> {
+    let mut body = Vec::new();
+    body.put_u64(1);
+    body.put_u64(1);
+    body.put_u64(0);
+    body.put_u16(rows.len() as u16);
+    body.put_u16(0xffff);
+    for (resources, maximum, namespace, name) in rows {
+        body.put_u32(*resources);
+        body.put_u32(*maximum);
+        body.put_slice(&[*namespace, 0xff]);
+        body.put_u16(name.len() as u16);
+    }
+    rows.iter().for_each(|row| body.put_slice(row.3));
+    body
+}
+
+#[test]
+fn acquire_all_asks_for_1_to_64_names_each_once_and_each_by_the_rules() {
+    let status = |rows: &[(u32, u32, u8, &[u8])]| status_of(ExtendedOpcode::AcquireAll, &acquire_all(rows));
+    assert_eq!(status(&[(1, 2, 0, b"a"), (2, 2, 1, b"a"), (1, 1, 0, b"ab")]), Status::NoError);
+    let many: Vec<_> = (0..=64u8).map(|byte| [byte]).collect();
+    let many: Vec<_> = many.iter().map(|name| (1, 1, 0, &name[..])).collect();
+    assert_eq!(status(&many[..64]), Status::NoError);
+    for wrong in [
+        &many[..],
+        &[],
+        &[(1, 1, 0, b"a"), (1, 1, 1, b"b"), (2, 3, 0, b"a")],
+        &[(0, 1, 0, b"a")],
+        &[(2, 1, 0, b"a")],
+        &[(1, 1, 2, b"a")],
+        &[(1, 1, 0, b"")],
+    ] {
+        assert_eq!(status(wrong), Status::InvalidArguments, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_list_that_cannot_be_asked_for_says_why() {
+    let wanted = Wanted { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
+    let other = Wanted { namespace: Namespace::Semaphores, ..wanted };
+    assert_eq!(WantedNames::new(&[wanted, other]).unwrap().len(), 2);
+    let error = |list: &[Wanted<'_>]| WantedNames::new(list).unwrap_err();
+    assert_eq!(error(&[]), WantedError::Count { names: 0 });
+    assert_eq!(error(&[wanted; 65]), WantedError::Count { names: 65 });
+    assert_eq!(error(&[wanted, other, wanted]), WantedError::Repeated);
+    let amounts = Wanted { resources: 2, ..wanted };
+    assert_eq!(error(&[amounts]), WantedError::Amounts { resources: 2, maximum: 1 });
+    assert_eq!(error(&[Wanted { name: b"", ..wanted }]), WantedError::NameLength { bytes: 0 });
+    let (one, two) = (vec![b'1'; 65535], vec![b'2'; 65535]);
+    let long = [Wanted { name: &one, ..wanted }, Wanted { name: &two, ..wanted }];
+    let bytes = 28 + 2 * 12 + 2 * 65535;
+    assert_eq!(error(&long), WantedError::BodyTooLong { bytes });
+    // Without the 50 bytes above the limit they fit.
+    let fitting = [long[0], Wanted { name: &two[50..], ..wanted }];
+    let request = Extended::AcquireAll {
+        ids: first_ids(),
+        queueing: at_once(),
+        wanted: WantedNames::new(&fitting).unwrap(),
+    };
+    assert_eq!(body_of(&request).len(), REQUEST_BODY_BYTES_MAX);
+}
+
+fn first_ids() -> RequestIds {
+    RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) }
+}
+
+fn at_once() -> Queueing {
+    Queueing { wait: Wait::NotAtAll, queue_max: None }
+}
+
+#[test]
+fn request_ids_start_at_one_and_the_lowest_unanswered_is_not_above_the_own() {
+    for (own, lowest, status) in [
+        (1, 1, Status::NoError),
+        (u64::MAX, 1, Status::NoError),
+        (0, 0, Status::InvalidArguments),
+        (1, 0, Status::InvalidArguments),
+        (1, 2, Status::InvalidArguments),
+    ] {
+        let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) };
+        let body = body_of(&Extended::ReleaseGrant { ids, grant: GrantId(1) });
+        assert_eq!(status_of(ExtendedOpcode::ReleaseGrant, &body), status, "{ids:?}");
+    }
+}
+
+#[test]
+fn hello_with_credentials_is_not_permitted() {
+    let mut body = body_of(&Extended::Hello { version: 1, label: b"me", credentials: b"secret" });
+    assert_eq!(status_of(ExtendedOpcode::Hello, &body), Status::NotPermitted);
+    body.truncate(body.len() - 1);
+    assert_eq!(status_of(ExtendedOpcode::Hello, &body), Status::InvalidArguments);
+}
+
+#[test]
+fn a_label_has_at_most_255_bytes() {
+    for (bytes, status) in [(255, Status::NoError), (256, Status::InvalidArguments)] {
+        let label = &vec![b'l'; bytes][..];
+        let hello = Extended::Hello { version: 1, label, credentials: b"" };
+        let open = Extended::OpenSession { ttl: None, label };
+        for request in [hello, open] {
+            assert_eq!(status_of(request.opcode(), &body_of(&request)), status, "{bytes}");
+        }
+    }
+}
+
+#[test]
+fn only_a_prefix_may_be_empty_and_reserved_flags_mean_nothing() {
+    let watch = |flags: u8| status_of(ExtendedOpcode::Watch, &[0, flags, 0, 0]);
+    assert_eq!(
+        [0, 1, 0xfe, 0xff].map(watch),
+        [0x04, 0, 0x04, 0].map(|code| Status::from_code(code).unwrap())
+    );
+}
+
+#[test]
+fn numbers_that_stand_for_something_else_are_never_sent_by_mistake() {
+    let longest = Milliseconds(u32::MAX);
+    let queueing = Queueing { wait: Wait::UpTo(longest), queue_max: Some(u32::MAX) };
+    let wanted = Wanted { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
+    let request = Extended::AcquireGrant { ids: first_ids(), wanted, queueing };
+    parse(0x30, &body_of(&request), |parsed| {
+        let nearly = Queueing { wait: Wait::UpTo(Milliseconds(u32::MAX - 1)), queue_max: None };
+        assert_eq!(parsed, Ok(Extended::AcquireGrant { ids: first_ids(), wanted, queueing: nearly }));
+    });
+    let mut bytes = BytesMut::new();
+    let verified = VerifiedGrant { session: 1, ttl_left: TtlLeft::For(longest) };
+    ExtendedResponse::Verified(verified).compose(0x34, Opaque([0; 4]), &mut bytes);
+    let verified = ResponseCodec.decode(&mut bytes).unwrap().unwrap().verified().unwrap();
+    assert_eq!(verified.ttl_left, TtlLeft::For(Milliseconds(u32::MAX - 1)));
+    assert_eq!(Milliseconds::saturating_from(Duration::MAX), longest);
+    assert_eq!(Duration::from(longest), Duration::from_millis(u32::MAX.into()));
+}
+
+#[test]
+fn a_kind_of_notice_that_is_not_known_may_be_ignored() {
+    assert_eq!(frame_with(Bytes::from_static(&[9; 16])).notice(), Ok(None));
+    assert_eq!(frame_with(Bytes::from_static(&[9; 15])).notice(), Err(BodyError));
+}
+
+#[test]
+fn a_key_is_not_shown() {
+    let attach = Extended::AttachSession { session: 7, key: SessionKey([0xab; 16]) };
+    let shown = format!("{attach:?}");
+    assert!(!shown.contains("171") && !shown.contains("ab"), "{shown}");
+}
+
+#[test]
+fn features_are_a_set() {
+    let both = Features::GRANTS.union(Features::WATCH);
+    assert!(both.contains(Features::WATCH) && both.contains(Features::default()));
+    assert!(!both.contains(Features::REVOKE) && !Features::WATCH.contains(both));
+}
+
+#[test]
+fn an_extended_frame_with_a_wrong_magic_is_invalid() {
+    let mut bytes = BytesMut::from(&[0x91, 0x23, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..]);
+    let mut frames = RequestCodec::default().decode(&mut bytes).unwrap().unwrap();
+    assert_eq!(frames.next().unwrap().parse_extended(), Err(Status::InvalidArguments));
+}
