@@ -3,7 +3,10 @@
 //! Sans I/O and without a clock: time comes in as a value, and nothing here waits, logs or reads a socket. The
 //! server calls one method of [`Core`] a request; the simulation of tests calls the same ones.
 //!
-//! Locks are taken in one order: the shard of the map, then the object that stands under a name.
+//! Plain operations work on the name alone; grants, queues, leased sessions and watches are the `ledger`'s, which
+//! plain operations come to only where requests wait for a name or somebody watches it.
+//!
+//! Locks are taken in one order: the ledger, the shard of the map, then the object that stands under a name.
 //! No lock outlives the call that took it. Work that grows with the number of names (a Dump, the end of a session, a
 //! sweep) is a value with a `step` method, so that the caller yields between steps of bounded size.
 //!
@@ -11,8 +14,11 @@
 //! at any time with [`Core::check`].
 
 mod counter;
+mod extended;
 mod holders;
 mod invariant;
+mod ledger;
+mod mailbox;
 mod name;
 mod object;
 mod registry;
@@ -24,17 +30,25 @@ mod visit;
 use std::num::NonZeroU32;
 
 pub use ahash::RandomState as NameHasher;
+pub use extended::Tour;
+pub use ledger::{
+    Asked, GrantId, Granted, Lease, LedgerLimits, LedgerStats, Listed, Listing, Moment, Queueing,
+    REQUESTS_MAX, RequestIds, Scope, SessionKey, TICK_MS, WANTS_MAX, Waiting, Want,
+};
+pub use mailbox::{EVENTS_MAX, Event, EventKind, Letter, Mailbox, Notice, Token};
 pub use object::DumpItem;
 pub use registry::{Limits, RegistryStats};
 pub use session::{Ending, Session, SessionId};
 pub use visit::{Check, CheckFailure, Dump, Sweep};
 
 use counter::Interval;
+use ledger::Ledger;
+use object::{Miss, Way};
 use registry::Registry;
-use sync::{AtomicU64, Ordering};
+use sync::{AtomicU64, Mutex, Ordering};
 
 /// The two kinds of names; the same bytes may name one thing in each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Namespace {
     /// `counter.md`: a consumption; the maximum comes with each Acquire.
     Counters,
@@ -64,6 +78,11 @@ impl Claim {
     pub fn new(resources: u32, maximum: u32) -> Option<Self> {
         (resources > 0 && resources <= maximum).then_some(Self { resources, maximum })
     }
+
+    /// How many resources are claimed.
+    pub fn resources(self) -> u32 {
+        self.resources
+    }
 }
 
 /// Why a request was refused. Nothing has changed then.
@@ -77,6 +96,22 @@ pub enum Refusal {
     NotAcquired,
     /// The namespace has as many names as its limit allows.
     TooManyNames,
+    /// The request waited as long as it wanted to.
+    TimedOut,
+    /// More requests wait than the request accepts before it.
+    QueueFull,
+    /// The request was canceled, or its session ended by its owner's will.
+    Canceled,
+    /// The grant or the session was revoked.
+    Revoked,
+    /// There is no such session, or the connection lost the one that it was attached to.
+    NoSuchSession,
+    /// The server has no room for more of what was asked for.
+    LimitReached,
+    /// The request's number is below the lowest that its client called unanswered, or was another request's.
+    StaleRequest,
+    /// The server is being stopped.
+    ShuttingDown,
 }
 
 /// All counters, semaphores and sessions of a server.
@@ -86,6 +121,7 @@ pub struct Core {
     semaphores: Registry,
     stat_interval_s: NonZeroU32,
     last_session: AtomicU64,
+    ledger: Mutex<Ledger>,
 }
 
 impl Core {
@@ -93,6 +129,7 @@ impl Core {
     /// seconds; `hasher` seeds the hash of names: from the system's randomness in a server, fixed in a simulation.
     pub fn new(stat_interval_s: NonZeroU32, hasher: NameHasher) -> Self {
         Self {
+            ledger: Mutex::new(Ledger::new(&hasher)),
             counters: Registry::new(hasher.clone()),
             semaphores: Registry::new(hasher),
             stat_interval_s,
@@ -107,7 +144,11 @@ impl Core {
 
     /// Opens a session. Its number is never given out again by this core.
     pub fn open_session(&self) -> Session {
-        Session::new(SessionId::new(self.last_session.fetch_add(1, Ordering::Relaxed) + 1))
+        Session::new(self.next_session())
+    }
+
+    fn next_session(&self) -> SessionId {
+        SessionId::new(self.last_session.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Ends a session: it holds nothing more once the returned work is done.
@@ -124,7 +165,12 @@ impl Core {
         session: &mut Session,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
-        self.registry(namespace).acquire(namespace, name, claim, session, self.interval(now))
+        let registry = self.registry(namespace);
+        match registry.acquire(namespace, name, claim, session, self.interval(now), Way::Open) {
+            Ok(()) => Ok(()),
+            Err(Miss::Refused(refusal)) => Err(refusal),
+            Err(Miss::Supervised) => self.acquire_supervised(namespace, name, claim, session, now),
+        }
     }
 
     /// Gives back some of what a session holds (`counter.md` and `semaphore.md`, "Release"). Giving back nothing
@@ -137,7 +183,12 @@ impl Core {
         session: &mut Session,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
-        self.registry(namespace).release(namespace, name, resources, session, self.interval(now))
+        let registry = self.registry(namespace);
+        match registry.release(namespace, name, resources, session, self.interval(now), Way::Open) {
+            Ok(()) => Ok(()),
+            Err(Miss::Refused(refusal)) => Err(refusal),
+            Err(Miss::Supervised) => self.release_supervised(namespace, name, resources, session, now),
+        }
     }
 
     /// A counter's consumption, or what is left of a semaphore (`counter.md` and `semaphore.md`, "Get").
@@ -177,6 +228,10 @@ impl Core {
             Namespace::Counters => &self.counters,
             Namespace::Semaphores => &self.semaphores,
         }
+    }
+
+    fn registries(&self) -> [&Registry; Namespace::ALL.len()] {
+        Namespace::ALL.map(|namespace| self.registry(namespace))
     }
 
     fn interval(&self, now: UnixSeconds) -> Interval {

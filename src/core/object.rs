@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::counter::{Counter, Interval};
 use super::holders::{Holders, Holding, Supervision};
-use super::invariant::{invariant, lock};
+use super::invariant::{broken, invariant, lock};
 use super::name::Name;
 use super::semaphore::Semaphore;
 use super::session::{Session, SessionId, Slot};
@@ -176,6 +176,25 @@ impl ObjectRef {
         state.holders.set_supervision(supervision);
     }
 
+    /// The kind of its name.
+    pub(super) fn namespace(&self) -> Namespace {
+        match lock(&self.0.state).kind {
+            Kind::Counter(_) => Namespace::Counters,
+            Kind::Semaphore(_) => Namespace::Semaphores,
+        }
+    }
+
+    /// What grants have taken, and whether requests wait.
+    pub(super) fn ledger_marks(&self) -> (u32, bool) {
+        let state = lock(&self.0.state);
+        (state.holders.granted(), state.holders.supervision().queued)
+    }
+
+    /// Whether a claim could be taken now.
+    pub(super) fn fits(&self, claim: Claim) -> bool {
+        lock(&self.0.state).after(claim).is_some()
+    }
+
     /// Resources in use now.
     pub(super) fn consumption(&self) -> u32 {
         lock(&self.0.state).consumption
@@ -246,6 +265,16 @@ pub(super) enum Miss {
     Refused(Refusal),
     /// Nothing has changed: it is for the ledger to do.
     Supervised,
+}
+
+impl Miss {
+    /// The refusal of an operation that the ledger did itself.
+    pub(super) fn refusal(self) -> Refusal {
+        match self {
+            Self::Refused(refusal) => refusal,
+            Self::Supervised => broken(format_args!("the ledger is not kept from what it supervises")),
+        }
+    }
 }
 
 impl From<Refusal> for Miss {

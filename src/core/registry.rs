@@ -12,7 +12,7 @@ use dashmap::{DashMap, Entry};
 use super::counter::Interval;
 use super::name::NameHash;
 use super::object::{Miss, ObjectRef, Way};
-use super::session::{Session, Slot};
+use super::session::Session;
 use super::sync::{AtomicBool, AtomicU64, Ordering};
 #[cfg(shuttle)]
 use super::sync::{DashMap, Entry};
@@ -197,6 +197,11 @@ impl Registry {
     /// How many shards there are to visit.
     pub(super) fn shards(&self) -> usize {
         self.map.shards().len()
+    }
+
+    /// Handles of all objects.
+    pub(super) fn all(&self) -> Vec<ObjectRef> {
+        (0..self.shards()).flat_map(|shard| self.objects_of(shard)).collect()
     }
 
     /// Handles of all objects of a shard. The shard is held for reading while its table is copied.

@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 
 use super::invariant::invariant;
 use super::name::NameHash;
-use super::object::ObjectRef;
+use super::object::{ObjectRef, Way};
 use super::{Core, Namespace, UnixSeconds};
 
 /// The number of a session. Public: it is shown in listings and logs.
@@ -23,6 +23,16 @@ pub struct SessionId(NonZeroU64);
 impl SessionId {
     pub(super) fn new(number: u64) -> Self {
         Self(NonZeroU64::new(number).expect("sessions are counted from one, and 2^64 of them never come"))
+    }
+
+    /// The session with this number, as a client names it. `None`: no session has the number 0.
+    pub fn from_number(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
+    /// The number, as it is shown.
+    pub fn number(self) -> u64 {
+        self.0.get()
     }
 }
 
@@ -167,7 +177,11 @@ impl<'a> Ending<'a> {
     pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
         let interval = self.core.interval(now);
         for object in self.objects.by_ref().take(names).flatten() {
-            object.release_all(self.session, interval);
+            if object.release_all(self.session, interval, Way::Open).is_err() {
+                self.core.release_all_supervised(&object, self.session, now);
+                // Requests were served, which is work enough for a step.
+                break;
+            }
         }
         self.objects.len() > 0
     }

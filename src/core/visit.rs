@@ -9,7 +9,7 @@ use super::{Core, Namespace, UnixSeconds};
 
 /// Where a visit stands.
 #[derive(Debug, Default)]
-struct Visit {
+pub(super) struct Visit {
     /// The next shard to take.
     shard: usize,
     /// What is left of the shard before it.
@@ -23,6 +23,19 @@ impl Visit {
             return None;
         }
         self.objects.next()
+    }
+
+    /// The next object, which stays the next until [`Self::advance`].
+    pub(super) fn peek(&mut self, registry: &Registry) -> Option<&ObjectRef> {
+        if self.objects.len() == 0 && !self.take_shard(registry) {
+            return None;
+        }
+        self.objects.as_slice().first()
+    }
+
+    /// Goes on to the object after the next.
+    pub(super) fn advance(&mut self) {
+        self.objects.next();
     }
 
     /// Takes the handles of the next shard that has any; false when every shard was visited.

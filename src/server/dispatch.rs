@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::metrics::Tally;
 use super::{Port, Server, port_name, statistics};
-use crate::core::{Claim, Dump, Refusal, Session, UnixSeconds};
+use crate::core::{Claim, Dump, Refusal, Session, SessionId, UnixSeconds};
 use crate::protocol::{DumpEntry, Frame, Opaque, Opcode, Request, Response, Status};
 
 /// A Dump that a connection owes its peer: it goes out piece by piece.
@@ -96,22 +96,40 @@ impl Executor<'_> {
     }
 
     fn refused(&self, refusal: Refusal) -> Response<'static> {
-        Response::Failed(match refusal {
-            Refusal::NotFound => Status::NotFound,
-            Refusal::NotAvailable => Status::ResourceNotAvailable,
-            Refusal::NotAcquired => Status::NotAcquired,
-            Refusal::TooManyNames => {
-                self.port.metrics.refused_names.add(1);
-                if self.port.warnings.refused_name.permits() {
-                    warn!(
-                        port = port_name(self.port.namespace),
-                        session = %self.session.id(),
-                        "new names are refused: there are max_names of them; raise it, or find out who makes so many"
-                    );
-                }
-                Status::OutOfMemory
-            }
-        })
+        note_refusal(self.port, self.session.id(), refusal);
+        Response::Failed(status_of(refusal))
+    }
+}
+
+/// Counts and warns of what an administrator should know.
+pub(super) fn note_refusal(port: &Port, session: SessionId, refusal: Refusal) {
+    if refusal == Refusal::TooManyNames {
+        port.metrics.refused_names.add(1);
+        if port.warnings.refused_name.permits() {
+            warn!(
+                port = port_name(port.namespace),
+                %session,
+                "new names are refused: there are max_names of them; raise it, or find out who makes so many"
+            );
+        }
+    }
+}
+
+/// What a refusal is on the wire.
+pub(super) fn status_of(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::NotFound => Status::NotFound,
+        Refusal::NotAvailable => Status::ResourceNotAvailable,
+        Refusal::NotAcquired => Status::NotAcquired,
+        Refusal::TooManyNames => Status::OutOfMemory,
+        Refusal::TimedOut => Status::TimedOut,
+        Refusal::QueueFull => Status::QueueFull,
+        Refusal::Canceled => Status::Canceled,
+        Refusal::Revoked => Status::Revoked,
+        Refusal::NoSuchSession => Status::NoSuchSession,
+        Refusal::LimitReached => Status::LimitReached,
+        Refusal::StaleRequest => Status::InvalidArguments,
+        Refusal::ShuttingDown => Status::ShuttingDown,
     }
 }
 

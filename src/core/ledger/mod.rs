@@ -12,6 +12,7 @@
 //! (4); a waiter holds what it has set aside and nothing else (5); a request id makes one change (7); an object is
 //! marked as queued exactly while its queue has a waiter.
 
+mod check;
 mod grant;
 mod listing;
 mod owner;
@@ -26,6 +27,7 @@ use std::task::Waker;
 pub use grant::{GrantId, Granted, Queueing, Want};
 pub use listing::{Listed, Listing};
 pub use owner::{Lease, REQUESTS_MAX, RequestIds, SessionKey};
+pub use time::TICK_MS;
 pub use watch::Scope;
 
 use super::counter::Interval;
@@ -61,6 +63,13 @@ pub struct LedgerLimits {
     pub waiters_max: usize,
     /// Most watches.
     pub watches_max: usize,
+}
+
+impl Default for LedgerLimits {
+    /// What the configuration has where it says nothing.
+    fn default() -> Self {
+        Self { sessions_max: 100_000, grants_max: 10_000, waiters_max: 100_000, watches_max: 1_000 }
+    }
 }
 
 /// Live figures of the ledger.
@@ -106,7 +115,8 @@ pub enum Waiting {
     Token(Token),
 }
 
-/// What is around the ledger in one call of it.
+/// What is around the ledger in one call of it. A plain operation, which has no monotonic time, comes with 0: nothing
+/// that it sets off looks at it.
 #[derive(Clone, Copy)]
 pub(super) struct World<'a> {
     pub(super) registries: [&'a Registry; Namespace::ALL.len()],
@@ -146,11 +156,10 @@ struct NameEntry {
 }
 
 impl Ledger {
-    /// Ids of grants start above `last_grant`.
-    pub(super) fn new(hasher: &NameHasher, last_grant: u64) -> Self {
+    pub(super) fn new(hasher: &NameHasher) -> Self {
         Self {
-            limits: LedgerLimits { sessions_max: 0, grants_max: 0, waiters_max: 0, watches_max: 0 },
-            last_grant,
+            limits: LedgerLimits::default(),
+            last_grant: 0,
             owners: BTreeMap::new(),
             grants: BTreeMap::new(),
             names: [(); Namespace::ALL.len()].map(|()| HashMap::with_hasher(hasher.clone())),
@@ -165,6 +174,11 @@ impl Ledger {
         }
     }
 
+    /// Ids of grants are above this one from now on.
+    pub(super) fn start_after(&mut self, last_grant: u64) {
+        self.last_grant = self.last_grant.max(last_grant);
+    }
+
     pub(super) fn set_limits(&mut self, limits: LedgerLimits) {
         self.limits = limits;
     }
@@ -175,10 +189,8 @@ impl Ledger {
 
     /// Takes up a connection's own session, which may now own grants. Again, it changes the label.
     pub(super) fn join(&mut self, connection: SessionId, label: &[u8], mailbox: &Arc<Mailbox>) {
-        let owner = self
-            .owners
-            .entry(connection)
-            .or_insert_with(|| Box::new(Owner::own(Arc::clone(mailbox))));
+        let owner =
+            self.owners.entry(connection).or_insert_with(|| Box::new(Owner::own(Arc::clone(mailbox))));
         owner.label = label.into();
     }
 
@@ -379,7 +391,8 @@ impl Ledger {
                 _ => Err(Refusal::StaleRequest),
             };
         }
-        let is_held = self.grants.get(&grant).is_some_and(|held| held.session == session && !held.is_waiting());
+        let is_held =
+            self.grants.get(&grant).is_some_and(|held| held.session == session && !held.is_waiting());
         let outcome = if is_held {
             self.give_back(grant, EventKind::Released, world);
             self.serve(world);
@@ -529,7 +542,7 @@ impl Ledger {
         let session = self.acting(connection)?;
         let owner = self.owners.get_mut(&session).ok_or(Refusal::NoSuchSession)?;
         let found = owner.requests.find(ids);
-        if found == Err(Refusal::LimitReached) {
+        if let Err(Refusal::LimitReached) = found {
             self.stats.limited += 1;
         }
         Ok((session, found?.cloned()))
@@ -584,7 +597,8 @@ impl Ledger {
 
     /// Answers a request that waits to this connection from now on. Who waited for the answer before, does so no more.
     fn reply_to(&mut self, id: GrantId, connection: SessionId, token: Token) {
-        let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind) else {
+        let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind)
+        else {
             return;
         };
         let mailbox = Arc::clone(mailbox);

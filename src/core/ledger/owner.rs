@@ -127,10 +127,6 @@ impl Owner {
         matches!(&self.kind, OwnerKind::Leased { key, .. } if key.is(candidate)) && !self.is_ending
     }
 
-    pub(super) fn is_leased(&self) -> bool {
-        matches!(self.kind, OwnerKind::Leased { .. })
-    }
-
     pub(super) fn remove_grant(&mut self, grant: GrantId) {
         // The last ones are the likeliest to go.
         if let Some(place) = self.grants.iter().rposition(|held| *held == grant) {
@@ -177,8 +173,12 @@ impl Requests {
         if ids.own - self.floor >= REQUESTS_MAX {
             return Err(Refusal::LimitReached);
         }
-        let place = self.answers.binary_search_by_key(&ids.own, |(id, _)| *id);
-        Ok(place.ok().map(|place| &self.answers[place].1))
+        Ok(self.get(ids.own))
+    }
+
+    pub(super) fn get(&self, request: u64) -> Option<&Remembered> {
+        let place = self.answers.binary_search_by_key(&request, |(id, _)| *id).ok()?;
+        Some(&self.answers[place].1)
     }
 
     /// Remembers what came of a request, unless the client needs it no more.
@@ -199,9 +199,8 @@ impl Requests {
 
     /// The id of the waiter of a request that waits.
     pub(super) fn waiting(&self, request: u64) -> Option<GrantId> {
-        let place = self.answers.binary_search_by_key(&request, |(id, _)| *id).ok()?;
-        match self.answers[place].1 {
-            Remembered::Waiting(grant) => Some(grant),
+        match self.get(request)? {
+            Remembered::Waiting(grant) => Some(*grant),
             _ => None,
         }
     }

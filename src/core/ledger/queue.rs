@@ -1,8 +1,8 @@
 //! Queues: who is served next, what a grant takes on its way, and how it is given back.
 
 use super::{
-    EventKind, GrantId, Granted, Ledger, NameEntry, Namespace, ObjectRef, Phase, Queueing, Refusal, Remembered,
-    RememberedGrant, SessionId, STEP_GRANTS, World,
+    EventKind, GrantId, Granted, Ledger, NameEntry, Namespace, ObjectRef, Phase, Queueing, Refusal,
+    Remembered, RememberedGrant, STEP_GRANTS, SessionId, World,
 };
 use crate::core::ledger::grant::Target;
 use crate::core::mailbox::Letter;
@@ -53,7 +53,11 @@ impl Ledger {
                 }
                 // Where it may not wait at all, it is granted now or not.
                 Some(Queueing { queue_max, .. }) if waiting >= (queue_max as usize).min(waiters_max) => {
-                    if is_first { Next::Now } else { return (object.clone(), Err(Refusal::LimitReached)) }
+                    if is_first {
+                        Next::Now
+                    } else {
+                        return (object.clone(), Err(Refusal::LimitReached));
+                    }
                 }
                 _ if is_first => Next::Head,
                 _ => Next::Behind,
@@ -115,7 +119,8 @@ impl Ledger {
         let Some(entry) = self.names[namespace as usize].get_mut(object) else { return false };
         let Some(id) = entry.queue.first().copied() else { return false };
         let next = if entry.queue.len() == 1 { Next::Last } else { Next::Head };
-        let Some(claim) = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim) else {
+        let Some(claim) = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim)
+        else {
             return false;
         };
         match object.take(claim, world.interval, next) {
@@ -156,7 +161,8 @@ impl Ledger {
     fn complete(&mut self, id: GrantId, world: World<'_>) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
         let phase = Phase::Held { since: world.now.unix, revoked_ms: None };
-        let Phase::Waiting { until_ms, received_ms, reply, .. } = std::mem::replace(&mut grant.phase, phase) else {
+        let Phase::Waiting { until_ms, received_ms, reply, .. } = std::mem::replace(&mut grant.phase, phase)
+        else {
             return;
         };
         let (session, request) = (grant.session, grant.request);
@@ -198,7 +204,14 @@ impl Ledger {
                 self.unserved.push_back((namespace, object.clone()));
             }
             self.forget_entry(namespace, &object);
-            self.tell_name(namespace, &object, EventKind::Left, Some(id), Some(grant.session), part.claim.resources);
+            self.tell_name(
+                namespace,
+                &object,
+                EventKind::Left,
+                Some(id),
+                Some(grant.session),
+                part.claim.resources,
+            );
         }
         self.stats.waiters -= 1;
         self.forget_grant(grant.session, id);
@@ -261,15 +274,24 @@ impl Ledger {
     }
 
     /// How many requests wait for a name.
-    pub(super) fn waiting(&self, namespace: Namespace, object: &ObjectRef) -> usize {
+    pub(in crate::core) fn waiting(&self, namespace: Namespace, object: &ObjectRef) -> usize {
         self.names[namespace as usize].get(object).map_or(0, |entry| entry.queue.len())
     }
 
-    /// What becomes of a name whose resources came free by a plain Release.
-    pub(super) fn came_free(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) {
+    /// What becomes of a name of which a session gave back resources by plain means.
+    pub(in crate::core) fn after_release(
+        &mut self,
+        namespace: Namespace,
+        object: &ObjectRef,
+        session: SessionId,
+        resources: u32,
+        world: World<'_>,
+    ) {
+        self.tell_name(namespace, object, EventKind::Released, None, Some(session), resources);
         if self.waiting(namespace, object) > 0 {
             self.unserved.push_back((namespace, object.clone()));
             self.serve(world);
         }
+        self.let_go_unwatched(namespace, object);
     }
 }

@@ -3,7 +3,8 @@
 use std::task::Waker;
 
 use super::{
-    EventKind, GrantId, Ledger, Letter, Moment, OwnerKind, Phase, Refusal, STEP_GRANTS, SessionId, World, left,
+    EventKind, GrantId, Ledger, Letter, Moment, OwnerKind, Phase, Refusal, STEP_GRANTS, SessionId, World,
+    left,
 };
 use crate::core::ledger::owner::Attachment;
 
@@ -49,7 +50,8 @@ impl Ledger {
         let now_ms = world.now.monotonic_ms;
         self.gaps.tick(now_ms);
         for _ in 0..STEP_GRANTS {
-            let Some((at_ms, id)) = self.grant_ends.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms) else {
+            let Some((at_ms, id)) = self.grant_ends.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms)
+            else {
                 break;
             };
             self.grant_ends.remove(&(at_ms, id));

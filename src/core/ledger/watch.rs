@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{EventKind, GrantId, Ledger, Letter, Mailbox, Namespace, ObjectRef, OwnerKind, Refusal, SessionId};
+use super::{
+    EventKind, GrantId, Ledger, Letter, Mailbox, Namespace, ObjectRef, OwnerKind, Refusal, SessionId,
+};
 use crate::core::ledger::World;
 use crate::core::mailbox::{Event, Token};
 
@@ -54,7 +56,9 @@ impl Watches {
     /// Ends all watches of a connection.
     pub(super) fn end_all_of(&mut self, connection: SessionId, world: World<'_>) {
         self.0.retain(|(watcher, _), _| *watcher != connection);
-        Namespace::ALL.map(|namespace| self.tell_registry(namespace, world));
+        for namespace in Namespace::ALL {
+            self.tell_registry(namespace, world);
+        }
     }
 }
 
@@ -68,7 +72,8 @@ impl Ledger {
         scope: Scope,
         world: World<'_>,
     ) -> Result<(), Refusal> {
-        let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind) else {
+        let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind)
+        else {
             return Err(Refusal::NoSuchSession);
         };
         if self.watches.len() >= self.limits.watches_max {
@@ -130,7 +135,7 @@ impl Ledger {
         }
     }
 
-    /// Tells the watches of a name what happened to it; where there are none any more, the name is let go.
+    /// Tells the watches of a name what happened to it.
     pub(in crate::core) fn tell_name(
         &self,
         namespace: Namespace,
@@ -181,9 +186,11 @@ impl Ledger {
         }
     }
 
-    /// Whether anybody watches a name.
-    pub(in crate::core) fn is_watched(&self, namespace: Namespace, name: &[u8]) -> bool {
-        self.watches.of(namespace, name).next().is_some()
+    /// Lets plain operations on a name by again where no watch is about it any more.
+    pub(in crate::core) fn let_go_unwatched(&self, namespace: Namespace, object: &ObjectRef) {
+        if self.watches.of(namespace, object.name()).next().is_none() {
+            object.supervise(|supervision| supervision.watched = false);
+        }
     }
 
     /// The own session of the connection that a session has.

@@ -1,0 +1,85 @@
+//! The ledger's invariants, asked all at once.
+
+use std::collections::BTreeMap;
+
+use super::{GrantId, Ledger, Namespace, ObjectRef, Phase};
+use crate::core::registry::Registry;
+
+impl Ledger {
+    /// Says which invariant does not hold, if any.
+    pub(in crate::core) fn check(&self, registries: [&Registry; Namespace::ALL.len()]) -> Result<(), String> {
+        let mut taken: [BTreeMap<&[u8], u64>; Namespace::ALL.len()] = Default::default();
+        let (mut waiters, mut grants) = (0, 0);
+        for (id, grant) in &self.grants {
+            let owner =
+                self.owners.get(&grant.session).ok_or_else(|| format!("grant {id} has no session"))?;
+            if owner.grants.iter().filter(|held| *held == id).count() != 1 {
+                return Err(format!("session {} does not know its grant {id} once", grant.session));
+            }
+            match grant.phase {
+                Phase::Waiting { .. } => waiters += 1,
+                Phase::Held { .. } => grants += 1,
+            }
+            if grant.is_waiting() != grant.awaited().is_some() {
+                return Err(format!("grant {id} waits for nothing, or is held and lacks a part"));
+            }
+            for (index, part) in grant.parts().iter().enumerate() {
+                let Some(object) = part.object() else { continue };
+                let entry = self.names[part.namespace as usize].get(object);
+                let entry = entry.ok_or_else(|| format!("grant {id} has a part that is not in the books"))?;
+                let is_taken = index < usize::from(grant.taken);
+                if entry.held.contains(id) != is_taken || entry.queue.contains(id) == is_taken {
+                    return Err(format!("grant {id} stands where it should not"));
+                }
+                if is_taken {
+                    let sum = taken[part.namespace as usize].entry(object.name()).or_default();
+                    *sum += u64::from(part.claim.resources);
+                }
+            }
+        }
+        if (waiters, grants) != (self.stats.waiters, self.stats.grants) {
+            return Err(format!("there are {waiters} waiters and {grants} grants, and {:?}", self.stats));
+        }
+        for namespace in Namespace::ALL {
+            for (object, entry) in &self.names[namespace as usize] {
+                let registered = registries[namespace as usize].find(object.name(), ObjectRef::clone);
+                if registered.as_ref() != Some(object) {
+                    return Err(format!(
+                        "{:?} was collected and is not done with",
+                        object.name().escape_ascii()
+                    ));
+                }
+                self.check_queue(namespace, object, entry.queue.first().copied())?;
+            }
+            for object in registries[namespace as usize].all() {
+                let (granted, is_queued) = object.ledger_marks();
+                let sum = taken[namespace as usize].get(object.name()).copied().unwrap_or(0);
+                let name = object.name().escape_ascii().to_string();
+                if u64::from(granted) != sum {
+                    return Err(format!("{name} counts {granted} as granted, and {sum} are"));
+                }
+                if is_queued != (self.waiting(namespace, &object) > 0) {
+                    return Err(format!("{name} is marked as queued: {is_queued}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A head that fits is not left waiting (invariant 4).
+    fn check_queue(
+        &self,
+        namespace: Namespace,
+        object: &ObjectRef,
+        head: Option<GrantId>,
+    ) -> Result<(), String> {
+        let Some(id) = head else { return Ok(()) };
+        let is_due = self.unserved.iter().any(|(unserved, name)| *unserved == namespace && name == object);
+        let awaited = self.grants.get(&id).and_then(|grant| grant.awaited());
+        let claim = awaited.map(|part| part.claim).ok_or_else(|| format!("waiter {id} is gone"))?;
+        if !is_due && object.fits(claim) {
+            return Err(format!("waiter {id} is at the head of {:?} and fits", object.name().escape_ascii()));
+        }
+        Ok(())
+    }
+}
