@@ -12,10 +12,12 @@ mod clock;
 mod connection;
 mod daemon;
 mod dispatch;
+mod expiry;
 mod gc;
 mod listener;
 mod log;
 mod metrics;
+mod peers;
 mod privileges;
 mod signals;
 mod socket;
@@ -25,14 +27,17 @@ mod systemd;
 mod throttle;
 mod workers;
 
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 pub use admission::Admission;
 pub use clock::Clock;
 pub use daemon::{DaemonError, Options, run};
+pub use expiry::expire;
 pub use gc::{sweep_counters, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
@@ -41,8 +46,9 @@ pub use workers::{SameThread, Spawn, Workers};
 use tokio::time::Instant;
 
 use crate::config::{Config, PortConfig};
-use crate::core::{Core, Limits, NameHasher, Namespace};
+use crate::core::{Core, Limits, Moment, NameHasher, Namespace};
 use metrics::Metrics;
+use peers::Peers;
 use throttle::Throttle;
 
 /// What all tasks of a server share.
@@ -52,12 +58,29 @@ pub struct Server {
     clock: Clock,
     counters: Port,
     semaphores: Port,
+    peers: Peers,
+    session_limits: RwLock<SessionLimits>,
     frame_timeout_s: AtomicU32,
     peer_timeout_s: AtomicU32,
     /// Connections that owe their peers something: what a stop waits for.
     busy: AtomicUsize,
     closing: AtomicBool,
     started: Instant,
+}
+
+/// Ids of grants start at the time of the start in milliseconds, shifted by so many bits.
+const GRANT_ID_TIME_SHIFT: u32 = 20;
+
+/// Bounds of what clients ask for, and who may do what is an administrator's. Times are in milliseconds.
+#[derive(Clone, Debug)]
+struct SessionLimits {
+    default_ttl_ms: u32,
+    min_ttl_ms: u32,
+    max_ttl_ms: u32,
+    default_wait_ms: u32,
+    max_wait_ms: u32,
+    /// Besides loopback.
+    admin_from: Vec<IpAddr>,
 }
 
 /// One port: the namespace that plain frames on it speak of, its limits and its figures.
@@ -90,6 +113,15 @@ impl Server {
             clock,
             counters: Port::new(Namespace::Counters),
             semaphores: Port::new(Namespace::Semaphores),
+            peers: Peers::default(),
+            session_limits: RwLock::new(SessionLimits {
+                default_ttl_ms: 30_000,
+                min_ttl_ms: 1000,
+                max_ttl_ms: 3_600_000,
+                default_wait_ms: 60_000,
+                max_wait_ms: 3_600_000,
+                admin_from: Vec::new(),
+            }),
             frame_timeout_s: AtomicU32::new(0),
             peer_timeout_s: AtomicU32::new(0),
             busy: AtomicUsize::new(0),
@@ -97,6 +129,8 @@ impl Server {
             started: Instant::now(),
         };
         server.apply(config);
+        // Ids of grants grow from one run to the next, unless the clock is set back in between.
+        server.core.start_grants_after(server.clock.now().0.saturating_mul(1000 << GRANT_ID_TIME_SHIFT));
         Arc::new(server)
     }
 
@@ -112,6 +146,20 @@ impl Server {
     /// The rules and the state that they hold for.
     pub fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// Now, in both times that the core knows.
+    fn moment(&self) -> Moment {
+        let monotonic_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Moment { monotonic_ms, unix: self.clock.now() }
+    }
+
+    fn session_limits(&self) -> SessionLimits {
+        self.session_limits.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn is_administrator(&self, address: IpAddr) -> bool {
+        self.session_limits().admin_from.contains(&address)
     }
 
     /// How long a started frame may take until it is complete.
