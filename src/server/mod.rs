@@ -46,7 +46,7 @@ pub use workers::{SameThread, Spawn, Workers};
 use tokio::time::Instant;
 
 use crate::config::{Config, PortConfig};
-use crate::core::{Core, Limits, Moment, NameHasher, Namespace};
+use crate::core::{Core, LedgerLimits, Limits, Moment, NameHasher, Namespace};
 use metrics::Metrics;
 use peers::Peers;
 use throttle::Throttle;
@@ -114,14 +114,7 @@ impl Server {
             counters: Port::new(Namespace::Counters),
             semaphores: Port::new(Namespace::Semaphores),
             peers: Peers::default(),
-            session_limits: RwLock::new(SessionLimits {
-                default_ttl_ms: 30_000,
-                min_ttl_ms: 1000,
-                max_ttl_ms: 3_600_000,
-                default_wait_ms: 60_000,
-                max_wait_ms: 3_600_000,
-                admin_from: Vec::new(),
-            }),
+            session_limits: RwLock::new(SessionLimits::of(config)),
             frame_timeout_s: AtomicU32::new(0),
             peer_timeout_s: AtomicU32::new(0),
             busy: AtomicUsize::new(0),
@@ -139,6 +132,8 @@ impl Server {
     pub fn apply(&self, config: &Config) {
         self.counters.apply(&config.counter.port, &self.core);
         self.semaphores.apply(&config.semaphore.port, &self.core);
+        *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = SessionLimits::of(config);
+        self.core.set_ledger_limits(ledger_limits(config));
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
     }
@@ -200,6 +195,32 @@ impl Server {
 
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
+    }
+}
+
+impl SessionLimits {
+    fn of(config: &Config) -> Self {
+        let session = &config.session;
+        let ms = |seconds: u32| seconds.saturating_mul(1000);
+        Self {
+            default_ttl_ms: ms(session.default_ttl_s),
+            min_ttl_ms: ms(session.min_ttl_s),
+            max_ttl_ms: ms(session.max_ttl_s),
+            default_wait_ms: ms(session.default_wait_s),
+            max_wait_ms: ms(session.max_wait_s),
+            // As an IPv4 peer of a dual-stack socket is asked for.
+            admin_from: config.admin_from.iter().map(|address| address.to_canonical()).collect(),
+        }
+    }
+}
+
+fn ledger_limits(config: &Config) -> LedgerLimits {
+    let session = &config.session;
+    LedgerLimits {
+        sessions_max: session.max_sessions as usize,
+        grants_max: session.max_grants as usize,
+        waiters_max: session.max_waiters as usize,
+        watches_max: session.max_watches as usize,
     }
 }
 
