@@ -172,6 +172,7 @@ impl Holders {
         if self.slot.is_marked() { self.crowd.as_deref() } else { None }
     }
 
+    #[cold]
     fn change_crowd<R>(&mut self, change: impl FnOnce(&mut Crowd) -> R) -> R {
         let crowd = self.crowd.get_or_insert_default();
         let outcome = change(crowd);

@@ -81,7 +81,7 @@ impl ObjectRef {
     }
 
     /// Takes resources for a session. Gives the slot of its handle where it held nothing before.
-    #[inline]
+    #[inline(never)]
     pub(super) fn acquire(
         &self,
         claim: Claim,
@@ -98,6 +98,7 @@ impl ObjectRef {
     }
 
     /// Gives back some of what a session holds. Gives the slot of its handle where it holds nothing any more.
+    #[inline(never)]
     pub(super) fn release(
         &self,
         resources: u32,

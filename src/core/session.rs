@@ -82,6 +82,7 @@ impl Session {
     }
 
     /// Keeps a handle of an object, which now counts a holding of this session.
+    #[inline(always)]
     pub(super) fn keep(&mut self, object: ObjectRef) -> Slot {
         if let Some(slot) = self.free.pop() {
             self.objects[slot.0 as usize] = Some(object);
@@ -93,25 +94,26 @@ impl Session {
     }
 
     /// The object of this name, where it is among those that the session came to hold last.
-    #[inline]
+    #[inline(always)]
     pub(super) fn recent(&self, namespace: Namespace, hash: NameHash, name: &[u8]) -> Option<&ObjectRef> {
         let slot = self.recent[namespace as usize].find(hash)?;
         self.objects[slot.0 as usize].as_ref().filter(|object| object.name() == name)
     }
 
     /// Remembers in which slot the handle of a name is kept.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remember(&mut self, namespace: Namespace, hash: NameHash, slot: Slot) {
         self.recent[namespace as usize].insert(hash, slot);
     }
 
     /// Forgets the slot of a name, which is about to be emptied.
-    #[inline]
+    #[inline(always)]
     pub(super) fn forget(&mut self, namespace: Namespace, hash: NameHash, slot: Slot) {
         self.recent[namespace as usize].remove(hash, slot);
     }
 
     /// Lets go of the handle in a slot, as the object counts no holding of this session any more.
+    #[inline(always)]
     pub(super) fn let_go(&mut self, slot: Slot) {
         let object = self.objects[slot.0 as usize].take();
         invariant!(object.is_some(), "session {} has a handle of everything it holds", self.id);
@@ -135,10 +137,12 @@ struct Recent(Vec<Option<Slot>>);
 const RECENT_SLOTS: usize = 64;
 
 impl Recent {
+    #[inline(always)]
     fn find(&self, hash: NameHash) -> Option<Slot> {
         *self.0.get(Self::index(hash))?
     }
 
+    #[inline(always)]
     fn insert(&mut self, hash: NameHash, slot: Slot) {
         if self.0.is_empty() {
             self.0 = vec![None; RECENT_SLOTS];
@@ -146,6 +150,7 @@ impl Recent {
         self.0[Self::index(hash)] = Some(slot);
     }
 
+    #[inline(always)]
     fn remove(&mut self, hash: NameHash, slot: Slot) {
         if let Some(found) = self.0.get_mut(Self::index(hash))
             && *found == Some(slot)
