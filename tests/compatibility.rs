@@ -84,7 +84,7 @@ fn conflicts_are_shards_with_two_names_or_more() {
     for i in 0..2_000u32 {
         assert_eq!(wire.acquire(&i.to_be_bytes(), 1, 1).status, OK);
     }
-    // Two names a shard on the average, so about 600 of 1024 shards have two or more.
+    // One name a shard on the average, so about 520 of 2048 shards have two or more.
     let conflicts = wire.stat("conflicts");
     assert!((400..800).contains(&conflicts), "{conflicts}");
 }

@@ -21,8 +21,9 @@ use super::sync::{AtomicBool, AtomicU64, Ordering};
 use super::sync::{DashMap, Entry};
 use super::{Claim, Namespace, Refusal};
 
-/// Enough that a shard of a million names is visited in some 50 us; more of them cost every operation cache misses
-const SHARDS: usize = 1024;
+/// Enough that the handles of a shard of a million names are copied in some 70 us; more of them cost every operation
+/// cache misses (`docs/decisions/0002-the-table-of-names.md`).
+const SHARDS: usize = 2048;
 
 /// What a name takes beside its object: a pointer and a control byte in the map, at the load between 7/16 and 7/8
 /// that its tables have, the pointer that the holder's session keeps, and the allocator's own bytes.
