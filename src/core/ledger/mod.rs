@@ -452,7 +452,7 @@ impl Ledger {
 
     fn revoke_grant_now(&mut self, id: GrantId, grace_ms: u32, world: World<'_>) -> Result<(), Refusal> {
         let now_ms = world.now.monotonic_ms;
-        let grant = self.grants.get_mut(&id).ok_or(Refusal::NotFound)?;
+        let grant = self.grants.get_mut(&id).ok_or(Refusal::NotAcquired)?;
         self.stats.revoked += 1;
         match &mut grant.phase {
             Phase::Waiting { .. } => self.fail(id, Refusal::Revoked, world),
@@ -491,7 +491,7 @@ impl Ledger {
         self.once(connection, ids, |ledger| {
             let at_ms = world.now.monotonic_ms + u64::from(grace_ms);
             let owner = ledger.owners.get_mut(&session).filter(|owner| !owner.is_ending);
-            let owner = owner.ok_or(Refusal::NotFound)?;
+            let owner = owner.ok_or(Refusal::NoSuchSession)?;
             owner.revoked_ms = Some(owner.revoked_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms)));
             ledger.stats.revoked += 1;
             ledger.notify_session(session, Notice::SessionRevoked { session, grace_ms });
