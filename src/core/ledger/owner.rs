@@ -8,7 +8,8 @@ use crate::core::mailbox::Mailbox;
 use crate::core::sync::{AtomicU64, Ordering};
 use crate::core::{Refusal, SessionId};
 
-/// Requests of a session whose answers are remembered: from the lowest that the client calls unanswered.
+/// How far requests of a session may be above the lowest that the client calls unanswered; whose answers are
+/// remembered.
 pub const REQUESTS_MAX: u64 = 1024;
 
 /// The secret of a leased session. Never shown.
@@ -170,7 +171,7 @@ impl Requests {
         while self.answers.front().is_some_and(|(id, _)| *id < self.floor) {
             self.answers.pop_front();
         }
-        if ids.own - self.floor >= REQUESTS_MAX {
+        if ids.own - self.floor > REQUESTS_MAX {
             return Err(Refusal::LimitReached);
         }
         Ok(self.get(ids.own))
