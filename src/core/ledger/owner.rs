@@ -72,7 +72,7 @@ impl Lease {
 pub(super) struct Owner {
     pub(super) kind: OwnerKind,
     pub(super) label: Box<[u8]>,
-    /// All that it holds or waits for.
+    /// All that it holds or waits for, by id, so that its end gives back the newest first.
     pub(super) grants: Vec<GrantId>,
     pub(super) requests: Requests,
     /// When it is taken away.
@@ -129,9 +129,8 @@ impl Owner {
     }
 
     pub(super) fn remove_grant(&mut self, grant: GrantId) {
-        // The last ones are the likeliest to go.
-        if let Some(place) = self.grants.iter().rposition(|held| *held == grant) {
-            self.grants.swap_remove(place);
+        if let Ok(place) = self.grants.binary_search(&grant) {
+            self.grants.remove(place);
         }
         if self.grants.is_empty() {
             self.grants = Vec::new();
