@@ -194,6 +194,15 @@ impl Ledger {
         for part in &grant.parts()[..taken] {
             if let Some(object) = part.object() {
                 self.put_back(part.namespace, object, id, part.claim.resources, world);
+                let session = Some(grant.session);
+                self.tell_name(
+                    part.namespace,
+                    object,
+                    EventKind::Left,
+                    Some(id),
+                    session,
+                    part.claim.resources,
+                );
             }
         }
         if let Some(part) = grant.awaited()
