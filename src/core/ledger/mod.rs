@@ -197,11 +197,6 @@ impl Ledger {
     /// Lets a connection go: its own session ends, and a leased one that was attached lives on without it. What it
     /// held is given back in steps; tells whether there is more to do.
     pub(super) fn leave(&mut self, connection: SessionId, world: World<'_>) -> bool {
-        if !self.owners.contains_key(&connection) {
-            return false;
-        }
-        self.detach(connection, None);
-        self.watches.end_all_of(connection, world);
         let more = self.end(connection, EventKind::Released, Refusal::Canceled, world);
         self.serve(world);
         more

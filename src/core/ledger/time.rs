@@ -171,6 +171,8 @@ impl Ledger {
                 if refusal == Refusal::Revoked {
                     mailbox.put(Letter::Close);
                 }
+                self.detach(session, None);
+                self.watches.end_all_of(session, world);
             }
             OwnerKind::Leased { connection, .. } => {
                 let connection = *connection;
