@@ -467,7 +467,10 @@ impl Ledger {
                     self.grant_ends.remove(&(before_ms, id));
                 }
                 self.end_grant_at(at_ms, id);
-                self.notify_session(session, Notice::GrantRevoked { grant: id, grace_ms });
+                self.notify_session(
+                    session,
+                    Notice::GrantRevoked { grant: id, grace_ms: left(at_ms, now_ms) },
+                );
             }
         }
         self.serve(world);
@@ -484,14 +487,16 @@ impl Ledger {
         world: World<'_>,
     ) -> Result<(), Refusal> {
         self.once(connection, ids, |ledger| {
-            let at_ms = world.now.monotonic_ms + u64::from(grace_ms);
+            let now_ms = world.now.monotonic_ms;
+            let at_ms = now_ms + u64::from(grace_ms);
             let owner = ledger.owners.get_mut(&session).filter(|owner| !owner.is_ending);
             let owner = owner.ok_or(Refusal::NoSuchSession)?;
-            owner.revoked_ms = Some(owner.revoked_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms)));
+            let at_ms = owner.revoked_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms));
+            owner.revoked_ms = Some(at_ms);
             ledger.stats.revoked += 1;
-            ledger.notify_session(session, Notice::SessionRevoked { session, grace_ms });
+            ledger.notify_session(session, Notice::SessionRevoked { session, grace_ms: left(at_ms, now_ms) });
             ledger.end_session_at(at_ms, session);
-            if grace_ms == 0 {
+            if at_ms <= now_ms {
                 ledger.expire(world);
             }
             Ok(())
