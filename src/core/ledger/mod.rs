@@ -511,7 +511,12 @@ impl Ledger {
         for id in &waiting {
             self.fail(*id, Refusal::ShuttingDown, world);
         }
-        waiting.len() == STEP_GRANTS
+        let more = waiting.len() == STEP_GRANTS;
+        if !more {
+            // Nobody waits any more.
+            self.unserved.clear();
+        }
+        more
     }
 
     /// Does a change once, whatever the number of requests for it with these ids.
