@@ -489,7 +489,7 @@ impl Ledger {
         self.once(connection, ids, |ledger| {
             let now_ms = world.now.monotonic_ms;
             let at_ms = now_ms + u64::from(grace_ms);
-            let owner = ledger.owners.get_mut(&session).filter(|owner| !owner.is_ending);
+            let owner = ledger.owners.get_mut(&session).filter(|owner| owner.ending.is_none());
             let owner = owner.ok_or(Refusal::NoSuchSession)?;
             let at_ms = owner.revoked_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms));
             owner.revoked_ms = Some(at_ms);
@@ -560,7 +560,7 @@ impl Ledger {
             Attachment::To(session) => session,
             Attachment::Lost => return Err(Refusal::NoSuchSession),
         };
-        let owner = self.owners.get(&session).filter(|owner| !owner.is_ending);
+        let owner = self.owners.get(&session).filter(|owner| owner.ending.is_none());
         owner.map(|_| session).ok_or(Refusal::NoSuchSession)
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::GrantId;
-use crate::core::mailbox::Mailbox;
+use crate::core::mailbox::{EventKind, Mailbox};
 use crate::core::sync::{AtomicU64, Ordering};
 use crate::core::{Refusal, SessionId};
 
@@ -77,8 +77,9 @@ pub(super) struct Owner {
     pub(super) requests: Requests,
     /// When it is taken away.
     pub(super) revoked_ms: Option<u64>,
-    /// It takes nothing more; what it has is given back step by step.
-    pub(super) is_ending: bool,
+    /// Why it ends, as watchers and those who wait are told: it takes nothing more, and what it has is given back step
+    /// by step.
+    pub(super) ending: Option<(EventKind, Refusal)>,
 }
 
 #[derive(Debug)]
@@ -119,13 +120,13 @@ impl Owner {
             grants: Vec::new(),
             requests: Requests::default(),
             revoked_ms: None,
-            is_ending: false,
+            ending: None,
         }
     }
 
     /// Whether the key opens this session.
     pub(super) fn opens_with(&self, candidate: &SessionKey) -> bool {
-        matches!(&self.kind, OwnerKind::Leased { key, .. } if key.is(candidate)) && !self.is_ending
+        matches!(&self.kind, OwnerKind::Leased { key, .. } if key.is(candidate)) && self.ending.is_none()
     }
 
     pub(super) fn remove_grant(&mut self, grant: GrantId) {

@@ -126,7 +126,7 @@ impl Ledger {
 
     /// When a session is due to end; `None`: it is not there, or ends already, or only with its connection.
     fn session_ends_ms(&self, session: SessionId) -> Option<u64> {
-        let owner = self.owners.get(&session).filter(|owner| !owner.is_ending)?;
+        let owner = self.owners.get(&session).filter(|owner| owner.ending.is_none())?;
         self.lease_ends_ms(session).into_iter().chain(owner.revoked_ms).min()
     }
 
@@ -134,8 +134,8 @@ impl Ledger {
     fn end_session(&mut self, session: SessionId, world: World<'_>) -> bool {
         let now_ms = world.now.monotonic_ms;
         let Some(owner) = self.owners.get(&session) else { return false };
-        let (is_ending, revoked_ms) = (owner.is_ending, owner.revoked_ms);
-        let is_revoked = revoked_ms.is_some_and(|at_ms| at_ms <= now_ms);
+        let (is_ending, is_revoked) =
+            (owner.ending.is_some(), owner.revoked_ms.is_some_and(|at_ms| at_ms <= now_ms));
         let (why, refusal) = if is_revoked {
             (EventKind::Revoked, Refusal::Revoked)
         } else {
@@ -156,7 +156,7 @@ impl Ledger {
         world: World<'_>,
     ) -> bool {
         let Some(owner) = self.owners.get_mut(&session) else { return false };
-        owner.is_ending = true;
+        let (why, refusal) = *owner.ending.get_or_insert((why, refusal));
         let from = owner.grants.len().saturating_sub(STEP_GRANTS);
         let some: Vec<_> = owner.grants[from..].to_vec();
         for id in some.into_iter().rev() {
