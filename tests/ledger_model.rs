@@ -16,9 +16,9 @@ use std::task::{Wake, Waker};
 use model::{Attachment, INTERVAL_S, Key, Model, Want};
 use proptest::prelude::*;
 use signalbox::core::{
-    Claim, Core, Event, EventKind, GrantId, Lease, LedgerLimits, Letter, Limits, Listed, Mailbox, Moment,
-    NameHasher, Namespace, Notice, Queueing, REQUESTS_MAX, RequestIds, Scope, Session, SessionId, SessionKey,
-    Token, Waiting,
+    Asked, Claim, Core, EVENTS_MAX, Event, EventKind, GrantId, Lease, LedgerLimits, Letter, Limits, Listed,
+    Mailbox, Moment, NameHasher, Namespace, Notice, Queueing, REQUESTS_MAX, Refusal, RequestIds, Scope,
+    Session, SessionId, SessionKey, Token, UnixSeconds, Waiting,
 };
 
 const CONNECTIONS: usize = 3;
@@ -538,7 +538,11 @@ fn many_wants() -> impl Strategy<Value = Vec<Want>> {
 }
 
 fn ids() -> impl Strategy<Value = Ids> {
-    let own = prop_oneof![20 => Just(Own::Next), 4 => (1..5u64).prop_map(Own::Back), 1 => (0..6u64).prop_map(Own::Ahead)];
+    let own = prop_oneof![
+        20 => Just(Own::Next),
+        4 => (1..5u64).prop_map(Own::Back),
+        1 => (0..6u64).prop_map(Own::Ahead),
+    ];
     let lowest = prop_oneof![
         20 => Just(Lowest::Same),
         4 => (0..4u64).prop_map(Lowest::Behind),
@@ -662,5 +666,234 @@ proptest! {
         }
         let stats = pair.core.ledger_stats();
         prop_assert_eq!((stats.sessions, stats.grants, stats.waiters, stats.watches), (0, 0, 0, 0));
+    }
+}
+
+// What random histories rarely meet.
+
+/// A core with connections, at the time 0.
+struct Server {
+    core: Core,
+    connections: Vec<Connection>,
+    requests: u64,
+}
+
+const START: Moment = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+const ONE: Key = (Namespace::Counters, b"one");
+const TWO: Key = (Namespace::Counters, b"two");
+
+fn at(monotonic_ms: u64) -> Moment {
+    Moment { monotonic_ms, ..START }
+}
+
+impl Server {
+    fn new(connections: usize) -> Self {
+        let core = new_core();
+        let connect = |_| Connection { session: core.open_session(), mailbox: Arc::default() };
+        let connections: Vec<_> = (0..connections).map(connect).collect();
+        for connection in &connections {
+            core.join(connection.session.id(), b"", &connection.mailbox);
+        }
+        core.expire(START);
+        Self { core, connections, requests: 0 }
+    }
+
+    /// Asks for resources of names under this maximum, and waits for them for ever.
+    fn acquire(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> Asked {
+        let claim = Claim::new(resources, maximum).unwrap();
+        let want = |key: &Key| signalbox::core::Want { namespace: key.0, name: key.1, claim };
+        let wants: Vec<_> = keys.iter().map(want).collect();
+        let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+        let (ids, token) = (self.ids(), Token(self.requests));
+        self.core.acquire_grant(self.id(by), ids, &wants, queueing, token, START)
+    }
+
+    fn granted(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> GrantId {
+        match self.acquire(by, keys, resources, maximum) {
+            Asked::Granted(granted) => granted.grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ids(&mut self) -> RequestIds {
+        self.requests += 1;
+        RequestIds { own: self.requests, lowest_unanswered: self.requests }
+    }
+
+    fn id(&self, by: usize) -> SessionId {
+        self.connections[by].session.id()
+    }
+
+    fn release(&mut self, by: usize, grant: GrantId) {
+        let ids = self.ids();
+        self.core.release_grant(self.id(by), ids, grant, START).unwrap();
+    }
+
+    fn value(&self, key: Key) -> u32 {
+        self.core.value(key.0, key.1).unwrap()
+    }
+
+    /// The grants that a connection was told of since it was last asked.
+    fn answers(&self, by: usize) -> Vec<GrantId> {
+        let grant = |letter| match letter {
+            Letter::Answer { outcome: Ok(granted), .. } => granted.grant,
+            other => panic!("{other:?}"),
+        };
+        letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
+    }
+}
+
+#[test]
+fn two_who_want_the_same_names_in_opposite_order_both_get_them() {
+    let mut server = Server::new(3);
+    let blocked = server.granted(2, &[TWO], 1, 1);
+    assert_eq!(server.acquire(0, &[ONE, TWO], 1, 1), Asked::Waiting);
+    assert_eq!(server.acquire(1, &[TWO, ONE], 1, 1), Asked::Waiting);
+    server.release(2, blocked);
+    for by in 0..2 {
+        let answers = server.answers(by);
+        assert_eq!(answers.len(), 1);
+        assert_eq!(server.answers(1 - by), [], "the other waits");
+        server.release(by, answers[0]);
+    }
+    assert_eq!((server.value(ONE), server.value(TWO)), (0, 0));
+}
+
+#[test]
+fn a_session_that_holds_much_expires_in_steps() {
+    const GRANTS: u32 = 1000;
+    let mut server = Server::new(2);
+    let connection = server.id(0);
+    server.core.open_leased(connection, SessionKey([1; 16]), 100, b"", START).unwrap();
+    for _ in 0..GRANTS {
+        server.granted(0, &[ONE], 1, GRANTS);
+    }
+    assert_eq!(server.acquire(1, &[ONE], GRANTS, GRANTS), Asked::Waiting);
+    let mut steps = 1;
+    while server.core.expire(at(100)) {
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        assert!(server.value(ONE) > 0, "all is given back, and there is more to do");
+        assert_eq!(server.answers(1), [], "not all is given back");
+        steps += 1;
+    }
+    assert!(steps > 4, "a step gives back a few");
+    assert_eq!(server.answers(1).len(), 1);
+    assert_eq!(list(&server.core, ONE, false).len(), 1);
+    let stats = server.core.ledger_stats();
+    assert_eq!((stats.sessions, stats.expired_sessions, stats.grants), (0, 1, 1));
+    assert_eq!(server.core.keep_alive(connection, at(100)), Err(Refusal::NoSuchSession));
+}
+
+#[test]
+fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
+    const GRANTS: u32 = 300;
+    let mut server = Server::new(2);
+    let (connection, watcher) = (server.id(0), server.id(1));
+    server.core.open_leased(connection, SessionKey([1; 16]), 100_000, b"", START).unwrap();
+    for _ in 0..GRANTS {
+        server.granted(0, &[ONE], 1, GRANTS);
+    }
+    let mut tour = server.core.watch(watcher, Token(1), ONE.0, Scope::Name(ONE.1.into()), START).unwrap();
+    while server.core.show(&mut tour, 100) {}
+    letters_of(&server.connections[1].mailbox);
+    server.core.close_leased(connection, START).unwrap();
+    while server.core.expire(START) {}
+    let events = letters_of(&server.connections[1].mailbox);
+    assert_eq!(events.len(), GRANTS as usize);
+    let is_release = |letter: &Letter| match letter {
+        Letter::Event { event, .. } => event.kind == EventKind::Released,
+        _ => false,
+    };
+    assert!(events.iter().all(is_release), "{:?}", events.iter().find(|letter| !is_release(letter)));
+    assert_eq!(server.core.ledger_stats().expired_sessions, 0);
+}
+
+#[test]
+fn many_who_wait_are_served_in_steps_and_in_order() {
+    const WAITERS: usize = 1000;
+    let mut server = Server::new(2);
+    let all = server.granted(0, &[ONE], WAITERS as u32, WAITERS as u32);
+    for _ in 0..WAITERS {
+        assert_eq!(server.acquire(1, &[ONE], 1, WAITERS as u32), Asked::Waiting);
+    }
+    let order: Vec<_> = list(&server.core, ONE, true).into_iter().filter_map(|waiter| waiter.grant).collect();
+    assert_eq!(order.len(), WAITERS);
+    server.release(0, all);
+    let mut served = server.answers(1);
+    let mut is_done = false;
+    while !is_done {
+        assert!(!served.is_empty() && served.len() < WAITERS, "{} were served", served.len());
+        // Nobody overtakes those whose turn is to come.
+        let claim = Claim::new(1, u32::MAX).unwrap();
+        let session = &mut server.connections[0].session;
+        let overtaking = server.core.acquire(ONE.0, ONE.1, claim, session, START.unix);
+        assert_eq!(overtaking, Err(Refusal::NotAvailable));
+        is_done = !server.core.expire(START);
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        served.extend(server.answers(1));
+    }
+    assert_eq!(served, order);
+}
+
+#[test]
+fn live_is_told_when_there_is_room_for_it() {
+    let mut server = Server::new(1);
+    let names: Vec<_> = (0..EVENTS_MAX).map(|number| number.to_string()).collect();
+    for name in &names {
+        let claim = Claim::new(1, 1).unwrap();
+        let session = &mut server.connections[0].session;
+        server.core.acquire(Namespace::Counters, name.as_bytes(), claim, session, START.unix).unwrap();
+    }
+    let watcher = server.id(0);
+    let all = Scope::Prefix(Box::default());
+    let mut tour = server.core.watch(watcher, Token(1), Namespace::Counters, all, START).unwrap();
+    assert!(server.core.show(&mut tour, 2 * EVENTS_MAX), "there is no room for Live");
+    let present = letters_of(&server.connections[0].mailbox);
+    assert_eq!(present.len(), EVENTS_MAX);
+    assert!(!server.core.show(&mut tour, 1));
+    let [Letter::Event { event, .. }] = &letters_of(&server.connections[0].mailbox)[..] else { panic!() };
+    assert_eq!(event.kind, EventKind::Live);
+}
+
+proptest! {
+    #![proptest_config(cases(50))]
+
+    /// The counter tells by its consumption which events there were: each raises it by one.
+    #[test]
+    fn a_slow_reader_is_told_what_it_missed(
+        rounds in prop::collection::vec((0..3000u32, 0..2000usize), 1..6),
+    ) {
+        let mut server = Server::new(1);
+        let watcher = server.id(0);
+        let scope = Scope::Name(ONE.1.into());
+        let mut tour = server.core.watch(watcher, Token(1), ONE.0, scope, START).unwrap();
+        prop_assert!(!server.core.show(&mut tour, 1));
+        let mailbox = Arc::clone(&server.connections[0].mailbox);
+        let live = mailbox.take();
+        prop_assert!(live.is_some());
+        let (mut told, mut happened, mut was_full) = (0, 0, false);
+        for (events, reads) in rounds.into_iter().chain([(0, usize::MAX)]) {
+            let unread = happened - told;
+            for _ in 0..events {
+                let claim = Claim::new(1, u32::MAX).unwrap();
+                let session = &mut server.connections[0].session;
+                server.core.acquire(ONE.0, ONE.1, claim, session, START.unix).unwrap();
+                happened += 1;
+            }
+            was_full |= (unread + events) as usize > EVENTS_MAX;
+            for letter in std::iter::from_fn(|| mailbox.take()).take(reads) {
+                let Letter::Event { event, .. } = letter else { panic!("{letter:?}") };
+                if event.kind == EventKind::Missed {
+                    prop_assert!(was_full && event.resources > 0);
+                    was_full = false;
+                    told += event.resources;
+                } else {
+                    told += 1;
+                    prop_assert_eq!((event.kind, event.in_use), (EventKind::Granted, told));
+                }
+            }
+            prop_assert!(told <= happened);
+        }
+        prop_assert_eq!(told, happened, "all is told or missed");
     }
 }
