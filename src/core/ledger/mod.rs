@@ -467,10 +467,8 @@ impl Ledger {
                     self.grant_ends.remove(&(before_ms, id));
                 }
                 self.end_grant_at(at_ms, id);
-                self.notify_session(
-                    session,
-                    Notice::GrantRevoked { grant: id, grace_ms: left(at_ms, now_ms) },
-                );
+                let grace_ms = left(at_ms, now_ms);
+                self.notify_session(session, Notice::GrantRevoked { grant: id, grace_ms });
             }
         }
         self.serve(world);
