@@ -416,7 +416,7 @@ impl Pair {
         let key = SessionKey([self.leased.len() as u8 + 1; 16]);
         let expected = self.model.check_open();
         let found = self.core.open_leased(connection, key, ttl_ms, b"leased", self.now());
-        assert_eq!(found.as_ref().map(|_| ()), expected.as_ref().map(|()| ()));
+        assert_eq!(found.as_ref().err(), expected.err().as_ref());
         if let Ok((session, lease)) = found {
             assert_eq!(lease.ttl_ms(), ttl_ms);
             self.model.open(session, connection, key, ttl_ms, b"leased");
