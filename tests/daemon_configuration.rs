@@ -94,6 +94,15 @@ fn two_on_one_port_are_refused_by_both_keys() {
 }
 
 #[test]
+fn times_of_sessions_out_of_order_are_refused_by_both_keys() {
+    let file = ConfigFile::toml("counter.enable = true\n[session]\nmin_ttl = 60\n");
+    refused(
+        &file,
+        "session.min_ttl is 60 and session.default_ttl is 30; lower the first or raise the second",
+    );
+}
+
+#[test]
 fn a_file_that_is_not_there_is_refused() {
     let file = ConfigFile::toml("");
     fs::remove_file(file.path()).unwrap();

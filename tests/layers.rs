@@ -11,13 +11,14 @@ struct Layer {
 }
 
 /// Everything that can be named is `std`, one of these crates, or one of the modules.
-const CRATES: [&str; 20] = [
+const CRATES: [&str; 21] = [
     "ahash",
     "bytes",
     "clap",
     "clap_complete",
     "clap_mangen",
     "dashmap",
+    "getrandom",
     "hdrhistogram",
     "listenfd",
     "mio",
@@ -164,8 +165,9 @@ fn only_dispatch_sees_both_the_wire_and_the_rules() {
         let uses = |module: &str| code.iter().any(|(_, line)| line.contains(&format!("crate::{module}::")));
         let frames_only = ["connection.rs", "statistics.rs", "metrics.rs"];
         let file_name = file.file_name().unwrap().to_str().unwrap();
+        let is_dispatch = file.parent().unwrap().ends_with("server/dispatch");
         if uses("protocol") && uses("core") && !frames_only.contains(&file_name) {
-            assert_eq!(file_name, "dispatch.rs", "{} uses protocol and core", file.display());
+            assert!(is_dispatch, "{} uses protocol and core", file.display());
         }
     }
 }

@@ -176,8 +176,8 @@ fn letters_of(mailbox: &Mailbox) -> Vec<Letter> {
 }
 
 fn list(core: &Core, key: Key, waiters: bool) -> Vec<Listed> {
-    let mut listing = core.listing(key.0, key.1, waiters);
     let mut listed = Vec::new();
+    let Ok(mut listing) = core.listing(key.0, key.1, waiters) else { return listed };
     loop {
         let some = core.list(&mut listing);
         if some.is_empty() {
@@ -240,7 +240,7 @@ impl Pair {
         let connection = Connection { session: self.core.open_session(), mailbox: Arc::default() };
         let id = connection.session.id();
         let label = id.to_string();
-        self.core.join(id, label.as_bytes(), &connection.mailbox);
+        self.core.join(id, Some(label.as_bytes()), &connection.mailbox);
         self.model.join(id, label.as_bytes());
         connection
     }
@@ -692,7 +692,7 @@ impl Server {
         let connect = |_| Connection { session: core.open_session(), mailbox: Arc::default() };
         let connections: Vec<_> = (0..connections).map(connect).collect();
         for connection in &connections {
-            core.join(connection.session.id(), b"", &connection.mailbox);
+            core.join(connection.session.id(), None, &connection.mailbox);
         }
         core.expire(START);
         Self { core, connections, requests: 0 }

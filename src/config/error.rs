@@ -44,6 +44,16 @@ pub enum ConfigError {
         /// The port.
         port: u16,
     },
+    /// A time is beyond another one that limits it.
+    #[error(
+        "{} is {} and {} is {}; lower the first or raise the second", lower.0, lower.1, upper.0, upper.1
+    )]
+    OutOfOrder {
+        /// The key of what must not be more, and its value.
+        lower: (&'static str, u32),
+        /// The key of what must not be less, and its value.
+        upper: (&'static str, u32),
+    },
 }
 
 /// What is wrong with a line of a file.

@@ -47,12 +47,16 @@ pub struct Config {
     pub peer_timeout_s: u32,
     /// Seconds within which a frame that was started must be complete.
     pub frame_timeout_s: u32,
+    /// Addresses besides loopback that may take from others what they hold, each once.
+    pub admin_from: Vec<IpAddr>,
     /// What is logged, and where.
     pub log: Log,
     /// The counter extension.
     pub counter: Counter,
     /// The semaphore extension.
     pub semaphore: Semaphore,
+    /// Leased sessions, grants, waiting and watches.
+    pub session: SessionConfig,
 }
 
 /// What is logged, and where.
@@ -109,6 +113,29 @@ pub struct PortConfig {
     pub max_names: u64,
 }
 
+/// Leased sessions, grants, waiting and watches: times and limits of the extended operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionConfig {
+    /// Seconds that a leased session lives unheard where its client leaves it to the server.
+    pub default_ttl_s: u32,
+    /// The shortest time to live; less is raised to it.
+    pub min_ttl_s: u32,
+    /// The longest time to live; more is cut down to it.
+    pub max_ttl_s: u32,
+    /// Seconds that a request waits which leaves it to the server.
+    pub default_wait_s: u32,
+    /// The longest that a request may wait; more is cut down to it.
+    pub max_wait_s: u32,
+    /// The most leased sessions at a time.
+    pub max_sessions: u32,
+    /// The most grants and waiting requests of one session.
+    pub max_grants: u32,
+    /// The most requests that wait for one name.
+    pub max_waiters: u32,
+    /// The most watches at a time.
+    pub max_watches: u32,
+}
+
 /// A configuration that was read, and what to log about it.
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -162,8 +189,8 @@ impl Config {
         Ok(Loaded { config, notices })
     }
 
-    /// Whether the parts fit together: something is enabled, and no two on one port. To be called once the command
-    /// line has had its say.
+    /// Whether the parts fit together: something is enabled, no two on one port, and no time is beyond its limits.
+    /// To be called once the command line has had its say.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (counter, semaphore) = (&self.counter.port, &self.semaphore.port);
         if !counter.enable && !semaphore.enable {
@@ -173,7 +200,7 @@ impl Config {
         if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
             return Err(ConfigError::SamePort { port: counter.port });
         }
-        Ok(())
+        self.session.validate()
     }
 
     /// The addresses to bind out of `bind`: without those that another one covers, which could not be bound beside
@@ -206,6 +233,22 @@ impl Config {
     }
 }
 
+impl SessionConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let min_ttl = ("session.min_ttl", self.min_ttl_s);
+        let default_ttl = ("session.default_ttl", self.default_ttl_s);
+        let max_ttl = ("session.max_ttl", self.max_ttl_s);
+        let default_wait = ("session.default_wait", self.default_wait_s);
+        let max_wait = ("session.max_wait", self.max_wait_s);
+        for (lower, upper) in [(min_ttl, default_ttl), (default_ttl, max_ttl), (default_wait, max_wait)] {
+            if lower.1 > upper.1 {
+                return Err(ConfigError::OutOfOrder { lower, upper });
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -216,9 +259,11 @@ impl Default for Config {
             group: None,
             peer_timeout_s: 35,
             frame_timeout_s: 10,
+            admin_from: Vec::new(),
             log: Log::default(),
             counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },
             semaphore: Semaphore { port: PortConfig::default(), gc_interval_s: 10 },
+            session: SessionConfig::default(),
         }
     }
 }
@@ -226,6 +271,22 @@ impl Default for Config {
 impl Default for PortConfig {
     fn default() -> Self {
         Self { enable: false, port: 11215, max_connections: 0, max_names: 0 }
+    }
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            default_ttl_s: 30,
+            min_ttl_s: 1,
+            max_ttl_s: 3_600,
+            default_wait_s: 60,
+            max_wait_s: 3_600,
+            max_sessions: 100_000,
+            max_grants: 10_000,
+            max_waiters: 100_000,
+            max_watches: 1_000,
+        }
     }
 }
 
@@ -277,10 +338,12 @@ mod tests {
         let lines = "bind_ip = 127.0.0.1 ::1\nvirtual_ip = 192.0.2.1\nworkers = 4\nuser = a\ngroup = b\n\
             peer_timeout = 60\nframe_timeout = 5\nlog.threshold = debug\nlog.file = \"/a\"\ncounter.enable = true\n\
             counter.max_connections = 2K\ncounter.max_names = 1M\ncounter.stat_interval = 60\n\
-            semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n";
+            semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
+            admin_from = 192.0.2.2 2001:db8::2\nsession.max_ttl = 60\nsession.max_grants = 2K\n";
         let toml = "bind_ip = ['127.0.0.1', '::1']\nvirtual_ip = '192.0.2.1'\nworkers = 4\nuser = 'a'\ngroup = 'b'\n\
             peer_timeout = 60\nframe_timeout = 5\nlog = { threshold = 'debug', file = '/a' }\n\
             semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
+            admin_from = ['192.0.2.2', '2001:db8::2']\nsession = { max_ttl = 60, max_grants = 2048 }\n\
             [counter]\nenable = true\nmax_connections = 2048\nmax_names = 1_048_576\nstat_interval = 60\n";
         let of_lines = parse(lines, Language::Yrmcds).unwrap();
         let of_toml = parse(toml, Language::Toml).unwrap();
@@ -305,6 +368,23 @@ mod tests {
         assert!(message.contains("counter.port") && message.contains("semaphore.port"), "{message}");
         assert!(Config { semaphore: Config::default().semaphore, ..config }.validate().is_ok());
         assert!(Config::without_file().validate().is_ok());
+    }
+
+    #[test]
+    fn times_of_sessions_beyond_their_limits_are_refused_by_both_keys() {
+        for (settings, message) in [
+            ("session.min_ttl = 31", "session.min_ttl is 31 and session.default_ttl is 30"),
+            ("session.default_ttl = 3601", "session.default_ttl is 3601 and session.max_ttl is 3600"),
+            ("session.max_wait = 59", "session.default_wait is 60 and session.max_wait is 59"),
+        ] {
+            let text = format!("counter.enable = true\n{settings}");
+            let config = parse(&text, Language::Toml).unwrap().config;
+            let said = config.validate().unwrap_err().to_string();
+            assert_eq!(said, format!("{message}; lower the first or raise the second"));
+        }
+        let text = "counter.enable = true\n[session]\nmin_ttl = 5\ndefault_ttl = 5\nmax_ttl = 5\n\
+            default_wait = 5\nmax_wait = 5";
+        assert!(parse(text, Language::Toml).unwrap().config.validate().is_ok(), "equal is in order");
     }
 
     #[test]
@@ -338,6 +418,17 @@ mod tests {
                 "/etc/x:1: counter.prot is not a key of signalbox; did you mean counter.port?",
             ),
             (Toml, "temp_dir = '/tmp'", "/etc/x:1: temp_dir is not a key of signalbox"),
+            (
+                Toml,
+                "session.max_wait = 0",
+                "/etc/x:1: session.max_wait = 0: must be a whole number from 1 to 3999999",
+            ),
+            (
+                Toml,
+                "admin_from = ['10.0.0.0/8']",
+                "/etc/x:1: admin_from = ['10.0.0.0/8']: must be IP addresses with spaces between them, \
+                 such as \"127.0.0.1 ::1\", or empty for loopback only",
+            ),
             (Toml, "[countr]", "/etc/x:1: countr is not a key of signalbox"),
             (Toml, "counter = 1", "/etc/x:1: counter = 1: must be a table of keys, such as counter.enable"),
             (
@@ -422,6 +513,9 @@ mod tests {
         new.counter.port.max_connections = 5;
         new.semaphore.port.max_names = 5;
         new.peer_timeout_s = 60;
+        new.admin_from = vec!["192.0.2.1".parse().unwrap()];
+        new.session.max_ttl_s = 60;
+        new.session.max_waiters = 5;
         assert!(old.changes_needing_restart(&new).is_empty());
         new.bind.clear();
         new.log.file = Some("/a".into());

@@ -79,9 +79,11 @@ impl Key {
 }
 
 static KEYS: &[Key] = &[
-    Key::new("bind_ip", Kind::Addresses(|config, addresses| config.bind = addresses), |config| {
-        config.bind.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ")
-    }),
+    Key::new(
+        "bind_ip",
+        Kind::Addresses { empty: "every address", put: |config, addresses| config.bind = addresses },
+        |config| in_a_row(&config.bind),
+    ),
     Key::new("virtual_ip", Kind::Address(|config, address| config.virtual_ip = Some(address)), |config| {
         shown_if_set(config.virtual_ip)
     }),
@@ -106,6 +108,12 @@ static KEYS: &[Key] = &[
         "frame_timeout",
         Kind::Number { least: 1, most: 3_600, put: |config, n| config.frame_timeout_s = narrow(n) },
         |config| config.frame_timeout_s.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "admin_from",
+        Kind::Addresses { empty: "loopback only", put: |config, addresses| config.admin_from = addresses },
+        |config| in_a_row(&config.admin_from),
     )
     .while_running(),
     Key::new(
@@ -182,7 +190,65 @@ static KEYS: &[Key] = &[
         |config| config.semaphore.gc_interval_s.to_string(),
     ),
     Key::new("semaphore.buckets", BUCKETS, |_| String::new()),
+    Key::new(
+        "session.default_ttl",
+        session_time(|config, n| config.session.default_ttl_s = narrow(n)),
+        |config| config.session.default_ttl_s.to_string(),
+    )
+    .while_running(),
+    Key::new("session.min_ttl", session_time(|config, n| config.session.min_ttl_s = narrow(n)), |config| {
+        config.session.min_ttl_s.to_string()
+    })
+    .while_running(),
+    Key::new("session.max_ttl", session_time(|config, n| config.session.max_ttl_s = narrow(n)), |config| {
+        config.session.max_ttl_s.to_string()
+    })
+    .while_running(),
+    Key::new(
+        "session.default_wait",
+        session_time(|config, n| config.session.default_wait_s = narrow(n)),
+        |config| config.session.default_wait_s.to_string(),
+    )
+    .while_running(),
+    Key::new("session.max_wait", session_time(|config, n| config.session.max_wait_s = narrow(n)), |config| {
+        config.session.max_wait_s.to_string()
+    })
+    .while_running(),
+    Key::new(
+        "session.max_sessions",
+        session_limit(|config, n| config.session.max_sessions = narrow(n)),
+        |config| config.session.max_sessions.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "session.max_grants",
+        session_limit(|config, n| config.session.max_grants = narrow(n)),
+        |config| config.session.max_grants.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "session.max_waiters",
+        session_limit(|config, n| config.session.max_waiters = narrow(n)),
+        |config| config.session.max_waiters.to_string(),
+    )
+    .while_running(),
+    Key::new(
+        "session.max_watches",
+        session_limit(|config, n| config.session.max_watches = narrow(n)),
+        |config| config.session.max_watches.to_string(),
+    )
+    .while_running(),
 ];
+
+/// A time of sessions in seconds: on the wire it is in milliseconds, and a `u32`.
+const fn session_time(put: fn(&mut Config, u64)) -> Kind {
+    Kind::Number { least: 1, most: 3_999_999, put }
+}
+
+/// A limit of sessions, which cannot be lifted.
+const fn session_limit(put: fn(&mut Config, u64)) -> Kind {
+    Kind::Number { least: 1, most: u32::MAX as u64, put }
+}
 
 const BUCKETS: Kind =
     Kind::NoEffect { least: 1, most: u64::MAX, reason: "the table of names grows and shrinks by itself" };
@@ -203,7 +269,11 @@ enum Kind {
         reason: &'static str,
     },
     Address(fn(&mut Config, IpAddr)),
-    Addresses(fn(&mut Config, Vec<IpAddr>)),
+    Addresses {
+        /// What it means that there is none.
+        empty: &'static str,
+        put: fn(&mut Config, Vec<IpAddr>),
+    },
     /// The name of a user or a group; the empty one stands for none, as in yrmcds.
     Account(fn(&mut Config, Option<String>)),
     File(fn(&mut Config, PathBuf)),
@@ -222,9 +292,10 @@ impl Kind {
                 }
             }
             Self::Address(_) => "an IP address, such as 192.0.2.1 or 2001:db8::1".to_owned(),
-            Self::Addresses(_) => {
-                "IP addresses with spaces between them, such as \"127.0.0.1 ::1\", or empty for every address"
-                    .to_owned()
+            Self::Addresses { empty, .. } => {
+                format!(
+                    "IP addresses with spaces between them, such as \"127.0.0.1 ::1\", or empty for {empty}"
+                )
             }
             Self::Account(_) => "the name of an account, such as nobody, or empty for none".to_owned(),
             Self::File(_) => "an absolute path, such as /var/log/signalbox.log".to_owned(),
@@ -241,7 +312,7 @@ impl Kind {
                 number(value, *least, *most)?;
             }
             Self::Address(put) => put(config, text(value)?.parse().ok()?),
-            Self::Addresses(put) => put(config, addresses(value)?),
+            Self::Addresses { put, .. } => put(config, addresses(value)?),
             Self::Account(put) => put(config, account(text(value)?)?),
             Self::File(put) => put(config, absolute_path(text(value)?)?),
             Self::Threshold(put) => put(config, text(value)?.parse().ok()?),
@@ -317,6 +388,10 @@ fn absolute_path(text: &str) -> Option<PathBuf> {
 
 fn shown_if_set(value: Option<impl Display>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn in_a_row(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// A number that was checked against its row, in the type of its field.

@@ -31,8 +31,8 @@ impl Core {
     }
 
     /// Takes up a connection, known by its own session: from now on it may ask for grants, and hears of them by its
-    /// mailbox. Again, it changes the label. Ended by [`Self::leave`].
-    pub fn join(&self, connection: SessionId, label: &[u8], mailbox: &Arc<Mailbox>) {
+    /// mailbox. A label, where there is one, is what listings call it from now on. Ended by [`Self::leave`].
+    pub fn join(&self, connection: SessionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
         lock(&self.ledger).join(connection, label, mailbox);
     }
 
@@ -154,8 +154,9 @@ impl Core {
     }
 
     /// Begins a listing of who holds a name, or of who waits for it.
-    pub fn listing(&self, namespace: Namespace, name: &[u8], waiters: bool) -> Listing {
-        Listing::new(namespace, name, waiters)
+    pub fn listing(&self, namespace: Namespace, name: &[u8], waiters: bool) -> Result<Listing, Refusal> {
+        let exists = self.registry(namespace).find(name, |_| ());
+        exists.map(|()| Listing::new(namespace, name, waiters)).ok_or(Refusal::NotFound)
     }
 
     /// The next entries of a listing; none at its end.

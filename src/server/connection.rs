@@ -14,7 +14,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -26,10 +27,11 @@ use tokio_util::io::poll_read_buf;
 use tracing::{debug, warn};
 
 use super::admission::Admission;
-use super::dispatch::{After, Executor, OwedDump};
+use super::dispatch::{After, Executor, Owed, Party, Revoked};
 use super::metrics::Tally;
+use super::peers::Peer;
 use super::{Port, Server, port_name, steps};
-use crate::core::Session;
+use crate::core::{Mailbox, Session};
 use crate::protocol::{DecodeError, Frames, RequestCodec};
 
 /// Output that may wait for the peer before its requests are left unread.
@@ -50,15 +52,23 @@ where
     let server = admission.server();
     let port = admission.port();
     let port_name = port_name(port.namespace);
-    let mut connection = Connection::new(server, port, stream);
     let mut holder = server.core.open_session();
     let session = holder.id();
+    let mailbox = Arc::new(Mailbox::default());
+    let _place = server.peers.enter(session, Peer { address: peer, mailbox: Arc::clone(&mailbox) });
+    let party = Party::new(session, Arc::clone(&mailbox), peer);
+    let mut connection = Connection::new(server, port, stream, party);
+    poll_fn(|context| {
+        mailbox.set_reader(context.waker());
+        Poll::Ready(())
+    })
+    .await;
     debug!(port = port_name, %peer, %session, "connection opened");
 
     let end = connection.run(&mut holder).await;
     give_back(server, holder).await;
     match &end {
-        End::Peer | End::Shutdown => debug!(%peer, %session, "connection closed"),
+        End::Peer | End::Revoked | End::Shutdown => debug!(%peer, %session, "connection closed"),
         End::Io(error) => debug!(%peer, %session, %error, "connection lost"),
         End::BadInput(_) | End::FrameTimeout => {
             let count = if let End::FrameTimeout = end {
@@ -79,15 +89,19 @@ where
             warn!(port = port_name, %peer, %session, error = %end, "connection closed");
         }
     }
-    if let End::BadInput(_) | End::Shutdown = end {
+    if let End::BadInput(_) | End::Revoked | End::Shutdown = end {
         connection.linger().await;
     }
 }
 
 /// Gives back all that a session holds, letting others have their turns between steps.
-async fn give_back(server: &Server, session: Session) {
-    let mut ending = server.core.end_session(session);
+async fn give_back(server: &Server, holder: Session) {
+    let (session, holder) = (holder.id(), holder);
+    let mut ending = server.core.end_session(holder);
     while ending.step(steps::ENDING_NAMES, server.clock.now()) {
+        tokio::task::yield_now().await;
+    }
+    while server.core.leave(session, server.moment()) {
         tokio::task::yield_now().await;
     }
 }
@@ -105,6 +119,8 @@ enum End {
     FrameTimeout,
     #[error("its task panicked; please report this with the lines above it")]
     Panic,
+    #[error("its session was revoked")]
+    Revoked,
     #[error("the server stops")]
     Shutdown,
 }
@@ -122,7 +138,8 @@ struct Connection<'a, S> {
     alarm: Option<Pin<Box<Sleep>>>,
     /// Frames that were received and wait for output to be taken.
     frames: Option<Frames>,
-    dump: Option<OwedDump>,
+    owed: Option<Owed>,
+    party: Party,
     /// What the peer has not taken yet.
     output: BytesMut,
     /// Set when nothing more will be read; what was read before is still answered.
@@ -151,7 +168,7 @@ impl<'a, S> Connection<'a, S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    fn new(server: &'a Server, port: &'a Port, stream: S) -> Self {
+    fn new(server: &'a Server, port: &'a Port, stream: S, party: Party) -> Self {
         Self {
             server,
             port,
@@ -161,7 +178,8 @@ where
             started: None,
             alarm: None,
             frames: None,
-            dump: None,
+            owed: None,
+            party,
             output: BytesMut::new(),
             end: None,
             is_busy: false,
@@ -202,23 +220,30 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
         if self.poll_flush(context)?.is_pending()
-            && (self.output.len() > OUTPUT_BYTES_MAX || self.dump.is_some() || self.end.is_some())
+            && (self.output.len() > OUTPUT_BYTES_MAX || self.owed.is_some() || self.end.is_some())
         {
             self.excuse();
             return Poll::Pending;
         }
         let mut turn = Turn::MoreAtOnce;
-        if self.dump.is_some() {
-            self.dump_piece(&mut buffers.output);
+        let is_news = self.party.has_news() && self.end.is_none();
+        if is_news {
+            self.tell(&mut buffers.output);
+            turn = Turn::Over;
+        }
+        if self.owed.is_some() {
+            self.pay_piece(&mut buffers.output);
             turn = Turn::Over;
         } else if self.frames.is_some() {
             self.execute(session, &mut buffers.output);
         } else if let Some(end) = self.end.take() {
             return Poll::Ready(Err(end));
         } else {
-            let read = ready!(self.poll_read(&mut buffers.input, context))?;
-            if read >= READ_BYTES_MAX {
-                turn = Turn::Over;
+            match self.poll_read(&mut buffers.input, context)? {
+                Poll::Ready(read) if read >= READ_BYTES_MAX => turn = Turn::Over,
+                Poll::Ready(_) => {}
+                Poll::Pending if is_news => {}
+                Poll::Pending => return Poll::Pending,
             }
             self.execute(session, &mut buffers.output);
         }
@@ -247,6 +272,7 @@ where
             return Poll::Ready(Ok(0));
         }
         self.port.metrics.traffic.note_received(read);
+        self.party.hear(self.server);
         let buffer = if self.input.is_empty() {
             &mut *shared
         } else {
@@ -309,6 +335,7 @@ where
             server: self.server,
             port: self.port,
             session,
+            party: &mut self.party,
             now: self.server.clock.now(),
             tally: Tally::default(),
         };
@@ -318,8 +345,8 @@ where
             match executor.execute(&frame, out) {
                 After::Continue => {}
                 After::Pause => break,
-                After::Dump(dump) => {
-                    self.dump = Some(dump);
+                After::Owed(owed) => {
+                    self.owed = Some(owed);
                     break;
                 }
             }
@@ -330,15 +357,26 @@ where
         }
     }
 
-    /// Prepares the next piece of the Dump under way.
-    fn dump_piece(&mut self, shared: &mut BytesMut) {
+    /// Prepares what the core has to tell the peer.
+    fn tell(&mut self, shared: &mut BytesMut) {
+        let out = if self.output.is_empty() { shared } else { &mut self.output };
+        let bytes = out.len() + steps::DUMP_PIECE_BYTES;
+        if let Err(Revoked) = self.party.tell(self.server, bytes, out) {
+            self.frames = None;
+            self.owed = None;
+            self.end = Some(End::Revoked);
+        }
+    }
+
+    /// Prepares the next piece of what is owed.
+    fn pay_piece(&mut self, shared: &mut BytesMut) {
         self.excuse();
         let out = if self.output.is_empty() { shared } else { &mut self.output };
         let bytes = out.len() + steps::DUMP_PIECE_BYTES;
-        if let Some(dump) = &mut self.dump
-            && !dump.piece(self.server, self.server.clock.now(), bytes, out)
+        if let Some(owed) = &mut self.owed
+            && !owed.piece(self.server, self.server.clock.now(), bytes, out)
         {
-            self.dump = None;
+            self.owed = None;
         }
     }
 
@@ -385,7 +423,8 @@ where
     /// Keeps count of the connections that owe their peers something. Where the server stops, they owe an orderly
     /// close as well.
     fn note_busy(&mut self) {
-        let owes = self.dump.is_some() || self.frames.is_some() || !self.output.is_empty();
+        let owes =
+            self.owed.is_some() || self.party.has_news() || self.frames.is_some() || !self.output.is_empty();
         let is_busy = owes || (self.is_busy && self.server.is_closing());
         if is_busy != self.is_busy {
             self.is_busy = is_busy;

@@ -20,7 +20,7 @@ use super::log::{Format, Log, LogError, Settings};
 use super::privileges::{self, Identity, PrivilegeError};
 use super::signals::{Signals, log_notices};
 use super::workers::Workers;
-use super::{Clock, Server, gc, port_name, serve_port, socket, systemd};
+use super::{Clock, Server, expire, gc, port_name, serve_port, socket, systemd};
 use crate::config::{Config, ConfigError, Loaded, PortConfig, Threshold};
 use crate::core::{NameHasher, Namespace};
 
@@ -202,6 +202,7 @@ fn spawn_tasks(
         tasks.addresses.push((namespace, listener.local_addr()?));
         tasks.set.spawn(serve_port(Arc::clone(server), namespace, listener, workers.clone()));
     }
+    tasks.set.spawn(expire(Arc::clone(server)));
     if config.counter.port.enable {
         tasks.set.spawn(gc::sweep_counters(Arc::clone(server)));
     }
@@ -237,6 +238,9 @@ async fn stop(server: &Server, tasks: Tasks, workers: &Workers) {
     info!("stopping");
     systemd::notify_stopping();
     drop(tasks);
+    while server.core.shut_down(server.moment()) {
+        tokio::task::yield_now().await;
+    }
     server.close();
     let deadline = Instant::now() + STOP_PATIENCE;
     // A turn under way is over when its thread runs something else.

@@ -17,6 +17,8 @@ pub(super) struct Metrics {
     /// Accepts that failed because the process or the system was out of file descriptors or memory.
     pub(super) failed_accepts: Count,
     pub(super) traffic: Traffic,
+    /// Requests for extended operations.
+    pub(super) extended_commands: Count,
     /// Connections closed because of bytes that are no frame, or of a body too long.
     pub(super) bad_input: Count,
     /// Connections closed because a started frame was not completed in time.

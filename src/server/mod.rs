@@ -12,10 +12,12 @@ mod clock;
 mod connection;
 mod daemon;
 mod dispatch;
+mod expiry;
 mod gc;
 mod listener;
 mod log;
 mod metrics;
+mod peers;
 mod privileges;
 mod signals;
 mod socket;
@@ -25,14 +27,17 @@ mod systemd;
 mod throttle;
 mod workers;
 
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 pub use admission::Admission;
 pub use clock::Clock;
 pub use daemon::{DaemonError, Options, run};
+pub use expiry::expire;
 pub use gc::{sweep_counters, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
@@ -41,8 +46,9 @@ pub use workers::{SameThread, Spawn, Workers};
 use tokio::time::Instant;
 
 use crate::config::{Config, PortConfig};
-use crate::core::{Core, Limits, NameHasher, Namespace};
+use crate::core::{Core, LedgerLimits, Limits, Moment, NameHasher, Namespace};
 use metrics::Metrics;
+use peers::Peers;
 use throttle::Throttle;
 
 /// What all tasks of a server share.
@@ -52,12 +58,29 @@ pub struct Server {
     clock: Clock,
     counters: Port,
     semaphores: Port,
+    peers: Peers,
+    session_limits: RwLock<SessionLimits>,
     frame_timeout_s: AtomicU32,
     peer_timeout_s: AtomicU32,
     /// Connections that owe their peers something: what a stop waits for.
     busy: AtomicUsize,
     closing: AtomicBool,
     started: Instant,
+}
+
+/// Ids of grants start at the time of the start in milliseconds, shifted by so many bits.
+const GRANT_ID_TIME_SHIFT: u32 = 20;
+
+/// Bounds of what clients ask for, and who may do what is an administrator's. Times are in milliseconds.
+#[derive(Clone, Debug)]
+struct SessionLimits {
+    default_ttl_ms: u32,
+    min_ttl_ms: u32,
+    max_ttl_ms: u32,
+    default_wait_ms: u32,
+    max_wait_ms: u32,
+    /// Besides loopback.
+    admin_from: Vec<IpAddr>,
 }
 
 /// One port: the namespace that plain frames on it speak of, its limits and its figures.
@@ -90,6 +113,8 @@ impl Server {
             clock,
             counters: Port::new(Namespace::Counters),
             semaphores: Port::new(Namespace::Semaphores),
+            peers: Peers::default(),
+            session_limits: RwLock::new(SessionLimits::of(config)),
             frame_timeout_s: AtomicU32::new(0),
             peer_timeout_s: AtomicU32::new(0),
             busy: AtomicUsize::new(0),
@@ -97,6 +122,8 @@ impl Server {
             started: Instant::now(),
         };
         server.apply(config);
+        // Ids of grants grow from one run to the next, unless the clock is set back in between.
+        server.core.start_grants_after(server.clock.now().0.saturating_mul(1000 << GRANT_ID_TIME_SHIFT));
         Arc::new(server)
     }
 
@@ -105,6 +132,8 @@ impl Server {
     pub fn apply(&self, config: &Config) {
         self.counters.apply(&config.counter.port, &self.core);
         self.semaphores.apply(&config.semaphore.port, &self.core);
+        *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = SessionLimits::of(config);
+        self.core.set_ledger_limits(ledger_limits(config));
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
     }
@@ -112,6 +141,20 @@ impl Server {
     /// The rules and the state that they hold for.
     pub fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// Now, in both times that the core knows.
+    fn moment(&self) -> Moment {
+        let monotonic_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Moment { monotonic_ms, unix: self.clock.now() }
+    }
+
+    fn session_limits(&self) -> SessionLimits {
+        self.session_limits.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn is_administrator(&self, address: IpAddr) -> bool {
+        self.session_limits().admin_from.contains(&address)
     }
 
     /// How long a started frame may take until it is complete.
@@ -152,6 +195,32 @@ impl Server {
 
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
+    }
+}
+
+impl SessionLimits {
+    fn of(config: &Config) -> Self {
+        let session = &config.session;
+        let ms = |seconds: u32| seconds.saturating_mul(1000);
+        Self {
+            default_ttl_ms: ms(session.default_ttl_s),
+            min_ttl_ms: ms(session.min_ttl_s),
+            max_ttl_ms: ms(session.max_ttl_s),
+            default_wait_ms: ms(session.default_wait_s),
+            max_wait_ms: ms(session.max_wait_s),
+            // As an IPv4 peer of a dual-stack socket is asked for.
+            admin_from: config.admin_from.iter().map(|address| address.to_canonical()).collect(),
+        }
+    }
+}
+
+fn ledger_limits(config: &Config) -> LedgerLimits {
+    let session = &config.session;
+    LedgerLimits {
+        sessions_max: session.max_sessions as usize,
+        grants_max: session.max_grants as usize,
+        waiters_max: session.max_waiters as usize,
+        watches_max: session.max_watches as usize,
     }
 }
 

@@ -24,6 +24,7 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("total_connections", metrics.total_connections.value()),
     ];
     let commands = OPCODES.map(|opcode| (command_item(opcode), metrics.traffic.commands(opcode)));
+    let ledger = server.core.ledger_stats();
     let further = [
         ("uptime", server.started.elapsed().as_secs()),
         ("max_connections", port.connections_max.load(Ordering::Relaxed).into()),
@@ -36,6 +37,16 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("panics", metrics.panics.value()),
         ("bytes_received", metrics.traffic.bytes_received()),
         ("bytes_sent", metrics.traffic.bytes_sent()),
+        ("extended_commands", metrics.extended_commands.value()),
+        ("sessions", ledger.sessions),
+        ("grants", ledger.grants),
+        ("waiters", ledger.waiters),
+        ("watches", ledger.watches),
+        ("expired_sessions", ledger.expired_sessions),
+        ("timed_out", ledger.timed_out),
+        ("queue_full", ledger.queue_full),
+        ("limit_reached", ledger.limited),
+        ("revoked", ledger.revoked),
     ];
     let number = |(name, value): (&'static str, u64)| (name, value.to_string());
     let mut items: Vec<_> = yrmcds.into_iter().chain(commands).map(number).collect();

@@ -10,5 +10,8 @@ pub const ENDING_NAMES: usize = 256;
 /// Names visited in one step of a sweep.
 pub const SWEEP_NAMES: usize = 64;
 
+/// Names shown in one step to a watch that begins.
+pub const WATCH_NAMES: usize = 64;
+
 /// Names checked in one step of the check of the core's books.
 pub const CHECK_NAMES: usize = 256;

@@ -82,7 +82,7 @@ pub enum Attachment {
 #[derive(Clone)]
 enum Remembered {
     Waits(u64),
-    Granted(u64, Vec<u32>),
+    Granted(Granted),
     Done(Result<(), Refusal>),
 }
 
@@ -560,11 +560,10 @@ impl Model {
         match answers.iter().find(|(other, _)| *other == request).unwrap().1.clone() {
             Remembered::Done(Ok(())) => Asked::Refused(Refusal::StaleRequest),
             Remembered::Done(Err(refusal)) => Asked::Refused(refusal),
-            Remembered::Granted(id, capacities) => Asked::Granted(Granted {
-                grant: GrantId(id),
-                capacities: capacities.into(),
-                ttl_left_ms: self.ttl_left_ms(session, self.now_ms),
-            }),
+            Remembered::Granted(granted) => {
+                let ttl_left_ms = self.ttl_left_ms(session, self.now_ms);
+                Asked::Granted(Granted { ttl_left_ms, ..granted })
+            }
             Remembered::Waits(id) => {
                 let wait = self.grant_mut(id).wait.as_mut().unwrap();
                 if let Some((to, token)) = wait.reply.replace((connection, token)) {
@@ -754,10 +753,14 @@ impl Model {
         self.stats.grants += 1;
         assert!(!self.granted.contains(&(session, request)), "nothing is granted twice for one request");
         self.granted.push((session, request));
-        self.remember(session, request, Remembered::Granted(id, capacities.clone()));
+        let granted = Granted {
+            grant: GrantId(id),
+            resources: keys.iter().map(|(_, resources)| u64::from(*resources)).sum(),
+            capacities: capacities.into(),
+            ttl_left_ms: self.ttl_left_ms(session, wait.received_ms),
+        };
+        self.remember(session, request, Remembered::Granted(granted.clone()));
         if let Some((to, token)) = wait.reply {
-            let ttl_left_ms = self.ttl_left_ms(session, wait.received_ms);
-            let granted = Granted { grant: GrantId(id), capacities: capacities.into(), ttl_left_ms };
             self.letters.push((to, Letter::Answer { token, outcome: Ok(granted) }));
         }
         for (key, resources) in keys {

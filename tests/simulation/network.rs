@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use signalbox::config::Config;
 use signalbox::core::{NameHasher, Namespace};
-use signalbox::server::{Listener, SameThread, Server, serve_port, sweep_counters, sweep_semaphores};
+use signalbox::server::{Listener, SameThread, Server, expire, serve_port, sweep_counters, sweep_semaphores};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use turmoil::net::{TcpListener, TcpStream};
@@ -52,6 +52,7 @@ pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) ->
             SimulatedListener { inner, scene: Arc::clone(&scene), open: Arc::clone(&open), write_bytes_max };
         tokio::spawn(serve_port(Arc::clone(&server), namespace, listener, SameThread));
     }
+    tokio::spawn(expire(Arc::clone(&server)));
     tokio::spawn(sweep_counters(Arc::clone(&server)));
     tokio::spawn(sweep_semaphores(server, SEMAPHORE_SWEEP));
     scene.stop.notified().await;

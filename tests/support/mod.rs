@@ -7,6 +7,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+pub mod caller;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 use signalbox::config::Config;
 use signalbox::core::{NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{
-    Clock, Listener, SameThread, Server, Workers, serve_port, sweep_counters, sweep_semaphores,
+    Clock, Listener, SameThread, Server, Workers, expire, serve_port, sweep_counters, sweep_semaphores,
 };
 use tokio::io::DuplexStream;
 
@@ -73,6 +75,7 @@ impl TestServer {
             runtime.spawn(serve_port(Arc::clone(&server), namespace, listener, workers.clone()));
             address
         });
+        runtime.spawn(expire(Arc::clone(&server)));
         runtime.spawn(sweep_counters(Arc::clone(&server)));
         runtime.spawn(sweep_semaphores(Arc::clone(&server), Duration::from_millis(20)));
         Self { server, counters, semaphores, unix_s, runtime: Some(runtime) }

@@ -42,6 +42,8 @@ pub struct Queueing {
 pub struct Granted {
     /// The grant's id.
     pub grant: GrantId,
+    /// How many resources, of all names together.
+    pub resources: u64,
     /// What the resources were taken from, in the order of the request: a semaphore's capacity, or the maximum that
     /// the request gave.
     pub capacities: Box<[u32]>,

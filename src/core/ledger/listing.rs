@@ -45,6 +45,11 @@ impl Listing {
         Self { namespace, name: name.into(), waiters, after: None, position: 0, plain_listed: waiters }
     }
 
+    /// Whether it lists who waits.
+    pub fn is_of_waiters(&self) -> bool {
+        self.waiters
+    }
+
     pub(in crate::core) fn target(&self) -> (Namespace, &[u8]) {
         (self.namespace, &self.name)
     }

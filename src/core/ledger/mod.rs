@@ -187,11 +187,13 @@ impl Ledger {
         LedgerStats { watches: self.watches.len() as u64, ..self.stats }
     }
 
-    /// Takes up a connection's own session, which may now own grants. Again, it changes the label.
-    pub(super) fn join(&mut self, connection: SessionId, label: &[u8], mailbox: &Arc<Mailbox>) {
+    /// Takes up a connection's own session, which may now own grants.
+    pub(super) fn join(&mut self, connection: SessionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
         let owner =
             self.owners.entry(connection).or_insert_with(|| Box::new(Owner::own(Arc::clone(mailbox))));
-        owner.label = label.into();
+        if let Some(label) = label {
+            owner.label = label.into();
+        }
     }
 
     /// Lets a connection go: its own session ends, and a leased one that was attached lives on without it. What it
@@ -303,11 +305,7 @@ impl Ledger {
             }
             Some(Remembered::Granted(granted)) => {
                 let ttl_left_ms = self.ttl_left_ms(session, world.now.monotonic_ms);
-                return Asked::Granted(Granted {
-                    grant: granted.grant,
-                    capacities: granted.capacities,
-                    ttl_left_ms,
-                });
+                return Asked::Granted(granted.told(ttl_left_ms));
             }
             Some(Remembered::Done(outcome)) => {
                 return Asked::Refused(outcome.err().unwrap_or(Refusal::StaleRequest));
@@ -351,11 +349,9 @@ impl Ledger {
     ) -> Asked {
         let remembered = self.owners.get(&session).and_then(|owner| owner.requests.get(request)).cloned();
         match remembered {
-            Some(Remembered::Granted(granted)) => Asked::Granted(Granted {
-                grant: granted.grant,
-                capacities: granted.capacities,
-                ttl_left_ms: self.ttl_left_ms(session, now.monotonic_ms),
-            }),
+            Some(Remembered::Granted(granted)) => {
+                Asked::Granted(granted.told(self.ttl_left_ms(session, now.monotonic_ms)))
+            }
             Some(Remembered::Done(outcome)) => Asked::Refused(outcome.err().unwrap_or(Refusal::Canceled)),
             Some(Remembered::Waiting(_)) | None => {
                 self.reply_to(id, connection, token);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::GrantId;
+use super::{GrantId, Granted};
 use crate::core::mailbox::{EventKind, Mailbox};
 use crate::core::sync::{AtomicU64, Ordering};
 use crate::core::{Refusal, SessionId};
@@ -158,7 +158,14 @@ pub(super) enum Remembered {
 #[derive(Clone, Debug)]
 pub(super) struct RememberedGrant {
     pub(super) grant: GrantId,
+    pub(super) resources: u64,
     pub(super) capacities: Box<[u32]>,
+}
+
+impl RememberedGrant {
+    pub(super) fn told(self, ttl_left_ms: Option<u32>) -> Granted {
+        Granted { grant: self.grant, resources: self.resources, capacities: self.capacities, ttl_left_ms }
+    }
 }
 
 impl Requests {

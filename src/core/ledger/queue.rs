@@ -1,8 +1,8 @@
 //! Queues: who is served next, what a grant takes on its way, and how it is given back.
 
 use super::{
-    EventKind, GrantId, Granted, Ledger, NameEntry, Namespace, ObjectRef, Phase, Queueing, Refusal,
-    Remembered, RememberedGrant, STEP_GRANTS, SessionId, World,
+    EventKind, GrantId, Ledger, NameEntry, Namespace, ObjectRef, Phase, Queueing, Refusal, Remembered,
+    RememberedGrant, STEP_GRANTS, SessionId, World,
 };
 use crate::core::ledger::grant::Target;
 use crate::core::mailbox::Letter;
@@ -169,21 +169,21 @@ impl Ledger {
         else {
             return;
         };
+        self.grant_ends.remove(&(until_ms, id));
+        self.stats.waiters -= 1;
+        self.stats.grants += 1;
         let (session, request) = (grant.session, grant.request);
         let mut capacities = vec![0; grant.parts().len()].into_boxed_slice();
         for part in grant.parts() {
             capacities[usize::from(part.place)] = part.claim.maximum;
         }
-        self.grant_ends.remove(&(until_ms, id));
-        self.stats.waiters -= 1;
-        self.stats.grants += 1;
-        let ttl_left_ms = self.ttl_left_ms(session, received_ms);
-        let remembered = RememberedGrant { grant: id, capacities: capacities.clone() };
-        self.remember(session, request, Remembered::Granted(Box::new(remembered)));
+        let resources = grant.parts().iter().map(|part| u64::from(part.claim.resources)).sum();
+        let remembered = RememberedGrant { grant: id, resources, capacities };
         if let Some(reply) = reply {
-            let granted = Granted { grant: id, capacities, ttl_left_ms };
+            let granted = remembered.clone().told(self.ttl_left_ms(session, received_ms));
             reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Ok(granted) });
         }
+        self.remember(session, request, Remembered::Granted(Box::new(remembered)));
         self.tell(id, EventKind::Granted);
     }
 

@@ -1,21 +1,25 @@
 //! Parse, execute, compose: one frame becomes one call of the core, and its outcome one response.
 //!
-//! This is the only place that sees both the wire and the rules.
+//! This is the only place that sees both the wire and the rules. Here are yrmcds' operations; `extended` has the others
+//! and `party` what a connection remembers for them, `owed` the answers that go out piece by piece, and `translation`
+//! says in the words of the one what the other means.
+
+mod extended;
+mod owed;
+mod party;
+mod translation;
 
 use bytes::BytesMut;
 use tracing::warn;
 
+pub(super) use owed::Owed;
+pub(super) use party::{Party, Revoked};
+
 use super::metrics::Tally;
 use super::{Port, Server, port_name, statistics};
-use crate::core::{Claim, Dump, Refusal, Session, SessionId, UnixSeconds};
-use crate::protocol::{DumpEntry, Frame, Opaque, Opcode, Request, Response, Status};
-
-/// A Dump that a connection owes its peer: it goes out piece by piece.
-#[derive(Debug)]
-pub(super) struct OwedDump {
-    names: Dump,
-    opaque: Opaque,
-}
+use crate::core::{Claim, Refusal, Session, SessionId, UnixSeconds};
+use crate::protocol::{Frame, Request, Response, Status};
+use translation::status_of;
 
 /// What the connection does after a frame was executed.
 #[derive(Debug)]
@@ -24,8 +28,8 @@ pub(super) enum After {
     Continue,
     /// It lets others have their turns first: the request was much work.
     Pause,
-    /// It sends the Dump first.
-    Dump(OwedDump),
+    /// It sends this first.
+    Owed(Owed),
 }
 
 /// Whose requests are executed, and when.
@@ -33,17 +37,20 @@ pub(super) struct Executor<'a> {
     pub(super) server: &'a Server,
     pub(super) port: &'a Port,
     pub(super) session: &'a mut Session,
+    pub(super) party: &'a mut Party,
     pub(super) now: UnixSeconds,
     pub(super) tally: Tally,
 }
 
 impl Executor<'_> {
-    /// Answers one frame, appending to `out`; but for a Dump, which is returned and answered by [`OwedDump::piece`].
+    /// Answers one frame, appending to `out`; but for what is long, which is returned and
+    /// answered by [`Owed::piece`], or has to wait.
     #[inline]
     pub(super) fn execute(&mut self, frame: &Frame<'_>, out: &mut BytesMut) -> After {
         let answer = |response: Response<'_>, out| response.compose(frame.opcode(), frame.opaque(), out);
         let request = match frame.parse() {
             Ok(request) => request,
+            Err(Status::UnknownCommand) => return self.execute_extended(frame, out),
             Err(status) => {
                 answer(Response::Failed(status), out);
                 return After::Continue;
@@ -64,7 +71,7 @@ impl Executor<'_> {
             }
             Request::Dump => {
                 let names = self.server.core.dump(self.port.namespace);
-                return After::Dump(OwedDump { names, opaque: frame.opaque() });
+                return After::Owed(Owed::dump(names, frame.opaque()));
             }
         }
         After::Continue
@@ -102,7 +109,7 @@ impl Executor<'_> {
 }
 
 /// Counts and warns of what an administrator should know.
-pub(super) fn note_refusal(port: &Port, session: SessionId, refusal: Refusal) {
+fn note_refusal(port: &Port, session: SessionId, refusal: Refusal) {
     if refusal == Refusal::TooManyNames {
         port.metrics.refused_names.add(1);
         if port.warnings.refused_name.permits() {
@@ -112,48 +119,5 @@ pub(super) fn note_refusal(port: &Port, session: SessionId, refusal: Refusal) {
                 "new names are refused: there are max_names of them; raise it, or find out who makes so many"
             );
         }
-    }
-}
-
-/// What a refusal is on the wire.
-pub(super) fn status_of(refusal: Refusal) -> Status {
-    match refusal {
-        Refusal::NotFound => Status::NotFound,
-        Refusal::NotAvailable => Status::ResourceNotAvailable,
-        Refusal::NotAcquired => Status::NotAcquired,
-        Refusal::TooManyNames => Status::OutOfMemory,
-        Refusal::TimedOut => Status::TimedOut,
-        Refusal::QueueFull => Status::QueueFull,
-        Refusal::Canceled => Status::Canceled,
-        Refusal::Revoked => Status::Revoked,
-        Refusal::NoSuchSession => Status::NoSuchSession,
-        Refusal::LimitReached => Status::LimitReached,
-        Refusal::StaleRequest => Status::InvalidArguments,
-        Refusal::ShuttingDown => Status::ShuttingDown,
-    }
-}
-
-impl OwedDump {
-    /// Appends entries to `out` until it has `bytes` or more. Tells whether there is more to come; the last piece
-    /// has the empty response that ends a Dump.
-    pub(super) fn piece(
-        &mut self,
-        server: &Server,
-        now: UnixSeconds,
-        bytes: usize,
-        out: &mut BytesMut,
-    ) -> bool {
-        let opcode = Opcode::Dump.code();
-        while out.len() < bytes {
-            let shown = self.names.next(&server.core, now, |name, item| {
-                let entry = DumpEntry { consumption: item.consumption, peak: item.peak, name };
-                Response::Entry(entry).compose(opcode, self.opaque, out);
-            });
-            if shown.is_none() {
-                Response::Done.compose(opcode, self.opaque, out);
-                return false;
-            }
-        }
-        true
     }
 }

@@ -1,0 +1,130 @@
+//! A connection's part in the extended operations: what it said of itself, what it waits for and watches, and how what
+//! the core has to tell it goes out.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+
+use super::super::{Server, steps};
+use super::extended::{compose_granted, compose_status};
+use super::translation::{event_on_wire, notice_on_wire, opaque_of, status_of};
+use crate::core::{Lease, Letter, Mailbox, Notice, SessionId, Tour};
+use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque};
+
+/// The part of one connection. It takes part from its first extended request on.
+pub(in crate::server) struct Party {
+    /// The connection's own session.
+    pub(super) connection: SessionId,
+    pub(super) address: SocketAddr,
+    mailbox: Arc<Mailbox>,
+    has_joined: bool,
+    /// The opaque of its Hello, under which notices go out.
+    pub(super) hello: Option<Opaque>,
+    /// The opcodes of the requests that wait, by opaque.
+    pub(super) waiting: HashMap<Opaque, u8>,
+    /// The number of the last event of each watch.
+    pub(super) watches: HashMap<Opaque, u64>,
+    /// Watches that have still to be shown the names that exist.
+    pub(super) tours: Vec<Tour>,
+    /// Renewed by whatever is received.
+    pub(super) lease: Option<Arc<Lease>>,
+}
+
+/// The connection's own session was revoked.
+#[derive(Debug)]
+pub(in crate::server) struct Revoked;
+
+impl Party {
+    pub(in crate::server) fn new(connection: SessionId, mailbox: Arc<Mailbox>, address: SocketAddr) -> Self {
+        Self {
+            connection,
+            address,
+            mailbox,
+            has_joined: false,
+            hello: None,
+            waiting: HashMap::new(),
+            watches: HashMap::new(),
+            tours: Vec::new(),
+            lease: None,
+        }
+    }
+
+    pub(super) fn join(&mut self, server: &Server) {
+        if !self.has_joined {
+            self.has_joined = true;
+            server.core.join(self.connection, None, &self.mailbox);
+        }
+    }
+
+    /// Takes up what the peer says of itself.
+    pub(super) fn introduce(&mut self, server: &Server, hello: Opaque, label: &[u8]) {
+        self.hello = Some(hello);
+        server.core.join(self.connection, Some(label), &self.mailbox);
+    }
+
+    /// Notes that something was received.
+    #[inline]
+    pub(in crate::server) fn hear(&self, server: &Server) {
+        if let Some(lease) = &self.lease {
+            lease.hear(server.moment().monotonic_ms);
+        }
+    }
+
+    /// Whether there is something to tell the peer, or to show it.
+    #[inline]
+    pub(in crate::server) fn has_news(&self) -> bool {
+        self.mailbox.is_filled() || !self.tours.is_empty()
+    }
+
+    /// Appends what the core has to tell the peer to `out`, until that has `bytes` or more.
+    pub(in crate::server) fn tell(
+        &mut self,
+        server: &Server,
+        bytes: usize,
+        out: &mut BytesMut,
+    ) -> Result<(), Revoked> {
+        while out.len() < bytes
+            && let Some(letter) = self.mailbox.take()
+        {
+            self.compose(letter, out)?;
+        }
+        // What it is shown comes by the mailbox too, in the next turn.
+        self.tours.retain_mut(|tour| server.core.show(tour, steps::WATCH_NAMES));
+        Ok(())
+    }
+
+    fn compose(&mut self, letter: Letter, out: &mut BytesMut) -> Result<(), Revoked> {
+        match letter {
+            Letter::Answer { token, outcome } => {
+                let opaque = opaque_of(token);
+                if let Some(opcode) = self.waiting.remove(&opaque) {
+                    match &outcome {
+                        Ok(granted) => compose_granted(opcode, opaque, granted, out),
+                        Err(refusal) => compose_status(opcode, opaque, status_of(*refusal), out),
+                    }
+                }
+            }
+            Letter::Event { token, event } => {
+                let opaque = opaque_of(token);
+                if let Some(number) = self.watches.get_mut(&opaque) {
+                    *number += 1;
+                    let response = ExtendedResponse::Event(event_on_wire(&event, *number));
+                    response.compose(ExtendedOpcode::Watch.code(), opaque, out);
+                }
+            }
+            Letter::Notice(notice) => {
+                if let Notice::AttachedElsewhere { .. } = notice {
+                    self.lease = None;
+                }
+                if let Some(hello) = self.hello {
+                    let response = ExtendedResponse::Notice(notice_on_wire(notice));
+                    response.compose(ExtendedOpcode::Hello.code(), hello, out);
+                }
+            }
+            Letter::Close => return Err(Revoked),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! The words of the core on the wire, and those of the wire in the core.
+
+use crate::core::{
+    Claim, Event, EventKind, GrantId, Listed, Namespace, Notice, Refusal, RequestIds, Scope, Token, Want,
+};
+use crate::protocol::{self as wire, Milliseconds, Opaque, Status};
+
+/// What a refusal is on the wire.
+pub(super) fn status_of(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::NotFound => Status::NotFound,
+        Refusal::NotAvailable => Status::ResourceNotAvailable,
+        Refusal::NotAcquired => Status::NotAcquired,
+        Refusal::TooManyNames => Status::OutOfMemory,
+        Refusal::TimedOut => Status::TimedOut,
+        Refusal::QueueFull => Status::QueueFull,
+        Refusal::Canceled => Status::Canceled,
+        Refusal::Revoked => Status::Revoked,
+        Refusal::NoSuchSession => Status::NoSuchSession,
+        Refusal::LimitReached => Status::LimitReached,
+        Refusal::StaleRequest => Status::InvalidArguments,
+        Refusal::ShuttingDown => Status::ShuttingDown,
+    }
+}
+
+pub(super) fn namespace_of(namespace: wire::Namespace) -> Namespace {
+    match namespace {
+        wire::Namespace::Counters => Namespace::Counters,
+        wire::Namespace::Semaphores => Namespace::Semaphores,
+    }
+}
+
+fn namespace_on_wire(namespace: Namespace) -> wire::Namespace {
+    match namespace {
+        Namespace::Counters => wire::Namespace::Counters,
+        Namespace::Semaphores => wire::Namespace::Semaphores,
+    }
+}
+
+/// A request or a watch of a connection goes by the four bytes that its client chose.
+pub(super) fn token_of(opaque: Opaque) -> Token {
+    Token(u32::from_be_bytes(opaque.0).into())
+}
+
+pub(super) fn opaque_of(token: Token) -> Opaque {
+    let [_, _, _, _, opaque @ ..] = token.0.to_be_bytes();
+    Opaque(opaque)
+}
+
+pub(super) fn ids_of(ids: wire::RequestIds) -> RequestIds {
+    RequestIds { own: ids.own.0, lowest_unanswered: ids.lowest_unanswered.0 }
+}
+
+pub(super) fn want_of(wanted: wire::Wanted<'_>) -> Result<Want<'_>, Status> {
+    let claim = Claim::new(wanted.resources, wanted.maximum).ok_or(Status::InvalidArguments)?;
+    Ok(Want { namespace: namespace_of(wanted.namespace), name: wanted.name, claim })
+}
+
+pub(super) fn scope_of(scope: wire::Scope<'_>) -> Scope {
+    match scope {
+        wire::Scope::Name(name) => Scope::Name(name.into()),
+        wire::Scope::Prefix(prefix) => Scope::Prefix(prefix.into()),
+    }
+}
+
+pub(super) fn grant_on_wire(grant: GrantId) -> wire::GrantId {
+    wire::GrantId(grant.0)
+}
+
+pub(super) fn ttl_left_on_wire(ttl_left_ms: Option<u32>) -> wire::TtlLeft {
+    ttl_left_ms.map_or(wire::TtlLeft::Connection, |left_ms| wire::TtlLeft::For(Milliseconds(left_ms)))
+}
+
+pub(super) fn entry_on_wire<'a>(listed: &'a Listed, address: &'a [u8]) -> wire::ListEntry<&'a [u8]> {
+    wire::ListEntry {
+        grant: listed.grant.map(grant_on_wire),
+        session: listed.session.number(),
+        since: listed.since.map(|since| since.0),
+        resources: listed.resources,
+        position: listed.position,
+        label: &listed.label,
+        address,
+    }
+}
+
+pub(super) fn event_on_wire(event: &Event, number: u64) -> wire::Event<&[u8]> {
+    wire::Event {
+        number,
+        kind: match event.kind {
+            EventKind::Present => wire::EventKind::Present,
+            EventKind::Live => wire::EventKind::Live,
+            EventKind::Missed => wire::EventKind::Missed,
+            EventKind::Granted => wire::EventKind::Granted,
+            EventKind::Released => wire::EventKind::Released,
+            EventKind::Queued => wire::EventKind::Queued,
+            EventKind::Left => wire::EventKind::Left,
+            EventKind::Expired => wire::EventKind::Expired,
+            EventKind::Revoked => wire::EventKind::Revoked,
+        },
+        namespace: namespace_on_wire(event.namespace),
+        grant: event.grant.map(grant_on_wire),
+        session: event.session.map(|session| session.number()),
+        resources: event.resources,
+        in_use: event.in_use,
+        waiting: event.waiting,
+        name: &event.name,
+    }
+}
+
+pub(super) fn notice_on_wire(notice: Notice) -> wire::Notice {
+    match notice {
+        Notice::GrantRevoked { grant, grace_ms } => {
+            wire::Notice::GrantRevoked { grant: grant_on_wire(grant), grace: Milliseconds(grace_ms) }
+        }
+        Notice::SessionRevoked { session, grace_ms } => {
+            wire::Notice::SessionRevoked { session: session.number(), grace: Milliseconds(grace_ms) }
+        }
+        Notice::AttachedElsewhere { session } => {
+            wire::Notice::AttachedElsewhere { session: session.number() }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Who is connected: by the number of the connection's own session, for listings and for whoever is to be told
+//! something or closed.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::core::{Mailbox, SessionId};
+
+/// The connections of a server.
+#[derive(Debug, Default)]
+pub(super) struct Peers(Mutex<HashMap<SessionId, Peer>>);
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) mailbox: Arc<Mailbox>,
+}
+
+impl Peers {
+    /// Enters a connection, until the returned place is dropped.
+    pub(super) fn enter(&self, session: SessionId, peer: Peer) -> Place<'_> {
+        self.with(|peers| peers.insert(session, peer));
+        Place { peers: self, session }
+    }
+
+    pub(super) fn find(&self, session: SessionId) -> Option<Peer> {
+        self.with(|peers| peers.get(&session).cloned())
+    }
+
+    fn with<R>(&self, visit: impl FnOnce(&mut HashMap<SessionId, Peer>) -> R) -> R {
+        // Nothing is left half done by a panic in between.
+        visit(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A connection's place among its peers.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    peers: &'a Peers,
+    session: SessionId,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.peers.with(|peers| peers.remove(&self.session));
+    }
+}

@@ -1,0 +1,142 @@
+//! Leased sessions, which outlive connections, over real sockets (`docs/protocol.md`, "Extended operations").
+
+mod support;
+
+use signalbox::protocol::{Extended, Notice, SessionKey, Status, TtlLeft};
+use support::caller::{Caller, LONG, one_of};
+use support::{TestServer, eventually};
+
+fn caller(server: &TestServer) -> Caller {
+    Caller::new(server.counter())
+}
+
+const LONG_MS: u32 = 60_000;
+
+#[test]
+fn what_a_leased_session_holds_and_waits_for_survives_a_cut() {
+    let server = TestServer::start();
+    let mut before = caller(&server);
+    let session = before.open(LONG_MS);
+    let held = before.take(one_of(1, b"held"));
+    assert!(matches!(held.ttl_left, TtlLeft::For(left) if left.0 <= LONG_MS && left.0 > LONG_MS / 2));
+    let mut other = caller(&server);
+    let theirs = other.take(one_of(1, b"wanted"));
+    let ids = before.ids();
+    let request = Extended::AcquireGrant { ids, wanted: one_of(1, b"wanted"), queueing: LONG };
+    before.send(&request);
+    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    drop(before);
+
+    let mut late = caller(&server);
+    let behind = late.want(one_of(1, b"wanted"), LONG);
+    eventually("another waits behind", || server.server.core().ledger_stats().waiters == 2);
+    let mut after = caller(&server);
+    assert_eq!(after.attach(session), 0);
+    assert_eq!(
+        after.ask(&Extended::VerifyGrant { grant: held.grant }).verified().unwrap().session,
+        session.session
+    );
+    let asked = after.send(&request);
+    after.sync();
+    assert_eq!(other.give_back(theirs.grant), 0);
+    let granted = after.answer(asked).granted().unwrap();
+    assert_eq!(after.ask(&request).granted().unwrap().grant, granted.grant, "sent again, nothing changes");
+    after.ids();
+    assert_eq!(after.ask(&Extended::CloseSession).status, 0);
+    assert_eq!(late.answer(behind).status, 0, "the end of the session hands over");
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn a_grant_that_came_while_nobody_was_attached_is_told_when_it_is_asked_for_again() {
+    let server = TestServer::start();
+    let [mut holder, mut before] = [caller(&server), caller(&server)];
+    let held = holder.take(one_of(1, b"a"));
+    let session = before.open(LONG_MS);
+    let ids = before.ids();
+    let request = Extended::AcquireGrant { ids, wanted: one_of(1, b"a"), queueing: LONG };
+    before.send(&request);
+    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    drop(before);
+    eventually("the cut is seen", || server.server.core().ledger_stats().sessions == 1);
+    assert_eq!(holder.give_back(held.grant), 0);
+    assert_eq!(holder.wire.get(b"a").number(), 1, "granted to who is not there");
+    let mut after = caller(&server);
+    assert_eq!(after.attach(session), 0);
+    assert!(after.ask(&request).granted().is_ok());
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn the_newest_attachment_wins_and_the_one_before_is_told() {
+    let server = TestServer::start();
+    let [mut before, mut after] = [caller(&server), caller(&server)];
+    before.hello("before");
+    let session = before.open(LONG_MS);
+    let held = before.take(one_of(1, b"a"));
+    let waiting = before.want(one_of(1, b"a"), LONG);
+    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    assert_eq!(after.attach(session), 0);
+    assert_eq!(before.answer(waiting).status, Status::NoSuchSession.code());
+    let notice = before.next().notice().unwrap();
+    assert_eq!(notice, Some(Notice::AttachedElsewhere { session: session.session }));
+    let refused = before.want(one_of(5, b"b"), LONG);
+    assert_eq!(
+        before.answer(refused).status,
+        Status::NoSuchSession.code(),
+        "what is meant for a session does not go to another"
+    );
+    assert_eq!(
+        after.give_back(held.grant),
+        Status::InvalidArguments.code(),
+        "a request id that was another's"
+    );
+    for _ in 0..3 {
+        after.ids();
+    }
+    assert_eq!(after.give_back(held.grant), 0);
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn a_wrong_key_opens_nothing() {
+    let server = TestServer::start();
+    let [mut one, mut other] = [caller(&server), caller(&server)];
+    let mut session = one.open(LONG_MS);
+    assert_eq!(format!("{:?}", session.key), "SessionKey(secret)");
+    let SessionKey(key) = &mut session.key;
+    key[15] ^= 1;
+    assert_eq!(other.attach(session), Status::NoSuchSession.code());
+    assert_eq!(other.ask(&Extended::KeepAlive).status, Status::NoSuchSession.code());
+}
+
+#[test]
+fn a_session_that_nothing_is_heard_of_expires_and_hands_over() {
+    let server = TestServer::start();
+    let [mut silent, mut waiter] = [caller(&server), caller(&server)];
+    // The shortest that the server allows.
+    silent.open(1);
+    let held = silent.take(one_of(1, b"a"));
+    let asked = waiter.want(one_of(1, b"a"), LONG);
+    assert_eq!(waiter.answer(asked).status, 0, "it is granted when the lease is over");
+    assert_eq!(waiter.ask(&Extended::VerifyGrant { grant: held.grant }).status, Status::NotAcquired.code());
+    assert_eq!(silent.give_back(held.grant), Status::NoSuchSession.code());
+    assert_eq!(server.server.core().ledger_stats().expired_sessions, 1);
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn plain_holdings_end_with_their_connection_whatever_is_attached() {
+    let server = TestServer::start();
+    let [mut one, mut other] = [caller(&server), caller(&server)];
+    one.open(LONG_MS);
+    let granted = one.take(one_of(2, b"a"));
+    assert_eq!(one.wire.acquire(b"a", 1, 2).status, 0);
+    drop(one);
+    eventually("the plain holding is gone", || other.wire.get(b"a").number() == 1);
+    assert!(
+        other.ask(&Extended::VerifyGrant { grant: granted.grant }).verified().is_ok(),
+        "the grant is not"
+    );
+    server.server.core().check_ledger().unwrap();
+}

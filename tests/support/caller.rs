@@ -1,0 +1,119 @@
+//! A client of the extended operations: it says exactly what the test says, and nothing by itself.
+
+use bytes::BytesMut;
+use signalbox::core::Namespace;
+use signalbox::protocol::{
+    self as wire, Extended, GrantId, Granted, Milliseconds, Opaque, OpenedSession, Queueing, RequestId,
+    RequestIds, ResponseFrame, Wait, Wanted,
+};
+
+use super::{Answer, OK, Wire};
+
+/// A connection that speaks the extended operations.
+pub struct Caller {
+    pub wire: Wire,
+    opaque: u32,
+    request: u64,
+}
+
+/// Waits as long as the server lets it.
+pub const LONG: Queueing = Queueing { wait: Wait::ServerDefault, queue_max: None };
+
+/// Does not wait.
+pub const NOW: Queueing = Queueing { wait: Wait::NotAtAll, queue_max: None };
+
+pub fn for_ms(span_ms: u32) -> Queueing {
+    Queueing { wait: Wait::UpTo(Milliseconds(span_ms)), queue_max: None }
+}
+
+/// One of at most `maximum` of a counter.
+pub fn one_of(maximum: u32, name: &[u8]) -> Wanted<'_> {
+    Wanted { namespace: wire::Namespace::Counters, name, resources: 1, maximum }
+}
+
+pub fn on_wire(namespace: Namespace) -> wire::Namespace {
+    match namespace {
+        Namespace::Counters => wire::Namespace::Counters,
+        Namespace::Semaphores => wire::Namespace::Semaphores,
+    }
+}
+
+impl Caller {
+    pub fn new(wire: Wire) -> Self {
+        Self { wire, opaque: 0x1000_0000, request: 0 }
+    }
+
+    /// Sends a request and gives the opaque of what will answer it.
+    pub fn send(&mut self, request: &Extended<'_>) -> Opaque {
+        self.opaque += 1;
+        let opaque = Opaque(self.opaque.to_be_bytes());
+        let mut bytes = BytesMut::new();
+        request.compose(opaque, &mut bytes);
+        self.wire.send(&bytes);
+        opaque
+    }
+
+    /// The next response.
+    pub fn next(&mut self) -> ResponseFrame {
+        let Answer { opcode, status, opaque, body, .. } = self.wire.answer();
+        ResponseFrame { opcode, status, opaque: Opaque(opaque), body: body.into() }
+    }
+
+    /// The next response, which must be to this request.
+    pub fn answer(&mut self, opaque: Opaque) -> ResponseFrame {
+        let answer = self.next();
+        assert_eq!(answer.opaque, opaque, "{answer:?}");
+        answer
+    }
+
+    /// Sends a request and gives its answer, which must be the next response.
+    pub fn ask(&mut self, request: &Extended<'_>) -> ResponseFrame {
+        let opaque = self.send(request);
+        self.answer(opaque)
+    }
+
+    pub fn hello(&mut self, label: &str) -> u64 {
+        let request = Extended::Hello { version: 1, label: label.as_bytes(), credentials: &[] };
+        self.ask(&request).hello().unwrap().session
+    }
+
+    pub fn open(&mut self, ttl_ms: u32) -> OpenedSession {
+        self.ask(&Extended::OpenSession { ttl: Some(Milliseconds(ttl_ms)), label: b"leased" })
+            .opened()
+            .unwrap()
+    }
+
+    pub fn attach(&mut self, session: OpenedSession) -> u8 {
+        self.ask(&Extended::AttachSession { session: session.session, key: session.key }).status
+    }
+
+    /// The ids of a new request, of which all before it are answered.
+    pub fn ids(&mut self) -> RequestIds {
+        self.request += 1;
+        RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(1) }
+    }
+
+    /// Asks for a grant without waiting for the answer.
+    pub fn want(&mut self, wanted: Wanted<'_>, queueing: Queueing) -> Opaque {
+        let ids = self.ids();
+        self.send(&Extended::AcquireGrant { ids, wanted, queueing })
+    }
+
+    /// Asks for a grant that there must be at once.
+    pub fn take(&mut self, wanted: Wanted<'_>) -> Granted {
+        let opaque = self.want(wanted, NOW);
+        let answer = self.answer(opaque);
+        assert_eq!(answer.status, OK, "{answer:?}");
+        answer.granted().unwrap()
+    }
+
+    pub fn give_back(&mut self, grant: GrantId) -> u8 {
+        let ids = self.ids();
+        self.ask(&Extended::ReleaseGrant { ids, grant }).status
+    }
+
+    /// A round trip: whatever was sent before is executed afterwards.
+    pub fn sync(&mut self) {
+        assert_eq!(self.wire.ask(super::NOOP, &[]).status, OK);
+    }
+}
