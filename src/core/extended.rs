@@ -193,8 +193,7 @@ impl Core {
         let registry = self.registry(tour.namespace);
         for _ in 0..names {
             let Some(object) = tour.visit.peek(registry) else {
-                lock(&self.ledger).go_live(tour.connection, tour.token);
-                return false;
+                return lock(&self.ledger).go_live(tour.connection, tour.token);
             };
             match lock(&self.ledger).show(tour.connection, tour.token, object) {
                 Some(true) => tour.visit.advance(),

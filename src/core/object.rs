@@ -191,6 +191,11 @@ impl ObjectRef {
         (state.holders.granted(), state.holders.supervision().queued)
     }
 
+    /// Whether a claim could never be taken.
+    pub(super) fn is_too_small(&self, claim: Claim) -> bool {
+        lock(&self.0.state).limit(claim) < claim.resources
+    }
+
     /// Whether a claim could be taken now.
     pub(super) fn fits(&self, claim: Claim) -> bool {
         lock(&self.0.state).after(claim).is_some()

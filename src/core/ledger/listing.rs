@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use super::{GrantId, Ledger, Namespace, ObjectRef, SessionId};
 use crate::core::UnixSeconds;
+use crate::core::ledger::grant::Part;
 
 /// A holder or a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl Ledger {
         for id in ids.range((from, Bound::Unbounded)).take(STEP_ENTRIES) {
             listing.after = Some(*id);
             listing.position += u32::from(listing.waiters);
-            listed.extend(self.listed_grant(*id, object, listing.position));
+            listed.extend(self.listed_grant(*id, listing.namespace, object, listing.position));
         }
         listed
     }
@@ -88,9 +89,16 @@ impl Ledger {
         }
     }
 
-    fn listed_grant(&self, id: GrantId, object: &ObjectRef, position: u32) -> Option<Listed> {
+    fn listed_grant(
+        &self,
+        id: GrantId,
+        namespace: Namespace,
+        object: &ObjectRef,
+        position: u32,
+    ) -> Option<Listed> {
         let grant = self.grants.get(&id)?;
-        let part = grant.parts().iter().find(|part| part.object() == Some(object))?;
+        let is_of_name = |part: &&Part| part.namespace == namespace && part.object() == Some(object);
+        let part = grant.parts().iter().find(is_of_name)?;
         Some(Listed {
             grant: Some(id),
             session: grant.session,

@@ -199,11 +199,6 @@ impl Ledger {
     /// Lets a connection go: its own session ends, and a leased one that was attached lives on without it. What it
     /// held is given back in steps; tells whether there is more to do.
     pub(super) fn leave(&mut self, connection: SessionId, world: World<'_>) -> bool {
-        if !self.owners.contains_key(&connection) {
-            return false;
-        }
-        self.detach(connection, None);
-        self.watches.end_all_of(connection, world);
         let more = self.end(connection, EventKind::Released, Refusal::Canceled, world);
         self.serve(world);
         more
@@ -448,7 +443,7 @@ impl Ledger {
 
     fn revoke_grant_now(&mut self, id: GrantId, grace_ms: u32, world: World<'_>) -> Result<(), Refusal> {
         let now_ms = world.now.monotonic_ms;
-        let grant = self.grants.get_mut(&id).ok_or(Refusal::NotFound)?;
+        let grant = self.grants.get_mut(&id).ok_or(Refusal::NotAcquired)?;
         self.stats.revoked += 1;
         match &mut grant.phase {
             Phase::Waiting { .. } => self.fail(id, Refusal::Revoked, world),
@@ -468,6 +463,7 @@ impl Ledger {
                     self.grant_ends.remove(&(before_ms, id));
                 }
                 self.end_grant_at(at_ms, id);
+                let grace_ms = left(at_ms, now_ms);
                 self.notify_session(session, Notice::GrantRevoked { grant: id, grace_ms });
             }
         }
@@ -485,14 +481,16 @@ impl Ledger {
         world: World<'_>,
     ) -> Result<(), Refusal> {
         self.once(connection, ids, |ledger| {
-            let at_ms = world.now.monotonic_ms + u64::from(grace_ms);
-            let owner = ledger.owners.get_mut(&session).filter(|owner| !owner.is_ending);
-            let owner = owner.ok_or(Refusal::NotFound)?;
-            owner.revoked_ms = Some(owner.revoked_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms)));
+            let now_ms = world.now.monotonic_ms;
+            let at_ms = now_ms + u64::from(grace_ms);
+            let owner = ledger.owners.get_mut(&session).filter(|owner| owner.ending.is_none());
+            let owner = owner.ok_or(Refusal::NoSuchSession)?;
+            let at_ms = owner.revoked_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms));
+            owner.revoked_ms = Some(at_ms);
             ledger.stats.revoked += 1;
-            ledger.notify_session(session, Notice::SessionRevoked { session, grace_ms });
+            ledger.notify_session(session, Notice::SessionRevoked { session, grace_ms: left(at_ms, now_ms) });
             ledger.end_session_at(at_ms, session);
-            if grace_ms == 0 {
+            if at_ms <= now_ms {
                 ledger.expire(world);
             }
             Ok(())
@@ -507,7 +505,12 @@ impl Ledger {
         for id in &waiting {
             self.fail(*id, Refusal::ShuttingDown, world);
         }
-        waiting.len() == STEP_GRANTS
+        let more = waiting.len() == STEP_GRANTS;
+        if !more {
+            // Nobody waits any more.
+            self.unserved.clear();
+        }
+        more
     }
 
     /// Does a change once, whatever the number of requests for it with these ids.
@@ -551,7 +554,7 @@ impl Ledger {
             Attachment::To(session) => session,
             Attachment::Lost => return Err(Refusal::NoSuchSession),
         };
-        let owner = self.owners.get(&session).filter(|owner| !owner.is_ending);
+        let owner = self.owners.get(&session).filter(|owner| owner.ending.is_none());
         owner.map(|_| session).ok_or(Refusal::NoSuchSession)
     }
 

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{GrantId, Granted};
-use crate::core::mailbox::Mailbox;
+use crate::core::mailbox::{EventKind, Mailbox};
 use crate::core::sync::{AtomicU64, Ordering};
 use crate::core::{Refusal, SessionId};
 
-/// Requests of a session whose answers are remembered: from the lowest that the client calls unanswered.
+/// How far requests of a session may be above the lowest that the client calls unanswered; whose answers are
+/// remembered.
 pub const REQUESTS_MAX: u64 = 1024;
 
 /// The secret of a leased session. Never shown.
@@ -71,13 +72,14 @@ impl Lease {
 pub(super) struct Owner {
     pub(super) kind: OwnerKind,
     pub(super) label: Box<[u8]>,
-    /// All that it holds or waits for.
+    /// All that it holds or waits for, by id, so that its end gives back the newest first.
     pub(super) grants: Vec<GrantId>,
     pub(super) requests: Requests,
     /// When it is taken away.
     pub(super) revoked_ms: Option<u64>,
-    /// It takes nothing more; what it has is given back step by step.
-    pub(super) is_ending: bool,
+    /// Why it ends, as watchers and those who wait are told: it takes nothing more, and what it has is given back step
+    /// by step.
+    pub(super) ending: Option<(EventKind, Refusal)>,
 }
 
 #[derive(Debug)]
@@ -118,19 +120,18 @@ impl Owner {
             grants: Vec::new(),
             requests: Requests::default(),
             revoked_ms: None,
-            is_ending: false,
+            ending: None,
         }
     }
 
     /// Whether the key opens this session.
     pub(super) fn opens_with(&self, candidate: &SessionKey) -> bool {
-        matches!(&self.kind, OwnerKind::Leased { key, .. } if key.is(candidate)) && !self.is_ending
+        matches!(&self.kind, OwnerKind::Leased { key, .. } if key.is(candidate)) && self.ending.is_none()
     }
 
     pub(super) fn remove_grant(&mut self, grant: GrantId) {
-        // The last ones are the likeliest to go.
-        if let Some(place) = self.grants.iter().rposition(|held| *held == grant) {
-            self.grants.swap_remove(place);
+        if let Ok(place) = self.grants.binary_search(&grant) {
+            self.grants.remove(place);
         }
         if self.grants.is_empty() {
             self.grants = Vec::new();
@@ -177,7 +178,7 @@ impl Requests {
         while self.answers.front().is_some_and(|(id, _)| *id < self.floor) {
             self.answers.pop_front();
         }
-        if ids.own - self.floor >= REQUESTS_MAX {
+        if ids.own - self.floor > REQUESTS_MAX {
             return Err(Refusal::LimitReached);
         }
         Ok(self.get(ids.own))

@@ -45,6 +45,10 @@ impl Ledger {
             let queue = names.get(object).map(|entry| &entry.queue);
             let waiting = queue.map_or(0, |queue| queue.len());
             let is_first = queue.and_then(|queue| queue.first()).is_none_or(|first| *first > id);
+            // Said before anything about the queue: it would be as true of an empty one.
+            if object.is_too_small(claim) {
+                return (object.clone(), Err(Refusal::NotAvailable));
+            }
             let next = match queueing {
                 Some(Queueing { wait_ms: 0, .. }) if is_first => Next::Now,
                 Some(Queueing { wait_ms: 0, .. }) => return (object.clone(), Err(Refusal::NotAvailable)),
@@ -190,6 +194,15 @@ impl Ledger {
         for part in &grant.parts()[..taken] {
             if let Some(object) = part.object() {
                 self.put_back(part.namespace, object, id, part.claim.resources, world);
+                let session = Some(grant.session);
+                self.tell_name(
+                    part.namespace,
+                    object,
+                    EventKind::Left,
+                    Some(id),
+                    session,
+                    part.claim.resources,
+                );
             }
         }
         if let Some(part) = grant.awaited()

@@ -61,7 +61,12 @@ impl Ledger {
             let due = self.session_ends.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms);
             let Some((at_ms, session)) = due else { break };
             self.session_ends.remove(&(at_ms, session));
-            if self.end_session_if_due(session, world) {
+            // One that was heard of meanwhile ends in its turn among the others.
+            if let Some(later_ms) = self.session_ends_ms(session).filter(|ends_ms| *ends_ms > at_ms) {
+                self.session_ends.insert((later_ms, session));
+                continue;
+            }
+            if self.end_session(session, world) {
                 // Much is given back at once: the rest in the next step.
                 self.session_ends.insert((at_ms, session));
                 break;
@@ -119,19 +124,18 @@ impl Ledger {
         }
     }
 
+    /// When a session is due to end; `None`: it is not there, or ends already, or only with its connection.
+    fn session_ends_ms(&self, session: SessionId) -> Option<u64> {
+        let owner = self.owners.get(&session).filter(|owner| owner.ending.is_none())?;
+        self.lease_ends_ms(session).into_iter().chain(owner.revoked_ms).min()
+    }
+
     /// Ends a session that was not heard of in its time, or was revoked. Tells whether there is more of it to give back.
-    fn end_session_if_due(&mut self, session: SessionId, world: World<'_>) -> bool {
+    fn end_session(&mut self, session: SessionId, world: World<'_>) -> bool {
         let now_ms = world.now.monotonic_ms;
         let Some(owner) = self.owners.get(&session) else { return false };
-        let (is_ending, revoked_ms) = (owner.is_ending, owner.revoked_ms);
-        let lease_ends_ms = self.lease_ends_ms(session);
-        let is_revoked = revoked_ms.is_some_and(|at_ms| at_ms <= now_ms);
-        if !is_ending && !is_revoked && lease_ends_ms.is_none_or(|at_ms| at_ms > now_ms) {
-            if let Some(at_ms) = lease_ends_ms.into_iter().chain(revoked_ms).min() {
-                self.session_ends.insert((at_ms, session));
-            }
-            return false;
-        }
+        let (is_ending, is_revoked) =
+            (owner.ending.is_some(), owner.revoked_ms.is_some_and(|at_ms| at_ms <= now_ms));
         let (why, refusal) = if is_revoked {
             (EventKind::Revoked, Refusal::Revoked)
         } else {
@@ -152,7 +156,7 @@ impl Ledger {
         world: World<'_>,
     ) -> bool {
         let Some(owner) = self.owners.get_mut(&session) else { return false };
-        owner.is_ending = true;
+        let (why, refusal) = *owner.ending.get_or_insert((why, refusal));
         let from = owner.grants.len().saturating_sub(STEP_GRANTS);
         let some: Vec<_> = owner.grants[from..].to_vec();
         for id in some.into_iter().rev() {
@@ -171,6 +175,8 @@ impl Ledger {
                 if refusal == Refusal::Revoked {
                     mailbox.put(Letter::Close);
                 }
+                self.detach(session, None);
+                self.watches.end_all_of(session, world);
             }
             OwnerKind::Leased { connection, .. } => {
                 let connection = *connection;

@@ -128,11 +128,15 @@ impl Ledger {
         Some(true)
     }
 
-    /// Says that a watch was shown every name that existed.
-    pub(in crate::core) fn go_live(&self, connection: SessionId, token: Token) {
-        if let Some(watch) = self.watches.0.get(&(connection, token)) {
+    /// Says that a watch was shown every name that existed. Tells whether it is still to be said, to a reader that has
+    /// no room for it.
+    pub(in crate::core) fn go_live(&self, connection: SessionId, token: Token) -> bool {
+        let Some(watch) = self.watches.0.get(&(connection, token)) else { return false };
+        let has_room = watch.mailbox.has_room();
+        if has_room {
             watch.mailbox.put(Letter::Event { token, event: Event::about_no_name(EventKind::Live, 0) });
         }
+        !has_room
     }
 
     /// Tells the watches of a name what happened to it.

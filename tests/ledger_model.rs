@@ -1,0 +1,899 @@
+//! The ledger against a model of the extended rules: random histories, everything compared after each step.
+//!
+//! The model (`tests/ledger_model/model.rs`) is written from `docs/design.md` and `docs/protocol.md` and keeps nothing
+//! but plain lists. `PROPTEST_CASES=1000000 cargo test --release --test ledger_model` runs it for as long as one
+//! likes; a failure prints the shortest history that shows it.
+
+#[path = "ledger_model/model.rs"]
+mod model;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+use model::{Attachment, INTERVAL_S, Key, Model, Want};
+use proptest::prelude::*;
+use signalbox::core::{
+    Asked, Claim, Core, EVENTS_MAX, Event, EventKind, GrantId, Lease, LedgerLimits, Letter, Limits, Listed,
+    Mailbox, Moment, NameHasher, Namespace, Notice, Queueing, REQUESTS_MAX, Refusal, RequestIds, Scope,
+    Session, SessionId, SessionKey, Token, UnixSeconds, Waiting,
+};
+
+const CONNECTIONS: usize = 3;
+/// One is the prefix of another, and one stands before both in the order of bytes though it is made later.
+const NAMES: [&[u8]; 3] = [b"b", b"ba", b"a"];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Acquire {
+        by: usize,
+        ids: Ids,
+        wants: Vec<Want>,
+        queueing: Queueing,
+    },
+    Release {
+        by: usize,
+        ids: Ids,
+        grant: usize,
+    },
+    Cancel {
+        by: usize,
+        waiter: usize,
+        by_token: bool,
+    },
+    Verify {
+        grant: usize,
+    },
+    RevokeGrant {
+        by: usize,
+        ids: Ids,
+        grant: usize,
+        grace_ms: u32,
+    },
+    RevokeSession {
+        by: usize,
+        ids: Ids,
+        session: usize,
+        grace_ms: u32,
+    },
+    PlainAcquire {
+        by: usize,
+        want: Want,
+    },
+    PlainRelease {
+        by: usize,
+        key: Key,
+        resources: u32,
+    },
+    Open {
+        by: usize,
+        ttl_ms: u32,
+    },
+    Attach {
+        by: usize,
+        session: usize,
+        with_key: bool,
+    },
+    Close {
+        by: usize,
+    },
+    KeepAlive {
+        by: usize,
+    },
+    /// Something is received that asks the core for nothing.
+    Hear {
+        by: usize,
+    },
+    /// The connection ends and a new one comes in its place.
+    Leave {
+        by: usize,
+    },
+    Watch {
+        by: usize,
+        namespace: Namespace,
+        scope: Scope,
+    },
+    Unwatch {
+        by: usize,
+        watch: usize,
+    },
+    Sweep {
+        namespace: Namespace,
+    },
+    Time {
+        by_ms: u64,
+    },
+    ShutDown,
+}
+
+/// How a request is numbered, seen from those of its session before.
+#[derive(Clone, Copy, Debug)]
+struct Ids {
+    own: Own,
+    lowest: Lowest,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Own {
+    Next,
+    /// A repetition, or a number that was left out.
+    Back(u64),
+    /// About as far above the lowest unanswered as may be.
+    Ahead(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Lowest {
+    Same,
+    Own,
+    Behind(u64),
+    Zero,
+}
+
+/// The model and the core, and what the clients know.
+struct Pair {
+    model: Model,
+    core: Core,
+    connections: Vec<Connection>,
+    /// Every leased session that was opened.
+    leased: Vec<(SessionId, SessionKey, Arc<Lease>)>,
+    highest_requests: BTreeMap<SessionId, u64>,
+    last_token: u64,
+    alarm: Arc<Alarm>,
+}
+
+struct Connection {
+    session: Session,
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Default)]
+struct Alarm(AtomicBool);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a connection was told, as far as the order is promised.
+#[derive(Debug, Default, PartialEq)]
+struct Told {
+    answers: BTreeMap<Token, Vec<Letter>>,
+    notices: Vec<Notice>,
+    is_closed: bool,
+    events: BTreeMap<(Token, Box<[u8]>), Vec<Event>>,
+}
+
+fn new_core() -> Core {
+    Core::new(NonZeroU32::new(INTERVAL_S as u32).unwrap(), NameHasher::with_seeds(1, 2, 3, 4))
+}
+
+fn letters_of(mailbox: &Mailbox) -> Vec<Letter> {
+    std::iter::from_fn(|| mailbox.take()).collect()
+}
+
+fn list(core: &Core, key: Key, waiters: bool) -> Vec<Listed> {
+    let mut listed = Vec::new();
+    let Ok(mut listing) = core.listing(key.0, key.1, waiters) else { return listed };
+    loop {
+        let some = core.list(&mut listing);
+        if some.is_empty() {
+            return listed;
+        }
+        listed.extend(some);
+    }
+}
+
+/// Plain holdings come first and in any order.
+fn by_grant(mut listed: Vec<Listed>) -> Vec<Listed> {
+    listed.sort_by_key(|listed| (listed.grant, listed.grant.is_none().then_some(listed.session)));
+    listed
+}
+
+impl Told {
+    fn of(letters: impl IntoIterator<Item = Letter>) -> Self {
+        let mut told = Self::default();
+        for letter in letters {
+            match letter {
+                Letter::Answer { token, .. } => told.answers.entry(token).or_default().push(letter),
+                Letter::Notice(notice) => told.notices.push(notice),
+                Letter::Close => told.is_closed = true,
+                Letter::Event { token, event } => {
+                    let is_live = told.events.contains_key(&(token, Box::default()));
+                    assert!(
+                        event.kind != EventKind::Present || !is_live,
+                        "what is present comes before Live"
+                    );
+                    told.events.entry((token, event.name.clone())).or_default().push(event);
+                }
+            }
+        }
+        told
+    }
+}
+
+impl Pair {
+    fn new(limits: LedgerLimits, names_max: Option<u64>) -> Self {
+        let core = new_core();
+        core.set_ledger_limits(limits);
+        for namespace in Namespace::ALL {
+            core.set_limits(namespace, Limits { names_max });
+        }
+        let mut pair = Self {
+            model: Model::new(limits, names_max),
+            core,
+            connections: Vec::new(),
+            leased: Vec::new(),
+            highest_requests: BTreeMap::new(),
+            last_token: 0,
+            alarm: Arc::default(),
+        };
+        pair.connections = (0..CONNECTIONS).map(|_| pair.connect()).collect();
+        pair.take(&Step::Time { by_ms: 0 });
+        pair
+    }
+
+    fn connect(&mut self) -> Connection {
+        let connection = Connection { session: self.core.open_session(), mailbox: Arc::default() };
+        let id = connection.session.id();
+        let label = id.to_string();
+        self.core.join(id, Some(label.as_bytes()), &connection.mailbox);
+        self.model.join(id, label.as_bytes());
+        connection
+    }
+
+    fn now(&self) -> Moment {
+        Moment { monotonic_ms: self.model.now_ms, unix: self.model.unix() }
+    }
+
+    fn id(&self, by: usize) -> SessionId {
+        self.connections[by].session.id()
+    }
+
+    fn token(&mut self) -> Token {
+        self.last_token += 1;
+        Token(self.last_token)
+    }
+
+    fn ids(&mut self, by: usize, ids: Ids) -> RequestIds {
+        let Ok(session) = self.model.acting(self.id(by)) else {
+            return RequestIds { own: 1, lowest_unanswered: 1 };
+        };
+        let floor = self.model.session(session).unwrap().floor;
+        let highest = self.highest_requests.entry(session).or_default();
+        let own = match ids.own {
+            Own::Next => *highest + 1,
+            Own::Back(by) => (*highest + 1).saturating_sub(by),
+            Own::Ahead(by) => floor + REQUESTS_MAX - 2 + by,
+        };
+        *highest = own.max(*highest);
+        let lowest_unanswered = match ids.lowest {
+            Lowest::Same => floor,
+            Lowest::Own => own,
+            Lowest::Behind(by) => own.saturating_sub(by).max(1),
+            Lowest::Zero => 0,
+        };
+        RequestIds { own, lowest_unanswered }
+    }
+
+    /// One that is held or waits, or any other.
+    fn grant(&self, choice: usize) -> GrantId {
+        let alive = self.model.grants.len();
+        if choice.is_multiple_of(4) || alive == 0 {
+            return GrantId(choice as u64 / 4);
+        }
+        GrantId(self.model.grants[choice % alive].id)
+    }
+
+    fn waiting(&self, choice: usize, by_token: bool) -> Waiting {
+        let mut waiters =
+            self.model.grants.iter().filter_map(|grant| Some((grant.request, grant.wait.as_ref()?)));
+        let count = waiters.clone().count().max(1);
+        let waiter = waiters.nth(choice % count);
+        if by_token {
+            let reply = waiter.and_then(|(_, wait)| wait.reply);
+            return Waiting::Token(reply.map_or(Token(choice as u64), |(_, token)| token));
+        }
+        Waiting::Request(waiter.map_or(choice as u64, |(request, _)| request))
+    }
+
+    fn take(&mut self, step: &Step) {
+        let now = self.now();
+        match *step {
+            Step::Acquire { by, ids, ref wants, queueing } => {
+                let (ids, token, connection) = (self.ids(by, ids), self.token(), self.id(by));
+                let wanted = |want: &Want| signalbox::core::Want {
+                    namespace: want.key.0,
+                    name: want.key.1,
+                    claim: Claim::new(want.resources, want.maximum).unwrap(),
+                };
+                let wanted: Vec<_> = wants.iter().map(wanted).collect();
+                let found = self.core.acquire_grant(connection, ids, &wanted, queueing, token, now);
+                assert_eq!(found, self.model.acquire(connection, ids, wants, queueing, token));
+            }
+            Step::Release { by, ids, grant } => {
+                let (ids, grant, connection) = (self.ids(by, ids), self.grant(grant), self.id(by));
+                let found = self.core.release_grant(connection, ids, grant, now);
+                assert_eq!(found, self.model.release(connection, ids, grant));
+            }
+            Step::Cancel { by, waiter, by_token } => {
+                let (connection, waiting) = (self.id(by), self.waiting(waiter, by_token));
+                let found = self.core.cancel(connection, waiting, now);
+                assert_eq!(found, self.model.cancel(connection, waiting));
+            }
+            Step::Verify { grant } => {
+                let grant = self.grant(grant);
+                assert_eq!(self.core.verify(grant, now), self.model.verify(grant));
+            }
+            Step::RevokeGrant { by, ids, grant, grace_ms } => {
+                let (ids, grant, connection) = (self.ids(by, ids), self.grant(grant), self.id(by));
+                let found = self.core.revoke_grant(connection, ids, grant, grace_ms, now);
+                assert_eq!(found, self.model.revoke_grant(connection, ids, grant, grace_ms));
+            }
+            Step::RevokeSession { by, ids, session, grace_ms } => {
+                let (ids, connection) = (self.ids(by, ids), self.id(by));
+                // Those that are there, and one that was never.
+                let sessions = self.model.sessions.iter().map(|session| session.id);
+                let sessions: Vec<_> = sessions.chain(SessionId::from_number(u64::MAX)).collect();
+                let session = sessions[session % sessions.len()];
+                let found = self.core.revoke_session(connection, ids, session, grace_ms, now);
+                assert_eq!(found, self.model.revoke_session(connection, ids, session, grace_ms));
+            }
+            Step::PlainAcquire { by, want: Want { key, resources, maximum } } => {
+                let session = &mut self.connections[by].session;
+                let claim = Claim::new(resources, maximum).unwrap();
+                let found = self.core.acquire(key.0, key.1, claim, session, now.unix);
+                assert_eq!(found, self.model.plain_acquire(session.id(), key, resources, maximum));
+            }
+            Step::PlainRelease { by, key, resources } => {
+                let session = &mut self.connections[by].session;
+                let found = self.core.release(key.0, key.1, resources, session, now.unix);
+                assert_eq!(found, self.model.plain_release(session.id(), key, resources));
+            }
+            Step::Open { by, ttl_ms } => self.open(by, ttl_ms),
+            Step::Attach { by, session, with_key } => {
+                let connection = self.id(by);
+                let some = self.leased.iter().rev().take(4).collect::<Vec<_>>();
+                let Some((session, key, _)) = some.get(session % some.len().max(1)) else { return };
+                let key = if with_key { *key } else { SessionKey([0; 16]) };
+                let found = self.core.attach(*session, connection, &key, now);
+                let expected = self.model.attach(*session, connection, key);
+                assert_eq!(found.map(|lease| lease.ttl_ms()), expected);
+            }
+            Step::Close { by } => {
+                let connection = self.id(by);
+                assert_eq!(self.core.close_leased(connection, now), self.model.close(connection));
+            }
+            Step::KeepAlive { by } => {
+                let connection = self.id(by);
+                assert_eq!(self.core.keep_alive(connection, now), self.model.keep_alive(connection));
+            }
+            Step::Hear { by } => {
+                if let Attachment::To(id) = self.model.attachment(self.id(by)) {
+                    let (.., lease) = self.leased.iter().find(|(session, ..)| *session == id).unwrap();
+                    lease.hear(now.monotonic_ms);
+                    self.model.renew(id);
+                }
+            }
+            Step::Leave { by } => self.leave(by),
+            Step::Watch { by, namespace, ref scope } => {
+                let (connection, token) = (self.id(by), self.token());
+                let found = self.core.watch(connection, token, namespace, scope.clone(), now);
+                let expected = self.model.watch(connection, token, namespace, scope.clone());
+                if let Ok(mut tour) = found.map_err(|refusal| assert_eq!(Err(refusal), expected)) {
+                    assert_eq!(expected, Ok(()));
+                    while self.core.show(&mut tour, 2) {}
+                }
+            }
+            Step::Unwatch { by, watch } => {
+                let connection = self.id(by);
+                let watches = self.model.watches.len().max(1);
+                let token = self.model.watches.get(watch % watches).map_or(Token(0), |watch| watch.token);
+                let found = self.core.unwatch(connection, token, now);
+                assert_eq!(found, self.model.unwatch(connection, token));
+            }
+            Step::Sweep { namespace } => {
+                self.model.sweep(namespace);
+                let mut sweep = self.core.sweep(namespace);
+                while sweep.step(3, now.unix) {}
+            }
+            Step::Time { by_ms } => {
+                self.model.tick(by_ms);
+                while self.core.expire(self.now()) {}
+            }
+            Step::ShutDown => {
+                self.model.shut_down();
+                while self.core.shut_down(now) {}
+            }
+        }
+    }
+
+    fn open(&mut self, by: usize, ttl_ms: u32) {
+        let connection = self.id(by);
+        let key = SessionKey([self.leased.len() as u8 + 1; 16]);
+        let expected = self.model.check_open();
+        let found = self.core.open_leased(connection, key, ttl_ms, b"leased", self.now());
+        assert_eq!(found.as_ref().err(), expected.err().as_ref());
+        if let Ok((session, lease)) = found {
+            assert_eq!(lease.ttl_ms(), ttl_ms);
+            self.model.open(session, connection, key, ttl_ms, b"leased");
+            self.leased.push((session, key, lease));
+        }
+    }
+
+    /// Gives back one name after the other where their order matters, since that of the end is not promised.
+    fn leave(&mut self, by: usize) {
+        let (now, connection) = (self.now(), self.id(by));
+        while self.core.leave(connection, now) {}
+        self.model.leave(connection);
+        let mut held = self.model.plain_holdings(connection);
+        let last = held.pop();
+        for (key, resources) in held {
+            self.take(&Step::PlainRelease { by, key, resources });
+        }
+        if let Some((key, resources)) = last {
+            self.model.plain_release(connection, key, resources).unwrap();
+        }
+        let new = self.connect();
+        let left = std::mem::replace(&mut self.connections[by], new);
+        let mut ending = self.core.end_session(left.session);
+        while ending.step(1, now.unix) {}
+        assert!(!self.core.leave(connection, now), "who has left is gone");
+    }
+
+    /// Takes a step, and compares all that can be seen.
+    fn step(&mut self, step: &Step) {
+        self.alarm.0.store(false, Ordering::Relaxed);
+        let waker = Waker::from(Arc::clone(&self.alarm));
+        let due_ms = self.core.next_due(&waker);
+        self.take(step);
+        let new_due_ms = self.core.next_due(&waker);
+        let is_earlier = new_due_ms.is_some_and(|new| due_ms.is_none_or(|due_ms| new < due_ms));
+        assert!(!is_earlier || self.alarm.0.load(Ordering::Relaxed), "who sleeps until {due_ms:?} is woken");
+        if let Some(expected) = self.model.next_due_ms() {
+            assert!(new_due_ms.is_some_and(|new| new <= expected), "{new_due_ms:?} is not before {expected}");
+        }
+        self.compare();
+        for by in 0..CONNECTIONS {
+            if self.compare_letters(by) {
+                // As the server does.
+                self.leave(by);
+                self.compare();
+            }
+        }
+    }
+
+    /// Compares what a connection was told. Tells whether it was told to go.
+    fn compare_letters(&mut self, by: usize) -> bool {
+        let connection = self.id(by);
+        let found = Told::of(letters_of(&self.connections[by].mailbox));
+        let expected = self.model.letters.extract_if(.., |(to, _)| *to == connection);
+        let expected = Told::of(expected.map(|(_, letter)| letter).collect::<Vec<_>>());
+        assert_eq!(found, expected, "the letters of connection {connection}");
+        found.is_closed
+    }
+
+    fn compare(&self) {
+        self.model.check();
+        for namespace in Namespace::ALL {
+            for name in NAMES {
+                let key = (namespace, name);
+                let shown = (namespace, name.escape_ascii().to_string());
+                let value = self.core.value(namespace, name).map(u64::from);
+                assert_eq!(value, self.model.value(key), "the value of {shown:?}");
+                let waiters = list(&self.core, key, true);
+                assert_eq!(waiters, self.model.waiters(key), "who waits for {shown:?}");
+                let holders = list(&self.core, key, false);
+                let held: u64 = holders.iter().map(|holder| u64::from(holder.resources)).sum();
+                assert_eq!(held, self.model.consumption(key), "what is held of {shown:?}");
+                assert_eq!(by_grant(holders), by_grant(self.model.holders(key)), "who holds {shown:?}");
+            }
+            let names = self.model.names.iter().filter(|name| name.key.0 == namespace).count();
+            assert_eq!(self.core.stats(namespace).objects, names as u64);
+            let mut failures = Vec::new();
+            let mut check = self.core.check(namespace);
+            while check.step(64, &mut failures) {}
+            assert_eq!(failures, []);
+        }
+        assert_eq!(self.core.ledger_stats(), self.model.stats());
+        assert_eq!(self.core.check_ledger(), Ok(()));
+    }
+}
+
+fn keys() -> impl Strategy<Value = Key> {
+    // Much happens to one name, or nothing would wait.
+    let namespaces = prop_oneof![Just(Namespace::Counters), Just(Namespace::Semaphores)];
+    (namespaces, prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(2)])
+        .prop_map(|(namespace, name): (_, usize)| (namespace, NAMES[name]))
+}
+
+fn wants() -> impl Strategy<Value = Want> {
+    let amounts = prop_oneof![
+        6 => (1..=3u32, Just(3)),
+        2 => (1..=2u32, Just(2)),
+        // More than a semaphore of moderate size has.
+        1 => Just((4, 5)),
+        1 => (prop_oneof![Just(1), Just(2), Just(u32::MAX - 1), Just(u32::MAX)], Just(u32::MAX)),
+    ];
+    (keys(), amounts).prop_map(|(key, (resources, maximum))| Want { key, resources, maximum })
+}
+
+/// No name twice.
+fn many_wants() -> impl Strategy<Value = Vec<Want>> {
+    prop_oneof![
+        2 => wants().prop_map(|want| vec![want]),
+        1 => prop::collection::vec(wants(), 1..=3).prop_map(|mut wants| {
+            let keys: Vec<_> = wants.iter().map(|want| want.key).collect();
+            let mut place = 0;
+            wants.retain(|want| {
+                place += 1;
+                !keys[..place - 1].contains(&want.key)
+            });
+            wants
+        }),
+    ]
+}
+
+fn ids() -> impl Strategy<Value = Ids> {
+    let own = prop_oneof![
+        20 => Just(Own::Next),
+        4 => (1..5u64).prop_map(Own::Back),
+        1 => (0..6u64).prop_map(Own::Ahead),
+    ];
+    let lowest = prop_oneof![
+        20 => Just(Lowest::Same),
+        4 => (0..4u64).prop_map(Lowest::Behind),
+        2 => Just(Lowest::Own),
+        1 => Just(Lowest::Zero),
+    ];
+    (own, lowest).prop_map(|(own, lowest)| Ids { own, lowest })
+}
+
+fn queueings() -> impl Strategy<Value = Queueing> {
+    let waits_ms = prop_oneof![2 => Just(0), 3 => Just(60), 5 => Just(5000), 1 => Just(u32::MAX)];
+    let queues_max = prop_oneof![1 => 0..3u32, 6 => Just(u32::MAX)];
+    (waits_ms, queues_max).prop_map(|(wait_ms, queue_max)| Queueing { wait_ms, queue_max })
+}
+
+fn graces_ms() -> impl Strategy<Value = u32> {
+    prop_oneof![2 => Just(0), 1 => Just(50), 1 => Just(2500)]
+}
+
+fn ttls_ms() -> impl Strategy<Value = u32> {
+    prop_oneof![1 => Just(100), 2 => Just(2500), 3 => Just(60_000)]
+}
+
+fn times_ms() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => prop::sample::select(vec![1, 9, 40, 50, 60, 100]),
+        3 => prop::sample::select(vec![1000, 2500, 2999]),
+        1 => prop::sample::select(vec![3000, 3001, 12_000]),
+    ]
+}
+
+fn scopes() -> impl Strategy<Value = Scope> {
+    prop_oneof![
+        prop::sample::select(NAMES.to_vec()).prop_map(|name| Scope::Name(name.into())),
+        prop::sample::select(vec![&b""[..], b"b"]).prop_map(|prefix| Scope::Prefix(prefix.into())),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let by = || 0..CONNECTIONS;
+    let namespaces = || prop::sample::select(Namespace::ALL.to_vec());
+    let choice = any::<usize>;
+    prop_oneof![
+        24 => (by(), ids(), many_wants(), queueings())
+            .prop_map(|(by, ids, wants, queueing)| Step::Acquire { by, ids, wants, queueing }),
+        12 => (by(), ids(), choice()).prop_map(|(by, ids, grant)| Step::Release { by, ids, grant }),
+        4 => (by(), choice(), any::<bool>())
+            .prop_map(|(by, waiter, by_token)| Step::Cancel { by, waiter, by_token }),
+        2 => choice().prop_map(|grant| Step::Verify { grant }),
+        3 => (by(), ids(), choice(), graces_ms())
+            .prop_map(|(by, ids, grant, grace_ms)| Step::RevokeGrant { by, ids, grant, grace_ms }),
+        2 => (by(), ids(), choice(), graces_ms())
+            .prop_map(|(by, ids, session, grace_ms)| Step::RevokeSession { by, ids, session, grace_ms }),
+        6 => (by(), wants()).prop_map(|(by, want)| Step::PlainAcquire { by, want }),
+        5 => (by(), keys(), 0..3u32)
+            .prop_map(|(by, key, resources)| Step::PlainRelease { by, key, resources }),
+        4 => (by(), ttls_ms()).prop_map(|(by, ttl_ms)| Step::Open { by, ttl_ms }),
+        5 => (by(), choice(), prop::bool::weighted(0.9))
+            .prop_map(|(by, session, with_key)| Step::Attach { by, session, with_key }),
+        1 => by().prop_map(|by| Step::Close { by }),
+        2 => by().prop_map(|by| Step::KeepAlive { by }),
+        2 => by().prop_map(|by| Step::Hear { by }),
+        2 => by().prop_map(|by| Step::Leave { by }),
+        3 => (by(), namespaces(), scopes())
+            .prop_map(|(by, namespace, scope)| Step::Watch { by, namespace, scope }),
+        1 => (by(), choice()).prop_map(|(by, watch)| Step::Unwatch { by, watch }),
+        2 => namespaces().prop_map(|namespace| Step::Sweep { namespace }),
+        12 => times_ms().prop_map(|by_ms| Step::Time { by_ms }),
+    ]
+}
+
+/// Mostly what the configuration has, at times so little that histories meet it.
+fn limits() -> impl Strategy<Value = LedgerLimits> {
+    let small = (1..3usize, 1..4usize, 1..3usize, 1..3usize);
+    let small = small.prop_map(|(sessions_max, grants_max, waiters_max, watches_max)| LedgerLimits {
+        sessions_max,
+        grants_max,
+        waiters_max,
+        watches_max,
+    });
+    prop_oneof![3 => Just(LedgerLimits::default()), 1 => small]
+}
+
+/// `PROPTEST_CASES` says how many histories, else there are so many.
+fn cases(default: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { cases: asked.unwrap_or(default), failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(2000))]
+
+    #[test]
+    fn the_ledger_does_what_the_design_says(
+        limits in limits(),
+        names_max in prop_oneof![5 => Just(None), 1 => (1..3u64).prop_map(Some)],
+        history in prop::collection::vec(steps(), 1..60),
+        shuts_down in any::<bool>(),
+        rest in prop::collection::vec(steps(), 0..4),
+    ) {
+        let mut pair = Pair::new(limits, names_max);
+        for step in &history {
+            pair.step(step);
+        }
+        if shuts_down {
+            pair.step(&Step::ShutDown);
+        }
+        for step in &rest {
+            pair.step(step);
+        }
+        // At rest nothing is consumed by who is gone.
+        for by in 0..CONNECTIONS {
+            pair.step(&Step::Leave { by });
+        }
+        for _ in 0..25 {
+            pair.take(&Step::Time { by_ms: 2900 });
+        }
+        for namespace in Namespace::ALL {
+            pair.step(&Step::Sweep { namespace });
+            prop_assert_eq!(pair.core.stats(namespace).objects, 0);
+        }
+        let stats = pair.core.ledger_stats();
+        prop_assert_eq!((stats.sessions, stats.grants, stats.waiters, stats.watches), (0, 0, 0, 0));
+    }
+}
+
+// What random histories rarely meet.
+
+/// A core with connections, at the time 0.
+struct Server {
+    core: Core,
+    connections: Vec<Connection>,
+    requests: u64,
+}
+
+const START: Moment = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+const ONE: Key = (Namespace::Counters, b"one");
+const TWO: Key = (Namespace::Counters, b"two");
+
+fn at(monotonic_ms: u64) -> Moment {
+    Moment { monotonic_ms, ..START }
+}
+
+impl Server {
+    fn new(connections: usize) -> Self {
+        let core = new_core();
+        let connect = |_| Connection { session: core.open_session(), mailbox: Arc::default() };
+        let connections: Vec<_> = (0..connections).map(connect).collect();
+        for connection in &connections {
+            core.join(connection.session.id(), None, &connection.mailbox);
+        }
+        core.expire(START);
+        Self { core, connections, requests: 0 }
+    }
+
+    /// Asks for resources of names under this maximum, and waits for them for ever.
+    fn acquire(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> Asked {
+        let claim = Claim::new(resources, maximum).unwrap();
+        let want = |key: &Key| signalbox::core::Want { namespace: key.0, name: key.1, claim };
+        let wants: Vec<_> = keys.iter().map(want).collect();
+        let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+        let (ids, token) = (self.ids(), Token(self.requests));
+        self.core.acquire_grant(self.id(by), ids, &wants, queueing, token, START)
+    }
+
+    fn granted(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> GrantId {
+        match self.acquire(by, keys, resources, maximum) {
+            Asked::Granted(granted) => granted.grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ids(&mut self) -> RequestIds {
+        self.requests += 1;
+        RequestIds { own: self.requests, lowest_unanswered: self.requests }
+    }
+
+    fn id(&self, by: usize) -> SessionId {
+        self.connections[by].session.id()
+    }
+
+    fn release(&mut self, by: usize, grant: GrantId) {
+        let ids = self.ids();
+        self.core.release_grant(self.id(by), ids, grant, START).unwrap();
+    }
+
+    fn value(&self, key: Key) -> u32 {
+        self.core.value(key.0, key.1).unwrap()
+    }
+
+    /// The grants that a connection was told of since it was last asked.
+    fn answers(&self, by: usize) -> Vec<GrantId> {
+        let grant = |letter| match letter {
+            Letter::Answer { outcome: Ok(granted), .. } => granted.grant,
+            other => panic!("{other:?}"),
+        };
+        letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
+    }
+}
+
+#[test]
+fn two_who_want_the_same_names_in_opposite_order_both_get_them() {
+    let mut server = Server::new(3);
+    let blocked = server.granted(2, &[TWO], 1, 1);
+    assert_eq!(server.acquire(0, &[ONE, TWO], 1, 1), Asked::Waiting);
+    assert_eq!(server.acquire(1, &[TWO, ONE], 1, 1), Asked::Waiting);
+    server.release(2, blocked);
+    for by in 0..2 {
+        let answers = server.answers(by);
+        assert_eq!(answers.len(), 1);
+        assert_eq!(server.answers(1 - by), [], "the other waits");
+        server.release(by, answers[0]);
+    }
+    assert_eq!((server.value(ONE), server.value(TWO)), (0, 0));
+}
+
+#[test]
+fn a_session_that_holds_much_expires_in_steps() {
+    const GRANTS: u32 = 1000;
+    let mut server = Server::new(2);
+    let connection = server.id(0);
+    server.core.open_leased(connection, SessionKey([1; 16]), 100, b"", START).unwrap();
+    for _ in 0..GRANTS {
+        server.granted(0, &[ONE], 1, GRANTS);
+    }
+    assert_eq!(server.acquire(1, &[ONE], GRANTS, GRANTS), Asked::Waiting);
+    let mut steps = 1;
+    while server.core.expire(at(100)) {
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        assert!(server.value(ONE) > 0, "all is given back, and there is more to do");
+        assert_eq!(server.answers(1), [], "not all is given back");
+        steps += 1;
+    }
+    assert!(steps > 4, "a step gives back a few");
+    assert_eq!(server.answers(1).len(), 1);
+    assert_eq!(list(&server.core, ONE, false).len(), 1);
+    let stats = server.core.ledger_stats();
+    assert_eq!((stats.sessions, stats.expired_sessions, stats.grants), (0, 1, 1));
+    assert_eq!(server.core.keep_alive(connection, at(100)), Err(Refusal::NoSuchSession));
+}
+
+#[test]
+fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
+    const GRANTS: u32 = 300;
+    let mut server = Server::new(2);
+    let (connection, watcher) = (server.id(0), server.id(1));
+    server.core.open_leased(connection, SessionKey([1; 16]), 100_000, b"", START).unwrap();
+    for _ in 0..GRANTS {
+        server.granted(0, &[ONE], 1, GRANTS);
+    }
+    let mut tour = server.core.watch(watcher, Token(1), ONE.0, Scope::Name(ONE.1.into()), START).unwrap();
+    while server.core.show(&mut tour, 100) {}
+    letters_of(&server.connections[1].mailbox);
+    server.core.close_leased(connection, START).unwrap();
+    while server.core.expire(START) {}
+    let events = letters_of(&server.connections[1].mailbox);
+    assert_eq!(events.len(), GRANTS as usize);
+    let is_release = |letter: &Letter| match letter {
+        Letter::Event { event, .. } => event.kind == EventKind::Released,
+        _ => false,
+    };
+    assert!(events.iter().all(is_release), "{:?}", events.iter().find(|letter| !is_release(letter)));
+    assert_eq!(server.core.ledger_stats().expired_sessions, 0);
+}
+
+#[test]
+fn many_who_wait_are_served_in_steps_and_in_order() {
+    const WAITERS: usize = 1000;
+    let mut server = Server::new(2);
+    let all = server.granted(0, &[ONE], WAITERS as u32, WAITERS as u32);
+    for _ in 0..WAITERS {
+        assert_eq!(server.acquire(1, &[ONE], 1, WAITERS as u32), Asked::Waiting);
+    }
+    let order: Vec<_> = list(&server.core, ONE, true).into_iter().filter_map(|waiter| waiter.grant).collect();
+    assert_eq!(order.len(), WAITERS);
+    server.release(0, all);
+    let mut served = server.answers(1);
+    let mut is_done = false;
+    while !is_done {
+        assert!(!served.is_empty() && served.len() < WAITERS, "{} were served", served.len());
+        // Nobody overtakes those whose turn is to come.
+        let claim = Claim::new(1, u32::MAX).unwrap();
+        let session = &mut server.connections[0].session;
+        let overtaking = server.core.acquire(ONE.0, ONE.1, claim, session, START.unix);
+        assert_eq!(overtaking, Err(Refusal::NotAvailable));
+        is_done = !server.core.expire(START);
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        served.extend(server.answers(1));
+    }
+    assert_eq!(served, order);
+}
+
+#[test]
+fn live_is_told_when_there_is_room_for_it() {
+    let mut server = Server::new(1);
+    let names: Vec<_> = (0..EVENTS_MAX).map(|number| number.to_string()).collect();
+    for name in &names {
+        let claim = Claim::new(1, 1).unwrap();
+        let session = &mut server.connections[0].session;
+        server.core.acquire(Namespace::Counters, name.as_bytes(), claim, session, START.unix).unwrap();
+    }
+    let watcher = server.id(0);
+    let all = Scope::Prefix(Box::default());
+    let mut tour = server.core.watch(watcher, Token(1), Namespace::Counters, all, START).unwrap();
+    assert!(server.core.show(&mut tour, 2 * EVENTS_MAX), "there is no room for Live");
+    let present = letters_of(&server.connections[0].mailbox);
+    assert_eq!(present.len(), EVENTS_MAX);
+    assert!(!server.core.show(&mut tour, 1));
+    let [Letter::Event { event, .. }] = &letters_of(&server.connections[0].mailbox)[..] else { panic!() };
+    assert_eq!(event.kind, EventKind::Live);
+}
+
+proptest! {
+    #![proptest_config(cases(50))]
+
+    /// The counter tells by its consumption which events there were: each raises it by one.
+    #[test]
+    fn a_slow_reader_is_told_what_it_missed(
+        rounds in prop::collection::vec((0..3000u32, 0..2000usize), 1..6),
+    ) {
+        let mut server = Server::new(1);
+        let watcher = server.id(0);
+        let scope = Scope::Name(ONE.1.into());
+        let mut tour = server.core.watch(watcher, Token(1), ONE.0, scope, START).unwrap();
+        prop_assert!(!server.core.show(&mut tour, 1));
+        let mailbox = Arc::clone(&server.connections[0].mailbox);
+        let live = mailbox.take();
+        prop_assert!(live.is_some());
+        let (mut told, mut happened, mut was_full) = (0, 0, false);
+        for (events, reads) in rounds.into_iter().chain([(0, usize::MAX)]) {
+            let unread = happened - told;
+            for _ in 0..events {
+                let claim = Claim::new(1, u32::MAX).unwrap();
+                let session = &mut server.connections[0].session;
+                server.core.acquire(ONE.0, ONE.1, claim, session, START.unix).unwrap();
+                happened += 1;
+            }
+            was_full |= (unread + events) as usize > EVENTS_MAX;
+            for letter in std::iter::from_fn(|| mailbox.take()).take(reads) {
+                let Letter::Event { event, .. } = letter else { panic!("{letter:?}") };
+                if event.kind == EventKind::Missed {
+                    prop_assert!(was_full && event.resources > 0);
+                    was_full = false;
+                    told += event.resources;
+                } else {
+                    told += 1;
+                    prop_assert_eq!((event.kind, event.in_use), (EventKind::Granted, told));
+                }
+            }
+            prop_assert!(told <= happened);
+        }
+        prop_assert_eq!(told, happened, "all is told or missed");
+    }
+}

@@ -1,0 +1,1018 @@
+//! The model of the extended rules, in the words of `docs/design.md` and `docs/protocol.md`: plain lists, searched from
+//! end to end, and nothing kept that can be worked out. What is consumed, who waits and who is next is asked of the
+//! list of grants each time.
+//!
+//! Where the documents leave an order open, the model has one: what is due at one moment ends by its time, waits and
+//! graces before sessions; a session gives back the newest first; names are served in the order in which something
+//! of them came free.
+
+use signalbox::core::{
+    Asked, Event, EventKind, GrantId, Granted, LedgerLimits, LedgerStats, Letter, Listed, Namespace, Notice,
+    Queueing, REQUESTS_MAX, Refusal, RequestIds, Scope, SessionId, SessionKey, Token, UnixSeconds, Waiting,
+};
+
+/// A name and its kind.
+pub type Key = (Namespace, &'static [u8]);
+
+pub const INTERVAL_S: u64 = 10;
+/// A pause of the ticks from which on it is added to every lease.
+pub const GAP_MS: u64 = 3000;
+/// The Unix time when the monotonic one is 0.
+const EPOCH_S: u64 = 1_000_000;
+
+pub struct Model {
+    pub now_ms: u64,
+    pub limits: LedgerLimits,
+    pub names_max: Option<u64>,
+    pub names: Vec<Name>,
+    pub sessions: Vec<Session>,
+    /// Grants and waiters, by id.
+    pub grants: Vec<Grant>,
+    pub watches: Vec<Watch>,
+    pub stats: LedgerStats,
+    pub is_closing: bool,
+    /// What each connection is told, in order.
+    pub letters: Vec<(SessionId, Letter)>,
+    last_id: u64,
+    /// Names of which something came free or somebody left.
+    freed: Vec<Key>,
+    /// Requests that were granted, each of which may stand here once.
+    granted: Vec<(SessionId, u64)>,
+}
+
+pub struct Name {
+    pub key: Key,
+    /// A semaphore's; a counter has none.
+    capacity: Option<u32>,
+    /// What connections took by plain Acquires.
+    pub holdings: Vec<(SessionId, u32)>,
+    changed: u64,
+}
+
+pub struct Session {
+    pub id: SessionId,
+    label: Vec<u8>,
+    pub kind: Kind,
+    /// The highest "Lowest unanswered" that was given.
+    pub floor: u64,
+    answers: Vec<(u64, Remembered)>,
+    revoked_ms: Option<u64>,
+}
+
+pub enum Kind {
+    /// A connection's own.
+    Own(Attachment),
+    Leased {
+        key: SessionKey,
+        ttl_ms: u32,
+        ends_ms: u64,
+        connection: Option<SessionId>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Attachment {
+    None,
+    To(SessionId),
+    /// The one that it was attached to is gone from it: nothing is done for another in its place.
+    Lost,
+}
+
+/// What a request got.
+#[derive(Clone)]
+enum Remembered {
+    Waits(u64),
+    Granted(Granted),
+    Done(Result<(), Refusal>),
+}
+
+pub struct Grant {
+    pub id: u64,
+    pub session: SessionId,
+    pub request: u64,
+    /// By name.
+    parts: Vec<Part>,
+    taken: usize,
+    pub wait: Option<Wait>,
+    since: UnixSeconds,
+    revoked_ms: Option<u64>,
+}
+
+struct Part {
+    key: Key,
+    resources: u32,
+    maximum: u32,
+    /// Where it stood in the request.
+    place: usize,
+}
+
+pub struct Wait {
+    until_ms: u64,
+    received_ms: u64,
+    pub reply: Option<(SessionId, Token)>,
+    /// It stands in the queue of the name that it lacks.
+    is_queued: bool,
+}
+
+pub struct Watch {
+    pub connection: SessionId,
+    pub token: Token,
+    namespace: Namespace,
+    scope: Scope,
+}
+
+/// What a request wants of a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Want {
+    pub key: Key,
+    pub resources: u32,
+    pub maximum: u32,
+}
+
+impl Model {
+    pub fn new(limits: LedgerLimits, names_max: Option<u64>) -> Self {
+        Self {
+            now_ms: 0,
+            limits,
+            names_max,
+            names: Vec::new(),
+            sessions: Vec::new(),
+            grants: Vec::new(),
+            watches: Vec::new(),
+            stats: LedgerStats::default(),
+            is_closing: false,
+            letters: Vec::new(),
+            last_id: 0,
+            freed: Vec::new(),
+            granted: Vec::new(),
+        }
+    }
+
+    pub fn unix(&self) -> UnixSeconds {
+        UnixSeconds(EPOCH_S + self.now_ms / 1000)
+    }
+
+    fn interval(&self) -> u64 {
+        self.unix().0 / INTERVAL_S
+    }
+
+    // Names.
+
+    pub fn name(&self, key: Key) -> Option<&Name> {
+        self.names.iter().find(|name| name.key == key)
+    }
+
+    /// Invariant 1: holdings, grants, and what waiters have set aside.
+    pub fn consumption(&self, key: Key) -> u64 {
+        let plain = self.name(key).into_iter().flat_map(|name| &name.holdings).map(|(_, held)| *held);
+        let taken = self.grants.iter().flat_map(|grant| &grant.parts[..grant.taken]);
+        let granted = taken.filter(|part| part.key == key).map(|part| part.resources);
+        plain.chain(granted).map(u64::from).sum()
+    }
+
+    /// Those who wait for a name, in their order.
+    fn queue(&self, key: Key) -> Vec<&Grant> {
+        let waits = |grant: &&Grant| grant.is_queued() && grant.parts[grant.taken].key == key;
+        let mut queue: Vec<_> = self.grants.iter().filter(waits).collect();
+        queue.sort_by_key(|grant| grant.id);
+        queue
+    }
+
+    pub fn value(&self, key: Key) -> Result<u64, Refusal> {
+        let name = self.name(key).ok_or(Refusal::NotFound)?;
+        let consumption = self.consumption(key);
+        Ok(name.capacity.map_or(consumption, |capacity| u64::from(capacity) - consumption))
+    }
+
+    fn fits(&self, key: Key, resources: u32, maximum: u32) -> bool {
+        let capacity = self.name(key).and_then(|name| name.capacity).unwrap_or(maximum);
+        self.consumption(key) + u64::from(resources) <= u64::from(capacity)
+    }
+
+    fn change(&mut self, key: Key) {
+        let interval = self.interval();
+        self.names.iter_mut().filter(|name| name.key == key).for_each(|name| name.changed = interval);
+    }
+
+    /// Makes a name where there is none.
+    fn make(&mut self, key: Key, initial: u32) -> Result<(), Refusal> {
+        if self.name(key).is_some() {
+            return Ok(());
+        }
+        let of_kind = self.names.iter().filter(|name| name.key.0 == key.0).count() as u64;
+        if self.names_max.is_some_and(|names_max| of_kind >= names_max) {
+            return Err(Refusal::TooManyNames);
+        }
+        let capacity = (key.0 == Namespace::Semaphores).then_some(initial);
+        self.names.push(Name { key, capacity, holdings: Vec::new(), changed: self.interval() });
+        Ok(())
+    }
+
+    /// Invariant 6.
+    pub fn sweep(&mut self, namespace: Namespace) {
+        let interval = self.interval();
+        let is_collected = |name: &&Name| {
+            let is_unused = self.consumption(name.key) == 0 && self.queue(name.key).is_empty();
+            let is_told = name.capacity.is_some() || name.changed < interval;
+            name.key.0 == namespace && is_unused && is_told
+        };
+        let collected: Vec<_> = self.names.iter().filter(is_collected).map(|name| name.key).collect();
+        self.names.retain(|name| !collected.contains(&name.key));
+    }
+
+    // Plain operations.
+
+    pub fn plain_acquire(
+        &mut self,
+        connection: SessionId,
+        key: Key,
+        resources: u32,
+        maximum: u32,
+    ) -> Result<(), Refusal> {
+        self.make(key, maximum)?;
+        // Invariant 3: nothing overtakes.
+        if !self.queue(key).is_empty() || !self.fits(key, resources, maximum) {
+            return Err(Refusal::NotAvailable);
+        }
+        let name = self.names.iter_mut().find(|name| name.key == key).unwrap();
+        match name.holdings.iter_mut().find(|(session, _)| *session == connection) {
+            Some((_, held)) => *held += resources,
+            None => name.holdings.push((connection, resources)),
+        }
+        self.change(key);
+        self.tell(key, EventKind::Granted, None, connection, resources);
+        Ok(())
+    }
+
+    pub fn plain_release(&mut self, connection: SessionId, key: Key, resources: u32) -> Result<(), Refusal> {
+        let name = self.names.iter_mut().find(|name| name.key == key).ok_or(Refusal::NotFound)?;
+        if resources == 0 {
+            return Ok(());
+        }
+        let mut holdings = name.holdings.iter_mut();
+        let held = holdings.find(|(session, held)| *session == connection && *held >= resources);
+        held.ok_or(Refusal::NotAcquired)?.1 -= resources;
+        name.holdings.retain(|(_, held)| *held > 0);
+        self.change(key);
+        self.freed.push(key);
+        self.tell(key, EventKind::Released, None, connection, resources);
+        self.serve();
+        Ok(())
+    }
+
+    /// What a connection holds by plain Acquires.
+    pub fn plain_holdings(&self, connection: SessionId) -> Vec<(Key, u32)> {
+        let holdings = self.names.iter().flat_map(|name| name.holdings.iter().map(|held| (name.key, *held)));
+        let own = holdings.filter(|(_, (session, _))| *session == connection);
+        own.map(|(key, (_, resources))| (key, resources)).collect()
+    }
+
+    // Sessions.
+
+    pub fn session(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.iter().find(|session| session.id == id)
+    }
+
+    fn session_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.sessions.iter_mut().find(|session| session.id == id)
+    }
+
+    pub fn join(&mut self, connection: SessionId, label: &[u8]) {
+        self.sessions.push(Session::new(connection, label, Kind::Own(Attachment::None)));
+    }
+
+    pub fn leave(&mut self, connection: SessionId) {
+        if self.session(connection).is_none() {
+            return;
+        }
+        self.detach(connection, None);
+        self.watches.retain(|watch| watch.connection != connection);
+        self.end(connection, EventKind::Released, Refusal::Canceled);
+        self.serve();
+        self.letters.retain(|(to, _)| *to != connection);
+    }
+
+    pub fn check_open(&mut self) -> Result<(), Refusal> {
+        if self.is_closing {
+            return Err(Refusal::ShuttingDown);
+        }
+        if self.stats.sessions >= self.limits.sessions_max as u64 {
+            self.stats.limited += 1;
+            return Err(Refusal::LimitReached);
+        }
+        Ok(())
+    }
+
+    /// Opens a session that the core gave this number.
+    pub fn open(&mut self, id: SessionId, connection: SessionId, key: SessionKey, ttl_ms: u32, label: &[u8]) {
+        assert!(self.sessions.iter().all(|session| session.id < id), "numbers of sessions grow");
+        self.detach(connection, Some(Refusal::NoSuchSession));
+        let ends_ms = self.now_ms + u64::from(ttl_ms);
+        let kind = Kind::Leased { key, ttl_ms, ends_ms, connection: Some(connection) };
+        self.sessions.push(Session::new(id, label, kind));
+        self.set_attachment(connection, Attachment::To(id));
+        self.stats.sessions += 1;
+    }
+
+    pub fn attach(
+        &mut self,
+        id: SessionId,
+        connection: SessionId,
+        given: SessionKey,
+    ) -> Result<u32, Refusal> {
+        let Some(Session { kind: Kind::Leased { key, ttl_ms, connection: before, .. }, .. }) =
+            self.session(id)
+        else {
+            return Err(Refusal::NoSuchSession);
+        };
+        let (ttl_ms, before) = (*ttl_ms, *before);
+        if key.0 != given.0 {
+            return Err(Refusal::NoSuchSession);
+        }
+        self.renew(id);
+        if before == Some(connection) {
+            return Ok(ttl_ms);
+        }
+        if let Some(before) = before {
+            self.detach(before, Some(Refusal::NoSuchSession));
+            self.set_attachment(before, Attachment::Lost);
+            self.letters.push((before, Letter::Notice(Notice::AttachedElsewhere { session: id })));
+        }
+        self.detach(connection, Some(Refusal::NoSuchSession));
+        self.set_attachment(connection, Attachment::To(id));
+        if let Some(Session { kind: Kind::Leased { connection: attached, .. }, .. }) = self.session_mut(id) {
+            *attached = Some(connection);
+        }
+        Ok(ttl_ms)
+    }
+
+    pub fn attachment(&self, connection: SessionId) -> Attachment {
+        match self.session(connection).map(|session| &session.kind) {
+            Some(Kind::Own(attachment)) => *attachment,
+            _ => Attachment::Lost,
+        }
+    }
+
+    fn set_attachment(&mut self, connection: SessionId, to: Attachment) {
+        if let Some(Session { kind: Kind::Own(attachment), .. }) = self.session_mut(connection) {
+            *attachment = to;
+        }
+    }
+
+    /// Takes a connection's leased session from it. What waits, waits on; the connection is told that it is not
+    /// answered there.
+    fn detach(&mut self, connection: SessionId, told: Option<Refusal>) {
+        let attachment = self.attachment(connection);
+        self.set_attachment(connection, Attachment::None);
+        let Attachment::To(id) = attachment else { return };
+        if let Some(Session { kind: Kind::Leased { connection, .. }, .. }) = self.session_mut(id) {
+            *connection = None;
+        }
+        for grant in self.grants.iter_mut().filter(|grant| grant.session == id) {
+            let reply = grant.wait.as_mut().and_then(|wait| wait.reply.take());
+            if let (Some((to, token)), Some(refusal)) = (reply, told) {
+                self.letters.push((to, Letter::Answer { token, outcome: Err(refusal) }));
+            }
+        }
+    }
+
+    /// Something was received for a session.
+    pub fn renew(&mut self, id: SessionId) {
+        let now_ms = self.now_ms;
+        if let Some(Session { kind: Kind::Leased { ttl_ms, ends_ms, .. }, .. }) = self.session_mut(id) {
+            *ends_ms = now_ms + u64::from(*ttl_ms);
+        }
+    }
+
+    pub fn keep_alive(&mut self, connection: SessionId) -> Result<u32, Refusal> {
+        let Attachment::To(id) = self.attachment(connection) else { return Err(Refusal::NoSuchSession) };
+        self.renew(id);
+        Ok(self.ttl_left_ms(id, self.now_ms).unwrap())
+    }
+
+    pub fn close(&mut self, connection: SessionId) -> Result<(), Refusal> {
+        let attachment = self.attachment(connection);
+        self.detach(connection, Some(Refusal::Canceled));
+        let Attachment::To(id) = attachment else { return Err(Refusal::NoSuchSession) };
+        self.end(id, EventKind::Released, Refusal::Canceled);
+        self.serve();
+        Ok(())
+    }
+
+    /// When a session ends by itself.
+    fn session_ends_ms(&self, id: SessionId) -> Option<u64> {
+        let session = self.session(id)?;
+        let lease = match session.kind {
+            Kind::Leased { ends_ms, .. } => Some(ends_ms),
+            Kind::Own(_) => None,
+        };
+        lease.into_iter().chain(session.revoked_ms).min()
+    }
+
+    /// How long a lease lasts; `None`: as long as its connection.
+    fn ttl_left_ms(&self, id: SessionId, from_ms: u64) -> Option<u32> {
+        let Kind::Leased { .. } = self.session(id)?.kind else { return None };
+        self.session_ends_ms(id).map(|ends_ms| u32::try_from(ends_ms - from_ms).unwrap())
+    }
+
+    fn newest_of(&self, id: SessionId) -> Option<u64> {
+        self.grants.iter().filter(|grant| grant.session == id).map(|grant| grant.id).max()
+    }
+
+    /// Ends a session; what it held, the newest first, may be served afterwards.
+    fn end(&mut self, id: SessionId, why: EventKind, refusal: Refusal) {
+        while let Some(grant) = self.newest_of(id) {
+            match self.grant(grant).wait {
+                Some(_) => self.fail(grant, refusal),
+                None => self.give_back(grant, why),
+            }
+        }
+        let place = self.sessions.iter().position(|session| session.id == id).unwrap();
+        match self.sessions[place].kind {
+            Kind::Own(_) => {
+                self.detach(id, None);
+                self.watches.retain(|watch| watch.connection != id);
+                if refusal == Refusal::Revoked {
+                    self.letters.push((id, Letter::Close));
+                }
+            }
+            Kind::Leased { connection, .. } => {
+                self.stats.sessions -= 1;
+                if let Some(connection) = connection {
+                    self.set_attachment(connection, Attachment::Lost);
+                }
+            }
+        }
+        self.sessions.remove(place);
+    }
+
+    /// Whose the requests of a connection are.
+    pub fn acting(&self, connection: SessionId) -> Result<SessionId, Refusal> {
+        let id = match self.attachment(connection) {
+            Attachment::None => connection,
+            Attachment::To(id) => id,
+            Attachment::Lost => return Err(Refusal::NoSuchSession),
+        };
+        self.session(id).map(|session| session.id).ok_or(Refusal::NoSuchSession)
+    }
+
+    // Requests.
+
+    /// Whose a request is, and what it got before.
+    fn begin(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+    ) -> Result<(SessionId, Option<Remembered>), Refusal> {
+        let id = self.acting(connection)?;
+        let session = self.session_mut(id).unwrap();
+        if ids.lowest_unanswered == 0 || ids.own < ids.lowest_unanswered || ids.own < session.floor {
+            return Err(Refusal::StaleRequest);
+        }
+        session.floor = session.floor.max(ids.lowest_unanswered);
+        let floor = session.floor;
+        session.answers.retain(|(request, _)| *request >= floor);
+        if ids.own > floor + REQUESTS_MAX {
+            self.stats.limited += 1;
+            return Err(Refusal::LimitReached);
+        }
+        let found = session.answers.iter().find(|(request, _)| *request == ids.own);
+        Ok((id, found.map(|(_, remembered)| remembered.clone())))
+    }
+
+    fn remember(&mut self, id: SessionId, request: u64, what: Remembered) {
+        let Some(session) = self.session_mut(id).filter(|session| request >= session.floor) else { return };
+        session.answers.retain(|(other, _)| *other != request);
+        session.answers.push((request, what));
+    }
+
+    /// Does a change once (invariant 7).
+    fn once(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+        change: impl FnOnce(&mut Self, SessionId) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        match self.begin(connection, ids)? {
+            (_, Some(Remembered::Done(outcome))) => outcome,
+            (_, Some(_)) => Err(Refusal::StaleRequest),
+            (session, None) => {
+                let outcome = change(self, session);
+                self.remember(session, ids.own, Remembered::Done(outcome));
+                outcome
+            }
+        }
+    }
+
+    pub fn acquire(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+        wants: &[Want],
+        queueing: Queueing,
+        token: Token,
+    ) -> Asked {
+        let (session, before) = match self.begin(connection, ids) {
+            Ok(begun) => begun,
+            Err(refusal) => return Asked::Refused(refusal),
+        };
+        if before.is_some() {
+            return self.answer(session, ids.own, connection, token);
+        }
+        let grants = self.grants.iter().filter(|grant| grant.session == session).count();
+        let refusal = if self.is_closing {
+            Some(Refusal::ShuttingDown)
+        } else if grants >= self.limits.grants_max {
+            self.stats.limited += 1;
+            Some(Refusal::LimitReached)
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            self.remember(session, ids.own, Remembered::Done(Err(refusal)));
+            return Asked::Refused(refusal);
+        }
+        let mut parts: Vec<_> =
+            wants.iter().enumerate().map(|(place, want)| Part::new(place, want)).collect();
+        parts.sort_by_key(|part| part.key);
+        self.last_id += 1;
+        let until_ms = self.now_ms + u64::from(queueing.wait_ms);
+        self.grants.push(Grant {
+            id: self.last_id,
+            session,
+            request: ids.own,
+            parts,
+            taken: 0,
+            wait: Some(Wait { until_ms, received_ms: self.now_ms, reply: None, is_queued: false }),
+            since: self.unix(),
+            revoked_ms: None,
+        });
+        self.stats.waiters += 1;
+        self.remember(session, ids.own, Remembered::Waits(self.last_id));
+        self.advance(self.last_id, Some(queueing));
+        self.serve();
+        self.answer(session, ids.own, connection, token)
+    }
+
+    /// What a request got, or that the answer comes to this connection by this token and to no other.
+    fn answer(&mut self, session: SessionId, request: u64, connection: SessionId, token: Token) -> Asked {
+        let answers = &self.session(session).unwrap().answers;
+        match answers.iter().find(|(other, _)| *other == request).unwrap().1.clone() {
+            Remembered::Done(Ok(())) => Asked::Refused(Refusal::StaleRequest),
+            Remembered::Done(Err(refusal)) => Asked::Refused(refusal),
+            Remembered::Granted(granted) => {
+                let ttl_left_ms = self.ttl_left_ms(session, self.now_ms);
+                Asked::Granted(Granted { ttl_left_ms, ..granted })
+            }
+            Remembered::Waits(id) => {
+                let wait = self.grant_mut(id).wait.as_mut().unwrap();
+                if let Some((to, token)) = wait.reply.replace((connection, token)) {
+                    self.letters.push((to, Letter::Answer { token, outcome: Err(Refusal::Canceled) }));
+                }
+                Asked::Waiting
+            }
+        }
+    }
+
+    pub fn release(&mut self, connection: SessionId, ids: RequestIds, grant: GrantId) -> Result<(), Refusal> {
+        self.once(connection, ids, |model, session| {
+            let held = |found: &&Grant| found.session == session && found.wait.is_none();
+            model.find(grant).filter(held).ok_or(Refusal::NotAcquired)?;
+            model.give_back(grant.0, EventKind::Released);
+            model.serve();
+            Ok(())
+        })
+    }
+
+    pub fn cancel(&mut self, connection: SessionId, waiting: Waiting) -> Result<(), Refusal> {
+        let session = self.acting(connection)?;
+        let floor = self.session(session).unwrap().floor;
+        let is_meant = |grant: &&Grant| match (&grant.wait, waiting) {
+            (None, _) => false,
+            _ if grant.session != session => false,
+            (Some(_), Waiting::Request(request)) => grant.request == request && request >= floor,
+            (Some(wait), Waiting::Token(token)) => wait.reply.is_some_and(|(_, own)| own == token),
+        };
+        let found = self.grants.iter().find(is_meant).map(|grant| grant.id);
+        self.fail(found.ok_or(Refusal::NotFound)?, Refusal::Canceled);
+        self.serve();
+        Ok(())
+    }
+
+    pub fn verify(&self, grant: GrantId) -> Result<(SessionId, Option<u32>), Refusal> {
+        let found = self.find(grant).filter(|grant| grant.wait.is_none()).ok_or(Refusal::NotAcquired)?;
+        let lease = self.ttl_left_ms(found.session, self.now_ms);
+        let grace = found.revoked_ms.map(|at_ms| u32::try_from(at_ms - self.now_ms).unwrap());
+        Ok((found.session, lease.into_iter().chain(grace).min()))
+    }
+
+    pub fn revoke_grant(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+        grant: GrantId,
+        grace_ms: u32,
+    ) -> Result<(), Refusal> {
+        self.once(connection, ids, |model, _| {
+            let now_ms = model.now_ms;
+            let found =
+                model.grants.iter_mut().find(|found| found.id == grant.0).ok_or(Refusal::NotAcquired)?;
+            let session = found.session;
+            model.stats.revoked += 1;
+            if found.wait.is_some() {
+                model.fail(grant.0, Refusal::Revoked);
+            } else {
+                // A second Revoke never delays the first.
+                let at_ms = found.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
+                found.revoked_ms = Some(at_ms);
+                let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
+                model.notify(session, Notice::GrantRevoked { grant, grace_ms });
+                if grace_ms == 0 {
+                    model.give_back(grant.0, EventKind::Revoked);
+                }
+            }
+            model.serve();
+            Ok(())
+        })
+    }
+
+    pub fn revoke_session(
+        &mut self,
+        connection: SessionId,
+        ids: RequestIds,
+        id: SessionId,
+        grace_ms: u32,
+    ) -> Result<(), Refusal> {
+        self.once(connection, ids, |model, _| {
+            let now_ms = model.now_ms;
+            let session = model.session_mut(id).ok_or(Refusal::NoSuchSession)?;
+            let at_ms = session.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
+            session.revoked_ms = Some(at_ms);
+            let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
+            model.stats.revoked += 1;
+            model.notify(id, Notice::SessionRevoked { session: id, grace_ms });
+            if grace_ms == 0 {
+                model.end(id, EventKind::Revoked, Refusal::Revoked);
+                model.serve();
+            }
+            Ok(())
+        })
+    }
+
+    fn notify(&mut self, id: SessionId, notice: Notice) {
+        if let Some(connection) = self.connection_of(id) {
+            self.letters.push((connection, Letter::Notice(notice)));
+        }
+    }
+
+    fn connection_of(&self, id: SessionId) -> Option<SessionId> {
+        match self.session(id)?.kind {
+            Kind::Own(_) => Some(id),
+            Kind::Leased { connection, .. } => connection,
+        }
+    }
+
+    // Queues.
+
+    pub fn find(&self, id: GrantId) -> Option<&Grant> {
+        self.grants.iter().find(|grant| grant.id == id.0)
+    }
+
+    fn grant(&self, id: u64) -> &Grant {
+        self.find(GrantId(id)).unwrap()
+    }
+
+    fn grant_mut(&mut self, id: u64) -> &mut Grant {
+        self.grants.iter_mut().find(|grant| grant.id == id).unwrap()
+    }
+
+    /// Takes name after name until one has to be waited for. A request that just came may be refused instead.
+    fn advance(&mut self, id: u64, queueing: Option<Queueing>) {
+        while self.grant(id).taken < self.grant(id).parts.len() {
+            match self.next_part(id, queueing) {
+                Ok(true) => {}
+                Ok(false) => return self.stand(id),
+                Err(refusal) => return self.fail(id, refusal),
+            }
+        }
+        self.complete(id);
+    }
+
+    /// Takes the next name of a waiter. `false`: it has to wait for it.
+    fn next_part(&mut self, id: u64, queueing: Option<Queueing>) -> Result<bool, Refusal> {
+        let grant = self.grant(id);
+        let Part { key, resources, maximum, .. } = grant.parts[grant.taken];
+        self.make(key, maximum)?;
+        if self.name(key).unwrap().capacity.is_some_and(|capacity| capacity < resources) {
+            return Err(Refusal::NotAvailable);
+        }
+        let queue = self.queue(key);
+        if queue.iter().all(|other| other.id >= id) && self.fits(key, resources, maximum) {
+            let grant = self.grant_mut(id);
+            grant.taken += 1;
+            grant.wait.as_mut().unwrap().is_queued = false;
+            self.change(key);
+            return Ok(true);
+        }
+        match queueing {
+            Some(Queueing { wait_ms: 0, .. }) => Err(Refusal::NotAvailable),
+            Some(Queueing { queue_max, .. }) if queue.len() >= queue_max as usize => {
+                self.stats.queue_full += 1;
+                Err(Refusal::QueueFull)
+            }
+            Some(_) if queue.len() >= self.limits.waiters_max => {
+                self.stats.limited += 1;
+                Err(Refusal::LimitReached)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn stand(&mut self, id: u64) {
+        let wait = self.grant_mut(id).wait.as_mut().unwrap();
+        if !std::mem::replace(&mut wait.is_queued, true) {
+            let grant = self.grant(id);
+            let Part { key, resources, .. } = grant.parts[grant.taken];
+            self.tell(key, EventKind::Queued, Some(id), grant.session, resources);
+        }
+    }
+
+    fn complete(&mut self, id: u64) {
+        let since = self.unix();
+        let grant = self.grant_mut(id);
+        let (session, request) = (grant.session, grant.request);
+        let wait = grant.wait.take().unwrap();
+        grant.since = since;
+        let mut by_place: Vec<_> =
+            grant.parts.iter().map(|part| (part.place, part.key, part.maximum)).collect();
+        by_place.sort_by_key(|(place, ..)| *place);
+        let keys: Vec<_> = grant.parts.iter().map(|part| (part.key, part.resources)).collect();
+        let capacity = |(_, key, maximum)| self.name(key).unwrap().capacity.unwrap_or(maximum);
+        let capacities: Vec<_> = by_place.into_iter().map(capacity).collect();
+        self.stats.waiters -= 1;
+        self.stats.grants += 1;
+        assert!(!self.granted.contains(&(session, request)), "nothing is granted twice for one request");
+        self.granted.push((session, request));
+        let granted = Granted {
+            grant: GrantId(id),
+            resources: keys.iter().map(|(_, resources)| u64::from(*resources)).sum(),
+            capacities: capacities.into(),
+            ttl_left_ms: self.ttl_left_ms(session, wait.received_ms),
+        };
+        self.remember(session, request, Remembered::Granted(granted.clone()));
+        if let Some((to, token)) = wait.reply {
+            self.letters.push((to, Letter::Answer { token, outcome: Ok(granted) }));
+        }
+        for (key, resources) in keys {
+            self.tell(key, EventKind::Granted, Some(id), session, resources);
+        }
+    }
+
+    /// Serves the queues of which something came free, from their heads until those do not fit (invariant 4).
+    fn serve(&mut self) {
+        while let Some(key) = self.freed.first().copied() {
+            match self.queue(key).first().map(|head| head.id) {
+                Some(head) if self.head_fits(head) => self.advance(head, None),
+                _ => drop(self.freed.remove(0)),
+            }
+        }
+    }
+
+    fn head_fits(&self, head: u64) -> bool {
+        let grant = self.grant(head);
+        let Part { key, resources, maximum, .. } = grant.parts[grant.taken];
+        self.fits(key, resources, maximum)
+    }
+
+    /// Ends a waiter that comes to nothing, and gives back what it has set aside (invariant 5).
+    fn fail(&mut self, id: u64, refusal: Refusal) {
+        let place = self.grants.iter().position(|grant| grant.id == id).unwrap();
+        let grant = self.grants.remove(place);
+        let wait = grant.wait.unwrap();
+        let queued = usize::from(wait.is_queued);
+        self.free(&grant.parts[..grant.taken + queued], grant.taken, id, grant.session, EventKind::Left);
+        self.stats.waiters -= 1;
+        self.remember(grant.session, grant.request, Remembered::Done(Err(refusal)));
+        if let Some((to, token)) = wait.reply {
+            self.letters.push((to, Letter::Answer { token, outcome: Err(refusal) }));
+        }
+    }
+
+    fn give_back(&mut self, id: u64, why: EventKind) {
+        let place = self.grants.iter().position(|grant| grant.id == id).unwrap();
+        let grant = self.grants.remove(place);
+        self.stats.grants -= 1;
+        self.free(&grant.parts, grant.taken, id, grant.session, why);
+    }
+
+    /// Tells of names that a grant or waiter is done with, of which it had taken the first.
+    fn free(&mut self, parts: &[Part], taken: usize, id: u64, session: SessionId, why: EventKind) {
+        for (index, part) in parts.iter().enumerate() {
+            if index < taken {
+                self.change(part.key);
+            }
+            self.freed.push(part.key);
+            self.tell(part.key, why, Some(id), session, part.resources);
+        }
+    }
+
+    // Time.
+
+    /// Sets the time, as the server ticks, and ends what is due.
+    pub fn tick(&mut self, by_ms: u64) {
+        self.now_ms += by_ms;
+        if by_ms >= GAP_MS {
+            for session in &mut self.sessions {
+                if let Kind::Leased { ends_ms, .. } = &mut session.kind {
+                    *ends_ms += by_ms;
+                }
+            }
+        }
+        let now_ms = self.now_ms;
+        let mut due: Vec<_> =
+            self.grants.iter().filter_map(|grant| Some((grant.ends_ms()?, grant.id))).collect();
+        due.retain(|(at_ms, _)| *at_ms <= now_ms);
+        due.sort_unstable();
+        for (_, id) in due {
+            if self.grant(id).wait.is_some() {
+                self.stats.timed_out += 1;
+                self.fail(id, Refusal::TimedOut);
+            } else {
+                self.give_back(id, EventKind::Revoked);
+            }
+        }
+        let ids = self.sessions.iter().map(|session| session.id);
+        let mut due: Vec<_> = ids.filter_map(|id| Some((self.session_ends_ms(id)?, id))).collect();
+        due.retain(|(at_ms, _)| *at_ms <= now_ms);
+        due.sort_unstable();
+        for (_, id) in due {
+            if self.session(id).unwrap().revoked_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+                self.end(id, EventKind::Revoked, Refusal::Revoked);
+            } else {
+                self.stats.expired_sessions += 1;
+                self.end(id, EventKind::Expired, Refusal::NoSuchSession);
+            }
+        }
+        self.serve();
+    }
+
+    /// When something ends next.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        let grants = self.grants.iter().filter_map(Grant::ends_ms);
+        let sessions = self.sessions.iter().filter_map(|session| self.session_ends_ms(session.id));
+        grants.chain(sessions).min()
+    }
+
+    pub fn shut_down(&mut self) {
+        self.is_closing = true;
+        let waiting = self.grants.iter().filter(|grant| grant.wait.is_some()).map(|grant| grant.id);
+        for id in waiting.collect::<Vec<_>>() {
+            self.fail(id, Refusal::ShuttingDown);
+        }
+    }
+
+    // What can be seen.
+
+    pub fn holders(&self, key: Key) -> Vec<Listed> {
+        let plain = self.name(key).into_iter().flat_map(|name| &name.holdings);
+        let plain = plain.map(|(session, resources)| self.listed(None, *session, None, *resources, 0));
+        let holds = |grant: &&Grant| grant.parts[..grant.taken].iter().any(|part| part.key == key);
+        plain.chain(self.grants.iter().filter(holds).map(|grant| self.listed_grant(grant, key, 0))).collect()
+    }
+
+    pub fn waiters(&self, key: Key) -> Vec<Listed> {
+        let queue = self.queue(key).into_iter().zip(1..);
+        queue.map(|(grant, position)| self.listed_grant(grant, key, position)).collect()
+    }
+
+    fn listed_grant(&self, grant: &Grant, key: Key, position: u32) -> Listed {
+        let resources = grant.parts.iter().find(|part| part.key == key).unwrap().resources;
+        self.listed(Some(GrantId(grant.id)), grant.session, Some(grant.since), resources, position)
+    }
+
+    fn listed(
+        &self,
+        grant: Option<GrantId>,
+        session: SessionId,
+        since: Option<UnixSeconds>,
+        resources: u32,
+        position: u32,
+    ) -> Listed {
+        let label = self.session(session).map_or(&[][..], |session| &session.label).into();
+        let connection = if grant.is_none() { Some(session) } else { self.connection_of(session) };
+        Listed { grant, session, since, resources, position, label, connection }
+    }
+
+    pub fn watch(
+        &mut self,
+        connection: SessionId,
+        token: Token,
+        namespace: Namespace,
+        scope: Scope,
+    ) -> Result<(), Refusal> {
+        if self.watches.len() >= self.limits.watches_max {
+            self.stats.limited += 1;
+            return Err(Refusal::LimitReached);
+        }
+        let watch = Watch { connection, token, namespace, scope };
+        let present = self.names.iter().filter(|name| watch.covers(name.key));
+        let present: Vec<_> =
+            present.map(|name| self.event(name.key, EventKind::Present, None, None, 0)).collect();
+        let live = Event {
+            kind: EventKind::Live,
+            namespace: Namespace::Counters,
+            name: Box::default(),
+            grant: None,
+            session: None,
+            resources: 0,
+            in_use: 0,
+            waiting: 0,
+        };
+        for event in present.into_iter().chain([live]) {
+            self.letters.push((connection, Letter::Event { token, event }));
+        }
+        self.watches.push(watch);
+        Ok(())
+    }
+
+    pub fn unwatch(&mut self, connection: SessionId, token: Token) -> Result<(), Refusal> {
+        let is_meant = |watch: &Watch| watch.connection == connection && watch.token == token;
+        let place = self.watches.iter().position(is_meant).ok_or(Refusal::NotFound)?;
+        self.watches.remove(place);
+        Ok(())
+    }
+
+    pub fn stats(&self) -> LedgerStats {
+        LedgerStats { watches: self.watches.len() as u64, ..self.stats }
+    }
+
+    fn tell(&mut self, key: Key, kind: EventKind, grant: Option<u64>, session: SessionId, resources: u32) {
+        let event = self.event(key, kind, grant, Some(session), resources);
+        for watch in self.watches.iter().filter(|watch| watch.covers(key)) {
+            self.letters.push((watch.connection, Letter::Event { token: watch.token, event: event.clone() }));
+        }
+    }
+
+    fn event(
+        &self,
+        key: Key,
+        kind: EventKind,
+        grant: Option<u64>,
+        session: Option<SessionId>,
+        resources: u32,
+    ) -> Event {
+        Event {
+            kind,
+            namespace: key.0,
+            name: key.1.into(),
+            grant: grant.map(GrantId),
+            session,
+            resources,
+            in_use: u32::try_from(self.consumption(key)).unwrap(),
+            waiting: u32::try_from(self.queue(key).len()).unwrap(),
+        }
+    }
+
+    /// The invariants in the model's own terms, so that it cannot be wrong together with the core.
+    pub fn check(&self) {
+        for name in &self.names {
+            let queue = self.queue(name.key);
+            assert!(queue.first().is_none_or(|head| !self.head_fits(head.id)), "a head that fits waits");
+            assert!(name.capacity.is_none_or(|capacity| self.consumption(name.key) <= u64::from(capacity)));
+        }
+        assert!(self.grants.iter().all(|grant| grant.wait.is_some() == (grant.taken < grant.parts.len())));
+    }
+}
+
+impl Session {
+    fn new(id: SessionId, label: &[u8], kind: Kind) -> Self {
+        Self { id, label: label.to_vec(), kind, floor: 1, answers: Vec::new(), revoked_ms: None }
+    }
+}
+
+impl Grant {
+    fn is_queued(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| wait.is_queued)
+    }
+
+    /// When its waiting or its grace is over.
+    fn ends_ms(&self) -> Option<u64> {
+        self.wait.as_ref().map_or(self.revoked_ms, |wait| Some(wait.until_ms))
+    }
+}
+
+impl Part {
+    fn new(place: usize, want: &Want) -> Self {
+        Self { key: want.key, resources: want.resources, maximum: want.maximum, place }
+    }
+}
+
+impl Watch {
+    fn covers(&self, key: Key) -> bool {
+        let is_in_scope = match &self.scope {
+            Scope::Name(name) => **name == *key.1,
+            Scope::Prefix(prefix) => key.1.starts_with(prefix),
+        };
+        self.namespace == key.0 && is_in_scope
+    }
+}
