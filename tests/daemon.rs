@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use daemon::*;
 use nix::sys::signal::Signal;
+use signalbox::protocol::{Notice, Status};
+use support::caller::{Caller, LONG, one_of};
 use support::*;
 
 /// How long the daemon may take to stop: 5 s, and as much again for a machine that is busy.
@@ -229,6 +231,25 @@ fn clients_at_work_do_not_keep_it_from_stopping() {
         client.join().unwrap();
     }
     assert!(daemon.lines_with("did not take").is_empty(), "{}", daemon.said());
+}
+
+#[test]
+fn who_waits_is_told_that_it_stops() {
+    let mut daemon = Daemon::start();
+    let [mut holder, mut waiter] = [(); 2].map(|()| Caller::new(daemon.counter()));
+    holder.take(one_of(1, b"a"));
+    waiter.hello("waiter");
+    let asked = waiter.want(one_of(1, b"a"), LONG);
+    eventually("it waits", || holder.wire.stat("waiters") == 1);
+    daemon.signal(Signal::SIGTERM);
+    // The notice and the answer, in whichever order.
+    let letters = [waiter.next(), waiter.next()];
+    let answer = letters.iter().find(|letter| letter.opaque == asked).expect("the answer is among them");
+    assert_eq!(answer.status, Status::ShuttingDown.code());
+    let notice = letters.iter().find(|letter| letter.opaque != asked).expect("and so is the notice");
+    assert!(matches!(notice.notice(), Ok(Some(Notice::ShuttingDown { .. }))), "{notice:?}");
+    assert!(waiter.wire.is_closed());
+    assert!(daemon.exit_status().success());
 }
 
 #[test]

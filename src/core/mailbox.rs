@@ -107,6 +107,8 @@ pub enum Notice {
         /// Which one.
         session: SessionId,
     },
+    /// The server grants nothing more and is about to end.
+    ShuttingDown,
 }
 
 /// The letters of one connection.

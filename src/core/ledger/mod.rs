@@ -499,7 +499,11 @@ impl Ledger {
 
     /// Refuses whatever would wait from now on, and answers who waits. In steps; tells whether there is more to do.
     pub(super) fn shut_down(&mut self, world: World<'_>) -> bool {
-        self.is_closing = true;
+        if !std::mem::replace(&mut self.is_closing, true) {
+            for connection in self.owners.keys() {
+                self.notify(*connection, Notice::ShuttingDown);
+            }
+        }
         let waiting = self.grants.iter().filter(|(_, grant)| grant.is_waiting()).map(|(id, _)| *id);
         let waiting: Vec<_> = waiting.take(STEP_GRANTS).collect();
         for id in &waiting {

@@ -118,5 +118,6 @@ pub(super) fn notice_on_wire(notice: Notice) -> wire::Notice {
         Notice::AttachedElsewhere { session } => {
             wire::Notice::AttachedElsewhere { session: session.number() }
         }
+        Notice::ShuttingDown => wire::Notice::ShuttingDown { grace: Milliseconds(0) },
     }
 }
