@@ -733,6 +733,22 @@ impl Server {
         self.core.value(key.0, key.1).unwrap()
     }
 
+    fn watch(&self, by: usize, key: Key) {
+        let scope = Scope::Name(key.1.into());
+        let mut tour = self.core.watch(self.id(by), Token(0), key.0, scope, START).unwrap();
+        while self.core.show(&mut tour, 100) {}
+        letters_of(&self.connections[by].mailbox);
+    }
+
+    /// The grants that events since then were about.
+    fn events(&self, by: usize) -> Vec<Option<GrantId>> {
+        let grant = |letter| match letter {
+            Letter::Event { event, .. } => event.grant,
+            other => panic!("{other:?}"),
+        };
+        letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
+    }
+
     /// The grants that a connection was told of since it was last asked.
     fn answers(&self, by: usize) -> Vec<GrantId> {
         let grant = |letter| match letter {
@@ -757,6 +773,44 @@ fn two_who_want_the_same_names_in_opposite_order_both_get_them() {
         server.release(by, answers[0]);
     }
     assert_eq!((server.value(ONE), server.value(TWO)), (0, 0));
+}
+
+#[test]
+fn who_wants_several_names_stands_in_each_queue_before_those_who_came_later() {
+    let mut server = Server::new(3);
+    let (one, two) = (server.granted(0, &[ONE], 1, 1), server.granted(0, &[TWO], 1, 1));
+    assert_eq!(server.acquire(1, &[ONE, TWO], 1, 1), Asked::Waiting);
+    assert_eq!(server.acquire(2, &[TWO], 1, 1), Asked::Waiting);
+    server.release(0, one);
+    let waiters: Vec<_> = list(&server.core, TWO, true).into_iter().map(|waiter| waiter.session).collect();
+    assert_eq!(waiters, [server.id(1), server.id(2)]);
+    server.release(0, two);
+    assert_eq!((server.answers(1).len(), server.answers(2).len()), (1, 0));
+}
+
+#[test]
+fn a_session_that_ends_gives_back_the_newest_first() {
+    let mut server = Server::new(2);
+    let holder = server.id(0);
+    server.core.open_leased(holder, SessionKey([1; 16]), 1000, b"", START).unwrap();
+    let grants: Vec<_> = (0..5).map(|_| server.granted(0, &[ONE], 1, 5)).collect();
+    server.release(0, grants[1]);
+    server.watch(1, ONE);
+    server.core.close_leased(holder, START).unwrap();
+    assert_eq!(server.events(1), [grants[4], grants[3], grants[2], grants[0]].map(Some));
+}
+
+#[test]
+fn of_two_sessions_the_one_that_is_due_first_ends_first() {
+    let mut server = Server::new(3);
+    let (renewed, other) = (server.id(0), server.id(1));
+    let (_, lease) = server.core.open_leased(renewed, SessionKey([1; 16]), 100, b"", START).unwrap();
+    server.core.open_leased(other, SessionKey([2; 16]), 100, b"", at(50)).unwrap();
+    let grants = [0, 1].map(|by| server.granted(by, &[ONE], 1, 2));
+    lease.hear(90);
+    server.watch(2, ONE);
+    assert!(!server.core.expire(at(200)));
+    assert_eq!(server.events(2), [grants[1], grants[0]].map(Some));
 }
 
 #[test]
@@ -788,14 +842,12 @@ fn a_session_that_holds_much_expires_in_steps() {
 fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
     const GRANTS: u32 = 300;
     let mut server = Server::new(2);
-    let (connection, watcher) = (server.id(0), server.id(1));
+    let connection = server.id(0);
     server.core.open_leased(connection, SessionKey([1; 16]), 100_000, b"", START).unwrap();
     for _ in 0..GRANTS {
         server.granted(0, &[ONE], 1, GRANTS);
     }
-    let mut tour = server.core.watch(watcher, Token(1), ONE.0, Scope::Name(ONE.1.into()), START).unwrap();
-    while server.core.show(&mut tour, 100) {}
-    letters_of(&server.connections[1].mailbox);
+    server.watch(1, ONE);
     server.core.close_leased(connection, START).unwrap();
     while server.core.expire(START) {}
     let events = letters_of(&server.connections[1].mailbox);
@@ -833,6 +885,32 @@ fn many_who_wait_are_served_in_steps_and_in_order() {
         served.extend(server.answers(1));
     }
     assert_eq!(served, order);
+}
+
+#[test]
+fn a_second_revoke_never_delays_the_first_and_its_notice_says_so() {
+    let mut server = Server::new(2);
+    let grant = server.granted(0, &[ONE], 1, 1);
+    let (holder, revoker) = (server.id(0), server.id(1));
+    for (grace_ms, left_ms) in [(500, 500), (900, 500), (200, 200)] {
+        let ids = server.ids();
+        server.core.revoke_grant(revoker, ids, grant, grace_ms, START).unwrap();
+        let notice = Notice::GrantRevoked { grant, grace_ms: left_ms };
+        assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Notice(notice)]);
+    }
+    for (grace_ms, left_ms) in [(900, 900), (950, 900), (300, 300)] {
+        let ids = server.ids();
+        server.core.revoke_session(revoker, ids, holder, grace_ms, START).unwrap();
+        let notice = Notice::SessionRevoked { session: holder, grace_ms: left_ms };
+        assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Notice(notice)]);
+    }
+    for (at_ms, grants) in [(199, 1), (200, 0), (299, 0)] {
+        assert!(!server.core.expire(at(at_ms)));
+        assert_eq!(server.core.ledger_stats().grants, grants);
+        assert_eq!(letters_of(&server.connections[0].mailbox), []);
+    }
+    assert!(!server.core.expire(at(300)));
+    assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Close]);
 }
 
 #[test]
