@@ -10,7 +10,7 @@ use super::ledger::{
     SessionKey, Waiting, Want, World,
 };
 use super::mailbox::{EventKind, Mailbox, Token};
-use super::object::{Miss, ObjectRef, Way};
+use super::object::ObjectRef;
 use super::visit::Visit;
 use super::{Claim, Core, Namespace, Refusal, Session, SessionId, UnixSeconds};
 
@@ -221,8 +221,7 @@ impl Core {
             return Err(Refusal::NotAvailable);
         }
         let interval = self.interval(now);
-        let outcome = registry.acquire(namespace, name, claim, session, interval, Way::Supervisor);
-        let done = outcome.map_err(Miss::refusal);
+        let done = registry.acquire_supervised(namespace, name, claim, session, interval);
         if let Some(object) = registry.find(name, ObjectRef::clone) {
             if done.is_ok() {
                 let id = Some(session.id());
@@ -247,8 +246,7 @@ impl Core {
         let registry = self.registry(namespace);
         let interval = self.interval(now);
         let found = registry.find(name, ObjectRef::clone);
-        let outcome = registry.release(namespace, name, resources, session, interval, Way::Supervisor);
-        outcome.map_err(Miss::refusal)?;
+        registry.release_supervised(namespace, name, resources, session, interval)?;
         if let Some(object) = found {
             ledger.after_release(namespace, &object, session.id(), resources, self.plain_world(now));
         }
@@ -259,8 +257,7 @@ impl Core {
     #[cold]
     pub(super) fn release_all_supervised(&self, object: &ObjectRef, session: SessionId, now: UnixSeconds) {
         let mut ledger = lock(&self.ledger);
-        // Nobody else gives back what an ended session holds.
-        let Ok(resources) = object.release_all(session, self.interval(now), Way::Supervisor) else { return };
+        let resources = object.release_all_supervised(session, self.interval(now));
         let namespace = object.namespace();
         ledger.after_release(namespace, object, session, resources, self.plain_world(now));
     }

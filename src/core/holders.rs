@@ -78,7 +78,7 @@ impl MarkedSlot {
 
 impl Holders {
     /// The resources that a session holds; `None` where it holds none.
-    #[inline]
+    #[inline(always)]
     pub(super) fn resources(&self, session: SessionId) -> Option<u32> {
         if self.first == Some(session) {
             return Some(self.resources);
@@ -87,7 +87,7 @@ impl Holders {
     }
 
     /// Sets the resources of a session that holds some already, to some.
-    #[inline]
+    #[inline(always)]
     pub(super) fn set_resources(&mut self, session: SessionId, resources: u32) {
         if self.first == Some(session) {
             self.resources = resources;
@@ -97,7 +97,7 @@ impl Holders {
     }
 
     /// Adds the holding of a session that has none.
-    #[inline]
+    #[inline(always)]
     pub(super) fn add(&mut self, session: SessionId, holding: Holding) {
         if self.first.is_none() {
             self.first = Some(session);
@@ -109,7 +109,7 @@ impl Holders {
     }
 
     /// Removes the holding of a session.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&mut self, session: SessionId) -> Option<Holding> {
         if self.first == Some(session) {
             self.first = None;
@@ -120,7 +120,7 @@ impl Holders {
     }
 
     /// Whether neither a session nor a grant has taken anything.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_none() && self.crowd().is_none_or(|crowd| crowd.others.is_empty() && crowd.granted == 0)
     }
@@ -148,7 +148,7 @@ impl Holders {
     }
 
     /// Whether operations go through the ledger, and why.
-    #[inline]
+    #[inline(always)]
     pub(super) fn supervision(&self) -> Supervision {
         self.crowd().map_or(Supervision::default(), |crowd| crowd.supervision)
     }
@@ -167,7 +167,7 @@ impl Holders {
     }
 
     /// The crowd, where it says anything.
-    #[inline]
+    #[inline(always)]
     fn crowd(&self) -> Option<&Crowd> {
         if self.slot.is_marked() { self.crowd.as_deref() } else { None }
     }
@@ -184,7 +184,7 @@ impl Holders {
 }
 
 impl Supervision {
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_any(self) -> bool {
         self.queued || self.watched
     }

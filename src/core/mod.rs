@@ -43,7 +43,7 @@ pub use visit::{Check, CheckFailure, Dump, Sweep};
 
 use counter::Interval;
 use ledger::Ledger;
-use object::{Miss, Way};
+use object::Miss;
 use registry::Registry;
 use sync::{AtomicU64, Mutex, Ordering};
 
@@ -166,7 +166,7 @@ impl Core {
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
         let registry = self.registry(namespace);
-        match registry.acquire(namespace, name, claim, session, self.interval(now), Way::Open) {
+        match registry.acquire(namespace, name, claim, session, self.interval(now)) {
             Ok(()) => Ok(()),
             Err(Miss::Refused(refusal)) => Err(refusal),
             Err(Miss::Supervised) => self.acquire_supervised(namespace, name, claim, session, now),
@@ -184,7 +184,7 @@ impl Core {
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
         let registry = self.registry(namespace);
-        match registry.release(namespace, name, resources, session, self.interval(now), Way::Open) {
+        match registry.release(namespace, name, resources, session, self.interval(now)) {
             Ok(()) => Ok(()),
             Err(Miss::Refused(refusal)) => Err(refusal),
             Err(Miss::Supervised) => self.release_supervised(namespace, name, resources, session, now),

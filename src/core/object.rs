@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::counter::{Counter, Interval};
 use super::holders::{Holders, Holding, Supervision};
-use super::invariant::{broken, invariant, lock};
+use super::invariant::{invariant, lock};
 use super::name::Name;
 use super::semaphore::Semaphore;
 use super::session::{Session, SessionId, Slot};
@@ -81,61 +81,66 @@ impl ObjectRef {
     }
 
     /// Takes resources for a session. Gives the slot of its handle where it held nothing before.
-    #[inline(never)]
     pub(super) fn acquire(
         &self,
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-        way: Way,
     ) -> Result<Option<Slot>, Miss> {
         let mut state = lock(&self.0.state);
-        state.check(way)?;
-        let after = state.after(claim).ok_or(Refusal::NotAvailable)?;
-        let kept = state.hold(self, claim.resources, session);
-        state.consume(after, interval);
-        Ok(kept)
+        state.check_open()?;
+        Ok(state.acquire(self, claim, session, interval)?)
+    }
+
+    /// As [`Self::acquire`], by the ledger for what it supervises.
+    pub(super) fn acquire_supervised(
+        &self,
+        claim: Claim,
+        session: &mut Session,
+        interval: Interval,
+    ) -> Result<Option<Slot>, Refusal> {
+        lock(&self.0.state).acquire(self, claim, session, interval)
     }
 
     /// Gives back some of what a session holds. Gives the slot of its handle where it holds nothing any more.
-    #[inline(never)]
     pub(super) fn release(
         &self,
         resources: u32,
         session: SessionId,
         interval: Interval,
-        way: Way,
     ) -> Result<Option<Slot>, Miss> {
         if resources == 0 {
             return Ok(None);
         }
         let mut state = lock(&self.0.state);
-        state.check(way)?;
-        let held = state.holders.resources(session).ok_or(Refusal::NotAcquired)?;
-        let left = held.checked_sub(resources).ok_or(Refusal::NotAcquired)?;
-        let gone = if left > 0 {
-            state.holders.set_resources(session, left);
-            None
-        } else {
-            state.holders.remove(session)
-        };
-        state.give_back(resources, interval);
-        Ok(gone.map(|holding| holding.slot))
+        state.check_open()?;
+        Ok(state.release(resources, session, interval)?)
+    }
+
+    /// As [`Self::release`], by the ledger for what it supervises.
+    pub(super) fn release_supervised(
+        &self,
+        resources: u32,
+        session: SessionId,
+        interval: Interval,
+    ) -> Result<Option<Slot>, Refusal> {
+        lock(&self.0.state).release(resources, session, interval)
     }
 
     /// Gives back all that a session holds, which has ended and whose handle of the object is gone already.
-    pub(super) fn release_all(&self, session: SessionId, interval: Interval, way: Way) -> Result<u32, Miss> {
+    pub(super) fn release_all(&self, session: SessionId, interval: Interval) -> Result<(), Miss> {
         let mut state = lock(&self.0.state);
-        state.check(way)?;
-        let holding = state.holders.remove(session);
-        invariant!(holding.is_some(), "session {session} holds what it has a handle of");
-        let resources = holding.map_or(0, |holding| holding.resources);
-        state.give_back(resources, interval);
-        Ok(resources)
+        state.check_open()?;
+        state.release_all(session, interval);
+        Ok(())
     }
 
-    /// Takes resources for a grant, or lets the claim wait. Only the ledger calls this, which
-    /// knows who is next.
+    /// As [`Self::release_all`], by the ledger for what it supervises. Gives how much that was.
+    pub(super) fn release_all_supervised(&self, session: SessionId, interval: Interval) -> u32 {
+        lock(&self.0.state).release_all(session, interval)
+    }
+
+    /// Takes resources for a grant, or lets the claim wait. Only the ledger calls this, which knows who is next.
     pub(super) fn take(&self, claim: Claim, interval: Interval, next: Next) -> Taken {
         let mut state = lock(&self.0.state);
         let capacity = state.limit(claim);
@@ -256,31 +261,12 @@ impl ObjectRef {
     }
 }
 
-/// Who operates on an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Anybody; refused where the object is supervised.
-    Open,
-    /// The ledger, which supervises it.
-    Supervisor,
-}
-
 /// Why a plain operation came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Miss {
     Refused(Refusal),
     /// Nothing has changed: it is for the ledger to do.
     Supervised,
-}
-
-impl Miss {
-    /// The refusal of an operation that the ledger did itself.
-    pub(super) fn refusal(self) -> Refusal {
-        match self {
-            Self::Refused(refusal) => refusal,
-            Self::Supervised => broken(format_args!("the ledger is not kept from what it supervises")),
-        }
-    }
 }
 
 impl From<Refusal> for Miss {
@@ -315,16 +301,58 @@ pub(super) enum Taken {
 }
 
 impl State {
-    #[inline]
-    fn check(&self, way: Way) -> Result<(), Miss> {
-        if way == Way::Open && self.holders.supervision().is_any() {
-            return Err(Miss::Supervised);
+    /// Whether plain operations may be done without the ledger.
+    #[inline(always)]
+    fn check_open(&self) -> Result<(), Miss> {
+        if self.holders.supervision().is_any() { Err(Miss::Supervised) } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn acquire(
+        &mut self,
+        object: &ObjectRef,
+        claim: Claim,
+        session: &mut Session,
+        interval: Interval,
+    ) -> Result<Option<Slot>, Refusal> {
+        let after = self.after(claim).ok_or(Refusal::NotAvailable)?;
+        let kept = self.hold(object, claim.resources, session);
+        self.consume(after, interval);
+        Ok(kept)
+    }
+
+    #[inline(always)]
+    fn release(
+        &mut self,
+        resources: u32,
+        session: SessionId,
+        interval: Interval,
+    ) -> Result<Option<Slot>, Refusal> {
+        if resources == 0 {
+            return Ok(None);
         }
-        Ok(())
+        let held = self.holders.resources(session).ok_or(Refusal::NotAcquired)?;
+        let left = held.checked_sub(resources).ok_or(Refusal::NotAcquired)?;
+        let gone = if left > 0 {
+            self.holders.set_resources(session, left);
+            None
+        } else {
+            self.holders.remove(session)
+        };
+        self.give_back(resources, interval);
+        Ok(gone.map(|holding| holding.slot))
+    }
+
+    fn release_all(&mut self, session: SessionId, interval: Interval) -> u32 {
+        let holding = self.holders.remove(session);
+        invariant!(holding.is_some(), "session {session} holds what it has a handle of");
+        let resources = holding.map_or(0, |holding| holding.resources);
+        self.give_back(resources, interval);
+        resources
     }
 
     /// The most that may be in use after a claim.
-    #[inline]
+    #[inline(always)]
     fn limit(&self, claim: Claim) -> u32 {
         match &self.kind {
             Kind::Counter(_) => claim.maximum,
@@ -333,13 +361,14 @@ impl State {
     }
 
     /// What is in use after a claim; `None` where there is not enough.
-    #[inline]
+    #[inline(always)]
     fn after(&self, claim: Claim) -> Option<u32> {
         let limit = self.limit(claim);
         self.consumption.checked_add(claim.resources).filter(|after| *after <= limit)
     }
 
     /// Adds to a session's holding; the caller sees to the consumption. Gives the slot of a new one.
+    #[inline(always)]
     fn hold(&mut self, object: &ObjectRef, resources: u32, session: &mut Session) -> Option<Slot> {
         match self.holders.resources(session.id()) {
             Some(held) => {
@@ -356,6 +385,7 @@ impl State {
         }
     }
 
+    #[inline(always)]
     fn give_back(&mut self, resources: u32, interval: Interval) {
         let after = self.consumption.checked_sub(resources);
         invariant!(after.is_some(), "no more is given back than is in use");
@@ -363,6 +393,7 @@ impl State {
         invariant!(self.consumption > 0 || self.holders.is_empty(), "nobody holds what is not in use");
     }
 
+    #[inline(always)]
     fn consume(&mut self, after: u32, interval: Interval) {
         match &mut self.kind {
             Kind::Counter(counter) => counter.note(self.consumption, after, interval),

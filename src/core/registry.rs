@@ -3,8 +3,8 @@
 //! An operation on a name that exists holds its shard for reading while it works on the object; making or collecting
 //! a name holds the shard for writing. So a name cannot be collected between being found and being held.
 //!
-//! What a plain Acquire or Release runs through is always inlined, here and in `session` and `object`: the ledger calls
-//! the same functions, and with two callers the compiler would make calls of them, a tenth more instructions a request.
+//! What a plain Acquire or Release runs through is always inlined, here and in `session`, `object` and `holders`: others
+//! call the same functions, for which the compiler would make calls of them, a tenth more instructions a request.
 //!
 //! There are many small shards, so that whoever visits a whole shard (Dump, sweep) takes little at a time.
 
@@ -14,7 +14,7 @@ use dashmap::{DashMap, Entry};
 
 use super::counter::Interval;
 use super::name::NameHash;
-use super::object::{Miss, ObjectRef, Way};
+use super::object::{Miss, ObjectRef};
 use super::session::Session;
 use super::sync::{AtomicBool, AtomicU64, Ordering};
 #[cfg(shuttle)]
@@ -98,7 +98,7 @@ impl Registry {
         NameHash(self.map.hasher().hash_one(name))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn acquire(
         &self,
         namespace: Namespace,
@@ -106,14 +106,13 @@ impl Registry {
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-        way: Way,
     ) -> Result<(), Miss> {
         let hash = self.hash(name);
-        let outcome = self.find_hashed(name, hash, |object| object.acquire(claim, session, interval, way));
+        let outcome = self.find_hashed(name, hash, |object| object.acquire(claim, session, interval));
         let kept = match outcome {
             Some(outcome) => outcome?,
             None => self.find_or_make(namespace, name, claim, interval, |object| {
-                object.acquire(claim, session, interval, way)
+                object.acquire(claim, session, interval)
             })??,
         };
         if let Some(slot) = kept {
@@ -122,7 +121,25 @@ impl Registry {
         Ok(())
     }
 
-    #[inline(always)]
+    /// As [`Self::acquire`], by the ledger for what it supervises.
+    #[cold]
+    pub(super) fn acquire_supervised(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        claim: Claim,
+        session: &mut Session,
+        interval: Interval,
+    ) -> Result<(), Refusal> {
+        let mut take = |object: &ObjectRef| object.acquire_supervised(claim, session, interval);
+        match self.find(name, &mut take) {
+            Some(outcome) => outcome?,
+            None => self.find_or_make(namespace, name, claim, interval, take)??,
+        };
+        Ok(())
+    }
+
+    #[inline]
     pub(super) fn release(
         &self,
         namespace: Namespace,
@@ -130,10 +147,9 @@ impl Registry {
         resources: u32,
         session: &mut Session,
         interval: Interval,
-        way: Way,
     ) -> Result<(), Miss> {
         let hash = self.hash(name);
-        let release = |object: &ObjectRef| object.release(resources, session.id(), interval, way);
+        let release = |object: &ObjectRef| object.release(resources, session.id(), interval);
         // A name stays while it is held, so the session's own handle is as good as the map's, and costs no lock.
         let outcome = match session.recent(namespace, hash, name) {
             Some(object) => Some(release(object)),
@@ -141,6 +157,24 @@ impl Registry {
         };
         if let Some(slot) = outcome.ok_or(Miss::Refused(Refusal::NotFound))?? {
             session.forget(namespace, hash, slot);
+            session.let_go(slot);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::release`], by the ledger for what it supervises.
+    #[cold]
+    pub(super) fn release_supervised(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        resources: u32,
+        session: &mut Session,
+        interval: Interval,
+    ) -> Result<(), Refusal> {
+        let release = |object: &ObjectRef| object.release_supervised(resources, session.id(), interval);
+        if let Some(slot) = self.find(name, release).ok_or(Refusal::NotFound)?? {
+            session.forget(namespace, self.hash(name), slot);
             session.let_go(slot);
         }
         Ok(())

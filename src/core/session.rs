@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 
 use super::invariant::invariant;
 use super::name::NameHash;
-use super::object::{ObjectRef, Way};
+use super::object::ObjectRef;
 use super::{Core, Namespace, UnixSeconds};
 
 /// The number of a session. Public: it is shown in listings and logs.
@@ -182,7 +182,7 @@ impl<'a> Ending<'a> {
     pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
         let interval = self.core.interval(now);
         for object in self.objects.by_ref().take(names).flatten() {
-            if object.release_all(self.session, interval, Way::Open).is_err() {
+            if object.release_all(self.session, interval).is_err() {
                 self.core.release_all_supervised(&object, self.session, now);
                 // Requests were served, which is work enough for a step.
                 break;
