@@ -140,3 +140,14 @@ fn plain_holdings_end_with_their_connection_whatever_is_attached() {
     );
     server.server.core().check_ledger().unwrap();
 }
+
+#[test]
+fn sessions_that_were_closed_leave_nothing_behind() {
+    let server = TestServer::start();
+    let mut one = caller(&server);
+    for _ in 0..10 {
+        one.open(LONG_MS);
+        assert_eq!(one.ask(&Extended::CloseSession).status, 0);
+    }
+    server.server.core().check_ledger().unwrap();
+}

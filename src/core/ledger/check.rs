@@ -40,6 +40,15 @@ impl Ledger {
         if (waiters, grants) != (self.stats.waiters, self.stats.grants) {
             return Err(format!("there are {waiters} waiters and {grants} grants, and {:?}", self.stats));
         }
+        if let Some((_, id)) = self.grant_ends.iter().find(|(_, id)| !self.grants.contains_key(id)) {
+            return Err(format!("grant {id} is gone and still due to end"));
+        }
+        if let Some((_, gone)) = self.session_ends.iter().find(|(_, id)| !self.owners.contains_key(id)) {
+            return Err(format!("session {gone} is gone and still due to end"));
+        }
+        if self.session_ends.len() > self.owners.len() {
+            return Err("a session is due to end twice".to_owned());
+        }
         for namespace in Namespace::ALL {
             for (object, entry) in &self.names[namespace as usize] {
                 let registered = registries[namespace as usize].find(object.name(), ObjectRef::clone);

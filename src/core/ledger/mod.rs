@@ -489,7 +489,8 @@ impl Ledger {
             owner.revoked_ms = Some(at_ms);
             ledger.stats.revoked += 1;
             ledger.notify_session(session, Notice::SessionRevoked { session, grace_ms: left(at_ms, now_ms) });
-            ledger.end_session_at(at_ms, session);
+            let due_ms = ledger.session_ends_ms(session).unwrap_or(at_ms);
+            ledger.end_session_at(due_ms, session);
             if at_ms <= now_ms {
                 ledger.expire(world);
             }

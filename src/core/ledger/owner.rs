@@ -77,6 +77,8 @@ pub(super) struct Owner {
     pub(super) requests: Requests,
     /// When it is taken away.
     pub(super) revoked_ms: Option<u64>,
+    /// Where it stands among those that may end.
+    pub(super) due_ms: Option<u64>,
     /// Why it ends, as watchers and those who wait are told: it takes nothing more, and what it has is given back step
     /// by step.
     pub(super) ending: Option<(EventKind, Refusal)>,
@@ -120,6 +122,7 @@ impl Owner {
             grants: Vec::new(),
             requests: Requests::default(),
             revoked_ms: None,
+            due_ms: None,
             ending: None,
         }
     }

@@ -60,15 +60,13 @@ impl Ledger {
         for _ in 0..STEP_GRANTS {
             let due = self.session_ends.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms);
             let Some((at_ms, session)) = due else { break };
-            self.session_ends.remove(&(at_ms, session));
             // One that was heard of meanwhile ends in its turn among the others.
             if let Some(later_ms) = self.session_ends_ms(session).filter(|ends_ms| *ends_ms > at_ms) {
-                self.session_ends.insert((later_ms, session));
+                self.end_session_at(later_ms, session);
                 continue;
             }
             if self.end_session(session, world) {
                 // Much is given back at once: the rest in the next step.
-                self.session_ends.insert((at_ms, session));
                 break;
             }
         }
@@ -97,7 +95,12 @@ impl Ledger {
         self.sound_alarm(Some(at_ms));
     }
 
+    /// Sets when a session may end, in place of what was set before.
     pub(super) fn end_session_at(&mut self, at_ms: u64, session: SessionId) {
+        let Some(owner) = self.owners.get_mut(&session) else { return };
+        if let Some(before_ms) = owner.due_ms.replace(at_ms) {
+            self.session_ends.remove(&(before_ms, session));
+        }
         self.session_ends.insert((at_ms, session));
         self.sound_alarm(Some(at_ms));
     }
@@ -125,7 +128,7 @@ impl Ledger {
     }
 
     /// When a session is due to end; `None`: it is not there, or ends already, or only with its connection.
-    fn session_ends_ms(&self, session: SessionId) -> Option<u64> {
+    pub(super) fn session_ends_ms(&self, session: SessionId) -> Option<u64> {
         let owner = self.owners.get(&session).filter(|owner| owner.ending.is_none())?;
         self.lease_ends_ms(session).into_iter().chain(owner.revoked_ms).min()
     }
@@ -187,7 +190,9 @@ impl Ledger {
                 }
             }
         }
-        self.owners.remove(&session);
+        if let Some(due_ms) = self.owners.remove(&session).and_then(|owner| owner.due_ms) {
+            self.session_ends.remove(&(due_ms, session));
+        }
         false
     }
 
