@@ -115,6 +115,8 @@ pub struct Mailbox {
     letters: Mutex<Letters>,
     /// Whether there is any, so that a connection sees at a glance that there is none.
     is_filled: AtomicBool,
+    /// Whether [`Letter::Close`] came.
+    is_closed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +138,11 @@ impl Mailbox {
     #[inline]
     pub fn is_filled(&self) -> bool {
         self.is_filled.load(Ordering::Acquire)
+    }
+
+    /// Whether the connection is to be closed, even where its peer takes nothing of what comes before that letter.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 
     /// Takes the next letter, in the order in which they came. Events that were dropped are told of after those
@@ -175,7 +182,12 @@ impl Mailbox {
                     letters.events += 1;
                     letters.waiting.push_back(letter);
                 }
-                _ => letters.waiting.push_back(letter),
+                _ => {
+                    if letter == Letter::Close {
+                        self.is_closed.store(true, Ordering::Release);
+                    }
+                    letters.waiting.push_back(letter);
+                }
             }
             self.is_filled.store(true, Ordering::Release);
             letters.reader.clone()

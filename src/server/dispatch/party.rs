@@ -78,6 +78,11 @@ impl Party {
         self.mailbox.is_filled() || !self.tours.is_empty()
     }
 
+    /// Whether the connection's own session was revoked.
+    pub(in crate::server) fn is_revoked(&self) -> bool {
+        self.mailbox.is_closed()
+    }
+
     /// Appends what the core has to tell the peer to `out`, until that has `bytes` or more.
     pub(in crate::server) fn tell(
         &mut self,
