@@ -67,6 +67,11 @@ impl Core {
         lock(&self.ledger).attach(session, connection, key, now)
     }
 
+    /// The lease of the session that the connection is attached to, if it is to any.
+    pub fn lease(&self, connection: SessionId) -> Option<Arc<Lease>> {
+        lock(&self.ledger).lease(connection).ok()
+    }
+
     /// Renews the lease of the session that the connection is attached to, and tells for how many milliseconds.
     pub fn keep_alive(&self, connection: SessionId, now: Moment) -> Result<u32, Refusal> {
         lock(&self.ledger).keep_alive(connection, now)

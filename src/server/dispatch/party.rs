@@ -93,14 +93,14 @@ impl Party {
         while out.len() < bytes
             && let Some(letter) = self.mailbox.take()
         {
-            self.compose(letter, out)?;
+            self.compose(server, letter, out)?;
         }
         // What it is shown comes by the mailbox too, in the next turn.
         self.tours.retain_mut(|tour| server.core.show(tour, steps::WATCH_NAMES));
         Ok(())
     }
 
-    fn compose(&mut self, letter: Letter, out: &mut BytesMut) -> Result<(), Revoked> {
+    fn compose(&mut self, server: &Server, letter: Letter, out: &mut BytesMut) -> Result<(), Revoked> {
         match letter {
             Letter::Answer { token, outcome } => {
                 let opaque = opaque_of(token);
@@ -121,7 +121,8 @@ impl Party {
             }
             Letter::Notice(notice) => {
                 if let Notice::AttachedElsewhere { .. } = notice {
-                    self.lease = None;
+                    // It may have another since.
+                    self.lease = server.core.lease(self.connection);
                 }
                 if let Some(hello) = self.hello {
                     let response = ExtendedResponse::Notice(notice_on_wire(notice));
