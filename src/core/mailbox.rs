@@ -3,7 +3,7 @@
 //! A mailbox takes every answer and notice, of which there are as many as the connection asked for, and a bounded
 //! number of events: a reader that is too slow is told how many it missed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use super::invariant::lock;
@@ -124,7 +124,7 @@ struct Letters {
     waiting: VecDeque<Letter>,
     events: usize,
     /// How many events of each watch were dropped.
-    missed: Vec<(Token, u32)>,
+    missed: BTreeMap<Token, u32>,
     reader: Option<Waker>,
 }
 
@@ -153,7 +153,7 @@ impl Mailbox {
             letters.events -= usize::from(matches!(letter, Letter::Event { .. }));
             return Some(letter);
         }
-        let missed = letters.missed.pop();
+        let missed = letters.missed.pop_first();
         if missed.is_none() {
             self.is_filled.store(false, Ordering::Release);
         }
@@ -173,10 +173,8 @@ impl Mailbox {
             let mut letters = lock(&self.letters);
             match &letter {
                 Letter::Event { token, .. } if letters.events >= EVENTS_MAX || !letters.missed.is_empty() => {
-                    match letters.missed.iter_mut().find(|(missed, _)| missed == token) {
-                        Some((_, count)) => *count = count.saturating_add(1),
-                        None => letters.missed.push((*token, 1)),
-                    }
+                    let count = letters.missed.entry(*token).or_default();
+                    *count = count.saturating_add(1);
                 }
                 Letter::Event { .. } => {
                     letters.events += 1;
