@@ -14,6 +14,9 @@ use super::{Namespace, Refusal, SessionId};
 /// Events that wait for a reader; what comes then is counted and dropped.
 pub const EVENTS_MAX: usize = 1024;
 
+/// Bytes of the names of such events, beyond which more are dropped too.
+const NAME_BYTES_MAX: usize = 1 << 20;
+
 /// What a connection calls a request or a watch of its own; the core gives it back with what it has to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
@@ -123,6 +126,8 @@ pub struct Mailbox {
 struct Letters {
     waiting: VecDeque<Letter>,
     events: usize,
+    /// Of the events that wait.
+    name_bytes: usize,
     /// How many events of each watch were dropped.
     missed: BTreeMap<Token, u32>,
     reader: Option<Waker>,
@@ -150,7 +155,10 @@ impl Mailbox {
     pub fn take(&self) -> Option<Letter> {
         let mut letters = lock(&self.letters);
         if let Some(letter) = letters.waiting.pop_front() {
-            letters.events -= usize::from(matches!(letter, Letter::Event { .. }));
+            if let Letter::Event { event, .. } = &letter {
+                letters.events -= 1;
+                letters.name_bytes -= event.name.len();
+            }
             return Some(letter);
         }
         let missed = letters.missed.pop_first();
@@ -164,7 +172,7 @@ impl Mailbox {
     /// Whether events would be dropped.
     pub(super) fn has_room(&self) -> bool {
         let letters = lock(&self.letters);
-        letters.events < EVENTS_MAX && letters.missed.is_empty()
+        letters.have_room()
     }
 
     /// Puts something in, and wakes the reader.
@@ -172,12 +180,13 @@ impl Mailbox {
         let reader = {
             let mut letters = lock(&self.letters);
             match &letter {
-                Letter::Event { token, .. } if letters.events >= EVENTS_MAX || !letters.missed.is_empty() => {
+                Letter::Event { token, .. } if !letters.have_room() => {
                     let count = letters.missed.entry(*token).or_default();
                     *count = count.saturating_add(1);
                 }
-                Letter::Event { .. } => {
+                Letter::Event { event, .. } => {
                     letters.events += 1;
+                    letters.name_bytes += event.name.len();
                     letters.waiting.push_back(letter);
                 }
                 _ => {
@@ -193,6 +202,13 @@ impl Mailbox {
         if let Some(reader) = reader {
             reader.wake();
         }
+    }
+}
+
+impl Letters {
+    /// Whether an event more would be kept.
+    fn have_room(&self) -> bool {
+        self.events < EVENTS_MAX && self.name_bytes < NAME_BYTES_MAX && self.missed.is_empty()
     }
 }
 
