@@ -326,3 +326,22 @@ fn a_connection_that_reads_nothing_is_revoked_like_any_other() {
     eventually("what it held is free", || admin.wire.get(b"a").number() == 0);
     check(&server);
 }
+
+#[test]
+fn a_watch_is_told_nothing_of_one_that_had_its_opaque_before() {
+    let server = TestServer::start();
+    let [mut watcher, mut plain] = callers(&server);
+    assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
+    watcher.hello("watcher");
+    let mut bytes = bytes::BytesMut::new();
+    let [watch, unwatch] = [1_u8, 2].map(|number| signalbox::protocol::Opaque([number; 4]));
+    let scope = Scope::Prefix(b"");
+    Extended::Watch { namespace: on_wire(Namespace::Counters), scope }.compose(watch, &mut bytes);
+    Extended::Unwatch { watch }.compose(unwatch, &mut bytes);
+    Extended::Watch { namespace: on_wire(Namespace::Semaphores), scope }.compose(watch, &mut bytes);
+    watcher.wire.send(&bytes);
+    assert_eq!(watcher.answer(unwatch).status, 0);
+    assert_eq!(watcher.answer(watch).event().unwrap().kind, EventKind::Live, "there are no semaphores");
+    watcher.sync();
+    check(&server);
+}

@@ -175,6 +175,19 @@ impl Mailbox {
         letters.have_room()
     }
 
+    /// Drops the events of a watch that ended, and what it missed.
+    pub fn drop_events(&self, watch: Token) {
+        let mut letters = lock(&self.letters);
+        letters.waiting.retain(|letter| !matches!(letter, Letter::Event { token, .. } if *token == watch));
+        let names = letters.waiting.iter().filter_map(|letter| match letter {
+            Letter::Event { event, .. } => Some(event.name.len()),
+            _ => None,
+        });
+        let (events, name_bytes) = names.fold((0, 0), |(events, sum), bytes| (events + 1, sum + bytes));
+        (letters.events, letters.name_bytes) = (events, name_bytes);
+        letters.missed.remove(&watch);
+    }
+
     /// Puts something in, and wakes the reader.
     pub fn put(&self, letter: Letter) {
         let reader = {

@@ -125,12 +125,12 @@ impl Executor<'_> {
                 let namespace = namespace_of(namespace);
                 let tour = core.watch(connection, token_of(opaque), namespace, scope_of(scope), now)?;
                 self.party.watches.insert(opaque, 0);
-                self.party.tours.push(tour);
+                self.party.tours.push((opaque, tour));
                 Outcome::Later
             }
             Extended::Unwatch { watch } => {
                 core.unwatch(connection, token_of(watch), now)?;
-                self.party.watches.remove(&watch);
+                self.party.end_watch(watch);
                 DONE
             }
             Extended::Revoke { ids, what, grace } => {

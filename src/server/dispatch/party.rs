@@ -9,7 +9,7 @@ use bytes::BytesMut;
 
 use super::super::{Server, steps};
 use super::extended::{compose_granted, compose_status};
-use super::translation::{event_on_wire, notice_on_wire, opaque_of, status_of};
+use super::translation::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
 use crate::core::{Lease, Letter, Mailbox, Notice, SessionId, Tour};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque};
 
@@ -27,7 +27,7 @@ pub(in crate::server) struct Party {
     /// The number of the last event of each watch.
     pub(super) watches: HashMap<Opaque, u64>,
     /// Watches that have still to be shown the names that exist.
-    pub(super) tours: Vec<Tour>,
+    pub(super) tours: Vec<(Opaque, Tour)>,
     /// Renewed by whatever is received.
     pub(super) lease: Option<Arc<Lease>>,
 }
@@ -64,6 +64,13 @@ impl Party {
         server.core.join(self.connection, Some(label), &self.mailbox);
     }
 
+    /// Forgets a watch that ended: nothing of it must come under the next one's opaque.
+    pub(super) fn end_watch(&mut self, watch: Opaque) {
+        self.watches.remove(&watch);
+        self.tours.retain(|(opaque, _)| *opaque != watch);
+        self.mailbox.drop_events(token_of(watch));
+    }
+
     /// Notes that something was received.
     #[inline]
     pub(in crate::server) fn hear(&self, server: &Server) {
@@ -96,7 +103,7 @@ impl Party {
             self.compose(server, letter, out)?;
         }
         // What it is shown comes by the mailbox too, in the next turn.
-        self.tours.retain_mut(|tour| server.core.show(tour, steps::WATCH_NAMES));
+        self.tours.retain_mut(|(_, tour)| server.core.show(tour, steps::WATCH_NAMES));
         Ok(())
     }
 
