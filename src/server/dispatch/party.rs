@@ -102,8 +102,13 @@ impl Party {
         {
             self.compose(server, letter, out)?;
         }
-        // What it is shown comes by the mailbox too, in the next turn.
-        self.tours.retain_mut(|(_, tour)| server.core.show(tour, steps::WATCH_NAMES));
+        // One at a time, so that many take no longer than one. What it is shown comes by the mailbox too, in the next
+        // turn.
+        if let Some((_, tour)) = self.tours.last_mut()
+            && !server.core.show(tour, steps::WATCH_NAMES)
+        {
+            self.tours.pop();
+        }
         Ok(())
     }
 
