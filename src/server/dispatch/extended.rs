@@ -141,7 +141,7 @@ impl Executor<'_> {
                         core.revoke_grant(connection, ids, GrantId(grant.0), grace.0, now)?;
                     }
                     Revocation::Session(number) => {
-                        let session = SessionId::from_number(number).ok_or(Refusal::NotFound)?;
+                        let session = SessionId::from_number(number).ok_or(Refusal::NoSuchSession)?;
                         // A connection that never said more than yrmcds' clients do is revoked like any other.
                         if let Some(peer) = self.server.peers.find(session) {
                             core.join(session, None, &peer.mailbox);
