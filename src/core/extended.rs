@@ -200,7 +200,13 @@ impl Core {
             let Some(object) = tour.visit.peek(registry) else {
                 return lock(&self.ledger).go_live(tour.connection, tour.token);
             };
-            match lock(&self.ledger).show(tour.connection, tour.token, object) {
+            let mut ledger = lock(&self.ledger);
+            // It may have been collected since it was visited, and another made of its name.
+            let Some(object) = registry.find(object.name(), ObjectRef::clone) else {
+                tour.visit.advance();
+                continue;
+            };
+            match ledger.show(tour.connection, tour.token, &object) {
                 Some(true) => tour.visit.advance(),
                 Some(false) => return true,
                 None => return false,
