@@ -505,7 +505,9 @@ impl Ledger {
     /// Refuses whatever would wait from now on, and answers who waits. In steps; tells whether there is more to do.
     pub(super) fn shut_down(&mut self, world: World<'_>) -> bool {
         self.is_closing = true;
-        let waiting = self.grants.iter().filter(|(_, grant)| grant.is_waiting()).map(|(id, _)| *id);
+        // All that wait are due to end, and of what is held only what is revoked.
+        let is_waiting = |id: &GrantId| self.grants.get(id).is_some_and(|grant| grant.is_waiting());
+        let waiting = self.grant_ends.iter().map(|(_, id)| *id).filter(is_waiting);
         let waiting: Vec<_> = waiting.take(STEP_GRANTS).collect();
         for id in &waiting {
             self.fail(*id, Refusal::ShuttingDown, world);
