@@ -234,3 +234,19 @@ fn sigusr1_leaves_out_a_port_that_is_not_enabled() {
         daemon.log().iter().filter_map(|l| l["fields"]["port"].as_str().map(String::from)).collect();
     assert_eq!(ports, ["semaphore", "semaphore"]);
 }
+
+#[test]
+fn who_waits_is_told_when_the_server_stops() {
+    use signalbox::protocol::Status;
+    use support::caller::{Caller, LONG, one_of};
+    let mut daemon = Daemon::start();
+    let mut holder = Caller::new(daemon.counter());
+    holder.take(one_of(1, b"a"));
+    let mut waiters: Vec<_> = (0..300).map(|_| Caller::new(daemon.counter())).collect();
+    let asked: Vec<_> = waiters.iter_mut().map(|waiter| waiter.want(one_of(1, b"a"), LONG)).collect();
+    eventually("all wait", || holder.wire.stat("waiters") == 300);
+    daemon.signal(Signal::SIGTERM);
+    for (waiter, opaque) in waiters.iter_mut().zip(asked) {
+        assert_eq!(waiter.answer(opaque).status, Status::ShuttingDown.code());
+    }
+}

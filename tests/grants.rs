@@ -299,3 +299,49 @@ fn a_connection_whose_session_is_revoked_is_closed() {
     eventually("what it held is free", || admin.wire.get(b"a").number() == 0);
     check(&server);
 }
+
+#[test]
+fn a_connection_that_reads_nothing_is_revoked_like_any_other() {
+    let server = TestServer::start();
+    let [mut admin, mut plain] = callers(&server);
+    assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
+    for number in 0..400_u32 {
+        let mut name = vec![b'n'; 60_000];
+        name[..4].copy_from_slice(&number.to_be_bytes());
+        assert_eq!(plain.wire.acquire(&name, 1, 1).status, 0);
+    }
+    let opaque = admin.send(&Extended::Holders { namespace: on_wire(Namespace::Counters), name: b"a" });
+    let session = admin.answer(opaque).list_entry().unwrap().unwrap().session;
+    assert!(admin.answer(opaque).list_entry().unwrap().is_none());
+    plain.wire.send(&support::frame(support::DUMP, [0; 4], &[]));
+    // The Dump comes to a halt when the sockets' buffers are full.
+    let sent = |admin: &mut Caller| admin.wire.stat("bytes_sent");
+    eventually("nothing more is sent", || {
+        let before = sent(&mut admin);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        sent(&mut admin) - before < 10_000
+    });
+    let (ids, what) = (admin.ids(), Revocation::Session(session));
+    assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(0) }).status, 0);
+    eventually("what it held is free", || admin.wire.get(b"a").number() == 0);
+    check(&server);
+}
+
+#[test]
+fn a_watch_is_told_nothing_of_one_that_had_its_opaque_before() {
+    let server = TestServer::start();
+    let [mut watcher, mut plain] = callers(&server);
+    assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
+    watcher.hello("watcher");
+    let mut bytes = bytes::BytesMut::new();
+    let [watch, unwatch] = [1_u8, 2].map(|number| signalbox::protocol::Opaque([number; 4]));
+    let scope = Scope::Prefix(b"");
+    Extended::Watch { namespace: on_wire(Namespace::Counters), scope }.compose(watch, &mut bytes);
+    Extended::Unwatch { watch }.compose(unwatch, &mut bytes);
+    Extended::Watch { namespace: on_wire(Namespace::Semaphores), scope }.compose(watch, &mut bytes);
+    watcher.wire.send(&bytes);
+    assert_eq!(watcher.answer(unwatch).status, 0);
+    assert_eq!(watcher.answer(watch).event().unwrap().kind, EventKind::Live, "there are no semaphores");
+    watcher.sync();
+    check(&server);
+}

@@ -2,7 +2,7 @@
 
 mod support;
 
-use signalbox::protocol::{Extended, Notice, SessionKey, Status, TtlLeft};
+use signalbox::protocol::{Extended, Milliseconds, Namespace, Notice, Scope, SessionKey, Status, TtlLeft};
 use support::caller::{Caller, LONG, one_of};
 use support::{TestServer, eventually};
 
@@ -139,4 +139,41 @@ fn plain_holdings_end_with_their_connection_whatever_is_attached() {
         "the grant is not"
     );
     server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn sessions_that_were_closed_leave_nothing_behind() {
+    let server = TestServer::start();
+    let mut one = caller(&server);
+    for _ in 0..10 {
+        one.open(LONG_MS);
+        assert_eq!(one.ask(&Extended::CloseSession).status, 0);
+    }
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn a_lost_session_is_not_mistaken_for_the_next_one() {
+    let server = TestServer::start();
+    let [mut one, mut other] = [caller(&server), caller(&server)];
+    one.hello("one");
+    let first = one.open(LONG_MS);
+    let name = vec![b'n'; 60_000];
+    let watch = one.send(&Extended::Watch { namespace: Namespace::Counters, scope: Scope::Name(&name) });
+    one.answer(watch);
+    // It reads nothing, so that the notice stands behind events that it was not sent yet.
+    for _ in 0..200 {
+        assert_eq!(other.wire.acquire(&name, 1, 1).status, 0);
+        assert_eq!(other.wire.release(&name, 1).status, 0);
+    }
+    assert_eq!(other.attach(first), 0);
+    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(1)), label: b"" });
+    while one.next().opaque != opened {}
+    // What is received renews it, though it is nothing but a Noop.
+    for _ in 0..8 {
+        std::thread::sleep(std::time::Duration::from_millis(250));
+        one.wire.send(&support::frame(support::NOOP, [7; 4], &[]));
+        while one.next().opaque.0 != [7; 4] {}
+    }
+    assert_eq!(server.server.core().ledger_stats().expired_sessions, 0);
 }

@@ -67,6 +67,11 @@ impl Core {
         lock(&self.ledger).attach(session, connection, key, now)
     }
 
+    /// The lease of the session that the connection is attached to, if it is to any.
+    pub fn lease(&self, connection: SessionId) -> Option<Arc<Lease>> {
+        lock(&self.ledger).lease(connection).ok()
+    }
+
     /// Renews the lease of the session that the connection is attached to, and tells for how many milliseconds.
     pub fn keep_alive(&self, connection: SessionId, now: Moment) -> Result<u32, Refusal> {
         lock(&self.ledger).keep_alive(connection, now)
@@ -195,7 +200,13 @@ impl Core {
             let Some(object) = tour.visit.peek(registry) else {
                 return lock(&self.ledger).go_live(tour.connection, tour.token);
             };
-            match lock(&self.ledger).show(tour.connection, tour.token, object) {
+            let mut ledger = lock(&self.ledger);
+            // It may have been collected since it was visited, and another made of its name.
+            let Some(object) = registry.find(object.name(), ObjectRef::clone) else {
+                tour.visit.advance();
+                continue;
+            };
+            match ledger.show(tour.connection, tour.token, &object) {
                 Some(true) => tour.visit.advance(),
                 Some(false) => return true,
                 None => return false,

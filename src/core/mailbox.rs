@@ -3,7 +3,7 @@
 //! A mailbox takes every answer and notice, of which there are as many as the connection asked for, and a bounded
 //! number of events: a reader that is too slow is told how many it missed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use super::invariant::lock;
@@ -13,6 +13,9 @@ use super::{Namespace, Refusal, SessionId};
 
 /// Events that wait for a reader; what comes then is counted and dropped.
 pub const EVENTS_MAX: usize = 1024;
+
+/// Bytes of the names of such events, beyond which more are dropped too.
+const NAME_BYTES_MAX: usize = 1 << 20;
 
 /// What a connection calls a request or a watch of its own; the core gives it back with what it has to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,14 +120,18 @@ pub struct Mailbox {
     letters: Mutex<Letters>,
     /// Whether there is any, so that a connection sees at a glance that there is none.
     is_filled: AtomicBool,
+    /// Whether [`Letter::Close`] came.
+    is_closed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Letters {
     waiting: VecDeque<Letter>,
     events: usize,
+    /// Of the events that wait.
+    name_bytes: usize,
     /// How many events of each watch were dropped.
-    missed: Vec<(Token, u32)>,
+    missed: BTreeMap<Token, u32>,
     reader: Option<Waker>,
 }
 
@@ -140,15 +147,23 @@ impl Mailbox {
         self.is_filled.load(Ordering::Acquire)
     }
 
+    /// Whether the connection is to be closed, even where its peer takes nothing of what comes before that letter.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
     /// Takes the next letter, in the order in which they came. Events that were dropped are told of after those
     /// before them.
     pub fn take(&self) -> Option<Letter> {
         let mut letters = lock(&self.letters);
         if let Some(letter) = letters.waiting.pop_front() {
-            letters.events -= usize::from(matches!(letter, Letter::Event { .. }));
+            if let Letter::Event { event, .. } = &letter {
+                letters.events -= 1;
+                letters.name_bytes -= event.name.len();
+            }
             return Some(letter);
         }
-        let missed = letters.missed.pop();
+        let missed = letters.missed.pop_first();
         if missed.is_none() {
             self.is_filled.store(false, Ordering::Release);
         }
@@ -159,7 +174,20 @@ impl Mailbox {
     /// Whether events would be dropped.
     pub(super) fn has_room(&self) -> bool {
         let letters = lock(&self.letters);
-        letters.events < EVENTS_MAX && letters.missed.is_empty()
+        letters.have_room()
+    }
+
+    /// Drops the events of a watch that ended, and what it missed.
+    pub fn drop_events(&self, watch: Token) {
+        let mut letters = lock(&self.letters);
+        letters.waiting.retain(|letter| !matches!(letter, Letter::Event { token, .. } if *token == watch));
+        let names = letters.waiting.iter().filter_map(|letter| match letter {
+            Letter::Event { event, .. } => Some(event.name.len()),
+            _ => None,
+        });
+        let (events, name_bytes) = names.fold((0, 0), |(events, sum), bytes| (events + 1, sum + bytes));
+        (letters.events, letters.name_bytes) = (events, name_bytes);
+        letters.missed.remove(&watch);
     }
 
     /// Puts something in, and wakes the reader.
@@ -167,17 +195,21 @@ impl Mailbox {
         let reader = {
             let mut letters = lock(&self.letters);
             match &letter {
-                Letter::Event { token, .. } if letters.events >= EVENTS_MAX || !letters.missed.is_empty() => {
-                    match letters.missed.iter_mut().find(|(missed, _)| missed == token) {
-                        Some((_, count)) => *count = count.saturating_add(1),
-                        None => letters.missed.push((*token, 1)),
-                    }
+                Letter::Event { token, .. } if !letters.have_room() => {
+                    let count = letters.missed.entry(*token).or_default();
+                    *count = count.saturating_add(1);
                 }
-                Letter::Event { .. } => {
+                Letter::Event { event, .. } => {
                     letters.events += 1;
+                    letters.name_bytes += event.name.len();
                     letters.waiting.push_back(letter);
                 }
-                _ => letters.waiting.push_back(letter),
+                _ => {
+                    if letter == Letter::Close {
+                        self.is_closed.store(true, Ordering::Release);
+                    }
+                    letters.waiting.push_back(letter);
+                }
             }
             self.is_filled.store(true, Ordering::Release);
             letters.reader.clone()
@@ -185,6 +217,13 @@ impl Mailbox {
         if let Some(reader) = reader {
             reader.wake();
         }
+    }
+}
+
+impl Letters {
+    /// Whether an event more would be kept.
+    fn have_room(&self) -> bool {
+        self.events < EVENTS_MAX && self.name_bytes < NAME_BYTES_MAX && self.missed.is_empty()
     }
 }
 

@@ -222,6 +222,10 @@ where
         if self.poll_flush(context)?.is_pending()
             && (self.output.len() > OUTPUT_BYTES_MAX || self.owed.is_some() || self.end.is_some())
         {
+            // What was revoked is not to be held for as long as the peer likes to read.
+            if self.party.is_revoked() {
+                return Poll::Ready(Err(End::Revoked));
+            }
             self.excuse();
             return Poll::Pending;
         }

@@ -25,7 +25,7 @@ impl Ledger {
             }
             for (index, part) in grant.parts().iter().enumerate() {
                 let Some(object) = part.object() else { continue };
-                let entry = self.names[part.namespace as usize].get(object);
+                let entry = self.names[part.namespace as usize].get(&object.address());
                 let entry = entry.ok_or_else(|| format!("grant {id} has a part that is not in the books"))?;
                 let is_taken = index < usize::from(grant.taken);
                 if entry.held.contains(id) != is_taken || entry.queue.contains(id) == is_taken {
@@ -40,10 +40,20 @@ impl Ledger {
         if (waiters, grants) != (self.stats.waiters, self.stats.grants) {
             return Err(format!("there are {waiters} waiters and {grants} grants, and {:?}", self.stats));
         }
+        if let Some((_, id)) = self.grant_ends.iter().find(|(_, id)| !self.grants.contains_key(id)) {
+            return Err(format!("grant {id} is gone and still due to end"));
+        }
+        if let Some((_, gone)) = self.session_ends.iter().find(|(_, id)| !self.owners.contains_key(id)) {
+            return Err(format!("session {gone} is gone and still due to end"));
+        }
+        if self.session_ends.len() > self.owners.len() {
+            return Err("a session is due to end twice".to_owned());
+        }
         for namespace in Namespace::ALL {
-            for (object, entry) in &self.names[namespace as usize] {
+            for entry in self.names[namespace as usize].values() {
+                let object = &entry.object;
                 let registered = registries[namespace as usize].find(object.name(), ObjectRef::clone);
-                if registered.as_ref() != Some(object) {
+                if registered.map(|registered| registered.address()) != Some(object.address()) {
                     return Err(format!(
                         "{:?} was collected and is not done with",
                         object.name().escape_ascii()

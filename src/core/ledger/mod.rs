@@ -20,7 +20,7 @@ mod queue;
 mod time;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -34,7 +34,7 @@ use super::counter::Interval;
 use super::mailbox::{EventKind, Letter, Mailbox, Notice, Token};
 use super::object::ObjectRef;
 use super::registry::Registry;
-use super::{NameHasher, Namespace, Refusal, SessionId, UnixSeconds};
+use super::{Namespace, Refusal, SessionId, UnixSeconds};
 use grant::{Grant, Parts, Phase, Reply};
 use owner::{Attachment, Owner, OwnerKind, Remembered, RememberedGrant};
 use time::Gaps;
@@ -124,7 +124,7 @@ pub(super) struct World<'a> {
     pub(super) now: Moment,
 }
 
-/// Work that one step does before others have their turn: grants served or given back.
+/// Work that one step does before others have their turn: names of grants that are served or given back.
 const STEP_GRANTS: usize = 128;
 
 #[derive(Debug)]
@@ -133,7 +133,8 @@ pub(super) struct Ledger {
     last_grant: u64,
     owners: BTreeMap<SessionId, Box<Owner>>,
     grants: BTreeMap<GrantId, Box<Grant>>,
-    names: [HashMap<ObjectRef, NameEntry, NameHasher>; Namespace::ALL.len()],
+    /// By [`ObjectRef::address`]. A tree, since a table of many names would grow in one long step.
+    names: [BTreeMap<usize, NameEntry>; Namespace::ALL.len()],
     /// Names whose queues may have a head that fits.
     unserved: VecDeque<(Namespace, ObjectRef)>,
     /// When waiting or a grant ends.
@@ -149,20 +150,27 @@ pub(super) struct Ledger {
 }
 
 /// What the ledger knows of a name: there is an entry while any grant or waiter refers to it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct NameEntry {
+    object: ObjectRef,
     held: BTreeSet<GrantId>,
     queue: BTreeSet<GrantId>,
 }
 
+impl NameEntry {
+    fn of(object: &ObjectRef) -> Self {
+        Self { object: object.clone(), held: BTreeSet::new(), queue: BTreeSet::new() }
+    }
+}
+
 impl Ledger {
-    pub(super) fn new(hasher: &NameHasher) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             limits: LedgerLimits::default(),
             last_grant: 0,
             owners: BTreeMap::new(),
             grants: BTreeMap::new(),
-            names: [(); Namespace::ALL.len()].map(|()| HashMap::with_hasher(hasher.clone())),
+            names: Default::default(),
             unserved: VecDeque::new(),
             grant_ends: BTreeSet::new(),
             session_ends: BTreeSet::new(),
@@ -404,13 +412,9 @@ impl Ledger {
     ) -> Result<(), Refusal> {
         let session = self.acting(connection)?;
         let owner = self.owners.get(&session).ok_or(Refusal::NotFound)?;
-        let is_meant = |id: &GrantId| match &self.grants.get(id).map(|grant| &grant.phase) {
-            Some(Phase::Waiting { reply: Some(reply), .. }) => Waiting::Token(reply.token) == waiting,
-            _ => false,
-        };
         let grant = match waiting {
             Waiting::Request(request) => owner.requests.waiting(request),
-            Waiting::Token(_) => owner.grants.iter().find(|id| is_meant(id)).copied(),
+            Waiting::Token(token) => owner.tokens.get(&token).copied(),
         };
         let grant = grant.filter(|id| self.grants.get(id).is_some_and(|grant| grant.is_waiting()));
         self.fail(grant.ok_or(Refusal::NotFound)?, Refusal::Canceled, world);
@@ -489,7 +493,8 @@ impl Ledger {
             owner.revoked_ms = Some(at_ms);
             ledger.stats.revoked += 1;
             ledger.notify_session(session, Notice::SessionRevoked { session, grace_ms: left(at_ms, now_ms) });
-            ledger.end_session_at(at_ms, session);
+            let due_ms = ledger.session_ends_ms(session).unwrap_or(at_ms);
+            ledger.end_session_at(due_ms, session);
             if at_ms <= now_ms {
                 ledger.expire(world);
             }
@@ -504,7 +509,9 @@ impl Ledger {
                 self.notify(*connection, Notice::ShuttingDown);
             }
         }
-        let waiting = self.grants.iter().filter(|(_, grant)| grant.is_waiting()).map(|(id, _)| *id);
+        // All that wait are due to end, and of what is held only what is revoked.
+        let is_waiting = |id: &GrantId| self.grants.get(id).is_some_and(|grant| grant.is_waiting());
+        let waiting = self.grant_ends.iter().map(|(_, id)| *id).filter(is_waiting);
         let waiting: Vec<_> = waiting.take(STEP_GRANTS).collect();
         for id in &waiting {
             self.fail(*id, Refusal::ShuttingDown, world);
@@ -587,8 +594,10 @@ impl Ledger {
         if let OwnerKind::Leased { connection, .. } = &mut owner.kind {
             *connection = None;
         }
-        for id in &owner.grants {
-            let Some(grant) = self.grants.get_mut(id) else { continue };
+        let mut waiting: Vec<_> = std::mem::take(&mut owner.tokens).into_values().collect();
+        waiting.sort_unstable();
+        for id in waiting {
+            let Some(grant) = self.grants.get_mut(&id) else { continue };
             if let Phase::Waiting { reply, .. } = &mut grant.phase
                 && let Some(Reply { mailbox, token }) = reply.take()
                 && let Some(refusal) = told
@@ -607,9 +616,13 @@ impl Ledger {
         let mailbox = Arc::clone(mailbox);
         if let Some(grant) = self.grants.get_mut(&id)
             && let Phase::Waiting { reply, .. } = &mut grant.phase
-            && let Some(before) = reply.replace(Reply { mailbox, token })
+            && let Some(owner) = self.owners.get_mut(&grant.session)
         {
-            before.mailbox.put(Letter::Answer { token: before.token, outcome: Err(Refusal::Canceled) });
+            if let Some(before) = reply.replace(Reply { mailbox, token }) {
+                owner.forget_token(before.token, id);
+                before.mailbox.put(Letter::Answer { token: before.token, outcome: Err(Refusal::Canceled) });
+            }
+            owner.tokens.insert(token, id);
         }
     }
 

@@ -5,7 +5,7 @@ use super::{
     RememberedGrant, STEP_GRANTS, SessionId, World,
 };
 use crate::core::ledger::grant::Target;
-use crate::core::mailbox::Letter;
+use crate::core::mailbox::{Letter, Token};
 use crate::core::object::{Next, Taken};
 
 /// What came of a waiter's next part.
@@ -42,7 +42,7 @@ impl Ledger {
         let waiters_max = self.limits.waiters_max;
         // The shard is held meanwhile, so that the object is not collected before it is taken from or waited for.
         let visit = |object: &ObjectRef| {
-            let queue = names.get(object).map(|entry| &entry.queue);
+            let queue = names.get(&object.address()).map(|entry| &entry.queue);
             let waiting = queue.map_or(0, |queue| queue.len());
             let is_first = queue.and_then(|queue| queue.first()).is_none_or(|first| *first > id);
             // Said before anything about the queue: it would be as true of an empty one.
@@ -93,7 +93,8 @@ impl Ledger {
                 return Step::Fails(refusal);
             }
         };
-        let entry = self.names[namespace as usize].entry(object.clone()).or_default();
+        let entry = self.names[namespace as usize].entry(object.address());
+        let entry = entry.or_insert_with(|| NameEntry::of(&object));
         let step = if let Taken::Yes { .. } = taken {
             entry.held.insert(id);
             Step::Taken
@@ -107,10 +108,15 @@ impl Ledger {
 
     /// Serves queues from their heads until those do not fit; what is too much for one step is left for the next.
     pub(super) fn serve(&mut self, world: World<'_>) {
-        for _ in 0..STEP_GRANTS {
+        let mut work = 0;
+        while work < STEP_GRANTS {
             let Some((namespace, object)) = self.unserved.front().cloned() else { return };
-            if !self.serve_head(namespace, &object, world) {
-                self.unserved.pop_front();
+            match self.serve_head(namespace, &object, world) {
+                0 => {
+                    self.unserved.pop_front();
+                    work += 1;
+                }
+                names => work += names,
             }
         }
         if !self.unserved.is_empty() {
@@ -118,14 +124,21 @@ impl Ledger {
         }
     }
 
-    /// Serves the head of a queue. Tells whether it fitted.
-    fn serve_head(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) -> bool {
-        let Some(entry) = self.names[namespace as usize].get_mut(object) else { return false };
-        let Some(id) = entry.queue.first().copied() else { return false };
+    /// The work that a grant may be, in names.
+    pub(super) fn work_of(&self, id: GrantId) -> usize {
+        self.grants.get(&id).map_or(1, |grant| grant.parts().len())
+    }
+
+    /// Serves the head of a queue. Gives the work that it was; 0 where it did not fit.
+    fn serve_head(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) -> usize {
+        let Some(entry) = self.names[namespace as usize].get(&object.address()) else { return 0 };
+        let Some(id) = entry.queue.first().copied() else { return 0 };
+        let work = self.work_of(id);
+        let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) else { return 0 };
         let next = if entry.queue.len() == 1 { Next::Last } else { Next::Head };
         let Some(claim) = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim)
         else {
-            return false;
+            return 0;
         };
         match object.take(claim, world.interval, next) {
             taken @ Taken::Yes { .. } => {
@@ -134,12 +147,12 @@ impl Ledger {
                 self.set_target(id, object.clone(), taken);
                 self.note_taken(id);
                 self.advance(id, None, world);
-                true
+                work
             }
-            Taken::Not => false,
+            Taken::Not => 0,
             Taken::Never => {
                 self.fail(id, Refusal::NotAvailable, world);
-                true
+                work
             }
         }
     }
@@ -180,6 +193,7 @@ impl Ledger {
         let resources = grant.parts().iter().map(|part| u64::from(part.claim.resources)).sum();
         let remembered = RememberedGrant { grant: id, resources, capacities };
         if let Some(reply) = reply {
+            self.forget_token(session, reply.token, id);
             let granted = remembered.clone().told(self.ttl_left_ms(session, received_ms));
             reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Ok(granted) });
         }
@@ -209,7 +223,8 @@ impl Ledger {
             && let Some(object) = part.object()
         {
             let (namespace, object) = (part.namespace, object.clone());
-            let entry = self.names[namespace as usize].entry(object.clone()).or_default();
+            let entry = self.names[namespace as usize].entry(object.address());
+            let entry = entry.or_insert_with(|| NameEntry::of(&object));
             entry.queue.remove(&id);
             if entry.queue.is_empty() {
                 object.supervise(|supervision| supervision.queued = false);
@@ -231,6 +246,7 @@ impl Ledger {
         if let Phase::Waiting { until_ms, reply, .. } = &mut grant.phase {
             self.grant_ends.remove(&(*until_ms, id));
             if let Some(reply) = reply.take() {
+                self.forget_token(grant.session, reply.token, id);
                 reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(refusal) });
             }
         }
@@ -263,7 +279,7 @@ impl Ledger {
         world: World<'_>,
     ) {
         object.put_back(resources, world.interval);
-        if let Some(entry) = self.names[namespace as usize].get_mut(object) {
+        if let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) {
             entry.held.remove(&id);
             if !entry.queue.is_empty() {
                 self.unserved.push_back((namespace, object.clone()));
@@ -275,8 +291,8 @@ impl Ledger {
     fn forget_entry(&mut self, namespace: Namespace, object: &ObjectRef) {
         let names = &mut self.names[namespace as usize];
         let is_empty = |entry: &NameEntry| entry.held.is_empty() && entry.queue.is_empty();
-        if names.get(object).is_some_and(is_empty) {
-            names.remove(object);
+        if names.get(&object.address()).is_some_and(is_empty) {
+            names.remove(&object.address());
         }
     }
 
@@ -286,9 +302,15 @@ impl Ledger {
         }
     }
 
+    fn forget_token(&mut self, session: SessionId, token: Token, id: GrantId) {
+        if let Some(owner) = self.owners.get_mut(&session) {
+            owner.forget_token(token, id);
+        }
+    }
+
     /// How many requests wait for a name.
     pub(in crate::core) fn waiting(&self, namespace: Namespace, object: &ObjectRef) -> usize {
-        self.names[namespace as usize].get(object).map_or(0, |entry| entry.queue.len())
+        self.names[namespace as usize].get(&object.address()).map_or(0, |entry| entry.queue.len())
     }
 
     /// What becomes of a name of which a session gave back resources by plain means.

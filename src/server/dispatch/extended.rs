@@ -125,12 +125,12 @@ impl Executor<'_> {
                 let namespace = namespace_of(namespace);
                 let tour = core.watch(connection, token_of(opaque), namespace, scope_of(scope), now)?;
                 self.party.watches.insert(opaque, 0);
-                self.party.tours.push(tour);
+                self.party.tours.push((opaque, tour));
                 Outcome::Later
             }
             Extended::Unwatch { watch } => {
                 core.unwatch(connection, token_of(watch), now)?;
-                self.party.watches.remove(&watch);
+                self.party.end_watch(watch);
                 DONE
             }
             Extended::Revoke { ids, what, grace } => {
@@ -141,7 +141,7 @@ impl Executor<'_> {
                         core.revoke_grant(connection, ids, GrantId(grant.0), grace.0, now)?;
                     }
                     Revocation::Session(number) => {
-                        let session = SessionId::from_number(number).ok_or(Refusal::NotFound)?;
+                        let session = SessionId::from_number(number).ok_or(Refusal::NoSuchSession)?;
                         // A connection that never said more than yrmcds' clients do is revoked like any other.
                         if let Some(peer) = self.server.peers.find(session) {
                             core.join(session, None, &peer.mailbox);

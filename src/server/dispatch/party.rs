@@ -9,7 +9,7 @@ use bytes::BytesMut;
 
 use super::super::{Server, steps};
 use super::extended::{compose_granted, compose_status};
-use super::translation::{event_on_wire, notice_on_wire, opaque_of, status_of};
+use super::translation::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
 use crate::core::{Lease, Letter, Mailbox, Notice, SessionId, Tour};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque};
 
@@ -27,7 +27,7 @@ pub(in crate::server) struct Party {
     /// The number of the last event of each watch.
     pub(super) watches: HashMap<Opaque, u64>,
     /// Watches that have still to be shown the names that exist.
-    pub(super) tours: Vec<Tour>,
+    pub(super) tours: Vec<(Opaque, Tour)>,
     /// Renewed by whatever is received.
     pub(super) lease: Option<Arc<Lease>>,
 }
@@ -64,6 +64,13 @@ impl Party {
         server.core.join(self.connection, Some(label), &self.mailbox);
     }
 
+    /// Forgets a watch that ended: nothing of it must come under the next one's opaque.
+    pub(super) fn end_watch(&mut self, watch: Opaque) {
+        self.watches.remove(&watch);
+        self.tours.retain(|(opaque, _)| *opaque != watch);
+        self.mailbox.drop_events(token_of(watch));
+    }
+
     /// Notes that something was received.
     #[inline]
     pub(in crate::server) fn hear(&self, server: &Server) {
@@ -78,6 +85,11 @@ impl Party {
         self.mailbox.is_filled() || !self.tours.is_empty()
     }
 
+    /// Whether the connection's own session was revoked.
+    pub(in crate::server) fn is_revoked(&self) -> bool {
+        self.mailbox.is_closed()
+    }
+
     /// Appends what the core has to tell the peer to `out`, until that has `bytes` or more.
     pub(in crate::server) fn tell(
         &mut self,
@@ -88,14 +100,19 @@ impl Party {
         while out.len() < bytes
             && let Some(letter) = self.mailbox.take()
         {
-            self.compose(letter, out)?;
+            self.compose(server, letter, out)?;
         }
-        // What it is shown comes by the mailbox too, in the next turn.
-        self.tours.retain_mut(|tour| server.core.show(tour, steps::WATCH_NAMES));
+        // One at a time, so that many take no longer than one. What it is shown comes by the mailbox too, in the next
+        // turn.
+        if let Some((_, tour)) = self.tours.last_mut()
+            && !server.core.show(tour, steps::WATCH_NAMES)
+        {
+            self.tours.pop();
+        }
         Ok(())
     }
 
-    fn compose(&mut self, letter: Letter, out: &mut BytesMut) -> Result<(), Revoked> {
+    fn compose(&mut self, server: &Server, letter: Letter, out: &mut BytesMut) -> Result<(), Revoked> {
         match letter {
             Letter::Answer { token, outcome } => {
                 let opaque = opaque_of(token);
@@ -116,7 +133,8 @@ impl Party {
             }
             Letter::Notice(notice) => {
                 if let Notice::AttachedElsewhere { .. } = notice {
-                    self.lease = None;
+                    // It may have another since.
+                    self.lease = server.core.lease(self.connection);
                 }
                 if let Some(hello) = self.hello {
                     let response = ExtendedResponse::Notice(notice_on_wire(notice));
