@@ -21,6 +21,7 @@ mod time;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -125,7 +126,7 @@ pub(super) struct World<'a> {
 }
 
 /// Work that one step does before others have their turn: grants served or given back.
-const STEP_GRANTS: usize = 128;
+const STEP_GRANTS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -144,7 +145,8 @@ pub(super) struct Ledger {
     watches: Watches,
     /// Woken when something is due before what was last asked for.
     alarm: Option<(Option<u64>, Waker)>,
-    is_closing: bool,
+    /// Set when the server stops: up to which grant those who wait were answered.
+    closed_up_to: Option<GrantId>,
     stats: LedgerStats,
 }
 
@@ -169,7 +171,7 @@ impl Ledger {
             gaps: Gaps::default(),
             watches: Watches::default(),
             alarm: None,
-            is_closing: false,
+            closed_up_to: None,
             stats: LedgerStats::default(),
         }
     }
@@ -499,13 +501,16 @@ impl Ledger {
 
     /// Refuses whatever would wait from now on, and answers who waits. In steps; tells whether there is more to do.
     pub(super) fn shut_down(&mut self, world: World<'_>) -> bool {
-        self.is_closing = true;
-        let waiting = self.grants.iter().filter(|(_, grant)| grant.is_waiting()).map(|(id, _)| *id);
-        let waiting: Vec<_> = waiting.take(STEP_GRANTS).collect();
-        for id in &waiting {
-            self.fail(*id, Refusal::ShuttingDown, world);
+        let from = *self.closed_up_to.get_or_insert(GrantId(0));
+        let after = (Bound::Excluded(from), Bound::Unbounded);
+        let some: Vec<_> = self.grants.range(after).map(|(id, _)| *id).take(STEP_GRANTS).collect();
+        for id in &some {
+            if self.grants.get(id).is_some_and(|grant| grant.is_waiting()) {
+                self.fail(*id, Refusal::ShuttingDown, world);
+            }
         }
-        let more = waiting.len() == STEP_GRANTS;
+        self.closed_up_to = some.last().copied().or(self.closed_up_to);
+        let more = some.len() == STEP_GRANTS;
         if !more {
             // Nobody waits any more.
             self.unserved.clear();
@@ -616,7 +621,7 @@ impl Ledger {
     }
 
     fn check_open(&self) -> Result<(), Refusal> {
-        if self.is_closing { Err(Refusal::ShuttingDown) } else { Ok(()) }
+        if self.closed_up_to.is_some() { Err(Refusal::ShuttingDown) } else { Ok(()) }
     }
 
     fn check_grants(&mut self, session: SessionId) -> Result<(), Refusal> {

@@ -118,6 +118,14 @@ impl Ledger {
         }
     }
 
+    /// Has a queue served by the step that goes on, or by the next.
+    fn serve_later(&mut self, namespace: Namespace, object: &ObjectRef) {
+        // Often it is one queue that many leave: it stands there once.
+        if self.unserved.back().is_none_or(|(last, name)| (*last, name) != (namespace, object)) {
+            self.unserved.push_back((namespace, object.clone()));
+        }
+    }
+
     /// Serves the head of a queue. Tells whether it fitted.
     fn serve_head(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) -> bool {
         let Some(entry) = self.names[namespace as usize].get_mut(object) else { return false };
@@ -214,7 +222,7 @@ impl Ledger {
             if entry.queue.is_empty() {
                 object.supervise(|supervision| supervision.queued = false);
             } else {
-                self.unserved.push_back((namespace, object.clone()));
+                self.serve_later(namespace, &object);
             }
             self.forget_entry(namespace, &object);
             self.tell_name(
@@ -266,7 +274,7 @@ impl Ledger {
         if let Some(entry) = self.names[namespace as usize].get_mut(object) {
             entry.held.remove(&id);
             if !entry.queue.is_empty() {
-                self.unserved.push_back((namespace, object.clone()));
+                self.serve_later(namespace, object);
             }
         }
         self.forget_entry(namespace, object);
@@ -302,7 +310,7 @@ impl Ledger {
     ) {
         self.tell_name(namespace, object, EventKind::Released, None, Some(session), resources);
         if self.waiting(namespace, object) > 0 {
-            self.unserved.push_back((namespace, object.clone()));
+            self.serve_later(namespace, object);
             self.serve(world);
         }
         self.let_go_unwatched(namespace, object);
