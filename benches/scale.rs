@@ -1,4 +1,5 @@
-//! How memory and CPU grow with what the server has to keep: names, connections, and clients of one name.
+//! How memory and CPU grow with what the server has to keep: names, connections, clients of one name,
+//! and requests that wait for one.
 //!
 //! `cargo bench --bench scale` prints a table of each, and of Dumps beside those of yrmcdsd. `-- --csv FILE` writes
 //! the figures too, and `-- --svg FILE` draws them.
@@ -18,9 +19,10 @@ use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signalbox::client::load::{Distribution, Pace, Usage};
-use signalbox::protocol::{Opaque, Request};
+use signalbox::protocol::{Milliseconds, Opaque, Request, Wait};
 use socket2::{Domain, Socket, Type};
 use support::arguments::{Csv, FromCargo, ToFile};
+use support::asker::{Asker, ids};
 use support::holder::{dump, hold};
 use support::servers::{Kind, Server, start_signalbox};
 use support::statistics::median;
@@ -34,10 +36,18 @@ const NAMES: &str = "held names";
 const CONNECTIONS: &str = "idle connections";
 const CLIENTS: &str = "clients of a name";
 const DUMPS: &str = "dumped names";
+const WAITERS: &str = "waiters";
+const WAITING_SESSIONS: &str = "waiting sessions";
 
 /// Most names of a Dump, and how often it is made.
 const DUMP_NAMES_MAX: u32 = 1_000_000;
 const DUMP_RUNS: usize = 9;
+
+/// Requests that one connection waits for, and sessions that are opened between two looks at the answers.
+const WAITERS_OF_A_CONNECTION: u32 = 1000;
+
+/// How long they wait, and sessions live: until all is measured.
+const WAIT_MS: u32 = 3_600_000;
 
 /// Descriptors that this process and the server need beside those of the connections.
 const DESCRIPTORS_SPARE: u64 = 200;
@@ -60,11 +70,15 @@ struct Arguments {
     #[arg(long, default_value = "500")]
     clients: usize,
 
+    /// Most requests that wait for one name
+    #[arg(long, default_value = "100000")]
+    waiters: u32,
+
     /// Parts to measure
     #[arg(long, value_delimiter = ',', value_enum)]
     only: Vec<Part>,
 
-    /// A hundredth of the names and a tenth of the connections: to see that it works
+    /// A hundredth of the names and a tenth of the connections and waiters: to see that it works
     #[arg(long)]
     quick: bool,
 
@@ -90,6 +104,7 @@ enum Part {
     Connections,
     Clients,
     Dumps,
+    Waiters,
 }
 
 fn main() {
@@ -105,10 +120,12 @@ fn main() {
 }
 
 fn measure(arguments: &Arguments) -> Vec<Figure> {
-    let (mut names, mut connections) = (arguments.names, arguments.connections);
+    let (mut names, mut connections, mut waiters) =
+        (arguments.names, arguments.connections, arguments.waiters);
     if arguments.quick {
         names /= 100;
         connections /= 10;
+        waiters /= 10;
     }
     let mut table = Table { csv: arguments.to_file.create(COLUMNS), figures: Vec::new() };
     let is_asked = |part| arguments.only.is_empty() || arguments.only.contains(&part);
@@ -123,6 +140,10 @@ fn measure(arguments: &Arguments) -> Vec<Figure> {
     }
     if is_asked(Part::Dumps) {
         dumps(names.min(DUMP_NAMES_MAX), &mut table);
+    }
+    if is_asked(Part::Waiters) {
+        waiters_of_one_name(waiters, &mut table);
+        waiting_sessions(waiters, &mut table);
     }
     table.figures
 }
@@ -326,4 +347,75 @@ fn timed_dump(server: &Server, names: u32) -> (f64, f64) {
     let ms = started.elapsed().as_secs_f64() * 1000.0;
     let cpu = usage(server).cpu - before;
     (ms, cpu.as_nanos() as f64 / f64::from(names))
+}
+
+/// What is waited for.
+const AWAITED: &[u8] = b"one name for all";
+
+/// Requests that wait for one name, a thousand of each connection.
+fn waiters_of_one_name(most: u32, table: &mut Table) {
+    let figures = ["bytes a waiter", "CPU ns a waiter"];
+    Table::heading(WAITERS, &figures);
+    for count in [most / 10, most] {
+        let (server, _holder) = held_by_another();
+        let connections = count.div_ceil(WAITERS_OF_A_CONNECTION);
+        let mut askers: Vec<_> = (0..connections).map(|_| ready(&server)).collect();
+        let before = after_rest(&server);
+        for asker in &mut askers {
+            for number in 1..=WAITERS_OF_A_CONNECTION {
+                asker.acquire(ids(number, 1), number, AWAITED, Wait::UpTo(Milliseconds(WAIT_MS)));
+            }
+            asker.noop();
+            asker.answers(1);
+        }
+        let waiters = connections * WAITERS_OF_A_CONNECTION;
+        table.line(WAITERS, waiters.into(), &figures, &grown(&server, before, waiters));
+    }
+}
+
+/// Leased sessions without a connection, each with one request that waits for the same name.
+fn waiting_sessions(most: u32, table: &mut Table) {
+    let figures = ["bytes a session", "CPU ns a session"];
+    Table::heading(WAITING_SESSIONS, &figures);
+    for count in [most / 10, most] {
+        let (server, _holder) = held_by_another();
+        let mut asker = ready(&server);
+        let before = after_rest(&server);
+        for number in 1..=count {
+            asker.open_session(WAIT_MS);
+            asker.acquire(ids(1, 1), number, AWAITED, Wait::UpTo(Milliseconds(WAIT_MS)));
+            if number % WAITERS_OF_A_CONNECTION == 0 || number == count {
+                // Beside that to OpenSession there is one to each request whose session was left for the next.
+                let left = if number <= WAITERS_OF_A_CONNECTION { 1 } else { 0 };
+                let opened = (number - 1) % WAITERS_OF_A_CONNECTION + 1;
+                asker.answers(2 * opened - left);
+            }
+        }
+        table.line(WAITING_SESSIONS, count.into(), &figures, &grown(&server, before, count));
+    }
+}
+
+/// A server, and a connection that holds what all wait for.
+fn held_by_another() -> (Server, Asker) {
+    let server = start_signalbox(GC_INTERVAL_S);
+    let mut holder = ready(&server);
+    holder.acquire(ids(1, 1), 1, AWAITED, Wait::NotAtAll);
+    holder.answers(1);
+    (server, holder)
+}
+
+/// A connection that was answered once.
+fn ready(server: &Server) -> Asker {
+    let mut asker = Asker::connect(server.semaphores.expect("signalbox serves semaphores"));
+    asker.noop();
+    asker.answers(1);
+    asker
+}
+
+/// Resident bytes and CPU nanoseconds that each of so many has added.
+fn grown(server: &Server, before: Usage, count: u32) -> [f64; 2] {
+    let after = after_rest(server);
+    let bytes = after.resident_bytes.saturating_sub(before.resident_bytes) as f64;
+    let cpu_ns = (after.cpu - before.cpu).as_nanos() as f64;
+    [bytes, cpu_ns].map(|amount| amount / f64::from(count))
 }

@@ -1,5 +1,9 @@
 //! How long one step of background work keeps a thread to itself: what the server does between two moments at which
-//! the thread's other connections may run. Prints the thread's CPU of each step, with a million names.
+//! the thread's other connections may run. Prints the thread's CPU of each step, with a million names, and with as many
+//! sessions, grants and waiters as the limits allow.
+
+#[path = "steps/ledger.rs"]
+mod ledger;
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -31,6 +35,10 @@ struct Arguments {
     #[arg(long, default_value = "5")]
     runs: usize,
 
+    /// Steps to measure
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+
     /// What cargo says to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -38,28 +46,70 @@ struct Arguments {
 
 fn main() {
     let arguments = Arguments::parse();
-    let [mut dumps, mut ends, mut sweeps] = [(); 3].map(|()| Steps::default());
-    for _ in 0..arguments.runs {
-        let (core, session) = filled(arguments.names);
-        let mut dump = core.dump(SPACE);
-        while dumps.time(|| dump_piece(&core, &mut dump)) {}
-        let mut ending = core.end_session(session);
-        while ends.time(|| ending.step(ENDING_NAMES, NOW)) {}
-        let mut sweep = core.sweep(SPACE);
-        while sweeps.time(|| sweep.step(SWEEP_NAMES, NOW)) {}
-        assert_eq!(sweep.collected(), u64::from(arguments.names), "all names are free by then");
-    }
     println!("Thread CPU of a step in us, {} names; the bound is {BOUND_US} at p99.9\n", arguments.names);
-    println!("{:<10}{:>10}{:>10}{:>10}{:>10}{:>10}", "step", "steps", "p50", "p99", "p99.9", "max");
-    for (what, steps) in [("dump", dumps), ("end", ends), ("sweep", sweeps)] {
-        steps.print(what);
+    println!("{:<20}{:>10}{:>10}{:>10}{:>10}{:>10}", "step", "steps", "p50", "p99", "p99.9", "max");
+    for (what, run) in KINDS {
+        if arguments.only.is_empty() || arguments.only.iter().any(|asked| asked == what) {
+            let mut steps = Steps::default();
+            (0..arguments.runs).for_each(|_| run(&mut steps, arguments.names));
+            steps.print(what);
+        }
     }
+}
+
+/// Does some work once, with so many names where it is about names, and times its steps.
+type Run = fn(&mut Steps, u32);
+
+const KINDS: [(&str, Run); 15] = [
+    ("dump", dump),
+    ("end", end),
+    ("sweep", sweep),
+    ("time-out", |steps, _| ledger::time_out(steps)),
+    ("expire", |steps, _| ledger::expire(steps)),
+    ("hand-over", |steps, _| ledger::hand_over(steps)),
+    ("release", |steps, _| ledger::release(steps)),
+    ("leave", |steps, _| ledger::leave(steps)),
+    ("shut-down", |steps, _| ledger::shut_down(steps)),
+    ("list-waiters", |steps, _| ledger::list_waiters(steps)),
+    ("list-holders", |steps, _| ledger::list_holders(steps)),
+    ("list-plain-holders", |steps, _| ledger::list_plain_holders(steps)),
+    ("show", ledger::show),
+    ("attach", |steps, _| ledger::attach(steps)),
+    ("cancel", |steps, _| ledger::cancel(steps)),
+];
+
+/// A Dump of names that are held.
+fn dump(steps: &mut Steps, names: u32) {
+    let (core, _held) = filled(names);
+    let mut dump = core.dump(SPACE);
+    while steps.time(|| dump_piece(&core, &mut dump)) {}
+}
+
+/// The end of a session that holds all names.
+fn end(steps: &mut Steps, names: u32) {
+    let (core, session) = filled(names);
+    let mut ending = core.end_session(session);
+    while steps.time(|| ending.step(ENDING_NAMES, NOW)) {}
+}
+
+/// A sweep that removes all names.
+fn sweep(steps: &mut Steps, names: u32) {
+    let (core, session) = filled(names);
+    let mut ending = core.end_session(session);
+    while ending.step(ENDING_NAMES, NOW) {}
+    let mut sweep = core.sweep(SPACE);
+    while steps.time(|| sweep.step(SWEEP_NAMES, NOW)) {}
+    assert_eq!(sweep.collected(), u64::from(names), "all names are free by then");
+}
+
+fn empty() -> Core {
+    let stat_interval_s = NonZeroU32::new(100).expect("100 is not 0");
+    Core::new(stat_interval_s, NameHasher::with_seeds(1, 2, 3, 4))
 }
 
 /// A core in which one session holds so many names.
 fn filled(names: u32) -> (Core, Session) {
-    let stat_interval_s = NonZeroU32::new(100).expect("100 is not 0");
-    let core = Core::new(stat_interval_s, NameHasher::with_seeds(1, 2, 3, 4));
+    let core = empty();
     let mut session = core.open_session();
     let claim = Claim::new(1, 1).expect("1 of 1 is a claim");
     for index in 0..names {
@@ -112,7 +162,7 @@ impl Steps {
             [50.0, 99.0, 99.9].map(|percentile| us(self.0.value_at_percentile(percentile)));
         let verdict = if p999 > BOUND_US { "missed" } else { "reached" };
         let (steps, max) = (self.0.len(), us(self.0.max()));
-        println!("{what:<10}{steps:>10}{p50:>10.1}{p99:>10.1}{p999:>10.1}{max:>10.1}  {verdict}");
+        println!("{what:<20}{steps:>10}{p50:>10.1}{p99:>10.1}{p999:>10.1}{max:>10.1}  {verdict}");
     }
 }
 

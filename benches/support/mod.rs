@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each benchmark uses its own part of this")]
 
 pub mod arguments;
+pub mod asker;
 pub mod dialects;
 pub mod floor;
 pub mod holder;

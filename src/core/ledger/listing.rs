@@ -1,6 +1,7 @@
 //! Who holds a name, and who waits for it.
 
 use std::ops::Bound;
+use std::vec::IntoIter;
 
 use super::{GrantId, Ledger, Namespace, ObjectRef, SessionId};
 use crate::core::UnixSeconds;
@@ -34,8 +35,8 @@ pub struct Listing {
     pub(super) waiters: bool,
     after: Option<GrantId>,
     position: u32,
-    /// What plain Acquires hold, once it was asked for.
-    plain: Option<std::vec::IntoIter<(SessionId, u32)>>,
+    /// What plain Acquires hold and is still to be listed; `None`: not looked at yet.
+    plain: Option<IntoIter<(SessionId, u32)>>,
 }
 
 /// Entries of one step.
@@ -43,7 +44,8 @@ const STEP_ENTRIES: usize = 128;
 
 impl Listing {
     pub(in crate::core) fn new(namespace: Namespace, name: &[u8], waiters: bool) -> Self {
-        Self { namespace, name: name.into(), waiters, after: None, position: 0, plain: None }
+        let plain = waiters.then(|| Vec::new().into_iter());
+        Self { namespace, name: name.into(), waiters, after: None, position: 0, plain }
     }
 
     /// Whether it lists who waits.
@@ -59,11 +61,9 @@ impl Listing {
 impl Ledger {
     /// The next entries of a listing; none at its end.
     pub(in crate::core) fn list(&self, listing: &mut Listing, object: &ObjectRef) -> Vec<Listed> {
-        if !listing.waiters {
-            let plain = listing.plain.get_or_insert_with(|| object.holdings().into_iter());
-            if plain.len() > 0 {
-                return plain.take(STEP_ENTRIES).map(|held| self.listed_holding(held)).collect();
-            }
+        let plain = listing.plain.get_or_insert_with(|| object.holdings().into_iter());
+        if plain.len() > 0 {
+            return plain.take(STEP_ENTRIES).map(|held| self.listed_holding(held)).collect();
         }
         let Some(entry) = self.names[listing.namespace as usize].get(&object.address()) else {
             return Vec::new();

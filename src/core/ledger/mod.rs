@@ -21,6 +21,7 @@ mod time;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -125,7 +126,7 @@ pub(super) struct World<'a> {
 }
 
 /// Work that one step does before others have their turn: names of grants that are served or given back.
-const STEP_GRANTS: usize = 128;
+const STEP_GRANTS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -145,7 +146,8 @@ pub(super) struct Ledger {
     watches: Watches,
     /// Woken when something is due before what was last asked for.
     alarm: Option<(Option<u64>, Waker)>,
-    is_closing: bool,
+    /// Set when the server stops: up to which grant those who wait were answered.
+    closed_up_to: Option<GrantId>,
     stats: LedgerStats,
 }
 
@@ -177,7 +179,7 @@ impl Ledger {
             gaps: Gaps::default(),
             watches: Watches::default(),
             alarm: None,
-            is_closing: false,
+            closed_up_to: None,
             stats: LedgerStats::default(),
         }
     }
@@ -504,19 +506,21 @@ impl Ledger {
 
     /// Refuses whatever would wait from now on, and answers who waits. In steps; tells whether there is more to do.
     pub(super) fn shut_down(&mut self, world: World<'_>) -> bool {
-        if !std::mem::replace(&mut self.is_closing, true) {
+        if self.closed_up_to.is_none() {
             for connection in self.owners.keys() {
                 self.notify(*connection, Notice::ShuttingDown);
             }
         }
-        // All that wait are due to end, and of what is held only what is revoked.
-        let is_waiting = |id: &GrantId| self.grants.get(id).is_some_and(|grant| grant.is_waiting());
-        let waiting = self.grant_ends.iter().map(|(_, id)| *id).filter(is_waiting);
-        let waiting: Vec<_> = waiting.take(STEP_GRANTS).collect();
-        for id in &waiting {
-            self.fail(*id, Refusal::ShuttingDown, world);
+        let from = *self.closed_up_to.get_or_insert(GrantId(0));
+        let after = (Bound::Excluded(from), Bound::Unbounded);
+        let some: Vec<_> = self.grants.range(after).map(|(id, _)| *id).take(STEP_GRANTS).collect();
+        for id in &some {
+            if self.grants.get(id).is_some_and(|grant| grant.is_waiting()) {
+                self.fail(*id, Refusal::ShuttingDown, world);
+            }
         }
-        let more = waiting.len() == STEP_GRANTS;
+        self.closed_up_to = some.last().copied().or(self.closed_up_to);
+        let more = some.len() == STEP_GRANTS;
         if !more {
             // Nobody waits any more.
             self.unserved.clear();
@@ -633,7 +637,7 @@ impl Ledger {
     }
 
     fn check_open(&self) -> Result<(), Refusal> {
-        if self.is_closing { Err(Refusal::ShuttingDown) } else { Ok(()) }
+        if self.closed_up_to.is_some() { Err(Refusal::ShuttingDown) } else { Ok(()) }
     }
 
     fn check_grants(&mut self, session: SessionId) -> Result<(), Refusal> {

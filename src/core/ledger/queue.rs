@@ -124,6 +124,14 @@ impl Ledger {
         }
     }
 
+    /// Has a queue served by the step that goes on, or by the next.
+    fn serve_later(&mut self, namespace: Namespace, object: &ObjectRef) {
+        // Often it is one queue that many leave: it stands there once.
+        if self.unserved.back().is_none_or(|(last, name)| (*last, name) != (namespace, object)) {
+            self.unserved.push_back((namespace, object.clone()));
+        }
+    }
+
     /// The work that a grant may be, in names.
     pub(super) fn work_of(&self, id: GrantId) -> usize {
         self.grants.get(&id).map_or(1, |grant| grant.parts().len())
@@ -229,7 +237,7 @@ impl Ledger {
             if entry.queue.is_empty() {
                 object.supervise(|supervision| supervision.queued = false);
             } else {
-                self.unserved.push_back((namespace, object.clone()));
+                self.serve_later(namespace, &object);
             }
             self.forget_entry(namespace, &object);
             self.tell_name(
@@ -282,7 +290,7 @@ impl Ledger {
         if let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) {
             entry.held.remove(&id);
             if !entry.queue.is_empty() {
-                self.unserved.push_back((namespace, object.clone()));
+                self.serve_later(namespace, object);
             }
         }
         self.forget_entry(namespace, object);
@@ -324,7 +332,7 @@ impl Ledger {
     ) {
         self.tell_name(namespace, object, EventKind::Released, None, Some(session), resources);
         if self.waiting(namespace, object) > 0 {
-            self.unserved.push_back((namespace, object.clone()));
+            self.serve_later(namespace, object);
             self.serve(world);
         }
         self.let_go_unwatched(namespace, object);

@@ -1,0 +1,236 @@
+//! Steps of what the core does for sessions, grants and queues, with as many of each as the limits allow.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use signalbox::core::{
+    Asked, Claim, Core, GrantId, Mailbox, Moment, Namespace, Queueing, RequestIds, Scope, SessionId,
+    SessionKey, Token, Waiting, Want,
+};
+use signalbox::server::steps::WATCH_NAMES;
+
+use super::{NOW, Steps, empty, filled};
+
+/// Waiters of one name, and leased sessions: the limits that a configuration has where it says nothing.
+const MANY: u32 = 100_000;
+
+/// Grants of one session, which is its limit.
+const GRANTS: u32 = 10_000;
+
+/// Waiters of one session: fewer than it may have requests on their way.
+const WAITERS_OF_A_SESSION: u32 = 1000;
+
+/// How long all wait, and how long leases last, in milliseconds.
+const TTL_MS: u32 = 10_000;
+
+/// Holders by plain Acquires.
+const PLAIN_HOLDERS: u32 = 10_000;
+
+const SPACE: Namespace = Namespace::Semaphores;
+const NAME: &[u8] = b"one name for all";
+const KEY: SessionKey = SessionKey([0; 16]);
+
+/// 100,000 waiters time out at once.
+pub fn time_out(steps: &mut Steps) {
+    let (core, ..) = awaited();
+    while steps.time(|| core.expire(at(TTL_MS))) {}
+    assert_eq!(core.ledger_stats().timed_out, u64::from(MANY));
+}
+
+/// 100,000 leased sessions expire at once, each with a grant of a name of its own.
+pub fn expire(steps: &mut Steps) {
+    let core = empty();
+    leased(&core, |connection, number| ask(&core, connection, 1, &own_name(number), 1, 1));
+    while steps.time(|| core.expire(at(TTL_MS))) {}
+    assert_eq!(core.ledger_stats().expired_sessions, u64::from(MANY));
+}
+
+/// 100,000 leased sessions expire at once, and what each had of the one name goes to the next of 100,000 waiters.
+pub fn hand_over(steps: &mut Steps) {
+    let core = empty();
+    leased(&core, |connection, _| ask(&core, connection, 1, NAME, 1, MANY));
+    wait_for_the_name(&core, 2 * TTL_MS);
+    while steps.time(|| core.expire(at(TTL_MS))) {}
+    let stats = core.ledger_stats();
+    assert_eq!((stats.expired_sessions, stats.grants, stats.waiters), (u64::from(MANY), u64::from(MANY), 0));
+}
+
+/// A release frees what 100,000 waiters wait for.
+pub fn release(steps: &mut Steps) {
+    let (core, holder, grant) = awaited();
+    steps.time(|| core.release_grant(holder, ids(2), grant, at(0)).is_ok());
+    while steps.time(|| core.expire(at(0))) {}
+    assert_eq!(core.ledger_stats().waiters, 0);
+}
+
+/// A connection ends whose own session has 10,000 grants.
+pub fn leave(steps: &mut Steps) {
+    let core = empty();
+    let connection = connect(&core);
+    take_many(&core, connection);
+    while steps.time(|| core.leave(connection, at(0))) {}
+    assert_eq!(core.ledger_stats().grants, 0);
+}
+
+/// The server stops while 100,000 wait.
+pub fn shut_down(steps: &mut Steps) {
+    let (core, ..) = awaited();
+    while steps.time(|| core.shut_down(at(0))) {}
+    assert_eq!(core.ledger_stats().waiters, 0);
+}
+
+/// A listing of 100,000 waiters.
+pub fn list_waiters(steps: &mut Steps) {
+    let (core, ..) = awaited();
+    list(steps, &core, true, MANY);
+}
+
+/// A listing of 100,000 holders.
+pub fn list_holders(steps: &mut Steps) {
+    let core = empty();
+    leased(&core, |connection, _| ask(&core, connection, 1, NAME, 1, MANY));
+    list(steps, &core, false, MANY);
+}
+
+/// A listing of holders by plain Acquires.
+pub fn list_plain_holders(steps: &mut Steps) {
+    let core = empty();
+    for _ in 0..PLAIN_HOLDERS {
+        let mut session = core.open_session();
+        core.acquire(SPACE, NAME, claim(1, PLAIN_HOLDERS), &mut session, NOW).expect("there is enough");
+        core.join(session.id(), None, &Arc::default());
+    }
+    list(steps, &core, false, PLAIN_HOLDERS);
+}
+
+/// A leased session with 10,000 grants is attached to another connection.
+pub fn attach(steps: &mut Steps) {
+    let core = empty();
+    let [before, after] = [(); 2].map(|()| connect(&core));
+    let (session, _) = core.open_leased(before, KEY, TTL_MS, b"", at(0)).expect("there is room");
+    take_many(&core, before);
+    steps.time(|| core.attach(session, after, &KEY, at(0)).is_ok());
+}
+
+/// The last of 10,000 requests that one connection waits for is canceled.
+pub fn cancel(steps: &mut Steps) {
+    let core = empty();
+    let [holder, waiter] = [(); 2].map(|()| connect(&core));
+    granted(ask(&core, holder, 1, NAME, 1, 1));
+    for request in 1..=GRANTS {
+        let asked = ask(&core, waiter, request.into(), NAME, 1, 1);
+        assert_eq!(asked, Asked::Waiting);
+    }
+    let last = Waiting::Token(Token(GRANTS.into()));
+    steps.time(|| core.cancel(waiter, last, at(0)).is_ok());
+}
+
+/// A watch begins over a million names, and its reader keeps up.
+pub fn show(steps: &mut Steps, names: u32) {
+    let (core, _held) = filled(names);
+    let mailbox = Arc::new(Mailbox::default());
+    let connection = core.open_session().id();
+    core.join(connection, None, &mailbox);
+    let all = Scope::Prefix(Box::default());
+    let mut tour = core.watch(connection, Token(1), SPACE, all, at(0)).expect("there is room");
+    while steps.time(|| core.show(&mut tour, WATCH_NAMES)) {
+        while let Some(letter) = mailbox.take() {
+            black_box(letter);
+        }
+    }
+}
+
+fn list(steps: &mut Steps, core: &Core, waiters: bool, expected: u32) {
+    let mut listing = core.listing(SPACE, NAME, waiters).expect("the name is there");
+    let mut listed = 0;
+    while steps.time(|| {
+        let some = core.list(&mut listing);
+        listed += some.len();
+        !some.is_empty()
+    }) {}
+    assert_eq!(listed, expected as usize);
+}
+
+/// A core in which 100,000 wait for what one connection holds.
+fn awaited() -> (Core, SessionId, GrantId) {
+    let core = empty();
+    let holder = connect(&core);
+    let grant = granted(ask(&core, holder, 1, NAME, MANY, MANY));
+    wait_for_the_name(&core, TTL_MS);
+    (core, holder, grant)
+}
+
+/// 100,000 requests for the one name, of as many connections as it takes.
+fn wait_for_the_name(core: &Core, wait_ms: u32) {
+    for _ in 0..MANY / WAITERS_OF_A_SESSION {
+        let connection = connect(core);
+        for request in 1..=WAITERS_OF_A_SESSION {
+            let asked = ask_for(core, connection, request.into(), NAME, claim(1, MANY), wait_ms);
+            assert_eq!(asked, Asked::Waiting);
+        }
+    }
+}
+
+/// Opens 100,000 sessions, and gives each something to hold.
+fn leased(core: &Core, hold: impl Fn(SessionId, u32) -> Asked) {
+    let connection = connect(core);
+    for number in 0..MANY {
+        core.open_leased(connection, KEY, TTL_MS, b"", at(0)).expect("there is room");
+        granted(hold(connection, number));
+    }
+}
+
+/// Takes 10,000 grants, each of a name of its own.
+fn take_many(core: &Core, connection: SessionId) {
+    for number in 0..GRANTS {
+        granted(ask(core, connection, u64::from(number) + 1, &own_name(number), 1, 1));
+    }
+}
+
+fn connect(core: &Core) -> SessionId {
+    let connection = core.open_session().id();
+    core.join(connection, None, &Arc::default());
+    connection
+}
+
+fn ask(core: &Core, connection: SessionId, request: u64, name: &[u8], resources: u32, of: u32) -> Asked {
+    ask_for(core, connection, request, name, claim(resources, of), TTL_MS)
+}
+
+fn ask_for(
+    core: &Core,
+    connection: SessionId,
+    request: u64,
+    name: &[u8],
+    claim: Claim,
+    wait_ms: u32,
+) -> Asked {
+    let want = Want { namespace: SPACE, name, claim };
+    let queueing = Queueing { wait_ms, queue_max: u32::MAX };
+    core.acquire_grant(connection, ids(request), &[want], queueing, Token(request), at(0))
+}
+
+fn granted(asked: Asked) -> GrantId {
+    match asked {
+        Asked::Granted(granted) => granted.grant,
+        other => panic!("{other:?} where there is enough"),
+    }
+}
+
+/// A request of a client that has its answers to all but the last thousand.
+fn ids(own: u64) -> RequestIds {
+    let lowest_unanswered = own.saturating_sub(u64::from(WAITERS_OF_A_SESSION)).max(1);
+    RequestIds { own, lowest_unanswered }
+}
+
+fn claim(resources: u32, of: u32) -> Claim {
+    Claim::new(resources, of).expect("some of no less")
+}
+
+fn own_name(number: u32) -> Vec<u8> {
+    format!("held-{number:011}").into_bytes()
+}
+
+fn at(monotonic_ms: u32) -> Moment {
+    Moment { monotonic_ms: monotonic_ms.into(), unix: NOW }
+}

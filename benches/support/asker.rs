@@ -1,0 +1,60 @@
+//! Connections that ask for grants and wait for them.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+
+use bytes::BytesMut;
+use signalbox::protocol::{
+    Extended, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds, Wait, Wanted,
+};
+
+use super::holder::Answers;
+
+/// One such connection. Its requests go out together, when answers are waited for.
+pub struct Asker {
+    stream: TcpStream,
+    answers: Answers,
+    out: BytesMut,
+}
+
+impl Asker {
+    pub fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server accepts");
+        let answers = Answers::of(stream.try_clone().expect("a socket has two ends"));
+        Self { stream, answers, out: BytesMut::new() }
+    }
+
+    /// Opens a leased session and attaches to it.
+    pub fn open_session(&mut self, ttl_ms: u32) {
+        let request = Extended::OpenSession { ttl: Some(Milliseconds(ttl_ms)), label: b"" };
+        request.compose(Opaque([0; 4]), &mut self.out);
+    }
+
+    /// Acquires one resource of a semaphore that has one. Under the opaque nothing may be waited for.
+    pub fn acquire(&mut self, ids: RequestIds, opaque: u32, name: &[u8], wait: Wait) {
+        let wanted = Wanted { namespace: Namespace::Semaphores, name, resources: 1, maximum: 1 };
+        let queueing = Queueing { wait, queue_max: None };
+        let request = Extended::AcquireGrant { ids, wanted, queueing };
+        request.compose(Opaque(opaque.to_be_bytes()), &mut self.out);
+    }
+
+    /// Asks for a sign of life, which comes when all before it was taken up.
+    pub fn noop(&mut self) {
+        Request::Noop.compose(Opaque([0; 4]), &mut self.out);
+    }
+
+    /// Sends what was asked for, and waits for so many answers.
+    pub fn answers(&mut self, answers: u32) {
+        self.stream.write_all(&self.out).expect("the server reads");
+        self.out.clear();
+        (0..answers).for_each(|_| {
+            self.answers.skip();
+        });
+    }
+}
+
+/// The ids of a request of which those from another on have no answer yet.
+pub fn ids(own: u32, lowest_unanswered: u32) -> RequestIds {
+    let [own, lowest_unanswered] = [own, lowest_unanswered].map(|number| RequestId(number.into()));
+    RequestIds { own, lowest_unanswered }
+}
