@@ -975,3 +975,48 @@ proptest! {
         prop_assert_eq!(told, happened, "all is told or missed");
     }
 }
+
+#[test]
+fn a_session_that_ends_in_steps_is_granted_nothing_more() {
+    const GRANTS: u32 = 1000;
+    let mut server = Server::new(2);
+    let connection = server.id(0);
+    let theirs = server.granted(1, &[ONE], 1, 1);
+    server.core.open_leased(connection, SessionKey([1; 16]), 100, b"", START).unwrap();
+    assert_eq!(server.acquire(0, &[ONE], 1, 1), Asked::Waiting);
+    for _ in 0..GRANTS {
+        server.granted(0, &[TWO], 1, GRANTS);
+    }
+    assert!(server.core.expire(at(100)), "it ends in steps");
+    server.release(1, theirs);
+    assert_eq!(server.value(ONE), 0, "what it waited for is not given to it");
+    while server.core.expire(at(100)) {}
+    let letters = letters_of(&server.connections[0].mailbox);
+    assert!(
+        matches!(letters[..], [Letter::Answer { outcome: Err(Refusal::NoSuchSession), .. }]),
+        "{letters:?}"
+    );
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}
+
+#[test]
+fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
+    let mut server = Server::new(2);
+    let connection = server.id(0);
+    let theirs = server.granted(1, &[ONE], 1, 1);
+    let (_, lease) = server.core.open_leased(connection, SessionKey([1; 16]), 90_000, b"", START).unwrap();
+    let ids = server.ids();
+    let wants = [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap() }];
+    let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
+    for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
+        lease.hear(at(at_ms).monotonic_ms);
+        let asked = server.core.acquire_grant(connection, ids, &wants, queueing, token, at(at_ms));
+        assert_eq!(asked, Asked::Waiting);
+    }
+    server.release(1, theirs);
+    let letters = letters_of(&server.connections[0].mailbox);
+    let [_, Letter::Answer { token: Token(2), outcome: Ok(granted) }] = &letters[..] else {
+        panic!("{letters:?}")
+    };
+    assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
+}

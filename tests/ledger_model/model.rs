@@ -343,6 +343,10 @@ impl Model {
         if let Some(Session { kind: Kind::Leased { connection: attached, .. }, .. }) = self.session_mut(id) {
             *attached = Some(connection);
         }
+        if let Some(at_ms) = self.session(id).and_then(|session| session.revoked_ms) {
+            let grace_ms = u32::try_from(at_ms.saturating_sub(self.now_ms)).unwrap();
+            self.letters.push((connection, Letter::Notice(Notice::SessionRevoked { session: id, grace_ms })));
+        }
         Ok(ttl_ms)
     }
 
@@ -565,7 +569,10 @@ impl Model {
                 Asked::Granted(Granted { ttl_left_ms, ..granted })
             }
             Remembered::Waits(id) => {
+                let now_ms = self.now_ms;
                 let wait = self.grant_mut(id).wait.as_mut().unwrap();
+                // Who asks again counts from then.
+                wait.received_ms = now_ms;
                 if let Some((to, token)) = wait.reply.replace((connection, token)) {
                     self.letters.push((to, Letter::Answer { token, outcome: Err(Refusal::Canceled) }));
                 }
@@ -864,6 +871,12 @@ impl Model {
     }
 
     pub fn shut_down(&mut self) {
+        if !self.is_closing {
+            let is_own = |session: &&Session| matches!(session.kind, Kind::Own(_));
+            for session in self.sessions.iter().filter(is_own) {
+                self.letters.push((session.id, Letter::Notice(Notice::ShuttingDown)));
+            }
+        }
         self.is_closing = true;
         let waiting = self.grants.iter().filter(|grant| grant.wait.is_some()).map(|grant| grant.id);
         for id in waiting.collect::<Vec<_>>() {

@@ -268,6 +268,10 @@ impl Ledger {
             *attached = Some(connection);
         }
         self.set_attachment(connection, Attachment::To(session));
+        if let Some(revoked_ms) = self.owners.get(&session).and_then(|owner| owner.revoked_ms) {
+            let grace_ms = left(revoked_ms, now.monotonic_ms);
+            self.notify(connection, Notice::SessionRevoked { session, grace_ms });
+        }
         Ok(lease)
     }
 
@@ -310,7 +314,7 @@ impl Ledger {
         };
         match repeated {
             Some(Remembered::Waiting(grant)) => {
-                self.reply_to(grant, connection, token);
+                self.reply_to(grant, connection, token, world.now);
                 return Asked::Waiting;
             }
             Some(Remembered::Granted(granted)) => {
@@ -364,7 +368,7 @@ impl Ledger {
             }
             Some(Remembered::Done(outcome)) => Asked::Refused(outcome.err().unwrap_or(Refusal::Canceled)),
             Some(Remembered::Waiting(_)) | None => {
-                self.reply_to(id, connection, token);
+                self.reply_to(id, connection, token, now);
                 let until_ms = self.grants.get(&id).map(|grant| match grant.phase {
                     Phase::Waiting { until_ms, .. } => until_ms,
                     Phase::Held { .. } => u64::MAX,
@@ -426,7 +430,8 @@ impl Ledger {
 
     /// Whose a grant is, and how long its lease lasts; `None`: as long as the connection.
     pub(super) fn verify(&self, grant: GrantId, now: Moment) -> Result<(SessionId, Option<u32>), Refusal> {
-        let held = self.grants.get(&grant).filter(|grant| !grant.is_waiting()).ok_or(Refusal::NotAcquired)?;
+        let is_held = |grant: &&Box<Grant>| !grant.is_waiting() && self.ending(grant.session).is_none();
+        let held = self.grants.get(&grant).filter(is_held).ok_or(Refusal::NotAcquired)?;
         let lease_left = self.ttl_left_ms(held.session, now.monotonic_ms);
         let revoked_left = match held.phase {
             Phase::Held { revoked_ms: Some(revoked_ms), .. } => Some(left(revoked_ms, now.monotonic_ms)),
@@ -612,22 +617,29 @@ impl Ledger {
     }
 
     /// Answers a request that waits to this connection from now on. Who waited for the answer before, does so no more.
-    fn reply_to(&mut self, id: GrantId, connection: SessionId, token: Token) {
+    fn reply_to(&mut self, id: GrantId, connection: SessionId, token: Token, now: Moment) {
         let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind)
         else {
             return;
         };
         let mailbox = Arc::clone(mailbox);
         if let Some(grant) = self.grants.get_mut(&id)
-            && let Phase::Waiting { reply, .. } = &mut grant.phase
+            && let Phase::Waiting { reply, received_ms, .. } = &mut grant.phase
             && let Some(owner) = self.owners.get_mut(&grant.session)
         {
+            // The client counts the lease from when it sent the request that is answered.
+            *received_ms = now.monotonic_ms;
             if let Some(before) = reply.replace(Reply { mailbox, token }) {
                 owner.forget_token(before.token, id);
                 before.mailbox.put(Letter::Answer { token: before.token, outcome: Err(Refusal::Canceled) });
             }
             owner.tokens.insert(token, id);
         }
+    }
+
+    /// What a session that is ending, step by step, answers to who waits.
+    fn ending(&self, session: SessionId) -> Option<Refusal> {
+        self.owners.get(&session)?.ending.map(|(_, refusal)| refusal)
     }
 
     fn remember(&mut self, session: SessionId, request: u64, what: Remembered) {

@@ -142,6 +142,12 @@ impl Ledger {
         let Some(entry) = self.names[namespace as usize].get(&object.address()) else { return 0 };
         let Some(id) = entry.queue.first().copied() else { return 0 };
         let work = self.work_of(id);
+        // What a session that is ending was granted now, it would lose in one of the next steps.
+        let ending = self.grants.get(&id).and_then(|grant| self.ending(grant.session));
+        if let Some(refusal) = ending {
+            self.fail(id, refusal, world);
+            return work;
+        }
         let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) else { return 0 };
         let next = if entry.queue.len() == 1 { Next::Last } else { Next::Head };
         let Some(claim) = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim)
