@@ -129,7 +129,7 @@ impl Core {
     /// seconds; `hasher` seeds the hash of names: from the system's randomness in a server, fixed in a simulation.
     pub fn new(stat_interval_s: NonZeroU32, hasher: NameHasher) -> Self {
         Self {
-            ledger: Mutex::new(Ledger::new(&hasher)),
+            ledger: Mutex::new(Ledger::new()),
             counters: Registry::new(hasher.clone()),
             semaphores: Registry::new(hasher),
             stat_interval_s,

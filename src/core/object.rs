@@ -71,6 +71,11 @@ impl ObjectRef {
         Self(Arc::new(Object { state: Mutex::new(state), name: Name::new(name) }))
     }
 
+    /// Where it lies, which is like no other's while there is a handle.
+    pub(super) fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     pub(super) fn name(&self) -> &[u8] {
         self.0.name.as_bytes()
     }

@@ -25,7 +25,7 @@ impl Ledger {
             }
             for (index, part) in grant.parts().iter().enumerate() {
                 let Some(object) = part.object() else { continue };
-                let entry = self.names[part.namespace as usize].get(object);
+                let entry = self.names[part.namespace as usize].get(&object.address());
                 let entry = entry.ok_or_else(|| format!("grant {id} has a part that is not in the books"))?;
                 let is_taken = index < usize::from(grant.taken);
                 if entry.held.contains(id) != is_taken || entry.queue.contains(id) == is_taken {
@@ -50,9 +50,10 @@ impl Ledger {
             return Err("a session is due to end twice".to_owned());
         }
         for namespace in Namespace::ALL {
-            for (object, entry) in &self.names[namespace as usize] {
+            for entry in self.names[namespace as usize].values() {
+                let object = &entry.object;
                 let registered = registries[namespace as usize].find(object.name(), ObjectRef::clone);
-                if registered.as_ref() != Some(object) {
+                if registered.map(|registered| registered.address()) != Some(object.address()) {
                     return Err(format!(
                         "{:?} was collected and is not done with",
                         object.name().escape_ascii()

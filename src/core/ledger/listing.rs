@@ -65,7 +65,9 @@ impl Ledger {
                 return holdings.into_iter().map(|held| self.listed_holding(held)).collect();
             }
         }
-        let Some(entry) = self.names[listing.namespace as usize].get(object) else { return Vec::new() };
+        let Some(entry) = self.names[listing.namespace as usize].get(&object.address()) else {
+            return Vec::new();
+        };
         let ids = if listing.waiters { &entry.queue } else { &entry.held };
         let from = listing.after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut listed = Vec::new();

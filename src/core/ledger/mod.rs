@@ -20,7 +20,7 @@ mod queue;
 mod time;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -34,7 +34,7 @@ use super::counter::Interval;
 use super::mailbox::{EventKind, Letter, Mailbox, Notice, Token};
 use super::object::ObjectRef;
 use super::registry::Registry;
-use super::{NameHasher, Namespace, Refusal, SessionId, UnixSeconds};
+use super::{Namespace, Refusal, SessionId, UnixSeconds};
 use grant::{Grant, Parts, Phase, Reply};
 use owner::{Attachment, Owner, OwnerKind, Remembered, RememberedGrant};
 use time::Gaps;
@@ -133,7 +133,8 @@ pub(super) struct Ledger {
     last_grant: u64,
     owners: BTreeMap<SessionId, Box<Owner>>,
     grants: BTreeMap<GrantId, Box<Grant>>,
-    names: [HashMap<ObjectRef, NameEntry, NameHasher>; Namespace::ALL.len()],
+    /// By [`ObjectRef::address`]. A tree, since a table of many names would grow in one long step.
+    names: [BTreeMap<usize, NameEntry>; Namespace::ALL.len()],
     /// Names whose queues may have a head that fits.
     unserved: VecDeque<(Namespace, ObjectRef)>,
     /// When waiting or a grant ends.
@@ -149,20 +150,27 @@ pub(super) struct Ledger {
 }
 
 /// What the ledger knows of a name: there is an entry while any grant or waiter refers to it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct NameEntry {
+    object: ObjectRef,
     held: BTreeSet<GrantId>,
     queue: BTreeSet<GrantId>,
 }
 
+impl NameEntry {
+    fn of(object: &ObjectRef) -> Self {
+        Self { object: object.clone(), held: BTreeSet::new(), queue: BTreeSet::new() }
+    }
+}
+
 impl Ledger {
-    pub(super) fn new(hasher: &NameHasher) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             limits: LedgerLimits::default(),
             last_grant: 0,
             owners: BTreeMap::new(),
             grants: BTreeMap::new(),
-            names: [(); Namespace::ALL.len()].map(|()| HashMap::with_hasher(hasher.clone())),
+            names: Default::default(),
             unserved: VecDeque::new(),
             grant_ends: BTreeSet::new(),
             session_ends: BTreeSet::new(),

@@ -42,7 +42,7 @@ impl Ledger {
         let waiters_max = self.limits.waiters_max;
         // The shard is held meanwhile, so that the object is not collected before it is taken from or waited for.
         let visit = |object: &ObjectRef| {
-            let queue = names.get(object).map(|entry| &entry.queue);
+            let queue = names.get(&object.address()).map(|entry| &entry.queue);
             let waiting = queue.map_or(0, |queue| queue.len());
             let is_first = queue.and_then(|queue| queue.first()).is_none_or(|first| *first > id);
             // Said before anything about the queue: it would be as true of an empty one.
@@ -93,7 +93,8 @@ impl Ledger {
                 return Step::Fails(refusal);
             }
         };
-        let entry = self.names[namespace as usize].entry(object.clone()).or_default();
+        let entry = self.names[namespace as usize].entry(object.address());
+        let entry = entry.or_insert_with(|| NameEntry::of(&object));
         let step = if let Taken::Yes { .. } = taken {
             entry.held.insert(id);
             Step::Taken
@@ -120,7 +121,7 @@ impl Ledger {
 
     /// Serves the head of a queue. Tells whether it fitted.
     fn serve_head(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) -> bool {
-        let Some(entry) = self.names[namespace as usize].get_mut(object) else { return false };
+        let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) else { return false };
         let Some(id) = entry.queue.first().copied() else { return false };
         let next = if entry.queue.len() == 1 { Next::Last } else { Next::Head };
         let Some(claim) = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim)
@@ -209,7 +210,8 @@ impl Ledger {
             && let Some(object) = part.object()
         {
             let (namespace, object) = (part.namespace, object.clone());
-            let entry = self.names[namespace as usize].entry(object.clone()).or_default();
+            let entry = self.names[namespace as usize].entry(object.address());
+            let entry = entry.or_insert_with(|| NameEntry::of(&object));
             entry.queue.remove(&id);
             if entry.queue.is_empty() {
                 object.supervise(|supervision| supervision.queued = false);
@@ -263,7 +265,7 @@ impl Ledger {
         world: World<'_>,
     ) {
         object.put_back(resources, world.interval);
-        if let Some(entry) = self.names[namespace as usize].get_mut(object) {
+        if let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) {
             entry.held.remove(&id);
             if !entry.queue.is_empty() {
                 self.unserved.push_back((namespace, object.clone()));
@@ -275,8 +277,8 @@ impl Ledger {
     fn forget_entry(&mut self, namespace: Namespace, object: &ObjectRef) {
         let names = &mut self.names[namespace as usize];
         let is_empty = |entry: &NameEntry| entry.held.is_empty() && entry.queue.is_empty();
-        if names.get(object).is_some_and(is_empty) {
-            names.remove(object);
+        if names.get(&object.address()).is_some_and(is_empty) {
+            names.remove(&object.address());
         }
     }
 
@@ -288,7 +290,7 @@ impl Ledger {
 
     /// How many requests wait for a name.
     pub(in crate::core) fn waiting(&self, namespace: Namespace, object: &ObjectRef) -> usize {
-        self.names[namespace as usize].get(object).map_or(0, |entry| entry.queue.len())
+        self.names[namespace as usize].get(&object.address()).map_or(0, |entry| entry.queue.len())
     }
 
     /// What becomes of a name of which a session gave back resources by plain means.
