@@ -124,7 +124,7 @@ pub(super) struct World<'a> {
     pub(super) now: Moment,
 }
 
-/// Work that one step does before others have their turn: grants served or given back.
+/// Work that one step does before others have their turn: names of grants that are served or given back.
 const STEP_GRANTS: usize = 128;
 
 #[derive(Debug)]

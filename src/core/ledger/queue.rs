@@ -108,10 +108,15 @@ impl Ledger {
 
     /// Serves queues from their heads until those do not fit; what is too much for one step is left for the next.
     pub(super) fn serve(&mut self, world: World<'_>) {
-        for _ in 0..STEP_GRANTS {
+        let mut work = 0;
+        while work < STEP_GRANTS {
             let Some((namespace, object)) = self.unserved.front().cloned() else { return };
-            if !self.serve_head(namespace, &object, world) {
-                self.unserved.pop_front();
+            match self.serve_head(namespace, &object, world) {
+                0 => {
+                    self.unserved.pop_front();
+                    work += 1;
+                }
+                names => work += names,
             }
         }
         if !self.unserved.is_empty() {
@@ -119,14 +124,21 @@ impl Ledger {
         }
     }
 
-    /// Serves the head of a queue. Tells whether it fitted.
-    fn serve_head(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) -> bool {
-        let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) else { return false };
-        let Some(id) = entry.queue.first().copied() else { return false };
+    /// The work that a grant may be, in names.
+    pub(super) fn work_of(&self, id: GrantId) -> usize {
+        self.grants.get(&id).map_or(1, |grant| grant.parts().len())
+    }
+
+    /// Serves the head of a queue. Gives the work that it was; 0 where it did not fit.
+    fn serve_head(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) -> usize {
+        let Some(entry) = self.names[namespace as usize].get(&object.address()) else { return 0 };
+        let Some(id) = entry.queue.first().copied() else { return 0 };
+        let work = self.work_of(id);
+        let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) else { return 0 };
         let next = if entry.queue.len() == 1 { Next::Last } else { Next::Head };
         let Some(claim) = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim)
         else {
-            return false;
+            return 0;
         };
         match object.take(claim, world.interval, next) {
             taken @ Taken::Yes { .. } => {
@@ -135,12 +147,12 @@ impl Ledger {
                 self.set_target(id, object.clone(), taken);
                 self.note_taken(id);
                 self.advance(id, None, world);
-                true
+                work
             }
-            Taken::Not => false,
+            Taken::Not => 0,
             Taken::Never => {
                 self.fail(id, Refusal::NotAvailable, world);
-                true
+                work
             }
         }
     }

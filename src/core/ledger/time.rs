@@ -49,22 +49,27 @@ impl Ledger {
     pub(in crate::core) fn expire(&mut self, world: World<'_>) -> bool {
         let now_ms = world.now.monotonic_ms;
         self.gaps.tick(now_ms);
-        for _ in 0..STEP_GRANTS {
+        let mut work = 0;
+        while work < STEP_GRANTS {
             let Some((at_ms, id)) = self.grant_ends.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms)
             else {
                 break;
             };
             self.grant_ends.remove(&(at_ms, id));
+            work += self.work_of(id);
             self.end_grant(id, world);
         }
-        for _ in 0..STEP_GRANTS {
+        work = 0;
+        while work < STEP_GRANTS {
             let due = self.session_ends.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms);
             let Some((at_ms, session)) = due else { break };
             // One that was heard of meanwhile ends in its turn among the others.
             if let Some(later_ms) = self.session_ends_ms(session).filter(|ends_ms| *ends_ms > at_ms) {
                 self.end_session_at(later_ms, session);
+                work += 1;
                 continue;
             }
+            work += 1 + self.next_of(session).1;
             if self.end_session(session, world) {
                 // Much is given back at once: the rest in the next step.
                 break;
@@ -160,9 +165,7 @@ impl Ledger {
     ) -> bool {
         let Some(owner) = self.owners.get_mut(&session) else { return false };
         let (why, refusal) = *owner.ending.get_or_insert((why, refusal));
-        let from = owner.grants.len().saturating_sub(STEP_GRANTS);
-        let some: Vec<_> = owner.grants[from..].to_vec();
-        for id in some.into_iter().rev() {
+        for id in self.next_of(session).0 {
             if self.grants.get(&id).is_some_and(|grant| grant.is_waiting()) {
                 self.fail(id, refusal, world);
             } else {
@@ -194,6 +197,20 @@ impl Ledger {
             self.session_ends.remove(&(due_ms, session));
         }
         false
+    }
+
+    /// The grants of a session that a step gives back, and the work that they are.
+    fn next_of(&self, session: SessionId) -> (Vec<GrantId>, usize) {
+        let (mut some, mut work) = (Vec::new(), 0);
+        let grants = self.owners.get(&session).map_or(&[][..], |owner| &owner.grants);
+        for id in grants.iter().rev() {
+            if work >= STEP_GRANTS {
+                break;
+            }
+            work += self.work_of(*id);
+            some.push(*id);
+        }
+        (some, work)
     }
 
     /// When a session's lease ends, gaps included; `None`: it has none.
