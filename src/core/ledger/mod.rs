@@ -412,13 +412,9 @@ impl Ledger {
     ) -> Result<(), Refusal> {
         let session = self.acting(connection)?;
         let owner = self.owners.get(&session).ok_or(Refusal::NotFound)?;
-        let is_meant = |id: &GrantId| match &self.grants.get(id).map(|grant| &grant.phase) {
-            Some(Phase::Waiting { reply: Some(reply), .. }) => Waiting::Token(reply.token) == waiting,
-            _ => false,
-        };
         let grant = match waiting {
             Waiting::Request(request) => owner.requests.waiting(request),
-            Waiting::Token(_) => owner.grants.iter().find(|id| is_meant(id)).copied(),
+            Waiting::Token(token) => owner.tokens.get(&token).copied(),
         };
         let grant = grant.filter(|id| self.grants.get(id).is_some_and(|grant| grant.is_waiting()));
         self.fail(grant.ok_or(Refusal::NotFound)?, Refusal::Canceled, world);
@@ -592,8 +588,10 @@ impl Ledger {
         if let OwnerKind::Leased { connection, .. } = &mut owner.kind {
             *connection = None;
         }
-        for id in &owner.grants {
-            let Some(grant) = self.grants.get_mut(id) else { continue };
+        let mut waiting: Vec<_> = std::mem::take(&mut owner.tokens).into_values().collect();
+        waiting.sort_unstable();
+        for id in waiting {
+            let Some(grant) = self.grants.get_mut(&id) else { continue };
             if let Phase::Waiting { reply, .. } = &mut grant.phase
                 && let Some(Reply { mailbox, token }) = reply.take()
                 && let Some(refusal) = told
@@ -612,9 +610,13 @@ impl Ledger {
         let mailbox = Arc::clone(mailbox);
         if let Some(grant) = self.grants.get_mut(&id)
             && let Phase::Waiting { reply, .. } = &mut grant.phase
-            && let Some(before) = reply.replace(Reply { mailbox, token })
+            && let Some(owner) = self.owners.get_mut(&grant.session)
         {
-            before.mailbox.put(Letter::Answer { token: before.token, outcome: Err(Refusal::Canceled) });
+            if let Some(before) = reply.replace(Reply { mailbox, token }) {
+                owner.forget_token(before.token, id);
+                before.mailbox.put(Letter::Answer { token: before.token, outcome: Err(Refusal::Canceled) });
+            }
+            owner.tokens.insert(token, id);
         }
     }
 

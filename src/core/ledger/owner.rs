@@ -1,10 +1,10 @@
 //! The owners of grants: leased sessions, and the own sessions of connections that said Hello.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::{GrantId, Granted};
-use crate::core::mailbox::{EventKind, Mailbox};
+use crate::core::mailbox::{EventKind, Mailbox, Token};
 use crate::core::sync::{AtomicU64, Ordering};
 use crate::core::{Refusal, SessionId};
 
@@ -75,6 +75,8 @@ pub(super) struct Owner {
     /// All that it holds or waits for, by id, so that its end gives back the newest first.
     pub(super) grants: Vec<GrantId>,
     pub(super) requests: Requests,
+    /// Those that wait and are to be answered, by what the connection calls them.
+    pub(super) tokens: BTreeMap<Token, GrantId>,
     /// When it is taken away.
     pub(super) revoked_ms: Option<u64>,
     /// Where it stands among those that may end.
@@ -121,6 +123,7 @@ impl Owner {
             label: label.into(),
             grants: Vec::new(),
             requests: Requests::default(),
+            tokens: BTreeMap::new(),
             revoked_ms: None,
             due_ms: None,
             ending: None,
@@ -130,6 +133,13 @@ impl Owner {
     /// Whether the key opens this session.
     pub(super) fn opens_with(&self, candidate: &SessionKey) -> bool {
         matches!(&self.kind, OwnerKind::Leased { key, .. } if key.is(candidate)) && self.ending.is_none()
+    }
+
+    /// Forgets what the connection called a request that was answered.
+    pub(super) fn forget_token(&mut self, token: Token, grant: GrantId) {
+        if self.tokens.get(&token) == Some(&grant) {
+            self.tokens.remove(&token);
+        }
     }
 
     pub(super) fn remove_grant(&mut self, grant: GrantId) {

@@ -5,7 +5,7 @@ use super::{
     RememberedGrant, STEP_GRANTS, SessionId, World,
 };
 use crate::core::ledger::grant::Target;
-use crate::core::mailbox::Letter;
+use crate::core::mailbox::{Letter, Token};
 use crate::core::object::{Next, Taken};
 
 /// What came of a waiter's next part.
@@ -193,6 +193,7 @@ impl Ledger {
         let resources = grant.parts().iter().map(|part| u64::from(part.claim.resources)).sum();
         let remembered = RememberedGrant { grant: id, resources, capacities };
         if let Some(reply) = reply {
+            self.forget_token(session, reply.token, id);
             let granted = remembered.clone().told(self.ttl_left_ms(session, received_ms));
             reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Ok(granted) });
         }
@@ -245,6 +246,7 @@ impl Ledger {
         if let Phase::Waiting { until_ms, reply, .. } = &mut grant.phase {
             self.grant_ends.remove(&(*until_ms, id));
             if let Some(reply) = reply.take() {
+                self.forget_token(grant.session, reply.token, id);
                 reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(refusal) });
             }
         }
@@ -297,6 +299,12 @@ impl Ledger {
     fn forget_grant(&mut self, session: SessionId, id: GrantId) {
         if let Some(owner) = self.owners.get_mut(&session) {
             owner.remove_grant(id);
+        }
+    }
+
+    fn forget_token(&mut self, session: SessionId, token: Token, id: GrantId) {
+        if let Some(owner) = self.owners.get_mut(&session) {
+            owner.forget_token(token, id);
         }
     }
 
