@@ -21,6 +21,7 @@ mod time;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -146,6 +147,8 @@ pub(super) struct Ledger {
     /// Woken when something is due before what was last asked for.
     alarm: Option<(Option<u64>, Waker)>,
     is_closing: bool,
+    /// Of the grants up to this one, none waits any more.
+    closed_to: GrantId,
     stats: LedgerStats,
 }
 
@@ -178,6 +181,7 @@ impl Ledger {
             watches: Watches::default(),
             alarm: None,
             is_closing: false,
+            closed_to: GrantId(0),
             stats: LedgerStats::default(),
         }
     }
@@ -505,12 +509,16 @@ impl Ledger {
     /// Refuses whatever would wait from now on, and answers who waits. In steps; tells whether there is more to do.
     pub(super) fn shut_down(&mut self, world: World<'_>) -> bool {
         self.is_closing = true;
-        let waiting = self.grants.iter().filter(|(_, grant)| grant.is_waiting()).map(|(id, _)| *id);
-        let waiting: Vec<_> = waiting.take(STEP_GRANTS).collect();
-        for id in &waiting {
-            self.fail(*id, Refusal::ShuttingDown, world);
+        let further = (Bound::Excluded(self.closed_to), Bound::Unbounded);
+        let some = self.grants.range(further).take(STEP_GRANTS).map(|(id, grant)| (*id, grant.is_waiting()));
+        let some: Vec<_> = some.collect();
+        for (id, is_waiting) in &some {
+            self.closed_to = *id;
+            if *is_waiting {
+                self.fail(*id, Refusal::ShuttingDown, world);
+            }
         }
-        let more = waiting.len() == STEP_GRANTS;
+        let more = some.len() == STEP_GRANTS;
         if !more {
             // Nobody waits any more.
             self.unserved.clear();
