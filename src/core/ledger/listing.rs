@@ -34,7 +34,8 @@ pub struct Listing {
     pub(super) waiters: bool,
     after: Option<GrantId>,
     position: u32,
-    plain_listed: bool,
+    /// What plain Acquires hold, once it was asked for.
+    plain: Option<std::vec::IntoIter<(SessionId, u32)>>,
 }
 
 /// Entries of one step.
@@ -42,7 +43,7 @@ const STEP_ENTRIES: usize = 128;
 
 impl Listing {
     pub(in crate::core) fn new(namespace: Namespace, name: &[u8], waiters: bool) -> Self {
-        Self { namespace, name: name.into(), waiters, after: None, position: 0, plain_listed: waiters }
+        Self { namespace, name: name.into(), waiters, after: None, position: 0, plain: None }
     }
 
     /// Whether it lists who waits.
@@ -58,11 +59,10 @@ impl Listing {
 impl Ledger {
     /// The next entries of a listing; none at its end.
     pub(in crate::core) fn list(&self, listing: &mut Listing, object: &ObjectRef) -> Vec<Listed> {
-        if !listing.plain_listed {
-            listing.plain_listed = true;
-            let holdings = object.holdings();
-            if !holdings.is_empty() {
-                return holdings.into_iter().map(|held| self.listed_holding(held)).collect();
+        if !listing.waiters {
+            let plain = listing.plain.get_or_insert_with(|| object.holdings().into_iter());
+            if plain.len() > 0 {
+                return plain.take(STEP_ENTRIES).map(|held| self.listed_holding(held)).collect();
             }
         }
         let Some(entry) = self.names[listing.namespace as usize].get(&object.address()) else {
