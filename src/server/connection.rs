@@ -55,7 +55,7 @@ where
     let mut holder = server.core.open_session();
     let session = holder.id();
     let mailbox = Arc::new(Mailbox::default());
-    let _place = server.peers.enter(session, Peer { address: peer, mailbox: Arc::clone(&mailbox) });
+    let place = server.peers.enter(session, Peer { address: peer, mailbox: Arc::clone(&mailbox) });
     let party = Party::new(session, Arc::clone(&mailbox), peer);
     let mut connection = Connection::new(server, port, stream, party);
     poll_fn(|context| {
@@ -66,6 +66,8 @@ where
     debug!(port = port_name, %peer, %session, "connection opened");
 
     let end = connection.run(&mut holder).await;
+    // Nobody is to take up a session that nobody will end any more.
+    drop(place);
     give_back(server, holder).await;
     match &end {
         End::Peer | End::Revoked | End::Shutdown => debug!(%peer, %session, "connection closed"),
