@@ -2,9 +2,10 @@
 //!
 //! `cargo bench --bench interference` puts a fixed load of half of what the server can do on 50 connections, and
 //! beside it in turn: nothing, Dumps of a million names, the end of a connection that holds a million names, sweeps
-//! that remove a million names, and a thousand connections a second that come and go. Each is set beside the floor,
-//! which has no such work; there a process burns as much CPU as the other work takes of the server, because on a
-//! machine of few cores being displaced from them is most of the wait.
+//! that remove a million names, a thousand connections a second that come and go, 100,000 requests that wait for one
+//! name until they time out, and 100,000 sessions with grants that expire together. Each is set beside the same server
+//! without that work, and beside the floor, which has no such work; there a process burns as much CPU as the other work
+//! takes of the server, because on a machine of few cores being displaced from them is most of the wait.
 
 mod support;
 
@@ -18,8 +19,9 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
 use signalbox::client::load::{Distribution, Pace, Record, Usage};
-use signalbox::protocol::{Opaque, Request};
+use signalbox::protocol::{Milliseconds, Opaque, Request, Wait};
 use support::arguments::FromCargo;
+use support::asker::{Asker, ids};
 use support::holder::{Answers, dump, hold};
 use support::servers::{Kind, Server, start_signalbox};
 use support::statistics::median;
@@ -28,6 +30,11 @@ use support::{Loaded, Shape, floor, pairs};
 const SHAPE: Shape = Shape { connections: 50, in_flight: 1 };
 const NAMES: u32 = 10_000;
 const CONNECTIONS_PER_S: u32 = 1000;
+
+/// Requests that wait, and sessions; how many of them a connection asks for at once; how long they live.
+const MANY: u32 = 100_000;
+const OF_A_CONNECTION: u32 = 1000;
+const TTL_MS: u32 = 1000;
 
 /// The argument that makes this binary a process that burns a share of a core: `--burn PERCENT`.
 const BURN: &str = "--burn";
@@ -67,10 +74,20 @@ enum Work {
     Disconnect,
     Sweep,
     Churn,
+    Waiters,
+    Sessions,
 }
 
 impl Work {
-    const ALL: [Self; 5] = [Self::Nothing, Self::Dump, Self::Disconnect, Self::Sweep, Self::Churn];
+    const ALL: [Self; 7] = [
+        Self::Nothing,
+        Self::Dump,
+        Self::Disconnect,
+        Self::Sweep,
+        Self::Churn,
+        Self::Waiters,
+        Self::Sessions,
+    ];
 
     fn label(self) -> &'static str {
         match self {
@@ -79,6 +96,8 @@ impl Work {
             Self::Disconnect => "ends of a holder",
             Self::Sweep => "sweeps",
             Self::Churn => "connections",
+            Self::Waiters => "waiters",
+            Self::Sessions => "sessions",
         }
     }
 }
@@ -96,8 +115,8 @@ fn main() {
         arguments.names, arguments.runs, arguments.seconds
     );
     println!(
-        "{:<18}{:<12}{:>10}{:>10}{:>10}{:>12}{:>10}",
-        "beside", "server", "p50", "p99", "p99.9", "CPU beside", "p99.9 to"
+        "{:<18}{:<12}{:>10}{:>10}{:>10}{:>12}{:>14}{:>14}",
+        "beside", "server", "p50", "p99", "p99.9", "CPU beside", "p99 to usual", "p99.9 to"
     );
     for work in Work::ALL {
         if arguments.only.is_empty() || arguments.only.contains(&work) {
@@ -157,24 +176,27 @@ impl Figures {
 
 fn compare(work: Work, rate: f64, arguments: &Arguments) {
     let pace = Pace::Open { requests_per_s: rate };
-    // What the foreground alone costs the server, to know what the work beside it costs.
-    let alone_cores = beside_signalbox(Work::Nothing, pace, 0.0, arguments).cores_beside;
-    let (mut signalbox, mut floor) = (Vec::new(), Vec::new());
+    let [mut usual, mut signalbox, mut floor] = [(); 3].map(|()| Vec::new());
     for _ in 0..arguments.runs {
-        let figures = beside_signalbox(work, pace, alone_cores, arguments);
+        // What the foreground alone costs the server, to know what the work beside it costs.
+        let alone = beside_signalbox(Work::Nothing, pace, 0.0, arguments);
+        let figures = beside_signalbox(work, pace, alone.cores_beside, arguments);
+        usual.push(alone);
         signalbox.push(figures);
         floor.push(beside_floor(pace, figures.cores_beside, arguments));
     }
-    let (signalbox, floor) = (Figures::medians(&signalbox), Figures::medians(&floor));
-    let ratio = signalbox.p999_us / floor.p999_us;
-    print_line(work.label(), "signalbox", signalbox, &format!("{ratio:.2}"));
-    print_line("", "floor", floor, "");
+    let [usual, signalbox, floor] = [usual, signalbox, floor].map(|runs| Figures::medians(&runs));
+    let to_usual = format!("{:.2}", signalbox.p99_us / usual.p99_us);
+    let to_floor = format!("{:.2}", signalbox.p999_us / floor.p999_us);
+    print_line(work.label(), "signalbox", signalbox, [&to_usual, &to_floor]);
+    print_line("", "floor", floor, [""; 2]);
 }
 
-fn print_line(beside: &str, server: &str, figures: Figures, ratio: &str) {
+fn print_line(beside: &str, server: &str, figures: Figures, [to_usual, to_floor]: [&str; 2]) {
     let Figures { p50_us, p99_us, p999_us, cores_beside } = figures;
     println!(
-        "{beside:<18}{server:<12}{p50_us:>10.0}{p99_us:>10.0}{p999_us:>10.0}{cores_beside:>12.2}{ratio:>10}"
+        "{beside:<18}{server:<12}{p50_us:>10.0}{p99_us:>10.0}{p999_us:>10.0}{cores_beside:>12.2}\
+         {to_usual:>14}{to_floor:>14}"
     );
 }
 
@@ -186,7 +208,7 @@ fn beside_signalbox(work: Work, pace: Pace, alone_cores: f64, arguments: &Argume
     let address = loaded.server.semaphores.expect("signalbox serves semaphores");
     let holder = match work {
         Work::Dump | Work::Disconnect | Work::Sweep => Some(hold(address, arguments.names)),
-        Work::Nothing | Work::Churn => None,
+        Work::Nothing | Work::Churn | Work::Waiters | Work::Sessions => None,
     };
     run(&mut loaded, 0.3, pace);
     let is_over = AtomicBool::new(false);
@@ -234,6 +256,43 @@ fn do_beside(work: Work, address: SocketAddr, holder: Option<TcpStream>, names: 
             }
         }
         Work::Churn => churn(address, is_over),
+        Work::Waiters => wait_and_time_out(address, is_over),
+        Work::Sessions => open_and_expire(address, is_over),
+    }
+}
+
+/// Requests that wait for a name until they time out, and then again, a thousand of each connection.
+fn wait_and_time_out(address: SocketAddr, is_over: impl Fn() -> bool) {
+    let name = b"one name for all";
+    let mut holder = Asker::connect(address);
+    holder.acquire(ids(1, 1), 1, name, Wait::NotAtAll);
+    holder.answers(1);
+    let mut askers: Vec<_> = (0..MANY / OF_A_CONNECTION).map(|_| Asker::connect(address)).collect();
+    let mut answered = 0;
+    while !is_over() {
+        for asker in &mut askers {
+            for number in answered + 1..=answered + OF_A_CONNECTION {
+                asker.acquire(ids(number, answered + 1), number, name, Wait::UpTo(Milliseconds(TTL_MS)));
+            }
+            asker.answers(0);
+        }
+        askers.iter_mut().for_each(|asker| asker.answers(OF_A_CONNECTION));
+        answered += OF_A_CONNECTION;
+    }
+}
+
+/// Leased sessions with a grant each that nobody keeps alive.
+fn open_and_expire(address: SocketAddr, is_over: impl Fn() -> bool) {
+    let mut asker = Asker::connect(address);
+    while !is_over() {
+        for number in 1..=MANY {
+            asker.open_session(TTL_MS);
+            asker.acquire(ids(1, 1), number, format!("leased-{number:09}").as_bytes(), Wait::NotAtAll);
+            if number % OF_A_CONNECTION == 0 {
+                asker.answers(2 * OF_A_CONNECTION);
+            }
+        }
+        thread::sleep(Duration::from_millis(3 * u64::from(TTL_MS) / 2));
     }
 }
 
