@@ -300,7 +300,7 @@ impl Ledger {
         };
         match repeated {
             Some(Remembered::Waiting(grant)) => {
-                self.reply_to(grant, connection, token);
+                self.reply_to(grant, connection, token, world.now);
                 return Asked::Waiting;
             }
             Some(Remembered::Granted(granted)) => {
@@ -354,7 +354,7 @@ impl Ledger {
             }
             Some(Remembered::Done(outcome)) => Asked::Refused(outcome.err().unwrap_or(Refusal::Canceled)),
             Some(Remembered::Waiting(_)) | None => {
-                self.reply_to(id, connection, token);
+                self.reply_to(id, connection, token, now);
                 let until_ms = self.grants.get(&id).map(|grant| match grant.phase {
                     Phase::Waiting { until_ms, .. } => until_ms,
                     Phase::Held { .. } => u64::MAX,
@@ -595,16 +595,18 @@ impl Ledger {
     }
 
     /// Answers a request that waits to this connection from now on. Who waited for the answer before, does so no more.
-    fn reply_to(&mut self, id: GrantId, connection: SessionId, token: Token) {
+    /// The answer's time to live counts from this repetition: its sender measures from when it sent it.
+    fn reply_to(&mut self, id: GrantId, connection: SessionId, token: Token, now: Moment) {
         let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind)
         else {
             return;
         };
         let mailbox = Arc::clone(mailbox);
         if let Some(grant) = self.grants.get_mut(&id)
-            && let Phase::Waiting { reply, .. } = &mut grant.phase
-            && let Some(before) = reply.replace(Reply { mailbox, token })
+            && let Phase::Waiting { reply, received_ms, .. } = &mut grant.phase
         {
+            *received_ms = now.monotonic_ms;
+            let Some(before) = reply.replace(Reply { mailbox, token }) else { return };
             before.mailbox.put(Letter::Answer { token: before.token, outcome: Err(Refusal::Canceled) });
         }
     }
