@@ -566,6 +566,7 @@ impl Model {
             }
             Remembered::Waits(id) => {
                 let wait = self.grant_mut(id).wait.as_mut().unwrap();
+                wait.received_ms = self.now_ms;
                 if let Some((to, token)) = wait.reply.replace((connection, token)) {
                     self.letters.push((to, Letter::Answer { token, outcome: Err(Refusal::Canceled) }));
                 }

@@ -742,7 +742,8 @@ fn judge_request(
     let is_revocation = matches!(request.errand, Errand::Revoke { .. });
     match status {
         Status::NoSuchSession if is_revocation => {
-            request.answer.get_or_insert((frame.status, 0));
+            // Its own session or the one to be revoked: there is no telling, so it is not asked again.
+            tenancy.requests.remove(&id);
             return Ok(Heard::NoSession);
         }
         Status::NoSuchSession if tenancy.key.is_none() && !is_over => {
