@@ -565,8 +565,9 @@ impl Model {
                 Asked::Granted(Granted { ttl_left_ms, ..granted })
             }
             Remembered::Waits(id) => {
+                let now_ms = self.now_ms;
                 let wait = self.grant_mut(id).wait.as_mut().unwrap();
-                wait.received_ms = self.now_ms;
+                wait.received_ms = now_ms;
                 if let Some((to, token)) = wait.reply.replace((connection, token)) {
                     self.letters.push((to, Letter::Answer { token, outcome: Err(Refusal::Canceled) }));
                 }
