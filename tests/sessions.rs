@@ -68,6 +68,28 @@ fn a_grant_that_came_while_nobody_was_attached_is_told_when_it_is_asked_for_agai
 }
 
 #[test]
+fn the_time_left_of_a_repeated_request_counts_from_the_repetition() {
+    let server = TestServer::start();
+    let [mut holder, mut before] = [caller(&server), caller(&server)];
+    let held = holder.take(one_of(1, b"a"));
+    let session = before.open(LONG_MS);
+    let ids = before.ids();
+    let request = Extended::AcquireGrant { ids, wanted: one_of(1, b"a"), queueing: LONG };
+    before.send(&request);
+    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let mut after = caller(&server);
+    assert_eq!(after.attach(session), 0);
+    let asked = after.send(&request);
+    // Until the server has it; nothing that is sent after it may renew the lease.
+    assert_eq!(before.next().status, Status::NoSuchSession.code());
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(holder.give_back(held.grant), 0);
+    let granted = after.answer(asked).granted().unwrap();
+    assert!(matches!(granted.ttl_left, TtlLeft::For(left) if left.0 <= LONG_MS), "{granted:?}");
+}
+
+#[test]
 fn the_newest_attachment_wins_and_the_one_before_is_told() {
     let server = TestServer::start();
     let [mut before, mut after] = [caller(&server), caller(&server)];

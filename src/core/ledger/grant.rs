@@ -94,7 +94,7 @@ pub(super) enum Target {
 pub(super) enum Phase {
     Waiting {
         until_ms: u64,
-        /// When the request came, from which the answer's time to live counts.
+        /// When the request or its last repetition came, from which the answer's time to live counts.
         received_ms: u64,
         since: UnixSeconds,
         /// Who is to be answered; nobody while the session has no connection, or the answer is still to be given in
