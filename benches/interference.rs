@@ -36,6 +36,9 @@ const MANY: u32 = 100_000;
 const OF_A_CONNECTION: u32 = 1000;
 const TTL_MS: u32 = 1000;
 
+/// After each batch, so that the asking itself leaves the load its cores.
+const BATCH_PAUSE: Duration = Duration::from_millis(8);
+
 /// The argument that makes this binary a process that burns a share of a core: `--burn PERCENT`.
 const BURN: &str = "--burn";
 
@@ -275,6 +278,7 @@ fn wait_and_time_out(address: SocketAddr, is_over: impl Fn() -> bool) {
                 asker.acquire(ids(number, answered + 1), number, name, Wait::UpTo(Milliseconds(TTL_MS)));
             }
             asker.answers(0);
+            thread::sleep(BATCH_PAUSE);
         }
         askers.iter_mut().for_each(|asker| asker.answers(OF_A_CONNECTION));
         answered += OF_A_CONNECTION;
@@ -290,6 +294,7 @@ fn open_and_expire(address: SocketAddr, is_over: impl Fn() -> bool) {
             asker.acquire(ids(1, 1), number, format!("leased-{number:09}").as_bytes(), Wait::NotAtAll);
             if number % OF_A_CONNECTION == 0 {
                 asker.answers(2 * OF_A_CONNECTION);
+                thread::sleep(BATCH_PAUSE);
             }
         }
         thread::sleep(Duration::from_millis(3 * u64::from(TTL_MS) / 2));
