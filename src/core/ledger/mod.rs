@@ -430,8 +430,9 @@ impl Ledger {
 
     /// Whose a grant is, and how long its lease lasts; `None`: as long as the connection.
     pub(super) fn verify(&self, grant: GrantId, now: Moment) -> Result<(SessionId, Option<u32>), Refusal> {
-        let is_held = |grant: &&Box<Grant>| !grant.is_waiting() && self.ending(grant.session).is_none();
-        let held = self.grants.get(&grant).filter(is_held).ok_or(Refusal::NotAcquired)?;
+        let held = self.grants.get(&grant).map(AsRef::as_ref);
+        let is_held = |held: &&Grant| !held.is_waiting() && self.ending(held.session).is_none();
+        let held = held.filter(is_held).ok_or(Refusal::NotAcquired)?;
         let lease_left = self.ttl_left_ms(held.session, now.monotonic_ms);
         let revoked_left = match held.phase {
             Phase::Held { revoked_ms: Some(revoked_ms), .. } => Some(left(revoked_ms, now.monotonic_ms)),
