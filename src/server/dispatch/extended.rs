@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use tracing::info;
 
-use super::super::steps;
 use super::translation::{
     grant_on_wire, ids_of, namespace_of, scope_of, status_of, token_of, ttl_left_on_wire, want_of,
 };
@@ -58,8 +57,7 @@ impl Executor<'_> {
             Ok(Outcome::Owed(owed)) => return After::Owed(owed),
             Err(status) => compose_status(opcode, opaque, status, out),
         }
-        self.extended += 1;
-        if self.extended < steps::EXTENDED_REQUESTS { After::Continue } else { After::Pause }
+        After::Continue
     }
 
     fn extended(&mut self, opaque: Opaque, request: &Extended<'_>) -> Result<Outcome<'static>, Denial> {
