@@ -13,8 +13,6 @@ use signalbox::core::{Namespace, UnixSeconds};
 use signalbox::server::{Clock, Server};
 use tokio::sync::Notify;
 
-use crate::claims::{Claim, Claims};
-
 /// Events that a failure shows.
 const EVENTS_SHOWN: usize = 60;
 
@@ -36,14 +34,7 @@ pub fn key(namespace: Namespace, name: &[u8]) -> Key {
     (namespace == Namespace::Semaphores, name.to_vec())
 }
 
-/// A name of both namespaces that everybody uses with the same capacity.
-pub struct Shared {
-    pub name: Vec<u8>,
-    pub capacity: u32,
-}
-
 pub struct Scene {
-    pub shared: Vec<Shared>,
     /// Tells the server to stop.
     pub stop: Notify,
     state: Mutex<State>,
@@ -54,9 +45,6 @@ pub struct State {
     pub now_ms: u64,
     pub phase: Phase,
     pub server: Option<Arc<Server>>,
-    /// When the server was started, and how often it was stopped.
-    pub server_started_ms: u64,
-    pub server_stops: u64,
     /// By machine.
     pub machines: Vec<Machine>,
     /// Connections that their client still has.
@@ -67,8 +55,6 @@ pub struct State {
     beliefs: BTreeMap<SocketAddr, BTreeMap<Key, u64>>,
     /// What they believe of each name, all of them together.
     believed: BTreeMap<Key, u64>,
-    /// What clients believe of grants and leases.
-    pub claims: Claims,
     /// Clients that got what they asked for.
     pub satisfied: BTreeSet<usize>,
     /// Set when the server was given something to do since it was last looked at.
@@ -90,19 +76,16 @@ pub struct Machine {
 }
 
 impl Scene {
-    pub fn new(machines: usize, shared: Vec<Shared>) -> Arc<Self> {
+    pub fn new(machines: usize) -> Arc<Self> {
         let state = State {
             now_ms: 0,
             phase: Phase::Work,
             server: None,
-            server_started_ms: 0,
-            server_stops: 0,
             machines: vec![Machine::default(); machines],
             alive: BTreeMap::new(),
             served: BTreeSet::new(),
             beliefs: BTreeMap::new(),
             believed: BTreeMap::new(),
-            claims: Claims::default(),
             satisfied: BTreeSet::new(),
             is_touched: true,
             failure: None,
@@ -110,8 +93,7 @@ impl Scene {
             trace: 0xcbf2_9ce4_8422_2325,
             events: VecDeque::new(),
         };
-        let unix_s = Arc::new(AtomicU64::new(0));
-        Arc::new(Self { shared, stop: Notify::new(), state: Mutex::new(state), unix_s })
+        Arc::new(Self { stop: Notify::new(), state: Mutex::new(state), unix_s: Arc::new(AtomicU64::new(0)) })
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -170,16 +152,6 @@ impl Scene {
         state.add_belief(key, resources, before);
     }
 
-    /// The client of a connection was granted something by the server that it spoke to after so many stops.
-    pub fn claim(&self, connection: SocketAddr, stops: u64, grant: u64, claim: Claim) {
-        let mut state = self.state();
-        // As above; a lease outlives the connection, but not the server.
-        let is_there = claim.connection.is_none() || state.beliefs.contains_key(&connection);
-        if is_there && state.server_stops == stops {
-            state.claims.claim(grant, claim);
-        }
-    }
-
     pub fn believe_nothing(&self, connection: SocketAddr) {
         self.state().forget(connection);
     }
@@ -210,18 +182,10 @@ impl Scene {
         state.forget(connection);
     }
 
-    pub fn server_started(&self, server: &Arc<Server>) {
-        let mut state = self.state();
-        state.server = Some(Arc::clone(server));
-        state.server_started_ms = state.now_ms;
-    }
-
     /// The server has stopped: nobody holds anything any more.
     pub fn server_stopped(&self) {
         let mut state = self.state();
         state.server = None;
-        state.server_stops += 1;
-        state.claims = Claims::default();
         state.beliefs.clear();
         state.believed.clear();
         state.served.clear();
@@ -284,7 +248,6 @@ impl State {
     }
 
     fn forget(&mut self, connection: SocketAddr) {
-        self.claims.let_connection_go(connection);
         for (key, resources) in self.beliefs.remove(&connection).unwrap_or_default() {
             self.add_belief(&key, 0, resources);
         }
