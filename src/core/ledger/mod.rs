@@ -389,24 +389,15 @@ impl Ledger {
         grant: GrantId,
         world: World<'_>,
     ) -> Result<(), Refusal> {
-        let (session, repeated) = self.begin(connection, ids)?;
-        if let Some(repeated) = repeated {
-            return match repeated {
-                Remembered::Done(outcome) => outcome,
-                _ => Err(Refusal::StaleRequest),
-            };
-        }
-        let is_held =
-            self.grants.get(&grant).is_some_and(|held| held.session == session && !held.is_waiting());
-        let outcome = if is_held {
-            self.give_back(grant, EventKind::Released, world);
-            self.serve(world);
+        self.once(connection, ids, |ledger, session| {
+            let held = ledger.grants.get(&grant);
+            if !held.is_some_and(|held| held.session == session && !held.is_waiting()) {
+                return Err(Refusal::NotAcquired);
+            }
+            ledger.give_back(grant, EventKind::Released, world);
+            ledger.serve(world);
             Ok(())
-        } else {
-            Err(Refusal::NotAcquired)
-        };
-        self.remember(session, ids.own, Remembered::Done(outcome));
-        outcome
+        })
     }
 
     /// Ends the waiting of a request, which is answered [`Refusal::Canceled`].
@@ -450,7 +441,7 @@ impl Ledger {
         grace_ms: u32,
         world: World<'_>,
     ) -> Result<(), Refusal> {
-        self.once(connection, ids, |ledger| ledger.revoke_grant_now(grant, grace_ms, world))
+        self.once(connection, ids, |ledger, _| ledger.revoke_grant_now(grant, grace_ms, world))
     }
 
     fn revoke_grant_now(&mut self, id: GrantId, grace_ms: u32, world: World<'_>) -> Result<(), Refusal> {
@@ -492,7 +483,7 @@ impl Ledger {
         grace_ms: u32,
         world: World<'_>,
     ) -> Result<(), Refusal> {
-        self.once(connection, ids, |ledger| {
+        self.once(connection, ids, |ledger, _| {
             let now_ms = world.now.monotonic_ms;
             let at_ms = now_ms + u64::from(grace_ms);
             let owner = ledger.owners.get_mut(&session).filter(|owner| owner.ending.is_none());
@@ -534,19 +525,19 @@ impl Ledger {
         more
     }
 
-    /// Does a change once, whatever the number of requests for it with these ids.
+    /// Does a change for the session that a request is for: once, whatever the number of requests with these ids.
     fn once(
         &mut self,
         connection: SessionId,
         ids: RequestIds,
-        change: impl FnOnce(&mut Self) -> Result<(), Refusal>,
+        change: impl FnOnce(&mut Self, SessionId) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let (session, repeated) = self.begin(connection, ids)?;
         match repeated {
             Some(Remembered::Done(outcome)) => outcome,
             Some(_) => Err(Refusal::StaleRequest),
             None => {
-                let outcome = change(self);
+                let outcome = change(self, session);
                 self.remember(session, ids.own, Remembered::Done(outcome));
                 outcome
             }
