@@ -312,19 +312,8 @@ impl Ledger {
             Ok(begun) => begun,
             Err(refusal) => return Asked::Refused(refusal),
         };
-        match repeated {
-            Some(Remembered::Waiting(grant)) => {
-                self.reply_to(grant, connection, token, world.now);
-                return Asked::Waiting;
-            }
-            Some(Remembered::Granted(granted)) => {
-                let ttl_left_ms = self.ttl_left_ms(session, world.now.monotonic_ms);
-                return Asked::Granted(granted.told(ttl_left_ms));
-            }
-            Some(Remembered::Done(outcome)) => {
-                return Asked::Refused(outcome.err().unwrap_or(Refusal::StaleRequest));
-            }
-            None => {}
+        if let Some(repeated) = repeated {
+            return self.answer(session, repeated, connection, token, world.now);
         }
         if let Err(refusal) = self.check_open().and_then(|()| self.check_grants(session)) {
             self.remember(session, ids.own, Remembered::Done(Err(refusal)));
@@ -333,12 +322,8 @@ impl Ledger {
         self.last_grant += 1;
         let id = GrantId(self.last_grant);
         let now = world.now;
-        let phase = Phase::Waiting {
-            until_ms: now.monotonic_ms + u64::from(queueing.wait_ms),
-            received_ms: now.monotonic_ms,
-            since: now.unix,
-            reply: None,
-        };
+        let until_ms = now.monotonic_ms + u64::from(queueing.wait_ms);
+        let phase = Phase::Waiting { until_ms, received_ms: now.monotonic_ms, since: now.unix, reply: None };
         let grant = Grant { session, request: ids.own, parts: Parts::of(wants), taken: 0, phase };
         self.grants.insert(id, Box::new(grant));
         self.stats.waiters += 1;
@@ -348,36 +333,35 @@ impl Ledger {
         self.remember(session, ids.own, Remembered::Waiting(id));
         self.advance(id, Some(queueing), world);
         self.serve(world);
-        self.outcome(session, ids.own, id, connection, token, now)
+        let remembered = self.owners.get(&session).and_then(|owner| owner.requests.get(ids.own)).cloned();
+        let asked =
+            self.answer(session, remembered.unwrap_or(Remembered::Waiting(id)), connection, token, now);
+        if let Asked::Waiting = asked {
+            self.end_grant_at(until_ms, id);
+        }
+        asked
     }
 
-    /// What has come of a request that was just taken up.
-    fn outcome(
+    /// What has come of a request, whether it was made just now or is repeated: one that waits is answered to this
+    /// connection from now on.
+    fn answer(
         &mut self,
         session: SessionId,
-        request: u64,
-        id: GrantId,
+        remembered: Remembered,
         connection: SessionId,
         token: Token,
         now: Moment,
     ) -> Asked {
-        let remembered = self.owners.get(&session).and_then(|owner| owner.requests.get(request)).cloned();
         match remembered {
-            Some(Remembered::Granted(granted)) => {
-                Asked::Granted(granted.told(self.ttl_left_ms(session, now.monotonic_ms)))
-            }
-            Some(Remembered::Done(outcome)) => Asked::Refused(outcome.err().unwrap_or(Refusal::Canceled)),
-            Some(Remembered::Waiting(_)) | None => {
+            Remembered::Waiting(id) => {
                 self.reply_to(id, connection, token, now);
-                let until_ms = self.grants.get(&id).map(|grant| match grant.phase {
-                    Phase::Waiting { until_ms, .. } => until_ms,
-                    Phase::Held { .. } => u64::MAX,
-                });
-                if let Some(until_ms) = until_ms {
-                    self.end_grant_at(until_ms, id);
-                }
                 Asked::Waiting
             }
+            Remembered::Granted(granted) => {
+                Asked::Granted(granted.told(self.ttl_left_ms(session, now.monotonic_ms)))
+            }
+            // What was done under this number was another request.
+            Remembered::Done(outcome) => Asked::Refused(outcome.err().unwrap_or(Refusal::StaleRequest)),
         }
     }
 
