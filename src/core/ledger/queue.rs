@@ -4,7 +4,7 @@ use super::{
     EventKind, GrantId, Ledger, NameEntry, Namespace, ObjectRef, Phase, Queueing, Refusal, Remembered,
     RememberedGrant, STEP_GRANTS, SessionId, World,
 };
-use crate::core::ledger::grant::Target;
+use crate::core::ledger::grant::{Part, Target};
 use crate::core::mailbox::{Letter, Token};
 use crate::core::object::{Next, Taken};
 
@@ -26,7 +26,7 @@ impl Ledger {
             }
             match self.enter(id, queueing, world) {
                 Step::Taken => self.note_taken(id),
-                Step::Waits => return self.tell_part(id, EventKind::Queued),
+                Step::Waits => return self.tell_awaited(id, EventKind::Queued),
                 Step::Fails(refusal) => return self.fail(id, refusal, world),
             }
         }
@@ -220,40 +220,23 @@ impl Ledger {
         let Some(mut grant) = self.grants.remove(&id) else { return };
         let taken = usize::from(grant.taken);
         for part in &grant.parts()[..taken] {
-            if let Some(object) = part.object() {
-                self.put_back(part.namespace, object, id, part.claim.resources, world);
-                let session = Some(grant.session);
-                self.tell_name(
-                    part.namespace,
-                    object,
-                    EventKind::Left,
-                    Some(id),
-                    session,
-                    part.claim.resources,
-                );
-            }
+            self.put_back(id, part, world);
+            self.tell_part(id, grant.session, part, EventKind::Left);
         }
         if let Some(part) = grant.awaited()
             && let Some(object) = part.object()
         {
-            let (namespace, object) = (part.namespace, object.clone());
+            let namespace = part.namespace;
             let entry = self.names[namespace as usize].entry(object.address());
-            let entry = entry.or_insert_with(|| NameEntry::of(&object));
+            let entry = entry.or_insert_with(|| NameEntry::of(object));
             entry.queue.remove(&id);
             if entry.queue.is_empty() {
                 object.supervise(|supervision| supervision.queued = false);
             } else {
-                self.serve_later(namespace, &object);
+                self.serve_later(namespace, object);
             }
-            self.forget_entry(namespace, &object);
-            self.tell_name(
-                namespace,
-                &object,
-                EventKind::Left,
-                Some(id),
-                Some(grant.session),
-                part.claim.resources,
-            );
+            self.forget_entry(namespace, object);
+            self.tell_part(id, grant.session, part, EventKind::Left);
         }
         self.stats.waiters -= 1;
         self.forget_grant(grant.session, id);
@@ -276,23 +259,16 @@ impl Ledger {
         self.stats.grants -= 1;
         self.forget_grant(grant.session, id);
         for part in grant.parts() {
-            if let Some(object) = part.object() {
-                self.put_back(part.namespace, object, id, part.claim.resources, world);
-                let session = Some(grant.session);
-                self.tell_name(part.namespace, object, why, Some(id), session, part.claim.resources);
-            }
+            self.put_back(id, part, world);
+            self.tell_part(id, grant.session, part, why);
         }
     }
 
-    fn put_back(
-        &mut self,
-        namespace: Namespace,
-        object: &ObjectRef,
-        id: GrantId,
-        resources: u32,
-        world: World<'_>,
-    ) {
-        object.put_back(resources, world.interval);
+    /// Gives back what was taken for a part of a grant.
+    fn put_back(&mut self, id: GrantId, part: &Part, world: World<'_>) {
+        let namespace = part.namespace;
+        let Some(object) = part.object() else { return };
+        object.put_back(part.claim.resources, world.interval);
         if let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) {
             entry.held.remove(&id);
             if !entry.queue.is_empty() {

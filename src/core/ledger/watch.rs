@@ -7,6 +7,7 @@ use super::{
     EventKind, GrantId, Ledger, Letter, Mailbox, Namespace, ObjectRef, OwnerKind, Refusal, SessionId,
 };
 use crate::core::ledger::World;
+use crate::core::ledger::grant::Part;
 use crate::core::mailbox::{Event, Token};
 
 /// Which names a watch is about.
@@ -172,21 +173,23 @@ impl Ledger {
     pub(super) fn tell(&self, id: GrantId, kind: EventKind) {
         let Some(grant) = self.grants.get(&id).filter(|_| self.watches.len() > 0) else { return };
         for part in grant.parts() {
-            if let Some(object) = part.object() {
-                let session = Some(grant.session);
-                self.tell_name(part.namespace, object, kind, Some(id), session, part.claim.resources);
-            }
+            self.tell_part(id, grant.session, part, kind);
         }
     }
 
     /// Tells of the name that a waiter waits for.
-    pub(super) fn tell_part(&self, id: GrantId, kind: EventKind) {
+    pub(super) fn tell_awaited(&self, id: GrantId, kind: EventKind) {
         if let Some(grant) = self.grants.get(&id)
             && let Some(part) = grant.awaited()
-            && let Some(object) = part.object()
         {
-            let session = Some(grant.session);
-            self.tell_name(part.namespace, object, kind, Some(id), session, part.claim.resources);
+            self.tell_part(id, grant.session, part, kind);
+        }
+    }
+
+    /// Tells of one name of a grant, unless its turn has not come.
+    pub(super) fn tell_part(&self, id: GrantId, session: SessionId, part: &Part, kind: EventKind) {
+        if let Some(object) = part.object() {
+            self.tell_name(part.namespace, object, kind, Some(id), Some(session), part.claim.resources);
         }
     }
 
