@@ -277,13 +277,10 @@ impl Ledger {
 
     /// The lease of the session that a connection is attached to.
     pub(super) fn lease(&self, connection: SessionId) -> Result<Arc<Lease>, Refusal> {
-        match self.attachment(connection) {
-            Attachment::To(session) => match self.owners.get(&session).map(|owner| &owner.kind) {
-                Some(OwnerKind::Leased { lease, .. }) => Ok(Arc::clone(lease)),
-                _ => Err(Refusal::NoSuchSession),
-            },
-            _ => Err(Refusal::NoSuchSession),
-        }
+        let Attachment::To(session) = self.attachment(connection) else {
+            return Err(Refusal::NoSuchSession);
+        };
+        self.lease_of(session).cloned().ok_or(Refusal::NoSuchSession)
     }
 
     /// Ends the session that a connection is attached to. Afterwards the connection has its own.
@@ -594,11 +591,7 @@ impl Ledger {
 
     /// Answers a request that waits to this connection from now on. Who waited for the answer before, does so no more.
     fn reply_to(&mut self, id: GrantId, connection: SessionId, token: Token, now: Moment) {
-        let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind)
-        else {
-            return;
-        };
-        let mailbox = Arc::clone(mailbox);
+        let Some(mailbox) = self.mailbox_of(connection).cloned() else { return };
         if let Some(grant) = self.grants.get_mut(&id)
             && let Phase::Waiting { reply, received_ms, .. } = &mut grant.phase
             && let Some(owner) = self.owners.get_mut(&grant.session)
@@ -638,17 +631,39 @@ impl Ledger {
     }
 
     fn notify(&self, connection: SessionId, notice: Notice) {
-        if let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind) {
+        if let Some(mailbox) = self.mailbox_of(connection) {
             mailbox.put(Letter::Notice(notice));
         }
     }
 
     /// Tells the connection that a session has, where it has one.
     fn notify_session(&self, session: SessionId, notice: Notice) {
-        match self.owners.get(&session).map(|owner| &owner.kind) {
-            Some(OwnerKind::Own { .. }) => self.notify(session, notice),
-            Some(OwnerKind::Leased { connection: Some(connection), .. }) => self.notify(*connection, notice),
-            _ => {}
+        if let Some(connection) = self.connection_of(session) {
+            self.notify(connection, notice);
+        }
+    }
+
+    /// The mailbox of a connection, known by its own session.
+    fn mailbox_of(&self, connection: SessionId) -> Option<&Arc<Mailbox>> {
+        match &self.owners.get(&connection)?.kind {
+            OwnerKind::Own { mailbox, .. } => Some(mailbox),
+            OwnerKind::Leased { .. } => None,
+        }
+    }
+
+    /// The lease of a session, where it has one.
+    fn lease_of(&self, session: SessionId) -> Option<&Arc<Lease>> {
+        match &self.owners.get(&session)?.kind {
+            OwnerKind::Leased { lease, .. } => Some(lease),
+            OwnerKind::Own { .. } => None,
+        }
+    }
+
+    /// The own session of the connection that a session has.
+    fn connection_of(&self, session: SessionId) -> Option<SessionId> {
+        match &self.owners.get(&session)?.kind {
+            OwnerKind::Own { .. } => Some(session),
+            OwnerKind::Leased { connection, .. } => *connection,
         }
     }
 }

@@ -215,13 +215,9 @@ impl Ledger {
 
     /// When a session's lease ends, gaps included; `None`: it has none.
     fn lease_ends_ms(&self, session: SessionId) -> Option<u64> {
-        match &self.owners.get(&session)?.kind {
-            OwnerKind::Leased { lease, .. } => {
-                let heard_ms = lease.heard_ms();
-                Some(heard_ms + u64::from(lease.ttl_ms()) + self.gaps.since(heard_ms))
-            }
-            OwnerKind::Own { .. } => None,
-        }
+        let lease = self.lease_of(session)?;
+        let heard_ms = lease.heard_ms();
+        Some(heard_ms + u64::from(lease.ttl_ms()) + self.gaps.since(heard_ms))
     }
 
     /// How long a session's lease lasts, counted from a moment; `None`: as long as its connection.

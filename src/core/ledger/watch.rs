@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{
-    EventKind, GrantId, Ledger, Letter, Mailbox, Namespace, ObjectRef, OwnerKind, Refusal, SessionId,
-};
+use super::{EventKind, GrantId, Ledger, Letter, Mailbox, Namespace, ObjectRef, Refusal, SessionId};
 use crate::core::ledger::World;
 use crate::core::ledger::grant::Part;
 use crate::core::mailbox::{Event, Token};
@@ -73,15 +71,12 @@ impl Ledger {
         scope: Scope,
         world: World<'_>,
     ) -> Result<(), Refusal> {
-        let Some(OwnerKind::Own { mailbox, .. }) = self.owners.get(&connection).map(|owner| &owner.kind)
-        else {
-            return Err(Refusal::NoSuchSession);
-        };
+        let mailbox = self.mailbox_of(connection).cloned().ok_or(Refusal::NoSuchSession)?;
         if self.watches.len() >= self.limits.watches_max {
             self.stats.limited += 1;
             return Err(Refusal::LimitReached);
         }
-        let watch = Watch { namespace, scope, mailbox: Arc::clone(mailbox) };
+        let watch = Watch { namespace, scope, mailbox };
         self.watches.0.insert((connection, token), watch);
         self.watches.tell_registry(namespace, world);
         Ok(())
@@ -197,14 +192,6 @@ impl Ledger {
     pub(in crate::core) fn let_go_unwatched(&self, namespace: Namespace, object: &ObjectRef) {
         if self.watches.of(namespace, object.name()).next().is_none() {
             object.supervise(|supervision| supervision.watched = false);
-        }
-    }
-
-    /// The own session of the connection that a session has.
-    pub(super) fn connection_of(&self, session: SessionId) -> Option<SessionId> {
-        match &self.owners.get(&session)?.kind {
-            OwnerKind::Own { .. } => Some(session),
-            OwnerKind::Leased { connection, .. } => *connection,
         }
     }
 }
