@@ -120,7 +120,7 @@ impl Ledger {
             }
         }
         if !self.unserved.is_empty() {
-            self.sound_alarm(Some(world.now.monotonic_ms));
+            self.sound_alarm(world.now.monotonic_ms);
         }
     }
 

@@ -97,7 +97,7 @@ impl Ledger {
 
     pub(super) fn end_grant_at(&mut self, at_ms: u64, id: GrantId) {
         self.grant_ends.insert((at_ms, id));
-        self.sound_alarm(Some(at_ms));
+        self.sound_alarm(at_ms);
     }
 
     /// Sets when a session may end, in place of what was set before.
@@ -107,13 +107,13 @@ impl Ledger {
             self.session_ends.remove(&(before_ms, session));
         }
         self.session_ends.insert((at_ms, session));
-        self.sound_alarm(Some(at_ms));
+        self.sound_alarm(at_ms);
     }
 
     /// Wakes who sleeps until something later than this.
-    pub(super) fn sound_alarm(&mut self, at_ms: Option<u64>) {
+    pub(super) fn sound_alarm(&mut self, at_ms: u64) {
         if let Some((due_ms, waker)) = &self.alarm
-            && due_ms.is_none_or(|due_ms| at_ms.is_some_and(|at_ms| at_ms < due_ms))
+            && due_ms.is_none_or(|due_ms| at_ms < due_ms)
         {
             waker.wake_by_ref();
             self.alarm = None;
