@@ -59,7 +59,8 @@ pub struct Server {
     counters: Port,
     semaphores: Port,
     peers: Peers,
-    session_limits: RwLock<SessionLimits>,
+    /// Shared, so that a request that looks at them copies no list.
+    session_limits: RwLock<Arc<SessionLimits>>,
     frame_timeout_s: AtomicU32,
     peer_timeout_s: AtomicU32,
     /// Connections that owe their peers something: what a stop waits for.
@@ -72,7 +73,7 @@ pub struct Server {
 const GRANT_ID_TIME_SHIFT: u32 = 20;
 
 /// Bounds of what clients ask for, and who may do what is an administrator's. Times are in milliseconds.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 struct SessionLimits {
     default_ttl_ms: u32,
     min_ttl_ms: u32,
@@ -114,7 +115,7 @@ impl Server {
             counters: Port::new(Namespace::Counters),
             semaphores: Port::new(Namespace::Semaphores),
             peers: Peers::default(),
-            session_limits: RwLock::new(SessionLimits::of(config)),
+            session_limits: RwLock::default(),
             frame_timeout_s: AtomicU32::new(0),
             peer_timeout_s: AtomicU32::new(0),
             busy: AtomicUsize::new(0),
@@ -132,7 +133,8 @@ impl Server {
     pub fn apply(&self, config: &Config) {
         self.counters.apply(&config.counter.port, &self.core);
         self.semaphores.apply(&config.semaphore.port, &self.core);
-        *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = SessionLimits::of(config);
+        let session_limits = Arc::new(SessionLimits::of(config));
+        *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
         self.core.set_ledger_limits(ledger_limits(config));
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
@@ -149,8 +151,8 @@ impl Server {
         Moment { monotonic_ms, unix: self.clock.now() }
     }
 
-    fn session_limits(&self) -> SessionLimits {
-        self.session_limits.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn session_limits(&self) -> Arc<SessionLimits> {
+        Arc::clone(&self.session_limits.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn is_administrator(&self, address: IpAddr) -> bool {
