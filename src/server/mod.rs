@@ -147,8 +147,12 @@ impl Server {
 
     /// Now, in both times that the core knows.
     fn moment(&self) -> Moment {
-        let monotonic_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Moment { monotonic_ms, unix: self.clock.now() }
+        Moment { monotonic_ms: self.monotonic_ms(), unix: self.clock.now() }
+    }
+
+    /// Milliseconds since the start.
+    fn monotonic_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn session_limits(&self) -> Arc<SessionLimits> {

@@ -75,7 +75,7 @@ impl Party {
     #[inline]
     pub(in crate::server) fn hear(&self, server: &Server) {
         if let Some(lease) = &self.lease {
-            lease.hear(server.moment().monotonic_ms);
+            lease.hear(server.monotonic_ms());
         }
     }
 
