@@ -19,9 +19,7 @@ pub(super) struct Visit {
 impl Visit {
     /// The next object; `None` when every shard was visited.
     fn next(&mut self, registry: &Registry) -> Option<ObjectRef> {
-        if self.objects.len() == 0 && !self.take_shard(registry) {
-            return None;
-        }
+        self.peek(registry)?;
         self.objects.next()
     }
 
