@@ -5,7 +5,10 @@ mod support;
 use std::io::Write;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use signalbox::core::Namespace;
+use signalbox::protocol::{Extended, Opaque};
+use signalbox::server::steps::EXTENDED_REQUESTS;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -183,4 +186,20 @@ async fn the_time_for_a_frame_stands_still_while_nothing_is_read() {
     let mut answer = [0; 12];
     peer.read_exact(&mut answer).await.expect("the rest came 5 s after reading had begun again");
     assert_eq!(answer[8..], *b"half");
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_have_their_turns_between_extended_requests_of_one_read() {
+    const MORE: usize = 10;
+    let server = NearServer::start();
+    let mut peer = server.connect(1 << 16);
+    let mut request = BytesMut::new();
+    Extended::KeepAlive.compose(Opaque(*b"many"), &mut request);
+    let mut answers = [0; 1 << 12];
+    peer.write_all(&request).await.unwrap();
+    let bytes = peer.read(&mut answers).await.unwrap();
+    peer.write_all(&request.repeat(EXTENDED_REQUESTS + MORE)).await.unwrap();
+    // This test is one of the others: what it finds is what was answered in the connection's first turn.
+    assert_eq!(peer.read(&mut answers).await.unwrap(), EXTENDED_REQUESTS * bytes);
+    peer.read_exact(&mut answers[..MORE * bytes]).await.expect("the rest is answered in the next turn");
 }

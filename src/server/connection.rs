@@ -344,6 +344,7 @@ where
             party: &mut self.party,
             now: self.server.clock.now(),
             tally: Tally::default(),
+            extended: 0,
         };
         while out.len() <= OUTPUT_BYTES_MAX
             && let Some(frame) = frames.next()

@@ -10,6 +10,9 @@ pub const ENDING_NAMES: usize = 256;
 /// Names visited in one step of a sweep.
 pub const SWEEP_NAMES: usize = 64;
 
+/// Extended requests of one connection that are executed in one turn: each may serve others that wait.
+pub const EXTENDED_REQUESTS: usize = 32;
+
 /// Names shown in one step to a watch that begins.
 pub const WATCH_NAMES: usize = 64;
 

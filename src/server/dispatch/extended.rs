@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use tracing::info;
 
+use super::super::steps;
 use super::translation::{
     grant_on_wire, ids_of, namespace_of, scope_of, status_of, token_of, ttl_left_on_wire, want_of,
 };
@@ -57,7 +58,8 @@ impl Executor<'_> {
             Ok(Outcome::Owed(owed)) => return After::Owed(owed),
             Err(status) => compose_status(opcode, opaque, status, out),
         }
-        After::Continue
+        self.extended += 1;
+        if self.extended < steps::EXTENDED_REQUESTS { After::Continue } else { After::Pause }
     }
 
     fn extended(&mut self, opaque: Opaque, request: &Extended<'_>) -> Result<Outcome<'static>, Denial> {

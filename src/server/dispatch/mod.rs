@@ -40,6 +40,8 @@ pub(super) struct Executor<'a> {
     pub(super) party: &'a mut Party,
     pub(super) now: UnixSeconds,
     pub(super) tally: Tally,
+    /// Extended requests executed so far.
+    pub(super) extended: usize,
 }
 
 impl Executor<'_> {
