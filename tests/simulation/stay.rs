@@ -233,7 +233,7 @@ impl Stay {
                 End::Wrong(format!("{what}: {awaited:?} is answered {:#04x}, \"{text}\"", frame.status))
             })?;
             self.is_over |= heard == Heard::NoSession;
-            if heard == Heard::Detached {
+            if matches!(heard, Heard::NoSession | Heard::Detached) {
                 return Err(End::Left);
             }
         }

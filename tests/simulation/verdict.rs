@@ -55,8 +55,11 @@ pub fn judge(
         Heard::Session if place == Place::Newest && line.is_attached => {
             tenancy.renew(answer.awaited.sent_ms, tenancy.ttl_ms);
         }
-        // A connection that was left has lost its session; the client has not.
-        Heard::NoSession if place == Place::Left => return Ok(Heard::Nothing),
+        // A connection that was left has lost its session; the client has not. But what was sent behind a refused
+        // attachment is for the connection's own session, and nobody's concern.
+        Heard::NoSession if place == Place::Left && !matches!(answer.awaited.asked, Asked::Attach) => {
+            return Ok(Heard::Nothing);
+        }
         Heard::NoSession if tenancy.may_be_over() => {}
         Heard::NoSession if tenancy.has_rival && line.is_attached => return Ok(Heard::Detached),
         Heard::NoSession => return Err("its session cannot be over".to_owned()),
