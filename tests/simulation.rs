@@ -2,8 +2,9 @@
 //!
 //! A seed decides everything: how many clients there are, how they behave, what breaks and when. After every step
 //! of a simulation the server's books add up and clients believe to hold no more than the server knows of; every
-//! answer is in order and possible; when everybody has left, nothing is in use; and then everybody gets what he asks
-//! within 10 s. `docs/reliability.md` tells more.
+//! answer is in order and possible; queues are served in their order; leases last for as long as their clients may think;
+//! when everybody has left, nothing is in use; and then everybody gets what he asks within 10 s. `docs/reliability.md`
+//! tells more.
 //!
 //! `SIGNALBOX_SEEDS=10000 cargo test --release --test simulation` runs as many seeds as one likes, and `SIGNALBOX_SEED=7`
 //! says which is the first. A failure prints the seed and the command that replays it. If the core ends the process,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
 use signalbox::core::Namespace;
-use signalbox::protocol::{Extended, Opaque, ResponseFrame};
+use signalbox::protocol::{Extended, Opaque, ResponseFrame, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use turmoil::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -68,6 +68,16 @@ impl Awaited {
         }
     }
 
+    /// Whether one that waited in vain was told so soon after.
+    pub fn check_waited(&self, frame: &ResponseFrame, now_ms: u64) -> Result<(), String> {
+        let Asked::Request { wait_ms: Some(wait_ms), .. } = self.asked else { return Ok(()) };
+        let late_ms = now_ms.saturating_sub(self.sent_ms + u64::from(wait_ms));
+        if Status::from_code(frame.status) == Some(Status::TimedOut) && late_ms > LATE_MS_MAX {
+            return Err(format!("{self:?} is told that it timed out, {late_ms} ms late"));
+        }
+        Ok(())
+    }
+
     /// When an answer is overdue.
     fn due_ms(&self) -> u64 {
         let wait_ms = match self.asked {
@@ -77,6 +87,10 @@ impl Awaited {
         self.sent_ms + u64::from(wait_ms) + PATIENCE.as_millis() as u64
     }
 }
+
+/// How long after its time a request that waited in vain is answered at most, with two ways through the network, and with
+/// a client that reads nothing meanwhile.
+const LATE_MS_MAX: u64 = 3000;
 
 pub struct Line {
     scene: Arc<Scene>,

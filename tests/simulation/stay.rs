@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::connection::{End, Pace, note_end};
 use crate::line::{Asked, Line};
 use crate::random::Random;
-use crate::scene::Scene;
+use crate::scene::{Phase, Scene};
 use crate::tenancy::{Errand, Tenancy};
 use crate::verdict::{Answer, Heard, Place, judge};
 
@@ -43,7 +43,10 @@ pub struct Stay {
 
 impl Guest {
     async fn connect(self, namespace: Namespace) -> Option<Line> {
-        Line::open(self.scene, self.number, self.machine, namespace).await
+        let scene = Arc::clone(&self.scene);
+        let line = Line::open(self.scene, self.number, self.machine, namespace).await?;
+        // Connecting takes time; whoever arrives late asks for nothing, since rest may have begun without him.
+        (scene.phase() != Phase::Rest).then_some(line)
     }
 
     fn conclude(&self, line: &Line, end: End) {
@@ -227,6 +230,9 @@ impl Stay {
         while let Some((opaque, awaited, frame)) = line.next()? {
             let Guest { scene, number, .. } = &self.guest;
             scene.event(number, format_args!("{opaque}, {:?}: {:#04x}", awaited.asked, frame.status));
+            if place == Place::Newest && scene.was_undisturbed(self.guest.machine, line.opened_ms) {
+                awaited.check_waited(&frame, scene.state().now_ms).map_err(End::Wrong)?;
+            }
             let answer = Answer { opaque, awaited, frame: &frame };
             let heard = judge(scene, &mut self.tenancy, (place, line), &answer).map_err(|what| {
                 let text = frame.body.escape_ascii();
