@@ -317,7 +317,7 @@ impl Stay {
             }
         };
         let end = timeout(Duration::from_millis(LEAVING_MS), reading).await;
-        self.guest.conclude(&line, end.unwrap_or_else(|_| Ok(())).err().unwrap_or(End::Left));
+        self.guest.conclude(&line, end.unwrap_or(Ok(())).err().unwrap_or(End::Left));
         self.note_lost();
     }
 }
