@@ -2,8 +2,9 @@
 //!
 //! A seed decides everything: how many clients there are, how they behave, what breaks and when. After every step
 //! of a simulation the server's books add up and clients believe to hold no more than the server knows of; every
-//! answer is in order and possible; when everybody has left, nothing is in use; and then everybody gets what he asks
-//! within 10 s. `docs/reliability.md` tells more.
+//! answer is in order and possible; queues are served in their order; leases last for as long as their clients may think;
+//! when everybody has left, nothing is in use; and then everybody gets what he asks within 10 s. `docs/reliability.md`
+//! tells more.
 //!
 //! `SIGNALBOX_SEEDS=10000 cargo test --release --test simulation` runs as many seeds as one likes, and `SIGNALBOX_SEED=7`
 //! says which is the first. A failure prints the seed and the command that replays it. If the core ends the process,
@@ -13,19 +14,33 @@
 mod books;
 #[path = "simulation/checks.rs"]
 mod checks;
+#[path = "simulation/claims.rs"]
+mod claims;
 #[path = "simulation/clients.rs"]
 mod clients;
 #[path = "simulation/connection.rs"]
 mod connection;
 #[path = "simulation/faults.rs"]
 mod faults;
+#[path = "simulation/lessee.rs"]
+mod lessee;
+#[path = "simulation/line.rs"]
+mod line;
 #[path = "simulation/network.rs"]
 mod network;
+#[path = "simulation/order.rs"]
+mod order;
 #[path = "simulation/random.rs"]
 mod random;
 #[path = "simulation/scene.rs"]
 mod scene;
+#[path = "simulation/stay.rs"]
+mod stay;
 mod support;
+#[path = "simulation/tenancy.rs"]
+mod tenancy;
+#[path = "simulation/verdict.rs"]
+mod verdict;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,8 +50,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use checks::Checks;
 use clients::{Client, Habits};
 use faults::{Faults, machine_name};
+use lessee::{Leases, Lessee};
 use random::Random;
-use scene::{Phase, Scene};
+use scene::{Phase, Scene, Shared};
 use turmoil::Sim;
 
 /// Simulated time between two checks.
@@ -70,7 +86,14 @@ impl Simulation<'_> {
         let work_ms = random.between(5000, 20_000);
         let write_bytes_max = random.weighted(&[(64, 1), (500, 1), (usize::MAX, 2)]);
         let habits = Habits::of(&mut random);
-        let scene = Scene::new(machines);
+        let shared = (1..=random.between(1, 4)).map(|number| Shared {
+            name: format!("shared {number}").into_bytes(),
+            capacity: random.between_u32(1, 4),
+        });
+        let scene = Scene::new(machines, shared.collect());
+        let leases = Leases::of(&mut random);
+        // In some seeds nobody has a lease, in some nearly everybody.
+        let lessees_percent = random.weighted(&[(0, 1), (50, 2), (90, 1)]);
 
         let mut sim = turmoil::Builder::new()
             .rng_seed(seed)
@@ -88,7 +111,7 @@ impl Simulation<'_> {
             network::serve(Arc::clone(&server_scene), hash_seed, write_bytes_max)
         });
         for machine in 0..machines {
-            let (scene, habits) = (Arc::clone(&scene), habits.clone());
+            let (scene, habits, leases) = (Arc::clone(&scene), habits.clone(), leases.clone());
             sim.host(machine_name(machine), move || {
                 let start = {
                     let mut state = scene.state();
@@ -96,14 +119,15 @@ impl Simulation<'_> {
                     state.machines[machine].starts
                 };
                 for number in (machine..clients).step_by(machines) {
-                    let client = Client {
-                        scene: Arc::clone(&scene),
-                        number,
-                        machine,
-                        random: Random::of(seed, (start << 32) + 2 + number as u64),
-                        habits: habits.clone(),
-                    };
-                    tokio::task::spawn_local(client.run());
+                    let scene = Arc::clone(&scene);
+                    let mut random = Random::of(seed, (start << 32) + 2 + number as u64);
+                    if random.percent(lessees_percent) {
+                        let lessee = Lessee::new(scene, number, machine, random, leases.clone());
+                        tokio::task::spawn_local(lessee.run());
+                    } else {
+                        let client = Client { scene, number, machine, random, habits: habits.clone() };
+                        tokio::task::spawn_local(client.run());
+                    }
                 }
                 std::future::pending()
             });
@@ -122,8 +146,10 @@ impl Simulation<'_> {
         self.wait(REST_MS_MAX, |simulation| {
             let state = simulation.scene.state();
             let served = state.served();
-            let is_at_rest = state.server.is_some() && served.is_empty();
-            is_at_rest.then_some(()).ok_or_else(|| format!("still connected: {served:?}"))
+            let Some(server) = &state.server else { return Err("the server is down".to_owned()) };
+            let is_at_rest = served.is_empty() && checks::has_no_sessions(server);
+            let ledger = server.core().ledger_stats();
+            is_at_rest.then_some(()).ok_or_else(|| format!("still connected: {served:?}; {ledger:?}"))
         })?;
         let server = self.scene.state().server.clone().expect("it was waited for");
         checks::at_rest(&server).map_err(|what| self.told(what))?;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use signalbox::core::{DumpItem, Namespace, UnixSeconds};
+use signalbox::core::{DumpItem, LedgerStats, Namespace, UnixSeconds};
 use signalbox::server::Server;
 
-use crate::scene::{Key, Scene, key};
+use crate::order::Order;
+use crate::scene::{Key, Scene, Shared, key};
 
 /// Capacities of semaphores, as they were seen after the step before.
 #[derive(Default)]
@@ -13,20 +14,34 @@ pub struct Checks {
     capacities: BTreeMap<Key, u64>,
     /// Names that were ever made. While that stands, no semaphore has been made anew.
     semaphores_made: u64,
+    ledger: LedgerStats,
+    order: Order,
 }
 
 impl Checks {
     /// Looks at the server if it was given something to do since it was last looked at.
     pub fn after_step(&mut self, scene: &Scene) {
-        let (server, believed) = {
-            let mut state = scene.state();
-            if !std::mem::take(&mut state.is_touched) {
-                return;
+        let mut state = scene.state();
+        let Some(server) = state.server.clone() else { return };
+        let is_touched = std::mem::take(&mut state.is_touched);
+        let (now_ms, started_ms) = (state.now_ms, state.server_started_ms);
+        let checked = state.claims.check(&server, now_ms, started_ms).and_then(|mut believed| {
+            // What is due is done without being asked.
+            let ledger = server.core().ledger_stats();
+            if !is_touched && ledger == self.ledger {
+                return Ok(());
             }
-            let Some(server) = state.server.clone() else { return };
-            (server, state.believed().clone())
-        };
-        if let Err(what) = self.check(&server, &believed) {
+            self.ledger = ledger;
+            for (key, resources) in state.believed() {
+                *believed.entry(key.clone()).or_insert(0) += resources;
+            }
+            check_capacities(&scene.shared, &believed)?;
+            server.core().check_ledger()?;
+            self.order.check(&server, &scene.shared)?;
+            self.check(&server, &believed)
+        });
+        drop(state);
+        if let Err(what) = checked {
             scene.fail(what);
         }
     }
@@ -92,6 +107,22 @@ fn check_books(server: &Server) -> Result<(), String> {
     failures.is_empty().then_some(()).ok_or_else(|| format!("the books do not add up: {failures:?}"))
 }
 
+/// Whether clients believe to hold no more than there is, whatever the server's books say.
+fn check_capacities(shared: &[Shared], believed: &BTreeMap<Key, u64>) -> Result<(), String> {
+    for Shared { name, capacity } in shared {
+        for namespace in Namespace::ALL {
+            let resources = believed.get(&key(namespace, name)).copied().unwrap_or(0);
+            if resources > u64::from(*capacity) {
+                return Err(format!(
+                    "clients hold {resources} of {}, of which there are {capacity}",
+                    name.escape_ascii()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn dump(server: &Server, namespace: Namespace) -> Vec<(Vec<u8>, DumpItem)> {
     let mut dump = server.core().dump(namespace);
     // Peaks are compared with consumptions only, and are not below them at any time.
@@ -99,9 +130,16 @@ fn dump(server: &Server, namespace: Namespace) -> Vec<(Vec<u8>, DumpItem)> {
     std::iter::from_fn(next).collect()
 }
 
+/// Whether every session, grant, waiter and watch has ended.
+pub fn has_no_sessions(server: &Server) -> bool {
+    let LedgerStats { sessions, grants, waiters, watches, .. } = server.core().ledger_stats();
+    (sessions, grants, waiters, watches) == (0, 0, 0, 0)
+}
+
 /// Nobody is connected: is anything consumed by who is gone?
 pub fn at_rest(server: &Server) -> Result<(), String> {
     check_books(server)?;
+    server.core().check_ledger()?;
     for namespace in Namespace::ALL {
         for (name, item) in dump(server, namespace) {
             if item.consumption > 0 {

@@ -60,6 +60,7 @@ pub struct Habits {
     names: u32,
     capacity_max: u32,
     bytewise_percent: u64,
+    shared_percent: u64,
 }
 
 impl Habits {
@@ -72,6 +73,7 @@ impl Habits {
             names: random.between_u32(1, 4),
             capacity_max: random.between_u32(1, 8),
             bytewise_percent: random.between(0, 40),
+            shared_percent: random.between(0, 40),
         }
     }
 }
@@ -206,6 +208,9 @@ impl Client {
     }
 
     fn request(&mut self) -> Asked {
+        if self.random.percent(self.habits.shared_percent) {
+            return self.shared_request();
+        }
         let name = format!("name {}", self.random.between_u32(1, self.habits.names)).into_bytes();
         match self.random.between(0, 99) {
             0..=44 => {
@@ -230,6 +235,17 @@ impl Client {
             95..=96 => Asked::Dump,
             97 => Asked::Unknown,
             _ => Asked::Short,
+        }
+    }
+
+    /// Asks for a name that those with leases use too.
+    fn shared_request(&mut self) -> Asked {
+        let shared = self.random.between(0, self.scene.shared.len() as u64 - 1) as usize;
+        let (name, maximum) = (self.scene.shared[shared].name.clone(), self.scene.shared[shared].capacity);
+        if self.random.percent(40) {
+            Asked::Acquire { name, resources: self.random.between_u32(1, maximum), maximum }
+        } else {
+            Asked::Release { name, resources: self.random.between_u32(1, maximum) }
         }
     }
 

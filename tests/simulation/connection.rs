@@ -18,7 +18,7 @@ use crate::scene::{Scene, key};
 use crate::support::INVALID;
 
 /// How long a client waits for the next answer.
-const PATIENCE: Duration = Duration::from_secs(8);
+pub const PATIENCE: Duration = Duration::from_secs(8);
 
 /// How long a client waits for the server to give up a frame that was started; it does so after 10 s.
 const STALL_PATIENCE: Duration = Duration::from_secs(12);
@@ -82,12 +82,7 @@ impl Connection {
         namespace: Namespace,
     ) -> Option<Self> {
         let opened_ms = scene.state().now_ms;
-        let connecting = TcpStream::connect((SERVER, port_of(namespace)));
-        // One attempt at a time and no hurry: the simulated network ends when it has more than 64 of them queued.
-        let Ok(Ok(stream)) = timeout(Duration::from_secs(60), connecting).await else { return None };
-        let local = stream.local_addr().expect("a simulated stream knows its address");
-        scene.event(client, format_args!("connects to {namespace:?} as {local}"));
-        scene.opened(local, machine);
+        let (local, stream) = connect(scene, client, machine, namespace).await?;
         let (reader, writer) = stream.into_split();
         let inbox = Inbox {
             scene: Arc::clone(scene),
@@ -111,18 +106,7 @@ impl Connection {
     /// Closes, and says what was wrong if something was.
     pub fn conclude(self, end: End) {
         let Inbox { scene, client, machine, opened_ms, .. } = &self.inbox;
-        match end {
-            End::Left => scene.event(client, format_args!("leaves")),
-            End::Wrong(what) => scene.fail(format!("client {client}: {what}")),
-            End::Lost(what) => {
-                scene.event(client, format_args!("has lost its connection: {what}"));
-                if scene.was_undisturbed(*machine, *opened_ms) {
-                    scene.fail(format!(
-                        "client {client} lost its connection though nothing was broken: {what}"
-                    ));
-                }
-            }
-        }
+        note_end(scene, *client, *machine, *opened_ms, end);
     }
 
     /// Frames of requests, each with an opaque of its own.
@@ -205,12 +189,42 @@ impl Connection {
     }
 }
 
+/// Connects to the port of a namespace.
+pub async fn connect(
+    scene: &Scene,
+    client: usize,
+    machine: usize,
+    namespace: Namespace,
+) -> Option<(SocketAddr, TcpStream)> {
+    let connecting = TcpStream::connect((SERVER, port_of(namespace)));
+    // One attempt at a time and no hurry: the simulated network ends when it has more than 64 of them queued.
+    let Ok(Ok(stream)) = timeout(Duration::from_secs(60), connecting).await else { return None };
+    let local = stream.local_addr().expect("a simulated stream knows its address");
+    scene.event(client, format_args!("connects to {namespace:?} as {local}"));
+    scene.opened(local, machine);
+    Some((local, stream))
+}
+
+/// Notes why a connection ended, and what was wrong if something was.
+pub fn note_end(scene: &Scene, client: usize, machine: usize, opened_ms: u64, end: End) {
+    match end {
+        End::Left => scene.event(client, format_args!("leaves")),
+        End::Wrong(what) => scene.fail(format!("client {client}: {what}")),
+        End::Lost(what) => {
+            scene.event(client, format_args!("has lost its connection: {what}"));
+            if scene.was_undisturbed(machine, opened_ms) {
+                scene.fail(format!("client {client} lost its connection though nothing was broken: {what}"));
+            }
+        }
+    }
+}
+
 /// Does not wait for ever.
 async fn in_time<T>(work: impl Future<Output = Result<T, End>>) -> Result<T, End> {
     timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(End::Lost("nothing came in time".to_owned())))
 }
 
-async fn send(writer: &mut OwnedWriteHalf, bytes: &[u8], pace: Pace) -> Result<(), End> {
+pub async fn send(writer: &mut OwnedWriteHalf, bytes: &[u8], pace: Pace) -> Result<(), End> {
     let piece_bytes = if let Pace::Pieces(bytes) = pace { bytes } else { bytes.len().max(1) };
     for piece in bytes.chunks(piece_bytes) {
         writer.write_all(piece).await?;

@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use turmoil::net::{TcpListener, TcpStream};
 
+use crate::faults::machine_name;
 use crate::scene::Scene;
 
 pub const SERVER: &str = "server";
@@ -42,9 +43,11 @@ pub fn port_of(namespace: Namespace) -> u16 {
 /// Runs a server until its machine is stopped. `write_bytes_max` is what its sockets take at a time.
 pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) -> turmoil::Result {
     let mut config = Config::without_file();
+    let machines = scene.state().machines.len();
+    config.admin_from = (0..machines).map(|machine| turmoil::lookup(machine_name(machine))).collect();
     config.counter.stat_interval_s = STAT_INTERVAL_S;
     let server = Server::new(&config, scene.clock(), NameHasher::with_seeds(hash_seed, 2, 3, 4));
-    scene.state().server = Some(Arc::clone(&server));
+    scene.server_started(&server);
     let open: Open = Arc::new(Mutex::new(Some(BTreeMap::new())));
     for namespace in Namespace::ALL {
         let inner = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port_of(namespace))).await?;

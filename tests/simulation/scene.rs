@@ -13,6 +13,8 @@ use signalbox::core::{Namespace, UnixSeconds};
 use signalbox::server::{Clock, Server};
 use tokio::sync::Notify;
 
+use crate::claims::{Claim, Claims};
+
 /// Events that a failure shows.
 const EVENTS_SHOWN: usize = 60;
 
@@ -34,7 +36,14 @@ pub fn key(namespace: Namespace, name: &[u8]) -> Key {
     (namespace == Namespace::Semaphores, name.to_vec())
 }
 
+/// A name of both namespaces that everybody uses with the same capacity.
+pub struct Shared {
+    pub name: Vec<u8>,
+    pub capacity: u32,
+}
+
 pub struct Scene {
+    pub shared: Vec<Shared>,
     /// Tells the server to stop.
     pub stop: Notify,
     state: Mutex<State>,
@@ -45,6 +54,11 @@ pub struct State {
     pub now_ms: u64,
     pub phase: Phase,
     pub server: Option<Arc<Server>>,
+    /// When the server was started, and which of its lives this is.
+    pub server_started_ms: u64,
+    pub server_life: u64,
+    /// The life in which the server accepted each connection.
+    lives: BTreeMap<SocketAddr, u64>,
     /// By machine.
     pub machines: Vec<Machine>,
     /// Connections that their client still has.
@@ -55,6 +69,8 @@ pub struct State {
     beliefs: BTreeMap<SocketAddr, BTreeMap<Key, u64>>,
     /// What they believe of each name, all of them together.
     believed: BTreeMap<Key, u64>,
+    /// What clients believe of grants and leases.
+    pub claims: Claims,
     /// Clients that got what they asked for.
     pub satisfied: BTreeSet<usize>,
     /// Set when the server was given something to do since it was last looked at.
@@ -76,16 +92,20 @@ pub struct Machine {
 }
 
 impl Scene {
-    pub fn new(machines: usize) -> Arc<Self> {
+    pub fn new(machines: usize, shared: Vec<Shared>) -> Arc<Self> {
         let state = State {
             now_ms: 0,
             phase: Phase::Work,
             server: None,
+            server_started_ms: 0,
+            server_life: 1,
+            lives: BTreeMap::new(),
             machines: vec![Machine::default(); machines],
             alive: BTreeMap::new(),
             served: BTreeSet::new(),
             beliefs: BTreeMap::new(),
             believed: BTreeMap::new(),
+            claims: Claims::default(),
             satisfied: BTreeSet::new(),
             is_touched: true,
             failure: None,
@@ -93,7 +113,8 @@ impl Scene {
             trace: 0xcbf2_9ce4_8422_2325,
             events: VecDeque::new(),
         };
-        Arc::new(Self { stop: Notify::new(), state: Mutex::new(state), unix_s: Arc::new(AtomicU64::new(0)) })
+        let unix_s = Arc::new(AtomicU64::new(0));
+        Arc::new(Self { shared, stop: Notify::new(), state: Mutex::new(state), unix_s })
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -136,6 +157,7 @@ impl Scene {
     pub fn closed(&self, connection: SocketAddr) {
         let mut state = self.state();
         state.alive.remove(&connection);
+        state.lives.remove(&connection);
         state.forget(connection);
     }
 
@@ -150,6 +172,29 @@ impl Scene {
             beliefs.remove(key).unwrap_or(0)
         };
         state.add_belief(key, resources, before);
+    }
+
+    /// The client of a connection was granted something in that life of the server.
+    pub fn claim(&self, connection: SocketAddr, life: u64, grant: u64, claim: Claim) {
+        let mut state = self.state();
+        // As above; a lease outlives the connection, but not the server.
+        let is_there = claim.connection.is_none() || state.beliefs.contains_key(&connection);
+        if is_there && state.server_life == life {
+            state.claims.claim(grant, claim);
+        }
+    }
+
+    /// Gives access to what is believed of the server in one life of it and the time; `None`: that one is over. Numbers
+    /// of sessions begin anew with each, so that what is known of one must not be mixed with what is known of the next.
+    pub fn with_claims<T>(&self, life: u64, call: impl FnOnce(&mut Claims, u64) -> T) -> Option<T> {
+        let mut state = self.state();
+        let now_ms = state.now_ms;
+        (state.server_life == life).then(|| call(&mut state.claims, now_ms))
+    }
+
+    /// In which life of the server it accepted a connection. What comes on it is of that one, whenever it comes.
+    pub fn life_of(&self, connection: SocketAddr) -> u64 {
+        self.state().lives.get(&connection).copied().unwrap_or(0)
     }
 
     pub fn believe_nothing(&self, connection: SocketAddr) {
@@ -167,6 +212,8 @@ impl Scene {
         let mut state = self.state();
         state.is_touched = true;
         state.served.insert(connection);
+        let life = state.server_life;
+        state.lives.insert(connection, life);
         state.event("server", format_args!("accepts {connection}"));
     }
 
@@ -182,10 +229,18 @@ impl Scene {
         state.forget(connection);
     }
 
+    pub fn server_started(&self, server: &Arc<Server>) {
+        let mut state = self.state();
+        state.server = Some(Arc::clone(server));
+        state.server_started_ms = state.now_ms;
+    }
+
     /// The server has stopped: nobody holds anything any more.
     pub fn server_stopped(&self) {
         let mut state = self.state();
         state.server = None;
+        state.server_life += 1;
+        state.claims = Claims::default();
         state.beliefs.clear();
         state.believed.clear();
         state.served.clear();
@@ -248,6 +303,7 @@ impl State {
     }
 
     fn forget(&mut self, connection: SocketAddr) {
+        self.claims.let_connection_go(connection);
         for (key, resources) in self.beliefs.remove(&connection).unwrap_or_default() {
             self.add_belief(&key, 0, resources);
         }

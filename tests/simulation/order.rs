@@ -1,0 +1,91 @@
+//! Whether queues are served in their order, as seen from step to step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use signalbox::core::{Listed, Namespace};
+use signalbox::server::Server;
+
+use crate::scene::{Key, Shared, key};
+
+/// Who held a name and who waited for it after the step before.
+#[derive(Default)]
+struct Seen {
+    waiting: BTreeSet<u64>,
+    held: BTreeSet<u64>,
+    /// What plain Acquires hold.
+    plain: u64,
+}
+
+/// The shared names, after the step before.
+#[derive(Default)]
+pub struct Order {
+    seen: BTreeMap<Key, Seen>,
+    /// The greatest number of a grant or waiter so far.
+    last: u64,
+}
+
+impl Order {
+    /// Says who was overtaken in the last step, if anybody was.
+    pub fn check(&mut self, server: &Server, shared: &[Shared]) -> Result<(), String> {
+        let (before, last) = (std::mem::take(&mut self.seen), self.last);
+        for Shared { name, .. } in shared {
+            for namespace in Namespace::ALL {
+                let key = key(namespace, name);
+                let now = look(server, namespace, name);
+                if let Some(before) = before.get(&key) {
+                    check_name(before, &now, last).map_err(|what| {
+                        let name = name.escape_ascii();
+                        format!("{what} of {name}, a {namespace:?}")
+                    })?;
+                }
+                let greatest = now.waiting.iter().chain(&now.held).max().copied().unwrap_or(0);
+                self.last = greatest.max(self.last);
+                self.seen.insert(key, now);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Seen {
+    let mut seen = Seen::default();
+    for Listed { grant, .. } in list(server, namespace, name, true) {
+        seen.waiting.extend(grant.map(|grant| grant.0));
+    }
+    for Listed { grant, resources, .. } in list(server, namespace, name, false) {
+        match grant {
+            Some(grant) => _ = seen.held.insert(grant.0),
+            None => seen.plain += u64::from(resources),
+        }
+    }
+    seen
+}
+
+fn list(server: &Server, namespace: Namespace, name: &[u8], waiters: bool) -> Vec<Listed> {
+    let Ok(mut listing) = server.core().listing(namespace, name, waiters) else { return Vec::new() };
+    let mut all = Vec::new();
+    loop {
+        let some = server.core().list(&mut listing);
+        if some.is_empty() {
+            return all;
+        }
+        all.extend(some);
+    }
+}
+
+fn check_name(before: &Seen, now: &Seen, last: u64) -> Result<(), String> {
+    // Who waited all the time. Whoever comes to the queue from another one of an AcquireAll is not among them.
+    let Some(first) = before.waiting.intersection(&now.waiting).next() else { return Ok(()) };
+    let is_overtaker = |grant: &&u64| {
+        let has_waited = before.waiting.contains(grant);
+        let is_new = **grant > last;
+        **grant > *first && (has_waited || is_new)
+    };
+    if let Some(grant) = now.held.iter().find(is_overtaker) {
+        return Err(format!("{grant} has overtaken {first}, which waits in the queue"));
+    }
+    if now.plain > before.plain {
+        return Err(format!("plain Acquires have overtaken {first}, which waits in the queue"));
+    }
+    Ok(())
+}
