@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use fake_server::{Asked, FakeServer, Peer, Received, soon};
-use signalbox::client::{Address, Client, ConnectError, Error, Loss, Maximum, Resources};
+use signalbox::client::{Address, ConnectError, Error, Loss, Maximum, PlainClient, Resources};
 use signalbox::protocol::{DumpEntry, Response, Status};
 
-async fn connected() -> (Client, Peer) {
+async fn connected() -> (PlainClient, Peer) {
     let server = FakeServer::bind().await;
-    let client = Client::connect(&server.address().to_string().parse().unwrap()).await.unwrap();
+    let client = PlainClient::connect(&server.address().to_string().parse().unwrap()).await.unwrap();
     (client, server.accept().await)
 }
 
@@ -22,13 +22,13 @@ fn get(name: &[u8]) -> Asked {
 }
 
 /// Asks for a name in a task of its own.
-fn spawn_get(client: &Client, name: &'static [u8]) -> tokio::task::JoinHandle<Result<Resources, Error>> {
+fn spawn_get(client: &PlainClient, name: &'static [u8]) -> tokio::task::JoinHandle<Result<Resources, Error>> {
     let client = client.clone();
     tokio::spawn(async move { client.get(name).await })
 }
 
 /// The two must still understand each other: nothing before was mixed up.
-async fn assert_usable(client: &Client, peer: &mut Peer) {
+async fn assert_usable(client: &PlainClient, peer: &mut Peer) {
     let asking = spawn_get(client, b"still usable");
     let request = peer.expect(get(b"still usable")).await;
     peer.answer(&request, Response::Resources(4711)).await;
@@ -394,7 +394,7 @@ async fn a_flood_of_requests_waits_for_room_and_is_answered() {
 #[tokio::test]
 async fn callers_that_wait_for_room_are_told_of_a_lost_connection() {
     let (near, far) = tokio::io::duplex(1);
-    let client = Client::over(near);
+    let client = PlainClient::over(near);
     let asking: Vec<_> = (0..50)
         .map(|_| {
             let client = client.clone();
@@ -421,7 +421,7 @@ async fn a_stream_that_fails_gives_its_reason() {
             std::task::Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
         }
     }
-    let client = Client::over(tokio::io::join(Broken, tokio::io::sink()));
+    let client = PlainClient::over(tokio::io::join(Broken, tokio::io::sink()));
     let loss = soon("closed()", client.closed()).await;
     assert!(matches!(loss, Loss::Io(error) if error.kind() == io::ErrorKind::ConnectionReset));
 }
@@ -431,7 +431,7 @@ fn a_runtime_that_is_shut_down_leaves_nobody_waiting() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let serving = runtime();
     let (near, _far) = tokio::io::duplex(64);
-    let client = serving.block_on(async { Client::over(near) });
+    let client = serving.block_on(async { PlainClient::over(near) });
     drop(serving);
     let result = runtime().block_on(async { soon("an end of waiting", client.noop()).await });
     assert!(matches!(result, Err(Error::ConnectionLost(Loss::Stopped))));
@@ -442,13 +442,13 @@ async fn a_port_where_nobody_listens_is_refused_with_its_address() {
     let server = FakeServer::bind().await;
     let address = server.address();
     drop(server);
-    let error = Client::connect(&address.to_string().parse().unwrap()).await.unwrap_err();
+    let error = PlainClient::connect(&address.to_string().parse().unwrap()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { address: tried, .. } if tried == address), "{error}");
 }
 
 #[tokio::test]
 async fn a_host_that_does_not_exist_is_told_by_name() {
     let address: Address = "no-such-host.invalid".parse().unwrap();
-    let result = Client::connect_within(&address, Duration::from_secs(15)).await;
+    let result = PlainClient::connect_within(&address, Duration::from_secs(15)).await;
     assert!(matches!(result, Err(ConnectError::Resolve { .. } | ConnectError::TimedOut { .. })));
 }

@@ -103,8 +103,13 @@ impl From<client::Error> for Failure {
             Error::Status(Status::ResourceNotAvailable | Status::OutOfMemory) => Exit::NothingAvailable,
             Error::Status(Status::UnknownCommand) => Exit::Unavailable,
             Error::Status(_) => Exit::Failure,
-            Error::UnknownStatus { .. } | Error::ConnectionLost(_) | Error::Body(_) => Exit::Unavailable,
-            Error::NameEmpty | Error::NameTooLong { .. } => Exit::Usage,
+            Error::UnknownStatus { .. }
+            | Error::ConnectionLost(_)
+            | Error::Body(_)
+            | Error::Connect(_)
+            | Error::Unreachable { .. }
+            | Error::Lost(_) => Exit::Unavailable,
+            Error::NameEmpty | Error::NameTooLong { .. } | Error::Claims(_) => Exit::Usage,
         };
         Self::new(exit, error.to_string())
     }

@@ -22,7 +22,7 @@ use super::name::Name;
 use super::output::escaped;
 use super::server::{Server, block_on, seconds};
 use super::signals::Signals;
-use crate::client::{Client, Error, Loss, Maximum, Resources, Status};
+use crate::client::{Error, Loss, Maximum, PlainClient, Resources, Status};
 
 const LONG: &str = "\
 Run a command while holding resources
@@ -112,7 +112,7 @@ async fn acquire_and_run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     result
 }
 
-async fn acquire(arguments: &Arguments, client: &Client) -> Result<(), Failure> {
+async fn acquire(arguments: &Arguments, client: &PlainClient) -> Result<(), Failure> {
     let Arguments { name, server, .. } = arguments;
     let call = client.acquire(name.bytes(), Resources(arguments.resources), Maximum(arguments.max));
     match server.answer(call).await? {
@@ -155,7 +155,7 @@ fn start(arguments: &Arguments) -> Result<(Child, Signals), Failure> {
 /// connection.
 async fn supervise(
     arguments: &Arguments,
-    client: &Client,
+    client: &PlainClient,
     mut child: Child,
     mut signals: Signals,
 ) -> Result<ExitCode, Failure> {
@@ -194,7 +194,7 @@ async fn supervise(
 }
 
 /// Resolves when the connection is lost, once.
-async fn lost(connection: Option<&Client>) -> Loss {
+async fn lost(connection: Option<&PlainClient>) -> Loss {
     match connection {
         Some(client) => client.closed().await,
         None => std::future::pending().await,
@@ -239,7 +239,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 
 /// Gives back before the connection is closed, so that who acquires next finds it given back. Where that fails, the
 /// end of the connection does it.
-async fn release(arguments: &Arguments, client: &Client) {
+async fn release(arguments: &Arguments, client: &PlainClient) {
     let call = client.release(arguments.name.bytes(), Resources(arguments.resources));
     match arguments.server.answer(call).await {
         Ok(Ok(()) | Err(Error::ConnectionLost(_))) => {}

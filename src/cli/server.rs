@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::exit::{Exit, Failure};
-use crate::client::{Address, COUNTER_PORT, Client, Error, SEMAPHORE_PORT};
+use crate::client::{Address, COUNTER_PORT, Error, PlainClient, SEMAPHORE_PORT};
 
 /// The options that all client subcommands have.
 #[derive(Debug, Args)]
@@ -44,8 +44,8 @@ impl Server {
         if self.semaphore { "semaphore" } else { "counter" }
     }
 
-    pub(super) async fn connect(&self) -> Result<Client, Failure> {
-        Ok(Client::connect_within(&self.address(), self.timeout).await?)
+    pub(super) async fn connect(&self) -> Result<PlainClient, Failure> {
+        Ok(PlainClient::connect_within(&self.address(), self.timeout).await?)
     }
 
     /// Waits for an answer; the outer failure is that none came.

@@ -7,12 +7,14 @@
 //!   come, and a caller that goes away leaves nothing to clean up.
 //! - Once `end` is set, `waiting` is empty and stays empty: everybody who waited has been told, nobody waits again.
 //! - The state's lock is never held across an await.
-//! - Memory is bounded: requests wait for room before they are queued, and a Dump that is not read stops the reading.
+//! - Memory is bounded: requests wait for room before they are queued, but for posted ones, which who posts them bounds
+//!   by himself; and a Dump that is not read stops the reading.
 //!
 //! What requests mean and what their answers carry is left to `Client`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -24,7 +26,7 @@ use tokio_util::codec::Decoder;
 use tracing::debug;
 
 use super::error::Loss;
-use crate::protocol::{Opaque, Request, ResponseCodec, ResponseFrame, Status};
+use crate::protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, Status};
 
 /// Bytes of queued requests from which on callers wait before they queue more: some thousand requests of usual size.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
@@ -36,7 +38,6 @@ const READ_BYTES_MIN: usize = 16 * 1024;
 const DUMP_FRAMES_MAX: usize = 32;
 
 /// A handle of the connection, which is closed when it is dropped.
-#[derive(Debug)]
 pub(super) struct Connection {
     shared: Arc<Shared>,
     driver: AbortHandle,
@@ -55,20 +56,50 @@ impl Connection {
     }
 
     /// Queues a request that has a single response.
-    pub(super) async fn ask(&self, request: Request<'_>) -> Result<oneshot::Receiver<ResponseFrame>, Loss> {
+    pub(super) async fn ask(
+        &self,
+        request: impl Into<Outgoing<'_>>,
+    ) -> Result<oneshot::Receiver<ResponseFrame>, Loss> {
         let (sender, answer) = oneshot::channel();
-        self.shared.queue(request, Waiting::Answer(sender)).await?;
+        self.shared.queue(request.into(), Waiting::Answer(sender)).await?;
         Ok(answer)
     }
 
     /// Queues a request whose responses are a series that an empty body or a failure ends.
     pub(super) async fn ask_for_series(
         &self,
-        request: Request<'_>,
+        request: impl Into<Outgoing<'_>>,
     ) -> Result<mpsc::Receiver<ResponseFrame>, Loss> {
         let (sender, series) = mpsc::channel(DUMP_FRAMES_MAX);
-        self.shared.queue(request, Waiting::Series(sender)).await?;
+        self.shared.queue(request.into(), Waiting::Series(sender)).await?;
         Ok(series)
+    }
+
+    /// Queues a request at once, however much is queued: for who bounds by himself how much he asks. Its responses go
+    /// to `reports`, each with the tag.
+    pub(super) fn post<'a, T>(
+        &self,
+        request: impl Into<Outgoing<'a>>,
+        tag: T,
+        reports: &mpsc::UnboundedSender<(T, ResponseFrame)>,
+        answers: Answers,
+    ) -> Result<(), Loss>
+    where
+        T: Copy + Send + Sync + 'static,
+    {
+        let reports = reports.clone();
+        let deliver = move |frame| drop(reports.send((tag, frame)));
+        self.shared.queue_now(&request.into(), Waiting::Posted { deliver: Box::new(deliver), answers })
+    }
+
+    /// Queues a request that has a single response at once, as [`Self::post`] does.
+    pub(super) fn ask_now<'a>(
+        &self,
+        request: impl Into<Outgoing<'a>>,
+    ) -> Result<oneshot::Receiver<ResponseFrame>, Loss> {
+        let (sender, answer) = oneshot::channel();
+        self.shared.queue_now(&request.into(), Waiting::Answer(sender))?;
+        Ok(answer)
     }
 
     /// Why the connection ended, for a caller whose answer will not come.
@@ -84,21 +115,63 @@ impl Connection {
     }
 }
 
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("ended", &*self.shared.end.borrow()).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
+/// A request of either kind, before it has its opaque.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Outgoing<'a> {
+    Plain(Request<'a>),
+    Extended(Extended<'a>),
+}
+
+impl<'a> From<Request<'a>> for Outgoing<'a> {
+    fn from(request: Request<'a>) -> Self {
+        Self::Plain(request)
+    }
+}
+
+impl<'a> From<Extended<'a>> for Outgoing<'a> {
+    fn from(request: Extended<'a>) -> Self {
+        Self::Extended(request)
+    }
+}
+
+impl Outgoing<'_> {
+    fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
+        match self {
+            Self::Plain(request) => request.compose(opaque, out),
+            Self::Extended(request) => request.compose(opaque, out),
+        }
+    }
+}
+
+/// How many responses a posted request has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answers {
+    One,
+    /// One and then, under the same opaque, whatever the server has to say.
+    AndNotices,
+}
+
 /// Who waits for the responses under an opaque.
-#[derive(Debug)]
 enum Waiting {
     Answer(oneshot::Sender<ResponseFrame>),
     Series(mpsc::Sender<ResponseFrame>),
+    Posted { deliver: Box<dyn Fn(ResponseFrame) + Send + Sync>, answers: Answers },
 }
 
 /// What callers and the driving task share.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
     /// A plain mutex: it is held for a few instructions and never across an await.
     state: Mutex<State>,
@@ -110,7 +183,7 @@ struct Shared {
     end: watch::Sender<Option<Loss>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// Composed requests that the writer has not taken yet.
     outgoing: BytesMut,
@@ -137,26 +210,28 @@ impl Shared {
     }
 
     /// Composes the request into the queue once there is room, and registers who waits for its responses.
-    async fn queue(&self, request: Request<'_>, waiting: Waiting) -> Result<(), Loss> {
+    async fn queue(&self, request: Outgoing<'_>, waiting: Waiting) -> Result<(), Loss> {
         loop {
             // Listens before it looks, so that no wake-up falls in between.
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
-            {
-                let mut state = self.state();
-                if let Some(loss) = self.end.borrow().clone() {
-                    return Err(loss);
-                }
-                if state.outgoing.len() < QUEUED_BYTES_MAX {
-                    let opaque = state.free_opaque();
-                    request.compose(opaque, &mut state.outgoing);
-                    state.waiting.insert(opaque, waiting);
-                    self.queued.notify_one();
-                    return Ok(());
-                }
+            if self.end.borrow().is_some() || self.state().outgoing.len() < QUEUED_BYTES_MAX {
+                return self.queue_now(&request, waiting);
             }
             room.await;
         }
+    }
+
+    fn queue_now(&self, request: &Outgoing<'_>, waiting: Waiting) -> Result<(), Loss> {
+        let mut state = self.state();
+        if let Some(loss) = self.end.borrow().clone() {
+            return Err(loss);
+        }
+        let opaque = state.free_opaque();
+        request.compose(opaque, &mut state.outgoing);
+        state.waiting.insert(opaque, waiting);
+        self.queued.notify_one();
+        Ok(())
     }
 
     /// Reads and writes until either fails; both halves run at the same time, so a reader that a slow Dump holds up
@@ -212,13 +287,28 @@ impl Shared {
 
     /// Hands a response to who waits for it. One that nobody wants any more is dropped.
     async fn deliver(&self, frame: ResponseFrame) {
+        let Some(frame) = self.deliver_posted(frame) else { return };
         match self.recipient(&frame) {
             // An error says that the caller has gone, which it may.
             Some(Waiting::Answer(sender)) => drop(sender.send(frame)),
             // An error says that the consumer has gone: the rest of the series is received and dropped.
             Some(Waiting::Series(sender)) => drop(sender.send(frame).await),
-            None => debug!(opaque = %frame.opaque, status = frame.status, "nobody waits for this response"),
+            Some(Waiting::Posted { .. }) | None => {
+                debug!(opaque = %frame.opaque, status = frame.status, "nobody waits for this response")
+            }
         }
+    }
+
+    /// Hands over a response to a posted request; gives back one that is not.
+    fn deliver_posted(&self, frame: ResponseFrame) -> Option<ResponseFrame> {
+        let mut state = self.state();
+        let Entry::Occupied(entry) = state.waiting.entry(frame.opaque) else { return Some(frame) };
+        let Waiting::Posted { deliver, answers } = entry.get() else { return Some(frame) };
+        deliver(frame);
+        if *answers == Answers::One {
+            entry.remove();
+        }
+        None
     }
 
     /// Who waits for this response. Its opaque is free again unless the response is one of a series and not the

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::protocol::{BodyError, DecodeError, NAME_BYTES_MAX, Status};
+use crate::protocol::{BodyError, DecodeError, NAME_BYTES_MAX, Status, WantedError};
 
 /// Why a request has no answer that could be used.
 #[derive(Clone, Debug, Error)]
@@ -35,6 +35,26 @@ pub enum Error {
     /// The answer does not fit the request.
     #[error(transparent)]
     Body(#[from] BodyError),
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// No server was reached in the time that the client allows for it ([`Builder::unreachable_after`]), so nobody
+    /// knows whether there is something to be had. Nothing is held.
+    ///
+    /// [`Builder::unreachable_after`]: super::Builder::unreachable_after
+    #[error("no server was reached within {} s; the last try: {last}", .within.as_secs_f64())]
+    Unreachable {
+        /// How long was tried.
+        within: Duration,
+        /// What the last try came to.
+        last: Arc<Error>,
+    },
+    /// What was held is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// What is asked for at once breaks a rule; nothing was sent.
+    #[error(transparent)]
+    Claims(#[from] WantedError),
     /// The name is empty; nothing was sent.
     #[error("the name is empty; give a name of at least one byte")]
     NameEmpty,
@@ -44,6 +64,33 @@ pub enum Error {
         /// Length of the name in bytes.
         bytes: usize,
     },
+}
+
+impl Error {
+    /// Whether the server was there and said no. The others say that nobody was asked or nobody answered.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Status(_) | Self::UnknownStatus { .. })
+    }
+}
+
+/// Why a permit is not good any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Lost {
+    /// The server says that the session is gone: its lease ended, or the server was started anew.
+    #[error("the lease has ended, and others may hold what was held; stop the work")]
+    Expired,
+    /// An administrator took it away.
+    #[error("an administrator took away what was held; stop the work")]
+    Revoked,
+    /// No server could be reached for as long as the lease lasts.
+    #[error("no server could be reached to renew the lease; others may hold what was held, so stop the work")]
+    Unreachable,
+    /// Somebody else who has its key took over the session.
+    #[error("another client took over the session; stop the work")]
+    TakenOver,
+    /// The program's runtime, or the thread that renews leases, has ended.
+    #[error("nothing renews the lease any more, as the program's runtime was shut down; stop the work")]
+    Stopped,
 }
 
 /// The server's status as a sentence.
@@ -122,6 +169,12 @@ pub enum ConnectError {
     Refused {
         /// The address that was tried.
         address: SocketAddr,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+    /// The thread that renews leases cannot be started.
+    #[error("cannot start the thread that renews leases ({source}); raise the limits of this process")]
+    Thread {
         /// What the operating system said.
         source: Arc<io::Error>,
     },

@@ -1,57 +1,107 @@
-//! The async client: one connection to a server, shared by any number of tasks.
+//! The client: permits for a program that shares resources with others on many machines.
 //!
-//! Requests are pipelined and answers matched by their opaque, so a task that waits long keeps nobody else waiting.
-//! Works with every server of yrmcds' counter or semaphore protocol (`counter.md`, `semaphore.md`); which of the two
-//! a connection speaks of is decided by its port.
+//! # First steps
 //!
-//! What is acquired belongs to the connection: it is given back by [`Client::release`] or when the connection ends,
-//! which is when the last [`Client`] and [`Dump`] of it is dropped, when the server goes away, or when this process
-//! dies. [`Client::closed`] tells a holder that it holds nothing any more.
-//!
-//! A call's future may be dropped at any time. That breaks nothing for others, but it takes nothing back either: a
-//! request that was queued is carried out, and what a dropped [`Client::acquire`] was granted stays with the
-//! connection until it is released or the connection ends. A dropped Acquire whose outcome matters is therefore best
-//! followed by dropping the client.
+//! A [`Client`] connects once and is shared by all tasks of a program. What it hands out are [`Permit`]s: whoever has
+//! one holds the resources, whoever drops it gives them back.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use signalbox::client::{Client, Maximum, Resources};
+//! use signalbox::client::Client;
+//! use std::time::Duration;
 //!
 //! let client = Client::connect(&"lock.example.org".parse()?).await?;
-//! client.acquire(b"backup", Resources(1), Maximum(1)).await?;
+//!
+//! // One of three, after waiting in the queue for half a minute at most.
+//! let permit = client.semaphore("deploys").capacity(3).timeout(Duration::from_secs(30)).acquire().await?;
 //! // The work goes here.
-//! client.release(b"backup", Resources(1)).await?;
+//! permit.release().await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Left to callers: how long to wait for an answer, and what to do when the connection is lost. Left to later
-//! versions: sessions that outlive a connection.
+//! A **semaphore** has a capacity, which the request that makes it sets. A **counter** counts what is in use, and every
+//! request says up to how many it may come: `client.counter("tenant/7").maximum(8)`. Several names are had together,
+//! all or none and without deadlocks, by [`Client::acquire_all`].
+//!
+//! # Losing a permit
+//!
+//! What is held is leased: the client renews the lease from a thread of its own, and survives cuts of the network that
+//! are shorter than it. But a lease can be lost, and then others may hold the same. A program that must not go on then
+//! lets its work be guarded:
+//!
+//! ```no_run
+//! # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+//! # async fn write_report(fence: u64) {}
+//! let permit = client.semaphore("report").capacity(1).acquire().await?;
+//! let fence = permit.id().0;
+//! match permit.guard(write_report(fence)).await {
+//!     Ok(()) => permit.release().await?,
+//!     Err(lost) => eprintln!("given up half-way: {lost}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The number of the grant grows with each grant of a name. A store that refuses writes with a lower number than it has
+//! seen is safe even from a program that was stopped for a minute and did not notice; no client alone can be
+//! (`docs/semantics.md`, "What a grant id is good for").
+//!
+//! # When no server answers
+//!
+//! [`Acquire::acquire`] fails with [`Error::Unreachable`] after a while, and there is no permit: it fails closed. Where
+//! it is better to work without a limit than not to work, [`Acquire::acquire_or_proceed`] says so in its name and in its
+//! type.
+//!
+//! # Which client
+//!
+//! | | [`Client`] | [`PlainClient`] |
+//! |---|---|---|
+//! | servers | signalbox | every server of yrmcds' protocols |
+//! | what is held belongs to | a leased session, which survives cuts | the connection, and ends with it |
+//! | waits | in a fair queue | never |
+//! | names | of both kinds, over either port | of the port |
+//! | gives | [`Permit`] | [`PlainPermit`] |
+//!
+//! [`blocking`] has the leased one for programs without an executor. [`Direct`] has the operations that are for
+//! people: who holds, who waits, what happens, and to take something away.
 
 mod address;
+pub mod blocking;
 mod connection;
-mod dump;
+mod direct;
 mod error;
+mod lease;
 pub mod load;
+mod plain;
+mod plain_permit;
+mod series;
 mod socket;
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
-
 pub use address::{Address, AddressError, COUNTER_PORT, SEMAPHORE_PORT};
-pub use dump::Dump;
-pub use error::{ConnectError, Error, Loss};
+pub use direct::Direct;
+pub use error::{ConnectError, Error, Loss, Lost};
+pub use lease::{
+    Acquire, AcquireAll, Admission, BootClock, Builder, Claim, Client, Clock, Counter, HandedOver, Moment,
+    Permit, Semaphore, Sleep, Tcp, Transport,
+};
+pub use plain::PlainClient;
+pub use plain_permit::PlainPermit;
+pub use series::{Dump, Listing, Series, Watch};
 
 /// What answers and limits consist of is the wire's to say; callers of the client need no more of it than this.
-pub use crate::protocol::{BodyError, DecodeError, DumpEntry, NAME_BYTES_MAX, Statistic, Status};
+pub use crate::protocol::{
+    BodyError, DecodeError, DumpEntry, Event, EventKind, Features, GrantId, HelloAnswer, ListEntry,
+    Milliseconds, NAME_BYTES_MAX, Namespace, Revocation, Scope, SessionKey, Statistic, Status, TtlLeft,
+    VerifiedGrant, WantedError,
+};
 
-use crate::protocol::{Request, ResponseFrame};
-use connection::Connection;
+use crate::protocol::ResponseFrame;
 
-/// How long [`Client::connect`] tries.
+/// How long [`PlainClient::connect`] tries.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An amount of what a counter or semaphore hands out.
@@ -71,89 +121,6 @@ impl fmt::Display for Resources {
 impl fmt::Display for Maximum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// A connection to a server. Clones share it; it is closed when the last one is dropped.
-#[derive(Clone, Debug)]
-pub struct Client {
-    connection: Arc<Connection>,
-}
-
-impl Client {
-    /// Connects within [`CONNECT_TIMEOUT`]. An address without a port means that of the counters; see
-    /// [`Address::or_port`].
-    ///
-    /// A server that vanishes without a word is noticed about 30 seconds later.
-    pub async fn connect(address: &Address) -> Result<Self, ConnectError> {
-        Self::connect_within(address, CONNECT_TIMEOUT).await
-    }
-
-    /// As [`Client::connect`], within `limit`.
-    pub async fn connect_within(address: &Address, limit: Duration) -> Result<Self, ConnectError> {
-        Ok(Self::over(socket::connect(address, limit).await?))
-    }
-
-    /// Speaks over a stream that is connected already: another transport, or a simulated network.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime; a task of it serves the connection.
-    pub fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        Self { connection: Arc::new(Connection::over(stream)) }
-    }
-
-    /// Asks for a sign of life (`counter.md`, "Noop").
-    pub async fn noop(&self) -> Result<(), Error> {
-        self.ask(Request::Noop).await?;
-        Ok(())
-    }
-
-    /// A counter's consumption, or what is left of a semaphore (`counter.md` and `semaphore.md`, "Get").
-    pub async fn get(&self, name: &[u8]) -> Result<Resources, Error> {
-        let frame = self.ask(Request::Get { name: checked(name)? }).await?;
-        Ok(Resources(frame.resources()?))
-    }
-
-    /// Takes resources, at once or not at all (`counter.md` and `semaphore.md`, "Acquire"); gives what was taken.
-    ///
-    /// `maximum` is a counter's for this request, or the capacity of a semaphore that this request creates.
-    pub async fn acquire(
-        &self,
-        name: &[u8],
-        resources: Resources,
-        maximum: Maximum,
-    ) -> Result<Resources, Error> {
-        let name = checked(name)?;
-        let request = Request::Acquire { name, resources: resources.0, maximum: maximum.0 };
-        let frame = self.ask(request).await?;
-        Ok(Resources(frame.resources()?))
-    }
-
-    /// Gives back resources that this connection acquired (`counter.md` and `semaphore.md`, "Release").
-    pub async fn release(&self, name: &[u8], resources: Resources) -> Result<(), Error> {
-        self.ask(Request::Release { name: checked(name)?, resources: resources.0 }).await?;
-        Ok(())
-    }
-
-    /// The server's statistics, in its order (`counter.md`, "Stats").
-    pub async fn stats(&self) -> Result<Vec<Statistic>, Error> {
-        Ok(self.ask(Request::Stats).await?.statistics()?)
-    }
-
-    /// Lists every name (`counter.md`, "Dump"). It is no picture of one moment: names come and go meanwhile.
-    pub async fn dump(&self) -> Result<Dump, Error> {
-        let series = self.connection.ask_for_series(Request::Dump).await?;
-        Ok(Dump::new(self.clone(), series))
-    }
-
-    /// Resolves when the connection is gone, and with it all that it held.
-    pub async fn closed(&self) -> Loss {
-        self.connection.ended().await
-    }
-
-    async fn ask(&self, request: Request<'_>) -> Result<ResponseFrame, Error> {
-        let answer = self.connection.ask(request).await?;
-        success(answer.await.map_err(|_| self.connection.loss())?)
     }
 }
 

@@ -1,0 +1,89 @@
+//! The clock that leases are measured by.
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId as TimerClock, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::time::{ClockId, clock_gettime};
+use std::os::fd::OwnedFd;
+use tokio::io::unix::AsyncFd;
+
+/// A moment, as the time since some fixed one that is the clock's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub Duration);
+
+impl Moment {
+    /// The moment so much later.
+    pub(super) fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+
+    /// How long it is from an earlier moment to this one; zero where that one is later.
+    pub(super) fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// What comes of [`Clock::sleep_until`].
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Tells the time that leases are measured by. It must never stand still, also not while the machine is suspended: the
+/// server's leases run on meanwhile.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// What time it is.
+    fn now(&self) -> Moment;
+
+    /// Resolves at that moment. Called and awaited in the runtime that renews the leases.
+    fn sleep_until(&self, moment: Moment) -> Sleep;
+}
+
+/// The kernel's clock that counts suspension (`CLOCK_BOOTTIME`), and no step of the time of day.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+impl Clock for BootClock {
+    fn now(&self) -> Moment {
+        let now =
+            clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every kernel that Rust runs on has this clock");
+        Moment(now.into())
+    }
+
+    fn sleep_until(&self, moment: Moment) -> Sleep {
+        Box::pin(async move {
+            // A timer of the same clock rings at once when the machine wakes up. Without a descriptor for one, the
+            // runtime's has to do, and what it misses is found out when it rings.
+            match timer(moment) {
+                Ok(timer) => drop(timer.readable().await),
+                Err(_) => tokio::time::sleep(moment.since(BootClock.now()).min(Duration::from_secs(1))).await,
+            }
+        })
+    }
+}
+
+fn timer(moment: Moment) -> std::io::Result<AsyncFd<OwnedFd>> {
+    let timer = TimerFd::new(TimerClock::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+    // A time of zero would disarm it.
+    let at = TimeSpec::from(moment.0.max(Duration::from_nanos(1)));
+    timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
+    #[expect(
+        deprecated,
+        reason = "an owned descriptor keeps what this asks for, and its successor is unsafe"
+    )]
+    AsyncFd::new(timer.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sleep_ends_at_its_moment_and_not_before() {
+        let clock = BootClock;
+        let until = clock.now().after(Duration::from_millis(20));
+        clock.sleep_until(until).await;
+        assert!(clock.now() >= until);
+        clock.sleep_until(Moment(Duration::ZERO)).await;
+    }
+}
