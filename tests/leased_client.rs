@@ -1,0 +1,424 @@
+//! What a program may rely on when it uses the leased client, against a real server over real sockets.
+
+#[path = "support/proxy.rs"]
+mod proxy;
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use proxy::{Mode, Proxy};
+use signalbox::client::{
+    Admission, Builder, Claim, Client, Error, EventKind, Lost, Maximum, Namespace, PlainClient, Resources,
+    Revocation, Scope, Status, blocking,
+};
+use signalbox::config::Config;
+use support::{PATIENCE, TestServer, eventually};
+
+/// Short enough for a test to wait for its end.
+const SHORT: Duration = Duration::from_secs(1);
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Starts a server elsewhere: it has runtimes of its own, which none is that a test runs in.
+fn started(change: fn(&mut Config)) -> TestServer {
+    std::thread::spawn(move || TestServer::start_with(change)).join().unwrap()
+}
+
+fn builder(address: SocketAddr) -> Builder {
+    Client::builder(address.to_string().parse().unwrap()).label("a test")
+}
+
+async fn connected(server: &TestServer) -> Client {
+    builder(server.counters).ttl(LONG).connect().await.unwrap()
+}
+
+/// Waits for what must come.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never came: {what}"))
+}
+
+fn waiters(server: &TestServer) -> u64 {
+    server.server.core().ledger_stats().waiters
+}
+
+fn grants(server: &TestServer) -> u64 {
+    server.server.core().ledger_stats().grants
+}
+
+fn sessions(server: &TestServer) -> u64 {
+    server.server.core().ledger_stats().sessions
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_permit_is_held_until_it_is_dropped_or_released() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.semaphore("a").capacity(1).acquire().await.unwrap();
+    assert!(permit.is_held());
+    assert!(permit.time_left().unwrap() > LONG / 2 && permit.time_left().unwrap() < LONG);
+    assert_eq!((permit.capacities(), permit.claims()), (&[1][..], &[Claim::semaphore("a", 1)][..]));
+    let busy = client.semaphore("a").capacity(1).try_acquire().await;
+    assert!(matches!(busy, Err(Error::Status(Status::ResourceNotAvailable))), "{busy:?}");
+    permit.release().await.unwrap();
+
+    let permit = client.semaphore("a").capacity(1).try_acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.semaphore("a").capacity(1).acquire().await }
+    });
+    eventually("another waits", || waiters(&server) == 1);
+    let first = permit.id();
+    drop(permit);
+    let second = soon("the next permit", waiting).await.unwrap().unwrap();
+    assert!(second.id() > first);
+    drop((second, client));
+    eventually("all is given back and the session closed", || grants(&server) == 0 && sessions(&server) == 0);
+    server.assert_books_balance();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn refusals_are_told_apart() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let held = client.counter("a").maximum(2).resources(2).acquire().await.unwrap();
+    let request = || client.counter("a").maximum(2);
+    let timed_out = request().timeout(Duration::from_millis(50)).acquire().await;
+    assert!(matches!(timed_out, Err(Error::Status(Status::TimedOut))), "{timed_out:?}");
+    let full = request().queue_max(0).acquire().await;
+    assert!(matches!(full, Err(Error::Status(Status::QueueFull))), "{full:?}");
+    let invalid = request().resources(3).acquire().await;
+    assert!(matches!(invalid, Err(Error::Claims(_))), "{invalid:?}");
+    let nameless = client.counter("").maximum(1).acquire().await;
+    assert!(matches!(nameless, Err(Error::Claims(_))), "{nameless:?}");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn several_names_are_one_permit() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let claims = || [Claim::counter("b", 5).resources(2), Claim::semaphore("a", 3)];
+    let permit = client.acquire_all(claims()).acquire().await.unwrap();
+    assert_eq!(permit.capacities(), [5, 3]);
+    assert_eq!(server.counter().get(b"b").number(), 2);
+    let most = client.acquire_all([Claim::counter("b", 5).resources(4), Claim::semaphore("c", 3)]);
+    assert!(most.try_acquire().await.is_err());
+    permit.release().await.unwrap();
+    assert_eq!(server.counter().get(b"b").number(), 0);
+    let twice = client.acquire_all([Claim::counter("b", 5), Claim::counter("b", 5)]).acquire().await;
+    assert!(matches!(twice, Err(Error::Claims(_))), "{twice:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_dropped_acquire_leaves_the_queue() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let held = client.counter("a").maximum(1).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("a").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&server) == 1);
+    waiting.abort();
+    eventually("it has left", || waiters(&server) == 0);
+    held.release().await.unwrap();
+    assert_eq!(server.counter().get(b"a").number(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_cut_costs_neither_permits_nor_places() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let client = builder(proxy.address).ttl(LONG).connect().await.unwrap();
+    let held = client.counter("held").maximum(1).acquire().await.unwrap();
+    let mut other = support::caller::Caller::new(server.counter());
+    let theirs = other.take(support::caller::one_of(1, b"wanted"));
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("wanted").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&server) == 1);
+    let behind = other.want(support::caller::one_of(1, b"wanted"), support::caller::LONG);
+    eventually("another waits behind", || waiters(&server) == 2);
+
+    proxy.set(Mode::Cut);
+    let released = tokio::spawn(held.release());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(waiters(&server), 2, "places are kept");
+    assert_eq!(grants(&server), 2, "and what is held");
+    proxy.set(Mode::To(server.counters));
+    soon("the release that was on its way", released).await.unwrap().unwrap();
+    assert_eq!(other.give_back(theirs.grant), 0);
+    let permit = soon("the permit", waiting).await.unwrap().unwrap();
+    assert!(permit.is_held());
+    permit.release().await.unwrap();
+    assert_eq!(other.answer(behind).status, 0, "who was behind comes after");
+    server.server.core().check_ledger().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_lease_that_cannot_be_renewed_is_lost_before_the_server_ends_it() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let client = builder(proxy.address).ttl(SHORT).connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    proxy.set(Mode::Silent);
+    let lost = soon("the loss", permit.lost()).await;
+    assert_eq!(lost, Lost::Unreachable);
+    assert_eq!(grants(&server), 1, "the server still holds it");
+    assert!(!permit.is_held());
+    assert!(permit.time_left().is_none() && permit.held_until().is_none());
+    let released = permit.release().await;
+    assert!(matches!(released, Err(Error::Lost(Lost::Unreachable))), "{released:?}");
+    eventually("the server ends it", || grants(&server) == 0);
+    proxy.set(Mode::To(server.counters));
+    let again = soon("a permit of another session", client.counter("a").maximum(1).acquire()).await;
+    assert!(again.unwrap().is_held());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_was_started_anew_loses_permits_and_keeps_who_waits() {
+    let first = started(|_| {});
+    let proxy = Proxy::to(first.counters);
+    let client = builder(proxy.address).ttl(LONG).connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("a").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&first) == 1);
+    let second = started(|_| {});
+    proxy.set(Mode::To(second.counters));
+    assert_eq!(soon("the loss", permit.lost()).await, Lost::Expired);
+    let again = soon("a permit of the new server", waiting).await.unwrap().unwrap();
+    assert!(again.is_held());
+    assert_eq!(second.counter().get(b"a").number(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn work_that_is_guarded_ends_with_the_permit() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    assert_eq!(permit.guard(async { 7 }).await, Ok(7));
+    let direct = client.direct().await.unwrap();
+    direct.revoke(Revocation::Grant(permit.id()), Duration::from_secs(2)).await.unwrap();
+    soon("the notice", permit.revocation()).await;
+    assert!(permit.time_left().is_none_or(|left| left < Duration::from_secs(2)));
+    let work = permit.guard(std::future::pending::<()>());
+    assert_eq!(soon("the loss", work).await, Err(Lost::Revoked));
+    assert!(!permit.is_held());
+    eventually("the server has freed it", || grants(&server) == 0);
+    assert_eq!(server.counter().get(b"a").number(), 0);
+    let again = client.counter("a").maximum(1).acquire().await.unwrap();
+    assert!(again.is_held(), "the session goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn whether_to_go_on_without_a_server_is_the_callers_choice() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let limit = Duration::from_millis(100);
+    let client = builder(proxy.address).ttl(LONG).unreachable_after(limit).connect().await.unwrap();
+    proxy.set(Mode::Cut);
+    let request = || client.counter("a").maximum(1);
+    let closed = soon("an end of the trying", request().acquire()).await;
+    assert!(matches!(closed, Err(Error::Unreachable { .. })), "{closed:?}");
+    assert!(!closed.unwrap_err().is_refusal());
+    let open = soon("an end of the trying", request().try_acquire_or_proceed()).await.unwrap();
+    assert!(matches!(open, Admission::Unguarded(_)), "{open:?}");
+    proxy.set(Mode::To(server.counters));
+    let permit = soon("the server", async {
+        loop {
+            if let Admission::Held(permit) = request().acquire_or_proceed().await.unwrap() {
+                break permit;
+            }
+        }
+    });
+    assert!(permit.await.is_held());
+    let _held = request().acquire().await.unwrap();
+    let refused = request().try_acquire_or_proceed().await;
+    assert!(refused.is_err_and(|error| error.is_refusal()), "what is refused stays refused");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nothing_is_left_of_acquires_that_were_given_up_while_no_server_answered() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let limit = Duration::from_millis(100);
+    let client = builder(proxy.address).ttl(LONG).unreachable_after(limit).connect().await.unwrap();
+    let held = client.counter("a").maximum(1).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("a").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&server) == 1);
+    proxy.set(Mode::Cut);
+    let given_up = soon("an end of the waiting", waiting).await.unwrap();
+    assert!(matches!(given_up, Err(Error::Unreachable { .. })), "{given_up:?}");
+    proxy.set(Mode::To(server.counters));
+    eventually("it has left the queue", || waiters(&server) == 0);
+    held.release().await.unwrap();
+    eventually("nothing is held", || grants(&server) == 0);
+}
+
+#[tokio::test]
+async fn a_program_that_blocks_its_runtime_keeps_its_leases() {
+    let server = started(|_| {});
+    let client = builder(server.counters).ttl(SHORT).connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    // This runtime has one thread, and it is here.
+    std::thread::sleep(3 * SHORT);
+    assert!(permit.is_held());
+    assert_eq!(grants(&server), 1);
+}
+
+#[test]
+fn a_program_without_a_runtime_waits() {
+    let server = TestServer::start();
+    let client = blocking::Client::connect_with(builder(server.counters).ttl(LONG)).unwrap();
+    let permit = client.wait(client.counter("a").maximum(1).acquire()).unwrap();
+    assert!(permit.is_held());
+    client.wait(permit.release()).unwrap();
+    let permit = client.wait(client.counter("a").maximum(1).acquire()).unwrap();
+    client.close();
+    assert_eq!(sessions(&server), 0, "closed before it was left");
+    assert!(!permit.is_held());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn many_requests_may_pass_one_that_waits_long() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let held = client.counter("slow").maximum(1).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("slow").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&server) == 1);
+    for _ in 0..3_000 {
+        let request = client.counter("fast").maximum(1).acquire();
+        soon("a permit beside it", request).await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(server.server.core().ledger_stats().limited, 0);
+    assert!(sessions(&server) > 1, "that takes more than one session");
+    held.release().await.unwrap();
+    let permit = soon("the permit", waiting).await.unwrap().unwrap();
+    drop((permit, client));
+    eventually("all sessions are closed", || sessions(&server) == 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_session_can_be_handed_to_another_process() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let handed = permit.hand_over().await.unwrap();
+    drop(client);
+    let observer = connected(&server).await;
+    let direct = observer.direct().await.unwrap();
+    let verified = direct.verify(handed.grant).await.unwrap();
+    assert_eq!(verified.session, handed.session);
+    let left = direct.attach_session(handed.session, handed.key).await.unwrap();
+    assert_eq!(left, handed.ttl);
+    direct.close_session().await.unwrap();
+    assert!(matches!(direct.verify(handed.grant).await, Err(Error::Status(Status::NotAcquired))));
+    assert_eq!(server.counter().get(b"a").number(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn who_holds_and_what_happens_is_told_over_another_connection() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let direct = client.direct().await.unwrap();
+    let mut watch = direct.watch(Namespace::Counters, Scope::Prefix(b"")).await.unwrap();
+    let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
+    let holder = holders.next().await.unwrap().unwrap();
+    assert_eq!((holder.grant, &holder.label[..]), (Some(permit.id()), &b"a test"[..]));
+    assert!(holders.next().await.is_none());
+    let mut dump = direct.dump().await.unwrap();
+    assert_eq!(dump.next().await.unwrap().unwrap().name, "a");
+    assert!(dump.next().await.is_none());
+    for expected in [EventKind::Present, EventKind::Live] {
+        assert_eq!(watch.next().await.unwrap().unwrap().kind, expected);
+    }
+    permit.release().await.unwrap();
+    let released = soon("the event", watch.next()).await.unwrap().unwrap();
+    assert_eq!((released.kind, &released.name[..]), (EventKind::Released, &b"a"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn of_several_addresses_one_that_answers_is_enough() {
+    let server = started(|_| {});
+    let closed = Proxy::to(server.counters);
+    closed.set(Mode::Cut);
+    for seed in 0..4 {
+        let address = server.counters.to_string().parse().unwrap();
+        let client = builder(closed.address).address(address).seed(seed).connect();
+        let client = soon("a connection", client).await.unwrap();
+        client.counter("a").maximum(1).acquire().await.unwrap().release().await.unwrap();
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_without_sessions_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut header = [0; 12];
+        while stream.read_exact(&mut header).is_ok() {
+            let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
+            let mut body = vec![0; body_bytes as usize];
+            stream.read_exact(&mut body).unwrap();
+            let text = b"Unknown command";
+            let mut answer = vec![0x91, header[1], support::UNKNOWN_COMMAND, 0];
+            answer.extend((text.len() as u32).to_be_bytes());
+            answer.extend(&header[8..]);
+            answer.extend(text);
+            // The client may have heard enough.
+            let _ = stream.write_all(&answer);
+        }
+    });
+    let error = soon("a refusal", builder(address).connect()).await.unwrap_err();
+    assert!(matches!(error, Error::Status(Status::UnknownCommand)), "{error}");
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_plain_permit_is_given_back_when_it_is_dropped() {
+    let server = started(|_| {});
+    let client = PlainClient::connect(&server.counters.to_string().parse().unwrap()).await.unwrap();
+    let permit = client.hold(b"a", Resources(2), Maximum(3)).await.unwrap();
+    assert_eq!(permit.resources(), Resources(2));
+    assert!(client.hold(b"a", Resources(2), Maximum(3)).await.is_err());
+    drop(permit);
+    assert_eq!(client.get(b"a").await.unwrap(), Resources(0));
+    let permit = client.hold(b"a", Resources(2), Maximum(3)).await.unwrap();
+    permit.release().await.unwrap();
+    assert_eq!(client.get(b"a").await.unwrap(), Resources(0));
+    // A caller that goes away before the answer leaves nothing behind, either.
+    let mut holding = Box::pin(client.hold(b"a", Resources(1), Maximum(3)));
+    tokio::select! {
+        biased;
+        held = &mut holding => panic!("before a round trip: {held:?}"),
+        () = std::future::ready(()) => drop(holding),
+    }
+    // The connection's requests are carried out in their order, but this one is queued by a task of its own.
+    let mut watcher = server.counter();
+    let asked = |wire: &mut support::Wire| wire.stat("command:acquire");
+    eventually("it was asked for", || asked(&mut watcher) == 4);
+    eventually("it was given back", || watcher.get(b"a").number() == 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_bounds_of_the_server_hold_for_times_to_live() {
+    let server = started(|config| config.session.max_ttl_s = 2);
+    let client = builder(server.counters).ttl(LONG).connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    assert!(permit.time_left().unwrap() <= Duration::from_secs(2));
+}

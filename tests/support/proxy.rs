@@ -1,0 +1,72 @@
+//! A network between a client and a server that a test can cut.
+
+use std::net::SocketAddr;
+
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// What becomes of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// They lead to the server there.
+    To(SocketAddr),
+    /// They are closed, old and new ones.
+    Cut,
+    /// They stay open, and nothing arrives.
+    Silent,
+}
+
+/// Passes connections on, until it is told otherwise. A change ends those that were passed on before.
+pub struct Proxy {
+    pub address: SocketAddr,
+    mode: watch::Sender<Mode>,
+    runtime: Option<Runtime>,
+}
+
+impl Proxy {
+    pub fn to(server: SocketAddr) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (mode, modes) = watch::channel(Mode::To(server));
+        runtime.spawn(async move {
+            let listener = TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(pass(stream, modes.clone()));
+            }
+        });
+        Self { address, mode, runtime: Some(runtime) }
+    }
+
+    /// From now on.
+    pub fn set(&self, mode: Mode) {
+        self.mode.send_replace(mode);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Without waiting, which a test that is within a runtime may not.
+        self.runtime.take().expect("only taken here").shutdown_background();
+    }
+}
+
+async fn pass(mut near: TcpStream, mut modes: watch::Receiver<Mode>) {
+    let mut far = None;
+    let first = *modes.borrow_and_update();
+    if let Mode::To(server) = first {
+        far = TcpStream::connect(server).await.ok();
+        let Some(far) = &mut far else { return };
+        tokio::select! {
+            _ = copy_bidirectional(&mut near, far) => return,
+            changed = modes.changed() => if changed.is_err() { return },
+        }
+    }
+    // Both streams stay open for as long as nothing is heard.
+    let _ = modes.wait_for(|mode| *mode != Mode::Silent).await;
+    drop((near, far));
+}
