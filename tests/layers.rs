@@ -11,13 +11,14 @@ struct Layer {
 }
 
 /// Everything that can be named is `std`, one of these crates, or one of the modules.
-const CRATES: [&str; 21] = [
+const CRATES: [&str; 22] = [
     "ahash",
     "bytes",
     "clap",
     "clap_complete",
     "clap_mangen",
     "dashmap",
+    "fastrand",
     "getrandom",
     "hdrhistogram",
     "listenfd",
@@ -50,8 +51,23 @@ const LAYERS: [Layer; 5] = [
     Layer { module: "config", may_use: &["config", "serde", "toml", "thiserror"], exceptions: &[] },
     Layer {
         module: "client",
-        may_use: &["client", "protocol", "tokio", "tokio_util", "bytes", "thiserror", "tracing", "socket2"],
-        exceptions: &[("generator.rs", "mio"), ("channel.rs", "mio"), ("record.rs", "hdrhistogram")],
+        may_use: &[
+            "client",
+            "protocol",
+            "tokio",
+            "tokio_util",
+            "bytes",
+            "thiserror",
+            "tracing",
+            "socket2",
+            "fastrand",
+        ],
+        exceptions: &[
+            ("generator.rs", "mio"),
+            ("channel.rs", "mio"),
+            ("record.rs", "hdrhistogram"),
+            ("clock.rs", "nix"),
+        ],
     },
     Layer {
         module: "cli",
