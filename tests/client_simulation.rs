@@ -20,6 +20,8 @@ mod checks;
 mod claims;
 #[path = "client_simulation/clock.rs"]
 mod clock;
+#[path = "client_simulation/directed.rs"]
+mod directed;
 #[path = "client_simulation/drops.rs"]
 mod drops;
 #[path = "client_simulation/faults.rs"]
@@ -36,6 +38,8 @@ mod random;
 #[path = "simulation/scene.rs"]
 #[allow(dead_code, reason = "as above")]
 mod scene;
+#[path = "client_simulation/stage.rs"]
+mod stage;
 #[path = "client_simulation/wire.rs"]
 mod wire;
 
@@ -65,8 +69,8 @@ const FORGOTTEN_MS_MAX: u64 = 30_000;
 /// Everybody gets what he asks within this time when nothing is broken.
 const ASK_MS_MAX: u64 = 10_000;
 
-/// How long clients may take to leave.
-const LEAVE_MS_MAX: u64 = 3000;
+/// How long the server may take to notice connections whose clients lost power, and then some.
+const LEAVE_MS_MAX: u64 = 60_000;
 
 struct Simulation<'a> {
     scene: Arc<Scene>,
@@ -175,11 +179,12 @@ impl Simulation<'_> {
             is_over.then_some(()).ok_or_else(|| format!("without what they asked for: clients {left:?}"))
         })?;
         let server = self.scene.state().server.clone().expect("it was waited for");
-        // Those that lost power must have been forgotten before. What is left are connections.
-        self.wait(FORGOTTEN_MS_MAX + LEAVE_MS_MAX, |simulation| {
+        self.wait(LEAVE_MS_MAX, |simulation| {
             let served = simulation.scene.state().served().len();
             let is_left = checks::has_no_sessions(&server) && served == 0;
-            is_left.then_some(()).ok_or_else(|| format!("{served} connections, {:?}", server.core().ledger_stats()))
+            is_left
+                .then_some(())
+                .ok_or_else(|| format!("{served} connections, {:?}", server.core().ledger_stats()))
         })?;
         checks::at_rest(&server).map_err(|what| self.told(what))?;
         Ok(self.scene.state().trace())

@@ -1,6 +1,6 @@
 //! What programs believe to hold, compared with what the server knows after each step; and what excuses a loss.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use signalbox::client::Permit;
@@ -49,10 +49,13 @@ struct State {
     lives: Vec<(u64, u64)>,
     /// By machine.
     cuts: Vec<Vec<Cut>>,
-    /// When a session of a client was asked to be revoked last.
-    revoked_sessions: BTreeMap<usize, u64>,
+    /// When a session of a client was asked to be revoked last, and the grace.
+    revoked_sessions: BTreeMap<usize, (u64, u64)>,
     /// Clients that know a session of theirs, on which machine, and since when.
     sessions: BTreeMap<usize, (usize, u64)>,
+    /// Clients that have sent an attachment, and were not seen to do so since.
+    attaching: BTreeSet<usize>,
+    losses_expected: bool,
 }
 
 pub struct Beliefs {
@@ -92,13 +95,16 @@ impl Beliefs {
 
     /// A program has a permit.
     pub fn hold(&self, who: Who, parts: Vec<(Key, u64)>, permit: Permit) -> Arc<Cell> {
-        let grant = permit.id().0;
+        let (grant, now_ms) = (permit.id().0, self.now_ms());
         let cell = Arc::new(Mutex::new(Some(permit)));
         let mut state = self.state();
         state.last += 1;
         let serial = state.last;
         let cell_of_it = Arc::downgrade(&cell);
-        let belief = Belief { who, grant, parts, cell: cell_of_it, revoked: None, freed_ms: None };
+        // Of a session that is being revoked, everything is.
+        let revoked = state.revoked_sessions.get(&who.client).copied();
+        let revoked = revoked.filter(|(at_ms, grace_ms)| at_ms + grace_ms + who.ttl_ms >= now_ms);
+        let belief = Belief { who, grant, parts, cell: cell_of_it, revoked, freed_ms: None };
         state.beliefs.insert(serial, belief);
         cell
     }
@@ -109,15 +115,11 @@ impl Beliefs {
     }
 
     /// Somebody asks for a grant to be revoked, or for the session of its holder.
-    pub fn revoke(&self, grant: u64, is_session: bool, grace_ms: u64) {
+    pub fn revoke(&self, (grant, who): (u64, Who), is_session: bool, grace_ms: u64) {
         let now_ms = self.now_ms();
         let mut state = self.state();
-        let Some(who) = state.beliefs.values().find(|belief| belief.grant == grant).map(|belief| belief.who)
-        else {
-            return;
-        };
         if is_session {
-            state.revoked_sessions.insert(who.client, now_ms);
+            state.revoked_sessions.insert(who.client, (now_ms, grace_ms));
         }
         for belief in state.beliefs.values_mut() {
             if belief.grant == grant || is_session && belief.who.client == who.client {
@@ -129,7 +131,7 @@ impl Beliefs {
 
     /// Whether a session of a client was being revoked then or a while before.
     pub fn is_session_revoked(&self, who: Who, since_ms: u64) -> bool {
-        self.state().revoked_sessions.get(&who.client).is_some_and(|at_ms| *at_ms + 10_000 >= since_ms)
+        self.state().revoked_sessions.get(&who.client).is_some_and(|(at_ms, _)| *at_ms + 10_000 >= since_ms)
     }
 
     /// Whether a grant was asked to be revoked.
@@ -171,12 +173,29 @@ impl Beliefs {
         self.scene.event(who.client, format_args!("has a session"));
     }
 
+    /// A client attaches a connection to its session.
+    pub fn attaches(&self, who: Who) {
+        self.scene.event(who.client, format_args!("attaches"));
+        self.state().attaching.insert(who.client);
+    }
+
+    /// Whether a client has sent an attachment since this was asked last.
+    pub fn is_attaching(&self, client: usize) -> bool {
+        self.state().attaching.remove(&client)
+    }
+
+    /// Sessions may be lost from now on, and there may be several at a time.
+    pub fn expect_losses(&self) {
+        self.state().losses_expected = true;
+    }
+
     /// A client asks for a session. It must not have lost another one for nothing.
     pub fn opens_session(&self, who: Who) {
         self.scene.event(who.client, format_args!("opens a session"));
         let before = self.state().sessions.remove(&who.client);
         let now_ms = self.now_ms();
         if let Some((_, since_ms)) = before
+            && !self.state().losses_expected
             && !self.may_be_lost(who, since_ms.max(now_ms.saturating_sub(who.ttl_ms)))
             && !self.is_session_revoked(who, since_ms)
         {

@@ -138,8 +138,7 @@ impl Faults {
         let mut repair = None;
         match fault {
             Fault::Hold | Fault::Partition | Fault::Long if !is_cut_off => {
-                let (low, high) =
-                    if let Fault::Long = fault { (12_000, 40_000) } else { (10, 10_000) };
+                let (low, high) = if let Fault::Long = fault { (12_000, 40_000) } else { (10, 10_000) };
                 let duration_ms = self.random.between(low, high);
                 let is_hold = match fault {
                     Fault::Hold => true,

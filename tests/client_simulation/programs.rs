@@ -101,12 +101,15 @@ impl Program {
         let shared = &self.beliefs.scene.shared;
         let mut names: Vec<_> = shared
             .iter()
-            .flat_map(|shared| Namespace::ALL.map(|namespace| (key(namespace, &shared.name), namespace, shared)))
+            .flat_map(|shared| {
+                Namespace::ALL.map(|namespace| (key(namespace, &shared.name), namespace, shared))
+            })
             .collect();
         let count = random.weighted(&[(1, 3), (2, 1), (3, 1)]).min(names.len());
         let mut chosen = Vec::new();
         for _ in 0..count {
-            let (key, namespace, shared) = names.swap_remove(random.between(0, names.len() as u64 - 1) as usize);
+            let (key, namespace, shared) =
+                names.swap_remove(random.between(0, names.len() as u64 - 1) as usize);
             let resources = random.between_u32(1, shared.capacity);
             chosen.push((key, namespace, resources, shared.capacity));
         }
@@ -177,7 +180,10 @@ impl Program {
             Some(Ok(permit)) => {
                 let maxima: Vec<_> = chosen.iter().map(|(_, _, _, maximum)| *maximum).collect();
                 if permit.capacities() != maxima {
-                    self.fail(format_args!("is told of capacities {:?}, not {maxima:?}", permit.capacities()));
+                    self.fail(format_args!(
+                        "is told of capacities {:?}, not {maxima:?}",
+                        permit.capacities()
+                    ));
                 }
                 let parts = chosen.into_iter().map(|(key, _, resources, _)| (key, u64::from(resources)));
                 self.hold(permit, parts.collect(), asked_ms, random).await;
@@ -271,7 +277,7 @@ impl Program {
             let session = direct.verify(GrantId(grant)).await?.session;
             let what =
                 if is_session { Revocation::Session(session) } else { Revocation::Grant(GrantId(grant)) };
-            self.beliefs.revoke(grant, is_session, grace_ms);
+            self.beliefs.revoke((grant, holder), is_session, grace_ms);
             direct.revoke(what, Duration::from_millis(grace_ms)).await
         };
         let patience = Patience::Time(Duration::from_secs(5));

@@ -70,7 +70,7 @@ impl WatchedStream {
         for (opcode, _) in self.sent.take(bytes) {
             match opcode {
                 OPEN_SESSION => beliefs.opens_session(*who),
-                ATTACH_SESSION => beliefs.scene.event(who.client, format_args!("attaches {}", self.local)),
+                ATTACH_SESSION => beliefs.attaches(*who),
                 // Behind the answers to Hello and to what makes the connection the session's: before that, a request
                 // could be for the connection's own session.
                 _ if REQUESTS.contains(&opcode) && self.answers < 2 => {

@@ -4,6 +4,7 @@
 //! A server is believed as little as possible: a lease lasts from when a request was *sent* that the server answered, and
 //! a connection on which KeepAlive is not answered for a quarter of the time to live is given up.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,8 +24,8 @@ use super::standing::{Lease, Standing};
 use crate::client::connection::Answers;
 use crate::client::{Error, Loss, Lost, success};
 use crate::protocol::{
-    Extended, GrantId, Milliseconds, Notice, OpenedSession, Queueing, RequestId, ResponseFrame, Status, Wait,
-    WaitingRequest, WantedNames,
+    Extended, GrantId, Milliseconds, Notice, OpenedSession, Queueing, RequestId, ResponseFrame, Status,
+    TtlLeft, VerifiedGrant, Wait, WaitingRequest, WantedNames,
 };
 
 /// The first pause between two rounds of tries, and the longest. Each is drawn between half and whole.
@@ -60,6 +61,9 @@ pub(super) struct Driver {
     revoked: Vec<(Moment, GrantId)>,
     /// When the session is going to be revoked.
     session_revoked: Option<Moment>,
+    /// Grants whose revocation may have been told to a connection that was lost, and when they are asked about next.
+    doubtful: BTreeSet<GrantId>,
+    verify_at: Moment,
     /// Who wants to know whether there is a session.
     curious: Vec<oneshot::Sender<Result<(), Error>>>,
     /// Why the session has ended.
@@ -105,6 +109,8 @@ impl Driver {
             keep_alive_sent: None,
             revoked: Vec::new(),
             session_revoked: None,
+            doubtful: BTreeSet::new(),
+            verify_at: now,
             curious: Vec::new(),
             over: None,
             leaving: None,
@@ -178,6 +184,8 @@ impl Driver {
         self.last_failure = None;
         self.link = Link::Up(established);
         self.book.send_again();
+        self.doubtful = self.book.grants.keys().copied().collect();
+        self.verify_at = sent;
         self.curious.drain(..).for_each(|curious| drop(curious.send(Ok(()))));
         if self.leaving.is_some() {
             self.close();
@@ -248,8 +256,29 @@ impl Driver {
                     self.answer(id, frame);
                 }
             }
+            Tag::Verify { grant, sent } => {
+                self.renewed(frame, sent);
+                self.verified(grant, frame, sent);
+            }
             Tag::Cancel => {}
             Tag::Close => self.over = Some(Lost::Stopped),
+        }
+    }
+
+    /// What VerifyGrant says. That a grant is to end before its lease, which this very request has renewed, is told by
+    /// its time only once the grace is shorter than the lease: so it is asked again, for as long as it is held.
+    fn verified(&mut self, grant: GrantId, frame: &ResponseFrame, sent: Moment) {
+        let (Some(standing), Some(session)) = (self.book.grants.get(&grant), self.session) else { return };
+        if frame.status == Status::NotAcquired.code() {
+            standing.lose(Lost::Revoked);
+            self.doubtful.remove(&grant);
+        } else if let Ok(VerifiedGrant { ttl_left: TtlLeft::For(left), .. }) = frame.verified()
+            && Duration::from(left) < Duration::from(session.ttl).saturating_sub(margin(session.ttl.into()))
+        {
+            let at = self.until(left, sent);
+            standing.revoke_at(at);
+            self.revoked.push((at, grant));
+            self.doubtful.remove(&grant);
         }
     }
 
@@ -299,7 +328,7 @@ impl Driver {
 
     /// The answer to a request.
     fn answer(&mut self, id: u64, frame: &ResponseFrame) {
-        let Some(Request { what, .. }) = self.book.remove(id) else { return };
+        let Some(Request { what, is_repeated, .. }) = self.book.remove(id) else { return };
         match what {
             What::Release { reply, .. } => {
                 if let Some(reply) = reply {
@@ -313,7 +342,13 @@ impl Driver {
                     return self.stopping();
                 }
                 match granted(frame, &terms) {
-                    Ok((grant, capacities)) => self.granted(grant, capacities, terms, reply),
+                    Ok((grant, capacities)) => {
+                        if is_repeated {
+                            self.doubtful.insert(grant);
+                            self.verify_at = self.now();
+                        }
+                        self.granted(grant, capacities, terms, reply);
+                    }
                     Err(error) => {
                         self.lease.load.fetch_sub(1, Ordering::Relaxed);
                         if let Some(reply) = reply {
@@ -409,6 +444,7 @@ impl Driver {
 
     fn release(&mut self, grant: GrantId, reply: Option<oneshot::Sender<Result<(), Error>>>) {
         self.book.grants.remove(&grant);
+        self.doubtful.remove(&grant);
         self.book.add(What::Release { grant, reply });
         self.lease.window.store(self.book.window(), Ordering::Relaxed);
         self.lease.load.fetch_sub(1, Ordering::Relaxed);
@@ -443,6 +479,9 @@ impl Driver {
             due = due.min(self.lease.until().unwrap_or(Moment(Duration::ZERO)));
             if let Link::Up(_) = self.link {
                 due = due.min(self.keep_alive_sent.unwrap_or(self.heard).after(patience(session)));
+                if !self.doubtful.is_empty() {
+                    due = due.min(self.verify_at);
+                }
             }
         }
         if let Link::Resting(until) = self.link {
@@ -484,6 +523,7 @@ impl Driver {
                 return self.end(Lost::Revoked);
             }
             self.keep_alive(session, now);
+            self.verify(session, now);
         }
         let book = &mut self.book;
         self.revoked.retain(|(at, grant)| {
@@ -516,6 +556,20 @@ impl Driver {
                 self.down(&silent.into());
             }
             _ => {}
+        }
+    }
+
+    /// Asks about grants that may have been revoked unheard.
+    fn verify(&mut self, session: OpenedSession, now: Moment) {
+        let Link::Up(up) = &self.link else { return };
+        if now < self.verify_at || self.leaving.is_some() {
+            return;
+        }
+        self.verify_at = now.after(patience(session));
+        for grant in self.doubtful.iter().copied() {
+            let tag = Tag::Verify { grant, sent: now };
+            // Where it cannot be sent, the connection is gone, and it is asked over the next one.
+            drop(up.connection.post(Extended::VerifyGrant { grant }, tag, &up.sender, Answers::One));
         }
     }
 
@@ -558,6 +612,7 @@ impl Driver {
         let mut unwanted = Vec::new();
         while let Some((ids, request)) = self.book.next_unsent() {
             let now = self.settings.clock.now();
+            request.is_repeated = request.was_sent;
             request.was_sent = true;
             let tag = Tag::Request { id: ids.own.0, sent: now };
             let post = |request: Extended<'_>| up.connection.post(request, tag, &up.sender, Answers::One);
