@@ -107,7 +107,7 @@ impl Simulation<'_> {
         let clients = random.between(1, 6) as usize;
         let machines = random.between(1, (clients as u64).min(3)) as usize;
         let latency_ms_max = random.between(2, 100);
-        let work_ms = random.between(10_000, 50_000);
+        let work_ms = random.between(8000, 40_000);
         let habits = Habits::of(&mut random);
         let shared = (1..=random.between(1, 3)).map(|number| Shared {
             name: format!("shared {number}").into_bytes(),

@@ -216,7 +216,14 @@ impl Program {
         }
         let cell = self.beliefs.hold(self.who, parts, permit);
         let hold_ms = random.between(0, self.habits.hold_ms_max);
-        sleep(Duration::from_millis(hold_ms)).await;
+        // When the work is over, so is that with the permit.
+        for _ in 0..hold_ms / 100 {
+            sleep(Duration::from_millis(100)).await;
+            if self.beliefs.scene.phase() != Phase::Work {
+                break;
+            }
+        }
+        sleep(Duration::from_millis(hold_ms % 100)).await;
         let is_revoked = self.beliefs.is_revoked(id.0) || self.beliefs.is_session_revoked(self.who, asked_ms);
         let permit = cell.lock().expect("nothing panics with a permit").take();
         drop(cell);

@@ -67,22 +67,25 @@ where
         Ok(())
     });
     let mut starts = 0;
-    let mut start = || {
+    let mut start = |now_ms: u64| {
         starts += 1;
-        let unix_s = 1_000_000_000 + starts * 100_000;
-        scene.set_clock(unix_s);
+        let unix_s = 1_000_000_000 + starts * 100_000 + now_ms / 1000;
         beliefs.server_starts(unix_s * 1000 << 20);
+        unix_s - now_ms / 1000
     };
-    start();
+    let mut offset_s = start(0);
+    scene.set_clock(offset_s);
     let (mut stopping, mut down_until) = (false, None);
     loop {
         if std::mem::take(&mut stopping) {
             sim.crash(SERVER);
         }
         let now_ms = scene.state().now_ms;
+        scene.set_clock(offset_s + now_ms / 1000);
         if down_until.is_some_and(|until| now_ms >= until) {
             down_until = None;
-            start();
+            offset_s = start(now_ms);
+            scene.set_clock(offset_s + now_ms / 1000);
             sim.bounce(SERVER);
         }
         match stop.swap(0, Ordering::Relaxed) {

@@ -479,7 +479,7 @@ impl Driver {
             due = due.min(self.lease.until().unwrap_or(Moment(Duration::ZERO)));
             if let Link::Up(_) = self.link {
                 due = due.min(self.keep_alive_sent.unwrap_or(self.heard).after(patience(session)));
-                if !self.doubtful.is_empty() {
+                if !self.doubtful.is_empty() && self.leaving.is_none() {
                     due = due.min(self.verify_at);
                 }
             }
