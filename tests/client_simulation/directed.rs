@@ -216,7 +216,9 @@ async fn ask_and_drop(stage: &Stage, client: &Client, way: u32, patience: Patien
             stage.cut(ms(200)).await;
         }
     };
-    let (_, ()) = tokio::join!(for_as_long_as(patience, asking), cut);
+    // Some wait for what nobody gives back.
+    let asking = timeout(ms(400), for_as_long_as(patience, asking));
+    let (_, ()) = tokio::join!(asking, cut);
     drop(holder);
     if is_cut {
         sleep(ms(1500)).await;
