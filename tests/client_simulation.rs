@@ -235,7 +235,7 @@ impl Simulation<'_> {
 /// A program from its start to its end.
 async fn live(program: Program, mut random: Random, tasks: Arc<AtomicUsize>, present: Arc<AtomicUsize>) {
     let _present = Counted::new(&present);
-    // Each clock within 0.5 % of the server's two times over: by 1 % at most.
+    // By up to 1 % faster or slower than the server's.
     let fast_ppm = random.between(0, 20_000) as i64 - 10_000;
     let client = program.client(&mut random, fast_ppm);
     for task in 0..random.between(1, 4) {

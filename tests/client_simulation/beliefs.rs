@@ -1,6 +1,6 @@
 //! What programs believe to hold, compared with what the server knows after each step; and what excuses a loss.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use signalbox::client::Permit;
@@ -53,8 +53,7 @@ struct State {
     revoked_sessions: BTreeMap<usize, (u64, u64)>,
     /// Clients that know a session of theirs, on which machine, and since when.
     sessions: BTreeMap<usize, (usize, u64)>,
-    /// Clients that have sent an attachment, and were not seen to do so since.
-    attaching: BTreeSet<usize>,
+    delays_an_attachment: bool,
     losses_expected: bool,
 }
 
@@ -173,15 +172,13 @@ impl Beliefs {
         self.scene.event(who.client, format_args!("has a session"));
     }
 
-    /// A client attaches a connection to its session.
-    pub fn attaches(&self, who: Who) {
-        self.scene.event(who.client, format_args!("attaches"));
-        self.state().attaching.insert(who.client);
+    /// The next attachment that any client sends arrives late.
+    pub fn delay_an_attachment(&self) {
+        self.state().delays_an_attachment = true;
     }
 
-    /// Whether a client has sent an attachment since this was asked last.
-    pub fn is_attaching(&self, client: usize) -> bool {
-        self.state().attaching.remove(&client)
+    pub fn is_next_attachment_stuck(&self) -> bool {
+        std::mem::take(&mut self.state().delays_an_attachment)
     }
 
     /// Sessions may be lost from now on, and there may be several at a time.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use signalbox::client::{Claim, Client, Error, Lost, Permit, Revocation, Status};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::drops::{Patience, for_as_long_as};
 use crate::stage::{CAPACITY, NAME, Stage, play};
@@ -374,34 +374,31 @@ fn a_grant_that_was_revoked_before_its_answer_came_is_not_held() {
 
 #[test]
 fn an_attachment_that_was_given_up_and_arrives_last_costs_nothing() {
-    // Which of two connections' messages come first is the network's choice.
-    for seed in 1..=60 {
-        play((1, 1500), seed, |stage| async move {
-            let client = soon(ms(20_000), "it connects", stage.builder(60_000, 0).0.connect()).await.unwrap();
-            let asking = client.semaphore(NAME).capacity(CAPACITY).resources(CAPACITY);
-            let permit = soon(ms(5000), "all is free", asking.acquire()).await.unwrap();
-            let asking = client.clone();
-            let waiting =
-                tokio::task::spawn_local(
-                    async move { asking.semaphore(NAME).capacity(CAPACITY).acquire().await },
-                );
-            sleep(ms(3000)).await;
-            let queued = stage.ledger().waiters;
-            assert_eq!(queued, 1);
-            // Loses the connection, then holds up the attachment over the next one until its try is given up.
-            stage.cut(ms(1000)).await;
-            let start = Instant::now();
-            while start.elapsed() < ms(40_000) && !stage.beliefs.is_attaching(0) {
-                sleep(ms(1)).await;
-            }
-            stage.hold();
-            sleep(ms(5500)).await;
-            stage.release();
-            sleep(ms(15_000)).await;
-            assert!(permit.is_held(), "expected that the session is kept");
-            assert_eq!(stage.ledger().waiters, 1, "expected that the place is kept");
-            drop(permit);
-            drop(soon(ms(10_000), "the one that waits has it", waiting).await.unwrap().unwrap());
-        });
-    }
+    play(NEAR, 1, |stage| async move {
+        let client = stage.client(60_000).await;
+        let permit = all(&client).await;
+        let asking = client.clone();
+        let waiting =
+            tokio::task::spawn_local(
+                async move { asking.semaphore(NAME).capacity(CAPACITY).acquire().await },
+            );
+        sleep(ms(100)).await;
+        assert_eq!(stage.ledger().waiters, 1);
+        stage.beliefs.delay_an_attachment();
+        // A request is lost, and with it the connection; the attachment of the next one is stuck.
+        let asking = client.clone();
+        let lost =
+            tokio::task::spawn_local(
+                async move { asking.semaphore(NAME).capacity(CAPACITY).try_acquire().await },
+            );
+        stage.cut(ms(1000)).await;
+        sleep(ms(60_000)).await;
+        assert!(lost.await.unwrap().is_err());
+        assert!(!stage.beliefs.is_next_attachment_stuck(), "expected that one was stuck");
+        assert!(permit.is_held(), "expected that the session is kept");
+        assert_eq!(stage.ledger().waiters, 1, "expected that the place is kept");
+        drop(permit);
+        drop(soon(ms(1000), "the one that waits has it", waiting).await.unwrap().unwrap());
+        stage.assert_free("after a late attachment").await;
+    });
 }

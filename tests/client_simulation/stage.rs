@@ -186,14 +186,6 @@ impl Stage {
         over.await.expect("the other machine did not panic");
     }
 
-    pub fn hold(&self) {
-        turmoil::hold(machine_name(0), SERVER);
-    }
-
-    pub fn release(&self) {
-        turmoil::release(machine_name(0), SERVER);
-    }
-
     pub fn partition(&self) {
         turmoil::partition(machine_name(0), SERVER);
     }

@@ -8,11 +8,14 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use signalbox::client::{Address, ConnectError, Transport};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 use turmoil::net::TcpStream;
 
 use crate::beliefs::{Beliefs, Who};
+
+/// How long after the end of a stream that what was stuck arrives.
+const LATE: Duration = Duration::from_secs(3);
 
 const HEADER_BYTES: usize = 12;
 const OPEN_SESSION: u8 = 0x21;
@@ -43,8 +46,9 @@ impl Transport for Simulated {
         self.beliefs.scene.event(self.who.client, format_args!("connects as {local}"));
         self.beliefs.scene.opened(local, self.who.machine);
         Ok(WatchedStream {
-            inner,
+            inner: Some(inner),
             local,
+            stuck: Vec::new(),
             of: self.clone(),
             sent: Frames::default(),
             received: Frames::default(),
@@ -55,8 +59,11 @@ impl Transport for Simulated {
 
 /// A stream whose frames are looked at as they pass.
 pub struct WatchedStream {
-    inner: TcpStream,
+    inner: Option<TcpStream>,
     local: SocketAddr,
+    /// What was written and stays in the machine until a while after the stream is closed, as if it were sent again
+    /// and again in vain.
+    stuck: Vec<u8>,
     of: Simulated,
     sent: Frames,
     received: Frames,
@@ -65,12 +72,16 @@ pub struct WatchedStream {
 }
 
 impl WatchedStream {
+    fn inner(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(self.inner.as_mut().expect("it is taken when this is dropped"))
+    }
+
     fn look_at_sent(&mut self, bytes: &[u8]) {
         let Simulated { beliefs, who } = &self.of;
         for (opcode, _) in self.sent.take(bytes) {
             match opcode {
                 OPEN_SESSION => beliefs.opens_session(*who),
-                ATTACH_SESSION => beliefs.attaches(*who),
+                ATTACH_SESSION => beliefs.scene.event(who.client, format_args!("attaches")),
                 // Behind the answers to Hello and to what makes the connection the session's: before that, a request
                 // could be for the connection's own session.
                 _ if REQUESTS.contains(&opcode) && self.answers < 2 => {
@@ -100,7 +111,7 @@ impl AsyncRead for WatchedStream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.inner).poll_read(context, buffer))?;
+        ready!(self.inner().poll_read(context, buffer))?;
         self.look_at_received(&buffer.filled()[before..]);
         Poll::Ready(Ok(()))
     }
@@ -112,23 +123,36 @@ impl AsyncWrite for WatchedStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.inner).poll_write(context, bytes))?;
+        let is_attachment =
+            Frames::default().take(bytes).last().is_some_and(|frame| frame.0 == ATTACH_SESSION);
+        if !self.stuck.is_empty() || is_attachment && self.of.beliefs.is_next_attachment_stuck() {
+            self.stuck.extend_from_slice(bytes);
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = ready!(self.inner().poll_write(context, bytes))?;
         self.look_at_sent(&bytes[..written]);
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
+        self.inner().poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(context)
+        self.inner().poll_shutdown(context)
     }
 }
 
 impl Drop for WatchedStream {
     fn drop(&mut self) {
         self.of.beliefs.scene.closed(self.local);
+        if let Some(mut inner) = self.inner.take().filter(|_| !self.stuck.is_empty()) {
+            let stuck = std::mem::take(&mut self.stuck);
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                let _ = inner.write_all(&stuck).await;
+            });
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use super::permit::Permit;
 use super::settings::{Settings, TRY_MAX, margin};
 use super::standing::{Lease, Standing};
 use crate::client::connection::Answers;
-use crate::client::{Error, Loss, Lost, success};
+use crate::client::{ConnectError, Error, Loss, Lost, success};
 use crate::protocol::{
     Extended, GrantId, Milliseconds, Notice, OpenedSession, Queueing, RequestId, ResponseFrame, Status,
     TtlLeft, VerifiedGrant, Wait, WaitingRequest, WantedNames,
@@ -51,6 +51,8 @@ pub(super) struct Driver {
     failures: u32,
     /// How many addresses one after the other said that there is no such session.
     denials: usize,
+    /// Tries that were given up and whose attachment may arrive yet, after that of a later one, and win.
+    strays: u32,
     /// Since when there is no connection; of no meaning while there is one.
     down_since: Moment,
     last_failure: Option<Error>,
@@ -103,6 +105,7 @@ impl Driver {
             next_address,
             failures: 0,
             denials: 0,
+            strays: 0,
             down_since: now,
             last_failure: None,
             heard: now,
@@ -205,6 +208,11 @@ impl Driver {
         debug!(%error, "no session over this connection");
         let addresses = self.settings.addresses.len();
         self.failures += 1;
+        let was_silent =
+            matches!(error, Error::ConnectionLost(_) | Error::Connect(ConnectError::TimedOut { .. }));
+        if was_silent && self.session.is_some() {
+            self.strays += 1;
+        }
         if matches!(error, Error::Status(Status::NoSuchSession)) {
             self.denials += 1;
             // One of several servers may not know what another one does.
@@ -252,7 +260,7 @@ impl Driver {
             }
             Tag::Request { id, sent } => {
                 self.renewed(frame, sent);
-                if self.over.is_none() {
+                if self.over.is_none() && matches!(self.link, Link::Up(_)) {
                     self.answer(id, frame);
                 }
             }
@@ -285,12 +293,24 @@ impl Driver {
     /// An answer says that the server received the request, and so renewed the lease, after it was sent.
     fn renewed(&mut self, frame: &ResponseFrame, sent: Moment) {
         if frame.status == Status::NoSuchSession.code() {
-            return self.end(Lost::Expired);
+            return self.detached(Lost::Expired);
         }
         let Some(session) = self.session else { return };
         self.heard = self.heard.max(sent);
         if !self.lease.extend(self.until(session.ttl, sent)) {
             self.end(Lost::Unreachable);
+        }
+    }
+
+    /// The connection does not act for the session any more: the session is lost, unless it is an attachment of this
+    /// very client that came late. Then it is attached anew, which says whether it is there.
+    fn detached(&mut self, reason: Lost) {
+        match self.strays.checked_sub(1) {
+            None => self.end(reason),
+            Some(left) => {
+                self.strays = left;
+                self.down(&Loss::ClosedByServer);
+            }
         }
     }
 
@@ -316,7 +336,9 @@ impl Driver {
                 self.book.grants.values().for_each(|standing| standing.revoke_at(at));
                 self.session_revoked = Some(self.session_revoked.map_or(at, |earlier| earlier.min(at)));
             }
-            Notice::AttachedElsewhere { session } if self.is_ours(session) => self.end(Lost::TakenOver),
+            Notice::AttachedElsewhere { session } if self.is_ours(session) => {
+                self.detached(Lost::TakenOver);
+            }
             Notice::ShuttingDown { .. } => info!("the server is being stopped"),
             Notice::SessionRevoked { .. } | Notice::AttachedElsewhere { .. } => {}
         }
@@ -584,7 +606,7 @@ impl Driver {
         for (id, asked_at) in overdue {
             let last = self.last_failure.clone().unwrap_or_else(|| {
                 let address = self.settings.addresses[self.next_address].to_string();
-                crate::client::ConnectError::TimedOut { address, limit: TRY_MAX }.into()
+                ConnectError::TimedOut { address, limit: TRY_MAX }.into()
             });
             let within = now.since(self.down_since.max(asked_at));
             let error = Error::Unreachable { within, last: Arc::new(last) };
