@@ -21,6 +21,9 @@ use crate::wire::Simulated;
 pub const NAME: &[u8] = b"name";
 pub const CAPACITY: u32 = 2;
 
+/// Simulated time after which a script waits for what never comes.
+const PLAY_MS_MAX: u64 = 1_000_000;
+
 type Job = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
 /// Where a test plays: on the first machine.
@@ -97,6 +100,7 @@ where
                 down_until = Some(now_ms + down_ms);
             }
         }
+        assert!(now_ms < PLAY_MS_MAX, "expected that the script comes to its end");
         let is_over = sim.step().unwrap();
         scene.state().now_ms = sim.elapsed().as_millis() as u64;
         beliefs.check().unwrap_or_else(|what| panic!("expected that nobody believes too much: {what}"));
