@@ -27,6 +27,8 @@ pub(super) struct Request {
     pub(super) what: What,
     /// Whether the server may have it.
     pub(super) was_sent: bool,
+    /// Whether it was sent more than once, so that its answer may be old.
+    pub(super) is_repeated: bool,
 }
 
 #[derive(Debug)]
@@ -62,7 +64,7 @@ impl Book {
         if let What::Acquire { ticket, .. } = what {
             self.tickets.insert(ticket, self.last);
         }
-        self.requests.insert(self.last, Request { what, was_sent: false });
+        self.requests.insert(self.last, Request { what, was_sent: false, is_repeated: false });
         self.unsent.insert(self.last);
         self.last
     }

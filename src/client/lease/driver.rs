@@ -4,6 +4,7 @@
 //! A server is believed as little as possible: a lease lasts from when a request was *sent* that the server answered, and
 //! a connection on which KeepAlive is not answered for a quarter of the time to live is given up.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,10 +22,10 @@ use super::permit::Permit;
 use super::settings::{Settings, TRY_MAX, margin};
 use super::standing::{Lease, Standing};
 use crate::client::connection::Answers;
-use crate::client::{Error, Loss, Lost, success};
+use crate::client::{ConnectError, Error, Loss, Lost, success};
 use crate::protocol::{
-    Extended, GrantId, Milliseconds, Notice, OpenedSession, Queueing, RequestId, ResponseFrame, Status, Wait,
-    WaitingRequest, WantedNames,
+    Extended, GrantId, Milliseconds, Notice, OpenedSession, Queueing, RequestId, ResponseFrame, Status,
+    TtlLeft, VerifiedGrant, Wait, WaitingRequest, WantedNames,
 };
 
 /// The first pause between two rounds of tries, and the longest. Each is drawn between half and whole.
@@ -50,6 +51,8 @@ pub(super) struct Driver {
     failures: u32,
     /// How many addresses one after the other said that there is no such session.
     denials: usize,
+    /// Tries that were given up and whose attachment may arrive yet, after that of a later one, and win.
+    strays: u32,
     /// Since when there is no connection; of no meaning while there is one.
     down_since: Moment,
     last_failure: Option<Error>,
@@ -60,6 +63,9 @@ pub(super) struct Driver {
     revoked: Vec<(Moment, GrantId)>,
     /// When the session is going to be revoked.
     session_revoked: Option<Moment>,
+    /// Grants whose revocation may have been told to a connection that was lost, and when they are asked about next.
+    doubtful: BTreeSet<GrantId>,
+    verify_at: Moment,
     /// Who wants to know whether there is a session.
     curious: Vec<oneshot::Sender<Result<(), Error>>>,
     /// Why the session has ended.
@@ -99,12 +105,15 @@ impl Driver {
             next_address,
             failures: 0,
             denials: 0,
+            strays: 0,
             down_since: now,
             last_failure: None,
             heard: now,
             keep_alive_sent: None,
             revoked: Vec::new(),
             session_revoked: None,
+            doubtful: BTreeSet::new(),
+            verify_at: now,
             curious: Vec::new(),
             over: None,
             leaving: None,
@@ -178,6 +187,8 @@ impl Driver {
         self.last_failure = None;
         self.link = Link::Up(established);
         self.book.send_again();
+        self.doubtful = self.book.grants.keys().copied().collect();
+        self.verify_at = sent;
         self.curious.drain(..).for_each(|curious| drop(curious.send(Ok(()))));
         if self.leaving.is_some() {
             self.close();
@@ -197,6 +208,11 @@ impl Driver {
         debug!(%error, "no session over this connection");
         let addresses = self.settings.addresses.len();
         self.failures += 1;
+        let was_silent =
+            matches!(error, Error::ConnectionLost(_) | Error::Connect(ConnectError::TimedOut { .. }));
+        if was_silent && self.session.is_some() {
+            self.strays += 1;
+        }
         if matches!(error, Error::Status(Status::NoSuchSession)) {
             self.denials += 1;
             // One of several servers may not know what another one does.
@@ -244,24 +260,57 @@ impl Driver {
             }
             Tag::Request { id, sent } => {
                 self.renewed(frame, sent);
-                if self.over.is_none() {
+                if self.over.is_none() && matches!(self.link, Link::Up(_)) {
                     self.answer(id, frame);
                 }
+            }
+            Tag::Verify { grant, sent } => {
+                self.renewed(frame, sent);
+                self.verified(grant, frame, sent);
             }
             Tag::Cancel => {}
             Tag::Close => self.over = Some(Lost::Stopped),
         }
     }
 
+    /// What VerifyGrant says. That a grant is to end before its lease, which this very request has renewed, is told by
+    /// its time only once the grace is shorter than the lease: so it is asked again, for as long as it is held.
+    fn verified(&mut self, grant: GrantId, frame: &ResponseFrame, sent: Moment) {
+        let (Some(standing), Some(session)) = (self.book.grants.get(&grant), self.session) else { return };
+        if frame.status == Status::NotAcquired.code() {
+            standing.lose(Lost::Revoked);
+            self.doubtful.remove(&grant);
+        } else if let Ok(VerifiedGrant { ttl_left: TtlLeft::For(left), .. }) = frame.verified()
+            && Duration::from(left) < Duration::from(session.ttl).saturating_sub(margin(session.ttl.into()))
+        {
+            let at = self.until(left, sent);
+            standing.revoke_at(at);
+            self.revoked.push((at, grant));
+            self.doubtful.remove(&grant);
+        }
+    }
+
     /// An answer says that the server received the request, and so renewed the lease, after it was sent.
     fn renewed(&mut self, frame: &ResponseFrame, sent: Moment) {
         if frame.status == Status::NoSuchSession.code() {
-            return self.end(Lost::Expired);
+            return self.detached(Lost::Expired);
         }
         let Some(session) = self.session else { return };
         self.heard = self.heard.max(sent);
         if !self.lease.extend(self.until(session.ttl, sent)) {
             self.end(Lost::Unreachable);
+        }
+    }
+
+    /// The connection does not act for the session any more: the session is lost, unless it is an attachment of this
+    /// very client that came late. Then it is attached anew, which says whether it is there.
+    fn detached(&mut self, reason: Lost) {
+        match self.strays.checked_sub(1) {
+            None => self.end(reason),
+            Some(left) => {
+                self.strays = left;
+                self.down(&Loss::ClosedByServer);
+            }
         }
     }
 
@@ -287,7 +336,9 @@ impl Driver {
                 self.book.grants.values().for_each(|standing| standing.revoke_at(at));
                 self.session_revoked = Some(self.session_revoked.map_or(at, |earlier| earlier.min(at)));
             }
-            Notice::AttachedElsewhere { session } if self.is_ours(session) => self.end(Lost::TakenOver),
+            Notice::AttachedElsewhere { session } if self.is_ours(session) => {
+                self.detached(Lost::TakenOver);
+            }
             Notice::ShuttingDown { .. } => info!("the server is being stopped"),
             Notice::SessionRevoked { .. } | Notice::AttachedElsewhere { .. } => {}
         }
@@ -299,7 +350,7 @@ impl Driver {
 
     /// The answer to a request.
     fn answer(&mut self, id: u64, frame: &ResponseFrame) {
-        let Some(Request { what, .. }) = self.book.remove(id) else { return };
+        let Some(Request { what, is_repeated, .. }) = self.book.remove(id) else { return };
         match what {
             What::Release { reply, .. } => {
                 if let Some(reply) = reply {
@@ -313,7 +364,13 @@ impl Driver {
                     return self.stopping();
                 }
                 match granted(frame, &terms) {
-                    Ok((grant, capacities)) => self.granted(grant, capacities, terms, reply),
+                    Ok((grant, capacities)) => {
+                        if is_repeated {
+                            self.doubtful.insert(grant);
+                            self.verify_at = self.now();
+                        }
+                        self.granted(grant, capacities, terms, reply);
+                    }
                     Err(error) => {
                         self.lease.load.fetch_sub(1, Ordering::Relaxed);
                         if let Some(reply) = reply {
@@ -409,6 +466,7 @@ impl Driver {
 
     fn release(&mut self, grant: GrantId, reply: Option<oneshot::Sender<Result<(), Error>>>) {
         self.book.grants.remove(&grant);
+        self.doubtful.remove(&grant);
         self.book.add(What::Release { grant, reply });
         self.lease.window.store(self.book.window(), Ordering::Relaxed);
         self.lease.load.fetch_sub(1, Ordering::Relaxed);
@@ -443,6 +501,9 @@ impl Driver {
             due = due.min(self.lease.until().unwrap_or(Moment(Duration::ZERO)));
             if let Link::Up(_) = self.link {
                 due = due.min(self.keep_alive_sent.unwrap_or(self.heard).after(patience(session)));
+                if !self.doubtful.is_empty() && self.leaving.is_none() {
+                    due = due.min(self.verify_at);
+                }
             }
         }
         if let Link::Resting(until) = self.link {
@@ -484,6 +545,7 @@ impl Driver {
                 return self.end(Lost::Revoked);
             }
             self.keep_alive(session, now);
+            self.verify(session, now);
         }
         let book = &mut self.book;
         self.revoked.retain(|(at, grant)| {
@@ -519,6 +581,20 @@ impl Driver {
         }
     }
 
+    /// Asks about grants that may have been revoked unheard.
+    fn verify(&mut self, session: OpenedSession, now: Moment) {
+        let Link::Up(up) = &self.link else { return };
+        if now < self.verify_at || self.leaving.is_some() {
+            return;
+        }
+        self.verify_at = now.after(patience(session));
+        for grant in self.doubtful.iter().copied() {
+            let tag = Tag::Verify { grant, sent: now };
+            // Where it cannot be sent, the connection is gone, and it is asked over the next one.
+            drop(up.connection.post(Extended::VerifyGrant { grant }, tag, &up.sender, Answers::One));
+        }
+    }
+
     /// Tells those who have waited long enough for a server that there is none.
     fn give_up(&mut self, now: Moment) {
         let overdue: Vec<_> = self
@@ -530,7 +606,7 @@ impl Driver {
         for (id, asked_at) in overdue {
             let last = self.last_failure.clone().unwrap_or_else(|| {
                 let address = self.settings.addresses[self.next_address].to_string();
-                crate::client::ConnectError::TimedOut { address, limit: TRY_MAX }.into()
+                ConnectError::TimedOut { address, limit: TRY_MAX }.into()
             });
             let within = now.since(self.down_since.max(asked_at));
             let error = Error::Unreachable { within, last: Arc::new(last) };
@@ -558,6 +634,7 @@ impl Driver {
         let mut unwanted = Vec::new();
         while let Some((ids, request)) = self.book.next_unsent() {
             let now = self.settings.clock.now();
+            request.is_repeated = request.was_sent;
             request.was_sent = true;
             let tag = Tag::Request { id: ids.own.0, sent: now };
             let post = |request: Extended<'_>| up.connection.post(request, tag, &up.sender, Answers::One);

@@ -11,7 +11,7 @@ use super::dial::{Dial, Dialing};
 use super::settings::{Settings, TRY_MAX};
 use crate::client::connection::{Answers, Connection};
 use crate::client::{Address, ConnectError, Error, Loss, success};
-use crate::protocol::{EXTENDED_VERSION, Extended, Milliseconds, OpenedSession, ResponseFrame};
+use crate::protocol::{EXTENDED_VERSION, Extended, GrantId, Milliseconds, OpenedSession, ResponseFrame};
 
 /// What a response belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,8 @@ pub(super) enum Tag {
     KeepAlive(Moment),
     /// To a request of the session, sent at that moment.
     Request { id: u64, sent: Moment },
+    /// To VerifyGrant, sent at that moment.
+    Verify { grant: GrantId, sent: Moment },
     /// To a Cancel, which tells nothing by itself.
     Cancel,
     /// To CloseSession.
