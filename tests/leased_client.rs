@@ -6,14 +6,20 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use proxy::{Mode, Proxy};
 use signalbox::client::{
     Admission, Builder, Claim, Client, Error, EventKind, Lost, Maximum, Namespace, PlainClient, Resources,
     Revocation, Scope, Status, blocking,
 };
 use signalbox::config::Config;
+use signalbox::protocol::{
+    ExtendedOpcode, ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque, OpenedSession, SessionKey,
+};
 use support::{PATIENCE, TestServer, eventually};
 
 /// Short enough for a test to wait for its end.
@@ -348,6 +354,77 @@ async fn who_holds_and_what_happens_is_told_over_another_connection() {
     permit.release().await.unwrap();
     let released = soon("the event", watch.next()).await.unwrap().unwrap();
     assert_eq!((released.kind, &released.name[..]), (EventKind::Released, &b"a"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_timeout_of_the_callers_is_no_reason_to_go_on_without_a_permit() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let client = builder(proxy.address).ttl(LONG).unreachable_after(LONG).connect().await.unwrap();
+    proxy.set(Mode::Silent);
+    let request = || client.counter("a").maximum(1).timeout(Duration::from_millis(20));
+    proxy.set(Mode::Cut);
+    let over = soon("an end of the waiting", request().acquire_or_proceed()).await;
+    assert!(matches!(over, Err(Error::Status(Status::TimedOut))), "{over:?}");
+    proxy.set(Mode::To(server.counters));
+    soon("a permit", client.counter("a").maximum(1).acquire()).await.unwrap().release().await.unwrap();
+    let _held = client.counter("a").maximum(1).acquire().await.unwrap();
+    let over = client.counter("a").maximum(1).timeout(Duration::ZERO).acquire().await;
+    assert!(matches!(over, Err(Error::Status(Status::TimedOut))), "{over:?}");
+}
+
+/// Lets each connection in and closes it at once; gives how many there were.
+fn closing_server() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+            for _ in 0..2 {
+                let mut header = [0; 12];
+                if stream.read_exact(&mut header).is_err() {
+                    break;
+                }
+                let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
+                let mut body = vec![0; body_bytes as usize];
+                stream.read_exact(&mut body).unwrap();
+                let ttl = Milliseconds(60_000);
+                let opened = OpenedSession { session: 7, key: SessionKey([7; 16]), ttl };
+                let answer = match ExtendedOpcode::from_code(header[1]).unwrap() {
+                    ExtendedOpcode::Hello => ExtendedResponse::Hello(HelloAnswer {
+                        version: 1,
+                        features: Features(0),
+                        session: 1,
+                        wait_max: ttl,
+                        wait_default: ttl,
+                        ttl_min: ttl,
+                        ttl_max: ttl,
+                        names_max: 1,
+                        requests_max: 1,
+                    }),
+                    ExtendedOpcode::OpenSession => ExtendedResponse::Opened(opened),
+                    _ => ExtendedResponse::Ttl(ttl),
+                };
+                let mut out = BytesMut::new();
+                answer.compose(header[1], Opaque(*header[8..].first_chunk().unwrap()), &mut out);
+                stream.write_all(&out).unwrap();
+            }
+        }
+    });
+    (address, connections)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_lets_in_and_closes_is_not_run_down() {
+    let (address, connections) = closing_server();
+    let _client = soon("a session", builder(address).connect()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let connections = connections.load(Ordering::Relaxed);
+    // Without a pause there are thousands; with one, a slow machine only makes fewer.
+    assert!((2..50).contains(&connections), "{connections} connections in half a second");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -118,9 +118,7 @@ impl Terms {
     }
 }
 
+/// At least a millisecond, so that who wants to wait is told that his time is over, and not that he did not want to.
 fn up_to(span: Duration) -> Wait {
-    match Milliseconds::saturating_from(span) {
-        Milliseconds(0) => Wait::NotAtAll,
-        span => Wait::UpTo(span),
-    }
+    Wait::UpTo(Milliseconds::saturating_from(span).max(Milliseconds(1)))
 }

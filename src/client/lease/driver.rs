@@ -200,7 +200,9 @@ impl Driver {
         info!(%loss, "the connection to the server was lost; connecting again");
         self.down_since = self.now();
         self.last_failure = Some(loss.clone().into());
-        self.link = Link::Resting(self.down_since);
+        // A moment later, and not all clients of a server that was started anew at the same one.
+        let pause = self.pause();
+        self.link = Link::Resting(self.down_since.after(pause));
     }
 
     /// A try came to nothing.
@@ -385,9 +387,6 @@ impl Driver {
     /// The server takes nothing more: the connection is given up before it closes it.
     fn stopping(&mut self) {
         self.down(&Loss::ClosedByServer);
-        self.failures = 1;
-        let pause = self.pause();
-        self.link = Link::Resting(self.down_since.after(pause));
     }
 
     fn granted(
@@ -608,8 +607,13 @@ impl Driver {
                 let address = self.settings.addresses[self.next_address].to_string();
                 ConnectError::TimedOut { address, limit: TRY_MAX }.into()
             });
-            let within = now.since(self.down_since.max(asked_at));
-            let error = Error::Unreachable { within, last: Arc::new(last) };
+            let since = self.down_since.max(asked_at);
+            let error = if now < since.after(self.settings.unreachable_after) {
+                // Its own time is over, which says nothing of the server: nobody may go on without a permit for that.
+                Error::Status(Status::TimedOut)
+            } else {
+                Error::Unreachable { within: now.since(since), last: Arc::new(last) }
+            };
             if let Some(reply) = self.book.take_reply(id) {
                 drop(reply.send(Err(Failure::Final(error))));
             }
