@@ -206,8 +206,10 @@ impl Client {
     pub async fn close(self) {
         let lanes: Vec<_> = {
             let mut lanes = self.inner.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            let all = lanes.all.drain(..).filter_map(|lane| lane.upgrade()).collect();
+            // Only now: where no permit is left, nothing else keeps the lane, and nobody could wait for its end.
             lanes.current = None;
-            lanes.all.drain(..).filter_map(|lane| lane.upgrade()).collect()
+            all
         };
         for lane in lanes {
             let (reply, closed) = oneshot::channel();
