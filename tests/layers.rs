@@ -11,13 +11,14 @@ struct Layer {
 }
 
 /// Everything that can be named is `std`, one of these crates, or one of the modules.
-const CRATES: [&str; 21] = [
+const CRATES: [&str; 22] = [
     "ahash",
     "bytes",
     "clap",
     "clap_complete",
     "clap_mangen",
     "dashmap",
+    "fastrand",
     "getrandom",
     "hdrhistogram",
     "listenfd",
@@ -51,7 +52,14 @@ const LAYERS: [Layer; 5] = [
     Layer {
         module: "client",
         may_use: &["client", "protocol", "tokio", "tokio_util", "bytes", "thiserror", "tracing", "socket2"],
-        exceptions: &[("generator.rs", "mio"), ("channel.rs", "mio"), ("record.rs", "hdrhistogram")],
+        exceptions: &[
+            ("generator.rs", "mio"),
+            ("channel.rs", "mio"),
+            ("record.rs", "hdrhistogram"),
+            ("clock.rs", "nix"),
+            ("builder.rs", "fastrand"),
+            ("driver.rs", "fastrand"),
+        ],
     },
     Layer {
         module: "cli",

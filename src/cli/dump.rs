@@ -3,7 +3,7 @@
 //! Memory does not grow with the number of names, which is why the name is the last column: the others have a known
 //! width. Writing blocks the only thread on purpose, so that a slow reader of the output slows the server down.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use super::output::{escaped, hex, json};
+use super::output::{Form, Text, escaped, json};
 use super::server::{Server, block_on};
 use crate::client::DumpEntry;
 
@@ -47,49 +47,34 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let form = match arguments.json {
-        true => Form::Json,
-        false if io::stdout().is_terminal() => Form::Table,
-        false => Form::Tabs,
-    };
-    block_on(dump(&arguments.server, form))
+    block_on(dump(&arguments.server, Form::of_output(arguments.json)))
 }
 
 async fn dump(server: &Server, form: Form) -> Result<ExitCode, Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     let client = server.connect().await?;
     let mut dump = server.answer(client.dump()).await??;
-    form.write_header(&mut out)?;
+    write_header(form, &mut out)?;
     while let Some(entry) = server.answer(async { dump.next().await.transpose() }).await?? {
-        form.write_entry(&mut out, &entry)?;
+        write_entry(form, &mut out, &entry)?;
     }
     out.flush()?;
     Ok(Exit::Success.into())
 }
 
-/// How the list looks.
-#[derive(Clone, Copy)]
-enum Form {
-    Table,
-    Tabs,
-    Json,
+fn write_header(form: Form, out: &mut impl Write) -> io::Result<()> {
+    match form {
+        Form::Table => writeln!(out, "{:>11}  {:>10}  NAME", "CONSUMPTION", "PEAK"),
+        Form::Tabs | Form::Json => Ok(()),
+    }
 }
 
-impl Form {
-    fn write_header(self, out: &mut impl Write) -> io::Result<()> {
-        match self {
-            Self::Table => writeln!(out, "{:>11}  {:>10}  NAME", "CONSUMPTION", "PEAK"),
-            Self::Tabs | Self::Json => Ok(()),
-        }
-    }
-
-    fn write_entry(self, out: &mut impl Write, entry: &DumpEntry<Bytes>) -> io::Result<()> {
-        let DumpEntry { consumption, peak, name } = entry;
-        match self {
-            Self::Table => writeln!(out, "{consumption:>11}  {peak:>10}  {}", escaped(name)),
-            Self::Tabs => writeln!(out, "{consumption}\t{peak}\t{}", escaped(name)),
-            Self::Json => writeln!(out, "{}", json(&Line::of(entry))),
-        }
+fn write_entry(form: Form, out: &mut impl Write, entry: &DumpEntry<Bytes>) -> io::Result<()> {
+    let DumpEntry { consumption, peak, name } = entry;
+    match form {
+        Form::Table => writeln!(out, "{consumption:>11}  {peak:>10}  {}", escaped(name)),
+        Form::Tabs => writeln!(out, "{consumption}\t{peak}\t{}", escaped(name)),
+        Form::Json => writeln!(out, "{}", json(&Line::of(entry))),
     }
 }
 
@@ -106,8 +91,7 @@ struct Line<'a> {
 
 impl<'a> Line<'a> {
     fn of(entry: &'a DumpEntry<Bytes>) -> Self {
-        let name = std::str::from_utf8(&entry.name).ok();
-        let name_hex = name.is_none().then(|| hex(&entry.name));
+        let Text { text: name, hex: name_hex } = Text::of(&entry.name);
         Self { name, name_hex, consumption: entry.consumption, peak: entry.peak }
     }
 }

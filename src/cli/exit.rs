@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitCode;
 
+use nix::sys::signal::Signal;
+
 use crate::client::load::LoadError;
 use crate::client::{self, Status};
 
@@ -26,17 +28,23 @@ pub(super) enum Exit {
 /// The statuses for `--help` and the man page.
 pub(super) const TABLE: &[(&str, &str)] = &[
     ("0", "success; for run: the command succeeded"),
-    ("1", "the server refused the request, or there is no such name"),
+    ("1", "the server refused the request, or there is no such name, session or grant"),
     ("64", "the arguments are wrong"),
-    ("69", "no server answers, or it went away; for run: the command was ended because of that"),
+    (
+        "69",
+        "no server answers, or it went away; for run: the command was ended because what it held was lost",
+    ),
     ("71", "serve: a port cannot be bound, or the system refuses something else"),
     ("74", "the output, or the log file, cannot be written"),
-    ("75", "run: nothing is available now, the command was not started; try again later"),
+    (
+        "75",
+        "run, acquire: nothing is available now, or was in time; run did not start the command; try again later",
+    ),
     ("77", "serve: the configured user cannot be taken on"),
     ("78", "the configuration is wrong; nothing was bound"),
     ("126", "run: the command cannot be run"),
     ("127", "run: the command is not found"),
-    ("128+N", "run: the command died of signal N"),
+    ("128+N", "run: the command died of signal N; run, acquire: signal N ended the waiting"),
     ("other", "run: the exit status of the command"),
 ];
 
@@ -49,14 +57,20 @@ impl From<Exit> for ExitCode {
 /// Why a subcommand ends early: a sentence for people and a status for scripts.
 #[derive(Debug)]
 pub(super) struct Failure {
-    exit: Exit,
-    /// `None` where there is nothing to say: who reads the output has read enough and closed the pipe.
+    status: u8,
+    /// `None` where there is nothing to say: who reads the output has read enough and closed the pipe, or who waited
+    /// was told to stop.
     message: Option<String>,
 }
 
 impl Failure {
     pub(super) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: Some(message.into()) }
+        Self { status: exit as u8, message: Some(message.into()) }
+    }
+
+    /// Ends as a shell says that a program ended by a signal.
+    pub(super) fn interrupted(signal: Signal) -> Self {
+        Self { status: u8::try_from(128 + signal as i32).expect("signals are small numbers"), message: None }
     }
 
     /// Says why on stderr and gives the status to exit with.
@@ -64,7 +78,7 @@ impl Failure {
         if let Some(message) = self.message {
             warn(&message);
         }
-        self.exit.into()
+        self.status.into()
     }
 }
 
@@ -78,7 +92,7 @@ pub(super) fn warn(message: &str) {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self { exit: Exit::Success, message: None };
+            return Self { status: Exit::Success as u8, message: None };
         }
         Self::new(Exit::Output, format!("cannot write the output ({error}); check where it goes"))
     }
@@ -100,7 +114,9 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         use client::Error;
         let exit = match &error {
-            Error::Status(Status::ResourceNotAvailable | Status::OutOfMemory) => Exit::NothingAvailable,
+            Error::Status(
+                Status::ResourceNotAvailable | Status::OutOfMemory | Status::TimedOut | Status::QueueFull,
+            ) => Exit::NothingAvailable,
             Error::Status(Status::UnknownCommand) => Exit::Unavailable,
             Error::Status(_) => Exit::Failure,
             Error::UnknownStatus { .. }

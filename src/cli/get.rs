@@ -35,10 +35,7 @@ async fn get(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, server } = arguments;
     let client = server.connect().await?;
     match server.answer(client.get(name.bytes())).await? {
-        Err(Error::Status(Status::NotFound)) => Err(Failure::new(
-            Exit::Failure,
-            format!("there is no {} named {name}; whoever acquires of it first makes it", server.kind()),
-        )),
+        Err(Error::Status(Status::NotFound)) => Err(server.not_found(name)),
         result => {
             writeln!(std::io::stdout(), "{}", result?)?;
             Ok(Exit::Success.into())

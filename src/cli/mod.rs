@@ -3,21 +3,33 @@
 //! Each subcommand has a file of its own, with its options and what it does; here they are put together. Errors are
 //! one sentence on stderr, and every exit status is in the table of `exit`.
 
+mod acquire;
 mod bench;
 mod check_config;
 mod completions;
 mod dump;
 mod exit;
 mod get;
+mod holders;
+mod leased;
+mod listing;
 mod man;
 mod name;
 mod output;
 mod ping;
+mod release;
+mod renew;
+mod revoke;
 mod run;
 mod serve;
 mod server;
+mod session;
 mod signals;
 mod stats;
+mod time;
+mod waiters;
+mod wanted;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -50,7 +62,14 @@ enum Command {
     Get(get::Arguments),
     Stats(stats::Arguments),
     Dump(dump::Arguments),
+    Holders(holders::Arguments),
+    Waiters(waiters::Arguments),
+    Watch(watch::Arguments),
     Run(run::Arguments),
+    Acquire(acquire::Arguments),
+    Renew(renew::Arguments),
+    Release(release::Arguments),
+    Revoke(revoke::Arguments),
     Bench(bench::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -69,7 +88,14 @@ pub fn main() -> ExitCode {
         Command::Get(arguments) => get::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
+        Command::Holders(arguments) => holders::run(&arguments),
+        Command::Waiters(arguments) => waiters::run(&arguments),
+        Command::Watch(arguments) => watch::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Acquire(arguments) => acquire::run(&arguments),
+        Command::Renew(arguments) => renew::run(&arguments),
+        Command::Release(arguments) => release::run(&arguments),
+        Command::Revoke(arguments) => revoke::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),

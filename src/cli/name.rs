@@ -18,6 +18,14 @@ impl Name {
         OsStringValueParser::new().try_map(Self::try_from)
     }
 
+    pub(super) fn new(bytes: Vec<u8>) -> Result<Self, Error> {
+        match bytes.len() {
+            0 => Err(Error::NameEmpty),
+            1..=NAME_BYTES_MAX => Ok(Self(bytes)),
+            bytes => Err(Error::NameTooLong { bytes }),
+        }
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -27,12 +35,7 @@ impl TryFrom<OsString> for Name {
     type Error = Error;
 
     fn try_from(argument: OsString) -> Result<Self, Error> {
-        let bytes = argument.into_vec();
-        match bytes.len() {
-            0 => Err(Error::NameEmpty),
-            1..=NAME_BYTES_MAX => Ok(Self(bytes)),
-            bytes => Err(Error::NameTooLong { bytes }),
-        }
+        Self::new(argument.into_vec())
     }
 }
 

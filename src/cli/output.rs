@@ -3,8 +3,63 @@
 //! Invariant: what comes out of here has no control characters and stands on one line.
 
 use std::fmt::Write;
+use std::io::IsTerminal;
 
 use serde::Serialize;
+
+/// How a list looks: for people, for tools that take lines apart, or for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// With a header and aligned.
+    Table,
+    /// A line an entry, without a header, separated by tabs.
+    Tabs,
+    /// An object a line.
+    Json,
+}
+
+impl Form {
+    /// What suits where the output goes.
+    pub(super) fn of_output(wants_json: bool) -> Self {
+        match wants_json {
+            true => Self::Json,
+            false if std::io::stdout().is_terminal() => Self::Table,
+            false => Self::Tabs,
+        }
+    }
+}
+
+/// Bytes for JSON, whose strings cannot hold all: exactly one of the two is there.
+pub(super) struct Text<'a> {
+    /// The bytes, where they are UTF-8.
+    pub(super) text: Option<&'a str>,
+    /// Else the bytes as hexadecimal digits.
+    pub(super) hex: Option<String>,
+}
+
+impl<'a> Text<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        let text = std::str::from_utf8(bytes).ok();
+        Self { text, hex: text.is_none().then(|| hex(bytes)) }
+    }
+}
+
+/// Seconds since the Unix epoch as a date and time of day in UTC.
+pub(super) fn utc(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    // Years are counted from March on, so that the leap day is a year's last; 719,468 days are from the first of them
+    // to the epoch, 146,097 are in 400 years.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
 
 /// The bytes as text in which bash's `printf %b` finds the bytes again: `\\`, `\t`, `\n`, and `\xNN` for each byte of any
 /// other control character and for each byte that is no UTF-8.
@@ -66,6 +121,22 @@ mod tests {
         assert_eq!(escaped(b"\x1b[31m\x7f\0"), r"\x1b[31m\x7f\x00");
         assert_eq!(escaped(b"\xff\xc3("), r"\xff\xc3(");
         assert_eq!(escaped("\u{9b}31m".as_bytes()), r"\xc2\x9b31m", "a terminal takes U+009B for ESC [");
+    }
+
+    #[test]
+    fn a_time_of_day_is_that_of_utc() {
+        // As date(1) has them.
+        for (unix_s, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_798_761_599, "2026-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(unix_s), expected);
+        }
+        assert!(!utc(u64::MAX).is_empty(), "whatever a server says");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::exit::{Exit, Failure};
-use super::server::{Server, block_on, seconds};
+use super::server::{Server, block_on};
+use super::time::time;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,8 +23,8 @@ pub(super) struct Arguments {
     #[arg(short, long, default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
 
-    /// Time between two questions, in seconds
-    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    /// Time between two questions
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = time)]
     interval: Duration,
 
     #[command(flatten)]

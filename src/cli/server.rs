@@ -5,7 +5,9 @@ use std::time::Duration;
 use clap::Args;
 
 use super::exit::{Exit, Failure};
-use crate::client::{Address, COUNTER_PORT, Error, PlainClient, SEMAPHORE_PORT};
+use super::name::Name;
+use super::time::time;
+use crate::client::{Address, COUNTER_PORT, Client, Direct, Error, Namespace, PlainClient, SEMAPHORE_PORT};
 
 /// The options that all client subcommands have.
 #[derive(Debug, Args)]
@@ -23,8 +25,8 @@ pub(super) struct Server {
     #[arg(long)]
     semaphore: bool,
 
-    /// How long to wait for a connection and for each answer, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    /// How long to wait for a connection and for each answer, in seconds or with a unit (0.5, 30s, 5m, 1h)
+    #[arg(long, value_name = "TIME", default_value = "5", value_parser = time)]
     timeout: Duration,
 }
 
@@ -42,6 +44,24 @@ impl Server {
     /// What a name stands for on this server.
     pub(super) fn kind(&self) -> &'static str {
         if self.semaphore { "semaphore" } else { "counter" }
+    }
+
+    /// The kind of name that is asked for.
+    pub(super) fn namespace(&self) -> Namespace {
+        if self.semaphore { Namespace::Semaphores } else { Namespace::Counters }
+    }
+
+    /// That there is no such name.
+    pub(super) fn not_found(&self, name: &Name) -> Failure {
+        let message =
+            format!("there is no {} named {name}; whoever acquires of it first makes it", self.kind());
+        Failure::new(Exit::Failure, message)
+    }
+
+    /// A connection for operations that only signalbox's own server has.
+    pub(super) async fn direct(&self) -> Result<Direct, Failure> {
+        let client = Client::builder(self.address()).label(label("signalbox")).build()?;
+        Ok(self.answer(client.direct()).await??)
     }
 
     pub(super) async fn connect(&self) -> Result<PlainClient, Failure> {
@@ -64,6 +84,17 @@ impl Server {
     }
 }
 
+/// What this process is called where somebody asks who holds or waits. Its machine is in it, since the address of a
+/// session that was handed over is not told; its arguments are not, as everybody may read a label.
+pub(super) fn label(task: &str) -> Vec<u8> {
+    /// The longest that the wire takes.
+    const BYTES_MAX: usize = 255;
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut label = format!("{} {task}", machine.trim()).trim_start().as_bytes().to_vec();
+    label.truncate(BYTES_MAX);
+    label
+}
+
 /// Runs a subcommand's async part. One thread is enough: it serves one connection and one terminal.
 pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
@@ -73,15 +104,4 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> R
     // The resolver may still be busy with a host that was given up on.
     runtime.shutdown_background();
     result
-}
-
-/// A time above zero, given as seconds with or without a fraction.
-pub(super) fn seconds(text: &str) -> Result<Duration, &'static str> {
-    let advice = "give a number of seconds above 0, such as 5 or 0.5";
-    let seconds: f64 = text.parse().map_err(|_| advice)?;
-    // Beyond some decades a deadline does not fit the clock any more.
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if !time.is_zero() && time < Duration::from_secs(1_000_000_000) => Ok(time),
-        _ => Err(advice),
-    }
 }

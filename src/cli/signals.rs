@@ -14,6 +14,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::{getpgrp, tcgetpgrp};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
+use super::exit::{Exit, Failure};
+
 /// What is passed on.
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
@@ -22,7 +24,14 @@ const PASSED_ON: [Signal; 6] =
 pub(super) struct Signals(Vec<(Signal, Arrivals)>);
 
 impl Signals {
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(super) fn listen() -> Result<Self, Failure> {
+        Self::try_listen().map_err(|error| {
+            let message = format!("cannot listen for signals ({error}); nothing was started");
+            Failure::new(Exit::CannotRun, message)
+        })
+    }
+
+    fn try_listen() -> io::Result<Self> {
         let ignored = ignored();
         let heard = PASSED_ON.into_iter().filter(|signal| !contains(ignored, *signal));
         heard
@@ -34,19 +43,25 @@ impl Signals {
     /// The next signal that the command should get. Cancel safe.
     pub(super) async fn next(&mut self) -> Signal {
         loop {
-            let arrived = poll_fn(|context| {
-                for (signal, arrivals) in &mut self.0 {
-                    if arrivals.poll_recv(context).is_ready() {
-                        return Poll::Ready(*signal);
-                    }
-                }
-                Poll::Pending
-            })
-            .await;
+            let arrived = self.any().await;
             if !(is_of_the_keyboard(arrived) && in_foreground()) {
                 return arrived;
             }
         }
+    }
+
+    /// The next signal that arrives, from wherever; as long as there is no command, all are meant for this process.
+    /// Cancel safe.
+    pub(super) async fn any(&mut self) -> Signal {
+        poll_fn(|context| {
+            for (signal, arrivals) in &mut self.0 {
+                if arrivals.poll_recv(context).is_ready() {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 

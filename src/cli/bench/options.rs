@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, value_parser};
 
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::server::{Server, seconds};
+use crate::cli::server::Server;
+use crate::cli::time::{time, time_or_none};
 use crate::client::load::{Distribution, Limit, Mix, Names, Plan, resolve};
 use crate::client::{Address, ConnectError, Maximum, NAME_BYTES_MAX, Resources};
 
@@ -45,16 +46,16 @@ pub(in crate::cli) struct Arguments {
     #[arg(short, long, value_name = "N", default_value = "1", value_parser = value_parser!(u32).range(1..))]
     in_flight: u32,
 
-    /// How long to run, in seconds [default: 10]
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "count")]
+    /// How long to run [default: 10]
+    #[arg(short, long, value_name = "TIME", value_parser = time, conflicts_with = "count")]
     duration: Option<Duration>,
 
     /// How many requests to send, instead of a duration
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
 
-    /// How long to run before measuring, in seconds; 0 is not at all
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
+    /// How long to run before measuring; 0 is not at all
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = time_or_none)]
     warmup: Duration,
 
     /// How many names there are
@@ -255,10 +256,6 @@ impl FromStr for MixArgument {
         }
         Ok(Self(mix))
     }
-}
-
-fn seconds_or_none(text: &str) -> Result<Duration, &'static str> {
-    if text == "0" { Ok(Duration::ZERO) } else { seconds(text) }
 }
 
 fn rate(text: &str) -> Result<f64, &'static str> {

@@ -1,0 +1,148 @@
+//! Who holds a name or waits for it, one a line: what `holders` and `waiters` have in common.
+//!
+//! Memory does not grow with the number of entries, which is why the texts are the last columns: the others have a
+//! known width. Writing blocks the only thread on purpose, so that a slow reader of the output slows the server down.
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use bytes::Bytes;
+use clap::Args;
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::name::Name;
+use super::output::{Form, Text, escaped, json, utc};
+use super::server::Server;
+use crate::client::{Direct, Error, ListEntry, Listing, Status};
+
+/// The arguments that both have.
+#[derive(Debug, Args)]
+pub(super) struct ListArguments {
+    /// Counter or semaphore to ask for
+    #[arg(value_parser = Name::parser())]
+    name: Name,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+/// Which of the two is listed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Holders,
+    Waiters,
+}
+
+/// Prints the list.
+pub(super) async fn list(arguments: &ListArguments, kind: Kind) -> Result<ExitCode, Failure> {
+    let ListArguments { name, json, server } = arguments;
+    let form = Form::of_output(*json);
+    let mut out = BufWriter::new(io::stdout().lock());
+    let direct = server.direct().await?;
+    let mut listing = server.answer(ask(&direct, arguments, kind)).await??;
+    let mut is_first = true;
+    loop {
+        let entry = match server.answer(async { listing.next().await.transpose() }).await? {
+            Err(Error::Status(Status::NotFound)) => return Err(server.not_found(name)),
+            entry => entry?,
+        };
+        // Not before the server has said that there is such a name.
+        if std::mem::take(&mut is_first) {
+            kind.write_header(form, &mut out)?;
+        }
+        match entry {
+            Some(entry) => kind.write_entry(form, &mut out, &entry)?,
+            None => break,
+        }
+    }
+    out.flush()?;
+    Ok(Exit::Success.into())
+}
+
+async fn ask(direct: &Direct, arguments: &ListArguments, kind: Kind) -> Result<Listing, Error> {
+    let (namespace, name) = (arguments.server.namespace(), arguments.name.bytes());
+    match kind {
+        Kind::Holders => direct.holders(namespace, name).await,
+        Kind::Waiters => direct.waiters(namespace, name).await,
+    }
+}
+
+/// What stands where there is nothing, so that columns stay in their places.
+const NOTHING: &str = "-";
+
+impl Kind {
+    fn write_header(self, form: Form, out: &mut impl Write) -> io::Result<()> {
+        if form != Form::Table {
+            return Ok(());
+        }
+        if self == Self::Waiters {
+            write!(out, "{:>8}  ", "POSITION")?;
+        }
+        let (grant, session, resources, since) = ("GRANT", "SESSION", "RESOURCES", "SINCE");
+        writeln!(out, "{grant:>20}  {session:>20}  {resources:>10}  {since:<20}  ADDRESS  LABEL")
+    }
+
+    fn write_entry(self, form: Form, out: &mut impl Write, entry: &ListEntry<Bytes>) -> io::Result<()> {
+        if form == Form::Json {
+            return writeln!(out, "{}", json(&Line::of(entry)));
+        }
+        let ListEntry { grant, session, since, resources, position, label, address } = entry;
+        let grant = grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string());
+        let since = since.map_or(NOTHING.to_owned(), utc);
+        let (address, label) = (or_nothing(address), or_nothing(label));
+        if form == Form::Table {
+            if self == Self::Waiters {
+                write!(out, "{position:>8}  ")?;
+            }
+            writeln!(out, "{grant:>20}  {session:>20}  {resources:>10}  {since:<20}  {address}  {label}")
+        } else {
+            if self == Self::Waiters {
+                write!(out, "{position}\t")?;
+            }
+            writeln!(out, "{grant}\t{session}\t{resources}\t{since}\t{address}\t{label}")
+        }
+    }
+}
+
+fn or_nothing(text: &[u8]) -> String {
+    if text.is_empty() { NOTHING.to_owned() } else { escaped(text) }
+}
+
+/// An entry in JSON. It has exactly one of the two labels.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<u32>,
+    grant: Option<u64>,
+    session: u64,
+    resources: u32,
+    /// In seconds since the Unix epoch.
+    since: Option<u64>,
+    address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label_hex: Option<String>,
+}
+
+impl<'a> Line<'a> {
+    fn of(entry: &'a ListEntry<Bytes>) -> Self {
+        let ListEntry { grant, session, since, resources, position, label, address } = entry;
+        let Text { text: label, hex: label_hex } = Text::of(label);
+        Self {
+            position: Some(*position).filter(|position| *position != 0),
+            grant: grant.map(|grant| grant.0),
+            session: *session,
+            resources: *resources,
+            since: *since,
+            address: Some(escaped(address)).filter(|address| !address.is_empty()),
+            label,
+            label_hex,
+        }
+    }
+}

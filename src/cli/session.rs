@@ -1,0 +1,103 @@
+//! A session that `acquire` left to a script: how `renew` and `release` are told which, and what they do with it.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::exit::{Exit, Failure};
+use super::server::Server;
+use crate::client::{Direct, Error, SessionKey, Status};
+
+/// The variables that `acquire` prints.
+pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
+pub(super) const KEY: &str = "SIGNALBOX_KEY";
+pub(super) const GRANT: &str = "SIGNALBOX_GRANT";
+
+/// The arguments that say which session.
+#[derive(Debug, Args)]
+pub(super) struct SessionArguments {
+    /// Number of the session that "signalbox acquire" printed
+    #[arg(long, value_name = "ID", env = SESSION)]
+    session: u64,
+
+    /// Key of the session. Better in the environment: other users of the machine can read the arguments of a command
+    #[arg(long, value_name = "HEX", env = KEY, hide_env_values = true)]
+    key: String,
+}
+
+impl SessionArguments {
+    /// The session with its key. Whatever stands there as one is repeated in no message.
+    pub(super) fn credentials(&self) -> Result<Credentials, Failure> {
+        let key = bytes_of(&self.key).ok_or_else(|| {
+            let message = format!("the key of the session is malformed; give the 32 digits of {KEY}");
+            Failure::new(Exit::Usage, message)
+        })?;
+        Ok(Credentials::new(self.session, SessionKey(key)))
+    }
+}
+
+/// A session and what gives power over it.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    session: u64,
+    key: SessionKey,
+}
+
+impl Credentials {
+    pub(super) fn new(session: u64, key: SessionKey) -> Self {
+        Self { session, key }
+    }
+
+    /// Begins the session's lease anew and tells how long it is.
+    pub(super) async fn renew(&self, server: &Server) -> Result<Duration, Failure> {
+        self.attach(server).await.map(|(_, left)| left)
+    }
+
+    /// Ends the session, with all that it holds.
+    pub(super) async fn close(&self, server: &Server) -> Result<(), Failure> {
+        let (direct, _) = self.attach(server).await?;
+        self.checked(server.answer(direct.close_session()).await?)
+    }
+
+    async fn attach(&self, server: &Server) -> Result<(Direct, Duration), Failure> {
+        let direct = server.direct().await?;
+        let left = self.checked(server.answer(direct.attach_session(self.session, self.key)).await?)?;
+        Ok((direct, left))
+    }
+
+    fn checked<T>(&self, result: Result<T, Error>) -> Result<T, Failure> {
+        match result {
+            Err(Error::Status(Status::NoSuchSession)) => {
+                let message = format!(
+                    "the session {} is lost, or the key is another's: its lease has ended, it was released or \
+                     revoked, or the server was started anew; others may hold what it held, so stop the work",
+                    self.session
+                );
+                Err(Failure::new(Exit::Failure, message))
+            }
+            result => Ok(result?),
+        }
+    }
+}
+
+/// The bytes that 32 hexadecimal digits stand for.
+fn bytes_of(digits: &str) -> Option<[u8; 16]> {
+    let is_key = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let number = u128::from_str_radix(digits, 16).ok().filter(|_| is_key)?;
+    Some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::output::hex;
+
+    #[test]
+    fn a_key_is_what_was_printed_and_nothing_else() {
+        let key = *b"\x00\x01exactly 16 b\xff\xfe";
+        assert_eq!(bytes_of(&hex(&key)), Some(key));
+        for wrong in ["", "00", "+0000000000000000000000000000000", "0000000000000000000000000000000g"] {
+            assert_eq!(bytes_of(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Times as arguments: `30`, `0.5`, `30s`, `5m`, `1h`.
+
+use std::time::Duration;
+
+const ADVICE: &str = "give a number of seconds above 0, such as 5 or 0.5, or a time such as 30s, 5m or 1h";
+
+/// A time above zero: seconds with or without a fraction, or a number of the unit that stands behind it.
+pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
+    let (number, unit_s) = match text.as_bytes().last() {
+        Some(b's') => (&text[..text.len() - 1], 1.0),
+        Some(b'm') => (&text[..text.len() - 1], 60.0),
+        Some(b'h') => (&text[..text.len() - 1], 3600.0),
+        _ => (text, 1.0),
+    };
+    let number: f64 = number.parse().map_err(|_| ADVICE)?;
+    // Beyond some decades a deadline does not fit the clock any more.
+    match Duration::try_from_secs_f64(number * unit_s) {
+        Ok(time) if !time.is_zero() && time < Duration::from_secs(1_000_000_000) => Ok(time),
+        _ => Err(ADVICE),
+    }
+}
+
+/// As [`time`], where 0 means not at all.
+pub(super) fn time_or_none(text: &str) -> Result<Duration, &'static str> {
+    if text == "0" { Ok(Duration::ZERO) } else { time(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_seconds_or_has_a_unit() {
+        for (text, seconds) in
+            [("30", 30.0), ("0.5", 0.5), ("30s", 30.0), ("5m", 300.0), ("1h", 3600.0), ("1.5h", 5400.0)]
+        {
+            assert_eq!(time(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for text in ["", "s", "0", "0s", "-1", "nan", "inf", "1d", "5 m", "5mm", "1e9", "1e300h", "ü"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+        assert_eq!(time_or_none("0"), Ok(Duration::ZERO));
+    }
+}

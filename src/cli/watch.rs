@@ -1,0 +1,162 @@
+//! `signalbox watch`: what happens to names, as it happens.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use bytes::Bytes;
+use clap::Args;
+use serde::Serialize;
+
+use super::exit::Failure;
+use super::name::Name;
+use super::output::{Form, Text, escaped, json};
+use super::server::{Server, block_on};
+use crate::client::{Event, EventKind, Loss, Scope};
+
+const LONG: &str = "\
+Print what happens to a counter or semaphore, or to all whose names start alike
+
+First each name as it is (present), then live, then what happens: granted, released, queued (started to wait), left \
+(stopped waiting without a grant), expired (a lease ended), revoked, resized, removed; missed where the output was read \
+so slowly that as many events as the resources say are left out. It goes on until it is ended, or the server goes \
+away (69).
+
+On a terminal this is a table with a header. In a pipe it is one line an event without a header: event, grant, session, \
+resources that it is about, resources in use since, requests that wait since, and the name, separated by tabs. A - \
+stands where there is nothing. Characters are escaped as \"signalbox dump\" does.
+
+With --json it is one object a line with the keys number (which grows by 1), event, grant, session, resources, in_use, \
+waiting and name. A name that is no UTF-8 is name_hex, in hexadecimal digits; an event without a name has neither.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox watch backup
+  signalbox watch --semaphore 'deploys/*' --json
+  signalbox watch '*'
+  signalbox watch --exact 'a name that ends in *'";
+
+/// Print what happens to a counter or semaphore, or to all whose names start alike
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Counter or semaphore to watch; with a * at its end, all whose names start with what stands before
+    #[arg(value_name = "NAME|PREFIX*", value_parser = Name::parser())]
+    name: Name,
+
+    /// Take a * at the end as a part of the name
+    #[arg(long)]
+    exact: bool,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    block_on(watch(arguments, Form::of_output(arguments.json)))
+}
+
+async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
+    let Arguments { name, exact, server, .. } = arguments;
+    let scope = match name.bytes().strip_suffix(b"*").filter(|_| !exact) {
+        Some(prefix) => Scope::Prefix(prefix),
+        None => Scope::Name(name.bytes()),
+    };
+    let direct = server.direct().await?;
+    let mut events = server.answer(direct.watch(server.namespace(), scope)).await??;
+    // It writes each line at once, so that what happens is seen when it happens.
+    let mut out = io::stdout().lock();
+    write_header(form, &mut out)?;
+    while let Some(event) = events.next().await {
+        write_event(form, &mut out, &event?)?;
+    }
+    // Only a failure ends a watch.
+    Err(crate::client::Error::from(Loss::ClosedByServer).into())
+}
+
+fn write_header(form: Form, out: &mut impl Write) -> io::Result<()> {
+    if form != Form::Table {
+        return Ok(());
+    }
+    let (event, grant, session) = ("EVENT", "GRANT", "SESSION");
+    let (resources, in_use, waiting) = ("RESOURCES", "IN USE", "WAITING");
+    writeln!(
+        out,
+        "{event:<8}  {grant:>20}  {session:>20}  {resources:>10}  {in_use:>10}  {waiting:>10}  NAME"
+    )
+}
+
+fn write_event(form: Form, out: &mut impl Write, event: &Event<Bytes>) -> io::Result<()> {
+    let Some(kind) = word(event.kind) else { return Ok(()) };
+    if form == Form::Json {
+        return writeln!(out, "{}", json(&Line::of(event, kind)));
+    }
+    let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
+    let (grant, session) = (number(event.grant.map(|grant| grant.0)), number(event.session));
+    let Event { resources, in_use, waiting, .. } = event;
+    let name = if event.name.is_empty() { "-".to_owned() } else { escaped(&event.name) };
+    match form {
+        Form::Table => {
+            write!(
+                out,
+                "{kind:<8}  {grant:>20}  {session:>20}  {resources:>10}  {in_use:>10}  {waiting:>10}  "
+            )?;
+            writeln!(out, "{name}")
+        }
+        _ => writeln!(out, "{kind}\t{grant}\t{session}\t{resources}\t{in_use}\t{waiting}\t{name}"),
+    }
+}
+
+/// The kind of an event in one word; `None` for what this program does not know and has to ignore.
+fn word(kind: EventKind) -> Option<&'static str> {
+    Some(match kind {
+        EventKind::Present => "present",
+        EventKind::Live => "live",
+        EventKind::Missed => "missed",
+        EventKind::Granted => "granted",
+        EventKind::Released => "released",
+        EventKind::Queued => "queued",
+        EventKind::Left => "left",
+        EventKind::Expired => "expired",
+        EventKind::Revoked => "revoked",
+        EventKind::Resized => "resized",
+        EventKind::Removed => "removed",
+        EventKind::Other(_) => return None,
+    })
+}
+
+/// An event in JSON. It has at most one of the two names.
+#[derive(Serialize)]
+struct Line<'a> {
+    number: u64,
+    event: &'static str,
+    grant: Option<u64>,
+    session: Option<u64>,
+    resources: u32,
+    in_use: u32,
+    waiting: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_hex: Option<String>,
+}
+
+impl<'a> Line<'a> {
+    fn of(event: &'a Event<Bytes>, kind: &'static str) -> Self {
+        let Text { text: name, hex: name_hex } = Text::of(&event.name);
+        Self {
+            number: event.number,
+            event: kind,
+            grant: event.grant.map(|grant| grant.0),
+            session: event.session,
+            resources: event.resources,
+            in_use: event.in_use,
+            waiting: event.waiting,
+            name: name.filter(|name| !name.is_empty()),
+            name_hex,
+        }
+    }
+}
