@@ -21,7 +21,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use proxy::{Mode, Proxy};
-use signalbox::client::{Client, Error, Lost, Permit, Revocation, Status};
+use signalbox::client::{Client, Error, GrantId, Lost, Revocation, Status};
 use support::{PATIENCE, TestServer, eventually};
 use tempfile::TempDir;
 
@@ -311,8 +311,8 @@ async fn a_leader_that_is_cut_off_stops_and_another_leads() {
         let leads = leads.clone();
         tokio::spawn(async move {
             let client = connected(address).await;
-            let work = async |permit: &Permit| {
-                leads.send((name, permit.id())).unwrap();
+            let work = async |term| {
+                leads.send((name, term)).unwrap();
                 std::future::pending().await
             };
             leader::lead(&client, work).await
@@ -331,7 +331,7 @@ async fn a_leader_that_is_cut_off_stops_and_another_leads() {
     assert!(matches!(ended, Err(Error::Lost(Lost::Unreachable))), "{ended:?}");
 
     let direct = connected(server.counters).await.direct().await.unwrap();
-    direct.revoke(Revocation::Grant(new), Duration::from_secs(60)).await.unwrap();
+    direct.revoke(Revocation::Grant(GrantId(new)), Duration::from_secs(60)).await.unwrap();
     soon("the end of the second", second).await.unwrap().unwrap();
     assert_eq!(server.server.core().ledger_stats().grants, 0, "given back before the grace is over");
 }
@@ -341,7 +341,7 @@ async fn a_leader_whose_work_is_done_lets_the_next_one_lead() {
     let server = server_of(|_| {});
     let client = connected(server.counters).await;
     for _ in 0..2 {
-        soon("a term", leader::lead(&client, async |_: &Permit| {})).await.unwrap();
+        soon("a term", leader::lead(&client, async |_| {})).await.unwrap();
     }
 }
 
