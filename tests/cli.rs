@@ -1,12 +1,21 @@
 //! What the program does as a client, run as a user runs it: arguments in; output, exit status and signals out.
 
+#[path = "support/daemon.rs"]
+mod daemon;
 #[path = "support/fake_server.rs"]
 mod fake_server;
+#[path = "cli/leases.rs"]
+mod leases;
+#[path = "cli/lists.rs"]
+mod lists;
+#[path = "cli/proxy.rs"]
+mod proxy;
 mod support;
 #[path = "support/yrmcdsd.rs"]
 mod yrmcdsd;
 
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Output, Stdio};
 
@@ -21,10 +30,14 @@ use yrmcdsd::Yrmcdsd;
 /// The program, asking the server, with its streams in our hands. In a process group of its own, so that the terminal
 /// in which the tests may run has no part in it.
 fn program(server: &FakeServer, arguments: &[&str]) -> Command {
+    program_at(server.address(), arguments)
+}
+
+fn program_at(server: SocketAddr, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));
     command
         .args(arguments)
-        .env("SIGNALBOX_SERVER", server.address().to_string())
+        .env("SIGNALBOX_SERVER", server.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -193,6 +206,25 @@ async fn bad_usage_has_the_status_64_and_asks_no_server() {
         (&["run", "x", "--max", "1"], "<COMMAND>"),
         (&["run", "x", "--max", "0", "--", "true"], "0 is not in"),
         (&["run", "x", "--max", "1", "--resources", "2", "--", "true"], "can never fit"),
+        (&["run", "x", "--", "true"], "x has no maximum; give --max N for all names, or x=N"),
+        (&["run", "x=2", "y", "--", "true"], "y has no maximum"),
+        (&["run", "x=3/2", "--", "true"], "x=3/2 can never be had"),
+        (&["run", "x=2", "--resources", "2", "--", "true"], "--max"),
+        (&["run", "x", "x", "--max", "1", "--", "true"], "x is asked for twice"),
+        (&["run", "x", "--max", "1", "--wait=soon", "--", "true"], "a time such as 30s, 5m or 1h"),
+        (&["run", "x", "--max", "1", "--lease", "0", "--", "true"], "a time such as 30s, 5m or 1h"),
+        (&["run", "x", "--max", "1", "--queue-max", "3", "--", "true"], "--wait"),
+        (&["acquire", "x", "--max", "1"], "--lease <TIME>"),
+        (&["acquire", "--max", "1", "--lease", "5"], "<NAME>"),
+        (&["renew", "--session", "1"], "--key <HEX>"),
+        (&["renew", "--session", "1", "--key", "abc"], "the key of the session is malformed"),
+        (&["release", "--key", "00"], "--session <ID>"),
+        (&["holders"], "<NAME>"),
+        (&["waiters", ""], "the name is empty"),
+        (&["watch"], "<NAME|PREFIX*>"),
+        (&["revoke"], "--grant <ID>"),
+        (&["revoke", "--grant", "1", "--session", "2"], "cannot be used with"),
+        (&["revoke", "--grant", "1", "--grace", "x"], "a time such as 30s, 5m or 1h"),
     ] {
         assert_fails(&finished(program(&server, arguments).spawn().unwrap()).await, 64, message);
     }
@@ -275,7 +307,7 @@ impl Running {
         let mut peer = server.accept().await;
         peer.grant(b"job", 1, 1).await;
         let mut stdout = stdout_of(&mut child);
-        let stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+        let stderr = stderr_of(&mut child);
         assert_eq!(line(&mut stdout).await, "ready");
         Self { child, stdout, stderr, peer }
     }
@@ -298,6 +330,10 @@ impl Running {
 
 fn stdout_of(child: &mut Child) -> Lines<BufReader<ChildStdout>> {
     BufReader::new(child.stdout.take().unwrap()).lines()
+}
+
+fn stderr_of(child: &mut Child) -> Lines<BufReader<ChildStderr>> {
+    BufReader::new(child.stderr.take().unwrap()).lines()
 }
 
 async fn line(lines: &mut Lines<impl tokio::io::AsyncBufRead + Unpin>) -> String {

@@ -319,17 +319,6 @@ fn a_program_without_a_runtime_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_client_without_permits_is_closed_before_it_is_left() {
-    let server = started(|_| {});
-    for _ in 0..20 {
-        let client = connected(&server).await;
-        client.counter("a").maximum(1).acquire().await.unwrap().release().await.unwrap();
-        client.close().await;
-        assert_eq!(sessions(&server), 0, "the server has heard of it");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn many_requests_may_pass_one_that_waits_long() {
     let server = started(|_| {});
     let client = connected(&server).await;

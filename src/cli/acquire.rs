@@ -21,7 +21,7 @@ const LONG: &str = "\
 Acquire resources for a script, and print the session that holds them
 
 The resources are held for the time that --lease says, also when this program has ended: until \"signalbox release\", \
-and as long again with each \"signalbox renew\". What is printed are assignments for a shell, of which the two commands \
+and as long again with each \"signalbox renew\". What is printed are assignments for a shell, of which these two \
 take the session. SIGNALBOX_KEY is secret: who has it can release what is held. SIGNALBOX_GRANT is a number that grows \
 from grant to grant of a name, for a store that fences with it.
 

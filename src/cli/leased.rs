@@ -1,4 +1,4 @@
-//! Acquiring by a leased session, for `run` and `acquire`: whoever waits in a queue can be told by a signal to leave it.
+//! Acquiring by a leased session, for `run` and `acquire`: who waits in a queue can be told by a signal to leave it.
 
 use std::time::Duration;
 

@@ -17,12 +17,12 @@ const LONG: &str = "\
 Print what happens to a counter or semaphore, or to all whose names start alike
 
 First each name as it is (present), then live, then what happens: granted, released, queued (started to wait), left \
-(stopped waiting without a grant), expired (a lease ended), revoked, resized, removed; missed where the output was read \
-so slowly that as many events as the resources say are left out. It goes on until it is ended, or the server goes \
+(stopped waiting without a grant), expired (a lease ended), revoked, resized, removed; missed where the output was \
+read so slowly that as many events as the resources say are left out. It goes on until it is ended, or the server goes \
 away (69).
 
-On a terminal this is a table with a header. In a pipe it is one line an event without a header: event, grant, session, \
-resources that it is about, resources in use since, requests that wait since, and the name, separated by tabs. A - \
+On a terminal this is a table with a header. In a pipe it is one line an event without a header: event, grant, \
+session, resources that it is about, resources in use since, requests that wait since, and the name, separated by tabs. A - \
 stands where there is nothing. Characters are escaped as \"signalbox dump\" does.
 
 With --json it is one object a line with the keys number (which grows by 1), event, grant, session, resources, in_use, \

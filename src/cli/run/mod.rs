@@ -38,7 +38,7 @@ that vanished without a word is noticed after about 30 seconds.
 With --lease, --wait or several NAMEs, what is held belongs to a session that is leased from signalbox's own server. \
 The lease is renewed all the time, and survives cuts of the network that last less than two fifths of it. Where it \
 cannot be renewed, the command is sent SIGTERM so long before its end that SIGKILL after --kill-after still comes \
-before it, too, but not before three quarters of the lease have passed. Where an administrator takes away what is \
+before it, too, but not before two thirds of the lease have passed. Where an administrator takes away what is \
 held, the command is sent SIGTERM at once, and SIGKILL before the grace is over.
 
 If signalbox itself is killed by SIGKILL, the server frees the resources at once, or when the lease is over, while the \

@@ -206,10 +206,9 @@ impl Client {
     pub async fn close(self) {
         let lanes: Vec<_> = {
             let mut lanes = self.inner.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-            let all = lanes.all.drain(..).filter_map(|lane| lane.upgrade()).collect();
-            // Only now: where no permit is left, nothing else keeps the lane, and nobody could wait for its end.
-            lanes.current = None;
-            all
+            // Kept until it is found among all: where nobody else uses it, it would be gone before it is told to close.
+            let _current = lanes.current.take();
+            lanes.all.drain(..).filter_map(|lane| lane.upgrade()).collect()
         };
         for lane in lanes {
             let (reply, closed) = oneshot::channel();

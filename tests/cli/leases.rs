@@ -1,0 +1,310 @@
+//! Leases and waiting by the command line, against the real server: `run`, `acquire`, `renew`, `release`, `revoke`.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::daemon::Daemon;
+use super::fake_server::soon;
+use super::proxy::Proxy;
+use super::yrmcdsd::Yrmcdsd;
+use super::{assert_fails, finished, line, program_at, stderr, stderr_of, stdout, stdout_of};
+
+/// Runs the program to its end.
+async fn ran(server: SocketAddr, arguments: &[&str]) -> std::process::Output {
+    finished(program_at(server, arguments).spawn().unwrap()).await
+}
+
+/// The lines of a list of holders or waiters, without what nobody holds or waits for any more.
+async fn listed(server: SocketAddr, list: &str, name: &str) -> Vec<serde_json::Value> {
+    let output = ran(server, &[list, name, "--json"]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Waits until so many hold a name or wait for it.
+async fn until_listed(server: SocketAddr, list: &str, name: &str, count: usize) -> Vec<serde_json::Value> {
+    soon(&format!("{count} {list} of {name}"), async {
+        loop {
+            let entries = listed(server, list, name).await;
+            if entries.len() == count {
+                return entries;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await
+}
+
+fn grant_of(entry: &serde_json::Value) -> String {
+    entry["grant"].as_u64().unwrap().to_string()
+}
+
+#[tokio::test]
+async fn several_names_are_held_together_and_given_back_together() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let signalbox = env!("CARGO_BIN_EXE_signalbox");
+    let script = format!("{signalbox} get gpu; {signalbox} get licences; exit 7");
+    let output = ran(server, &["run", "gpu=2/4", "licences=10", "--", "sh", "-c", &script]).await;
+    assert_eq!((&output.stdout[..], output.status.code()), (&b"2\n1\n"[..], Some(7)), "{}", stderr(&output));
+    for name in ["gpu", "licences"] {
+        assert_eq!(stdout(&ran(server, &["get", name]).await), "0\n");
+    }
+    let mut holder = program_at(server, &["run", "b", "--max", "1", "--", "sh", "-c", "echo ready; read _"]);
+    let mut holder = holder.spawn().unwrap();
+    assert_eq!(line(&mut stdout_of(&mut holder)).await, "ready");
+    let output = ran(server, &["run", "a", "b", "--max", "1", "--", "echo", "started"]).await;
+    assert_eq!(output.stdout, b"");
+    assert_fails(&output, 75, "what is wanted of the counters a, b cannot be had now");
+    assert_eq!(stdout(&ran(server, &["get", "a"]).await), "0\n", "all or none");
+    drop(holder);
+}
+
+#[tokio::test]
+async fn a_name_with_an_equals_sign_is_taken_as_it_is_where_there_is_a_maximum() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let output = ran(server, &["run", "a=5", "--max", "1", "--lease", "5", "--", "true"]).await;
+    assert_eq!(stdout(&output), "");
+    assert_eq!(stdout(&ran(server, &["get", "a=5"]).await), "0\n");
+}
+
+#[tokio::test]
+async fn run_waits_in_the_queue_as_long_and_behind_as_many_as_it_is_told() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let mut holder =
+        program_at(server, &["run", "job", "--max", "1", "--", "sh", "-c", "echo ready; read _"])
+            .spawn()
+            .unwrap();
+    assert_eq!(line(&mut stdout_of(&mut holder)).await, "ready");
+
+    let output = ran(server, &["run", "job", "--max", "1", "--wait=0.1", "--", "echo", "started"]).await;
+    assert_eq!(output.stdout, b"");
+    assert_fails(&output, 75, "1 of the counter job did not come free in time");
+
+    let waiter = program_at(server, &["run", "job", "--max", "1", "--wait=1h", "--", "echo", "started"])
+        .spawn()
+        .unwrap();
+    until_listed(server, "waiters", "job", 1).await;
+    let arguments = ["run", "job", "--max", "1", "--wait", "--queue-max", "1", "--", "echo", "started"];
+    assert_fails(&ran(server, &arguments).await, 75, "too many wait for 1 of the counter job already");
+
+    holder.stdin.take().unwrap().write_all(b"\n").await.unwrap();
+    assert_eq!(stdout(&finished(waiter).await), "started\n");
+    assert_eq!(stdout(&ran(server, &["get", "job"]).await), "0\n");
+}
+
+#[tokio::test]
+async fn what_a_semaphore_can_never_have_is_not_waited_for() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    let small = ["run", "pool", "--semaphore", "--max", "2", "--", "true"];
+    assert_eq!(stdout(&ran(server, &small).await), "");
+    let arguments = ["run", "pool", "--semaphore", "--max", "9", "--resources", "3", "--wait", "--", "true"];
+    assert_fails(&ran(server, &arguments).await, 1, "3 of the semaphore pool can never be had");
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_waiting_and_leaves_nobody_in_the_queue() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let held = ran(server, &["acquire", "job", "--max", "1", "--lease", "1h"]).await;
+    assert!(stdout(&held).contains("SIGNALBOX_KEY"));
+    for subcommand in [&["run"][..], &["acquire", "--lease", "1h"]] {
+        let mut arguments = subcommand.to_vec();
+        arguments.extend(["job", "--max", "1", "--wait"]);
+        if subcommand == ["run"] {
+            arguments.extend(["--", "echo", "started"]);
+        }
+        let waiter = program_at(server, &arguments).spawn().unwrap();
+        until_listed(server, "waiters", "job", 1).await;
+        kill(Pid::from_raw(waiter.id().unwrap().try_into().unwrap()), Signal::SIGTERM).unwrap();
+        let output = finished(waiter).await;
+        assert_eq!((output.status.code(), stderr(&output)), (Some(128 + 15), ""));
+        assert_eq!(output.stdout, b"");
+        assert_eq!(listed(server, "waiters", "job").await.len(), 0, "its place is free at once");
+    }
+}
+
+#[tokio::test]
+async fn a_command_ends_before_the_lease_of_a_server_that_died() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = "trap 'echo TERM' TERM; echo ready; while :; do sleep 0.02; done";
+    let arguments = ["run", "job", "--max", "1", "--lease", "4", "--", "sh", "-c", script];
+    let mut child = program_at(server, &arguments).spawn().unwrap();
+    let (mut out, mut err) = (stdout_of(&mut child), stderr_of(&mut child));
+    assert_eq!(line(&mut out).await, "ready");
+    daemon.signal(Signal::SIGKILL);
+    assert_eq!(line(&mut out).await, "TERM", "it has time to end by itself");
+    let warning = line(&mut err).await;
+    assert!(warning.contains("job") && warning.contains("the command is sent SIGTERM"), "{warning}");
+    // It hears no SIGTERM, so SIGKILL ended it, long before the ten seconds of --kill-after.
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
+}
+
+#[tokio::test]
+async fn a_command_may_be_let_run_on_without_its_lease() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = "echo ready; read _; exit 3";
+    let arguments =
+        ["run", "job", "--max", "1", "--lease", "2", "--on-lost", "continue", "--", "sh", "-c", script];
+    let mut child = program_at(server, &arguments).spawn().unwrap();
+    let (mut out, mut err) = (stdout_of(&mut child), stderr_of(&mut child));
+    assert_eq!(line(&mut out).await, "ready");
+    daemon.signal(Signal::SIGKILL);
+    let warning = line(&mut err).await;
+    assert!(warning.contains("the lease of job has ended") && warning.contains("runs on"), "{warning}");
+    child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
+    assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
+}
+
+#[tokio::test]
+async fn a_command_runs_on_over_a_cut_that_is_shorter_than_the_lease() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let proxy = Proxy::to(server).await;
+    let script = "echo ready; read _; exit 3";
+    let arguments = ["run", "job", "--max", "1", "--lease", "1h", "--", "sh", "-c", script];
+    let mut child = program_at(proxy.address, &arguments).spawn().unwrap();
+    assert_eq!(line(&mut stdout_of(&mut child)).await, "ready");
+    let before = until_listed(server, "holders", "job", 1).await;
+    proxy.cut();
+    soon("the cut to be seen", async {
+        while !listed(server, "holders", "job").await[0]["address"].is_null() {}
+    })
+    .await;
+    proxy.mend();
+    soon("another connection", proxy.has_relayed(2)).await;
+    soon("the session to be continued", async {
+        while listed(server, "holders", "job").await[0]["address"].is_null() {}
+    })
+    .await;
+    let after = listed(server, "holders", "job").await;
+    assert_eq!(grant_of(&before[0]), grant_of(&after[0]), "it was held all the time");
+    child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
+    let output = finished(child).await;
+    assert_eq!((output.status.code(), stderr(&output)), (Some(3), ""));
+    assert_eq!(stdout(&ran(server, &["get", "job"]).await), "0\n");
+}
+
+#[tokio::test]
+async fn a_revocation_ends_the_command_within_its_grace() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    for (script, grace, by_session) in [
+        // It ends by itself, long before the grace is over.
+        ("trap 'echo TERM; exit 0' TERM; echo ready; while :; do sleep 0.02; done", "1h", false),
+        // It does not, and is killed before, not after the hour of --kill-after.
+        ("trap 'echo TERM' TERM; echo ready; while :; do sleep 0.02; done", "2s", false),
+        ("trap 'echo TERM' TERM; echo ready; while :; do sleep 0.02; done", "2s", true),
+    ] {
+        let arguments =
+            ["run", "job", "--max", "1", "--lease", "1h", "--kill-after", "1h", "--", "sh", "-c", script];
+        let mut child = program_at(server, &arguments).spawn().unwrap();
+        let (mut out, mut err) = (stdout_of(&mut child), stderr_of(&mut child));
+        assert_eq!(line(&mut out).await, "ready");
+        let holder = &until_listed(server, "holders", "job", 1).await[0];
+        let (option, number) = match by_session {
+            true => ("--session", holder["session"].as_u64().unwrap().to_string()),
+            false => ("--grant", grant_of(holder)),
+        };
+        assert_eq!(stdout(&ran(server, &["revoke", option, &number, "--grace", grace]).await), "");
+        assert_eq!(line(&mut out).await, "TERM");
+        let warning = line(&mut err).await;
+        assert!(warning.contains("an administrator takes job away"), "{warning}");
+        assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
+        until_listed(server, "holders", "job", 0).await;
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_has_cannot_be_revoked() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    assert_fails(&ran(server, &["revoke", "--grant", "4711"]).await, 1, "nobody holds the grant 4711");
+    assert_fails(&ran(server, &["revoke", "--session", "4711"]).await, 1, "there is no session 4711");
+}
+
+#[tokio::test]
+async fn a_script_holds_over_several_commands() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = r#"
+        held=$("$1" acquire job --max 3 --resources 2 --lease 5m) || exit
+        eval "$held"
+        "$1" get job
+        "$1" renew
+        "$1" holders job | cut -f 1 | grep -qx "$SIGNALBOX_GRANT" && echo the same
+        "$1" release && "$1" get job
+        "$1" renew
+        echo $?
+        "$1" release --session "$SIGNALBOX_SESSION" --key "$SIGNALBOX_KEY"
+        echo $?
+        held=$("$1" acquire job --max 1 --lease 5m) && eval "$held"
+        lost=$("$1" acquire job --max 1 --lease 5m --wait=0.1)
+        echo $? "$lost""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_signalbox")]);
+    command.env("SIGNALBOX_SERVER", server.to_string()).stdin(Stdio::null());
+    let output = soon("the script to end", command.output()).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "2\n300\nthe same\n0\n1\n1\n75 \n", "{}", stderr(&output));
+    assert_eq!(stderr(&output).matches("is lost, or the key is another's").count(), 2, "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn an_acquired_session_can_be_read_by_programs() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    let arguments = ["acquire", "pool=2/4", "other=1", "--semaphore", "--lease", "1m", "--json"];
+    let output = ran(server, &arguments).await;
+    let held: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(held["lease"], 60.0);
+    let key = held["key"].as_str().unwrap();
+    assert_eq!(key.len(), 32);
+    let holders = ran(server, &["holders", "other", "--semaphore", "--json"]).await;
+    let holder: serde_json::Value = serde_json::from_str(stdout(&holders)).unwrap();
+    assert_eq!((&holder["grant"], &holder["session"]), (&held["grant"], &held["session"]));
+    assert!(!stdout(&holders).contains(key), "the key is told nobody else");
+    let session = held["session"].to_string();
+    let mut release = program_at(server, &["release"]);
+    release.env("SIGNALBOX_SESSION", &session).env("SIGNALBOX_KEY", "0".repeat(32));
+    assert_fails(&finished(release.spawn().unwrap()).await, 1, "the key is another's");
+    release.env("SIGNALBOX_KEY", key);
+    assert_eq!(stdout(&finished(release.spawn().unwrap()).await), "");
+    assert_eq!(stdout(&ran(server, &["get", "pool", "--semaphore"]).await), "4\n");
+    let mut help = program_at(server, &["release", "--help"]);
+    help.env("SIGNALBOX_SESSION", &session).env("SIGNALBOX_KEY", key);
+    assert!(!stdout(&finished(help.spawn().unwrap()).await).contains(key));
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_to_anybody_is_not_held() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = program_at(server, &["acquire", "job", "--max", "1", "--lease", "1h"]);
+    let output = finished(command.stdout(full).spawn().unwrap()).await;
+    assert_fails(&output, 74, "so nothing is held");
+    assert_eq!(stdout(&ran(server, &["get", "job"]).await), "0\n");
+}
+
+#[tokio::test]
+async fn a_server_without_sessions_is_told_apart() {
+    let Some(yrmcdsd) = Yrmcdsd::start() else { return };
+    for arguments in [
+        &["run", "job", "--max", "1", "--lease", "5", "--", "true"][..],
+        &["acquire", "job", "--max", "1", "--lease", "5"],
+        &["holders", "job"],
+    ] {
+        assert_fails(&ran(yrmcdsd.counters, arguments).await, 69, "does not know this operation");
+    }
+}

@@ -1,0 +1,109 @@
+//! Who holds, who waits and what happens, as the command line shows it.
+
+use serde_json::Value;
+
+use super::daemon::Daemon;
+use super::{assert_fails, finished, line, program_at, stdout, stdout_of};
+
+fn parsed(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+#[tokio::test]
+async fn holders_and_waiters_are_lines_of_columns_or_objects() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let mut plain = daemon.counter();
+    assert_eq!(plain.acquire(b"job", 2, 3).status, 0);
+    let held = program_at(server, &["acquire", "job", "--max", "3", "--lease", "1h"]).spawn().unwrap();
+    stdout(&finished(held).await);
+    let arguments = ["run", "job", "--max", "3", "--wait", "--", "true"];
+    let _waiter = program_at(server, &arguments).spawn().unwrap();
+
+    let output = finished(program_at(server, &["holders", "job"]).spawn().unwrap()).await;
+    let mut rows: Vec<Vec<_>> = stdout(&output).lines().map(|row| row.split('\t').collect()).collect();
+    rows.sort_by_key(|row| row[2].to_owned());
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(rows.iter().all(|row| row.len() == 6), "{rows:?}");
+    assert!(rows[0][5].contains("acquire for process"), "{rows:?}");
+    assert_eq!((rows[0][2], rows[0][4]), ("1", "-"), "who handed over is not connected");
+    assert_eq!((rows[1][0], rows[1][2], rows[1][3]), ("-", "2", "-"), "a plain Acquire has no grant");
+
+    let waiter = loop {
+        let output = finished(program_at(server, &["waiters", "job", "--json"]).spawn().unwrap()).await;
+        if let Some(line) = stdout(&output).lines().next() {
+            break parsed(line);
+        }
+    };
+    assert_eq!((&waiter["position"], &waiter["resources"]), (&Value::from(1), &Value::from(1)));
+    assert!(waiter["label"].as_str().unwrap().contains("run["), "{waiter}");
+    assert!(waiter["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{waiter}");
+    let output = finished(program_at(server, &["waiters", "job"]).spawn().unwrap()).await;
+    assert_eq!(stdout(&output).trim_end().split('\t').count(), 7);
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_exist_has_no_list() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    for list in ["holders", "waiters"] {
+        let output = finished(program_at(server, &[list, "none", "--semaphore"]).spawn().unwrap()).await;
+        assert_eq!(output.stdout, b"");
+        assert_fails(&output, 1, "there is no semaphore named none");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_reports_names_that_start_alike_or_one() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let mut plain = daemon.counter();
+    for name in [&b"a/1"[..], b"a/*", b"b"] {
+        assert_eq!(plain.acquire(name, 1, 9).status, 0);
+    }
+    for (arguments, present, changed) in [
+        (&["watch", "a/*", "--json"][..], &["a/*", "a/1"][..], &["a/1", "a/*"][..]),
+        (&["watch", "a/*", "--json", "--exact"], &["a/*"], &["a/*"]),
+        (&["watch", "b", "--json"], &["b"], &["b"]),
+        (&["watch", "*", "--json"], &["a/*", "a/1", "b"], &["a/1", "a/*", "b"]),
+    ] {
+        let mut child = program_at(server, arguments).spawn().unwrap();
+        let mut events = stdout_of(&mut child);
+        let mut names = Vec::new();
+        loop {
+            let event = parsed(&line(&mut events).await);
+            if event["event"] == "live" {
+                assert!(event.get("name").is_none(), "{event}");
+                break;
+            }
+            assert_eq!((&event["event"], &event["grant"]), (&Value::from("present"), &Value::Null));
+            names.push(event["name"].as_str().unwrap().to_owned());
+        }
+        names.sort();
+        assert_eq!(names, present);
+        for name in [&b"a/1"[..], b"a/*", b"b"] {
+            assert_eq!(plain.acquire(name, 1, 9).status, 0);
+        }
+        for name in changed {
+            let event = parsed(&line(&mut events).await);
+            assert_eq!((&event["event"], &event["name"]), (&Value::from("granted"), &Value::from(*name)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_is_lines_of_columns_and_fails_when_the_server_goes() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    assert_eq!(daemon.counter().acquire(b"x\ty", 2, 9).status, 0);
+    let mut child = program_at(server, &["watch", "*"]).spawn().unwrap();
+    let mut events = stdout_of(&mut child);
+    let mut first = line(&mut events).await;
+    if first.starts_with("present") {
+        assert!(first.ends_with("\tx\\ty"), "{first}");
+        first = line(&mut events).await;
+    }
+    assert_eq!(first, "live\t-\t-\t0\t0\t0\t-");
+    drop(daemon);
+    assert_fails(&finished(child).await, 69, "the connection was lost");
+}
