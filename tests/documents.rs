@@ -228,3 +228,44 @@ fn every_decision_is_listed() {
         }
     }
 }
+
+#[test]
+fn every_public_item_of_the_client_has_an_example() {
+    fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                // The load of `bench` is the command line's.
+                if path.file_name().is_some_and(|name| name != "load") {
+                    sources(&path, found);
+                }
+            } else {
+                found.push(path);
+            }
+        }
+    }
+    let mut files = Vec::new();
+    sources(&root().join("src/client"), &mut files);
+    let kinds = ["fn", "async fn", "struct", "enum", "trait", "type", "const"];
+    let is_item = |line: &str| {
+        kinds
+            .iter()
+            .any(|kind| line.strip_prefix("pub ").is_some_and(|rest| rest.starts_with(&format!("{kind} "))))
+    };
+    let mut items = 0;
+    for file in files {
+        let mut has_example = false;
+        for line in fs::read_to_string(&file).unwrap().lines().map(str::trim) {
+            if line.starts_with("///") || line.starts_with("#[") {
+                has_example |= line.contains("```") || line.starts_with("#[doc");
+                continue;
+            }
+            if is_item(line) {
+                items += 1;
+                assert!(has_example, "{}: {line}", file.display());
+            }
+            has_example = false;
+        }
+    }
+    assert!(items > 80, "only {items} were found");
+}

@@ -51,14 +51,22 @@ const LAYERS: [Layer; 5] = [
     Layer { module: "config", may_use: &["config", "serde", "toml", "thiserror"], exceptions: &[] },
     Layer {
         module: "client",
-        may_use: &["client", "protocol", "tokio", "tokio_util", "bytes", "thiserror", "tracing", "socket2"],
+        may_use: &[
+            "client",
+            "protocol",
+            "tokio",
+            "tokio_util",
+            "bytes",
+            "thiserror",
+            "tracing",
+            "socket2",
+            "fastrand",
+        ],
         exceptions: &[
             ("generator.rs", "mio"),
             ("channel.rs", "mio"),
             ("record.rs", "hdrhistogram"),
             ("clock.rs", "nix"),
-            ("builder.rs", "fastrand"),
-            ("driver.rs", "fastrand"),
         ],
     },
     Layer {

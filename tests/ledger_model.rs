@@ -623,7 +623,7 @@ fn limits() -> impl Strategy<Value = LedgerLimits> {
         waiters_max,
         watches_max,
     });
-    prop_oneof![3 => Just(LedgerLimits::default()), 1 => small]
+    prop_oneof![3 => Just(LedgerLimits::NONE), 1 => small]
 }
 
 /// `PROPTEST_CASES` says how many histories, else there are so many.

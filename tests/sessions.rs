@@ -12,6 +12,14 @@ fn caller(server: &TestServer) -> Caller {
 
 const LONG_MS: u32 = 60_000;
 
+/// Asks for the only one of a name that is held, and gives the request, to be sent again.
+fn wait_for<'a>(server: &TestServer, caller: &mut Caller, name: &'a [u8]) -> Extended<'a> {
+    let request = Extended::AcquireGrant { ids: caller.ids(), wanted: one_of(1, name), queueing: LONG };
+    caller.send(&request);
+    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    request
+}
+
 #[test]
 fn what_a_leased_session_holds_and_waits_for_survives_a_cut() {
     let server = TestServer::start();
@@ -21,10 +29,7 @@ fn what_a_leased_session_holds_and_waits_for_survives_a_cut() {
     assert!(matches!(held.ttl_left, TtlLeft::For(left) if left.0 <= LONG_MS && left.0 > LONG_MS / 2));
     let mut other = caller(&server);
     let theirs = other.take(one_of(1, b"wanted"));
-    let ids = before.ids();
-    let request = Extended::AcquireGrant { ids, wanted: one_of(1, b"wanted"), queueing: LONG };
-    before.send(&request);
-    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    let request = wait_for(&server, &mut before, b"wanted");
     drop(before);
 
     let mut late = caller(&server);
@@ -53,10 +58,7 @@ fn a_grant_that_came_while_nobody_was_attached_is_told_when_it_is_asked_for_agai
     let [mut holder, mut before] = [caller(&server), caller(&server)];
     let held = holder.take(one_of(1, b"a"));
     let session = before.open(LONG_MS);
-    let ids = before.ids();
-    let request = Extended::AcquireGrant { ids, wanted: one_of(1, b"a"), queueing: LONG };
-    before.send(&request);
-    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    let request = wait_for(&server, &mut before, b"a");
     drop(before);
     eventually("the cut is seen", || server.server.core().ledger_stats().sessions == 1);
     assert_eq!(holder.give_back(held.grant), 0);
@@ -73,10 +75,7 @@ fn the_time_left_of_a_repeated_request_counts_from_the_repetition() {
     let [mut holder, mut before] = [caller(&server), caller(&server)];
     let held = holder.take(one_of(1, b"a"));
     let session = before.open(LONG_MS);
-    let ids = before.ids();
-    let request = Extended::AcquireGrant { ids, wanted: one_of(1, b"a"), queueing: LONG };
-    before.send(&request);
-    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    let request = wait_for(&server, &mut before, b"a");
     std::thread::sleep(std::time::Duration::from_millis(20));
     let mut after = caller(&server);
     assert_eq!(after.attach(session), 0);

@@ -9,13 +9,29 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// Port of the counter protocol where an address names none (`counter.md`, "Configurations").
+///
+/// ```
+/// assert_eq!(signalbox::client::COUNTER_PORT, 11215);
+/// ```
 pub const COUNTER_PORT: u16 = 11215;
 
 /// Port of the semaphore protocol where an address names none. The document gives both extensions the same default;
 /// a server that runs both needs two.
+///
+/// ```
+/// assert_eq!(signalbox::client::SEMAPHORE_PORT, 11216);
+/// ```
 pub const SEMAPHORE_PORT: u16 = 11216;
 
 /// A server's host, and its port where one was given.
+///
+/// ```
+/// use signalbox::client::Address;
+///
+/// let address: Address = "[2001:db8::1]:11215".parse()?;
+/// assert_eq!((address.host(), address.port()), ("2001:db8::1", Some(11215)));
+/// # Ok::<(), signalbox::client::AddressError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     host: String,
@@ -24,16 +40,36 @@ pub struct Address {
 
 impl Address {
     /// The host's name or IP address, without brackets.
+    ///
+    /// ```
+    /// let address: signalbox::client::Address = "lock.example.org:7".parse()?;
+    /// assert_eq!(address.host(), "lock.example.org");
+    /// # Ok::<(), signalbox::client::AddressError>(())
+    /// ```
     pub fn host(&self) -> &str {
         &self.host
     }
 
     /// The port, where the address has one.
+    ///
+    /// ```
+    /// let address: signalbox::client::Address = "lock.example.org".parse()?;
+    /// assert_eq!(address.port(), None);
+    /// # Ok::<(), signalbox::client::AddressError>(())
+    /// ```
     pub fn port(&self) -> Option<u16> {
         self.port
     }
 
     /// The same address with this port, unless it has one already.
+    ///
+    /// ```
+    /// use signalbox::client::{Address, SEMAPHORE_PORT};
+    ///
+    /// let address = "lock.example.org".parse::<Address>()?.or_port(SEMAPHORE_PORT);
+    /// assert_eq!(address.to_string(), "lock.example.org:11216");
+    /// # Ok::<(), signalbox::client::AddressError>(())
+    /// ```
     #[must_use]
     pub fn or_port(mut self, port: u16) -> Self {
         self.port.get_or_insert(port);
@@ -106,6 +142,12 @@ impl fmt::Display for Address {
 }
 
 /// A text is no address.
+///
+/// ```
+/// use signalbox::client::{Address, AddressError};
+///
+/// assert_eq!(":7".parse::<Address>(), Err(AddressError::HostMissing));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// Nothing stands where the host belongs.

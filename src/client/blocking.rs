@@ -20,6 +20,16 @@ use std::ops::Deref;
 use super::{Address, Builder, Error};
 
 /// A [`Client`](super::Client) that can be waited for. Whatever that one gives to await, [`Client::wait`] waits for.
+///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox::client::blocking::Client;
+///
+/// let client = Client::connect(&"lock.example.org".parse()?)?;
+/// let permit = client.wait(client.counter("tenant/7").maximum(8).try_acquire())?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Client(super::Client);
 

@@ -14,6 +14,14 @@ use crate::protocol::{
 
 /// A connection that said Hello. Clones share it; it is closed when the last one and the last series of it is dropped.
 /// [`Client::direct`](super::Client::direct) makes one.
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+/// let direct = client.direct().await?;
+/// println!("the server knows this connection as session {}", direct.server().session);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Direct {
     connection: Arc<Connection>,

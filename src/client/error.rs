@@ -12,6 +12,19 @@ use thiserror::Error;
 use crate::protocol::{BodyError, DecodeError, NAME_BYTES_MAX, Status, WantedError};
 
 /// Why a request has no answer that could be used.
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::{Error, Status};
+///
+/// match client.counter("tenant/7").maximum(8).try_acquire().await {
+///     Ok(permit) => permit.release().await?,
+///     Err(Error::Status(Status::ResourceNotAvailable)) => println!("busy"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 pub enum Error {
     /// The server refused the request.
@@ -68,12 +81,30 @@ pub enum Error {
 
 impl Error {
     /// Whether the server was there and said no. The others say that nobody was asked or nobody answered.
+    ///
+    /// ```
+    /// use signalbox::client::{Error, Status};
+    ///
+    /// assert!(Error::Status(Status::QueueFull).is_refusal());
+    /// assert!(!Error::NameEmpty.is_refusal());
+    /// ```
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Status(_) | Self::UnknownStatus { .. })
     }
 }
 
 /// Why a permit is not good any more.
+///
+/// ```no_run
+/// # async fn example(permit: signalbox::client::Permit) {
+/// use signalbox::client::Lost;
+///
+/// match permit.lost().await {
+///     Lost::Revoked => println!("an administrator wants it back"),
+///     other => println!("{other}"),
+/// }
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Lost {
     /// The server says that the session is gone: its lease ended, or the server was started anew.
@@ -122,6 +153,16 @@ fn advice(status: Status) -> &'static str {
 }
 
 /// Why a connection ended.
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::PlainClient) {
+/// use signalbox::client::Loss;
+///
+/// if let Loss::ClosedByServer = client.closed().await {
+///     println!("the server was stopped, or started anew");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 pub enum Loss {
     /// The server closed it.
@@ -154,6 +195,18 @@ impl From<DecodeError> for Loss {
 }
 
 /// Why there is no connection.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox::client::{ConnectError, PlainClient};
+///
+/// let address = "lock.example.org".parse()?;
+/// if let Err(ConnectError::Resolve { host, .. }) = PlainClient::connect(&address).await {
+///     println!("is {host} spelt like that?");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 pub enum ConnectError {
     /// The host's name leads to no address.

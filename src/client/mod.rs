@@ -102,13 +102,29 @@ pub use crate::protocol::{
 use crate::protocol::ResponseFrame;
 
 /// How long [`PlainClient::connect`] tries.
+///
+/// ```
+/// assert_eq!(signalbox::client::CONNECT_TIMEOUT.as_secs(), 5);
+/// ```
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An amount of what a counter or semaphore hands out.
+///
+/// ```
+/// use signalbox::client::Resources;
+///
+/// assert_eq!(Resources(7).to_string(), "7");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resources(pub u32);
 
 /// How many resources there are altogether: of a counter for one Acquire, of a semaphore when Acquire creates it.
+///
+/// ```
+/// use signalbox::client::Maximum;
+///
+/// assert!(Maximum(7) < Maximum(8));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Maximum(pub u32);
 

@@ -22,6 +22,18 @@ use super::{
 use crate::protocol::{Request, ResponseFrame, Statistic};
 
 /// A connection to a server. Clones share it; it is closed when the last one is dropped.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox::client::{Maximum, PlainClient, Resources};
+///
+/// let client = PlainClient::connect(&"lock.example.org".parse()?).await?;
+/// let permit = client.hold(b"backup", Resources(1), Maximum(1)).await?;
+/// // The work goes here.
+/// permit.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct PlainClient {
     pub(super) connection: Arc<Connection>,
@@ -32,16 +44,45 @@ impl PlainClient {
     /// [`Address::or_port`].
     ///
     /// A server that vanishes without a word is noticed about 30 seconds later.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox::client::{PlainClient, SEMAPHORE_PORT};
+    ///
+    /// let semaphores = PlainClient::connect(&"lock.example.org:11216".parse()?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(address: &Address) -> Result<Self, ConnectError> {
         Self::connect_within(address, CONNECT_TIMEOUT).await
     }
 
     /// As [`PlainClient::connect`], within `limit`.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use signalbox::client::PlainClient;
+    /// use std::time::Duration;
+    ///
+    /// let address = "lock.example.org".parse()?;
+    /// let client = PlainClient::connect_within(&address, Duration::from_secs(1)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect_within(address: &Address, limit: Duration) -> Result<Self, ConnectError> {
         Ok(Self::over(socket::connect(address, limit).await?))
     }
 
     /// Speaks over a stream that is connected already: another transport, or a simulated network.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use signalbox::client::PlainClient;
+    /// let stream = tokio::net::UnixStream::connect("/run/tunnel").await?;
+    /// let client = PlainClient::over(stream);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// Outside a tokio runtime; a task of it serves the connection.
@@ -50,12 +91,26 @@ impl PlainClient {
     }
 
     /// Asks for a sign of life (`counter.md`, "Noop").
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
+    /// client.noop().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn noop(&self) -> Result<(), Error> {
         self.ask(Request::Noop).await?;
         Ok(())
     }
 
     /// A counter's consumption, or what is left of a semaphore (`counter.md` and `semaphore.md`, "Get").
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
+    /// println!("{} in use", client.get(b"tenant/7").await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn get(&self, name: &[u8]) -> Result<Resources, Error> {
         let frame = self.ask(Request::Get { name: checked(name)? }).await?;
         Ok(Resources(frame.resources()?))
@@ -64,6 +119,15 @@ impl PlainClient {
     /// Takes resources, at once or not at all (`counter.md` and `semaphore.md`, "Acquire"); gives what was taken.
     ///
     /// `maximum` is a counter's for this request, or the capacity of a semaphore that this request creates.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
+    /// use signalbox::client::{Maximum, Resources};
+    ///
+    /// client.acquire(b"tenant/7", Resources(2), Maximum(8)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn acquire(
         &self,
         name: &[u8],
@@ -107,23 +171,56 @@ impl PlainClient {
     }
 
     /// Gives back resources that this connection acquired (`counter.md` and `semaphore.md`, "Release").
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
+    /// # use signalbox::client::Resources;
+    /// client.release(b"tenant/7", Resources(2)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release(&self, name: &[u8], resources: Resources) -> Result<(), Error> {
         self.ask(Request::Release { name: checked(name)?, resources: resources.0 }).await?;
         Ok(())
     }
 
     /// The server's statistics, in its order (`counter.md`, "Stats").
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
+    /// for statistic in client.stats().await? {
+    ///     println!("{} {}", statistic.name, statistic.value);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn stats(&self) -> Result<Vec<Statistic>, Error> {
         Ok(self.ask(Request::Stats).await?.statistics()?)
     }
 
     /// Lists every name (`counter.md`, "Dump"). It is no picture of one moment: names come and go meanwhile.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
+    /// let mut dump = client.dump().await?;
+    /// while let Some(entry) = dump.next().await {
+    ///     println!("{} in use", entry?.consumption);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn dump(&self) -> Result<Dump, Error> {
         let frames = self.connection.ask_for_series(Request::Dump).await?;
         Ok(Dump::new(frames, Arc::clone(&self.connection), ResponseFrame::dump_entry))
     }
 
     /// Resolves when the connection is gone, and with it all that it held.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::PlainClient) {
+    /// println!("nothing is held any more: {}", client.closed().await);
+    /// # }
+    /// ```
     pub async fn closed(&self) -> Loss {
         self.connection.ended().await
     }

@@ -4,6 +4,19 @@ use super::{Error, Loss, PlainClient, Resources};
 
 /// Resources that were acquired over a plain connection ([`PlainClient::hold`]). Dropping it gives them back, without
 /// waiting for the answer. They last no longer than the connection: [`Self::lost`] tells.
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::{Maximum, Resources};
+///
+/// let permit = client.hold(b"backup", Resources(1), Maximum(1)).await?;
+/// tokio::select! {
+///     loss = permit.lost() => eprintln!("{loss}"),
+///     () = std::future::ready(()) => println!("the work is done"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a permit that is dropped is given back; keep it for as long as the work lasts"]
 pub struct PlainPermit {
@@ -20,11 +33,24 @@ impl PlainPermit {
     }
 
     /// How many resources were taken.
+    ///
+    /// ```no_run
+    /// # fn example(permit: signalbox::client::PlainPermit) {
+    /// println!("{} held", permit.resources());
+    /// # }
+    /// ```
     pub fn resources(&self) -> Resources {
         self.resources
     }
 
     /// Gives the resources back and waits for the answer.
+    ///
+    /// ```no_run
+    /// # async fn example(permit: signalbox::client::PlainPermit) -> Result<(), signalbox::client::Error> {
+    /// permit.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn release(mut self) -> Result<(), Error> {
         self.released = true;
         self.client.release_now(&self.name, self.resources).await
@@ -32,6 +58,12 @@ impl PlainPermit {
 
     /// Resolves when the connection is gone, and with it what was held. A server that vanishes without a word is
     /// noticed about 30 seconds later; a lease is known to the millisecond ([`Client`](super::Client)).
+    ///
+    /// ```no_run
+    /// # async fn example(permit: signalbox::client::PlainPermit) {
+    /// eprintln!("{}", permit.lost().await);
+    /// # }
+    /// ```
     pub async fn lost(&self) -> Loss {
         self.client.closed().await
     }

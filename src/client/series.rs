@@ -17,6 +17,18 @@ use crate::protocol::{BodyError, DumpEntry, Event, ListEntry, ResponseFrame};
 /// is held and not read therefore delays every other user of the connection; read it, drop it, or give it a connection
 /// of its own. In particular, a task that awaits another call on the same connection between two entries may wait for
 /// itself. It may be dropped at any time: what is left of it is received and thrown away.
+///
+/// ```no_run
+/// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::Namespace;
+///
+/// let mut waiters = direct.waiters(Namespace::Counters, b"backup").await?;
+/// while let Some(waiter) = waiters.next().await {
+///     println!("{}", waiter?.position);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a series that is not read holds up the connection"]
 pub struct Series<T> {
     frames: mpsc::Receiver<ResponseFrame>,
@@ -28,12 +40,39 @@ pub struct Series<T> {
 }
 
 /// The names of a namespace ([`PlainClient::dump`](super::PlainClient::dump)).
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::Dump;
+///
+/// let dump: Dump = client.dump().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub type Dump = Series<DumpEntry<Bytes>>;
 
 /// Those who hold a name or wait for it ([`Direct::holders`](super::Direct::holders)).
+///
+/// ```no_run
+/// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::{Listing, Namespace};
+///
+/// let holders: Listing = direct.holders(Namespace::Counters, b"backup").await?;
+/// # Ok(())
+/// # }
+/// ```
 pub type Listing = Series<ListEntry<Bytes>>;
 
 /// What happens to names ([`Direct::watch`](super::Direct::watch)).
+///
+/// ```no_run
+/// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::{Namespace, Scope, Watch};
+///
+/// let watch: Watch = direct.watch(Namespace::Counters, Scope::Name(b"backup")).await?;
+/// # Ok(())
+/// # }
+/// ```
 pub type Watch = Series<Event<Bytes>>;
 
 impl<T> fmt::Debug for Series<T> {

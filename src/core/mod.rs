@@ -33,7 +33,7 @@ pub use ahash::RandomState as NameHasher;
 pub use extended::Tour;
 pub use ledger::{
     Asked, GrantId, Granted, Lease, LedgerLimits, LedgerStats, Listed, Listing, Moment, Queueing,
-    REQUESTS_MAX, RequestIds, Scope, SessionKey, TICK_MS, WANTS_MAX, Waiting, Want,
+    REQUESTS_MAX, RequestIds, Scope, SessionKey, TICK_MS, Waiting, Want,
 };
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Letter, Mailbox, Notice, Token};
 pub use object::DumpItem;

@@ -86,6 +86,7 @@ impl ObjectRef {
     }
 
     /// Takes resources for a session. Gives the slot of its handle where it held nothing before.
+    #[inline(always)]
     pub(super) fn acquire(
         &self,
         claim: Claim,
@@ -108,6 +109,7 @@ impl ObjectRef {
     }
 
     /// Gives back some of what a session holds. Gives the slot of its handle where it holds nothing any more.
+    #[inline(always)]
     pub(super) fn release(
         &self,
         resources: u32,

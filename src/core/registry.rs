@@ -111,7 +111,7 @@ impl Registry {
         let outcome = self.find_hashed(name, hash, |object| object.acquire(claim, session, interval));
         let kept = match outcome {
             Some(outcome) => outcome?,
-            None => self.find_or_make(namespace, name, claim, interval, |object| {
+            None => self.make(namespace, name, claim, interval, |object| {
                 object.acquire(claim, session, interval)
             })??,
         };
@@ -131,11 +131,8 @@ impl Registry {
         session: &mut Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
-        let mut take = |object: &ObjectRef| object.acquire_supervised(claim, session, interval);
-        match self.find(name, &mut take) {
-            Some(outcome) => outcome?,
-            None => self.find_or_make(namespace, name, claim, interval, take)??,
-        };
+        let take = |object: &ObjectRef| object.acquire_supervised(claim, session, interval);
+        self.find_or_make(namespace, name, claim, interval, take)??;
         Ok(())
     }
 
@@ -182,8 +179,23 @@ impl Registry {
 
     /// Calls `visit` with the object of this name, made where there is none. The shard is held meanwhile, so the
     /// object is not collected before `visit` has come to refer to it.
-    #[cold]
     pub(super) fn find_or_make<R>(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        claim: Claim,
+        interval: Interval,
+        mut visit: impl FnMut(&ObjectRef) -> R,
+    ) -> Result<R, Refusal> {
+        match self.find(name, &mut visit) {
+            Some(outcome) => Ok(outcome),
+            None => self.make(namespace, name, claim, interval, visit),
+        }
+    }
+
+    /// As [`Self::find_or_make`], for a name that was not found a moment ago.
+    #[cold]
+    fn make<R>(
         &self,
         namespace: Namespace,
         name: &[u8],

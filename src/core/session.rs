@@ -119,7 +119,7 @@ impl Session {
         invariant!(object.is_some(), "session {} has a handle of everything it holds", self.id);
         self.free.push(slot);
         // One that held very much and holds nothing any more gives back the room for it.
-        if self.free.len() == self.objects.len() && self.objects.len() > SLOTS_KEPT {
+        if self.objects.len() > SLOTS_KEPT && self.free.len() == self.objects.len() {
             self.objects = Vec::new();
             self.free = Vec::new();
         }
@@ -131,7 +131,7 @@ impl Session {
 ///
 /// Invariant: every slot in it is filled by an object of its namespace.
 #[derive(Debug, Default)]
-struct Recent(Vec<Option<Slot>>);
+struct Recent(Option<Box<[Option<Slot>; RECENT_SLOTS]>>);
 
 /// As many as a connection is likely to have on their way.
 const RECENT_SLOTS: usize = 64;
@@ -139,23 +139,20 @@ const RECENT_SLOTS: usize = 64;
 impl Recent {
     #[inline(always)]
     fn find(&self, hash: NameHash) -> Option<Slot> {
-        *self.0.get(Self::index(hash))?
+        self.0.as_ref()?[Self::index(hash)]
     }
 
     #[inline(always)]
     fn insert(&mut self, hash: NameHash, slot: Slot) {
-        if self.0.is_empty() {
-            self.0 = vec![None; RECENT_SLOTS];
-        }
-        self.0[Self::index(hash)] = Some(slot);
+        self.0.get_or_insert_with(|| Box::new([None; RECENT_SLOTS]))[Self::index(hash)] = Some(slot);
     }
 
     #[inline(always)]
     fn remove(&mut self, hash: NameHash, slot: Slot) {
-        if let Some(found) = self.0.get_mut(Self::index(hash))
-            && *found == Some(slot)
+        if let Some(slots) = &mut self.0
+            && slots[Self::index(hash)] == Some(slot)
         {
-            *found = None;
+            slots[Self::index(hash)] = None;
         }
     }
 

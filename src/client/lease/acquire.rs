@@ -9,6 +9,13 @@ use super::{Client, Permit};
 use crate::client::Error;
 
 /// A semaphore whose capacity has not been said yet.
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+/// let permit = client.semaphore("deploys").capacity(3).acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is asked for before acquire() or try_acquire()"]
 pub struct Semaphore<'a> {
@@ -35,6 +42,13 @@ impl<'a> Semaphore<'a> {
 }
 
 /// A counter whose maximum has not been said yet.
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+/// let permit = client.counter("tenant/7").maximum(8).acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is asked for before acquire() or try_acquire()"]
 pub struct Counter<'a> {
@@ -61,6 +75,18 @@ impl<'a> Counter<'a> {
 }
 
 /// What became of a request whose caller chose to go on where no server answers.
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::Admission;
+///
+/// let admission = client.counter("tenant/7").maximum(8).try_acquire_or_proceed().await?;
+/// if let Admission::Unguarded(error) = &admission {
+///     eprintln!("not limited now: {error}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a permit that is dropped is given back; keep it for as long as the work lasts"]
 pub enum Admission {
@@ -215,6 +241,14 @@ macro_rules! asking {
 }
 
 /// A request for resources of one name.
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+/// let request = client.semaphore("deploys").capacity(3).queue_max(10);
+/// let permit = request.acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is asked for before acquire() or try_acquire()"]
 pub struct Acquire<'a>(Asking<'a>);
@@ -237,6 +271,16 @@ impl Acquire<'_> {
 }
 
 /// A request for resources of several names, all or none.
+///
+/// ```no_run
+/// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::Claim;
+///
+/// let request = client.acquire_all([Claim::counter("a", 1), Claim::semaphore("b", 2)]);
+/// let permit = request.try_acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is asked for before acquire() or try_acquire()"]
 pub struct AcquireAll<'a>(Asking<'a>);

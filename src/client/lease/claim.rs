@@ -6,6 +6,13 @@ use super::clock::Moment;
 use crate::protocol::{Milliseconds, Namespace, Queueing, Wait, Wanted, WantedError, WantedNames};
 
 /// Resources of one name that are to be had.
+///
+/// ```
+/// use signalbox::client::Claim;
+///
+/// let claim = Claim::semaphore("gpu", 4).resources(2);
+/// assert_eq!(claim.name(), b"gpu");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     namespace: Namespace,

@@ -11,6 +11,14 @@ use std::os::fd::OwnedFd;
 use tokio::io::unix::AsyncFd;
 
 /// A moment, as the time since some fixed one that is the clock's own.
+///
+/// ```
+/// use signalbox::client::{BootClock, Clock, Moment};
+/// use std::time::Duration;
+///
+/// let Moment(since_start) = BootClock.now();
+/// assert!(since_start > Duration::ZERO);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(pub Duration);
 
@@ -27,10 +35,36 @@ impl Moment {
 }
 
 /// What comes of [`Clock::sleep_until`].
+///
+/// ```
+/// use signalbox::client::Sleep;
+///
+/// let at_once: Sleep = Box::pin(std::future::ready(()));
+/// ```
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Tells the time that leases are measured by. It must never stand still, also not while the machine is suspended: the
 /// server's leases run on meanwhile.
+///
+/// ```
+/// use signalbox::client::{BootClock, Clock, Moment, Sleep};
+///
+/// /// Runs an hour ahead, which matters nothing: only differences are asked for.
+/// #[derive(Debug)]
+/// struct Ahead;
+///
+/// const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
+///
+/// impl Clock for Ahead {
+///     fn now(&self) -> Moment {
+///         Moment(BootClock.now().0 + HOUR)
+///     }
+///
+///     fn sleep_until(&self, moment: Moment) -> Sleep {
+///         BootClock.sleep_until(Moment(moment.0.saturating_sub(HOUR)))
+///     }
+/// }
+/// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// What time it is.
     fn now(&self) -> Moment;
@@ -40,6 +74,13 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 }
 
 /// The kernel's clock that counts suspension (`CLOCK_BOOTTIME`), and no step of the time of day.
+///
+/// ```
+/// use signalbox::client::{BootClock, Clock};
+///
+/// let before = BootClock.now();
+/// assert!(BootClock.now() >= before);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 

@@ -11,6 +11,29 @@ use crate::client::connection::Connection;
 use crate::client::{Address, ConnectError, socket};
 
 /// Makes streams to servers. [`Tcp`] is the usual one; a tunnel or a simulated network can be another.
+///
+/// ```no_run
+/// use signalbox::client::{Address, ConnectError, Transport};
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tokio::net::UnixStream;
+///
+/// /// Reaches a server through a tunnel whose end is a socket of this machine.
+/// struct Tunnel;
+///
+/// impl Transport for Tunnel {
+///     type Stream = UnixStream;
+///
+///     async fn connect(&self, address: Address, limit: Duration) -> Result<UnixStream, ConnectError> {
+///         let connecting = UnixStream::connect("/run/tunnel");
+///         let address = address.to_string();
+///         let Ok(result) = tokio::time::timeout(limit, connecting).await else {
+///             return Err(ConnectError::TimedOut { address, limit });
+///         };
+///         result.map_err(|error| ConnectError::Resolve { host: address, source: Arc::new(error) })
+///     }
+/// }
+/// ```
 pub trait Transport: Send + Sync + 'static {
     /// What bytes go over.
     type Stream: AsyncRead + AsyncWrite + Send + 'static;
@@ -24,6 +47,15 @@ pub trait Transport: Send + Sync + 'static {
 }
 
 /// TCP, set up so that a server that vanished is noticed within 30 seconds.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox::client::{Client, Tcp};
+///
+/// let client = Client::builder("lock.example.org".parse()?).transport(Tcp).connect().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tcp;
 

@@ -235,6 +235,14 @@ impl Permit {
 
 /// A session that this process does not keep any more: whoever has this can attach it, renew it by that, and close it
 /// ([`Direct`](crate::client::Direct)).
+///
+/// ```no_run
+/// # async fn example(permit: signalbox::client::Permit) -> Result<(), signalbox::client::Error> {
+/// let handed = permit.hand_over().await?;
+/// println!("attach session {} within {:?}", handed.session, handed.ttl);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandedOver {
     /// The session's number.

@@ -41,9 +41,6 @@ use owner::{Attachment, Owner, OwnerKind, Remembered, RememberedGrant};
 use time::Gaps;
 use watch::Watches;
 
-/// Most names of one request.
-pub const WANTS_MAX: usize = 64;
-
 /// A moment, in the two times that the rules know (invariant 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
@@ -66,11 +63,14 @@ pub struct LedgerLimits {
     pub watches_max: usize,
 }
 
-impl Default for LedgerLimits {
-    /// What the configuration has where it says nothing.
-    fn default() -> Self {
-        Self { sessions_max: 100_000, grants_max: 10_000, waiters_max: 100_000, watches_max: 1_000 }
-    }
+impl LedgerLimits {
+    /// No limits, as a core has none before it is told of some.
+    pub const NONE: Self = Self {
+        sessions_max: usize::MAX,
+        grants_max: usize::MAX,
+        waiters_max: usize::MAX,
+        watches_max: usize::MAX,
+    };
 }
 
 /// Live figures of the ledger.
@@ -168,7 +168,7 @@ impl NameEntry {
 impl Ledger {
     pub(super) fn new() -> Self {
         Self {
-            limits: LedgerLimits::default(),
+            limits: LedgerLimits::NONE,
             last_grant: 0,
             owners: BTreeMap::new(),
             grants: BTreeMap::new(),

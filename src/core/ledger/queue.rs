@@ -77,14 +77,10 @@ impl Ledger {
             };
             (object.clone(), outcome)
         };
-        let found = match registry.find(name, visit) {
-            Some(found) => found,
-            None => match registry.find_or_make(namespace, name, claim, world.interval, visit) {
-                Ok(found) => found,
-                Err(refusal) => return Step::Fails(refusal),
-            },
+        let (object, outcome) = match registry.find_or_make(namespace, name, claim, world.interval, visit) {
+            Ok(found) => found,
+            Err(refusal) => return Step::Fails(refusal),
         };
-        let (object, outcome) = found;
         let taken = match outcome {
             Ok(taken) => taken,
             Err(refusal) => {

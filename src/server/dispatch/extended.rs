@@ -11,13 +11,13 @@ use super::translation::{
 };
 use super::{After, Executor, Owed, note_refusal};
 use crate::core::{
-    Asked, GrantId, Granted, Lease, Moment, Queueing, REQUESTS_MAX, Refusal, SessionId, SessionKey,
-    WANTS_MAX, Waiting, Want,
+    Asked, GrantId, Granted, Lease, Moment, Queueing, REQUESTS_MAX, Refusal, SessionId, SessionKey, Waiting,
+    Want,
 };
 use crate::protocol::{
-    self as wire, AllGranted, EXTENDED_VERSION, Extended, ExtendedOpcode, ExtendedResponse, Features, Frame,
-    HelloAnswer, Milliseconds, Opaque, OpenedSession, Response, Revocation, Status, VerifiedGrant, Wait,
-    WaitingRequest,
+    self as wire, ACQUIRE_ALL_NAMES_MAX, AllGranted, EXTENDED_VERSION, Extended, ExtendedOpcode,
+    ExtendedResponse, Features, Frame, HelloAnswer, Milliseconds, Opaque, OpenedSession, Response,
+    Revocation, Status, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// What this server can do.
@@ -171,7 +171,7 @@ impl Executor<'_> {
             wait_default: Milliseconds(limits.default_wait_ms),
             ttl_min: Milliseconds(limits.min_ttl_ms),
             ttl_max: Milliseconds(limits.max_ttl_ms),
-            names_max: WANTS_MAX as u32,
+            names_max: ACQUIRE_ALL_NAMES_MAX as u32,
             requests_max: REQUESTS_MAX as u32,
         })))
     }

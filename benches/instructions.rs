@@ -1,0 +1,101 @@
+//! Instructions of a pair of Acquire and Release, of the core and of the codec by themselves: unlike times, they are
+//! the same on every run. Counted by valgrind's callgrind (Debian's package `valgrind`), as the difference between a
+//! short run and a long one, so that what comes once does not count.
+//!
+//! ```sh
+//! cargo bench --bench instructions
+//! ```
+
+use std::process::Command;
+
+use bytes::BytesMut;
+use signalbox::core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
+use signalbox::protocol::{Opaque, Request, RequestCodec, Response};
+use tokio_util::codec::Decoder;
+
+const NAMES: u32 = 10_000;
+const SHORT: u32 = 16_000;
+const LONG: u32 = 176_000;
+
+/// Requests that are read at once.
+const RUN: u32 = 32;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, "--count", what, pairs] = arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        let pairs = pairs.parse().expect("a number of pairs");
+        return if what == "core" { core_pairs(pairs) } else { codec_pairs(pairs) };
+    }
+    println!("instructions of a pair of Acquire and Release, by valgrind's callgrind");
+    let mut sum = 0;
+    for what in ["core", "codec"] {
+        let Some((short, long)) = instructions(what, SHORT).zip(instructions(what, LONG)) else {
+            eprintln!("not counted: valgrind does not run here; install it (Debian's package valgrind)");
+            return;
+        };
+        let each = (long - short) / u64::from(LONG - SHORT);
+        sum += each;
+        println!("{what:>6} {each:>6}");
+    }
+    println!("{:>6} {sum:>6}", "sum");
+}
+
+/// What a run of this program takes altogether.
+fn instructions(what: &str, pairs: u32) -> Option<u64> {
+    let program = std::env::current_exe().ok()?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args(["--count", what, &pairs.to_string()])
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let line = text.lines().find_map(|line| line.split("Collected :").nth(1))?;
+    line.trim().parse().ok()
+}
+
+/// One connection's pairs on names that exist, each drawn as often as any other.
+fn core_pairs(pairs: u32) {
+    let core = Core::new(60.try_into().expect("not zero"), NameHasher::with_seeds(1, 2, 3, 4));
+    let now = UnixSeconds(1);
+    let claim = Claim::new(1, 1000).expect("one fits a thousand");
+    let names: Vec<String> = (0..NAMES).map(|number| format!("name-{number:010}")).collect();
+    let pair = |session: &mut _, name: &str| {
+        let name = name.as_bytes();
+        core.acquire(Namespace::Counters, name, claim, session, now).expect("nobody else holds it");
+        core.release(Namespace::Counters, name, 1, session, now).expect("just acquired");
+    };
+    let mut first = core.open_session();
+    names.iter().for_each(|name| pair(&mut first, name));
+    let mut session = core.open_session();
+    for number in 0..pairs {
+        pair(&mut session, &names[(number.wrapping_mul(2_654_435_761) % NAMES) as usize]);
+    }
+}
+
+/// The same requests read in runs, and their answers written.
+fn codec_pairs(pairs: u32) {
+    let mut run = BytesMut::new();
+    for number in 0..RUN / 2 {
+        let name = format!("name-{number:010}");
+        let name = name.as_bytes();
+        Request::Acquire { name, resources: 1, maximum: 1000 }.compose(Opaque([0; 4]), &mut run);
+        Request::Release { name, resources: 1 }.compose(Opaque([0; 4]), &mut run);
+    }
+    let (mut input, mut output) = (BytesMut::with_capacity(65_536), BytesMut::with_capacity(65_536));
+    let mut codec = RequestCodec::default();
+    for _ in 0..pairs / (RUN / 2) {
+        input.reserve(16_384);
+        input.extend_from_slice(&run);
+        let mut frames = codec.decode(&mut input).expect("they are in order").expect("they are whole");
+        assert!(codec.decode(&mut input).expect("nothing is left").is_none());
+        while let Some(frame) = frames.next() {
+            let response = match frame.parse().expect("they are in order") {
+                Request::Acquire { resources, .. } => Response::Resources(resources),
+                _ => Response::Done,
+            };
+            response.compose(frame.opcode(), frame.opaque(), &mut output);
+        }
+        output.clear();
+    }
+}
