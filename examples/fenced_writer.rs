@@ -1,5 +1,5 @@
-//! A writer that may be overtaken and does no harm: the number of its grant goes with every write, and the store refuses
-//! numbers that are lower than what it has seen.
+//! A writer that may be overtaken and does no harm: the number of its grant goes with every write, and the store
+//! refuses numbers that are lower than what it has seen.
 //!
 //! ```sh
 //! seq 3 | SIGNALBOX_SERVER=lock.example.org cargo run --example fenced_writer -- /tmp/journal

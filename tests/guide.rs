@@ -1,8 +1,8 @@
 //! The recipes of `docs/guide.md`, run as they stand there.
 //!
-//! The blocks of shell are run by `bash -e`, those of a crontab by `sh` as cron does, with the program on the PATH and a
-//! server of the test; stand-ins take the place of the reader's commands. The blocks of Rust are compiled into this file
-//! by `recipe!`, and called. There is no copy of any of them.
+//! The blocks of shell are run by `bash -e`, those of a crontab by `sh` as cron does, with the program on the PATH and
+//! a server of the test; stand-ins take the place of the reader's commands. The blocks of Rust are compiled into this
+//! file by `recipe!`, and called. There is no copy of any of them.
 
 #[path = "support/proxy.rs"]
 mod proxy;
@@ -211,6 +211,19 @@ fn of_all_machines_one_runs_the_job() {
     assert_eq!(place.lines("log").len(), 2, "the next night another runs it");
     place.stand_in("nightly-report", "exit 3");
     assert!(!place.cron(line).ended().status.success(), "a job that fails is a failure");
+}
+
+#[test]
+fn without_a_server_no_job_is_run_and_cron_has_something_to_send() {
+    let mut place = Place::new();
+    place.stand_in("nightly-report", "echo begins >> log");
+    place.server.counters = SocketAddr::from(([127, 0, 0, 1], 1));
+    let lines: [_; 2] = blocks("A cron job on one machine", "crontab");
+    for line in lines {
+        let output = place.cron(line).ended();
+        assert!(!output.status.success() && output.stderr.starts_with(b"signalbox: "), "{output:?}");
+    }
+    assert!(place.lines("log").is_empty());
 }
 
 #[test]
