@@ -1,5 +1,10 @@
 //! What the program does as a client, run as a user runs it: arguments in; output, exit status and signals out.
 
+#![allow(
+    clippy::duplicate_mod,
+    reason = "the two real servers of the tests each find free ports by the same file"
+)]
+
 #[path = "support/daemon.rs"]
 mod daemon;
 #[path = "support/fake_server.rs"]
