@@ -174,7 +174,8 @@ fn every_file_that_a_document_names_exists() {
     for document in documents() {
         let text = read(&document);
         for span in code_spans(&text) {
-            let is_ours = ["src/", "tests/", "docs/", "etc/"].iter().any(|part| span.starts_with(part));
+            let is_ours =
+                ["src/", "tests/", "docs/", "etc/", "examples/"].iter().any(|part| span.starts_with(part));
             if !is_ours || span.contains(['*', ' ', '<']) {
                 continue;
             }
@@ -215,6 +216,32 @@ fn modules_use_each_other_as_the_design_draws_it() {
                 text.contains(&format!("crate::{other}::")) || text.contains(&format!("crate::{other};"));
             assert_eq!(uses, allowed.contains(other), "whether {module} uses {other}");
         }
+    }
+}
+
+#[test]
+fn the_readme_lists_every_document() {
+    let readme = read("README.md");
+    let cells: Vec<_> =
+        table_under(&readme, "## Documents").into_iter().map(|row| row[1].to_owned()).collect();
+    for document in documents() {
+        let document = document.to_str().unwrap();
+        if document.starts_with("docs/decisions/") || document == "README.md" {
+            continue;
+        }
+        assert!(cells.contains(&format!("[{document}]({document})")), "README.md does not list {document}");
+    }
+}
+
+#[test]
+fn every_example_is_run_and_shown_to_readers() {
+    let tests = read("tests/examples.rs");
+    let guide = read("docs/guide.md");
+    for entry in fs::read_dir(root().join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        assert!(tests.contains(&format!("start(\"{name}\"")), "tests/examples.rs does not run {name}");
+        assert!(guide.contains(&format!("`examples/{name}.rs`")), "docs/guide.md does not name {name}");
     }
 }
 

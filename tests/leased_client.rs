@@ -4,10 +4,14 @@
 mod proxy;
 mod support;
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -220,6 +224,32 @@ async fn work_that_is_guarded_ends_with_the_permit() {
     assert_eq!(server.counter().get(b"a").number(), 0);
     let again = client.counter("a").maximum(1).acquire().await.unwrap();
     assert!(again.is_held(), "the session goes on");
+}
+
+#[tokio::test]
+async fn work_that_is_guarded_takes_no_step_after_the_lease_whoever_notices_first() {
+    let server = started(|_| {});
+    // Its driver is a task of this thread, and so cannot notice before the work goes on.
+    let client = builder(server.counters).ttl(SHORT).in_this_runtime().connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let steps = Cell::new(0);
+    let work = poll_fn(|_| {
+        steps.set(steps.get() + 1);
+        std::thread::sleep(2 * SHORT);
+        Poll::<()>::Pending
+    });
+    let mut guarded = pin!(permit.guard(work));
+    poll_fn(|context| {
+        // Twice in one turn, so that no other task has one in between.
+        for _ in 0..2 {
+            assert_eq!(guarded.as_mut().poll(context), Poll::Pending);
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let lost = soon("the loss", guarded).await;
+    assert_eq!(lost, Err(Lost::Unreachable));
+    assert_eq!(steps.get(), 1, "the second would be without a permit");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -53,6 +53,11 @@
 //! it is better to work without a limit than not to work, [`Acquire::acquire_or_proceed`] says so in its name and in its
 //! type.
 //!
+//! # Recipes
+//!
+//! `docs/guide.md` shows budgets, leaders, several resources at once and fencing, with what happens in failure.
+//! `examples/` has whole programs: `leader`, `worker_pool` and `fenced_writer`.
+//!
 //! # Which client
 //!
 //! | | [`Client`] | [`PlainClient`] |

@@ -1,6 +1,9 @@
 //! What a leased session holds, given back when it goes out of scope.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -171,6 +174,12 @@ impl Permit {
     /// # }
     /// ```
     pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+        let mut work = pin!(work);
+        let work = poll_fn(|context| match self.standing.left() {
+            Some(_) => work.as_mut().poll(context),
+            // A process that was stopped may come here before the driver has noticed, which it will.
+            None => Poll::Pending,
+        });
         tokio::select! {
             // A loss counts first: the work must not take another step without the permit.
             biased;
