@@ -373,7 +373,8 @@ fn work_has_all_that_it_needs_or_waits() {
     eventually("the third waits", || place.waiters() == 1);
     fs::write(place.path().join("end"), "").unwrap();
     first.into_iter().chain([third]).for_each(|training| drop(training.output()));
-    assert_eq!((left(b"gpu"), left(b"licences")), (4, 10));
+    // Semaphores of which nothing is held may be collected already, so it is the grants that are counted.
+    assert_eq!(place.server.server.core().ledger_stats().grants, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

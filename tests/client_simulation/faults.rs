@@ -127,7 +127,7 @@ impl Faults {
         self.starts += 1;
         let now_ms = self.scene.state().now_ms;
         let unix_s = self.set_clock(now_ms);
-        self.beliefs.server_starts(unix_s * 1000 << 20);
+        self.beliefs.server_starts((unix_s * 1000) << 20);
     }
 
     fn break_something(&mut self, sim: &mut Sim<'_>, fault: Fault, checks: &mut Checks, now_ms: u64) {

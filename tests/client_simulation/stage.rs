@@ -73,7 +73,7 @@ where
     let mut start = |now_ms: u64| {
         starts += 1;
         let unix_s = 1_000_000_000 + starts * 100_000 + now_ms / 1000;
-        beliefs.server_starts(unix_s * 1000 << 20);
+        beliefs.server_starts((unix_s * 1000) << 20);
         unix_s - now_ms / 1000
     };
     let mut offset_s = start(0);
