@@ -422,3 +422,31 @@ async fn the_bounds_of_the_server_hold_for_times_to_live() {
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
     assert!(permit.time_left().unwrap() <= Duration::from_secs(2));
 }
+
+#[tokio::test]
+async fn acquires_of_one_moment_leave_room_for_their_releases() {
+    let server = started(|_| {});
+    let other = connected(&server).await;
+    let held = other.counter("slow").maximum(1).acquire().await.unwrap();
+    // What keeps the sessions cannot run before all have asked.
+    let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
+    let ask = |name: &'static str| {
+        let client = client.clone();
+        tokio::spawn(async move { client.counter(name).maximum(2_000).acquire().await })
+    };
+    let slow = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("slow").maximum(1).acquire().await }
+    });
+    let fast: Vec<_> = (0..800).map(|_| ask("fast")).collect();
+    let mut permits = Vec::new();
+    for asked in fast {
+        permits.push(soon("a permit", asked).await.unwrap().unwrap());
+    }
+    let released: Vec<_> = permits.into_iter().map(|permit| tokio::spawn(permit.release())).collect();
+    for release in released {
+        soon("a release", release).await.unwrap().unwrap();
+    }
+    held.release().await.unwrap();
+    soon("the slow one", slow).await.unwrap().unwrap().release().await.unwrap();
+}

@@ -18,9 +18,10 @@ use crate::client::Error;
 use crate::protocol::{GrantId, OpenedSession};
 
 /// Requests and permits of a lane from which on a client uses another one. A server remembers 1,024 answers from the
-/// oldest unanswered request on, so while one waits long, only so many others can come and go. What is kept back is for
-/// those who come at the same moment.
-const LOAD_MAX: usize = 800;
+/// oldest unanswered request on, so while one waits long, only so many others can come and go. Acquires of one moment
+/// count once here before the driver hears of them, and each takes two numbers, with its release: so it is less than
+/// half of those. The rest is for threads that look at the same time.
+const LOAD_MAX: usize = 480;
 
 /// What a driver is told.
 #[derive(Debug)]
