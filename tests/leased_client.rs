@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use proxy::{Mode, Proxy};
 use signalbox::client::{
-    Admission, Builder, Claim, Client, Error, EventKind, Lost, Maximum, Namespace, PlainClient, Resources,
+    Admission, Builder, Claim, Client, Error, EventKind, Loss, Lost, Maximum, Namespace, PlainClient, Resources,
     Revocation, Scope, Status, blocking,
 };
 use signalbox::config::Config;
@@ -449,4 +449,21 @@ async fn acquires_of_one_moment_leave_room_for_their_releases() {
     }
     held.release().await.unwrap();
     soon("the slow one", slow).await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A runtime of one thread, which a task keeps for as long as it does not await.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn an_acquire_fails_where_the_runtime_of_the_client_has_ended() {
+    let server = TestServer::start();
+    let first = runtime();
+    let client = builder(server.counters).ttl(LONG).in_this_runtime();
+    let client = first.block_on(async { client.connect().await }).unwrap();
+    drop(first);
+    let request = client.counter("a").maximum(1).acquire();
+    let failed = runtime().block_on(async { soon("a failure", request).await });
+    assert!(matches!(failed, Err(Error::ConnectionLost(Loss::Stopped))), "{failed:?}");
 }

@@ -601,6 +601,7 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         let reason = self.over.unwrap_or(Lost::Stopped);
+        self.lease.is_abandoned.store(self.over.is_none(), Ordering::Release);
         self.lease.end();
         self.commands.close();
         let (requests, grants) = self.book.drain();

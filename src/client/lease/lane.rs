@@ -14,7 +14,7 @@ use super::driver::Driver;
 use super::permit::Permit;
 use super::settings::Settings;
 use super::standing::Lease;
-use crate::client::Error;
+use crate::client::{Error, Loss};
 use crate::protocol::{GrantId, OpenedSession};
 
 /// Requests and permits of a lane from which on a client uses another one. A server remembers 1,024 answers from the
@@ -108,7 +108,12 @@ pub(super) struct Asked {
 
 impl Asked {
     pub(super) async fn outcome(&mut self) -> Outcome {
-        (&mut self.outcome).await.unwrap_or(Err(Failure::SessionEnded))
+        match (&mut self.outcome).await.unwrap_or(Err(Failure::SessionEnded)) {
+            Err(Failure::SessionEnded) if self.lane.lease.is_abandoned.load(Ordering::Acquire) => {
+                Err(Failure::Final(Loss::Stopped.into()))
+            }
+            outcome => outcome,
+        }
     }
 }
 
