@@ -467,3 +467,36 @@ fn an_acquire_fails_where_the_runtime_of_the_client_has_ended() {
     let failed = runtime().block_on(async { soon("a failure", request).await });
     assert!(matches!(failed, Err(Error::ConnectionLost(Loss::Stopped))), "{failed:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn sessions_that_end_at_once_are_not_opened_without_a_pause() {
+    const SESSIONS: usize = 20;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let from = std::time::Instant::now();
+        for _ in 0..SESSIONS {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut header = [0; 12];
+            while stream.read_exact(&mut header).is_ok() {
+                let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
+                stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
+                // As long as the answers to Hello and OpenSession have to be; the time to live is 0.
+                let body = [0; 48];
+                let mut answer = vec![0x91, header[1], 0, 0];
+                answer.extend(48_u32.to_be_bytes());
+                answer.extend(&header[8..]);
+                answer.extend(body);
+                if stream.write_all(&answer).is_err() {
+                    break;
+                }
+            }
+        }
+        from.elapsed()
+    });
+    let client = builder(address).build().unwrap();
+    let waiting = tokio::spawn(async move { client.counter("a").maximum(1).acquire().await });
+    let took = soon("sessions", tokio::task::spawn_blocking(|| server.join().unwrap())).await.unwrap();
+    waiting.abort();
+    assert!(took > Duration::from_millis(300), "{SESSIONS} sessions within {took:?}");
+}

@@ -84,18 +84,20 @@ impl Driver {
         lane: Weak<Lane>,
         lease: Arc<Lease>,
         commands: mpsc::UnboundedReceiver<Command>,
+        follows_a_loss: bool,
     ) -> Self {
         let now = settings.clock.now();
         let mut rng = Rng::with_seed(settings.seed);
         // Different clients begin with different addresses, and share the servers so.
         let next_address = rng.usize(..settings.addresses.len());
+        let rest = if follows_a_loss { PAUSE_MIN.mul_f64(0.5 + rng.f64() / 2.0) } else { Duration::ZERO };
         Self {
             lane,
             lease,
             commands,
             book: Book::default(),
             session: None,
-            link: Link::Resting(now),
+            link: Link::Resting(now.after(rest)),
             next_address,
             failures: 0,
             denials: 0,

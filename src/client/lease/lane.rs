@@ -68,12 +68,14 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane and what is to be run for it.
-    pub(super) fn new(settings: &Settings) -> (Arc<Self>, Driver) {
+    /// A lane and what is to be run for it. One in the place of another whose session was lost begins with a pause, so that
+    /// no server's answers make a client open sessions as fast as they end.
+    pub(super) fn new(settings: &Settings, after: Option<&Self>) -> (Arc<Self>, Driver) {
         let (sender, commands) = mpsc::unbounded_channel();
         let lease = Arc::new(Lease::new(Arc::clone(&settings.clock)));
         let lane = Arc::new(Self { commands: sender, lease: Arc::clone(&lease), tickets: AtomicU64::new(0) });
-        let driver = Driver::new(settings.clone(), Arc::downgrade(&lane), lease, commands);
+        let follows_a_loss = after.is_some_and(|lane| lane.lease.until().is_none());
+        let driver = Driver::new(settings.clone(), Arc::downgrade(&lane), lease, commands, follows_a_loss);
         (lane, driver)
     }
 

@@ -231,7 +231,7 @@ impl Client {
         }
         lanes.made += 1;
         let settings = Settings { seed: settings.seed.wrapping_add(lanes.made), ..settings.clone() };
-        let (lane, driver) = Lane::new(&settings);
+        let (lane, driver) = Lane::new(&settings, lanes.current.as_deref());
         executor.spawn(driver.run());
         lanes.all.retain(|lane| lane.strong_count() > 0);
         lanes.all.push(Arc::downgrade(&lane));
