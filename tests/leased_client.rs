@@ -500,3 +500,27 @@ async fn sessions_that_end_at_once_are_not_opened_without_a_pause() {
     waiting.abort();
     assert!(took > Duration::from_millis(300), "{SESSIONS} sessions within {took:?}");
 }
+
+#[tokio::test]
+async fn a_hand_over_that_is_given_up_gives_back() {
+    let server = started(|_| {});
+    let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+        let mut handing = Box::pin(permit.hand_over());
+        tokio::select! {
+            biased;
+            handed = &mut handing => panic!("before anybody could answer: {handed:?}"),
+            () = std::future::ready(()) => {}
+        }
+        // Whether what keeps the session has answered or not.
+        tokio::time::sleep(wait).await;
+        drop(handing);
+        let given_back = async {
+            while grants(&server) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon("that it is given back", given_back).await;
+    }
+}

@@ -373,14 +373,10 @@ impl Driver {
             Command::Release { grant, reply } => self.release(grant, reply),
             Command::HandOver(reply) => {
                 let session = self.session.filter(|_| matches!(self.link, Link::Up(_)));
-                // The session is a moment old at most, as what is dropped from here on is the connection.
-                drop(
-                    reply.send(
-                        session.ok_or_else(|| self.last_failure.clone().unwrap_or(Loss::Stopped.into())),
-                    ),
-                );
-                self.over = session.map(|_| Lost::TakenOver);
+                let failure = || self.last_failure.clone().unwrap_or(Loss::Stopped.into());
+                drop(reply.send(session.ok_or_else(failure)));
             }
+            Command::LetGo => self.over = Some(Lost::TakenOver),
             Command::Close(reply) => {
                 self.closers.push(reply);
                 self.leave();

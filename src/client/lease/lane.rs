@@ -42,8 +42,11 @@ pub(super) enum Command {
         grant: GrantId,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     },
-    /// Stops keeping the session, which goes on at the server.
+    /// Tells the session, for who hands it over.
     HandOver(oneshot::Sender<Result<OpenedSession, Error>>),
+    /// Stops keeping the session, which goes on at the server. A command of its own, as who asked for the session may have
+    /// gone before the answer: then nobody would ever give back what it holds.
+    LetGo,
     /// Ends the session with all that it holds.
     Close(oneshot::Sender<()>),
 }
