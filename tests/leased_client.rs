@@ -524,3 +524,17 @@ async fn a_hand_over_that_is_given_up_gives_back() {
         soon("that it is given back", given_back).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn texts_that_are_too_long_for_the_wire_do_no_harm() {
+    let server = started(|_| {});
+    let long = vec![b'x'; 70_000];
+    let client = builder(server.counters).ttl(LONG).label(&long);
+    let client = soon("a connection", client.connect()).await.unwrap();
+    let _held = client.counter("a").maximum(1).acquire().await.unwrap();
+    let direct = client.direct().await.unwrap();
+    let refused = direct.watch(Namespace::Counters, Scope::Prefix(&long)).await;
+    assert!(matches!(refused, Err(Error::NameTooLong { bytes: 70_000 })), "{:?}", refused.err());
+    let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
+    assert_eq!(holders.next().await.unwrap().unwrap().label, long[..255]);
+}
