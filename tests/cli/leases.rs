@@ -287,6 +287,17 @@ async fn an_acquired_session_can_be_read_by_programs() {
 }
 
 #[tokio::test]
+async fn a_lease_that_is_shorter_than_asked_for_is_told_on_stderr() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let output = ran(server, &["acquire", "job", "--max", "1", "--lease", "2h", "--json"]).await;
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr(&output).contains("leases for 3600 s at most, not for 7200 s"), "{}", stderr(&output));
+    let held: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(held["lease"], 3600.0);
+}
+
+#[tokio::test]
 async fn what_cannot_be_told_to_anybody_is_not_held() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
