@@ -226,6 +226,24 @@ async fn a_revocation_ends_the_command_within_its_grace() {
 }
 
 #[tokio::test]
+async fn a_revocation_without_grace_kills_the_command_at_once() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    for graces in [&["0"][..], &["1h", "0"], &["1h", "1s"]] {
+        let script = "trap '' TERM; echo ready; while :; do sleep 0.02; done";
+        let arguments =
+            ["run", "job", "--max", "1", "--lease", "1h", "--kill-after", "1h", "--", "sh", "-c", script];
+        let mut child = program_at(server, &arguments).spawn().unwrap();
+        assert_eq!(line(&mut stdout_of(&mut child)).await, "ready");
+        let grant = grant_of(&until_listed(server, "holders", "job", 1).await[0]);
+        for grace in graces {
+            assert_eq!(stdout(&ran(server, &["revoke", "--grant", &grant, "--grace", grace]).await), "");
+        }
+        assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69), "{graces:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_nobody_has_cannot_be_revoked() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
