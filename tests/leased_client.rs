@@ -538,3 +538,15 @@ async fn texts_that_are_too_long_for_the_wire_do_no_harm() {
     let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
     assert_eq!(holders.next().await.unwrap().unwrap().label, long[..255]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_was_revoked_is_not_handed_over() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let direct = client.direct().await.unwrap();
+    direct.revoke(Revocation::Grant(permit.id()), Duration::ZERO).await.unwrap();
+    assert_eq!(soon("the loss", permit.lost()).await, Lost::Revoked);
+    let handed = soon("an answer", permit.hand_over()).await;
+    assert!(matches!(handed, Err(Error::Lost(Lost::Revoked))), "{handed:?}");
+}

@@ -197,6 +197,9 @@ impl Permit {
         match session.await {
             Ok(session) => {
                 let OpenedSession { session, key, ttl } = session?;
+                if !self.is_held() {
+                    return Err(self.standing.lost().await.into());
+                }
                 // Nothing is awaited from here on, so the session is either let go and told of or neither.
                 self.released = true;
                 self.lane.tell(Command::LetGo);
