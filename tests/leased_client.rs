@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use proxy::{Mode, Proxy};
 use signalbox::client::{
-    Admission, Builder, Claim, Client, Error, EventKind, Lost, Maximum, Namespace, PlainClient, Resources,
+    Admission, Builder, Claim, Client, Error, EventKind, Loss, Lost, Maximum, Namespace, PlainClient, Resources,
     Revocation, Scope, Status, blocking,
 };
 use signalbox::config::Config;
@@ -528,4 +528,132 @@ async fn the_bounds_of_the_server_hold_for_times_to_live() {
     let client = builder(server.counters).ttl(LONG).connect().await.unwrap();
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
     assert!(permit.time_left().unwrap() <= Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn acquires_of_one_moment_leave_room_for_their_releases() {
+    let server = started(|_| {});
+    let other = connected(&server).await;
+    let held = other.counter("slow").maximum(1).acquire().await.unwrap();
+    // What keeps the sessions cannot run before all have asked.
+    let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
+    let ask = |name: &'static str| {
+        let client = client.clone();
+        tokio::spawn(async move { client.counter(name).maximum(2_000).acquire().await })
+    };
+    let slow = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("slow").maximum(1).acquire().await }
+    });
+    let fast: Vec<_> = (0..800).map(|_| ask("fast")).collect();
+    let mut permits = Vec::new();
+    for asked in fast {
+        permits.push(soon("a permit", asked).await.unwrap().unwrap());
+    }
+    let released: Vec<_> = permits.into_iter().map(|permit| tokio::spawn(permit.release())).collect();
+    for release in released {
+        soon("a release", release).await.unwrap().unwrap();
+    }
+    held.release().await.unwrap();
+    soon("the slow one", slow).await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A runtime of one thread, which a task keeps for as long as it does not await.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn an_acquire_fails_where_the_runtime_of_the_client_has_ended() {
+    let server = TestServer::start();
+    let first = runtime();
+    let client = builder(server.counters).ttl(LONG).in_this_runtime();
+    let client = first.block_on(async { client.connect().await }).unwrap();
+    drop(first);
+    let request = client.counter("a").maximum(1).acquire();
+    let failed = runtime().block_on(async { soon("a failure", request).await });
+    assert!(matches!(failed, Err(Error::ConnectionLost(Loss::Stopped))), "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn sessions_that_end_at_once_are_not_opened_without_a_pause() {
+    const SESSIONS: usize = 20;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let from = std::time::Instant::now();
+        for _ in 0..SESSIONS {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut header = [0; 12];
+            while stream.read_exact(&mut header).is_ok() {
+                let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
+                stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
+                // As long as the answers to Hello and OpenSession have to be; the time to live is 0.
+                let body = [0; 48];
+                let mut answer = vec![0x91, header[1], 0, 0];
+                answer.extend(48_u32.to_be_bytes());
+                answer.extend(&header[8..]);
+                answer.extend(body);
+                if stream.write_all(&answer).is_err() {
+                    break;
+                }
+            }
+        }
+        from.elapsed()
+    });
+    let client = builder(address).build().unwrap();
+    let waiting = tokio::spawn(async move { client.counter("a").maximum(1).acquire().await });
+    let took = soon("sessions", tokio::task::spawn_blocking(|| server.join().unwrap())).await.unwrap();
+    waiting.abort();
+    assert!(took > Duration::from_millis(300), "{SESSIONS} sessions within {took:?}");
+}
+
+#[tokio::test]
+async fn a_hand_over_that_is_given_up_gives_back() {
+    let server = started(|_| {});
+    let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+        let mut handing = Box::pin(permit.hand_over());
+        tokio::select! {
+            biased;
+            handed = &mut handing => panic!("before anybody could answer: {handed:?}"),
+            () = std::future::ready(()) => {}
+        }
+        // Whether what keeps the session has answered or not.
+        tokio::time::sleep(wait).await;
+        drop(handing);
+        let given_back = async {
+            while grants(&server) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon("that it is given back", given_back).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn texts_that_are_too_long_for_the_wire_do_no_harm() {
+    let server = started(|_| {});
+    let long = vec![b'x'; 70_000];
+    let client = builder(server.counters).ttl(LONG).label(&long);
+    let client = soon("a connection", client.connect()).await.unwrap();
+    let _held = client.counter("a").maximum(1).acquire().await.unwrap();
+    let direct = client.direct().await.unwrap();
+    let refused = direct.watch(Namespace::Counters, Scope::Prefix(&long)).await;
+    assert!(matches!(refused, Err(Error::NameTooLong { bytes: 70_000 })), "{:?}", refused.err());
+    let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
+    assert_eq!(holders.next().await.unwrap().unwrap().label, long[..255]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_was_revoked_is_not_handed_over() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let direct = client.direct().await.unwrap();
+    direct.revoke(Revocation::Grant(permit.id()), Duration::ZERO).await.unwrap();
+    assert_eq!(soon("the loss", permit.lost()).await, Lost::Revoked);
+    let handed = soon("an answer", permit.hand_over()).await;
+    assert!(matches!(handed, Err(Error::Lost(Lost::Revoked))), "{handed:?}");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, warn};
 use super::leased::{self, Held};
 use super::output::{hex, json};
 use super::server::{Server, block_on};
@@ -70,9 +70,22 @@ async fn acquire(arguments: &Arguments, amounts: &Amounts) -> Result<ExitCode, F
     let Arguments { waiting, lease, server, .. } = arguments;
     let mut signals = Signals::listen()?;
     let task = format!("acquire for process {}", std::os::unix::process::parent_id());
-    let Held { permit, .. } =
+    let Held { client, permit } =
         leased::acquire(server, Some(*lease), &task, amounts, waiting, &mut signals).await?;
-    let handed = server.answer(permit.hand_over()).await??;
+    let handed = match server.answer(permit.hand_over()).await {
+        Ok(Ok(handed)) => handed,
+        failed => {
+            // This program would be gone before its lease thread has given back what nobody has heard of.
+            client.close().await;
+            failed??
+        }
+    };
+    // The wire has whole milliseconds.
+    if handed.ttl.as_millis() < lease.as_millis() {
+        // Nobody renews it, so a script that counts on more would go on without.
+        let (given, asked) = (handed.ttl.as_secs_f64(), lease.as_secs_f64());
+        warn(&format!("the server leases for {given} s at most, not for {asked} s; renew before that"));
+    }
     if let Err(error) = print(&handed, arguments.json) {
         // Nobody knows the key now, so nobody else can give it back.
         Credentials::new(handed.session, handed.key).close(server).await?;

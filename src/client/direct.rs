@@ -156,8 +156,9 @@ impl Direct {
     /// # }
     /// ```
     pub async fn watch(&self, namespace: Namespace, scope: Scope<'_>) -> Result<Watch, Error> {
-        if let Scope::Name(name) = scope {
-            checked(name)?;
+        // Only the prefix of all names is empty.
+        if let Scope::Name(text) | Scope::Prefix(text @ [_, ..]) = scope {
+            checked(text)?;
         }
         let frames = self.connection.ask_for_series(Extended::Watch { namespace, scope }).await?;
         Ok(Series::new(frames, Arc::clone(&self.connection), |frame| frame.event().map(Some)))

@@ -226,6 +226,24 @@ async fn a_revocation_ends_the_command_within_its_grace() {
 }
 
 #[tokio::test]
+async fn a_revocation_without_grace_kills_the_command_at_once() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    for graces in [&["0"][..], &["1h", "0"], &["1h", "1s"]] {
+        let script = "trap '' TERM; echo ready; while :; do sleep 0.02; done";
+        let arguments =
+            ["run", "job", "--max", "1", "--lease", "1h", "--kill-after", "1h", "--", "sh", "-c", script];
+        let mut child = program_at(server, &arguments).spawn().unwrap();
+        assert_eq!(line(&mut stdout_of(&mut child)).await, "ready");
+        let grant = grant_of(&until_listed(server, "holders", "job", 1).await[0]);
+        for grace in graces {
+            assert_eq!(stdout(&ran(server, &["revoke", "--grant", &grant, "--grace", grace]).await), "");
+        }
+        assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69), "{graces:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_nobody_has_cannot_be_revoked() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
@@ -284,6 +302,17 @@ async fn an_acquired_session_can_be_read_by_programs() {
     let mut help = program_at(server, &["release", "--help"]);
     help.env("SIGNALBOX_SESSION", &session).env("SIGNALBOX_KEY", key);
     assert!(!stdout(&finished(help.spawn().unwrap()).await).contains(key));
+}
+
+#[tokio::test]
+async fn a_lease_that_is_shorter_than_asked_for_is_told_on_stderr() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let output = ran(server, &["acquire", "job", "--max", "1", "--lease", "2h", "--json"]).await;
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr(&output).contains("leases for 3600 s at most, not for 7200 s"), "{}", stderr(&output));
+    let held: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(held["lease"], 3600.0);
 }
 
 #[tokio::test]

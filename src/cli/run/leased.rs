@@ -70,7 +70,7 @@ struct Lease<'a> {
     /// The longest that was ever left of the lease: nearly all of it, as each renewal begins it anew.
     longest: Duration,
     /// Until when the lease lasts at least, as far as it was looked at. What is known to be held is held until then,
-    /// whatever becomes of the permit: nobody else has it before.
+    /// whatever becomes of the permit, unless it is revoked: nobody else has it before.
     until: Instant,
     is_running_out: bool,
     is_revoked: bool,
@@ -131,7 +131,11 @@ impl<'a> Lease<'a> {
             Lost::TakenOver => format!("another client took over the session that holds {names}"),
             Lost::Stopped => format!("nothing renews the lease of {names} any more"),
         };
-        let left = self.until.saturating_duration_since(Instant::now());
+        let left = match lost {
+            // The server has freed it, however long the lease would have lasted.
+            Lost::Revoked => Duration::ZERO,
+            _ => self.until.saturating_duration_since(Instant::now()),
+        };
         let reason = format!("{what}, so others may acquire of it now");
         Alarm { reason, time: time_to_end(self.kill_after, left) }
     }

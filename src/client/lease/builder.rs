@@ -9,6 +9,7 @@ use super::dial::{Dial, Tcp, Transport, dial_over};
 use super::executor::Executor;
 use super::settings::Settings;
 use crate::client::{Address, ConnectError, Error};
+use crate::protocol::LABEL_BYTES_MAX;
 
 /// How long no server may be reached before acquires fail, where a client does not say.
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
@@ -75,7 +76,7 @@ impl Builder {
         self
     }
 
-    /// What the client is called where somebody asks who holds or waits; at most 255 bytes.
+    /// What the client is called where somebody asks who holds or waits; its first 255 bytes count.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -85,7 +86,8 @@ impl Builder {
     /// # }
     /// ```
     pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
-        self.label = label.as_ref().to_vec();
+        let label = label.as_ref();
+        self.label = label[..label.len().min(LABEL_BYTES_MAX)].to_vec();
         self
     }
 

@@ -90,18 +90,20 @@ impl Driver {
         lane: Weak<Lane>,
         lease: Arc<Lease>,
         commands: mpsc::UnboundedReceiver<Command>,
+        follows_a_loss: bool,
     ) -> Self {
         let now = settings.clock.now();
         let mut rng = Rng::with_seed(settings.seed);
         // Different clients begin with different addresses, and share the servers so.
         let next_address = rng.usize(..settings.addresses.len());
+        let rest = if follows_a_loss { PAUSE_MIN.mul_f64(0.5 + rng.f64() / 2.0) } else { Duration::ZERO };
         Self {
             lane,
             lease,
             commands,
             book: Book::default(),
             session: None,
-            link: Link::Resting(now),
+            link: Link::Resting(now.after(rest)),
             next_address,
             failures: 0,
             denials: 0,
@@ -427,14 +429,10 @@ impl Driver {
             Command::Release { grant, reply } => self.release(grant, reply),
             Command::HandOver(reply) => {
                 let session = self.session.filter(|_| matches!(self.link, Link::Up(_)));
-                // The session is a moment old at most, as what is dropped from here on is the connection.
-                drop(
-                    reply.send(
-                        session.ok_or_else(|| self.last_failure.clone().unwrap_or(Loss::Stopped.into())),
-                    ),
-                );
-                self.over = session.map(|_| Lost::TakenOver);
+                let failure = || self.last_failure.clone().unwrap_or(Loss::Stopped.into());
+                drop(reply.send(session.ok_or_else(failure)));
             }
+            Command::LetGo => self.over = Some(Lost::TakenOver),
             Command::Close(reply) => {
                 self.closers.push(reply);
                 self.leave();
@@ -682,6 +680,7 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         let reason = self.over.unwrap_or(Lost::Stopped);
+        self.lease.is_abandoned.store(self.over.is_none(), Ordering::Release);
         self.lease.end();
         self.commands.close();
         let (requests, grants) = self.book.drain();

@@ -24,14 +24,21 @@ pub(super) struct Thread {
 
 impl Executor {
     pub(super) fn thread() -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
         let (alive, mut ended) = mpsc::channel(1);
+        let (sender, made) = std::sync::mpsc::sync_channel(1);
+        // The runtime is made by the thread: where there is none, the caller's runtime must not have to drop it, which
+        // would panic.
         std::thread::Builder::new().name("signalbox-lease".to_owned()).spawn(move || {
+            let runtime = match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(sender.send(Err(error))),
+            };
+            drop(sender.send(Ok(runtime.handle().clone())));
             runtime.block_on(async { while ended.recv().await.is_some() {} });
             // A resolver that hangs must not keep the thread.
             runtime.shutdown_background();
         })?;
+        let handle = made.recv().map_err(io::Error::other)??;
         Ok(Self::Thread(Arc::new(Thread { handle, alive })))
     }
 

@@ -14,13 +14,14 @@ use super::driver::Driver;
 use super::permit::Permit;
 use super::settings::Settings;
 use super::standing::Lease;
-use crate::client::Error;
+use crate::client::{Error, Loss};
 use crate::protocol::{GrantId, OpenedSession};
 
 /// Requests and permits of a lane from which on a client uses another one. A server remembers 1,024 answers from the
-/// oldest unanswered request on, so while one waits long, only so many others can come and go. What is kept back is for
-/// those who come at the same moment.
-const LOAD_MAX: usize = 800;
+/// oldest unanswered request on, so while one waits long, only so many others can come and go. Acquires of one moment
+/// count once here before the driver hears of them, and each takes two numbers, with its release: so it is less than
+/// half of those. The rest is for threads that look at the same time.
+const LOAD_MAX: usize = 480;
 
 /// What a driver is told.
 #[derive(Debug)]
@@ -41,8 +42,11 @@ pub(super) enum Command {
         grant: GrantId,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     },
-    /// Stops keeping the session, which goes on at the server.
+    /// Tells the session, for who hands it over.
     HandOver(oneshot::Sender<Result<OpenedSession, Error>>),
+    /// Stops keeping the session, which goes on at the server. A command of its own, as who asked for the session may have
+    /// gone before the answer: then nobody would ever give back what it holds.
+    LetGo,
     /// Ends the session with all that it holds.
     Close(oneshot::Sender<()>),
 }
@@ -67,12 +71,14 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane and what is to be run for it.
-    pub(super) fn new(settings: &Settings) -> (Arc<Self>, Driver) {
+    /// A lane and what is to be run for it. One in the place of another whose session was lost begins with a pause, so that
+    /// no server's answers make a client open sessions as fast as they end.
+    pub(super) fn new(settings: &Settings, after: Option<&Self>) -> (Arc<Self>, Driver) {
         let (sender, commands) = mpsc::unbounded_channel();
         let lease = Arc::new(Lease::new(Arc::clone(&settings.clock)));
         let lane = Arc::new(Self { commands: sender, lease: Arc::clone(&lease), tickets: AtomicU64::new(0) });
-        let driver = Driver::new(settings.clone(), Arc::downgrade(&lane), lease, commands);
+        let follows_a_loss = after.is_some_and(|lane| lane.lease.until().is_none());
+        let driver = Driver::new(settings.clone(), Arc::downgrade(&lane), lease, commands, follows_a_loss);
         (lane, driver)
     }
 
@@ -107,7 +113,12 @@ pub(super) struct Asked {
 
 impl Asked {
     pub(super) async fn outcome(&mut self) -> Outcome {
-        (&mut self.outcome).await.unwrap_or(Err(Failure::SessionEnded))
+        match (&mut self.outcome).await.unwrap_or(Err(Failure::SessionEnded)) {
+            Err(Failure::SessionEnded) if self.lane.lease.is_abandoned.load(Ordering::Acquire) => {
+                Err(Failure::Final(Loss::Stopped.into()))
+            }
+            outcome => outcome,
+        }
     }
 }
 

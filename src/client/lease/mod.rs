@@ -210,9 +210,14 @@ impl Client {
             let _current = lanes.current.take();
             lanes.all.drain(..).filter_map(|lane| lane.upgrade()).collect()
         };
-        for lane in lanes {
+        let close = |lane: Arc<Lane>| {
             let (reply, closed) = oneshot::channel();
             lane.tell(Command::Close(reply));
+            closed
+        };
+        // All are told before any is waited for, so that several take no longer than one.
+        let closing: Vec<_> = lanes.into_iter().map(close).collect();
+        for closed in closing {
             // Its end is the answer.
             let _ = closed.await;
         }
@@ -231,7 +236,7 @@ impl Client {
         }
         lanes.made += 1;
         let settings = Settings { seed: settings.seed.wrapping_add(lanes.made), ..settings.clone() };
-        let (lane, driver) = Lane::new(&settings);
+        let (lane, driver) = Lane::new(&settings, lanes.current.as_deref());
         executor.spawn(driver.run());
         lanes.all.retain(|lane| lane.strong_count() > 0);
         lanes.all.push(Arc::downgrade(&lane));

@@ -191,6 +191,8 @@ impl Permit {
     /// Leaves what is held to another process. The session goes on at the server until its time to live is over, with
     /// all that it holds: other permits of the same session are lost here.
     ///
+    /// Where this fails or its future is dropped, the permit is given back.
+    ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::Permit) -> Result<(), signalbox::client::Error> {
     /// let handed = permit.hand_over().await?;
@@ -204,7 +206,12 @@ impl Permit {
         match session.await {
             Ok(session) => {
                 let OpenedSession { session, key, ttl } = session?;
+                if !self.is_held() {
+                    return Err(self.standing.lost().await.into());
+                }
+                // Nothing is awaited from here on, so the session is either let go and told of or neither.
                 self.released = true;
+                self.lane.tell(Command::LetGo);
                 Ok(HandedOver { session, key, grant: self.id, ttl: ttl.into() })
             }
             Err(_) => Err(self.standing.lost().await.into()),

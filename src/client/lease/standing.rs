@@ -5,7 +5,7 @@
 //! grows before that.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -26,12 +26,20 @@ pub(super) struct Lease {
     pub(super) load: AtomicUsize,
     /// Requests from the oldest unanswered one on.
     pub(super) window: AtomicUsize,
+    /// Whether its driver was dropped before its time: the runtime has ended, and another driver would fare no better.
+    pub(super) is_abandoned: AtomicBool,
 }
 
 impl Lease {
     /// A lease that is not there yet.
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { until: AtomicU64::new(1), clock, load: AtomicUsize::new(0), window: AtomicUsize::new(0) }
+        Self {
+            until: AtomicU64::new(1),
+            clock,
+            load: AtomicUsize::new(0),
+            window: AtomicUsize::new(0),
+            is_abandoned: AtomicBool::new(false),
+        }
     }
 
     /// Until when it is good; `None` where it is over.
