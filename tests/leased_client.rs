@@ -17,8 +17,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use proxy::{Mode, Proxy};
 use signalbox::client::{
-    Admission, Builder, Claim, Client, Error, EventKind, Loss, Lost, Maximum, Namespace, PlainClient, Resources,
-    Revocation, Scope, Status, blocking,
+    Admission, Builder, Claim, Client, Error, EventKind, Loss, Lost, Maximum, Namespace, PlainClient,
+    Resources, Revocation, Scope, Status, blocking,
 };
 use signalbox::config::Config;
 use signalbox::protocol::{
@@ -575,37 +575,58 @@ fn an_acquire_fails_where_the_runtime_of_the_client_has_ended() {
     assert!(matches!(failed, Err(Error::ConnectionLost(Loss::Stopped))), "{failed:?}");
 }
 
+/// Takes so many connections, and answers each request with success and a body of such bytes, which is long enough for
+/// any.
+fn answering(listener: &TcpListener, connections: usize, byte: u8) {
+    for _ in 0..connections {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut header = [0; 12];
+        while stream.read_exact(&mut header).is_ok() {
+            let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
+            stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
+            let body = [byte; 48];
+            let mut answer = vec![0x91, header[1], 0, 0];
+            answer.extend((body.len() as u32).to_be_bytes());
+            answer.extend(&header[8..]);
+            answer.extend(body);
+            if stream.write_all(&answer).is_err() {
+                break;
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn sessions_that_end_at_once_are_not_opened_without_a_pause() {
     const SESSIONS: usize = 20;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let server = std::thread::spawn(move || {
+    let client = builder(listener.local_addr().unwrap()).build().unwrap();
+    let server = tokio::task::spawn_blocking(move || {
         let from = std::time::Instant::now();
-        for _ in 0..SESSIONS {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut header = [0; 12];
-            while stream.read_exact(&mut header).is_ok() {
-                let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
-                stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
-                // As long as the answers to Hello and OpenSession have to be; the time to live is 0.
-                let body = [0; 48];
-                let mut answer = vec![0x91, header[1], 0, 0];
-                answer.extend(48_u32.to_be_bytes());
-                answer.extend(&header[8..]);
-                answer.extend(body);
-                if stream.write_all(&answer).is_err() {
-                    break;
-                }
-            }
-        }
+        // Their time to live is 0.
+        answering(&listener, SESSIONS, 0);
         from.elapsed()
     });
-    let client = builder(address).build().unwrap();
     let waiting = tokio::spawn(async move { client.counter("a").maximum(1).acquire().await });
-    let took = soon("sessions", tokio::task::spawn_blocking(|| server.join().unwrap())).await.unwrap();
+    let took = soon("sessions", server).await.unwrap();
     waiting.abort();
     assert!(took > Duration::from_millis(300), "{SESSIONS} sessions within {took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_grant_that_is_given_twice_leaves_nobody_waiting() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = builder(listener.local_addr().unwrap()).build().unwrap();
+    let server = std::thread::spawn(move || answering(&listener, 1, 1));
+    let first = soon("a permit", client.counter("a").maximum(1).acquire()).await.unwrap();
+    let second = soon("the same", client.counter("b").maximum(1).acquire()).await.unwrap();
+    assert_eq!(first.id(), second.id());
+    soon("an end", client.close()).await;
+    for permit in [first, second] {
+        soon("the loss", permit.lost()).await;
+        assert!(soon("an answer", permit.release()).await.is_err());
+    }
+    server.join().unwrap();
 }
 
 #[tokio::test]

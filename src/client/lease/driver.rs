@@ -405,7 +405,10 @@ impl Driver {
         let (Some(reply), Some(lane)) = (reply, self.lane.upgrade()) else {
             return self.release(grant, None);
         };
-        self.book.grants.insert(grant, Arc::clone(&standing));
+        if let Some(other) = self.book.grants.insert(grant, Arc::clone(&standing)) {
+            // No server gives a number twice. One that does must not leave a permit that never hears of its loss.
+            other.lose(Lost::Expired);
+        }
         // A permit that nobody takes is dropped, and so comes back as a release.
         drop(reply.send(Ok(Permit::new(lane, grant, terms, capacities, standing))));
     }
