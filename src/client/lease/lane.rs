@@ -44,8 +44,8 @@ pub(super) enum Command {
     },
     /// Tells the session, for who hands it over.
     HandOver(oneshot::Sender<Result<OpenedSession, Error>>),
-    /// Stops keeping the session, which goes on at the server. A command of its own, as who asked for the session may have
-    /// gone before the answer: then nobody would ever give back what it holds.
+    /// Stops keeping the session, which goes on at the server. A command of its own, as who asked for the session may
+    /// have gone before the answer: then nobody would ever give back what it holds.
     LetGo,
     /// Ends the session with all that it holds.
     Close(oneshot::Sender<()>),
@@ -71,8 +71,8 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane and what is to be run for it. One in the place of another whose session was lost begins with a pause, so that
-    /// no server's answers make a client open sessions as fast as they end.
+    /// A lane and what is to be run for it. One in the place of another whose session was lost begins with a pause, so
+    /// that no server's answers make a client open sessions as fast as they end.
     pub(super) fn new(settings: &Settings, after: Option<&Self>) -> (Arc<Self>, Driver) {
         let (sender, commands) = mpsc::unbounded_channel();
         let lease = Arc::new(Lease::new(Arc::clone(&settings.clock)));
