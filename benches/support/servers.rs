@@ -157,11 +157,19 @@ pub fn start_signalbox(gc_interval_s: u32) -> Server {
          [semaphore]\nenable = true\nport = {semaphores}\ngc_interval = {gc_interval_s}\n"
     );
     fs::write(&config, text).expect("a scratch file can be written");
-    let process =
-        quiet(Command::new(env!("CARGO_BIN_EXE_signalbox")).arg("serve").arg("--config").arg(&config));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));
+    command.envs(service_environment()).arg("serve").arg("--config").arg(&config);
+    let process = quiet(&mut command);
     let mut server = Server::accepting(process, SocketAddr::from(([127, 0, 0, 1], counters)), Some(folder));
     server.semaphores = Some(SocketAddr::from(([127, 0, 0, 1], semaphores)));
     server
+}
+
+/// The environment that the systemd unit gives the server, where the benchmark's own does not say otherwise.
+fn service_environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let unit = include_str!("../../etc/signalbox.service");
+    let settings = unit.lines().filter_map(|line| line.strip_prefix("Environment=")?.split_once('='));
+    settings.filter(|(name, _)| std::env::var_os(name).is_none())
 }
 
 fn start_yrmcdsd() -> Server {

@@ -100,7 +100,7 @@ fn print(handed: &HandedOver, as_json: bool) -> std::io::Result<()> {
     let key = hex(&key.0);
     let text = if as_json {
         let lease = ttl.as_secs_f64();
-        json(&Line { session: *session, key: &key, grant: grant.0, lease }) + "\n"
+        json(&Line { session: *session, key: &key, grant: grant.0.to_string(), lease }) + "\n"
     } else {
         format!("export {SESSION}={session}\nexport {KEY}={key}\nexport {GRANT}={}\n", grant.0)
     };
@@ -113,7 +113,8 @@ fn print(handed: &HandedOver, as_json: bool) -> std::io::Result<()> {
 struct Line<'a> {
     session: u64,
     key: &'a str,
-    grant: u64,
+    /// As text, since it is larger than what readers that take every number for a double keep whole.
+    grant: String,
     /// In seconds.
     lease: f64,
 }

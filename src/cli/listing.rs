@@ -118,7 +118,8 @@ fn or_nothing(text: &[u8]) -> String {
 struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<u32>,
-    grant: Option<u64>,
+    /// As text, since it is larger than what readers that take every number for a double keep whole.
+    grant: Option<String>,
     session: u64,
     resources: u32,
     /// In seconds since the Unix epoch.
@@ -136,7 +137,7 @@ impl<'a> Line<'a> {
         let Text { text: label, hex: label_hex } = Text::of(label);
         Self {
             position: Some(*position).filter(|position| *position != 0),
-            grant: grant.map(|grant| grant.0),
+            grant: grant.map(|grant| grant.0.to_string()),
             session: *session,
             resources: *resources,
             since: *since,

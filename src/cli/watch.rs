@@ -133,7 +133,8 @@ fn word(kind: EventKind) -> Option<&'static str> {
 struct Line<'a> {
     number: u64,
     event: &'static str,
-    grant: Option<u64>,
+    /// As text, since it is larger than what readers that take every number for a double keep whole.
+    grant: Option<String>,
     session: Option<u64>,
     resources: u32,
     in_use: u32,
@@ -150,7 +151,7 @@ impl<'a> Line<'a> {
         Self {
             number: event.number,
             event: kind,
-            grant: event.grant.map(|grant| grant.0),
+            grant: event.grant.map(|grant| grant.0.to_string()),
             session: event.session,
             resources: event.resources,
             in_use: event.in_use,

@@ -14,7 +14,7 @@ use crate::cli::output::escaped;
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
 use crate::cli::wanted::Amounts;
-use crate::client::{Lost, Permit};
+use crate::client::{Error, Lost, Permit};
 
 /// The longest by which SIGKILL comes before the end of a lease, which the command must not see.
 const RESERVE_MAX: Duration = Duration::from_millis(500);
@@ -38,6 +38,10 @@ async fn run_holding(
     signals: &mut Signals,
 ) -> Result<ExitCode, Failure> {
     let mut lease = Lease::new(arguments, amounts, permit);
+    if !permit.is_held() {
+        // This process was stopped, or the machine suspended, before the command could be started.
+        return Err(Error::Lost(permit.lost().await).into());
+    }
     let child = child::start(&arguments.command)?;
     supervise(&mut lease, arguments.on_lost, child, signals).await
 }

@@ -70,12 +70,14 @@ async fn enter(
     session: Option<OpenedSession>,
 ) -> Result<Established, Error> {
     let (sender, mut reports) = mpsc::unbounded_channel();
+    // Zero would leave it to the server.
+    let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
     let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[] };
     connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
     let sent = clock.now();
     let answer = connection.ask_now(match session {
         Some(OpenedSession { session, key, .. }) => Extended::AttachSession { session, key },
-        None => Extended::OpenSession { ttl: ttl.map(Milliseconds::saturating_from), label },
+        None => Extended::OpenSession { ttl, label },
     })?;
     let lost = |_| Error::from(connection.loss());
     // The connection cannot give up the sender while it lasts, as one is kept here; so both are waited for at once.
