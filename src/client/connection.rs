@@ -25,7 +25,8 @@ use tokio::task::AbortHandle;
 use tokio_util::codec::Decoder;
 use tracing::debug;
 
-use super::error::Loss;
+use super::error::{Error, Loss};
+use super::success;
 use crate::protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, Status};
 
 /// Bytes of queued requests from which on callers wait before they queue more: some thousand requests of usual size.
@@ -100,6 +101,23 @@ impl Connection {
         let (sender, answer) = oneshot::channel();
         self.shared.queue_now(&request.into(), Waiting::Answer(sender))?;
         Ok(answer)
+    }
+
+    /// Asks for what has a single response, and gives that where it reports success.
+    pub(super) async fn ask_for_success(
+        &self,
+        request: impl Into<Outgoing<'_>>,
+    ) -> Result<ResponseFrame, Error> {
+        let answer = self.ask(request).await?;
+        self.success(answer).await
+    }
+
+    /// Waits for the response to [`Self::ask_now`], and gives it where it reports success.
+    pub(super) async fn success(
+        &self,
+        answer: oneshot::Receiver<ResponseFrame>,
+    ) -> Result<ResponseFrame, Error> {
+        success(answer.await.map_err(|_| self.loss())?)
     }
 
     /// Why the connection ended, for a caller whose answer will not come.

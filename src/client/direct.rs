@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::{Dump, Error, Listing, Loss, Series, Watch, checked, success};
+use super::{Dump, Error, Listing, Loss, Watch, checked};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, GrantId, HelloAnswer, Milliseconds, Namespace, Request, RequestId,
     RequestIds, ResponseFrame, Revocation, Scope, SessionKey, VerifiedGrant,
@@ -34,7 +34,7 @@ impl Direct {
     pub(super) async fn enter(connection: Connection, label: &[u8]) -> Result<Self, Error> {
         let connection = Arc::new(connection);
         let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[] };
-        let server = ask(&connection, hello).await?.hello()?;
+        let server = connection.ask_for_success(hello).await?.hello()?;
         Ok(Self { connection, server, requests: Arc::new(AtomicU64::new(1)) })
     }
 
@@ -60,7 +60,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn attach_session(&self, session: u64, key: SessionKey) -> Result<Duration, Error> {
-        let frame = ask(&self.connection, Extended::AttachSession { session, key }).await?;
+        let frame = self.connection.ask_for_success(Extended::AttachSession { session, key }).await?;
         Ok(frame.ttl()?.into())
     }
 
@@ -73,7 +73,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn close_session(&self) -> Result<(), Error> {
-        ask(&self.connection, Extended::CloseSession).await.map(drop)
+        self.connection.ask_for_success(Extended::CloseSession).await.map(drop)
     }
 
     /// Whether anybody holds the grant, who, and for how long at least ("VerifyGrant").
@@ -86,7 +86,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn verify(&self, grant: GrantId) -> Result<VerifiedGrant, Error> {
-        Ok(ask(&self.connection, Extended::VerifyGrant { grant }).await?.verified()?)
+        Ok(self.connection.ask_for_success(Extended::VerifyGrant { grant }).await?.verified()?)
     }
 
     /// Takes a grant or a session away from its holder, who is told and keeps it for the grace ("Revoke"). Whether this
@@ -108,7 +108,7 @@ impl Direct {
         let lowest = own.saturating_sub(512).max(1);
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) };
         let grace = Milliseconds::saturating_from(grace);
-        ask(&self.connection, Extended::Revoke { ids, what, grace }).await.map(drop)
+        self.connection.ask_for_success(Extended::Revoke { ids, what, grace }).await.map(drop)
     }
 
     /// Who holds a name ("Holders").
@@ -125,7 +125,8 @@ impl Direct {
     /// # }
     /// ```
     pub async fn holders(&self, namespace: Namespace, name: &[u8]) -> Result<Listing, Error> {
-        self.listing(Extended::Holders { namespace, name: checked(name)? }).await
+        let request = Extended::Holders { namespace, name: checked(name)? };
+        Listing::ask(&self.connection, request, ResponseFrame::list_entry).await
     }
 
     /// Who waits for a name, the first in the queue first ("Waiters").
@@ -139,7 +140,8 @@ impl Direct {
     /// # }
     /// ```
     pub async fn waiters(&self, namespace: Namespace, name: &[u8]) -> Result<Listing, Error> {
-        self.listing(Extended::Waiters { namespace, name: checked(name)? }).await
+        let request = Extended::Waiters { namespace, name: checked(name)? };
+        Listing::ask(&self.connection, request, ResponseFrame::list_entry).await
     }
 
     /// Reports names as they are, and then what happens to them, for as long as it is read ("Watch").
@@ -160,8 +162,8 @@ impl Direct {
         if let Scope::Name(text) | Scope::Prefix(text @ [_, ..]) = scope {
             checked(text)?;
         }
-        let frames = self.connection.ask_for_series(Extended::Watch { namespace, scope }).await?;
-        Ok(Series::new(frames, Arc::clone(&self.connection), |frame| frame.event().map(Some)))
+        Watch::ask(&self.connection, Extended::Watch { namespace, scope }, |frame| frame.event().map(Some))
+            .await
     }
 
     /// Lists the names of the port ("Dump").
@@ -173,8 +175,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn dump(&self) -> Result<Dump, Error> {
-        let frames = self.connection.ask_for_series(Request::Dump).await?;
-        Ok(Series::new(frames, Arc::clone(&self.connection), ResponseFrame::dump_entry))
+        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry).await
     }
 
     /// Resolves when the connection is gone.
@@ -187,14 +188,4 @@ impl Direct {
     pub async fn closed(&self) -> Loss {
         self.connection.ended().await
     }
-
-    async fn listing(&self, request: Extended<'_>) -> Result<Listing, Error> {
-        let frames = self.connection.ask_for_series(request).await?;
-        Ok(Series::new(frames, Arc::clone(&self.connection), ResponseFrame::list_entry))
-    }
-}
-
-async fn ask(connection: &Connection, request: Extended<'_>) -> Result<ResponseFrame, Error> {
-    let answer = connection.ask(request).await?;
-    success(answer.await.map_err(|_| connection.loss())?)
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::connection::Connection;
 use super::{
     Address, CONNECT_TIMEOUT, ConnectError, Dump, Error, Loss, Maximum, PlainPermit, Resources, checked,
-    socket, success,
+    socket,
 };
 use crate::protocol::{Request, ResponseFrame, Statistic};
 
@@ -99,7 +99,7 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn noop(&self) -> Result<(), Error> {
-        self.ask(Request::Noop).await?;
+        self.connection.ask_for_success(Request::Noop).await?;
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn get(&self, name: &[u8]) -> Result<Resources, Error> {
-        let frame = self.ask(Request::Get { name: checked(name)? }).await?;
+        let frame = self.connection.ask_for_success(Request::Get { name: checked(name)? }).await?;
         Ok(Resources(frame.resources()?))
     }
 
@@ -136,7 +136,7 @@ impl PlainClient {
     ) -> Result<Resources, Error> {
         let name = checked(name)?;
         let request = Request::Acquire { name, resources: resources.0, maximum: maximum.0 };
-        let frame = self.ask(request).await?;
+        let frame = self.connection.ask_for_success(request).await?;
         Ok(Resources(frame.resources()?))
     }
 
@@ -180,7 +180,9 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn release(&self, name: &[u8], resources: Resources) -> Result<(), Error> {
-        self.ask(Request::Release { name: checked(name)?, resources: resources.0 }).await?;
+        self.connection
+            .ask_for_success(Request::Release { name: checked(name)?, resources: resources.0 })
+            .await?;
         Ok(())
     }
 
@@ -195,7 +197,7 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn stats(&self) -> Result<Vec<Statistic>, Error> {
-        Ok(self.ask(Request::Stats).await?.statistics()?)
+        Ok(self.connection.ask_for_success(Request::Stats).await?.statistics()?)
     }
 
     /// Lists every name (`counter.md`, "Dump"). It is no picture of one moment: names come and go meanwhile.
@@ -210,8 +212,7 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn dump(&self) -> Result<Dump, Error> {
-        let frames = self.connection.ask_for_series(Request::Dump).await?;
-        Ok(Dump::new(frames, Arc::clone(&self.connection), ResponseFrame::dump_entry))
+        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry).await
     }
 
     /// Resolves when the connection is gone, and with it all that it held.
@@ -233,12 +234,7 @@ impl PlainClient {
         resources: Resources,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let answer = self.connection.ask_now(Request::Release { name, resources: resources.0 });
-        let client = self.clone();
-        async move { success(answer?.await.map_err(|_| client.connection.loss())?).map(drop) }
-    }
-
-    async fn ask(&self, request: Request<'_>) -> Result<ResponseFrame, Error> {
-        let answer = self.connection.ask(request).await?;
-        success(answer.await.map_err(|_| self.connection.loss())?)
+        let connection = Arc::clone(&self.connection);
+        async move { connection.success(answer?).await.map(drop) }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::connection::Connection;
+use super::connection::{Connection, Outgoing};
 use super::error::Error;
 use super::success;
 use crate::protocol::{BodyError, DumpEntry, Event, ListEntry, ResponseFrame};
@@ -82,12 +82,13 @@ impl<T> fmt::Debug for Series<T> {
 }
 
 impl<T> Series<T> {
-    pub(super) fn new(
-        frames: mpsc::Receiver<ResponseFrame>,
-        connection: Arc<Connection>,
+    pub(super) async fn ask(
+        connection: &Arc<Connection>,
+        request: impl Into<Outgoing<'_>>,
         read: fn(&ResponseFrame) -> Result<Option<T>, BodyError>,
-    ) -> Self {
-        Self { frames, read, connection, ended: false }
+    ) -> Result<Self, Error> {
+        let frames = connection.ask_for_series(request).await?;
+        Ok(Self { frames, read, connection: Arc::clone(connection), ended: false })
     }
 
     /// The next entry; `None` after the last. An error is the last thing that a series yields.

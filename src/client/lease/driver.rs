@@ -19,9 +19,8 @@ use super::clock::{Moment, Sleep};
 use super::lane::{Command, Failure, Lane};
 use super::link::{Established, Link, LinkEvent, Tag, establish};
 use super::permit::Permit;
-use super::settings::{Settings, TRY_MAX, margin};
+use super::settings::{Settings, TRY_MAX, believed};
 use super::standing::{Lease, Standing};
-use crate::client::connection::Answers;
 use crate::client::{ConnectError, Error, Loss, Lost, success};
 use crate::protocol::{
     Extended, GrantId, Milliseconds, Notice, OpenedSession, Queueing, RequestId, ResponseFrame, Status,
@@ -96,7 +95,7 @@ impl Driver {
         let mut rng = Rng::with_seed(settings.seed);
         // Different clients begin with different addresses, and share the servers so.
         let next_address = rng.usize(..settings.addresses.len());
-        let rest = if follows_a_loss { PAUSE_MIN.mul_f64(0.5 + rng.f64() / 2.0) } else { Duration::ZERO };
+        let rest = if follows_a_loss { drawn(PAUSE_MIN, &mut rng) } else { Duration::ZERO };
         Self {
             lane,
             lease,
@@ -173,7 +172,7 @@ impl Driver {
     /// A connection acts for the session from now on.
     fn up(&mut self, established: Established) {
         let Established { session, sent, .. } = established;
-        let until = self.until(session.ttl, sent);
+        let until = sent.after(believed(session.ttl));
         match self.session.replace(session) {
             None => {
                 self.lease.begin(until);
@@ -240,13 +239,7 @@ impl Driver {
     fn pause(&mut self) -> Duration {
         let rounds = self.failures / u32::try_from(self.settings.addresses.len()).unwrap_or(u32::MAX);
         let longest = PAUSE_MIN.saturating_mul(1 << rounds.min(10)).min(PAUSE_MAX);
-        longest.mul_f64(0.5 + self.rng.f64() / 2.0)
-    }
-
-    /// Until when a lease can be believed in that was renewed by a request sent then.
-    fn until(&self, ttl: Milliseconds, sent: Moment) -> Moment {
-        let ttl = Duration::from(ttl);
-        sent.after(ttl.saturating_sub(margin(ttl)))
+        drawn(longest, &mut self.rng)
     }
 
     // ---- what the server says
@@ -285,9 +278,9 @@ impl Driver {
             standing.lose(Lost::Revoked);
             self.doubtful.remove(&grant);
         } else if let Ok(VerifiedGrant { ttl_left: TtlLeft::For(left), .. }) = frame.verified()
-            && Duration::from(left) < Duration::from(session.ttl).saturating_sub(margin(session.ttl.into()))
+            && Duration::from(left) < believed(session.ttl)
         {
-            let at = self.until(left, sent);
+            let at = sent.after(believed(left));
             standing.revoke_at(at);
             self.revoked.push((at, grant));
             self.doubtful.remove(&grant);
@@ -301,7 +294,7 @@ impl Driver {
         }
         let Some(session) = self.session else { return };
         self.heard = self.heard.max(sent);
-        if !self.lease.extend(self.until(session.ttl, sent)) {
+        if !self.lease.extend(sent.after(believed(session.ttl))) {
             self.end(Lost::Unreachable);
         }
     }
@@ -321,10 +314,7 @@ impl Driver {
     fn notice(&mut self, notice: Notice) {
         // The notice was sent after the answer before it, which was sent after its request: what is counted from then
         // is over before the server's grace is.
-        let end_of = |grace: Milliseconds| {
-            let grace = Duration::from(grace);
-            self.heard.after(grace.saturating_sub(margin(grace)))
-        };
+        let end_of = |grace: Milliseconds| self.heard.after(believed(grace));
         match notice {
             Notice::GrantRevoked { grant, grace } => {
                 let at = end_of(grace);
@@ -363,9 +353,10 @@ impl Driver {
             }
             What::Acquire { ticket, terms, asked_at, reply } => {
                 if frame.status == Status::ShuttingDown.code() && reply.is_some() {
-                    // It waits on for the next server, under a new number since this one has its answer.
+                    // It waits on for the next server, under a new number since this one has its answer. This server
+                    // takes nothing more, so the connection is given up before it closes it.
                     self.book.add(What::Acquire { ticket, terms, asked_at, reply });
-                    return self.stopping();
+                    return self.down(&Loss::ClosedByServer);
                 }
                 match granted(frame, &terms) {
                     Ok((grant, capacities)) => {
@@ -384,11 +375,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    /// The server takes nothing more: the connection is given up before it closes it.
-    fn stopping(&mut self) {
-        self.down(&Loss::ClosedByServer);
     }
 
     fn granted(
@@ -460,7 +446,7 @@ impl Driver {
         if let Link::Up(up) = &self.link {
             let request = Extended::Cancel(WaitingRequest::Id(RequestId(id)));
             // Where it cannot be sent, the connection is gone, and the request is canceled when it is repeated.
-            drop(up.connection.post(request, Tag::Cancel, &up.sender, Answers::One));
+            drop(up.post(request, Tag::Cancel));
         }
     }
 
@@ -488,7 +474,7 @@ impl Driver {
 
     fn close(&mut self) {
         if let Link::Up(up) = &self.link {
-            drop(up.connection.post(Extended::CloseSession, Tag::Close, &up.sender, Answers::One));
+            drop(up.post(Extended::CloseSession, Tag::Close));
         }
     }
 
@@ -571,7 +557,7 @@ impl Driver {
             None if now >= self.heard.after(patience(session)) => {
                 self.keep_alive_sent = Some(now);
                 // Where it cannot be sent, the connection is gone, and says so.
-                drop(up.connection.post(Extended::KeepAlive, Tag::KeepAlive(now), &up.sender, Answers::One));
+                drop(up.post(Extended::KeepAlive, Tag::KeepAlive(now)));
             }
             Some(sent) if now >= sent.after(patience(session)) => {
                 let silent = std::io::Error::new(std::io::ErrorKind::TimedOut, "the server does not answer");
@@ -589,9 +575,8 @@ impl Driver {
         }
         self.verify_at = now.after(patience(session));
         for grant in self.doubtful.iter().copied() {
-            let tag = Tag::Verify { grant, sent: now };
             // Where it cannot be sent, the connection is gone, and it is asked over the next one.
-            drop(up.connection.post(Extended::VerifyGrant { grant }, tag, &up.sender, Answers::One));
+            drop(up.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent: now }));
         }
     }
 
@@ -604,15 +589,15 @@ impl Driver {
             .map(|(id, _, at)| (id, at))
             .collect();
         for (id, asked_at) in overdue {
-            let last = self.last_failure.clone().unwrap_or_else(|| {
-                let address = self.settings.addresses[self.next_address].to_string();
-                ConnectError::TimedOut { address, limit: TRY_MAX }.into()
-            });
             let since = self.down_since.max(asked_at);
             let error = if now < since.after(self.settings.unreachable_after) {
                 // Its own time is over, which says nothing of the server: nobody may go on without a permit for that.
                 Error::Status(Status::TimedOut)
             } else {
+                let last = self.last_failure.clone().unwrap_or_else(|| {
+                    let address = self.settings.addresses[self.next_address].to_string();
+                    ConnectError::TimedOut { address, limit: TRY_MAX }.into()
+                });
                 Error::Unreachable { within: now.since(since), last: Arc::new(last) }
             };
             if let Some(reply) = self.book.take_reply(id) {
@@ -642,7 +627,7 @@ impl Driver {
             request.is_repeated = request.was_sent;
             request.was_sent = true;
             let tag = Tag::Request { id: ids.own.0, sent: now };
-            let post = |request: Extended<'_>| up.connection.post(request, tag, &up.sender, Answers::One);
+            let post = |request: Extended<'_>| up.post(request, tag);
             let posted = match &request.what {
                 What::Release { grant, .. } => post(Extended::ReleaseGrant { ids, grant: *grant }),
                 What::Acquire { terms, reply, .. } => {
@@ -698,6 +683,11 @@ impl Drop for Driver {
         // Those who want to know whether there is a session, or that it is closed, learn it by the end of their
         // channels.
     }
+}
+
+/// A pause of between half of the longest and all of it, so that not all clients come at once.
+fn drawn(longest: Duration, rng: &mut Rng) -> Duration {
+    longest.mul_f64(0.5 + rng.f64() / 2.0)
 }
 
 /// After how much of silence KeepAlive is sent, and for how long it may stay unanswered.

@@ -42,6 +42,14 @@ pub(super) struct Established {
     pub(super) sent: Moment,
 }
 
+impl Established {
+    /// Queues a request with one answer, which is reported with the tag. Where it cannot be sent, the connection is
+    /// gone, and says so by itself.
+    pub(super) fn post(&self, request: Extended<'_>, tag: Tag) -> Result<(), Loss> {
+        self.connection.post(request, tag, &self.sender, Answers::One)
+    }
+}
+
 pub(super) type Establishing = std::pin::Pin<Box<dyn Future<Output = Result<Established, Error>> + Send>>;
 
 /// Connects to one address and continues the session there, or opens one.
@@ -79,7 +87,6 @@ async fn enter(
         Some(OpenedSession { session, key, .. }) => Extended::AttachSession { session, key },
         None => Extended::OpenSession { ttl, label },
     })?;
-    let lost = |_| Error::from(connection.loss());
     // The connection cannot give up the sender while it lasts, as one is kept here; so both are waited for at once.
     let hello = tokio::select! {
         biased;
@@ -87,7 +94,7 @@ async fn enter(
         loss = connection.ended() => return Err(loss.into()),
     };
     success(hello.ok_or(Loss::Stopped)?)?.hello()?;
-    let frame = success(answer.await.map_err(lost)?)?;
+    let frame = connection.success(answer).await?;
     let session = match session {
         Some(session) => OpenedSession { ttl: frame.ttl()?, ..session },
         None => frame.opened()?,

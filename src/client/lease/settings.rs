@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::clock::Clock;
 use super::dial::Dial;
 use crate::client::Address;
+use crate::protocol::Milliseconds;
 
 /// How long one try to connect and to be let in may take.
 pub(super) const TRY_MAX: Duration = Duration::from_secs(5);
@@ -25,6 +26,12 @@ pub(super) struct Settings {
 
 /// By how much a client stops believing in a lease before the server does. Leases are counted from when the request
 /// was sent, so what remains is how differently the two clocks run: up to 4 %.
-pub(super) fn margin(ttl: Duration) -> Duration {
+fn margin(ttl: Duration) -> Duration {
     ttl / 25
+}
+
+/// For how long what the server promises for a time can be believed in.
+pub(super) fn believed(time: Milliseconds) -> Duration {
+    let time = Duration::from(time);
+    time.saturating_sub(margin(time))
 }
