@@ -14,6 +14,7 @@
 //! at any time with [`Core::check`].
 
 mod counter;
+mod durable;
 mod extended;
 mod holders;
 mod invariant;
@@ -30,6 +31,10 @@ mod visit;
 use std::num::NonZeroU32;
 
 pub use ahash::RandomState as NameHasher;
+pub use durable::{
+    AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, SessionRecord,
+    Settled,
+};
 pub use extended::Tour;
 pub use ledger::{
     Asked, GrantId, Granted, Lease, LedgerLimits, LedgerStats, Listed, Listing, Moment, Queueing,
