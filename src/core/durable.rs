@@ -58,7 +58,7 @@ pub struct DeclarationRecord {
     pub numbered: bool,
     /// The number of its last change.
     pub generation: u64,
-    /// The generation of the Declare that made it: grants with lower ids are from before.
+    /// Grants with lower ids are of a semaphore of this name that was removed.
     pub created: u64,
     /// Whose it is.
     pub origin: Origin,

@@ -4,13 +4,16 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::durable::Record;
 use super::invariant::lock;
 use super::ledger::{
-    Asked, GrantId, Lease, LedgerLimits, LedgerStats, Listed, Listing, Moment, Queueing, RequestIds, Scope,
-    SessionKey, Waiting, Want, World,
+    Asked, Batch, Call, Declare, Declared, DeclaredListing, GrantId, IfExists, Lease, LedgerLimits,
+    LedgerStats, Listed, Listing, Moment, Opened, Queueing, Removal, Resizing, Scope, SessionKey, Until,
+    Verified, Waiting, Want, World,
 };
 use super::mailbox::{EventKind, Mailbox, Token};
 use super::object::ObjectRef;
+use super::sync::Ordering;
 use super::visit::Visit;
 use super::{Claim, Core, Namespace, Refusal, Session, SessionId, UnixSeconds};
 
@@ -20,9 +23,14 @@ impl Core {
         lock(&self.ledger).set_limits(limits);
     }
 
-    /// Says what the ids of grants are above: so that they grow from one run of a server to the next.
-    pub fn start_grants_after(&self, last_grant: u64) {
-        lock(&self.ledger).start_after(last_grant);
+    /// Says what the ids of grants and generations are above: so that they grow from one run of a server to the next.
+    pub fn start_ids_after(&self, last_id: u64) {
+        lock(&self.ledger).start_after(last_id);
+    }
+
+    /// Says what the numbers of sessions are above.
+    pub fn start_sessions_after(&self, last_session: u64) {
+        self.last_session.fetch_max(last_session, Ordering::Relaxed);
     }
 
     /// Live figures of sessions, grants, queues and watches.
@@ -42,18 +50,18 @@ impl Core {
         lock(&self.ledger).leave(connection, self.world(now))
     }
 
-    /// Makes a leased session and attaches the connection to it. Gives its number and its lease.
+    /// Makes a leased session and attaches the connection to it. Its number and time to live are in the answer.
     pub fn open_leased(
         &self,
         connection: SessionId,
         key: SessionKey,
         ttl_ms: u32,
         label: &[u8],
+        token: Token,
         now: Moment,
-    ) -> Result<(SessionId, Arc<Lease>), Refusal> {
-        let session = self.next_session();
-        let lease = lock(&self.ledger).open(session, connection, key, ttl_ms, label, now)?;
-        Ok((session, lease))
+    ) -> Asked {
+        let opened = Opened { session: self.next_session(), key, ttl_ms };
+        lock(&self.ledger).open((connection, token), opened, label, self.world(now))
     }
 
     /// Attaches a connection to a leased session; another that was attached is told and loses it.
@@ -78,32 +86,18 @@ impl Core {
     }
 
     /// Ends the leased session that the connection is attached to.
-    pub fn close_leased(&self, connection: SessionId, now: Moment) -> Result<(), Refusal> {
-        lock(&self.ledger).close(connection, self.world(now))
+    pub fn close_leased(&self, connection: SessionId, token: Token, now: Moment) -> Asked {
+        lock(&self.ledger).close((connection, token), self.world(now))
     }
 
     /// Asks for a grant of one name or of several, all or nothing. No name may be wanted twice.
-    pub fn acquire_grant(
-        &self,
-        connection: SessionId,
-        ids: RequestIds,
-        wants: &[Want<'_>],
-        queueing: Queueing,
-        token: Token,
-        now: Moment,
-    ) -> Asked {
-        lock(&self.ledger).acquire(connection, ids, wants, queueing, token, self.world(now))
+    pub fn acquire_grant(&self, call: Call, wants: &[Want<'_>], queueing: Queueing, now: Moment) -> Asked {
+        lock(&self.ledger).acquire(call, wants, queueing, self.world(now))
     }
 
     /// Gives back a grant of the connection's session.
-    pub fn release_grant(
-        &self,
-        connection: SessionId,
-        ids: RequestIds,
-        grant: GrantId,
-        now: Moment,
-    ) -> Result<(), Refusal> {
-        lock(&self.ledger).release(connection, ids, grant, self.world(now))
+    pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Asked {
+        lock(&self.ledger).release(call, grant, self.world(now))
     }
 
     /// Ends the waiting of a request of the connection's session.
@@ -111,33 +105,127 @@ impl Core {
         lock(&self.ledger).cancel(connection, waiting, self.world(now))
     }
 
-    /// Whose a grant is, and for how many milliseconds its lease lasts; `None`: as long as the connection.
-    pub fn verify(&self, grant: GrantId, now: Moment) -> Result<(SessionId, Option<u32>), Refusal> {
+    /// Whether a grant is held, whose it is, and how long its lease lasts.
+    pub fn verify(&self, grant: GrantId, now: Moment) -> Result<Verified, Refusal> {
         lock(&self.ledger).verify(grant, now)
     }
 
     /// Takes a grant away after a grace.
-    pub fn revoke_grant(
-        &self,
-        connection: SessionId,
-        ids: RequestIds,
-        grant: GrantId,
-        grace_ms: u32,
-        now: Moment,
-    ) -> Result<(), Refusal> {
-        lock(&self.ledger).revoke_grant(connection, ids, grant, grace_ms, self.world(now))
+    pub fn revoke_grant(&self, call: Call, grant: GrantId, grace_ms: u32, now: Moment) -> Asked {
+        lock(&self.ledger).revoke_grant(call, grant, grace_ms, self.world(now))
     }
 
     /// Takes a session away after a grace. A connection's own has to have joined; it is then closed.
-    pub fn revoke_session(
+    pub fn revoke_session(&self, call: Call, session: SessionId, grace_ms: u32, now: Moment) -> Asked {
+        lock(&self.ledger).revoke_session(call, session, grace_ms, self.world(now))
+    }
+
+    /// Declares semaphores, all or none of them. No name may be declared twice.
+    pub fn declare(&self, call: Call, wanted: &[Declare<'_>], if_exists: IfExists, now: Moment) -> Asked {
+        lock(&self.ledger).declare(call, wanted, if_exists, self.world(now))
+    }
+
+    /// Changes the capacity of a declared semaphore, where its generation is the given one or none is given.
+    pub fn resize(
         &self,
-        connection: SessionId,
-        ids: RequestIds,
-        session: SessionId,
-        grace_ms: u32,
+        call: Call,
+        name: &[u8],
+        resizing: Resizing,
+        generation: Option<u64>,
         now: Moment,
-    ) -> Result<(), Refusal> {
-        lock(&self.ledger).revoke_session(connection, ids, session, grace_ms, self.world(now))
+    ) -> Asked {
+        lock(&self.ledger).resize(call, name, resizing, generation, self.world(now))
+    }
+
+    /// Removes a declared semaphore, where its generation is the given one or none is given.
+    pub fn remove(
+        &self,
+        call: Call,
+        name: &[u8],
+        removal: Removal,
+        generation: Option<u64>,
+        now: Moment,
+    ) -> Asked {
+        lock(&self.ledger).remove(call, name, removal, generation, self.world(now))
+    }
+
+    /// Waits until less of a name is in use, for `wait_ms` milliseconds at most.
+    pub fn await_idle(
+        &self,
+        (connection, token): (SessionId, Token),
+        (namespace, name): (Namespace, &[u8]),
+        until: Until,
+        wait_ms: u32,
+        now: Moment,
+    ) -> Asked {
+        let mut ledger = lock(&self.ledger);
+        ledger.await_idle((connection, token), (namespace, name), until, wait_ms, self.world(now))
+    }
+
+    /// Begins a listing of the declared semaphores whose names start with these bytes.
+    pub fn declared(&self, prefix: &[u8]) -> DeclaredListing {
+        DeclaredListing::new(prefix)
+    }
+
+    /// The next declared semaphores of a listing; none at its end.
+    pub fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
+        lock(&self.ledger).list_declared(listing)
+    }
+
+    /// Takes on what the configuration declares. Gives those that cannot be as it says, and why.
+    pub fn declare_configured(&self, wanted: &[Declare<'_>], now: Moment) -> Vec<(Box<[u8]>, Refusal)> {
+        lock(&self.ledger).declare_configured(wanted, self.world(now))
+    }
+
+    /// Takes semaphores that are removed at once from those who hold them, some a step; tells whether there is more to
+    /// do. `mailbox_of` finds the connection that a session is the own one of: who holds by plain Acquires is
+    /// disconnected.
+    pub fn evict(&self, now: Moment, mailbox_of: impl Fn(SessionId) -> Option<Arc<Mailbox>>) -> bool {
+        let mut ledger = lock(&self.ledger);
+        let world = self.world(now);
+        let Some((plain, grace_ms)) = ledger.evict(world) else { return false };
+        for session in plain {
+            if let Some(mailbox) = mailbox_of(session) {
+                ledger.join(session, None, &mailbox);
+                // One that ended meanwhile has nothing to lose.
+                let _ = ledger.revoke_session_now(session, grace_ms, world);
+            }
+        }
+        true
+    }
+
+    /// Brings back a record that a store kept, before anything else is done. They come in the order of their keys, and
+    /// leases begin anew now. An error says what does not fit what was brought back before.
+    pub fn restore(&self, record: Record, now: Moment) -> Result<(), String> {
+        let next_session = match &record {
+            Record::Session(record) => record.session.number(),
+            _ => 0,
+        };
+        self.start_sessions_after(next_session);
+        lock(&self.ledger).restore(record, self.world(now))
+    }
+
+    /// Does what is due when everything was brought back, and keeps a journal of what is to be stored from now on;
+    /// `taker` is woken when there is something to take.
+    pub fn keep_journal(&self, taker: Waker, now: Moment) {
+        let mut ledger = lock(&self.ledger);
+        ledger.keep_journal(taker);
+        ledger.end_restore(self.world(now));
+    }
+
+    /// Takes what is to be stored together; `None`: nothing, or the batch before it is not settled.
+    pub fn take_batch(&self) -> Option<Batch> {
+        lock(&self.ledger).take_batch()
+    }
+
+    /// Tells that a batch is stored, or could not be: who waits for that is answered, or what he asked for is taken back.
+    pub fn settle(&self, batch: &Batch, is_stored: bool, now: Moment) {
+        lock(&self.ledger).settle(batch.number, is_stored, self.world(now));
+    }
+
+    /// Whether everything is stored that is to be.
+    pub fn is_stored(&self) -> bool {
+        lock(&self.ledger).is_stored()
     }
 
     /// Does what is due at this time: waits, leases and graces that are over. In steps; tells whether there is more to

@@ -48,6 +48,8 @@ pub(super) struct Supervision {
     pub(super) queued: bool,
     /// Somebody may want to know what happens to the object.
     pub(super) watched: bool,
+    /// Something is to happen when less is in use.
+    pub(super) awaited: bool,
 }
 
 /// A slot, and a mark in its highest bit: whether the crowd says anything. Without it every request would have to
@@ -186,7 +188,7 @@ impl Holders {
 impl Supervision {
     #[inline(always)]
     pub(super) fn is_any(self) -> bool {
-        self.queued || self.watched
+        self.queued || self.watched || self.awaited
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use super::invariant::lock;
-use super::ledger::{GrantId, Granted};
+use super::ledger::{Answer, GrantId};
 use super::sync::{AtomicBool, Mutex, Ordering};
 use super::{Namespace, Refusal, SessionId};
 
@@ -29,7 +29,7 @@ pub enum Letter {
         /// Which request.
         token: Token,
         /// What came of it.
-        outcome: Result<Granted, Refusal>,
+        outcome: Result<Answer, Refusal>,
     },
     /// What a watch reports.
     Event {
@@ -86,6 +86,10 @@ pub enum EventKind {
     Expired,
     /// A grant or a session was taken away.
     Revoked,
+    /// The capacity of a declared semaphore was set: the event's resources.
+    Resized,
+    /// A declared semaphore is gone.
+    Removed,
 }
 
 /// What a connection is to know about what it holds.

@@ -37,8 +37,9 @@ pub use durable::{
 };
 pub use extended::Tour;
 pub use ledger::{
-    Asked, GrantId, Granted, Lease, LedgerLimits, LedgerStats, Listed, Listing, Moment, Queueing,
-    REQUESTS_MAX, RequestIds, Scope, SessionKey, TICK_MS, Waiting, Want,
+    Answer, Asked, Batch, Call, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, GrantId, Granted,
+    IfExists, Lease, LedgerLimits, LedgerStats, Listed, Listing, Moment, Opened, Queueing, REQUESTS_MAX,
+    Removal, RequestIds, Resizing, SLOTS_MAX, Scope, SessionKey, TICK_MS, Until, Verified, Waiting, Want,
 };
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Letter, Mailbox, Notice, Token};
 pub use object::DumpItem;
@@ -84,6 +85,15 @@ impl Claim {
         (resources > 0 && resources <= maximum).then_some(Self { resources, maximum })
     }
 
+    /// A claim on `resources` of a semaphore as it is, which is not made where there is none.
+    pub fn of_existing(resources: NonZeroU32) -> Self {
+        Self { resources: resources.get(), maximum: 0 }
+    }
+
+    fn is_of_existing(self) -> bool {
+        self.maximum == 0
+    }
+
     /// How many resources are claimed.
     pub fn resources(self) -> u32 {
         self.resources
@@ -117,6 +127,20 @@ pub enum Refusal {
     StaleRequest,
     /// The server is being stopped.
     ShuttingDown,
+    /// The semaphore was removed, or is being removed.
+    Removed,
+    /// The semaphore is declared already.
+    AlreadyExists,
+    /// The semaphore was changed since its generation was read.
+    GenerationDiffers,
+    /// The semaphore is held.
+    InUse,
+    /// The configuration declares the semaphore, so that no request may change it.
+    NotPermitted,
+    /// A number is beyond what can be.
+    OutOfRange,
+    /// The change could not be written to where it would outlive the process, and was taken back.
+    NotStored,
 }
 
 /// All counters, semaphores and sessions of a server.

@@ -12,7 +12,7 @@ use super::counter::{Counter, Interval};
 use super::holders::{Holders, Holding, Supervision};
 use super::invariant::{invariant, lock};
 use super::name::Name;
-use super::semaphore::Semaphore;
+use super::semaphore::{Semaphore, Standing};
 use super::session::{Session, SessionId, Slot};
 use super::sync::Mutex;
 use super::{Claim, Namespace, Refusal};
@@ -150,8 +150,7 @@ impl ObjectRef {
     /// Takes resources for a grant, or lets the claim wait. Only the ledger calls this, which knows who is next.
     pub(super) fn take(&self, claim: Claim, interval: Interval, next: Next) -> Taken {
         let mut state = lock(&self.0.state);
-        let capacity = state.limit(claim);
-        if capacity < claim.resources {
+        if state.is_too_small(claim) {
             return Taken::Never;
         }
         let after = if let Next::Behind = next { None } else { state.after(claim) };
@@ -169,16 +168,54 @@ impl ObjectRef {
         invariant!(granted.is_some(), "no more is granted than is in use");
         state.holders.set_granted(granted.unwrap_or(u32::MAX));
         state.consume(after, interval);
-        Taken::Yes { capacity }
+        Taken::Yes { capacity: state.limit(claim), is_numbered: state.standing() == Standing::Numbered }
     }
 
-    /// Gives back what was taken for a grant.
-    pub(super) fn put_back(&self, resources: u32, interval: Interval) {
+    /// Takes what a grant held before the process was started, whether or not it fits: a shrink may have left it above
+    /// the capacity.
+    pub(super) fn take_again(&self, resources: u32, interval: Interval) -> Option<()> {
+        let mut state = lock(&self.0.state);
+        let granted = state.holders.granted().checked_add(resources)?;
+        let after = state.consumption.checked_add(resources)?;
+        state.holders.set_granted(granted);
+        state.consume(after, interval);
+        Some(())
+    }
+
+    /// Sets what may be in use of a semaphore, and whose it is.
+    pub(super) fn declare(&self, standing: Standing, capacity: u32) {
+        if let Kind::Semaphore(semaphore) = &mut lock(&self.0.state).kind {
+            semaphore.standing = standing;
+            semaphore.capacity = capacity;
+        }
+    }
+
+    /// Whose a semaphore is; a counter is as one that an Acquire made.
+    pub(super) fn standing(&self) -> Standing {
+        lock(&self.0.state).standing()
+    }
+
+    /// What may be in use of a semaphore; `None`: it is a counter.
+    pub(super) fn capacity(&self) -> Option<u32> {
+        match &lock(&self.0.state).kind {
+            Kind::Counter(_) => None,
+            Kind::Semaphore(semaphore) => Some(semaphore.capacity),
+        }
+    }
+
+    /// Gives back what was taken for a grant. Tells whether something is to happen when less is in use.
+    pub(super) fn put_back(&self, resources: u32, interval: Interval) -> bool {
         let mut state = lock(&self.0.state);
         let granted = state.holders.granted().checked_sub(resources);
         invariant!(granted.is_some(), "what a grant gives back was granted");
         state.holders.set_granted(granted.unwrap_or(0));
         state.give_back(resources, interval);
+        state.holders.supervision().awaited
+    }
+
+    /// Whether something is to happen when less is in use.
+    pub(super) fn is_awaited(&self) -> bool {
+        lock(&self.0.state).holders.supervision().awaited
     }
 
     /// Says whether operations go through the ledger.
@@ -203,9 +240,13 @@ impl ObjectRef {
         (state.holders.granted(), state.holders.supervision().queued)
     }
 
-    /// Whether a claim could never be taken.
-    pub(super) fn is_too_small(&self, claim: Claim) -> bool {
-        lock(&self.0.state).limit(claim) < claim.resources
+    /// Why a claim could never be taken, or not now.
+    pub(super) fn refusal(&self, claim: Claim) -> Option<Refusal> {
+        let state = lock(&self.0.state);
+        match state.standing() {
+            Standing::Removing => Some(Refusal::Removed),
+            _ => state.is_too_small(claim).then_some(Refusal::NotAvailable),
+        }
     }
 
     /// Whether a claim could be taken now.
@@ -251,7 +292,7 @@ impl ObjectRef {
             && !state.holders.supervision().queued
             && match &state.kind {
                 Kind::Counter(counter) => counter.is_over(interval),
-                Kind::Semaphore(_) => true,
+                Kind::Semaphore(semaphore) => semaphore.standing == Standing::Made,
             }
     }
 
@@ -301,6 +342,8 @@ pub(super) enum Taken {
     Yes {
         /// What the resources were taken from: the semaphore's capacity, or the maximum of the claim.
         capacity: u32,
+        /// Whether the resources have numbers.
+        is_numbered: bool,
     },
     Not,
     /// The claim is more than the semaphore has.
@@ -364,6 +407,18 @@ impl State {
         match &self.kind {
             Kind::Counter(_) => claim.maximum,
             Kind::Semaphore(semaphore) => semaphore.capacity,
+        }
+    }
+
+    /// Whether a claim could never be taken: not by somebody's release, as long as nobody resizes the semaphore.
+    fn is_too_small(&self, claim: Claim) -> bool {
+        self.limit(claim) < claim.resources && self.standing() != Standing::Closing
+    }
+
+    fn standing(&self) -> Standing {
+        match &self.kind {
+            Kind::Counter(_) => Standing::Made,
+            Kind::Semaphore(semaphore) => semaphore.standing,
         }
     }
 

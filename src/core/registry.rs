@@ -203,6 +203,9 @@ impl Registry {
         interval: Interval,
         mut visit: impl FnMut(&ObjectRef) -> R,
     ) -> Result<R, Refusal> {
+        if claim.is_of_existing() {
+            return self.find(name, visit).ok_or(Refusal::NotFound);
+        }
         // Asked for ahead of the allocation, which a refusal must not cost.
         if self.objects.load(Ordering::Relaxed) >= self.names_max.load(Ordering::Relaxed) {
             // Somebody may have made the name since it was not found; then it counts against nothing.
@@ -218,18 +221,48 @@ impl Registry {
                 if !self.take_place() {
                     return Err(Refusal::TooManyNames);
                 }
-                self.total_objects.fetch_add(1, Ordering::Relaxed);
-                self.memory_bytes.fetch_add(memory_bytes, Ordering::Relaxed);
+                self.count_made(memory_bytes);
                 let made = vacant.insert(());
-                // Whether a watch is about this name is for the ledger to say.
-                if self.is_watched.load(Ordering::Relaxed) {
-                    made.key().supervise(|supervision| supervision.watched = true);
-                }
+                self.watch_made(made.key());
                 made
             }
             Entry::Occupied(occupied) => occupied.into_ref(),
         };
         Ok(visit(found.key()))
+    }
+
+    /// The object of this name, made where there is none, however many names there are: what was there before the
+    /// process was started is there again.
+    pub(super) fn restore(
+        &self,
+        namespace: Namespace,
+        name: &[u8],
+        claim: Claim,
+        interval: Interval,
+    ) -> ObjectRef {
+        let object = ObjectRef::new(namespace, name, claim, interval);
+        let memory_bytes = Self::memory_bytes_of(&object);
+        let found = match self.map.entry(object) {
+            Entry::Vacant(vacant) => {
+                self.objects.fetch_add(1, Ordering::Relaxed);
+                self.count_made(memory_bytes);
+                vacant.insert(())
+            }
+            Entry::Occupied(occupied) => occupied.into_ref(),
+        };
+        found.key().clone()
+    }
+
+    fn count_made(&self, memory_bytes: u64) {
+        self.total_objects.fetch_add(1, Ordering::Relaxed);
+        self.memory_bytes.fetch_add(memory_bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a watch is about a name that was made is for the ledger to say.
+    fn watch_made(&self, made: &ObjectRef) {
+        if self.is_watched.load(Ordering::Relaxed) {
+            made.supervise(|supervision| supervision.watched = true);
+        }
     }
 
     /// Says whether there is a watch, so that names that are made come to its notice.

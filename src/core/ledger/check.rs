@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::slots::Slots;
 use super::{GrantId, Ledger, Namespace, ObjectRef, Phase};
 use crate::core::registry::Registry;
+use crate::core::semaphore::Standing;
 
 impl Ledger {
     /// Says which invariant does not hold, if any.
@@ -49,6 +51,7 @@ impl Ledger {
         if self.session_ends.len() > self.owners.len() {
             return Err("a session is due to end twice".to_owned());
         }
+        self.check_declarations(registries[Namespace::Semaphores as usize])?;
         for namespace in Namespace::ALL {
             for entry in self.names[namespace as usize].values() {
                 let object = &entry.object;
@@ -74,6 +77,33 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+
+    /// A name has a declaration exactly while its object says so, and each number of a slot is one grant's.
+    fn check_declarations(&self, registry: &Registry) -> Result<(), String> {
+        for (object, declaration) in self.declarations.iter() {
+            let name = object.name().escape_ascii();
+            let registered = registry.find(object.name(), ObjectRef::clone);
+            if registered.map(|registered| registered.address()) != Some(object.address()) {
+                return Err(format!("{name} is declared and was collected"));
+            }
+            if !declaration.removing && self.is_stored() {
+                let is_as_declared = object.capacity() == Some(declaration.capacity())
+                    && self.slots.contains_key(&object.address()) == declaration.is_numbered();
+                if !is_as_declared {
+                    return Err(format!("{name} is not as it was declared"));
+                }
+            }
+        }
+        let is_declared = |object: &ObjectRef| object.standing() != Standing::Made;
+        let declared = registry.all().iter().filter(|object| is_declared(object)).count();
+        if declared != self.declarations.len() || declared as u64 != self.stats.declared {
+            return Err(format!(
+                "{declared} names say that they are declared, and {} are",
+                self.declarations.len()
+            ));
+        }
+        self.slots.values().try_for_each(Slots::check)
     }
 
     /// A head that fits is not left waiting (invariant 4).

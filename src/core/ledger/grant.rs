@@ -47,9 +47,24 @@ pub struct Granted {
     /// What the resources were taken from, in the order of the request: a semaphore's capacity, or the maximum that
     /// the request gave.
     pub capacities: Box<[u32]>,
+    /// The numbers of the slots that were taken, from the lowest, in the order of the request; none at all where no
+    /// semaphore has numbered ones.
+    pub slots: Box<[Box<[u16]>]>,
     /// How long the session's lease lasts, in milliseconds from the receipt of the request; `None`: as long as the
     /// connection.
     pub ttl_left_ms: Option<u32>,
+}
+
+/// A grant that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Whose it is.
+    pub session: SessionId,
+    /// How long its lease lasts, in milliseconds; `None`: as long as the connection.
+    pub ttl_left_ms: Option<u32>,
+    /// Whether it is on its way out: it is being revoked, or its semaphore shrank below its slot, is being removed, or was
+    /// removed and declared anew.
+    pub is_retiring: bool,
 }
 
 /// A grant, or a waiter.
@@ -146,6 +161,14 @@ impl Grant {
 }
 
 impl Parts {
+    /// Those of a grant that is held, in the order in which they were taken; at least one.
+    pub(super) fn taken(mut parts: Vec<Part>) -> Self {
+        match parts.len() {
+            1 => Self::One(parts.remove(0)),
+            _ => Self::Many(parts.into()),
+        }
+    }
+
     pub(super) fn of(wants: &[Want<'_>]) -> Self {
         let part = |(place, want): (usize, &Want<'_>)| Part {
             target: Target::Later(want.name.into()),

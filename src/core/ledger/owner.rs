@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use super::grant::{Grant, Part, Reply};
 use super::{GrantId, Granted};
+use crate::core::durable::Settled;
 use crate::core::mailbox::{EventKind, Mailbox, Token};
 use crate::core::sync::{AtomicU64, Ordering};
 use crate::core::{Refusal, SessionId};
@@ -84,6 +86,8 @@ pub(super) struct Owner {
     /// Why it ends, as watchers and those who wait are told: it takes nothing more, and what it has is given back step
     /// by step.
     pub(super) ending: Option<(EventKind, Refusal)>,
+    /// Who closed it, and is told when all of that is stored.
+    pub(super) told_at_end: Option<Reply>,
 }
 
 #[derive(Debug)]
@@ -113,8 +117,13 @@ impl Owner {
         Self::new(OwnerKind::Own { mailbox, attachment: Attachment::None }, &[])
     }
 
-    pub(super) fn leased(key: SessionKey, lease: Arc<Lease>, connection: SessionId, label: &[u8]) -> Self {
-        Self::new(OwnerKind::Leased { key, lease, connection: Some(connection) }, label)
+    pub(super) fn leased(
+        key: SessionKey,
+        lease: Arc<Lease>,
+        connection: Option<SessionId>,
+        label: &[u8],
+    ) -> Self {
+        Self::new(OwnerKind::Leased { key, lease, connection }, label)
     }
 
     fn new(kind: OwnerKind, label: &[u8]) -> Self {
@@ -127,6 +136,7 @@ impl Owner {
             revoked_ms: None,
             due_ms: None,
             ending: None,
+            told_at_end: None,
         }
     }
 
@@ -165,7 +175,11 @@ pub(super) enum Remembered {
     /// It waits, under this id.
     Waiting(GrantId),
     Granted(Box<RememberedGrant>),
+    /// It is done, and not stored yet.
+    Storing,
     Done(Result<(), Refusal>),
+    /// Declared semaphores are as it asked for.
+    Settled(Box<[Settled]>),
 }
 
 #[derive(Clone, Debug)]
@@ -173,23 +187,51 @@ pub(super) struct RememberedGrant {
     pub(super) grant: GrantId,
     pub(super) resources: u64,
     pub(super) capacities: Box<[u32]>,
+    pub(super) slots: Box<[Box<[u16]>]>,
 }
 
 impl RememberedGrant {
+    /// What was granted; `slots` gives the numbers of one of its names.
+    pub(super) fn of<'a>(id: GrantId, grant: &Grant, slots: impl Fn(&Part) -> &'a [u16]) -> Self {
+        let count = grant.parts().len();
+        let mut capacities = vec![0; count].into_boxed_slice();
+        let mut numbers: Box<[Box<[u16]>]> = Box::default();
+        for part in grant.parts() {
+            capacities[usize::from(part.place)] = part.claim.maximum;
+            let slots = slots(part);
+            if !slots.is_empty() {
+                if numbers.is_empty() {
+                    numbers = vec![Box::default(); count].into_boxed_slice();
+                }
+                numbers[usize::from(part.place)] = slots.into();
+            }
+        }
+        let resources = grant.parts().iter().map(|part| u64::from(part.claim.resources)).sum();
+        Self { grant: id, resources, capacities, slots: numbers }
+    }
+
     pub(super) fn told(self, ttl_left_ms: Option<u32>) -> Granted {
-        Granted { grant: self.grant, resources: self.resources, capacities: self.capacities, ttl_left_ms }
+        let Self { grant, resources, capacities, slots } = self;
+        Granted { grant, resources, capacities, slots, ttl_left_ms }
     }
 }
 
 impl Requests {
-    /// Looks a request up. `None` is one that was never seen.
-    pub(super) fn find(&mut self, ids: RequestIds) -> Result<Option<&Remembered>, Refusal> {
+    /// Looks a request up. `None` is one that was never seen. Changes that are remembered no more are added to
+    /// `forgotten`.
+    pub(super) fn find(
+        &mut self,
+        ids: RequestIds,
+        forgotten: &mut Vec<u64>,
+    ) -> Result<Option<&Remembered>, Refusal> {
         if ids.own < self.floor.max(ids.lowest_unanswered) || ids.lowest_unanswered == 0 {
             return Err(Refusal::StaleRequest);
         }
         self.floor = self.floor.max(ids.lowest_unanswered);
-        while self.answers.front().is_some_and(|(id, _)| *id < self.floor) {
-            self.answers.pop_front();
+        while let Some((id, what)) = self.answers.pop_front_if(|(id, _)| *id < self.floor) {
+            if let Remembered::Settled(_) = what {
+                forgotten.push(id);
+            }
         }
         if ids.own - self.floor > REQUESTS_MAX {
             return Err(Refusal::LimitReached);
@@ -216,6 +258,12 @@ impl Requests {
                 self.answers.insert(place, (request, what));
             }
         }
+    }
+
+    /// The numbers of changes that are remembered.
+    pub(super) fn settled(&self) -> impl Iterator<Item = u64> {
+        let is_settled = |(_, what): &&(u64, Remembered)| matches!(what, Remembered::Settled(_));
+        self.answers.iter().filter(is_settled).map(|(request, _)| *request)
     }
 
     /// The id of the waiter of a request that waits.

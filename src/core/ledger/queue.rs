@@ -1,12 +1,15 @@
 //! Queues: who is served next, what a grant takes on its way, and how it is given back.
 
+use super::grant::{Part, Target};
+use super::slots::GRANT_SLOTS_MAX;
 use super::{
-    EventKind, GrantId, Ledger, NameEntry, Namespace, ObjectRef, Phase, Queueing, Refusal, Remembered,
-    RememberedGrant, STEP_GRANTS, SessionId, World,
+    Answer, EventKind, GrantId, Ledger, NameEntry, Namespace, ObjectRef, Phase, Queueing, Refusal,
+    Remembered, RememberedGrant, STEP_GRANTS, SessionId, World,
 };
-use crate::core::ledger::grant::{Part, Target};
+use crate::core::durable::{Change, Key};
 use crate::core::mailbox::{Letter, Token};
 use crate::core::object::{Next, Taken};
+use crate::core::semaphore::Standing;
 
 /// What came of a waiter's next part.
 enum Step {
@@ -40,13 +43,17 @@ impl Ledger {
         let registry = world.registries[namespace as usize];
         let names = &self.names[namespace as usize];
         let waiters_max = self.limits.waiters_max;
+        let slots_left = GRANT_SLOTS_MAX - self.slots_taken(id);
         // The shard is held meanwhile, so that the object is not collected before it is taken from or waited for.
         let visit = |object: &ObjectRef| {
             let queue = names.get(&object.address()).map(|entry| &entry.queue);
             let waiting = queue.map_or(0, |queue| queue.len());
             let is_first = queue.and_then(|queue| queue.first()).is_none_or(|first| *first > id);
             // Said before anything about the queue: it would be as true of an empty one.
-            if object.is_too_small(claim) {
+            if let Some(refusal) = object.refusal(claim) {
+                return (object.clone(), Err(refusal));
+            }
+            if object.standing() == Standing::Numbered && claim.resources as usize > slots_left {
                 return (object.clone(), Err(Refusal::NotAvailable));
             }
             let next = match queueing {
@@ -102,11 +109,20 @@ impl Ledger {
         step
     }
 
-    /// Serves queues from their heads until those do not fit; what is too much for one step is left for the next.
+    /// Numbers of slots that a grant has so far, of all its names.
+    fn slots_taken(&self, id: GrantId) -> usize {
+        let Some(grant) = self.grants.get(&id) else { return 0 };
+        let taken = &grant.parts()[..usize::from(grant.taken)];
+        taken.iter().map(|part| self.slots_of(id, part).len()).sum()
+    }
+
+    /// Serves queues from their heads until those do not fit, and has happen what waits for less to be in use; what is
+    /// too much for one step is left for the next.
     pub(super) fn serve(&mut self, world: World<'_>) {
+        self.prune(world);
         let mut work = 0;
         while work < STEP_GRANTS {
-            let Some((namespace, object)) = self.unserved.front().cloned() else { return };
+            let Some((namespace, object)) = self.unserved.front().cloned() else { break };
             match self.serve_head(namespace, &object, world) {
                 0 => {
                     self.unserved.pop_front();
@@ -116,12 +132,16 @@ impl Ledger {
             }
         }
         if !self.unserved.is_empty() {
-            self.sound_alarm(world.now.monotonic_ms);
+            return self.sound_alarm(world.now.monotonic_ms);
+        }
+        // Only now is in use what stays in use.
+        while let Some((namespace, object)) = self.lessened.pop() {
+            self.note_less(namespace, &object, world);
         }
     }
 
     /// Has a queue served by the step that goes on, or by the next.
-    fn serve_later(&mut self, namespace: Namespace, object: &ObjectRef) {
+    pub(super) fn serve_later(&mut self, namespace: Namespace, object: &ObjectRef) {
         // Often it is one queue that many leave: it stands there once.
         if self.unserved.back().is_none_or(|(last, name)| (*last, name) != (namespace, object)) {
             self.unserved.push_back((namespace, object.clone()));
@@ -161,7 +181,7 @@ impl Ledger {
             }
             Taken::Not => 0,
             Taken::Never => {
-                self.fail(id, Refusal::NotAvailable, world);
+                self.fail(id, object.refusal(claim).unwrap_or(Refusal::NotAvailable), world);
                 work
             }
         }
@@ -172,10 +192,13 @@ impl Ledger {
         let Some(grant) = self.grants.get_mut(&id) else { return };
         let index = usize::from(grant.taken);
         let Some(part) = grant.parts_mut().get_mut(index) else { return };
-        part.target = Target::Now(object);
-        if let Taken::Yes { capacity } = taken {
+        if let Taken::Yes { capacity, is_numbered } = taken {
             part.claim.maximum = capacity;
+            if is_numbered && let Some(slots) = self.slots.get_mut(&object.address()) {
+                slots.take(id, part.claim.resources as usize);
+            }
         }
+        part.target = Target::Now(object);
     }
 
     fn note_taken(&mut self, id: GrantId) {
@@ -196,19 +219,28 @@ impl Ledger {
         self.stats.waiters -= 1;
         self.stats.grants += 1;
         let (session, request) = (grant.session, grant.request);
-        let mut capacities = vec![0; grant.parts().len()].into_boxed_slice();
-        for part in grant.parts() {
-            capacities[usize::from(part.place)] = part.claim.maximum;
-        }
-        let resources = grant.parts().iter().map(|part| u64::from(part.claim.resources)).sum();
-        let remembered = RememberedGrant { grant: id, resources, capacities };
-        if let Some(reply) = reply {
+        if let Some(reply) = &reply {
             self.forget_token(session, reply.token, id);
-            let granted = remembered.clone().told(self.ttl_left_ms(session, received_ms));
-            reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Ok(granted) });
         }
-        self.remember(session, request, Remembered::Granted(Box::new(remembered)));
+        let Some(grant) = self.grants.get(&id) else { return };
+        let remembered = Box::new(RememberedGrant::of(id, grant, |part| self.slots_of(id, part)));
         self.tell(id, EventKind::Granted);
+        if self.is_durable(session) {
+            self.note_grant(id, world);
+            return self.answer_when_stored(
+                session,
+                request,
+                received_ms,
+                Remembered::Granted(remembered),
+                reply,
+            );
+        }
+        if let Some(reply) = reply {
+            let granted = remembered.clone().told(self.ttl_left_ms(session, received_ms));
+            let outcome = Ok(Answer::Granted(granted));
+            reply.mailbox.put(Letter::Answer { token: reply.token, outcome });
+        }
+        self.remember(session, request, Remembered::Granted(remembered));
     }
 
     /// Ends a waiter that comes to nothing: what it had set aside is free, and it is answered.
@@ -254,6 +286,15 @@ impl Ledger {
         }
         self.stats.grants -= 1;
         self.forget_grant(grant.session, id);
+        if self.is_durable(grant.session) {
+            self.note(Change::Delete(Key::Grant(id)));
+            let refusal = match why {
+                EventKind::Revoked => Refusal::Revoked,
+                EventKind::Expired => Refusal::NoSuchSession,
+                _ => Refusal::Canceled,
+            };
+            self.fail_storing(grant.session, grant.request, id, refusal);
+        }
         for part in grant.parts() {
             self.put_back(id, part, world);
             self.tell_part(id, grant.session, part, why);
@@ -264,7 +305,12 @@ impl Ledger {
     fn put_back(&mut self, id: GrantId, part: &Part, world: World<'_>) {
         let namespace = part.namespace;
         let Some(object) = part.object() else { return };
-        object.put_back(part.claim.resources, world.interval);
+        if let Some(slots) = self.slots.get_mut(&object.address()) {
+            slots.put_back(id);
+        }
+        if object.put_back(part.claim.resources, world.interval) {
+            self.lessened.push((namespace, object.clone()));
+        }
         if let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) {
             entry.held.remove(&id);
             if !entry.queue.is_empty() {
@@ -309,10 +355,13 @@ impl Ledger {
         world: World<'_>,
     ) {
         self.tell_name(namespace, object, EventKind::Released, None, Some(session), resources);
+        if object.is_awaited() {
+            self.lessened.push((namespace, object.clone()));
+        }
         if self.waiting(namespace, object) > 0 {
             self.serve_later(namespace, object);
-            self.serve(world);
         }
+        self.serve(world);
         self.let_go_unwatched(namespace, object);
     }
 }

@@ -2,11 +2,12 @@
 
 use std::task::Waker;
 
+use super::journal::Then;
+use super::owner::{Attachment, OwnerKind};
 use super::{
-    EventKind, GrantId, Ledger, Letter, Moment, OwnerKind, Phase, Refusal, STEP_GRANTS, SessionId, World,
-    left,
+    EventKind, GrantId, Ledger, Letter, Moment, Phase, Refusal, STEP_GRANTS, SessionId, World, left,
 };
-use crate::core::ledger::owner::Attachment;
+use crate::core::durable::{Change, Key};
 
 /// The server looks at what is due at least this often, in milliseconds.
 pub const TICK_MS: u64 = 1000;
@@ -59,6 +60,7 @@ impl Ledger {
             work += self.work_of(id);
             self.end_grant(id, world);
         }
+        self.end_idles(now_ms);
         work = 0;
         while work < STEP_GRANTS {
             let due = self.session_ends.first().copied().filter(|(at_ms, _)| *at_ms <= now_ms);
@@ -87,12 +89,12 @@ impl Ledger {
     }
 
     fn next_due_ms(&self) -> Option<u64> {
-        if !self.unserved.is_empty() {
+        if !self.unserved.is_empty() || !self.prunings.is_empty() || !self.evictions.is_empty() {
             return Some(0);
         }
         let grant = self.grant_ends.first().map(|(at_ms, _)| *at_ms);
         let session = self.session_ends.first().map(|(at_ms, _)| *at_ms);
-        grant.into_iter().chain(session).min()
+        grant.into_iter().chain(session).chain(self.idles.next_end_ms()).min()
     }
 
     pub(super) fn end_grant_at(&mut self, at_ms: u64, id: GrantId) {
@@ -183,10 +185,13 @@ impl Ledger {
                 }
                 self.detach(session, None);
                 self.watches.end_all_of(session, world);
+                self.forget_idles_of(session);
+                self.fail_all_storing(session, refusal);
             }
             OwnerKind::Leased { connection, .. } => {
                 let connection = *connection;
                 self.stats.sessions -= 1;
+                self.forget_stored(session, refusal);
                 if let Some(connection) = connection {
                     // What its client means for this session must not go to another.
                     self.set_attachment(connection, Attachment::Lost);
@@ -197,6 +202,24 @@ impl Ledger {
             self.session_ends.remove(&(due_ms, session));
         }
         false
+    }
+
+    /// Has the store forget a leased session that gave back all that it held, and tells who closed it when it has.
+    fn forget_stored(&mut self, session: SessionId, refusal: Refusal) {
+        if !self.is_durable(session) {
+            return;
+        }
+        let Some(owner) = self.owners.get_mut(&session) else { return };
+        let told = owner.told_at_end.take();
+        let answers: Vec<_> = owner.requests.settled().collect();
+        for request in answers {
+            self.note(Change::Delete(Key::Answer(session, request)));
+        }
+        self.note(Change::Delete(Key::Session(session)));
+        self.fail_all_storing(session, refusal);
+        if let Some(reply) = told {
+            self.then(Then::Told(reply));
+        }
     }
 
     /// The grants of a session that a step gives back, and the work that they are.

@@ -1,0 +1,795 @@
+//! Declared semaphores: an administrator says how much there is, and it stays until he says otherwise.
+//!
+//! What was asked for is planned at once, so that the next request sees it, and is done when it is stored: only then do
+//! waiters get what was added, or are told that they wait in vain. A semaphore that is to be removed grants nothing from the
+//! moment it was asked for.
+//!
+//! Invariant: a name has a declaration exactly while its object says so, so that no sweep takes it.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::grant::{Part, Target};
+use super::journal::Then;
+use super::slots::SLOTS_MAX;
+use super::{
+    Asked, Call, Done, GrantId, Ledger, Namespace, ObjectRef, Refusal, Remembered, STEP_GRANTS, SessionId,
+    World,
+};
+use crate::core::Claim;
+use crate::core::durable::{Change, DeclarationRecord, Key, Origin, Record, Settled};
+use crate::core::mailbox::EventKind;
+use crate::core::semaphore::Standing;
+
+/// A semaphore that is to be declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declare<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// How many resources may be in use; of numbered ones up to [`SLOTS_MAX`].
+    pub capacity: u32,
+    /// Whether its resources have numbers.
+    pub numbered: bool,
+    /// What people call it.
+    pub label: &'a [u8],
+}
+
+/// What becomes of a Declare of a semaphore that is declared already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfExists {
+    /// It is refused.
+    Fail,
+    /// The semaphore stays as it is.
+    Keep,
+    /// The semaphore becomes what the Declare says.
+    Set,
+}
+
+/// How a capacity changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resizing {
+    /// To so many.
+    To(u32),
+    /// By so many more.
+    Grow(u32),
+    /// By so many less, and to 0 where there are fewer.
+    Shrink(u32),
+}
+
+/// When a semaphore that is held is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Not at all: the request is refused.
+    IfIdle,
+    /// When its last holder has left.
+    WithLastHolder,
+    /// When so many milliseconds are over, after which its holders lose it.
+    Now {
+        /// The grace.
+        grace_ms: u32,
+    },
+}
+
+/// A declared semaphore, as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// What was declared.
+    pub record: DeclarationRecord,
+    /// Resources in use.
+    pub in_use: u32,
+    /// Requests that wait.
+    pub waiting: u32,
+}
+
+/// A listing of declared semaphores at work, some a step, in the order of their names.
+#[derive(Debug)]
+pub struct DeclaredListing {
+    prefix: Box<[u8]>,
+    after: Option<Box<[u8]>>,
+}
+
+/// Entries of one step of a listing.
+const STEP_ENTRIES: usize = 128;
+
+/// What was declared of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Declaration {
+    label: Box<[u8]>,
+    generation: u64,
+    created: u64,
+    capacity: u32,
+    numbered: bool,
+    origin: Origin,
+    pub(super) removing: bool,
+}
+
+/// What a semaphore was before it was declared as it is to be.
+#[derive(Debug)]
+pub(super) enum Before {
+    /// Nobody had declared it.
+    Undeclared {
+        capacity: u32,
+    },
+    Declared(Box<Declaration>),
+}
+
+/// The declared semaphores, in the order of their names.
+#[derive(Debug, Default)]
+pub(super) struct Declarations(BTreeMap<ByName, Declaration>);
+
+/// Found by the name's bytes.
+#[derive(Debug)]
+struct ByName(ObjectRef);
+
+/// Who waits for a semaphore that shrank or is removed is told, some a step.
+#[derive(Debug)]
+pub(super) struct Pruning {
+    object: ObjectRef,
+    after: Option<GrantId>,
+    is_removed: bool,
+}
+
+/// Who holds a semaphore that is removed loses it at a given time; he is told in steps.
+#[derive(Debug)]
+pub(super) struct Eviction {
+    object: ObjectRef,
+    at_ms: u64,
+    after: Option<GrantId>,
+    /// Sessions that hold it by plain Acquires, and so without anything that could be taken from them but all.
+    plain: Option<std::vec::IntoIter<(SessionId, u32)>>,
+}
+
+const SEMAPHORES: Namespace = Namespace::Semaphores;
+
+impl DeclaredListing {
+    pub(in crate::core) fn new(prefix: &[u8]) -> Self {
+        Self { prefix: prefix.into(), after: None }
+    }
+}
+
+impl Declaration {
+    fn new(declare: &Declare<'_>, generation: u64, origin: Origin) -> Self {
+        Self {
+            label: declare.label.into(),
+            generation,
+            created: generation,
+            capacity: declare.capacity,
+            numbered: declare.numbered,
+            origin,
+            removing: false,
+        }
+    }
+
+    pub(super) fn record(&self, name: &[u8]) -> DeclarationRecord {
+        DeclarationRecord {
+            name: name.into(),
+            capacity: self.capacity,
+            label: self.label.clone(),
+            numbered: self.numbered,
+            generation: self.generation,
+            created: self.created,
+            origin: self.origin,
+            removing: self.removing,
+        }
+    }
+
+    /// What its object is when all of this is done.
+    fn standing(&self) -> Standing {
+        match (self.removing, self.numbered) {
+            (true, _) => Standing::Removing,
+            (false, true) => Standing::Numbered,
+            (false, false) => Standing::Declared,
+        }
+    }
+
+    /// What may be in use.
+    fn usable(&self) -> u32 {
+        if self.removing { 0 } else { self.capacity }
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    pub(super) fn is_numbered(&self) -> bool {
+        self.numbered
+    }
+
+    fn says(&self, declare: &Declare<'_>) -> bool {
+        self.capacity == declare.capacity
+            && self.numbered == declare.numbered
+            && *self.label == *declare.label
+    }
+
+    fn settled(&self, object: &ObjectRef) -> Settled {
+        Settled { generation: self.generation, capacity: self.capacity, in_use: object.consumption() }
+    }
+
+    fn check(&self, generation: Option<u64>) -> Result<(), Refusal> {
+        if self.origin == Origin::Configuration {
+            return Err(Refusal::NotPermitted);
+        }
+        if generation.is_some_and(|generation| generation != self.generation) {
+            return Err(Refusal::GenerationDiffers);
+        }
+        Ok(())
+    }
+}
+
+impl Declarations {
+    pub(super) fn get(&self, name: &[u8]) -> Option<&Declaration> {
+        self.0.get(name)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn entry(&self, name: &[u8]) -> Option<(&ObjectRef, &Declaration)> {
+        self.0.get_key_value(name).map(|(key, declaration)| (&key.0, declaration))
+    }
+
+    fn put(&mut self, object: &ObjectRef, declaration: Declaration) {
+        self.0.insert(ByName(object.clone()), declaration);
+    }
+
+    fn remove(&mut self, object: &ObjectRef) {
+        self.0.remove(object.name());
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectRef, &Declaration)> {
+        self.0.iter().map(|(key, declaration)| (&key.0, declaration))
+    }
+}
+
+impl Ledger {
+    /// Declares semaphores, all or none of them (`docs/protocol.md`, "Declare"). No name is declared twice.
+    pub(in crate::core) fn declare(
+        &mut self,
+        call: Call,
+        wanted: &[Declare<'_>],
+        if_exists: IfExists,
+        world: World<'_>,
+    ) -> Asked {
+        self.change(call, world, |ledger, _| {
+            ledger.check_declares(wanted, if_exists, world)?;
+            let mut objects = Vec::with_capacity(wanted.len());
+            for declare in wanted {
+                match ledger.object_for(declare, world) {
+                    Ok(object) => objects.push(object),
+                    Err(refusal) => {
+                        for object in &objects {
+                            world.registries[SEMAPHORES as usize].collect(object, world.interval);
+                        }
+                        return Err(refusal);
+                    }
+                }
+            }
+            let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>()?;
+            let mut is_changed = false;
+            let mut settled = Vec::with_capacity(wanted.len());
+            for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
+                let present = ledger.declarations.get(declare.name).filter(|declared| !declared.removing);
+                let stays = |present: &&Declaration| if_exists == IfExists::Keep || present.says(declare);
+                if let Some(present) = present.filter(stays) {
+                    settled.push(present.settled(object));
+                    continue;
+                }
+                let mut after = Declaration::new(declare, generation, Origin::Request);
+                after.created = ledger.created(object, generation);
+                settled.push(after.settled(object));
+                ledger.plan(object, after, None, world);
+                is_changed = true;
+            }
+            Ok(Done { outcome: Remembered::Settled(settled.into()), is_durable: is_changed })
+        })
+    }
+
+    /// Refuses what cannot be declared as it is wanted, before anything is changed.
+    fn check_declares(
+        &self,
+        wanted: &[Declare<'_>],
+        if_exists: IfExists,
+        world: World<'_>,
+    ) -> Result<(), Refusal> {
+        for declare in wanted {
+            if declare.numbered && declare.capacity > SLOTS_MAX {
+                return Err(Refusal::OutOfRange);
+            }
+            let declared = self.declarations.get(declare.name);
+            match declared.filter(|declared| !declared.removing) {
+                Some(_) if if_exists == IfExists::Fail => return Err(Refusal::AlreadyExists),
+                Some(_) if if_exists == IfExists::Keep => continue,
+                Some(present) => {
+                    if present.says(declare) {
+                        continue;
+                    }
+                    present.check(None)?;
+                }
+                None => {}
+            }
+            check_unused(declare, declared, world)?;
+        }
+        Ok(())
+    }
+
+    /// The object of a name that is to be declared: what stands there, or a new one.
+    fn object_for(&self, declare: &Declare<'_>, world: World<'_>) -> Result<ObjectRef, Refusal> {
+        // At least one, as a claim has to be; the plan says how many.
+        let claim = Claim { resources: 1, maximum: declare.capacity.max(1) };
+        let registry = world.registries[SEMAPHORES as usize];
+        registry.find_or_make(SEMAPHORES, declare.name, claim, world.interval, ObjectRef::clone)
+    }
+
+    /// From which id on grants are of the semaphore that is declared now, and not of one that was removed.
+    fn created(&self, object: &ObjectRef, generation: u64) -> u64 {
+        match self.declarations.get(object.name()) {
+            Some(present) if !present.removing => present.created,
+            Some(_) => generation,
+            // What was taken while nobody had declared it is of the same semaphore.
+            None => 0,
+        }
+    }
+
+    /// Changes the capacity of a declared semaphore (`docs/protocol.md`, "Resize").
+    pub(in crate::core) fn resize(
+        &mut self,
+        call: Call,
+        name: &[u8],
+        resizing: Resizing,
+        generation: Option<u64>,
+        world: World<'_>,
+    ) -> Asked {
+        self.change(call, world, |ledger, _| {
+            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
+            declaration.check(generation)?;
+            if declaration.removing {
+                return Err(Refusal::Removed);
+            }
+            let (object, mut after) = (object.clone(), declaration.clone());
+            after.capacity = match resizing {
+                Resizing::To(capacity) => capacity,
+                Resizing::Grow(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
+                Resizing::Shrink(by) => after.capacity.saturating_sub(by),
+            };
+            if after.numbered && after.capacity > SLOTS_MAX {
+                return Err(Refusal::OutOfRange);
+            }
+            after.generation = ledger.next_id()?;
+            let settled = after.settled(&object);
+            ledger.plan(&object, after, None, world);
+            Ok(Done { outcome: Remembered::Settled([settled].into()), is_durable: true })
+        })
+    }
+
+    /// Removes a declared semaphore (`docs/protocol.md`, "Remove").
+    pub(in crate::core) fn remove(
+        &mut self,
+        call: Call,
+        name: &[u8],
+        removal: Removal,
+        generation: Option<u64>,
+        world: World<'_>,
+    ) -> Asked {
+        self.change(call, world, |ledger, _| {
+            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
+            declaration.check(generation)?;
+            let is_held = object.consumption() > 0 || ledger.waiting(SEMAPHORES, object) > 0;
+            if removal == Removal::IfIdle && is_held {
+                return Err(Refusal::InUse);
+            }
+            let (object, mut after) = (object.clone(), declaration.clone());
+            after.removing = true;
+            after.generation = ledger.next_id()?;
+            let grace_ms = match removal {
+                Removal::Now { grace_ms } => Some(grace_ms),
+                Removal::IfIdle | Removal::WithLastHolder => None,
+            };
+            ledger.plan(&object, after, grace_ms, world);
+            Ok(Done { outcome: Remembered::Settled(Box::default()), is_durable: true })
+        })
+    }
+
+    /// Takes up what is to become of a semaphore, and does it when it is stored.
+    fn plan(&mut self, object: &ObjectRef, after: Declaration, grace_ms: Option<u32>, world: World<'_>) {
+        let before = self.before(object, &after);
+        if after.removing {
+            if object.standing() != Standing::Removing {
+                object.declare(Standing::Closing, 0);
+            }
+        } else {
+            self.number(object, after.numbered);
+            match &before {
+                Before::Undeclared { capacity } => object.declare(after.standing(), *capacity),
+                // It stays closed until this is stored.
+                Before::Declared(before) if before.removing => {}
+                Before::Declared(_) => object.declare(after.standing(), object.capacity().unwrap_or(0)),
+            }
+        }
+        self.put_declaration(object, &after);
+        if self.journal.is_some() {
+            self.then(Then::Declared { object: object.clone(), before, after: Box::new(after), grace_ms });
+        } else {
+            self.apply(object, &before, &after, grace_ms, world);
+        }
+    }
+
+    /// What a semaphore is before it is declared. One that nobody uses is as if it were just made.
+    fn before(&self, object: &ObjectRef, after: &Declaration) -> Before {
+        match self.declarations.get(object.name()) {
+            Some(before) => Before::Declared(Box::new(before.clone())),
+            None if object.consumption() == 0 && self.waiting(SEMAPHORES, object) == 0 => {
+                Before::Undeclared { capacity: after.usable() }
+            }
+            None => Before::Undeclared { capacity: object.capacity().unwrap_or(0) },
+        }
+    }
+
+    /// Gives the resources of a semaphore numbers from now on, or none.
+    fn number(&mut self, object: &ObjectRef, numbered: bool) {
+        if numbered {
+            self.slots.entry(object.address()).or_default();
+        } else {
+            self.slots.remove(&object.address());
+        }
+    }
+
+    fn put_declaration(&mut self, object: &ObjectRef, after: &Declaration) {
+        if self.declarations.get(object.name()).is_none() {
+            self.stats.declared += 1;
+        }
+        self.note(Change::Put(Record::Declaration(after.record(object.name()))));
+        self.declarations.put(object, after.clone());
+    }
+
+    /// Does what was planned.
+    pub(super) fn apply(
+        &mut self,
+        object: &ObjectRef,
+        before: &Before,
+        after: &Declaration,
+        grace_ms: Option<u32>,
+        world: World<'_>,
+    ) {
+        if after.removing {
+            object.declare(Standing::Removing, 0);
+            object.supervise(|supervision| supervision.awaited = true);
+            self.prunings.push_back(Pruning { object: object.clone(), after: None, is_removed: true });
+            if let Some(grace_ms) = grace_ms {
+                let at_ms = world.now.monotonic_ms + u64::from(grace_ms);
+                self.evictions.push_back(Eviction {
+                    object: object.clone(),
+                    at_ms,
+                    after: None,
+                    plain: None,
+                });
+            }
+            self.prune(world);
+            self.note_less(SEMAPHORES, object, world);
+            self.sound_alarm(world.now.monotonic_ms);
+            return;
+        }
+        object.declare(after.standing(), after.capacity);
+        let is_resized = match before {
+            Before::Undeclared { .. } => true,
+            Before::Declared(before) => before.usable() != after.capacity,
+        };
+        if is_resized {
+            self.tell_name(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
+        }
+        if self.waiting(SEMAPHORES, object) > 0 {
+            self.prunings.push_back(Pruning { object: object.clone(), after: None, is_removed: false });
+            self.prune(world);
+            self.serve_later(SEMAPHORES, object);
+        }
+        self.serve(world);
+    }
+
+    /// Makes a semaphore what it was before, since what it was to become could not be stored.
+    pub(super) fn take_back_declaration(
+        &mut self,
+        object: &ObjectRef,
+        before: Before,
+        after: &Declaration,
+        world: World<'_>,
+    ) {
+        // Whoever changed it since did so for good.
+        if self.declarations.get(object.name()).is_none_or(|present| present.generation != after.generation) {
+            return;
+        }
+        match before {
+            Before::Declared(before) => {
+                object.declare(before.standing(), before.usable());
+                self.number(object, before.numbered);
+                self.declarations.put(object, *before);
+                self.serve_later(SEMAPHORES, object);
+            }
+            Before::Undeclared { capacity } => {
+                object.declare(Standing::Made, capacity);
+                self.forget_declaration(object, world);
+            }
+        }
+    }
+
+    /// Forgets what was declared of a semaphore, and the semaphore where nobody uses it.
+    fn forget_declaration(&mut self, object: &ObjectRef, world: World<'_>) {
+        self.declarations.remove(object);
+        self.stats.declared -= 1;
+        self.slots.remove(&object.address());
+        world.registries[SEMAPHORES as usize].collect(object, world.interval);
+    }
+
+    /// Ends a removal when the last holder has left.
+    pub(super) fn finish_removal(&mut self, object: &ObjectRef, world: World<'_>) {
+        let is_over = object.standing() == Standing::Removing
+            && object.consumption() == 0
+            && self.waiting(SEMAPHORES, object) == 0;
+        if !is_over || self.declarations.get(object.name()).is_none_or(|declaration| !declaration.removing) {
+            return;
+        }
+        self.tell_name(SEMAPHORES, object, EventKind::Removed, None, None, 0);
+        self.note(Change::Delete(Key::Declaration(object.name().into())));
+        if let Some(journal) = &mut self.journal {
+            journal.supersede(object);
+        }
+        object.declare(Standing::Made, 0);
+        self.forget_declaration(object, world);
+    }
+
+    /// Takes on what the configuration declares: what it declares is as it says, and what it declares no more goes with
+    /// its last holder. Gives those that cannot be, and why.
+    pub(in crate::core) fn declare_configured(
+        &mut self,
+        wanted: &[Declare<'_>],
+        world: World<'_>,
+    ) -> Vec<(Box<[u8]>, Refusal)> {
+        let mut refused = Vec::new();
+        for declare in wanted {
+            let present = self.declarations.get(declare.name);
+            let is_done = |present: &Declaration| {
+                present.says(declare) && present.origin == Origin::Configuration && !present.removing
+            };
+            if present.is_some_and(is_done) {
+                continue;
+            }
+            if let Err(refusal) = self.configure(declare, world) {
+                refused.push((declare.name.into(), refusal));
+            }
+        }
+        let is_gone = |object: &ObjectRef, declaration: &Declaration| {
+            declaration.origin == Origin::Configuration
+                && !declaration.removing
+                && wanted.iter().all(|declare| declare.name != object.name())
+        };
+        let gone: Vec<_> = self
+            .declarations
+            .iter()
+            .filter(|(object, declaration)| is_gone(object, declaration))
+            .map(|(object, declaration)| (object.clone(), declaration.clone()))
+            .collect();
+        for (object, mut after) in gone {
+            after.removing = true;
+            if let Ok(generation) = self.next_id() {
+                after.generation = generation;
+            }
+            self.settle_at_once(&object, after, world);
+        }
+        refused
+    }
+
+    fn configure(&mut self, declare: &Declare<'_>, world: World<'_>) -> Result<(), Refusal> {
+        let present = self.declarations.get(declare.name).cloned();
+        check_unused(declare, present.as_ref(), world)?;
+        let object = self.object_for(declare, world)?;
+        let generation = self.next_id()?;
+        let mut after = Declaration::new(declare, generation, Origin::Configuration);
+        after.created = self.created(&object, generation);
+        self.settle_at_once(&object, after, world);
+        Ok(())
+    }
+
+    /// Does for good what the configuration says: it is on disk already, in the configuration.
+    fn settle_at_once(&mut self, object: &ObjectRef, after: Declaration, world: World<'_>) {
+        let before = self.before(object, &after);
+        if let Some(journal) = &mut self.journal {
+            journal.supersede(object);
+        }
+        if !after.removing {
+            self.number(object, after.numbered);
+        }
+        self.put_declaration(object, &after);
+        self.apply(object, &before, &after, None, world);
+    }
+
+    /// Brings back what was declared before the process was started.
+    pub(super) fn restore_declaration(&mut self, record: DeclarationRecord, world: World<'_>) {
+        let claim = Claim { resources: 1, maximum: record.capacity.max(1) };
+        let registry = world.registries[SEMAPHORES as usize];
+        let object = registry.restore(SEMAPHORES, &record.name, claim, world.interval);
+        let declaration = Declaration {
+            label: record.label,
+            generation: record.generation,
+            created: record.created,
+            capacity: record.capacity,
+            numbered: record.numbered,
+            origin: record.origin,
+            removing: record.removing,
+        };
+        object.declare(declaration.standing(), declaration.usable());
+        if declaration.removing {
+            object.supervise(|supervision| supervision.awaited = true);
+        }
+        if declaration.numbered {
+            self.slots.entry(object.address()).or_default();
+        }
+        self.declarations.put(&object, declaration);
+        self.stats.declared += 1;
+    }
+
+    /// Ends removals that nobody holds up any more, after everything was brought back.
+    pub(super) fn finish_removals(&mut self, world: World<'_>) {
+        let removing = self.declarations.iter().filter(|(_, declaration)| declaration.removing);
+        let removing: Vec<_> = removing.map(|(object, _)| object.clone()).collect();
+        for object in removing {
+            self.finish_removal(&object, world);
+        }
+    }
+
+    /// Tells those who wait in vain for a semaphore that shrank or is removed, some a step.
+    pub(super) fn prune(&mut self, world: World<'_>) {
+        let mut work = 0;
+        while work < STEP_GRANTS
+            && let Some(pruning) = self.prunings.front_mut()
+        {
+            let object = pruning.object.clone();
+            let is_removed = pruning.is_removed;
+            let from = pruning.after.map_or(Bound::Unbounded, Bound::Excluded);
+            let entry = self.names[SEMAPHORES as usize].get(&object.address());
+            let some: Vec<_> = entry
+                .map(|entry| entry.queue.range((from, Bound::Unbounded)).take(STEP_GRANTS).copied().collect())
+                .unwrap_or_default();
+            let Some(last) = some.last().copied() else {
+                self.prunings.pop_front();
+                self.finish_removal(&object, world);
+                continue;
+            };
+            pruning.after = Some(last);
+            work += some.len();
+            // It may have been declared anew meanwhile.
+            let is_gone = is_removed && object.standing() == Standing::Removing;
+            for id in some {
+                let claim = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim);
+                if is_gone {
+                    self.fail(id, Refusal::Removed, world);
+                } else if let Some(refusal) = claim.and_then(|claim| object.refusal(claim)) {
+                    self.fail(id, refusal, world);
+                }
+            }
+        }
+        if !self.prunings.is_empty() {
+            self.sound_alarm(world.now.monotonic_ms);
+        }
+    }
+
+    /// Takes a semaphore that is removed from its holders, some a step: those of grants are told and have until the
+    /// grace is over. Gives the sessions of connections that hold it by plain Acquires: only to end them takes it from
+    /// them. `None`: there is nobody left to tell.
+    pub(in crate::core) fn evict(&mut self, world: World<'_>) -> Option<(Vec<SessionId>, u32)> {
+        let eviction = self.evictions.front_mut()?;
+        let grace_ms = super::left(eviction.at_ms, world.now.monotonic_ms);
+        let object = eviction.object.clone();
+        let is_declared_anew = object.standing() != Standing::Removing;
+        let from = eviction.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let entry = self.names[SEMAPHORES as usize].get(&object.address()).filter(|_| !is_declared_anew);
+        let some: Vec<_> = entry
+            .map(|entry| entry.held.range((from, Bound::Unbounded)).take(STEP_GRANTS).copied().collect())
+            .unwrap_or_default();
+        if let Some(last) = some.last() {
+            eviction.after = Some(*last);
+            for id in some {
+                // One that is gone or waits for another name meanwhile has nothing to lose.
+                let _ = self.revoke_grant_now(id, grace_ms, world);
+            }
+            return Some((Vec::new(), grace_ms));
+        }
+        let plain = eviction.plain.get_or_insert_with(|| {
+            if is_declared_anew { Vec::new().into_iter() } else { object.holdings().into_iter() }
+        });
+        let some: Vec<_> = plain.by_ref().take(STEP_GRANTS).map(|(session, _)| session).collect();
+        if some.is_empty() {
+            self.evictions.pop_front();
+        }
+        Some((some, grace_ms))
+    }
+
+    /// The next declared semaphores of a listing; none at its end.
+    pub(in crate::core) fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
+        let from = match &listing.after {
+            Some(after) => Bound::Excluded(&after[..]),
+            None => Bound::Included(&listing.prefix[..]),
+        };
+        let listed: Vec<_> = self
+            .declarations
+            .0
+            .range::<[u8], _>((from, Bound::Unbounded))
+            .take_while(|(key, _)| key.0.name().starts_with(&listing.prefix))
+            .take(STEP_ENTRIES)
+            .map(|(ByName(object), declaration)| Declared {
+                record: declaration.record(object.name()),
+                in_use: object.consumption(),
+                waiting: self.waiting(SEMAPHORES, object) as u32,
+            })
+            .collect();
+        if let Some(last) = listed.last() {
+            listing.after = Some(last.record.name.clone());
+        }
+        listed
+    }
+
+    /// Whether a grant outlives what it was granted of: its slot is above the capacity, or its semaphore is being
+    /// removed, or was removed and declared anew.
+    pub(super) fn is_retiring(&self, id: GrantId) -> bool {
+        let Some(grant) = self.grants.get(&id) else { return false };
+        grant.parts().iter().any(|part| {
+            let Some(object) = part.object().filter(|_| part.namespace == SEMAPHORES) else { return false };
+            let Some(declaration) = self.declarations.get(object.name()) else { return false };
+            declaration.removing
+                || id.0 < declaration.created
+                || self.slots_of(id, part).iter().any(|slot| u32::from(*slot) >= declaration.capacity)
+        })
+    }
+
+    /// The numbers that a grant has of one of its names.
+    pub(super) fn slots_of(&self, id: GrantId, part: &Part) -> &[u16] {
+        let Target::Now(object) = &part.target else { return &[] };
+        self.slots.get(&object.address()).map_or(&[], |slots| slots.of(id))
+    }
+
+    /// Whether a number of a semaphore is held; `None`: it has no numbers.
+    pub(super) fn is_slot_held(&self, object: &ObjectRef, number: u16) -> Option<bool> {
+        self.slots.get(&object.address()).map(|slots| slots.is_held(number))
+    }
+}
+
+/// Refuses to give numbers to a semaphore, or to take them from it, while it is held: of what is in use, nobody could
+/// say which numbers it has.
+fn check_unused(
+    declare: &Declare<'_>,
+    present: Option<&Declaration>,
+    world: World<'_>,
+) -> Result<(), Refusal> {
+    let was_numbered = present.is_some_and(|present| present.numbered);
+    let in_use = world.registries[SEMAPHORES as usize].find(declare.name, |object| object.consumption());
+    if was_numbered != declare.numbered && in_use.unwrap_or(0) > 0 {
+        return Err(Refusal::InUse);
+    }
+    Ok(())
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for ByName {}
+
+impl PartialOrd for ByName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.name().cmp(other.0.name())
+    }
+}
+
+impl Borrow<[u8]> for ByName {
+    fn borrow(&self) -> &[u8] {
+        self.0.name()
+    }
+}

@@ -1,0 +1,439 @@
+//! What is on its way to the store: changes that are to outlive the process, and what is to happen when they do.
+//!
+//! A change is made in the ledger at once and said here, in order. The store takes all that has come together, and tells
+//! whether it is safe. Until then nobody is answered who asked for it. What could not be stored is taken back, newest
+//! first: grants, sessions that were opened, changes of declared semaphores. What gave something back stands, and is tried
+//! again with the next batch: a restart before that finds it held, which is safe.
+//!
+//! Without a store there is no journal, and everything is answered at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::declared::{Before, Declaration};
+use super::grant::Reply;
+use super::{Answer, GrantId, Ledger, Letter, ObjectRef, Phase, Refusal, Remembered, SessionId, World, left};
+use crate::core::durable::{
+    AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord,
+};
+use crate::core::ledger::owner::OwnerKind;
+use crate::core::mailbox::EventKind;
+
+/// Ids that are reserved at a time. The store is asked for more when half of them are left.
+const MARK_STEP: u64 = 1 << 20;
+
+/// Changes that belong together: a store keeps all of them, or none.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// Which one.
+    pub number: u64,
+    /// The changes, in order.
+    pub changes: Arc<Vec<Change>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Journal {
+    /// Told when there is something to take.
+    taker: Waker,
+    number: u64,
+    pending: Vec<Change>,
+    pending_then: Vec<Then>,
+    under_way: Option<(Batch, Vec<Then>)>,
+    /// Answers that wait for the store, by session and request.
+    storing: BTreeMap<(SessionId, u64), Storing>,
+    /// No id above this one is given out, and whether a higher mark is on its way.
+    mark: u64,
+    is_mark_asked: bool,
+}
+
+/// What happens when a batch is safe, or could not be stored.
+#[derive(Debug)]
+pub(super) enum Then {
+    /// The request of a session is answered.
+    Answer(SessionId, u64),
+    /// Something was done that stands: who asked is told.
+    Told(Reply),
+    /// A session was opened.
+    Opened(SessionId, Reply),
+    /// A declared semaphore is as planned, or again as before.
+    Declared { object: ObjectRef, before: Before, after: Box<Declaration>, grace_ms: Option<u32> },
+    /// Ids up to this one may be given out.
+    Marked(u64),
+}
+
+/// An answer that waits for the store.
+#[derive(Debug)]
+pub(super) struct Storing {
+    pub(super) outcome: Remembered,
+    /// When the request or its last repetition came.
+    pub(super) received_ms: u64,
+    /// Nobody while the session has no connection.
+    pub(super) reply: Option<Reply>,
+}
+
+impl Journal {
+    pub(super) fn new(taker: Waker, last_id: u64) -> Self {
+        Self {
+            taker,
+            number: 0,
+            pending: Vec::new(),
+            pending_then: Vec::new(),
+            under_way: None,
+            storing: BTreeMap::new(),
+            mark: last_id,
+            is_mark_asked: false,
+        }
+    }
+
+    fn note(&mut self, change: Change) {
+        self.pending.push(change);
+        self.wake();
+    }
+
+    /// Has something happen when all that was noted so far is safe.
+    pub(super) fn then(&mut self, then: Then) {
+        self.pending_then.push(then);
+        self.wake();
+    }
+
+    /// One that is under way is followed by the next without being told.
+    fn wake(&self) {
+        if self.under_way.is_none() {
+            self.taker.wake_by_ref();
+        }
+    }
+
+    pub(super) fn storing(&mut self, session: SessionId, request: u64) -> Option<&mut Storing> {
+        self.storing.get_mut(&(session, request))
+    }
+
+    /// Answers of a session that wait for the store.
+    pub(super) fn storing_of(&mut self, session: SessionId) -> impl Iterator<Item = &mut Storing> {
+        self.storing.range_mut((session, 0)..=(session, u64::MAX)).map(|(_, storing)| storing)
+    }
+
+    /// Whether everything that was noted is safe.
+    fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.pending_then.is_empty() && self.under_way.is_none()
+    }
+
+    /// Takes what a declared semaphore was to become out of what is on its way: it became something else meanwhile.
+    pub(super) fn supersede(&mut self, object: &ObjectRef) {
+        let is_other = |then: &Then| !matches!(then, Then::Declared { object: other, .. } if other == object);
+        self.pending_then.retain(is_other);
+        if let Some((_, then)) = &mut self.under_way {
+            then.retain(is_other);
+        }
+    }
+}
+
+impl Ledger {
+    /// From now on, changes that are to outlive the process are kept for a store; `taker` is woken when there are some.
+    pub(in crate::core) fn keep_journal(&mut self, taker: Waker) {
+        self.journal = Some(Journal::new(taker, self.last_id));
+        self.reserve_ids();
+    }
+
+    /// Takes what is to be stored together; `None`: nothing, or the batch before it is not settled.
+    pub(in crate::core) fn take_batch(&mut self) -> Option<Batch> {
+        let journal = self.journal.as_mut()?;
+        if journal.under_way.is_some() || journal.is_idle() {
+            return None;
+        }
+        journal.number += 1;
+        let changes = Arc::new(std::mem::take(&mut journal.pending));
+        let batch = Batch { number: journal.number, changes };
+        journal.under_way = Some((batch.clone(), std::mem::take(&mut journal.pending_then)));
+        Some(batch)
+    }
+
+    /// Whether everything is stored that is to be.
+    pub(in crate::core) fn is_stored(&self) -> bool {
+        self.journal.as_ref().is_none_or(Journal::is_idle)
+    }
+
+    /// Does what was to happen when the batch that is under way is safe, or takes back what could not be stored.
+    pub(in crate::core) fn settle(&mut self, number: u64, is_safe: bool, world: World<'_>) {
+        let Some(journal) = &mut self.journal else { return };
+        let Some((batch, then)) = journal.under_way.take_if(|(batch, _)| batch.number == number) else {
+            return;
+        };
+        if is_safe {
+            for then in then {
+                self.stored(then, world);
+            }
+        } else {
+            self.take_back(&batch, then, world);
+        }
+        self.serve(world);
+        if let Some(journal) = &self.journal
+            && !journal.is_idle()
+        {
+            journal.wake();
+        }
+    }
+
+    fn stored(&mut self, then: Then, world: World<'_>) {
+        match then {
+            Then::Answer(session, request) => self.answer_stored(session, request, true, world),
+            Then::Told(reply) => {
+                reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Ok(Answer::Done) })
+            }
+            Then::Opened(session, reply) => {
+                let outcome = self.opened(session).ok_or(Refusal::NoSuchSession);
+                reply.mailbox.put(Letter::Answer { token: reply.token, outcome });
+            }
+            Then::Declared { object, before, after, grace_ms } => {
+                self.apply(&object, &before, &after, grace_ms, world);
+            }
+            Then::Marked(mark) => self.set_mark(mark),
+        }
+    }
+
+    /// Takes back, newest first, what was to be stored with a batch and after it.
+    fn take_back(&mut self, batch: &Batch, then: Vec<Then>, world: World<'_>) {
+        let Some(journal) = &mut self.journal else { return };
+        let later = std::mem::take(&mut journal.pending);
+        let later_then = std::mem::take(&mut journal.pending_then);
+        // On disk there may be what was before the batch or after it: the next one says of all that it touched what is
+        // true now.
+        let touched: BTreeSet<_> = batch.changes.iter().chain(&later).map(key_of).collect();
+        let mut marked = None;
+        for then in then.into_iter().chain(later_then).rev() {
+            match then {
+                Then::Answer(session, request) => self.answer_stored(session, request, false, world),
+                // What was given back stands.
+                Then::Told(_) => self.stored(then, world),
+                Then::Opened(session, reply) => self.take_back_session(session, reply, world),
+                Then::Declared { object, before, after, .. } => {
+                    self.take_back_declaration(&object, before, &after, world)
+                }
+                Then::Marked(mark) => marked = marked.max(Some(mark)),
+            }
+        }
+        for key in touched {
+            let change = self.present(key, world);
+            self.note(change);
+        }
+        if let Some(mark) = marked {
+            self.note(Change::Put(Record::Mark(mark)));
+            self.then(Then::Marked(mark));
+        }
+    }
+
+    /// Says what is to be on disk under a key.
+    fn present(&self, key: Key, world: World<'_>) -> Change {
+        let record = match &key {
+            Key::Mark => self.journal.as_ref().map(|journal| Record::Mark(journal.mark)),
+            Key::Declaration(name) => self.declaration_record(name).map(Record::Declaration),
+            Key::Session(session) => self.session_record(*session, world).map(Record::Session),
+            Key::Grant(grant) => self.grant_record(*grant, world).map(Record::Grant),
+            Key::Answer(session, request) => self.answer_record(*session, *request).map(Record::Answer),
+        };
+        record.map_or(Change::Delete(key), Change::Put)
+    }
+
+    pub(super) fn note(&mut self, change: Change) {
+        if let Some(journal) = &mut self.journal {
+            journal.note(change);
+        }
+    }
+
+    pub(super) fn then(&mut self, then: Then) {
+        if let Some(journal) = &mut self.journal {
+            journal.then(then);
+        }
+    }
+
+    /// Whether what a session holds is to outlive the process.
+    pub(super) fn is_durable(&self, session: SessionId) -> bool {
+        self.journal.is_some() && self.lease_of(session).is_some()
+    }
+
+    /// The number of the next grant or generation.
+    pub(super) fn next_id(&mut self) -> Result<u64, Refusal> {
+        if let Some(journal) = &self.journal
+            && self.last_id >= journal.mark
+        {
+            // Ids of another run could be given out again: only where the store fails and the clock was set back.
+            return Err(Refusal::NotStored);
+        }
+        self.last_id += 1;
+        self.reserve_ids();
+        Ok(self.last_id)
+    }
+
+    fn reserve_ids(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        if !journal.is_mark_asked && journal.mark.saturating_sub(self.last_id) < MARK_STEP / 2 {
+            journal.is_mark_asked = true;
+            let mark = self.last_id + MARK_STEP;
+            journal.note(Change::Put(Record::Mark(mark)));
+            journal.then(Then::Marked(mark));
+        }
+    }
+
+    fn set_mark(&mut self, mark: u64) {
+        if let Some(journal) = &mut self.journal {
+            journal.mark = mark;
+            journal.is_mark_asked = false;
+        }
+    }
+
+    /// Has the answer to a request wait for the store.
+    pub(super) fn answer_when_stored(
+        &mut self,
+        session: SessionId,
+        request: u64,
+        received_ms: u64,
+        outcome: Remembered,
+        reply: Option<Reply>,
+    ) {
+        if let Remembered::Settled(_) = outcome
+            && self.is_durable(session)
+        {
+            self.note_answer(session, request, &outcome);
+        }
+        let Some(journal) = &mut self.journal else { return };
+        journal.storing.insert((session, request), Storing { outcome, received_ms, reply });
+        journal.then(Then::Answer(session, request));
+        self.remember(session, request, Remembered::Storing);
+    }
+
+    fn answer_stored(&mut self, session: SessionId, request: u64, is_safe: bool, world: World<'_>) {
+        let Some(journal) = &mut self.journal else { return };
+        let Some(storing) = journal.storing.remove(&(session, request)) else { return };
+        let outcome = match storing.outcome {
+            Remembered::Granted(granted) if !is_safe => {
+                self.give_back(granted.grant, EventKind::Released, world);
+                Remembered::Done(Err(Refusal::NotStored))
+            }
+            Remembered::Settled(_) if !is_safe => Remembered::Done(Err(Refusal::NotStored)),
+            outcome => outcome,
+        };
+        self.stats.not_stored += u64::from(matches!(outcome, Remembered::Done(Err(Refusal::NotStored))));
+        self.remember(session, request, outcome.clone());
+        if let Some(reply) = storing.reply {
+            let outcome = self.told(session, outcome, storing.received_ms);
+            reply.mailbox.put(Letter::Answer { token: reply.token, outcome });
+        }
+    }
+
+    /// Answers a request, whose grant is gone before it was stored.
+    pub(super) fn fail_storing(
+        &mut self,
+        session: SessionId,
+        request: u64,
+        grant: GrantId,
+        refusal: Refusal,
+    ) {
+        let Some(journal) = &mut self.journal else { return };
+        let is_its = |storing: &Storing| matches!(&storing.outcome, Remembered::Granted(granted) if granted.grant == grant);
+        if !journal.storing.get(&(session, request)).is_some_and(is_its) {
+            return;
+        }
+        let Some(storing) = journal.storing.remove(&(session, request)) else { return };
+        self.remember(session, request, Remembered::Done(Err(refusal)));
+        if let Some(reply) = storing.reply {
+            reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(refusal) });
+        }
+    }
+
+    /// Answers what a session that has ended was still to be answered.
+    pub(super) fn fail_all_storing(&mut self, session: SessionId, refusal: Refusal) {
+        let Some(journal) = &mut self.journal else { return };
+        let requests: Vec<_> =
+            journal.storing.range((session, 0)..=(session, u64::MAX)).map(|(key, _)| *key).collect();
+        for key in requests {
+            if let Some(Storing { reply: Some(reply), .. }) = journal.storing.remove(&key) {
+                reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(refusal) });
+            }
+        }
+    }
+
+    fn take_back_session(&mut self, session: SessionId, reply: Reply, world: World<'_>) {
+        self.stats.not_stored += 1;
+        reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(Refusal::NotStored) });
+        if self.end(session, EventKind::Released, Refusal::NoSuchSession, world) {
+            self.end_session_at(world.now.monotonic_ms, session);
+        }
+    }
+
+    pub(super) fn note_grant(&mut self, grant: GrantId, world: World<'_>) {
+        if let Some(record) = self.grant_record(grant, world) {
+            self.note(Change::Put(Record::Grant(record)));
+        }
+    }
+
+    pub(super) fn note_session(&mut self, session: SessionId, world: World<'_>) {
+        if let Some(record) = self.session_record(session, world) {
+            self.note(Change::Put(Record::Session(record)));
+        }
+    }
+
+    fn note_answer(&mut self, session: SessionId, request: u64, outcome: &Remembered) {
+        if let Remembered::Settled(answer) = outcome {
+            let record = AnswerRecord { session, request, answer: answer.clone() };
+            self.note(Change::Put(Record::Answer(record)));
+        }
+    }
+
+    /// A grant as it is to be kept; `None`: it is not.
+    fn grant_record(&self, id: GrantId, world: World<'_>) -> Option<GrantRecord> {
+        let grant = self.grants.get(&id)?;
+        let Phase::Held { since, revoked_ms } = grant.phase else { return None };
+        if !self.is_durable(grant.session) {
+            return None;
+        }
+        let part = |part: &super::grant::Part| {
+            let object = part.object()?;
+            Some(PartRecord {
+                namespace: part.namespace,
+                name: object.name().into(),
+                place: part.place,
+                resources: part.claim.resources,
+                capacity: part.claim.maximum,
+                slots: self.slots_of(id, part).into(),
+            })
+        };
+        Some(GrantRecord {
+            grant: id,
+            session: grant.session,
+            request: grant.request,
+            since,
+            revoked_grace_ms: revoked_ms.map(|at_ms| left(at_ms, world.now.monotonic_ms)),
+            parts: grant.parts().iter().filter_map(part).collect(),
+        })
+    }
+
+    fn session_record(&self, session: SessionId, world: World<'_>) -> Option<SessionRecord> {
+        let owner = self.owners.get(&session)?;
+        let OwnerKind::Leased { key, lease, .. } = &owner.kind else { return None };
+        Some(SessionRecord {
+            session,
+            key: *key,
+            ttl_ms: lease.ttl_ms(),
+            label: owner.label.clone(),
+            revoked_grace_ms: owner.revoked_ms.map(|at_ms| left(at_ms, world.now.monotonic_ms)),
+        })
+    }
+
+    fn declaration_record(&self, name: &[u8]) -> Option<DeclarationRecord> {
+        self.declarations.get(name).map(|declaration| declaration.record(name))
+    }
+
+    fn answer_record(&self, session: SessionId, request: u64) -> Option<AnswerRecord> {
+        match self.owners.get(&session)?.requests.get(request)? {
+            Remembered::Settled(answer) => Some(AnswerRecord { session, request, answer: answer.clone() }),
+            _ => None,
+        }
+    }
+}
+
+fn key_of(change: &Change) -> Key {
+    match change {
+        Change::Put(record) => record.key(),
+        Change::Delete(key) => key.clone(),
+    }
+}
