@@ -19,7 +19,7 @@ pub use extended::{
     ACQUIRE_ALL_NAMES_MAX, AllGranted, EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode,
     ExtendedResponse, Features, GrantId, Granted, HelloAnswer, LABEL_BYTES_MAX, ListEntry, Milliseconds,
     Namespace, Notice, OpenedSession, Queueing, RequestId, RequestIds, Revocation, Scope, SessionKey,
-    TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedIter, WantedNames,
+    Standing, TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedIter, WantedNames,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
 pub use request::{Frame, NAME_BYTES_MAX, Request};

@@ -8,7 +8,7 @@ use signalbox::protocol::{
     ACQUIRE_ALL_NAMES_MAX, AllGranted, BodyError, Event, EventKind, Extended, ExtendedOpcode,
     ExtendedResponse, Features, GrantId, Granted, HelloAnswer, LABEL_BYTES_MAX, ListEntry, Milliseconds,
     Namespace, Notice, OpenedSession, Queueing, RequestId, RequestIds, Revocation, Scope, SessionKey,
-    TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedNames,
+    Standing, TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedNames,
 };
 
 /// Random values that requests and responses of every operation are made of.
@@ -29,6 +29,7 @@ struct Values {
     label: Vec<u8>,
     name: Vec<u8>,
     others: BTreeSet<Vec<u8>>,
+    slots: Vec<u16>,
 }
 
 fn values() -> impl Strategy<Value = Values> {
@@ -46,6 +47,7 @@ fn values() -> impl Strategy<Value = Values> {
         prop::collection::vec(any::<u8>(), 0..=LABEL_BYTES_MAX),
         names(),
         prop::collection::btree_set(prop::collection::vec(any::<u8>(), 1..20), 1..=ACQUIRE_ALL_NAMES_MAX),
+        prop::collection::btree_set(any::<u16>(), 0..20),
     );
     // Never 0: in some places that says that there is no such number.
     let numbers = [1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX];
@@ -60,7 +62,16 @@ fn values() -> impl Strategy<Value = Values> {
         texts,
     )
         .prop_map(
-            |((own, lowest), numbers, small, bytes, wait, queue_max, ttl_left, (label, name, others))| {
+            |(
+                (own, lowest),
+                numbers,
+                small,
+                bytes,
+                wait,
+                queue_max,
+                ttl_left,
+                (label, name, others, slots),
+            )| {
                 let (kind, key, opaque, semaphores, flag) = bytes;
                 Values {
                     own,
@@ -78,6 +89,7 @@ fn values() -> impl Strategy<Value = Values> {
                     label,
                     name,
                     others,
+                    slots: slots.into_iter().collect(),
                 }
             },
         )
@@ -140,8 +152,13 @@ impl Values {
         ]
     }
 
+    /// The slots of what AcquireAll granted: of each of eight names other ones, of some none.
+    fn slots_of_all(&self) -> Vec<&[u16]> {
+        (0..8).map(|name| self.slots.get(2 * name..).unwrap_or_default()).collect()
+    }
+
     /// A response of every kind that has a body of its own, with a reading that must give it back.
-    fn responses<'a>(&'a self) -> Vec<(ExtendedResponse<'a>, Reading<'a>)> {
+    fn responses<'a>(&'a self, slots_of_all: &'a [&'a [u16]]) -> Vec<(ExtendedResponse<'a>, Reading<'a>)> {
         let [first, second, third] = self.numbers;
         let span = |index: usize| Milliseconds(self.small[index]);
         let ttl_left = self.ttl_left;
@@ -157,10 +174,17 @@ impl Values {
             requests_max: self.small[7],
         };
         let opened = OpenedSession { session: first, key: SessionKey(self.key), ttl: span(0) };
-        let granted =
-            Granted { grant: GrantId(first), resources: self.small[0], capacity: self.small[1], ttl_left };
-        let all = AllGranted { grant: GrantId(first), ttl_left, capacities: &self.small[..] };
-        let verified = VerifiedGrant { session: first, ttl_left };
+        let granted = Granted {
+            grant: GrantId(first),
+            resources: self.small[0],
+            capacity: self.small[1],
+            ttl_left,
+            slots: &self.slots[..],
+        };
+        let all =
+            AllGranted { grant: GrantId(first), ttl_left, capacities: &self.small[..], slots: slots_of_all };
+        let standing = if self.flag { Standing::Held } else { Standing::Retiring };
+        let verified = VerifiedGrant { session: first, ttl_left, standing };
         let grant = Some(GrantId(second)).filter(|_| self.flag);
         let entry = ListEntry {
             grant,
@@ -170,6 +194,7 @@ impl Values {
             position: self.small[1],
             label: &self.label[..],
             address: b"127.0.0.1:4000",
+            slots: &self.slots[..],
         };
         let event = Event {
             number: first,
@@ -192,12 +217,19 @@ impl Values {
             (ExtendedResponse::Hello(hello), Box::new(move |frame| Ok(frame.hello()? == hello))),
             (ExtendedResponse::Opened(opened), Box::new(move |frame| Ok(frame.opened()? == opened))),
             (ExtendedResponse::Ttl(span(0)), Box::new(move |frame| Ok(frame.ttl()? == span(0)))),
-            (ExtendedResponse::Granted(granted), Box::new(move |frame| Ok(frame.granted()? == granted))),
+            (
+                ExtendedResponse::Granted(granted),
+                Box::new(move |frame| {
+                    let Granted { grant, resources, capacity, ttl_left, slots } = frame.granted()?;
+                    Ok(Granted { grant, resources, capacity, ttl_left, slots: &slots[..] } == granted)
+                }),
+            ),
             (
                 ExtendedResponse::AllGranted(all),
                 Box::new(move |frame| {
-                    let AllGranted { grant, ttl_left, capacities } = frame.all_granted()?;
-                    Ok(AllGranted { grant, ttl_left, capacities: &capacities[..] } == all)
+                    let AllGranted { grant, ttl_left, capacities, slots } = frame.all_granted()?;
+                    let slots: Vec<_> = slots.iter().map(|slots| &slots[..]).collect();
+                    Ok(AllGranted { grant, ttl_left, capacities: &capacities[..], slots: &slots[..] } == all)
                 }),
             ),
             (ExtendedResponse::Verified(verified), Box::new(move |frame| Ok(frame.verified()? == verified))),
@@ -208,9 +240,12 @@ impl Values {
                         assert!(frame.body.is_empty(), "only an empty body ends a list");
                         return Err(BodyError);
                     };
-                    let ListEntry { grant, session, since, resources, position, label, address } = read;
-                    let (label, address) = (&label[..], &address[..]);
-                    Ok(ListEntry { grant, session, since, resources, position, label, address } == entry)
+                    let ListEntry { grant, session, since, resources, position, label, address, slots } =
+                        read;
+                    let (label, address, slots) = (&label[..], &address[..], &slots[..]);
+                    let read =
+                        ListEntry { grant, session, since, resources, position, label, address, slots };
+                    Ok(read == entry)
                 }),
             ),
             (
@@ -226,6 +261,17 @@ impl Values {
             ),
             (ExtendedResponse::Notice(notice), Box::new(move |frame| Ok(frame.notice()? == Some(notice)))),
         ]
+    }
+}
+
+/// How many bytes the body has where a server sends it that does not know the fields at its end.
+fn bytes_of_older(response: &ExtendedResponse<'_>) -> Option<usize> {
+    match response {
+        ExtendedResponse::Granted(_) => Some(20),
+        ExtendedResponse::AllGranted(granted) => Some(16 + 4 * granted.capacities.len()),
+        ExtendedResponse::Verified(_) => Some(12),
+        ExtendedResponse::Entry(entry) => Some(36 + entry.label.len() + entry.address.len()),
+        _ => None,
     }
 }
 
@@ -312,7 +358,8 @@ proptest! {
         values in values(),
         trailing in prop::collection::vec(any::<u8>(), 0..20),
     ) {
-        for (response, read) in values.responses() {
+        let slots_of_all = values.slots_of_all();
+        for (response, read) in values.responses(&slots_of_all) {
             let mut bytes = BytesMut::new();
             response.compose(0x20, Opaque(values.opaque), &mut bytes);
             let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
@@ -323,7 +370,11 @@ proptest! {
             prop_assert_eq!(read(&frame_with(longer.into())), Ok(true), "{:?}", response);
             for cut in cuts(frame.body.len()) {
                 let torn = frame_with(frame.body.slice(..cut));
-                prop_assert_eq!(read(&torn), Err(BodyError), "{} bytes of {:?}", cut, response);
+                if bytes_of_older(&response) == Some(cut) {
+                    prop_assert!(read(&torn).is_ok(), "{:?} of an older server", response);
+                } else {
+                    prop_assert_eq!(read(&torn), Err(BodyError), "{} bytes of {:?}", cut, response);
+                }
             }
         }
     }
@@ -470,12 +521,46 @@ fn numbers_that_stand_for_something_else_are_never_sent_by_mistake() {
         assert_eq!(parsed, Ok(Extended::AcquireGrant { ids: first_ids(), wanted, queueing: nearly }));
     });
     let mut bytes = BytesMut::new();
-    let verified = VerifiedGrant { session: 1, ttl_left: TtlLeft::For(longest) };
+    let verified = VerifiedGrant { session: 1, ttl_left: TtlLeft::For(longest), standing: Standing::Held };
     ExtendedResponse::Verified(verified).compose(0x34, Opaque([0; 4]), &mut bytes);
     let verified = ResponseCodec.decode(&mut bytes).unwrap().unwrap().verified().unwrap();
     assert_eq!(verified.ttl_left, TtlLeft::For(Milliseconds(u32::MAX - 1)));
     assert_eq!(Milliseconds::saturating_from(Duration::MAX), longest);
     assert_eq!(Duration::from(longest), Duration::from_millis(u32::MAX.into()));
+}
+
+#[test]
+fn an_older_servers_answers_have_no_slots_and_what_they_verify_is_held() {
+    let granted = frame_with(Bytes::from_static(&[1; 20])).granted().unwrap();
+    assert_eq!((granted.grant, granted.slots), (GrantId(0x0101_0101_0101_0101), Vec::new()));
+    let two = [&[1; 12][..], &[0, 2, 0, 0], &[1; 8]].concat();
+    let all = frame_with(two.into()).all_granted().unwrap();
+    assert_eq!((all.capacities, all.slots), (vec![0x0101_0101; 2], vec![Vec::new(); 2]));
+    let verified = frame_with(Bytes::from_static(&[1; 12])).verified().unwrap();
+    assert_eq!(verified.standing, Standing::Held);
+    let unlabelled = [&[1; 32][..], &[0; 4]].concat();
+    let entry = frame_with(unlabelled.into()).list_entry().unwrap().unwrap();
+    assert_eq!((entry.resources, entry.slots), (0x0101_0101, Vec::new()));
+}
+
+#[test]
+fn a_standing_that_is_not_known_is_not_taken_for_another() {
+    assert_eq!(frame_with(Bytes::from_static(&[2; 16])).verified(), Err(BodyError));
+}
+
+#[test]
+fn names_that_a_list_of_slots_does_not_reach_have_none() {
+    let granted = AllGranted {
+        grant: GrantId(1),
+        ttl_left: TtlLeft::Connection,
+        capacities: &[3, 4][..],
+        slots: &[&[0, 2][..]][..],
+    };
+    let mut bytes = BytesMut::new();
+    ExtendedResponse::AllGranted(granted).compose(0x33, Opaque([0; 4]), &mut bytes);
+    assert_eq!(bytes[28..], [0, 0, 0, 3, 0, 0, 0, 4, 0, 2, 0, 0, 0, 0, 0, 2]);
+    let read = ResponseCodec.decode(&mut bytes).unwrap().unwrap().all_granted().unwrap();
+    assert_eq!(read.slots, [vec![0, 2], Vec::new()]);
 }
 
 #[test]

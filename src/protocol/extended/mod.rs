@@ -17,7 +17,7 @@ pub use response::{
     AllGranted, ExtendedResponse, Granted, HelloAnswer, ListEntry, OpenedSession, VerifiedGrant,
 };
 pub use value::{
-    Features, GrantId, Milliseconds, Namespace, RequestId, RequestIds, SessionKey, TtlLeft, Wait,
+    Features, GrantId, Milliseconds, Namespace, RequestId, RequestIds, SessionKey, Standing, TtlLeft, Wait,
 };
 pub use wanted::{Wanted, WantedError, WantedIter, WantedNames};
 

@@ -143,6 +143,31 @@ impl TtlLeft {
     }
 }
 
+/// Whether a grant that is held is to stay so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Standing {
+    /// Nobody took it away.
+    Held = 0,
+    /// It is held still, but that will end: its revocation is under way, or its semaphore was shrunk below its slot, is
+    /// being removed, or was removed and declared anew.
+    Retiring = 1,
+}
+
+impl Standing {
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Held),
+            1 => Some(Self::Retiring),
+            _ => None,
+        }
+    }
+
+    pub(super) fn code(self) -> u8 {
+        self as u8
+    }
+}
+
 /// The secret that lets a connection attach to a leased session. It is shown nowhere.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SessionKey(pub [u8; 16]);
