@@ -2,7 +2,11 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::{Event, Features, GrantId, Milliseconds, Notice, SessionKey, Standing, TtlLeft, length_of};
+use super::declared::{put_all_settled, read_all_settled};
+use super::{
+    DeclaredEntry, Event, Features, GrantId, Milliseconds, Notice, SessionKey, Settled, Standing, TtlLeft,
+    length_of,
+};
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque, RESPONSE_MAGIC};
 use crate::protocol::response::{BodyError, Response, ResponseFrame};
@@ -27,6 +31,14 @@ pub enum ExtendedResponse<'a> {
     Verified(VerifiedGrant),
     /// One holder of Holders or one waiter of Waiters.
     Entry(ListEntry<&'a [u8], &'a [u16]>),
+    /// The answer to Declare: each semaphore in the order of the request.
+    Declared(&'a [Settled]),
+    /// The answer to Resize.
+    Resized(Settled),
+    /// The answer to AwaitIdle: the resources that are in use.
+    InUse(u32),
+    /// One semaphore of List.
+    DeclaredEntry(DeclaredEntry<&'a [u8]>),
     /// What a Watch reports, under the Watch's opaque.
     Event(Event<&'a [u8]>),
     /// What the server tells a client that said Hello, under the Hello's opcode and opaque.
@@ -38,7 +50,7 @@ impl ExtendedResponse<'_> {
     ///
     /// # Panics
     /// Where a name, label or address is longer than 65535 bytes, or there are more capacities, or slots of a name, than
-    /// that.
+    /// that, or a semaphore's label is longer than 255 bytes.
     pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut BytesMut) {
         if let Self::Plain(response) = self {
             return response.compose(opcode, opaque, out);
@@ -62,6 +74,10 @@ impl ExtendedResponse<'_> {
                 out.put_slice(&[verified.standing.code(), 0, 0, 0]);
             }
             Self::Entry(entry) => entry.compose(out),
+            Self::Declared(rows) => put_all_settled(rows, out),
+            Self::Resized(settled) => settled.compose(out),
+            Self::InUse(resources) => out.put_u32(*resources),
+            Self::DeclaredEntry(entry) => entry.compose(out),
             Self::Event(event) => event.compose(out),
             Self::Notice(notice) => notice.compose(out),
         });
@@ -355,6 +371,29 @@ impl ResponseFrame {
             return Ok(None);
         }
         ListEntry::read(&self.body).map(Some).ok_or(BodyError)
+    }
+
+    /// What the semaphores came to be that Declare is about, in the order of the request.
+    pub fn declared(&self) -> Result<Vec<Settled>, BodyError> {
+        read_all_settled(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// What the semaphore came to be that Resize is about.
+    pub fn resized(&self) -> Result<Settled, BodyError> {
+        Settled::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The resources that are in use as AwaitIdle ends.
+    pub fn in_use(&self) -> Result<u32, BodyError> {
+        Fields::new(&self.body).u32().ok_or(BodyError)
+    }
+
+    /// The semaphore that one response of List carries; `None` at the end of the list.
+    pub fn declared_entry(&self) -> Result<Option<DeclaredEntry<Bytes>>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        DeclaredEntry::read(&self.body).map(Some).ok_or(BodyError)
     }
 
     /// The event that one response of a Watch carries.

@@ -88,6 +88,21 @@ impl GrantId {
     }
 }
 
+/// The number of a declared semaphore's last change. It grows with each, and is never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Generation(pub u64);
+
+impl Generation {
+    /// The one that a request expects; 0 stands for any.
+    pub(super) fn from_wire(number: u64) -> Option<Self> {
+        (number != 0).then_some(Self(number))
+    }
+
+    pub(super) fn to_wire(expected: Option<Self>) -> u64 {
+        expected.map_or(0, |generation| generation.0)
+    }
+}
+
 /// How long a request waits until it is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -191,6 +206,10 @@ impl Features {
     pub const WATCH: Self = Self(1 << 2);
     /// Revoke.
     pub const REVOKE: Self = Self(1 << 3);
+    /// Declared semaphores: Declare, Resize, Remove, AwaitIdle, List.
+    pub const DECLARE: Self = Self(1 << 4);
+    /// What leased sessions hold, and what is declared, survives a restart of the server.
+    pub const DURABLE: Self = Self(1 << 5);
 
     /// What either has.
     pub const fn union(self, other: Self) -> Self {

@@ -155,6 +155,11 @@ impl Executor<'_> {
                 info!(?what, grace_ms = grace.0, by = %self.party.address, "revoked");
                 DONE
             }
+            Extended::Declare { .. }
+            | Extended::Resize { .. }
+            | Extended::Remove { .. }
+            | Extended::AwaitIdle { .. }
+            | Extended::List { .. } => return Err(Denial::Status(Status::UnknownCommand)),
         })
     }
 

@@ -5,8 +5,8 @@
 use bytes::{BufMut, BytesMut};
 use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::protocol::{
-    AllGranted, DumpEntry, Event, Extended, ExtendedResponse, Frame, Granted, ListEntry, Opaque, Request,
-    RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
+    AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, Granted, ListEntry,
+    Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
 };
 use tokio_util::codec::Decoder;
 
@@ -215,6 +215,40 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
             slots: &slots[..],
         };
         assert_eq!(again(ExtendedResponse::Entry(entry_again)).list_entry(), Ok(Some(entry)));
+    }
+    if let Ok(settled) = frame.declared() {
+        assert_eq!(again(ExtendedResponse::Declared(&settled)).declared(), Ok(settled));
+    }
+    if let Ok(settled) = frame.resized() {
+        assert_eq!(again(ExtendedResponse::Resized(settled)).resized(), Ok(settled));
+    }
+    if let Ok(resources) = frame.in_use() {
+        assert_eq!(again(ExtendedResponse::InUse(resources)).in_use(), Ok(resources));
+    }
+    if let Ok(Some(entry)) = frame.declared_entry() {
+        let DeclaredEntry {
+            generation,
+            capacity,
+            in_use,
+            waiting,
+            numbered,
+            removing,
+            configured,
+            name,
+            label,
+        } = &entry;
+        let entry_again = DeclaredEntry {
+            generation: *generation,
+            capacity: *capacity,
+            in_use: *in_use,
+            waiting: *waiting,
+            numbered: *numbered,
+            removing: *removing,
+            configured: *configured,
+            name: &name[..],
+            label: &label[..],
+        };
+        assert_eq!(again(ExtendedResponse::DeclaredEntry(entry_again)).declared_entry(), Ok(Some(entry)));
     }
     if let Ok(event) = frame.event() {
         let Event { number, kind, namespace, grant, session, resources, in_use, waiting, name } = &event;
