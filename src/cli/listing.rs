@@ -87,11 +87,16 @@ impl Kind {
         writeln!(out, "{grant:>20}  {session:>20}  {resources:>10}  {since:<20}  ADDRESS  LABEL")
     }
 
-    fn write_entry(self, form: Form, out: &mut impl Write, entry: &ListEntry<Bytes>) -> io::Result<()> {
+    fn write_entry(
+        self,
+        form: Form,
+        out: &mut impl Write,
+        entry: &ListEntry<Bytes, Vec<u16>>,
+    ) -> io::Result<()> {
         if form == Form::Json {
             return writeln!(out, "{}", json(&Line::of(entry)));
         }
-        let ListEntry { grant, session, since, resources, position, label, address } = entry;
+        let ListEntry { grant, session, since, resources, position, label, address, slots: _ } = entry;
         let grant = grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string());
         let since = since.map_or(NOTHING.to_owned(), utc);
         let (address, label) = (or_nothing(address), or_nothing(label));
@@ -132,8 +137,8 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn of(entry: &'a ListEntry<Bytes>) -> Self {
-        let ListEntry { grant, session, since, resources, position, label, address } = entry;
+    fn of(entry: &'a ListEntry<Bytes, Vec<u16>>) -> Self {
+        let ListEntry { grant, session, since, resources, position, label, address, slots: _ } = entry;
         let Text { text: label, hex: label_hex } = Text::of(label);
         Self {
             position: Some(*position).filter(|position| *position != 0),

@@ -144,11 +144,15 @@ fn advice(status: Status) -> &'static str {
         Status::Revoked => "an administrator took away what was held; stop using it",
         Status::Removed => "the name was removed by an administrator; ask for another",
         Status::NoSuchSession => "there is no such session, or not any more; open another",
+        Status::AlreadyExists => "there is such a semaphore already; keep it, or set it to what is wanted",
+        Status::GenerationDiffers => "the semaphore was changed meanwhile; look at it again, then decide",
+        Status::InUse => "the semaphore is held; wait until nobody holds it, or remove it in another way",
         Status::UnknownCommand => "the server does not know this operation; use a server that has it",
         Status::OutOfMemory => "the server has no room for another name; try again later or raise its limit",
         Status::NotPermitted => "the server does not let this client do that; ask from an address that may",
         Status::ShuttingDown => "the server is being stopped; try again once it is back",
         Status::LimitReached => "a limit of the server is reached; close or finish something first",
+        Status::NotStored => "the server could not write it to its disk and took it back; try again later",
     }
 }
 

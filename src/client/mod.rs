@@ -100,8 +100,8 @@ pub use series::{Dump, Listing, Series, Watch};
 /// What answers and limits consist of is the wire's to say; callers of the client need no more of it than this.
 pub use crate::protocol::{
     BodyError, DecodeError, DumpEntry, Event, EventKind, Features, GrantId, HelloAnswer, ListEntry,
-    Milliseconds, NAME_BYTES_MAX, Namespace, Revocation, Scope, SessionKey, Statistic, Status, TtlLeft,
-    VerifiedGrant, WantedError,
+    Milliseconds, NAME_BYTES_MAX, Namespace, Revocation, Scope, SessionKey, Standing, Statistic, Status,
+    TtlLeft, VerifiedGrant, WantedError,
 };
 
 use crate::protocol::ResponseFrame;

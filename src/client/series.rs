@@ -61,7 +61,7 @@ pub type Dump = Series<DumpEntry<Bytes>>;
 /// # Ok(())
 /// # }
 /// ```
-pub type Listing = Series<ListEntry<Bytes>>;
+pub type Listing = Series<ListEntry<Bytes, Vec<u16>>>;
 
 /// What happens to names ([`Direct::watch`](super::Direct::watch)).
 ///

@@ -9,6 +9,11 @@ impl<'a> Fields<'a> {
         Self(body)
     }
 
+    /// Whether the body ends here; those of older servers end before the fields that came later.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     #[inline]
     pub(super) fn array<const BYTES: usize>(&mut self) -> Option<[u8; BYTES]> {
         let (value, rest) = self.0.split_first_chunk()?;

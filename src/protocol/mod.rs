@@ -16,9 +16,11 @@ pub use codec::{
     DecodeError, Frames, REQUEST_BODY_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RequestCodec, ResponseCodec,
 };
 pub use extended::{
-    ACQUIRE_ALL_NAMES_MAX, AllGranted, EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode,
-    ExtendedResponse, Features, GrantId, Granted, HelloAnswer, LABEL_BYTES_MAX, ListEntry, Milliseconds,
-    Namespace, Notice, OpenedSession, Queueing, RequestId, RequestIds, Revocation, Scope, SessionKey,
+    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, DECLARATIONS_MAX, Declaration, DeclarationError,
+    Declarations, DeclarationsIter, DeclaredEntry, EXTENDED_VERSION, Event, EventKind, Extended,
+    ExtendedOpcode, ExtendedResponse, Features, Generation, GrantId, Granted, HelloAnswer, Idle, IfExists,
+    LABEL_BYTES_MAX, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession,
+    Queueing, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, Settled, Standing,
     TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedIter, WantedNames,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};

@@ -27,6 +27,12 @@ pub enum Status {
     Removed = 0x27,
     /// There is no leased session with this number and key, or none is attached.
     NoSuchSession = 0x28,
+    /// The semaphore that was to be declared exists.
+    AlreadyExists = 0x29,
+    /// The semaphore is not of the generation that the request is for: somebody changed it meanwhile.
+    GenerationDiffers = 0x2a,
+    /// The semaphore is held, and the request does not want to take it from anybody.
+    InUse = 0x2b,
     /// The server does not know the opcode.
     UnknownCommand = 0x81,
     /// A configured limit keeps the server from making another name.
@@ -37,6 +43,8 @@ pub enum Status {
     ShuttingDown = 0x84,
     /// A limit of the server keeps it from remembering another session, request or watch.
     LimitReached = 0x85,
+    /// What was asked for could not be written to disk, and was taken back.
+    NotStored = 0x86,
 }
 
 impl Status {
@@ -54,11 +62,15 @@ impl Status {
             0x26 => Self::Revoked,
             0x27 => Self::Removed,
             0x28 => Self::NoSuchSession,
+            0x29 => Self::AlreadyExists,
+            0x2a => Self::GenerationDiffers,
+            0x2b => Self::InUse,
             0x81 => Self::UnknownCommand,
             0x82 => Self::OutOfMemory,
             0x83 => Self::NotPermitted,
             0x84 => Self::ShuttingDown,
             0x85 => Self::LimitReached,
+            0x86 => Self::NotStored,
             _ => return None,
         })
     }
@@ -82,11 +94,15 @@ impl Status {
             Self::Revoked => "Revoked",
             Self::Removed => "Removed",
             Self::NoSuchSession => "No such session",
+            Self::AlreadyExists => "Already exists",
+            Self::GenerationDiffers => "Generation differs",
+            Self::InUse => "In use",
             Self::UnknownCommand => "Unknown command",
             Self::OutOfMemory => "OutOfMemory",
             Self::NotPermitted => "Not permitted",
             Self::ShuttingDown => "Shutting down",
             Self::LimitReached => "Limit reached",
+            Self::NotStored => "Not stored",
         }
     }
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::*;
 use signalbox::protocol::{
-    ACQUIRE_ALL_NAMES_MAX, AllGranted, BodyError, Event, EventKind, Extended, ExtendedOpcode,
-    ExtendedResponse, Features, GrantId, Granted, HelloAnswer, LABEL_BYTES_MAX, ListEntry, Milliseconds,
-    Namespace, Notice, OpenedSession, Queueing, RequestId, RequestIds, Revocation, Scope, SessionKey,
-    TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedNames,
+    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, BodyError, DECLARATIONS_MAX, Declaration,
+    DeclarationError, Declarations, DeclaredEntry, Event, EventKind, Extended, ExtendedOpcode,
+    ExtendedResponse, Features, Generation, GrantId, Granted, HelloAnswer, Idle, IfExists, LABEL_BYTES_MAX,
+    ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Queueing, Removal,
+    RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, Settled, Standing, TtlLeft,
+    VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedNames,
 };
 
 /// Random values that requests and responses of every operation are made of.
@@ -29,6 +31,7 @@ struct Values {
     label: Vec<u8>,
     name: Vec<u8>,
     others: BTreeSet<Vec<u8>>,
+    slots: Vec<u16>,
 }
 
 fn values() -> impl Strategy<Value = Values> {
@@ -46,6 +49,7 @@ fn values() -> impl Strategy<Value = Values> {
         prop::collection::vec(any::<u8>(), 0..=LABEL_BYTES_MAX),
         names(),
         prop::collection::btree_set(prop::collection::vec(any::<u8>(), 1..20), 1..=ACQUIRE_ALL_NAMES_MAX),
+        prop::collection::btree_set(any::<u16>(), 0..20),
     );
     // Never 0: in some places that says that there is no such number.
     let numbers = [1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX];
@@ -60,7 +64,16 @@ fn values() -> impl Strategy<Value = Values> {
         texts,
     )
         .prop_map(
-            |((own, lowest), numbers, small, bytes, wait, queue_max, ttl_left, (label, name, others))| {
+            |(
+                (own, lowest),
+                numbers,
+                small,
+                bytes,
+                wait,
+                queue_max,
+                ttl_left,
+                (label, name, others, slots),
+            )| {
                 let (kind, key, opaque, semaphores, flag) = bytes;
                 Values {
                     own,
@@ -78,6 +91,7 @@ fn values() -> impl Strategy<Value = Values> {
                     label,
                     name,
                     others,
+                    slots: slots.into_iter().collect(),
                 }
             },
         )
@@ -93,7 +107,10 @@ impl Values {
     }
 
     fn wanted<'a>(&self, name: &'a [u8]) -> Wanted<'a> {
-        let (resources, maximum) = (self.small[0].min(self.small[1]).max(1), self.small[1].max(1));
+        let (resources, mut maximum) = (self.small[0].min(self.small[1]).max(1), self.small[1].max(1));
+        if self.semaphores && self.flag {
+            maximum = AS_DECLARED;
+        }
         Wanted { namespace: self.namespace(), name, resources, maximum }
     }
 
@@ -102,15 +119,43 @@ impl Values {
         self.others.iter().map(|name| self.wanted(name)).collect()
     }
 
-    /// A request of every operation, AcquireAll with the names of the list.
-    fn requests<'a>(&'a self, list: &'a [Wanted<'a>]) -> Vec<Extended<'a>> {
+    /// What Declare declares.
+    fn declarations(&self) -> Vec<Declaration<'_>> {
+        let declaration = |place: usize, name| {
+            let numbered = place.is_multiple_of(2);
+            let capacity = if numbered { self.small[4] % (NUMBERED_CAPACITY_MAX + 1) } else { self.small[5] };
+            Declaration { name, capacity, numbered, label: self.label.get(place..).unwrap_or_default() }
+        };
+        self.others.iter().enumerate().map(|(place, name)| declaration(place, &name[..])).collect()
+    }
+
+    /// A request of every operation, AcquireAll with the names of the list, Declare with the declarations.
+    fn requests<'a>(
+        &'a self,
+        list: &'a [Wanted<'a>],
+        declarations: &'a [Declaration<'a>],
+    ) -> Vec<Extended<'a>> {
         let (ids, namespace, name) = (self.ids(), self.namespace(), &self.name[..]);
         let queueing = Queueing { wait: self.wait, queue_max: self.queue_max };
         let grant = GrantId(self.numbers[0]);
         let span = Milliseconds(self.small[2]);
         let wanted = WantedNames::new(list).expect("the list keeps the rules");
         let (opaque, request) = (Opaque(self.opaque), RequestId(self.numbers[1]));
-        vec![
+        let expected = Some(Generation(self.numbers[2])).filter(|_| self.flag);
+        let if_exists = [IfExists::Fail, IfExists::Keep, IfExists::Set][usize::from(self.kind % 3)];
+        let declarations = Declarations::new(declarations).expect("the list keeps the rules");
+        let (amount, slot) = (self.small[6], Idle::Slot(self.small[6] as u16));
+        let resizings = [Resizing::To(amount), Resizing::GrowBy(amount), Resizing::ShrinkBy(amount)];
+        let removals = [Removal::IfIdle, Removal::WithLastHolder, Removal::Now { grace: span }];
+        let resize = resizings.map(|how| Extended::Resize { ids, expected, how, name });
+        let remove = removals.map(|how| Extended::Remove { ids, expected, how, name });
+        let declared = [
+            Extended::Declare { ids, if_exists, declarations },
+            Extended::AwaitIdle { wait: self.wait, until: Idle::Level(amount), namespace, name },
+            Extended::AwaitIdle { wait: self.wait, until: slot, namespace: Namespace::Semaphores, name },
+            Extended::List { prefix: &self.label },
+        ];
+        let mut requests = vec![
             Extended::Hello { version: self.small[3], label: &self.label, credentials: b"" },
             Extended::OpenSession { ttl: Some(span).filter(|span| span.0 > 0), label: &self.label },
             Extended::AttachSession { session: self.numbers[0], key: SessionKey(self.key) },
@@ -137,11 +182,31 @@ impl Values {
                 },
                 grace: span,
             },
-        ]
+        ];
+        requests.extend(resize.into_iter().chain(remove).chain(declared));
+        requests
+    }
+
+    /// The slots of what AcquireAll granted: of each of eight names other ones, of some none.
+    fn slots_of_all(&self) -> Vec<&[u16]> {
+        (0..8).map(|name| self.slots.get(2 * name..).unwrap_or_default()).collect()
+    }
+
+    /// What became of what was declared.
+    fn settled(&self) -> [Settled; 3] {
+        self.numbers.map(|number| Settled {
+            generation: Generation(number),
+            capacity: self.small[0],
+            in_use: self.small[1],
+        })
     }
 
     /// A response of every kind that has a body of its own, with a reading that must give it back.
-    fn responses<'a>(&'a self) -> Vec<(ExtendedResponse<'a>, Reading<'a>)> {
+    fn responses<'a>(
+        &'a self,
+        slots_of_all: &'a [&'a [u16]],
+        settled: &'a [Settled],
+    ) -> Vec<(ExtendedResponse<'a>, Reading<'a>)> {
         let [first, second, third] = self.numbers;
         let span = |index: usize| Milliseconds(self.small[index]);
         let ttl_left = self.ttl_left;
@@ -157,10 +222,17 @@ impl Values {
             requests_max: self.small[7],
         };
         let opened = OpenedSession { session: first, key: SessionKey(self.key), ttl: span(0) };
-        let granted =
-            Granted { grant: GrantId(first), resources: self.small[0], capacity: self.small[1], ttl_left };
-        let all = AllGranted { grant: GrantId(first), ttl_left, capacities: &self.small[..] };
-        let verified = VerifiedGrant { session: first, ttl_left };
+        let granted = Granted {
+            grant: GrantId(first),
+            resources: self.small[0],
+            capacity: self.small[1],
+            ttl_left,
+            slots: &self.slots[..],
+        };
+        let all =
+            AllGranted { grant: GrantId(first), ttl_left, capacities: &self.small[..], slots: slots_of_all };
+        let standing = if self.flag { Standing::Held } else { Standing::Retiring };
+        let verified = VerifiedGrant { session: first, ttl_left, standing };
         let grant = Some(GrantId(second)).filter(|_| self.flag);
         let entry = ListEntry {
             grant,
@@ -170,6 +242,7 @@ impl Values {
             position: self.small[1],
             label: &self.label[..],
             address: b"127.0.0.1:4000",
+            slots: &self.slots[..],
         };
         let event = Event {
             number: first,
@@ -182,6 +255,17 @@ impl Values {
             waiting: self.small[2],
             name: &self.name[..],
         };
+        let declared = DeclaredEntry {
+            generation: Generation(first),
+            capacity: self.small[0],
+            in_use: self.small[1],
+            waiting: self.small[2],
+            numbered: self.kind & 1 != 0,
+            removing: self.kind & 2 != 0,
+            configured: self.kind & 4 != 0,
+            name: &self.name[..],
+            label: &self.label[..],
+        };
         let notice = match self.kind % 4 {
             0 => Notice::GrantRevoked { grant: GrantId(first), grace: span(0) },
             1 => Notice::SessionRevoked { session: first, grace: span(0) },
@@ -192,12 +276,19 @@ impl Values {
             (ExtendedResponse::Hello(hello), Box::new(move |frame| Ok(frame.hello()? == hello))),
             (ExtendedResponse::Opened(opened), Box::new(move |frame| Ok(frame.opened()? == opened))),
             (ExtendedResponse::Ttl(span(0)), Box::new(move |frame| Ok(frame.ttl()? == span(0)))),
-            (ExtendedResponse::Granted(granted), Box::new(move |frame| Ok(frame.granted()? == granted))),
+            (
+                ExtendedResponse::Granted(granted),
+                Box::new(move |frame| {
+                    let Granted { grant, resources, capacity, ttl_left, slots } = frame.granted()?;
+                    Ok(Granted { grant, resources, capacity, ttl_left, slots: &slots[..] } == granted)
+                }),
+            ),
             (
                 ExtendedResponse::AllGranted(all),
                 Box::new(move |frame| {
-                    let AllGranted { grant, ttl_left, capacities } = frame.all_granted()?;
-                    Ok(AllGranted { grant, ttl_left, capacities: &capacities[..] } == all)
+                    let AllGranted { grant, ttl_left, capacities, slots } = frame.all_granted()?;
+                    let slots: Vec<_> = slots.iter().map(|slots| &slots[..]).collect();
+                    Ok(AllGranted { grant, ttl_left, capacities: &capacities[..], slots: &slots[..] } == all)
                 }),
             ),
             (ExtendedResponse::Verified(verified), Box::new(move |frame| Ok(frame.verified()? == verified))),
@@ -208,9 +299,12 @@ impl Values {
                         assert!(frame.body.is_empty(), "only an empty body ends a list");
                         return Err(BodyError);
                     };
-                    let ListEntry { grant, session, since, resources, position, label, address } = read;
-                    let (label, address) = (&label[..], &address[..]);
-                    Ok(ListEntry { grant, session, since, resources, position, label, address } == entry)
+                    let ListEntry { grant, session, since, resources, position, label, address, slots } =
+                        read;
+                    let (label, address, slots) = (&label[..], &address[..], &slots[..]);
+                    let read =
+                        ListEntry { grant, session, since, resources, position, label, address, slots };
+                    Ok(read == entry)
                 }),
             ),
             (
@@ -224,8 +318,44 @@ impl Values {
                     Ok(same && Event { number, kind, namespace, grant, session, name, ..event } == event)
                 }),
             ),
+            (ExtendedResponse::Declared(settled), Box::new(move |frame| Ok(frame.declared()? == settled))),
+            (
+                ExtendedResponse::Resized(settled[0]),
+                Box::new(move |frame| Ok(frame.resized()? == settled[0])),
+            ),
+            (
+                ExtendedResponse::InUse(self.small[0]),
+                Box::new(move |frame| Ok(frame.in_use()? == self.small[0])),
+            ),
+            (
+                ExtendedResponse::DeclaredEntry(declared),
+                Box::new(move |frame| {
+                    let Some(read) = frame.declared_entry()? else {
+                        assert!(frame.body.is_empty(), "only an empty body ends a list");
+                        return Err(BodyError);
+                    };
+                    let DeclaredEntry { generation, capacity, in_use, waiting, numbered, removing, .. } =
+                        read;
+                    let (configured, name, label) = (read.configured, &read.name[..], &read.label[..]);
+                    let (amounts, flags) = ((capacity, in_use, waiting), (numbered, removing, configured));
+                    Ok((generation, name, label) == (declared.generation, declared.name, declared.label)
+                        && amounts == (declared.capacity, declared.in_use, declared.waiting)
+                        && flags == (declared.numbered, declared.removing, declared.configured))
+                }),
+            ),
             (ExtendedResponse::Notice(notice), Box::new(move |frame| Ok(frame.notice()? == Some(notice)))),
         ]
+    }
+}
+
+/// How many bytes the body has where a server sends it that does not know the fields at its end.
+fn bytes_of_older(response: &ExtendedResponse<'_>) -> Option<usize> {
+    match response {
+        ExtendedResponse::Granted(_) => Some(20),
+        ExtendedResponse::AllGranted(granted) => Some(16 + 4 * granted.capacities.len()),
+        ExtendedResponse::Verified(_) => Some(12),
+        ExtendedResponse::Entry(entry) => Some(36 + entry.label.len() + entry.address.len()),
+        _ => None,
     }
 }
 
@@ -278,8 +408,8 @@ proptest! {
         values in values(),
         trailing in prop::collection::vec(any::<u8>(), 0..20),
     ) {
-        let list = values.list();
-        let requests = values.requests(&list);
+        let (list, declarations) = (values.list(), values.declarations());
+        let requests = values.requests(&list, &declarations);
         for code in (0..=u8::MAX).filter_map(ExtendedOpcode::from_code) {
             prop_assert!(requests.iter().any(|request| request.opcode() == code), "{:?} is tried", code);
         }
@@ -294,8 +424,8 @@ proptest! {
 
     #[test]
     fn torn_requests_are_invalid(values in values()) {
-        let list = values.list();
-        for request in values.requests(&list) {
+        let (list, declarations) = (values.list(), values.declarations());
+        for request in values.requests(&list, &declarations) {
             let body = body_of(&request);
             for cut in cuts(body.len()) {
                 prop_assert_eq!(
@@ -312,7 +442,8 @@ proptest! {
         values in values(),
         trailing in prop::collection::vec(any::<u8>(), 0..20),
     ) {
-        for (response, read) in values.responses() {
+        let (slots_of_all, settled) = (values.slots_of_all(), values.settled());
+        for (response, read) in values.responses(&slots_of_all, &settled) {
             let mut bytes = BytesMut::new();
             response.compose(0x20, Opaque(values.opaque), &mut bytes);
             let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
@@ -323,7 +454,11 @@ proptest! {
             prop_assert_eq!(read(&frame_with(longer.into())), Ok(true), "{:?}", response);
             for cut in cuts(frame.body.len()) {
                 let torn = frame_with(frame.body.slice(..cut));
-                prop_assert_eq!(read(&torn), Err(BodyError), "{} bytes of {:?}", cut, response);
+                if bytes_of_older(&response) == Some(cut) {
+                    prop_assert!(read(&torn).is_ok(), "{:?} of an older server", response);
+                } else {
+                    prop_assert_eq!(read(&torn), Err(BodyError), "{} bytes of {:?}", cut, response);
+                }
             }
         }
     }
@@ -340,6 +475,7 @@ proptest! {
         let frame = frame_with(bytes.into());
         let _ = (frame.hello(), frame.opened(), frame.ttl(), frame.granted(), frame.all_granted());
         let _ = (frame.verified(), frame.list_entry(), frame.event(), frame.notice());
+        let _ = (frame.declared(), frame.resized(), frame.in_use(), frame.declared_entry());
     }
 }
 
@@ -365,6 +501,7 @@ fn acquire_all(rows: &[(u32, u32, u8, &[u8])]) -> Vec<u8> {
 fn acquire_all_asks_for_1_to_64_names_each_once_and_each_by_the_rules() {
     let status = |rows: &[(u32, u32, u8, &[u8])]| status_of(ExtendedOpcode::AcquireAll, &acquire_all(rows));
     assert_eq!(status(&[(1, 2, 0, b"a"), (2, 2, 1, b"a"), (1, 1, 0, b"ab")]), Status::NoError);
+    assert_eq!(status(&[(1, 0, 1, b"a"), (u32::MAX, 0, 1, b"b")]), Status::NoError, "as they are declared");
     let many: Vec<_> = (0..=64u8).map(|byte| [byte]).collect();
     let many: Vec<_> = many.iter().map(|name| (1, 1, 0, &name[..])).collect();
     assert_eq!(status(&many[..64]), Status::NoError);
@@ -374,6 +511,9 @@ fn acquire_all_asks_for_1_to_64_names_each_once_and_each_by_the_rules() {
         &[(1, 1, 0, b"a"), (1, 1, 1, b"b"), (2, 3, 0, b"a")],
         &[(0, 1, 0, b"a")],
         &[(2, 1, 0, b"a")],
+        &[(2, 1, 1, b"a")],
+        &[(1, 0, 0, b"a")],
+        &[(0, 0, 1, b"a")],
         &[(1, 1, 2, b"a")],
         &[(1, 1, 0, b"")],
     ] {
@@ -392,6 +532,8 @@ fn a_list_that_cannot_be_asked_for_says_why() {
     assert_eq!(error(&[wanted, other, wanted]), WantedError::Repeated);
     let amounts = Wanted { resources: 2, ..wanted };
     assert_eq!(error(&[amounts]), WantedError::Amounts { resources: 2, maximum: 1 });
+    let as_declared = Wanted { resources: 2, maximum: AS_DECLARED, ..other };
+    assert_eq!(WantedNames::new(&[as_declared]).unwrap().len(), 1);
     assert_eq!(error(&[Wanted { name: b"", ..wanted }]), WantedError::NameLength { bytes: 0 });
     let (one, two) = (vec![b'1'; 65535], vec![b'2'; 65535]);
     let long = [Wanted { name: &one, ..wanted }, Wanted { name: &two, ..wanted }];
@@ -405,6 +547,131 @@ fn a_list_that_cannot_be_asked_for_says_why() {
         wanted: WantedNames::new(&fitting).unwrap(),
     };
     assert_eq!(body_of(&request).len(), REQUEST_BODY_BYTES_MAX);
+}
+
+/// A row of Declare: capacity, flags, label and name.
+type DeclareRow<'a> = (u32, u8, &'a [u8], &'a [u8]);
+
+/// A body of Declare that fails where a semaphore exists.
+fn declare(rows: &[DeclareRow<'_>]) -> Vec<u8> {
+    let mut body = Vec::new();
+    body.put_u64(1);
+    body.put_u64(1);
+    body.put_slice(&[0, 0xff, 0xff, 0xff]);
+    body.put_u16(rows.len() as u16);
+    body.put_u16(0xffff);
+    for (capacity, flags, label, name) in rows {
+        body.put_u32(*capacity);
+        body.put_slice(&[*flags, label.len() as u8]);
+        body.put_u16(name.len() as u16);
+    }
+    for (_, _, label, name) in rows {
+        body.put_slice(name);
+        body.put_slice(label);
+    }
+    body
+}
+
+#[test]
+fn declare_declares_1_to_64_semaphores_each_once_and_each_by_the_rules() {
+    let status = |rows: &[DeclareRow<'_>]| status_of(ExtendedOpcode::Declare, &declare(rows));
+    let most = NUMBERED_CAPACITY_MAX;
+    let right: &[DeclareRow<'_>] =
+        &[(0, 0, b"", b"a"), (most, 1, b"label", b"ab"), (u32::MAX, 0xfe, b"b", b"b")];
+    assert_eq!(status(right), Status::NoError);
+    parse(0x50, &declare(right), |parsed| {
+        let Ok(Extended::Declare { if_exists: IfExists::Fail, declarations, .. }) = parsed else {
+            panic!("{parsed:?}");
+        };
+        let names: Vec<_> =
+            declarations.iter().map(|declaration| (declaration.name, declaration.label)).collect();
+        assert_eq!(names, [(&b"a"[..], &b""[..]), (b"ab", b"label"), (b"b", b"b")]);
+        let numbered: Vec<_> = declarations.into_iter().map(|declaration| declaration.numbered).collect();
+        assert_eq!(numbered, [false, true, false]);
+    });
+    let many: Vec<_> = (0..=DECLARATIONS_MAX as u8).map(|byte| [byte]).collect();
+    let many: Vec<_> = many.iter().map(|name| (1, 0, &b"label"[..], &name[..])).collect();
+    assert_eq!(status(&many[..DECLARATIONS_MAX]), Status::NoError);
+    for wrong in [
+        &many[..],
+        &[],
+        &[right[0], right[1], right[0]],
+        &[(most + 1, 1, b"", b"a")],
+        &[(1, 0, b"label", b"")],
+    ] {
+        assert_eq!(status(wrong), Status::InvalidArguments, "{wrong:?}");
+    }
+    let mut unknown = declare(right);
+    unknown[16] = 3;
+    assert_eq!(status_of(ExtendedOpcode::Declare, &unknown), Status::InvalidArguments);
+}
+
+#[test]
+fn semaphores_that_cannot_be_declared_say_why() {
+    let one = Declaration { name: b"a", capacity: 1, numbered: true, label: b"" };
+    let error = |list: &[Declaration<'_>]| Declarations::new(list).unwrap_err();
+    assert_eq!(error(&[]), DeclarationError::Count { semaphores: 0 });
+    assert_eq!(error(&[one; 65]), DeclarationError::Count { semaphores: 65 });
+    assert_eq!(error(&[one, Declaration { name: b"b", ..one }, one]), DeclarationError::Repeated);
+    let capacity = NUMBERED_CAPACITY_MAX + 1;
+    let large = Declaration { capacity, ..one };
+    assert_eq!(error(&[large]), DeclarationError::NumberedCapacity { capacity });
+    assert_eq!(Declarations::new(&[Declaration { numbered: false, ..large }]).unwrap().len(), 1);
+    assert_eq!(error(&[Declaration { name: b"", ..one }]), DeclarationError::NameLength { bytes: 0 });
+    let label = [b'l'; LABEL_BYTES_MAX + 1];
+    assert_eq!(error(&[Declaration { label: &label, ..one }]), DeclarationError::LabelLength { bytes: 256 });
+    let (name, other) = (vec![b'1'; 65535], vec![b'2'; 65535]);
+    let long = [Declaration { name: &name, ..one }, Declaration { name: &other, label: &label[..40], ..one }];
+    assert_eq!(error(&long), DeclarationError::BodyTooLong { bytes: 24 + 2 * 8 + 2 * 65535 + 40 });
+    // Without the 78 bytes above the limit they fit.
+    let fitting = [long[0], Declaration { name: &other[78..], ..long[1] }];
+    let request = Extended::Declare {
+        ids: first_ids(),
+        if_exists: IfExists::Keep,
+        declarations: Declarations::new(&fitting).unwrap(),
+    };
+    assert_eq!(body_of(&request).len(), REQUEST_BODY_BYTES_MAX);
+}
+
+/// The status of a request whose byte at this place is another one.
+fn status_with(request: Extended<'_>, place: usize, byte: u8) -> Status {
+    let mut body = body_of(&request);
+    body[place] = byte;
+    status_of(request.opcode(), &body)
+}
+
+#[test]
+fn ways_to_resize_and_to_remove_that_are_not_known_are_invalid() {
+    let (ids, expected, name) = (first_ids(), None, &b"a"[..]);
+    let resize = Extended::Resize { ids, expected, how: Resizing::To(7), name };
+    let remove = Extended::Remove { ids, expected, how: Removal::IfIdle, name };
+    for request in [resize, remove] {
+        assert_eq!(status_with(request, 24, 2), Status::NoError, "{request:?}");
+        assert_eq!(status_with(request, 24, 3), Status::InvalidArguments, "{request:?}");
+        assert_eq!(status_with(request, 25, 3), Status::NoError, "{request:?} with a reserved byte");
+        assert_eq!(status_with(request, 33, 0), Status::InvalidArguments, "{request:?} without a name");
+    }
+    // Of those that keep their holders until they end by themselves, a grace says nothing.
+    let mut body = body_of(&remove);
+    body[31] = 9;
+    parse(0x52, &body, |parsed| assert_eq!(parsed, Ok(remove)));
+}
+
+#[test]
+fn only_a_semaphore_has_slots_and_their_numbers_are_of_16_bits() {
+    let wait = Wait::NotAtAll;
+    let status = |until, namespace| {
+        let request = Extended::AwaitIdle { wait, until, namespace, name: b"a" };
+        status_of(request.opcode(), &body_of(&request))
+    };
+    assert_eq!(status(Idle::Level(u32::MAX), Namespace::Counters), Status::NoError);
+    assert_eq!(status(Idle::Slot(u16::MAX), Namespace::Semaphores), Status::NoError);
+    assert_eq!(status(Idle::Slot(0), Namespace::Counters), Status::InvalidArguments);
+    let until = Idle::Slot(u16::MAX);
+    let slot = Extended::AwaitIdle { wait, until, namespace: Namespace::Semaphores, name: b"a" };
+    assert_eq!(status_with(slot, 9, 1), Status::InvalidArguments, "65536 and more");
+    assert_eq!(status_with(slot, 4, 2), Status::InvalidArguments, "neither a level nor a slot");
+    assert_eq!(status_with(slot, 15, 0), Status::InvalidArguments, "no name");
 }
 
 fn first_ids() -> RequestIds {
@@ -470,12 +737,46 @@ fn numbers_that_stand_for_something_else_are_never_sent_by_mistake() {
         assert_eq!(parsed, Ok(Extended::AcquireGrant { ids: first_ids(), wanted, queueing: nearly }));
     });
     let mut bytes = BytesMut::new();
-    let verified = VerifiedGrant { session: 1, ttl_left: TtlLeft::For(longest) };
+    let verified = VerifiedGrant { session: 1, ttl_left: TtlLeft::For(longest), standing: Standing::Held };
     ExtendedResponse::Verified(verified).compose(0x34, Opaque([0; 4]), &mut bytes);
     let verified = ResponseCodec.decode(&mut bytes).unwrap().unwrap().verified().unwrap();
     assert_eq!(verified.ttl_left, TtlLeft::For(Milliseconds(u32::MAX - 1)));
     assert_eq!(Milliseconds::saturating_from(Duration::MAX), longest);
     assert_eq!(Duration::from(longest), Duration::from_millis(u32::MAX.into()));
+}
+
+#[test]
+fn an_older_servers_answers_have_no_slots_and_what_they_verify_is_held() {
+    let granted = frame_with(Bytes::from_static(&[1; 20])).granted().unwrap();
+    assert_eq!((granted.grant, granted.slots), (GrantId(0x0101_0101_0101_0101), Vec::new()));
+    let two = [&[1; 12][..], &[0, 2, 0, 0], &[1; 8]].concat();
+    let all = frame_with(two.into()).all_granted().unwrap();
+    assert_eq!((all.capacities, all.slots), (vec![0x0101_0101; 2], vec![Vec::new(); 2]));
+    let verified = frame_with(Bytes::from_static(&[1; 12])).verified().unwrap();
+    assert_eq!(verified.standing, Standing::Held);
+    let unlabelled = [&[1; 32][..], &[0; 4]].concat();
+    let entry = frame_with(unlabelled.into()).list_entry().unwrap().unwrap();
+    assert_eq!((entry.resources, entry.slots), (0x0101_0101, Vec::new()));
+}
+
+#[test]
+fn a_standing_that_is_not_known_is_not_taken_for_another() {
+    assert_eq!(frame_with(Bytes::from_static(&[2; 16])).verified(), Err(BodyError));
+}
+
+#[test]
+fn names_that_a_list_of_slots_does_not_reach_have_none() {
+    let granted = AllGranted {
+        grant: GrantId(1),
+        ttl_left: TtlLeft::Connection,
+        capacities: &[3, 4][..],
+        slots: &[&[0, 2][..]][..],
+    };
+    let mut bytes = BytesMut::new();
+    ExtendedResponse::AllGranted(granted).compose(0x33, Opaque([0; 4]), &mut bytes);
+    assert_eq!(bytes[28..], [0, 0, 0, 3, 0, 0, 0, 4, 0, 2, 0, 0, 0, 0, 0, 2]);
+    let read = ResponseCodec.decode(&mut bytes).unwrap().unwrap().all_granted().unwrap();
+    assert_eq!(read.slots, [vec![0, 2], Vec::new()]);
 }
 
 #[test]

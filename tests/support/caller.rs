@@ -100,7 +100,7 @@ impl Caller {
     }
 
     /// Asks for a grant that there must be at once.
-    pub fn take(&mut self, wanted: Wanted<'_>) -> Granted {
+    pub fn take(&mut self, wanted: Wanted<'_>) -> Granted<Vec<u16>> {
         let opaque = self.want(wanted, NOW);
         let answer = self.answer(opaque);
         assert_eq!(answer.status, OK, "{answer:?}");

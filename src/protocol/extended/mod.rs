@@ -1,8 +1,10 @@
-//! The extended operations, `0x20` to `0x44`: sessions, grants that are waited for, and who holds what
-//! (`docs/protocol.md`, "Extended operations").
+//! The extended operations, `0x20` to `0x54`: sessions, grants that are waited for, who holds what, and declared
+//! semaphores (`docs/protocol.md`, "Extended operations").
 //!
 //! They stand apart from those of yrmcds' documents, which are simpler and must stay as fast as they are.
 
+mod declaration;
+mod declared;
 mod event;
 mod opcode;
 mod request;
@@ -10,6 +12,10 @@ mod response;
 mod value;
 mod wanted;
 
+pub use declaration::{
+    Declaration, DeclarationError, Declarations, DeclarationsIter, Idle, IfExists, Removal, Resizing,
+};
+pub use declared::{DeclaredEntry, Settled};
 pub use event::{Event, EventKind, Notice};
 pub use opcode::ExtendedOpcode;
 pub use request::{Extended, Queueing, Revocation, Scope, WaitingRequest};
@@ -17,9 +23,10 @@ pub use response::{
     AllGranted, ExtendedResponse, Granted, HelloAnswer, ListEntry, OpenedSession, VerifiedGrant,
 };
 pub use value::{
-    Features, GrantId, Milliseconds, Namespace, RequestId, RequestIds, SessionKey, TtlLeft, Wait,
+    Features, Generation, GrantId, Milliseconds, Namespace, RequestId, RequestIds, SessionKey, Standing,
+    TtlLeft, Wait,
 };
-pub use wanted::{Wanted, WantedError, WantedIter, WantedNames};
+pub use wanted::{AS_DECLARED, Wanted, WantedError, WantedIter, WantedNames};
 
 /// The version of the extended operations that is spoken here; Hello tells it to the other side.
 pub const EXTENDED_VERSION: u32 = 1;
@@ -30,8 +37,19 @@ pub const LABEL_BYTES_MAX: usize = 255;
 /// Most names of one AcquireAll.
 pub const ACQUIRE_ALL_NAMES_MAX: usize = 64;
 
+/// Most semaphores of one Declare.
+pub const DECLARATIONS_MAX: usize = 64;
+
+/// Largest capacity of a semaphore whose resources are numbered: how many of them a grant took is a `u16` on the wire.
+pub const NUMBERED_CAPACITY_MAX: u32 = u16::MAX as u32;
+
 /// What a `u32` says in place of a number: no bound, or what the server has by default.
 const NO_NUMBER: u32 = u32::MAX;
+
+/// The label, where it is not too long.
+fn checked_label(label: &[u8]) -> Option<&[u8]> {
+    (label.len() <= LABEL_BYTES_MAX).then_some(label)
+}
 
 /// The length of a name or another text as it stands on the wire.
 ///

@@ -35,6 +35,16 @@ pub enum ExtendedOpcode {
     Unwatch = 0x43,
     /// Takes a grant or a session away from its holder.
     Revoke = 0x44,
+    /// Makes semaphores that exist until they are removed.
+    Declare = 0x50,
+    /// Changes the capacity of a declared semaphore.
+    Resize = 0x51,
+    /// Removes a declared semaphore.
+    Remove = 0x52,
+    /// Waits until a name, or a slot, is not in use.
+    AwaitIdle = 0x53,
+    /// Lists the declared semaphores.
+    List = 0x54,
 }
 
 impl ExtendedOpcode {
@@ -56,6 +66,11 @@ impl ExtendedOpcode {
             0x42 => Self::Watch,
             0x43 => Self::Unwatch,
             0x44 => Self::Revoke,
+            0x50 => Self::Declare,
+            0x51 => Self::Resize,
+            0x52 => Self::Remove,
+            0x53 => Self::AwaitIdle,
+            0x54 => Self::List,
             _ => return None,
         })
     }

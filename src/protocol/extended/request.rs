@@ -3,15 +3,16 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{
-    ExtendedOpcode, GrantId, LABEL_BYTES_MAX, Milliseconds, NO_NUMBER, Namespace, RequestId, RequestIds,
-    SessionKey, Wait, Wanted, WantedNames, length_of,
+    Declarations, ExtendedOpcode, Generation, GrantId, Idle, IfExists, Milliseconds, NO_NUMBER, Namespace,
+    Removal, RequestId, RequestIds, Resizing, SessionKey, Wait, Wanted, WantedNames, checked_label,
+    length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque, REQUEST_MAGIC};
 use crate::protocol::status::Status;
 
 /// An extended request; `docs/protocol.md` has a section for each under its name. Sessions go by their numbers, labels
-/// are up to [`LABEL_BYTES_MAX`] bytes, any bytes.
+/// are up to [`LABEL_BYTES_MAX`](super::LABEL_BYTES_MAX) bytes, any bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extended<'a> {
     /// "Hello".
@@ -107,6 +108,53 @@ pub enum Extended<'a> {
         what: Revocation,
         /// How long the holder keeps it after it was told.
         grace: Milliseconds,
+    },
+    /// "Declare".
+    Declare {
+        /// The request's place among those of its session.
+        ids: RequestIds,
+        /// What becomes of those that exist.
+        if_exists: IfExists,
+        /// What to make.
+        declarations: Declarations<'a>,
+    },
+    /// "Resize".
+    Resize {
+        /// The request's place among those of its session.
+        ids: RequestIds,
+        /// The generation that the semaphore must have; `None`: any.
+        expected: Option<Generation>,
+        /// What becomes of the capacity.
+        how: Resizing,
+        /// The semaphore.
+        name: &'a [u8],
+    },
+    /// "Remove".
+    Remove {
+        /// The request's place among those of its session.
+        ids: RequestIds,
+        /// The generation that the semaphore must have; `None`: any.
+        expected: Option<Generation>,
+        /// What becomes of those who hold it.
+        how: Removal,
+        /// The semaphore.
+        name: &'a [u8],
+    },
+    /// "AwaitIdle".
+    AwaitIdle {
+        /// How long it waits.
+        wait: Wait,
+        /// For what; a slot is a semaphore's.
+        until: Idle,
+        /// The kind of the name.
+        namespace: Namespace,
+        /// Whose resources are to be idle.
+        name: &'a [u8],
+    },
+    /// "List".
+    List {
+        /// The bytes that the names of the listed semaphores start with; where there are none, every one is listed.
+        prefix: &'a [u8],
     },
 }
 
@@ -238,6 +286,33 @@ impl<'a> Extended<'a> {
                 };
                 Self::Revoke { ids, what, grace }
             }
+            ExtendedOpcode::Declare => Self::Declare {
+                ids: RequestIds::read(fields)?,
+                if_exists: IfExists::read(fields)?,
+                declarations: Declarations::read(fields)?,
+            },
+            ExtendedOpcode::Resize => Self::Resize {
+                ids: RequestIds::read(fields)?,
+                expected: Generation::from_wire(fields.u64()?),
+                how: Resizing::read(fields)?,
+                name: fields.name()?,
+            },
+            ExtendedOpcode::Remove => Self::Remove {
+                ids: RequestIds::read(fields)?,
+                expected: Generation::from_wire(fields.u64()?),
+                how: Removal::read(fields)?,
+                name: fields.name()?,
+            },
+            ExtendedOpcode::AwaitIdle => {
+                let wait = Wait::from_wire(fields.u32()?);
+                let until = Idle::read(fields)?;
+                let (namespace, name) = read_name(fields)?;
+                if let (Idle::Slot(_), Namespace::Counters) = (until, namespace) {
+                    return None;
+                }
+                Self::AwaitIdle { wait, until, namespace, name }
+            }
+            ExtendedOpcode::List => Self::List { prefix: fields.text()? },
         })
     }
 
@@ -259,6 +334,11 @@ impl<'a> Extended<'a> {
             Self::Watch { .. } => ExtendedOpcode::Watch,
             Self::Unwatch { .. } => ExtendedOpcode::Unwatch,
             Self::Revoke { .. } => ExtendedOpcode::Revoke,
+            Self::Declare { .. } => ExtendedOpcode::Declare,
+            Self::Resize { .. } => ExtendedOpcode::Resize,
+            Self::Remove { .. } => ExtendedOpcode::Remove,
+            Self::AwaitIdle { .. } => ExtendedOpcode::AwaitIdle,
+            Self::List { .. } => ExtendedOpcode::List,
         }
     }
 
@@ -336,13 +416,31 @@ impl<'a> Extended<'a> {
                 out.put_u32(grace.0);
                 out.put_u64(number);
             }
+            Self::Declare { ids, if_exists, declarations } => {
+                put_ids(*ids, out);
+                if_exists.compose(out);
+                declarations.compose(out);
+            }
+            Self::Resize { ids, expected, how, name } => {
+                put_ids(*ids, out);
+                out.put_u64(Generation::to_wire(*expected));
+                how.compose(out);
+                put_text(name, out);
+            }
+            Self::Remove { ids, expected, how, name } => {
+                put_ids(*ids, out);
+                out.put_u64(Generation::to_wire(*expected));
+                how.compose(out);
+                put_text(name, out);
+            }
+            Self::AwaitIdle { wait, until, namespace, name } => {
+                out.put_u32(wait.to_wire());
+                until.compose(out);
+                put_name(*namespace, 0, name, out);
+            }
+            Self::List { prefix } => put_text(prefix, out),
         }
     }
-}
-
-/// The label, where it is not too long.
-fn checked_label(label: &[u8]) -> Option<&[u8]> {
-    (label.len() <= LABEL_BYTES_MAX).then_some(label)
 }
 
 /// A namespace, a reserved byte and a name.

@@ -2,7 +2,11 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::{Event, Features, GrantId, Milliseconds, Notice, SessionKey, TtlLeft, length_of};
+use super::declared::{put_all_settled, read_all_settled};
+use super::{
+    DeclaredEntry, Event, Features, GrantId, Milliseconds, Notice, SessionKey, Settled, Standing, TtlLeft,
+    length_of,
+};
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque, RESPONSE_MAGIC};
 use crate::protocol::response::{BodyError, Response, ResponseFrame};
@@ -20,13 +24,21 @@ pub enum ExtendedResponse<'a> {
     /// The answer to AttachSession and KeepAlive: how long the lease lasts from now.
     Ttl(Milliseconds),
     /// The answer to AcquireGrant.
-    Granted(Granted),
+    Granted(Granted<&'a [u16]>),
     /// The answer to AcquireAll.
-    AllGranted(AllGranted<&'a [u32]>),
+    AllGranted(AllGranted<&'a [u32], &'a [&'a [u16]]>),
     /// The answer to VerifyGrant.
     Verified(VerifiedGrant),
     /// One holder of Holders or one waiter of Waiters.
-    Entry(ListEntry<&'a [u8]>),
+    Entry(ListEntry<&'a [u8], &'a [u16]>),
+    /// The answer to Declare: each semaphore in the order of the request.
+    Declared(&'a [Settled]),
+    /// The answer to Resize.
+    Resized(Settled),
+    /// The answer to AwaitIdle: the resources that are in use.
+    InUse(u32),
+    /// One semaphore of List.
+    DeclaredEntry(DeclaredEntry<&'a [u8]>),
     /// What a Watch reports, under the Watch's opaque.
     Event(Event<&'a [u8]>),
     /// What the server tells a client that said Hello, under the Hello's opcode and opaque.
@@ -37,7 +49,8 @@ impl ExtendedResponse<'_> {
     /// Appends the response's frame to `out`, as the answer to a request with this opcode and opaque.
     ///
     /// # Panics
-    /// Where a name, label or address is longer than 65535 bytes, or there are more capacities than that.
+    /// Where a name, label or address is longer than 65535 bytes, or there are more capacities, or slots of a name, than
+    /// that, or a semaphore's label is longer than 255 bytes.
     pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut BytesMut) {
         if let Self::Plain(response) = self {
             return response.compose(opcode, opaque, out);
@@ -53,24 +66,18 @@ impl ExtendedResponse<'_> {
                 out.put_u32(opened.ttl.0);
             }
             Self::Ttl(ttl) => out.put_u32(ttl.0),
-            Self::Granted(granted) => {
-                out.put_u64(granted.grant.0);
-                out.put_u32(granted.resources);
-                out.put_u32(granted.capacity);
-                out.put_u32(granted.ttl_left.to_wire());
-            }
-            Self::AllGranted(granted) => {
-                out.put_u64(granted.grant.0);
-                out.put_u32(granted.ttl_left.to_wire());
-                out.put_u16(u16::try_from(granted.capacities.len()).expect("a request has few names"));
-                out.put_u16(0);
-                granted.capacities.iter().for_each(|capacity| out.put_u32(*capacity));
-            }
+            Self::Granted(granted) => granted.compose(out),
+            Self::AllGranted(granted) => granted.compose(out),
             Self::Verified(verified) => {
                 out.put_u64(verified.session);
                 out.put_u32(verified.ttl_left.to_wire());
+                out.put_slice(&[verified.standing.code(), 0, 0, 0]);
             }
             Self::Entry(entry) => entry.compose(out),
+            Self::Declared(rows) => put_all_settled(rows, out),
+            Self::Resized(settled) => settled.compose(out),
+            Self::InUse(resources) => out.put_u32(*resources),
+            Self::DeclaredEntry(entry) => entry.compose(out),
             Self::Event(event) => event.compose(out),
             Self::Notice(notice) => notice.compose(out),
         });
@@ -140,7 +147,7 @@ pub struct OpenedSession {
 
 /// Resources of one name that were granted ("AcquireGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Granted {
+pub struct Granted<S> {
     /// The grant's number.
     pub grant: GrantId,
     /// What was taken: as many as were asked for.
@@ -149,17 +156,95 @@ pub struct Granted {
     pub capacity: u32,
     /// How long the grant lasts without renewal.
     pub ttl_left: TtlLeft,
+    /// The slots that were taken, from 0 and ascending; none where the resources have no numbers.
+    pub slots: S,
+}
+
+impl Granted<&[u16]> {
+    fn compose(&self, out: &mut BytesMut) {
+        out.put_u64(self.grant.0);
+        out.put_u32(self.resources);
+        out.put_u32(self.capacity);
+        out.put_u32(self.ttl_left.to_wire());
+        out.put_u16(count_of(self.slots));
+        out.put_u16(0);
+        put_slots(self.slots, out);
+    }
+}
+
+impl Granted<Vec<u16>> {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let grant = GrantId(fields.u64()?);
+        let (resources, capacity) = (fields.u32()?, fields.u32()?);
+        let ttl_left = TtlLeft::from_wire(fields.u32()?);
+        let mut slots = Vec::new();
+        if !fields.is_empty() {
+            let count = fields.length()?;
+            fields.u16()?;
+            slots = read_slots(count, fields)?;
+        }
+        Some(Self { grant, resources, capacity, ttl_left, slots })
+    }
 }
 
 /// Resources of several names that were granted as one ("AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AllGranted<C> {
+pub struct AllGranted<C, S> {
     /// The grant's number.
     pub grant: GrantId,
     /// How long the grant lasts without renewal.
     pub ttl_left: TtlLeft,
     /// What [`Granted::capacity`] is, of each name in the order of the request.
     pub capacities: C,
+    /// What [`Granted::slots`] is, likewise; names that a list to be composed does not reach have none.
+    pub slots: S,
+}
+
+impl AllGranted<&[u32], &[&[u16]]> {
+    fn compose(&self, out: &mut BytesMut) {
+        out.put_u64(self.grant.0);
+        out.put_u32(self.ttl_left.to_wire());
+        out.put_u16(u16::try_from(self.capacities.len()).expect("a request has few names"));
+        out.put_u16(0);
+        self.capacities.iter().for_each(|capacity| out.put_u32(*capacity));
+        for name in 0..self.capacities.len() {
+            out.put_u16(self.slots.get(name).map_or(0, |slots| count_of(slots)));
+        }
+        self.slots.iter().take(self.capacities.len()).for_each(|slots| put_slots(slots, out));
+    }
+}
+
+impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let grant = GrantId(fields.u64()?);
+        let ttl_left = TtlLeft::from_wire(fields.u32()?);
+        let count = fields.length()?;
+        fields.u16()?;
+        let (capacities, _) = fields.bytes(4 * count)?.as_chunks();
+        let capacities = capacities.iter().map(|capacity| u32::from_be_bytes(*capacity)).collect();
+        let slots = if fields.is_empty() {
+            vec![Vec::new(); count]
+        } else {
+            let (counts, _) = fields.bytes(2 * count)?.as_chunks();
+            let counts = counts.iter().map(|count| usize::from(u16::from_be_bytes(*count)));
+            counts.map(|count| read_slots(count, fields)).collect::<Option<_>>()?
+        };
+        Some(Self { grant, ttl_left, capacities, slots })
+    }
+}
+
+/// How many slots there are, as it stands on the wire.
+fn count_of(slots: &[u16]) -> u16 {
+    u16::try_from(slots.len()).expect("a name has at most 65535 slots")
+}
+
+fn put_slots(slots: &[u16], out: &mut BytesMut) {
+    slots.iter().for_each(|slot| out.put_u16(*slot));
+}
+
+fn read_slots(count: usize, fields: &mut Fields<'_>) -> Option<Vec<u16>> {
+    let (slots, _) = fields.bytes(2 * count)?.as_chunks();
+    Some(slots.iter().map(|slot| u16::from_be_bytes(*slot)).collect())
 }
 
 /// A grant that is held ("VerifyGrant").
@@ -169,11 +254,25 @@ pub struct VerifiedGrant {
     pub session: u64,
     /// How long the grant lasts without renewal.
     pub ttl_left: TtlLeft,
+    /// Whether it is to stay so.
+    pub standing: Standing,
+}
+
+impl VerifiedGrant {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let (session, ttl_left) = (fields.u64()?, TtlLeft::from_wire(fields.u32()?));
+        let mut standing = Standing::Held;
+        if !fields.is_empty() {
+            let [code, _, _, _] = fields.array()?;
+            standing = Standing::from_code(code)?;
+        }
+        Some(Self { session, ttl_left, standing })
+    }
 }
 
 /// One who holds a name or waits for it ("Holders" and "Waiters").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListEntry<T> {
+pub struct ListEntry<T, S> {
     /// The grant, or what will be it; `None`: taken by plain Acquires.
     pub grant: Option<GrantId>,
     /// The number of the session.
@@ -188,9 +287,11 @@ pub struct ListEntry<T> {
     pub label: T,
     /// From where it is connected, as text; empty where it is not.
     pub address: T,
+    /// The slots that are held, from 0 and ascending; none for a waiter, and where the resources have no numbers.
+    pub slots: S,
 }
 
-impl ListEntry<&[u8]> {
+impl ListEntry<&[u8], &[u16]> {
     fn compose(&self, out: &mut BytesMut) {
         out.put_u64(GrantId::to_wire(self.grant));
         out.put_u64(self.session);
@@ -201,10 +302,12 @@ impl ListEntry<&[u8]> {
         out.put_u16(length_of(self.address));
         out.put_slice(self.label);
         out.put_slice(self.address);
+        out.put_u16(count_of(self.slots));
+        put_slots(self.slots, out);
     }
 }
 
-impl ListEntry<Bytes> {
+impl ListEntry<Bytes, Vec<u16>> {
     fn read(body: &Bytes) -> Option<Self> {
         let mut fields = Fields::new(body);
         let grant = GrantId::from_wire(fields.u64()?);
@@ -214,7 +317,12 @@ impl ListEntry<Bytes> {
         let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
         let label = body.slice_ref(fields.bytes(label_bytes)?);
         let address = body.slice_ref(fields.bytes(address_bytes)?);
-        Some(Self { grant, session, since, resources, position, label, address })
+        let mut slots = Vec::new();
+        if !fields.is_empty() {
+            let count = fields.length()?;
+            slots = read_slots(count, &mut fields)?;
+        }
+        Some(Self { grant, session, since, resources, position, label, address, slots })
     }
 }
 
@@ -243,46 +351,49 @@ impl ResponseFrame {
     }
 
     /// The grant that AcquireGrant brought.
-    pub fn granted(&self) -> Result<Granted, BodyError> {
-        let read = |fields: &mut Fields<'_>| {
-            Some(Granted {
-                grant: GrantId(fields.u64()?),
-                resources: fields.u32()?,
-                capacity: fields.u32()?,
-                ttl_left: TtlLeft::from_wire(fields.u32()?),
-            })
-        };
-        read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    pub fn granted(&self) -> Result<Granted<Vec<u16>>, BodyError> {
+        Granted::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
     /// The grant that AcquireAll brought.
-    pub fn all_granted(&self) -> Result<AllGranted<Vec<u32>>, BodyError> {
-        let read = |fields: &mut Fields<'_>| {
-            let grant = GrantId(fields.u64()?);
-            let ttl_left = TtlLeft::from_wire(fields.u32()?);
-            let count = fields.length()?;
-            fields.u16()?;
-            let (capacities, _) = fields.bytes(4 * count)?.as_chunks();
-            let capacities = capacities.iter().map(|capacity| u32::from_be_bytes(*capacity)).collect();
-            Some(AllGranted { grant, ttl_left, capacities })
-        };
-        read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    pub fn all_granted(&self) -> Result<AllGranted<Vec<u32>, Vec<Vec<u16>>>, BodyError> {
+        AllGranted::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
     /// The grant that VerifyGrant found held.
     pub fn verified(&self) -> Result<VerifiedGrant, BodyError> {
-        let read = |fields: &mut Fields<'_>| {
-            Some(VerifiedGrant { session: fields.u64()?, ttl_left: TtlLeft::from_wire(fields.u32()?) })
-        };
-        read(&mut Fields::new(&self.body)).ok_or(BodyError)
+        VerifiedGrant::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
     /// The entry that one response of Holders or Waiters carries; `None` at the end of the list.
-    pub fn list_entry(&self) -> Result<Option<ListEntry<Bytes>>, BodyError> {
+    pub fn list_entry(&self) -> Result<Option<ListEntry<Bytes, Vec<u16>>>, BodyError> {
         if self.body.is_empty() {
             return Ok(None);
         }
         ListEntry::read(&self.body).map(Some).ok_or(BodyError)
+    }
+
+    /// What the semaphores came to be that Declare is about, in the order of the request.
+    pub fn declared(&self) -> Result<Vec<Settled>, BodyError> {
+        read_all_settled(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// What the semaphore came to be that Resize is about.
+    pub fn resized(&self) -> Result<Settled, BodyError> {
+        Settled::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The resources that are in use as AwaitIdle ends.
+    pub fn in_use(&self) -> Result<u32, BodyError> {
+        Fields::new(&self.body).u32().ok_or(BodyError)
+    }
+
+    /// The semaphore that one response of List carries; `None` at the end of the list.
+    pub fn declared_entry(&self) -> Result<Option<DeclaredEntry<Bytes>>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        DeclaredEntry::read(&self.body).map(Some).ok_or(BodyError)
     }
 
     /// The event that one response of a Watch carries.

@@ -88,6 +88,21 @@ impl GrantId {
     }
 }
 
+/// The number of a declared semaphore's last change. It grows with each, and is never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Generation(pub u64);
+
+impl Generation {
+    /// The one that a request expects; 0 stands for any.
+    pub(super) fn from_wire(number: u64) -> Option<Self> {
+        (number != 0).then_some(Self(number))
+    }
+
+    pub(super) fn to_wire(expected: Option<Self>) -> u64 {
+        expected.map_or(0, |generation| generation.0)
+    }
+}
+
 /// How long a request waits until it is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -143,6 +158,31 @@ impl TtlLeft {
     }
 }
 
+/// Whether a grant that is held is to stay so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Standing {
+    /// Nobody took it away.
+    Held = 0,
+    /// It is held still, but that will end: its revocation is under way, or its semaphore was shrunk below its slot, is
+    /// being removed, or was removed and declared anew.
+    Retiring = 1,
+}
+
+impl Standing {
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Held),
+            1 => Some(Self::Retiring),
+            _ => None,
+        }
+    }
+
+    pub(super) fn code(self) -> u8 {
+        self as u8
+    }
+}
+
 /// The secret that lets a connection attach to a leased session. It is shown nowhere.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SessionKey(pub [u8; 16]);
@@ -166,6 +206,10 @@ impl Features {
     pub const WATCH: Self = Self(1 << 2);
     /// Revoke.
     pub const REVOKE: Self = Self(1 << 3);
+    /// Declared semaphores: Declare, Resize, Remove, AwaitIdle, List.
+    pub const DECLARE: Self = Self(1 << 4);
+    /// What leased sessions hold, and what is declared, survives a restart of the server.
+    pub const DURABLE: Self = Self(1 << 5);
 
     /// What either has.
     pub const fn union(self, other: Self) -> Self {

@@ -11,23 +11,28 @@ use crate::protocol::codec::REQUEST_BODY_BYTES_MAX;
 use crate::protocol::fields::Fields;
 use crate::protocol::request::NAME_BYTES_MAX;
 
+/// In place of a maximum, of semaphores only: they are taken from as they are. One that does not exist is not made.
+pub const AS_DECLARED: u32 = 0;
+
 /// Resources of one name that are to be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted<'a> {
     /// The kind of the name.
     pub namespace: Namespace,
-    /// What to take from, 1 to 65535 bytes; made when it does not exist.
+    /// What to take from, 1 to 65535 bytes; made when it does not exist, but for [`AS_DECLARED`].
     pub name: &'a [u8],
-    /// How many to take; at least 1, at most `maximum`.
+    /// How many to take; at least 1, at most `maximum` unless that is [`AS_DECLARED`].
     pub resources: u32,
-    /// A counter's maximum for this request, or the capacity of a semaphore that this request makes.
+    /// A counter's maximum for this request, or the capacity of a semaphore that this request makes, or
+    /// [`AS_DECLARED`].
     pub maximum: u32,
 }
 
 impl Wanted<'_> {
     /// Checks the rules of the fields.
     pub(super) fn check(&self) -> Result<(), WantedError> {
-        if self.resources == 0 || self.maximum < self.resources {
+        let as_declared = self.namespace == Namespace::Semaphores && self.maximum == AS_DECLARED;
+        if self.resources == 0 || (self.maximum < self.resources && !as_declared) {
             return Err(WantedError::Amounts { resources: self.resources, maximum: self.maximum });
         }
         match self.name.len() {

@@ -17,7 +17,7 @@ use crate::core::{
 use crate::protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, AllGranted, EXTENDED_VERSION, Extended, ExtendedOpcode,
     ExtendedResponse, Features, Frame, HelloAnswer, Milliseconds, Opaque, OpenedSession, Response,
-    Revocation, Status, VerifiedGrant, Wait, WaitingRequest,
+    Revocation, Standing, Status, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// What this server can do.
@@ -116,7 +116,8 @@ impl Executor<'_> {
             Extended::VerifyGrant { grant } => {
                 let (session, ttl_left_ms) = core.verify(GrantId(grant.0), now)?;
                 let ttl_left = ttl_left_on_wire(ttl_left_ms);
-                let verified = VerifiedGrant { session: session.number(), ttl_left };
+                let verified =
+                    VerifiedGrant { session: session.number(), ttl_left, standing: Standing::Held };
                 Outcome::Answer(ExtendedResponse::Verified(verified))
             }
             Extended::Holders { namespace, name } => self.listing(opaque, namespace, name, false)?,
@@ -154,6 +155,11 @@ impl Executor<'_> {
                 info!(?what, grace_ms = grace.0, by = %self.party.address, "revoked");
                 DONE
             }
+            Extended::Declare { .. }
+            | Extended::Resize { .. }
+            | Extended::Remove { .. }
+            | Extended::AwaitIdle { .. }
+            | Extended::List { .. } => return Err(Denial::Status(Status::UnknownCommand)),
         })
     }
 
@@ -274,7 +280,12 @@ pub(super) fn compose_granted(opcode: u8, opaque: Opaque, granted: &Granted, out
     let grant = grant_on_wire(granted.grant);
     let ttl_left = ttl_left_on_wire(granted.ttl_left_ms);
     let response = if opcode == ExtendedOpcode::AcquireAll.code() {
-        ExtendedResponse::AllGranted(AllGranted { grant, ttl_left, capacities: &granted.capacities[..] })
+        ExtendedResponse::AllGranted(AllGranted {
+            grant,
+            ttl_left,
+            capacities: &granted.capacities[..],
+            slots: &[],
+        })
     } else {
         ExtendedResponse::Granted(wire::Granted {
             grant,
@@ -282,6 +293,7 @@ pub(super) fn compose_granted(opcode: u8, opaque: Opaque, granted: &Granted, out
             resources: granted.resources as u32,
             capacity: granted.capacities.first().copied().unwrap_or(0),
             ttl_left,
+            slots: &[],
         })
     };
     response.compose(opcode, opaque, out);

@@ -71,7 +71,10 @@ pub(super) fn ttl_left_on_wire(ttl_left_ms: Option<u32>) -> wire::TtlLeft {
     ttl_left_ms.map_or(wire::TtlLeft::Connection, |left_ms| wire::TtlLeft::For(Milliseconds(left_ms)))
 }
 
-pub(super) fn entry_on_wire<'a>(listed: &'a Listed, address: &'a [u8]) -> wire::ListEntry<&'a [u8]> {
+pub(super) fn entry_on_wire<'a>(
+    listed: &'a Listed,
+    address: &'a [u8],
+) -> wire::ListEntry<&'a [u8], &'a [u16]> {
     wire::ListEntry {
         grant: listed.grant.map(grant_on_wire),
         session: listed.session.number(),
@@ -80,6 +83,7 @@ pub(super) fn entry_on_wire<'a>(listed: &'a Listed, address: &'a [u8]) -> wire::
         position: listed.position,
         label: &listed.label,
         address,
+        slots: &[],
     }
 }
 

@@ -5,8 +5,8 @@
 use bytes::{BufMut, BytesMut};
 use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::protocol::{
-    AllGranted, DumpEntry, Event, Extended, ExtendedResponse, Frame, ListEntry, Opaque, Request,
-    RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
+    AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, Granted, ListEntry,
+    Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
 };
 use tokio_util::codec::Decoder;
 
@@ -168,7 +168,8 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
         let mut out = BytesMut::new();
         response.compose(frame.opcode, frame.opaque, &mut out);
         let again = ResponseCodec.decode(&mut out).expect("it is a frame").expect("it is whole");
-        assert!(out.is_empty() && again.body.len() <= frame.body.len());
+        // It may be longer than what came: older servers leave out the fields at the end of some bodies.
+        assert!(out.is_empty(), "nothing follows it");
         again
     };
     if let Ok(answer) = frame.hello() {
@@ -181,18 +182,28 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
         assert_eq!(again(ExtendedResponse::Ttl(ttl)).ttl(), Ok(ttl));
     }
     if let Ok(granted) = frame.granted() {
-        assert_eq!(again(ExtendedResponse::Granted(granted)).granted(), Ok(granted));
+        let Granted { grant, resources, capacity, ttl_left, slots } = &granted;
+        let granted_again = Granted {
+            grant: *grant,
+            resources: *resources,
+            capacity: *capacity,
+            ttl_left: *ttl_left,
+            slots: &slots[..],
+        };
+        assert_eq!(again(ExtendedResponse::Granted(granted_again)).granted(), Ok(granted));
     }
     if let Ok(all) = frame.all_granted() {
-        let AllGranted { grant, ttl_left, capacities } = &all;
-        let all_again = AllGranted { grant: *grant, ttl_left: *ttl_left, capacities: &capacities[..] };
+        let AllGranted { grant, ttl_left, capacities, slots } = &all;
+        let slots: Vec<_> = slots.iter().map(|slots| &slots[..]).collect();
+        let all_again =
+            AllGranted { grant: *grant, ttl_left: *ttl_left, capacities: &capacities[..], slots: &slots[..] };
         assert_eq!(again(ExtendedResponse::AllGranted(all_again)).all_granted(), Ok(all));
     }
     if let Ok(verified) = frame.verified() {
         assert_eq!(again(ExtendedResponse::Verified(verified)).verified(), Ok(verified));
     }
     if let Ok(Some(entry)) = frame.list_entry() {
-        let ListEntry { grant, session, since, resources, position, label, address } = &entry;
+        let ListEntry { grant, session, since, resources, position, label, address, slots } = &entry;
         let entry_again = ListEntry {
             grant: *grant,
             session: *session,
@@ -201,8 +212,43 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
             position: *position,
             label: &label[..],
             address: &address[..],
+            slots: &slots[..],
         };
         assert_eq!(again(ExtendedResponse::Entry(entry_again)).list_entry(), Ok(Some(entry)));
+    }
+    if let Ok(settled) = frame.declared() {
+        assert_eq!(again(ExtendedResponse::Declared(&settled)).declared(), Ok(settled));
+    }
+    if let Ok(settled) = frame.resized() {
+        assert_eq!(again(ExtendedResponse::Resized(settled)).resized(), Ok(settled));
+    }
+    if let Ok(resources) = frame.in_use() {
+        assert_eq!(again(ExtendedResponse::InUse(resources)).in_use(), Ok(resources));
+    }
+    if let Ok(Some(entry)) = frame.declared_entry() {
+        let DeclaredEntry {
+            generation,
+            capacity,
+            in_use,
+            waiting,
+            numbered,
+            removing,
+            configured,
+            name,
+            label,
+        } = &entry;
+        let entry_again = DeclaredEntry {
+            generation: *generation,
+            capacity: *capacity,
+            in_use: *in_use,
+            waiting: *waiting,
+            numbered: *numbered,
+            removing: *removing,
+            configured: *configured,
+            name: &name[..],
+            label: &label[..],
+        };
+        assert_eq!(again(ExtendedResponse::DeclaredEntry(entry_again)).declared_entry(), Ok(Some(entry)));
     }
     if let Ok(event) = frame.event() {
         let Event { number, kind, namespace, grant, session, resources, in_use, waiting, name } = &event;

@@ -1,0 +1,375 @@
+//! What the requests for declared semaphores ask for.
+
+use std::fmt;
+use std::slice;
+
+use bytes::{BufMut, BytesMut};
+use thiserror::Error;
+
+use super::{
+    DECLARATIONS_MAX, LABEL_BYTES_MAX, Milliseconds, NUMBERED_CAPACITY_MAX, checked_label, length_of,
+};
+use crate::protocol::codec::REQUEST_BODY_BYTES_MAX;
+use crate::protocol::fields::Fields;
+use crate::protocol::request::NAME_BYTES_MAX;
+
+/// What Declare does about a semaphore that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum IfExists {
+    /// It is refused.
+    Fail = 0,
+    /// The semaphore stays as it is.
+    Keep = 1,
+    /// The semaphore becomes what is declared.
+    Set = 2,
+}
+
+impl IfExists {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let [code, _, _, _] = fields.array()?;
+        match code {
+            0 => Some(Self::Fail),
+            1 => Some(Self::Keep),
+            2 => Some(Self::Set),
+            _ => None,
+        }
+    }
+
+    pub(super) fn compose(self, out: &mut BytesMut) {
+        out.put_slice(&[self as u8, 0, 0, 0]);
+    }
+}
+
+/// What Resize does to a capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resizing {
+    /// It becomes this.
+    To(u32),
+    /// It becomes so much more.
+    GrowBy(u32),
+    /// It becomes so much less.
+    ShrinkBy(u32),
+}
+
+impl Resizing {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let [how, _, _, _] = fields.array()?;
+        let amount = fields.u32()?;
+        match how {
+            0 => Some(Self::To(amount)),
+            1 => Some(Self::GrowBy(amount)),
+            2 => Some(Self::ShrinkBy(amount)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn compose(self, out: &mut BytesMut) {
+        let (how, amount) = match self {
+            Self::To(amount) => (0, amount),
+            Self::GrowBy(amount) => (1, amount),
+            Self::ShrinkBy(amount) => (2, amount),
+        };
+        out.put_slice(&[how, 0, 0, 0]);
+        out.put_u32(amount);
+    }
+}
+
+/// What Remove does about holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It is refused while there are any.
+    IfIdle,
+    /// It grants nothing more, and the semaphore goes with the last of them.
+    WithLastHolder,
+    /// They are told, and lose what they hold when the grace is over.
+    Now {
+        /// How long they keep it after they were told.
+        grace: Milliseconds,
+    },
+}
+
+impl Removal {
+    /// The grace is of one way only; of the others it is a reserved field.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let [how, _, _, _] = fields.array()?;
+        let grace = Milliseconds(fields.u32()?);
+        match how {
+            0 => Some(Self::IfIdle),
+            1 => Some(Self::WithLastHolder),
+            2 => Some(Self::Now { grace }),
+            _ => None,
+        }
+    }
+
+    pub(super) fn compose(self, out: &mut BytesMut) {
+        let (how, grace) = match self {
+            Self::IfIdle => (0, 0),
+            Self::WithLastHolder => (1, 0),
+            Self::Now { grace } => (2, grace.0),
+        };
+        out.put_slice(&[how, 0, 0, 0]);
+        out.put_u32(grace);
+    }
+}
+
+/// What AwaitIdle waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// At most so many resources of the name are in use.
+    Level(u32),
+    /// Nobody holds the slot of the semaphore with this number.
+    Slot(u16),
+}
+
+impl Idle {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let [what, _, _, _] = fields.array()?;
+        let number = fields.u32()?;
+        match what {
+            0 => Some(Self::Level(number)),
+            1 => u16::try_from(number).ok().map(Self::Slot),
+            _ => None,
+        }
+    }
+
+    pub(super) fn compose(self, out: &mut BytesMut) {
+        let (what, number) = match self {
+            Self::Level(level) => (0, level),
+            Self::Slot(slot) => (1, slot.into()),
+        };
+        out.put_slice(&[what, 0, 0, 0]);
+        out.put_u32(number);
+    }
+}
+
+/// A semaphore as it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declaration<'a> {
+    /// Its name, 1 to 65535 bytes.
+    pub name: &'a [u8],
+    /// How many resources may be in use; at most [`NUMBERED_CAPACITY_MAX`] where they are numbered.
+    pub capacity: u32,
+    /// Whether its resources are numbered slots, so that grants say which they took.
+    pub numbered: bool,
+    /// What people call it; any bytes, up to [`LABEL_BYTES_MAX`], maybe none.
+    pub label: &'a [u8],
+}
+
+impl Declaration<'_> {
+    /// Checks the rules of the fields.
+    fn check(&self) -> Result<(), DeclarationError> {
+        if self.numbered && self.capacity > NUMBERED_CAPACITY_MAX {
+            return Err(DeclarationError::NumberedCapacity { capacity: self.capacity });
+        }
+        if checked_label(self.label).is_none() {
+            return Err(DeclarationError::LabelLength { bytes: self.label.len() });
+        }
+        match self.name.len() {
+            1..=NAME_BYTES_MAX => Ok(()),
+            bytes => Err(DeclarationError::NameLength { bytes }),
+        }
+    }
+}
+
+/// A list of semaphores cannot be declared with one Declare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DeclarationError {
+    /// No semaphores, or too many.
+    #[error(
+        "{semaphores} semaphores are declared; declare at least 1 and at most {DECLARATIONS_MAX} at once"
+    )]
+    Count {
+        /// Number of semaphores.
+        semaphores: usize,
+    },
+    /// There are more slots than can have a number.
+    #[error("{capacity} slots are to be numbered; give such a semaphore at most {NUMBERED_CAPACITY_MAX}")]
+    NumberedCapacity {
+        /// The capacity that is too large.
+        capacity: u32,
+    },
+    /// A name is empty, or does not fit the wire.
+    #[error("a name has {bytes} bytes; give names of 1 to {NAME_BYTES_MAX}")]
+    NameLength {
+        /// Length of the name in bytes.
+        bytes: usize,
+    },
+    /// A label does not fit the wire.
+    #[error("a label has {bytes} bytes; give labels of at most {LABEL_BYTES_MAX}")]
+    LabelLength {
+        /// Length of the label in bytes.
+        bytes: usize,
+    },
+    /// A name is in the list twice.
+    #[error("a name is declared twice; declare it once")]
+    Repeated,
+    /// The request would be longer than a server takes.
+    #[error(
+        "the request has a body of {bytes} bytes; the longest allowed is {REQUEST_BODY_BYTES_MAX}, so declare \
+        fewer at once"
+    )]
+    BodyTooLong {
+        /// Length of the body in bytes.
+        bytes: usize,
+    },
+}
+
+/// Bytes of a Declare's body before its rows.
+const FIXED_BYTES: usize = 24;
+
+/// Bytes of a row: capacity, flags, the label's length, the name's length.
+const ROW_BYTES: usize = 8;
+
+/// The bit of a row's flags that says that the resources are numbered slots.
+const FLAG_NUMBERED: u8 = 1;
+
+/// The semaphores of one Declare, which keep its rules: 1 to [`DECLARATIONS_MAX`] of them, none twice. A server's
+/// borrow from the request's body, a client's from its own list; neither is copied.
+#[derive(Clone, Copy)]
+pub struct Declarations<'a>(Source<'a>);
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Listed(&'a [Declaration<'a>]),
+    Received { rows: &'a [[u8; ROW_BYTES]], texts: Fields<'a> },
+}
+
+impl<'a> Declarations<'a> {
+    /// The semaphores of a list, to send. An error says which rule the list breaks.
+    pub fn new(list: &'a [Declaration<'a>]) -> Result<Self, DeclarationError> {
+        let declarations = Self(Source::Listed(list));
+        declarations.check_count()?;
+        list.iter().try_for_each(Declaration::check)?;
+        let text_bytes: usize =
+            list.iter().map(|declaration| declaration.name.len() + declaration.label.len()).sum();
+        let bytes = FIXED_BYTES + list.len() * ROW_BYTES + text_bytes;
+        if bytes > REQUEST_BODY_BYTES_MAX {
+            return Err(DeclarationError::BodyTooLong { bytes });
+        }
+        declarations.check_repetition()?;
+        Ok(declarations)
+    }
+
+    /// The semaphores behind the fixed fields of a body, whose last two are the count and two reserved bytes.
+    /// Everything is checked here, so that nothing can be wrong later.
+    pub(super) fn read(fields: &mut Fields<'a>) -> Option<Self> {
+        let count = fields.length()?;
+        fields.u16()?;
+        let (rows, _) = fields.bytes(count * ROW_BYTES)?.as_chunks();
+        let declarations = Self(Source::Received { rows, texts: *fields });
+        declarations.check_count().ok()?;
+        let mut texts = *fields;
+        for row in rows {
+            read_row(row, &mut texts)?.check().ok()?;
+        }
+        declarations.check_repetition().ok()?;
+        Some(declarations)
+    }
+
+    pub(super) fn compose(&self, out: &mut BytesMut) {
+        out.put_u16(u16::try_from(self.len()).expect("the count was checked"));
+        out.put_u16(0);
+        for declaration in self.iter() {
+            out.put_u32(declaration.capacity);
+            out.put_u8(if declaration.numbered { FLAG_NUMBERED } else { 0 });
+            out.put_u8(u8::try_from(declaration.label.len()).expect("the label was checked"));
+            out.put_u16(length_of(declaration.name));
+        }
+        for declaration in self.iter() {
+            out.put_slice(declaration.name);
+            out.put_slice(declaration.label);
+        }
+    }
+
+    /// How many semaphores there are.
+    #[expect(clippy::len_without_is_empty, reason = "there is always a semaphore")]
+    pub fn len(&self) -> usize {
+        match self.0 {
+            Source::Listed(list) => list.len(),
+            Source::Received { rows, .. } => rows.len(),
+        }
+    }
+
+    /// The semaphores in the order of the request.
+    pub fn iter(&self) -> DeclarationsIter<'a> {
+        DeclarationsIter(match self.0 {
+            Source::Listed(list) => Position::Listed(list.iter()),
+            Source::Received { rows, texts } => Position::Received { rows: rows.iter(), texts },
+        })
+    }
+
+    fn check_count(&self) -> Result<(), DeclarationError> {
+        match self.len() {
+            1..=DECLARATIONS_MAX => Ok(()),
+            semaphores => Err(DeclarationError::Count { semaphores }),
+        }
+    }
+
+    /// Sorts the names on the stack: a comparison of all with all would take too long where they are long and alike.
+    fn check_repetition(&self) -> Result<(), DeclarationError> {
+        let mut sorted: [&[u8]; DECLARATIONS_MAX] = [&[]; DECLARATIONS_MAX];
+        for (place, declaration) in sorted.iter_mut().zip(self.iter()) {
+            *place = declaration.name;
+        }
+        let sorted = &mut sorted[..self.len()];
+        sorted.sort_unstable();
+        let repeated = sorted.windows(2).any(|pair| pair[0] == pair[1]);
+        if repeated { Err(DeclarationError::Repeated) } else { Ok(()) }
+    }
+}
+
+/// A row with its name and its label, which are the next of `texts`.
+fn read_row<'a>(row: &[u8; ROW_BYTES], texts: &mut Fields<'a>) -> Option<Declaration<'a>> {
+    let mut row = Fields::new(row);
+    let capacity = row.u32()?;
+    let numbered = row.u8()? & FLAG_NUMBERED != 0;
+    let label_bytes = row.u8()?.into();
+    let name = texts.bytes(row.length()?)?;
+    let label = texts.bytes(label_bytes)?;
+    Some(Declaration { name, capacity, numbered, label })
+}
+
+impl PartialEq for Declarations<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Declarations<'_> {}
+
+impl fmt::Debug for Declarations<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<'a> IntoIterator for Declarations<'a> {
+    type Item = Declaration<'a>;
+    type IntoIter = DeclarationsIter<'a>;
+
+    fn into_iter(self) -> DeclarationsIter<'a> {
+        self.iter()
+    }
+}
+
+/// Goes through the semaphores of a Declare.
+#[derive(Clone)]
+pub struct DeclarationsIter<'a>(Position<'a>);
+
+#[derive(Clone)]
+enum Position<'a> {
+    Listed(slice::Iter<'a, Declaration<'a>>),
+    Received { rows: slice::Iter<'a, [u8; ROW_BYTES]>, texts: Fields<'a> },
+}
+
+impl<'a> Iterator for DeclarationsIter<'a> {
+    type Item = Declaration<'a>;
+
+    fn next(&mut self) -> Option<Declaration<'a>> {
+        match &mut self.0 {
+            Position::Listed(list) => list.next().copied(),
+            Position::Received { rows, texts } => read_row(rows.next()?, texts),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What the answers to requests for declared semaphores tell of them.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::{Generation, length_of};
+use crate::protocol::fields::Fields;
+
+/// What a declared semaphore came to be ("Declare" and "Resize").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The number of the semaphore's last change.
+    pub generation: Generation,
+    /// The capacity since.
+    pub capacity: u32,
+    /// Resources in use, which after a shrink may be more than the capacity.
+    pub in_use: u32,
+}
+
+impl Settled {
+    pub(super) fn compose(&self, out: &mut BytesMut) {
+        out.put_u64(self.generation.0);
+        out.put_u32(self.capacity);
+        out.put_u32(self.in_use);
+    }
+
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(Self { generation: Generation(fields.u64()?), capacity: fields.u32()?, in_use: fields.u32()? })
+    }
+}
+
+/// The rows of the answer to Declare.
+pub(super) fn put_all_settled(rows: &[Settled], out: &mut BytesMut) {
+    out.put_u16(u16::try_from(rows.len()).expect("a request declares few semaphores"));
+    out.put_u16(0);
+    rows.iter().for_each(|row| row.compose(out));
+}
+
+pub(super) fn read_all_settled(fields: &mut Fields<'_>) -> Option<Vec<Settled>> {
+    let count = fields.length()?;
+    fields.u16()?;
+    (0..count).map(|_| Settled::read(fields)).collect()
+}
+
+/// A declared semaphore as it is ("List").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeclaredEntry<T> {
+    /// The number of its last change.
+    pub generation: Generation,
+    /// How many resources may be in use.
+    pub capacity: u32,
+    /// How many are; after a shrink maybe more than the capacity.
+    pub in_use: u32,
+    /// Requests that wait for it.
+    pub waiting: u32,
+    /// Whether its resources are numbered slots.
+    pub numbered: bool,
+    /// Whether it is being removed: it grants nothing more.
+    pub removing: bool,
+    /// Whether the server's configuration declares it, so that requests cannot change it.
+    pub configured: bool,
+    /// Its name.
+    pub name: T,
+    /// What people call it; any bytes, maybe none.
+    pub label: T,
+}
+
+const FLAG_NUMBERED: u8 = 1 << 0;
+const FLAG_REMOVING: u8 = 1 << 1;
+const FLAG_CONFIGURED: u8 = 1 << 2;
+
+impl DeclaredEntry<&[u8]> {
+    pub(super) fn compose(&self, out: &mut BytesMut) {
+        let flags = [
+            (self.numbered, FLAG_NUMBERED),
+            (self.removing, FLAG_REMOVING),
+            (self.configured, FLAG_CONFIGURED),
+        ];
+        out.put_u64(self.generation.0);
+        out.put_u32(self.capacity);
+        out.put_u32(self.in_use);
+        out.put_u32(self.waiting);
+        out.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
+        out.put_u8(u8::try_from(self.label.len()).expect("a label has at most 255 bytes"));
+        out.put_u16(length_of(self.name));
+        out.put_slice(self.name);
+        out.put_slice(self.label);
+    }
+}
+
+impl DeclaredEntry<Bytes> {
+    pub(super) fn read(body: &Bytes) -> Option<Self> {
+        let mut fields = Fields::new(body);
+        let generation = Generation(fields.u64()?);
+        let (capacity, in_use, waiting) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let flags = fields.u8()?;
+        let label_bytes = fields.u8()?.into();
+        let name_bytes = fields.length()?;
+        Some(Self {
+            generation,
+            capacity,
+            in_use,
+            waiting,
+            numbered: flags & FLAG_NUMBERED != 0,
+            removing: flags & FLAG_REMOVING != 0,
+            configured: flags & FLAG_CONFIGURED != 0,
+            name: body.slice_ref(fields.bytes(name_bytes)?),
+            label: body.slice_ref(fields.bytes(label_bytes)?),
+        })
+    }
+}
