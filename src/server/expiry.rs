@@ -1,4 +1,4 @@
-//! The task that ends what is over: waits, leases, graces.
+//! The task that ends what is over: waits, leases, graces, and semaphores that are removed.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -14,7 +14,8 @@ use crate::core::TICK_MS;
 /// Does what is due when it is due, until it is dropped.
 pub async fn expire(server: Arc<Server>) {
     loop {
-        while server.core.expire(server.moment()) {
+        let mailbox_of = |session| server.peers.find(session).map(|peer| peer.mailbox);
+        while server.core.expire(server.moment()) || server.core.evict(server.moment(), mailbox_of) {
             tokio::task::yield_now().await;
         }
         until_due(&server).await;

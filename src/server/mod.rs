@@ -66,6 +66,8 @@ pub struct Server {
     /// Connections that owe their peers something: what a stop waits for.
     busy: AtomicUsize,
     closing: AtomicBool,
+    /// Whether what is declared and what leased sessions hold outlives the process.
+    durable: AtomicBool,
     started: Instant,
 }
 
@@ -120,11 +122,12 @@ impl Server {
             peer_timeout_s: AtomicU32::new(0),
             busy: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
+            durable: AtomicBool::new(false),
             started: Instant::now(),
         };
         server.apply(config);
         // Ids of grants grow from one run to the next, unless the clock is set back in between.
-        server.core.start_grants_after(server.clock.now().0.saturating_mul(1000 << GRANT_ID_TIME_SHIFT));
+        server.core.start_ids_after(server.clock.now().0.saturating_mul(1000 << GRANT_ID_TIME_SHIFT));
         Arc::new(server)
     }
 
@@ -161,6 +164,10 @@ impl Server {
 
     fn is_administrator(&self, address: IpAddr) -> bool {
         self.session_limits().admin_from.contains(&address)
+    }
+
+    fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Relaxed)
     }
 
     /// How long a started frame may take until it is complete.

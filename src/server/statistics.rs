@@ -47,6 +47,8 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("queue_full", ledger.queue_full),
         ("limit_reached", ledger.limited),
         ("revoked", ledger.revoked),
+        ("declared", ledger.declared),
+        ("not_stored", ledger.not_stored),
     ];
     let number = |(name, value): (&'static str, u64)| (name, value.to_string());
     let mut items: Vec<_> = yrmcds.into_iter().chain(commands).map(number).collect();

@@ -20,6 +20,8 @@ pub struct Listed {
     pub resources: u32,
     /// A waiter's place in the queue, from 1; 0 of a holder.
     pub position: u32,
+    /// The numbers of the slots that a grant has, from the lowest.
+    pub slots: Box<[u16]>,
     /// What the session is called.
     pub label: Box<[u8]>,
     /// The own session of the connection that it has; `None`: none at the moment.
@@ -86,6 +88,7 @@ impl Ledger {
             since: None,
             resources,
             position: 0,
+            slots: Box::default(),
             label: self.label(session),
             connection: Some(session),
         }
@@ -107,6 +110,7 @@ impl Ledger {
             since: Some(grant.since()),
             resources: part.claim.resources,
             position,
+            slots: self.slots_of(id, part).into(),
             label: self.label(grant.session),
             connection: self.connection_of(grant.session),
         })

@@ -6,34 +6,39 @@ use bytes::BytesMut;
 use tracing::info;
 
 use super::super::steps;
+use super::answer::{compose_answer, compose_status};
 use super::translation::{
-    grant_on_wire, ids_of, namespace_of, scope_of, status_of, token_of, ttl_left_on_wire, want_of,
+    declare_of, ids_of, if_exists_of, namespace_of, removal_of, resizing_of, scope_of, status_of, token_of,
+    ttl_left_on_wire, until_of, want_of,
 };
 use super::{After, Executor, Owed, note_refusal};
 use crate::core::{
-    Asked, GrantId, Granted, Lease, Moment, Queueing, REQUESTS_MAX, Refusal, SessionId, SessionKey, Waiting,
-    Want,
+    Answer, Asked, Call, GrantId, Lease, Moment, Queueing, REQUESTS_MAX, Refusal, SessionId, SessionKey,
+    Waiting, Want,
 };
 use crate::protocol::{
-    self as wire, ACQUIRE_ALL_NAMES_MAX, AllGranted, EXTENDED_VERSION, Extended, ExtendedOpcode,
-    ExtendedResponse, Features, Frame, HelloAnswer, Milliseconds, Opaque, OpenedSession, Response,
-    Revocation, Standing, Status, VerifiedGrant, Wait, WaitingRequest,
+    self as wire, ACQUIRE_ALL_NAMES_MAX, EXTENDED_VERSION, Extended, ExtendedResponse, Features, Frame,
+    Generation, HelloAnswer, Milliseconds, Opaque, Response, Revocation, Standing, Status, VerifiedGrant,
+    Wait, WaitingRequest,
 };
 
-/// What this server can do.
-const FEATURES: Features =
-    Features::GRANTS.union(Features::ACQUIRE_ALL).union(Features::WATCH).union(Features::REVOKE);
+/// What every server can do.
+const FEATURES: Features = Features::GRANTS
+    .union(Features::ACQUIRE_ALL)
+    .union(Features::WATCH)
+    .union(Features::REVOKE)
+    .union(Features::DECLARE);
 
 /// What becomes of a request that is in order.
 enum Outcome<'a> {
-    Answer(ExtendedResponse<'a>),
-    Granted(Granted),
+    Response(ExtendedResponse<'a>),
+    Answer(Answer),
     /// The answer comes when there is one.
     Later,
     Owed(Owed),
 }
 
-const DONE: Outcome<'static> = Outcome::Answer(ExtendedResponse::Plain(Response::Done));
+const DONE: Outcome<'static> = Outcome::Response(ExtendedResponse::Plain(Response::Done));
 
 impl Executor<'_> {
     /// Answers a frame that is none of yrmcds' operations, appending to `out`, unless it has to wait or is long.
@@ -52,8 +57,8 @@ impl Executor<'_> {
             })
         });
         match outcome {
-            Ok(Outcome::Answer(response)) => response.compose(opcode, opaque, out),
-            Ok(Outcome::Granted(granted)) => compose_granted(opcode, opaque, &granted, out),
+            Ok(Outcome::Response(response)) => response.compose(opcode, opaque, out),
+            Ok(Outcome::Answer(answer)) => compose_answer(opcode, opaque, &answer, out),
             Ok(Outcome::Later) => {}
             Ok(Outcome::Owed(owed)) => return After::Owed(owed),
             Err(status) => compose_status(opcode, opaque, status, out),
@@ -65,45 +70,41 @@ impl Executor<'_> {
     fn extended(&mut self, opaque: Opaque, request: &Extended<'_>) -> Result<Outcome<'static>, Denial> {
         let (core, connection) = (&self.server.core, self.party.connection);
         let now = self.server.moment();
-        Ok(match *request {
-            Extended::Hello { version, label, .. } => self.hello(opaque, version, label)?,
+        let token = token_of(opaque);
+        let call = |ids| Call { connection, ids: ids_of(ids), token };
+        let asked = match *request {
+            Extended::Hello { version, label, .. } => return self.hello(opaque, version, label),
             Extended::OpenSession { ttl, label } => {
+                self.check_opaque(opaque)?;
                 let limits = self.server.session_limits();
                 let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
                 let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
                 let key = SessionKey(random_key()?);
-                let (session, lease) = core.open_leased(connection, key, ttl_ms, label, now)?;
-                self.party.lease = Some(lease);
-                let key = wire::SessionKey(key.0);
-                let opened = OpenedSession { session: session.number(), key, ttl: Milliseconds(ttl_ms) };
-                Outcome::Answer(ExtendedResponse::Opened(opened))
+                let asked = core.open_leased(connection, key, ttl_ms, label, token, now);
+                self.party.lease = core.lease(connection);
+                asked
             }
             Extended::AttachSession { session, key } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
                 let lease = core.attach(session, connection, &SessionKey(key.0), now)?;
-                self.attached(lease)
+                return Ok(self.attached(lease));
             }
-            Extended::KeepAlive => ttl(core.keep_alive(connection, now)?),
+            Extended::KeepAlive => return Ok(ttl(core.keep_alive(connection, now)?)),
             Extended::CloseSession => {
+                self.check_opaque(opaque)?;
                 self.party.lease = None;
-                core.close_leased(connection, now)?;
-                DONE
+                core.close_leased(connection, token, now)
             }
-            Extended::AcquireGrant { ids, wanted, queueing } => self.acquire_grant(
-                opaque,
-                ids,
-                &[want_of(wanted)?],
-                queueing,
-                ExtendedOpcode::AcquireGrant,
-                now,
-            )?,
+            Extended::AcquireGrant { ids, wanted, queueing } => {
+                self.acquire_grant(opaque, call(ids), &[want_of(wanted)?], queueing, now)?
+            }
             Extended::AcquireAll { ids, queueing, wanted } => {
                 let wants: Vec<_> = wanted.iter().map(want_of).collect::<Result<_, _>>()?;
-                self.acquire_grant(opaque, ids, &wants, queueing, ExtendedOpcode::AcquireAll, now)?
+                self.acquire_grant(opaque, call(ids), &wants, queueing, now)?
             }
             Extended::ReleaseGrant { ids, grant } => {
-                core.release_grant(connection, ids_of(ids), GrantId(grant.0), now)?;
-                DONE
+                self.check_opaque(opaque)?;
+                core.release_grant(call(ids), GrantId(grant.0), now)
             }
             Extended::Cancel(waiting) => {
                 let waiting = match waiting {
@@ -111,56 +112,55 @@ impl Executor<'_> {
                     WaitingRequest::Opaque(opaque) => Waiting::Token(token_of(opaque)),
                 };
                 core.cancel(connection, waiting, now)?;
-                DONE
+                return Ok(DONE);
             }
-            Extended::VerifyGrant { grant } => {
-                let (session, ttl_left_ms) = core.verify(GrantId(grant.0), now)?;
-                let ttl_left = ttl_left_on_wire(ttl_left_ms);
-                let verified =
-                    VerifiedGrant { session: session.number(), ttl_left, standing: Standing::Held };
-                Outcome::Answer(ExtendedResponse::Verified(verified))
-            }
-            Extended::Holders { namespace, name } => self.listing(opaque, namespace, name, false)?,
-            Extended::Waiters { namespace, name } => self.listing(opaque, namespace, name, true)?,
-            Extended::Watch { namespace, scope } => {
-                self.party.hello.ok_or(Denial::Status(Status::NotPermitted))?;
-                self.check_opaque(opaque)?;
-                let namespace = namespace_of(namespace);
-                let tour = core.watch(connection, token_of(opaque), namespace, scope_of(scope), now)?;
-                self.party.watches.insert(opaque, 0);
-                self.party.tours.push((opaque, tour));
-                Outcome::Later
-            }
+            Extended::VerifyGrant { grant } => return self.verify(GrantId(grant.0), now),
+            Extended::Holders { namespace, name } => return self.listing(opaque, namespace, name, false),
+            Extended::Waiters { namespace, name } => return self.listing(opaque, namespace, name, true),
+            Extended::Watch { namespace, scope } => return self.watch(opaque, namespace, scope, now),
             Extended::Unwatch { watch } => {
                 core.unwatch(connection, token_of(watch), now)?;
                 self.party.end_watch(watch);
-                DONE
+                return Ok(DONE);
             }
             Extended::Revoke { ids, what, grace } => {
                 self.check_administrator()?;
-                let ids = ids_of(ids);
-                match what {
-                    Revocation::Grant(grant) => {
-                        core.revoke_grant(connection, ids, GrantId(grant.0), grace.0, now)?;
-                    }
-                    Revocation::Session(number) => {
-                        let session = SessionId::from_number(number).ok_or(Refusal::NoSuchSession)?;
-                        // A connection that never said more than yrmcds' clients do is revoked like any other.
-                        if let Some(peer) = self.server.peers.find(session) {
-                            core.join(session, None, &peer.mailbox);
-                        }
-                        core.revoke_session(connection, ids, session, grace.0, now)?;
-                    }
-                }
-                info!(?what, grace_ms = grace.0, by = %self.party.address, "revoked");
-                DONE
+                self.check_opaque(opaque)?;
+                self.revoke(call(ids), what, grace, now)?
             }
-            Extended::Declare { .. }
-            | Extended::Resize { .. }
-            | Extended::Remove { .. }
-            | Extended::AwaitIdle { .. }
-            | Extended::List { .. } => return Err(Denial::Status(Status::UnknownCommand)),
-        })
+            Extended::Declare { ids, if_exists, declarations } => {
+                self.check_administrator()?;
+                self.check_opaque(opaque)?;
+                let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
+                core.declare(call(ids), &wanted, if_exists_of(if_exists), now)
+            }
+            Extended::Resize { ids, expected, how, name } => {
+                self.check_administrator()?;
+                self.check_opaque(opaque)?;
+                core.resize(call(ids), name, resizing_of(how), generation_of(expected), now)
+            }
+            Extended::Remove { ids, expected, how, name } => {
+                self.check_administrator()?;
+                self.check_opaque(opaque)?;
+                core.remove(call(ids), name, removal_of(how), generation_of(expected), now)
+            }
+            Extended::AwaitIdle { wait, until, namespace, name } => {
+                self.check_opaque(opaque)?;
+                let (key, name) = ((connection, token), (namespace_of(namespace), name));
+                core.await_idle(key, name, until_of(until), self.wait_ms(wait), now)
+            }
+            Extended::List { prefix } => {
+                return Ok(Outcome::Owed(Owed::declared(core.declared(prefix), opaque)));
+            }
+        };
+        match asked {
+            Asked::Answered(answer) => Ok(Outcome::Answer(answer)),
+            Asked::Refused(refusal) => Err(refusal.into()),
+            Asked::Waiting => {
+                self.party.waiting.insert(opaque, request.opcode().code());
+                Ok(Outcome::Later)
+            }
+        }
     }
 
     fn hello(&mut self, opaque: Opaque, version: u32, label: &[u8]) -> Result<Outcome<'static>, Denial> {
@@ -169,9 +169,10 @@ impl Executor<'_> {
         }
         self.party.introduce(self.server, opaque, label);
         let limits = self.server.session_limits();
-        Ok(Outcome::Answer(ExtendedResponse::Hello(HelloAnswer {
+        let durable = if self.server.is_durable() { Features::DURABLE } else { Features::default() };
+        Ok(Outcome::Response(ExtendedResponse::Hello(HelloAnswer {
             version: EXTENDED_VERSION,
-            features: FEATURES,
+            features: FEATURES.union(durable),
             session: self.party.connection.number(),
             wait_max: Milliseconds(limits.max_wait_ms),
             wait_default: Milliseconds(limits.default_wait_ms),
@@ -189,31 +190,78 @@ impl Executor<'_> {
     }
 
     fn acquire_grant(
-        &mut self,
+        &self,
         opaque: Opaque,
-        ids: wire::RequestIds,
+        call: Call,
         wants: &[Want<'_>],
         queueing: wire::Queueing,
-        opcode: ExtendedOpcode,
         now: Moment,
-    ) -> Result<Outcome<'static>, Denial> {
+    ) -> Result<Asked, Denial> {
         self.check_opaque(opaque)?;
+        let queue_max = queueing.queue_max.unwrap_or(u32::MAX);
+        let queueing = Queueing { wait_ms: self.wait_ms(queueing.wait), queue_max };
+        Ok(self.server.core.acquire_grant(call, wants, queueing, now))
+    }
+
+    /// How long a request waits, in milliseconds.
+    fn wait_ms(&self, wait: Wait) -> u32 {
         let limits = self.server.session_limits();
-        let wait_ms = match queueing.wait {
+        match wait {
             Wait::NotAtAll => 0,
             Wait::UpTo(span) => span.0.min(limits.max_wait_ms),
             Wait::ServerDefault => limits.default_wait_ms,
-        };
-        let queueing = Queueing { wait_ms, queue_max: queueing.queue_max.unwrap_or(u32::MAX) };
-        let (core, connection) = (&self.server.core, self.party.connection);
-        match core.acquire_grant(connection, ids_of(ids), wants, queueing, token_of(opaque), now) {
-            Asked::Granted(granted) => Ok(Outcome::Granted(granted)),
-            Asked::Refused(refusal) => Err(refusal.into()),
-            Asked::Waiting => {
-                self.party.waiting.insert(opaque, opcode.code());
-                Ok(Outcome::Later)
-            }
         }
+    }
+
+    fn verify(&self, grant: GrantId, now: Moment) -> Result<Outcome<'static>, Denial> {
+        let verified = self.server.core.verify(grant, now)?;
+        let standing = if verified.is_retiring { Standing::Retiring } else { Standing::Held };
+        Ok(Outcome::Response(ExtendedResponse::Verified(VerifiedGrant {
+            session: verified.session.number(),
+            ttl_left: ttl_left_on_wire(verified.ttl_left_ms),
+            standing,
+        })))
+    }
+
+    fn watch(
+        &mut self,
+        opaque: Opaque,
+        namespace: wire::Namespace,
+        scope: wire::Scope<'_>,
+        now: Moment,
+    ) -> Result<Outcome<'static>, Denial> {
+        self.party.hello.ok_or(Denial::Status(Status::NotPermitted))?;
+        self.check_opaque(opaque)?;
+        let (core, namespace) = (&self.server.core, namespace_of(namespace));
+        let tour = core.watch(self.party.connection, token_of(opaque), namespace, scope_of(scope), now)?;
+        self.party.watches.insert(opaque, 0);
+        self.party.tours.push((opaque, tour));
+        Ok(Outcome::Later)
+    }
+
+    fn revoke(
+        &self,
+        call: Call,
+        what: Revocation,
+        grace: Milliseconds,
+        now: Moment,
+    ) -> Result<Asked, Denial> {
+        let core = &self.server.core;
+        let asked = match what {
+            Revocation::Grant(grant) => core.revoke_grant(call, GrantId(grant.0), grace.0, now),
+            Revocation::Session(number) => {
+                let session = SessionId::from_number(number).ok_or(Refusal::NoSuchSession)?;
+                // A connection that never said more than yrmcds' clients do is revoked like any other.
+                if let Some(peer) = self.server.peers.find(session) {
+                    core.join(session, None, &peer.mailbox);
+                }
+                core.revoke_session(call, session, grace.0, now)
+            }
+        };
+        if !matches!(asked, Asked::Refused(_)) {
+            info!(?what, grace_ms = grace.0, by = %self.party.address, "revoked");
+        }
+        Ok(asked)
     }
 
     fn listing(
@@ -264,7 +312,7 @@ impl From<Status> for Denial {
 }
 
 fn ttl(ttl_ms: u32) -> Outcome<'static> {
-    Outcome::Answer(ExtendedResponse::Ttl(Milliseconds(ttl_ms)))
+    Outcome::Response(ExtendedResponse::Ttl(Milliseconds(ttl_ms)))
 }
 
 /// A key that nobody can guess.
@@ -275,30 +323,6 @@ fn random_key() -> Result<[u8; 16], Denial> {
     Ok(key)
 }
 
-/// Appends what a request was granted.
-pub(super) fn compose_granted(opcode: u8, opaque: Opaque, granted: &Granted, out: &mut BytesMut) {
-    let grant = grant_on_wire(granted.grant);
-    let ttl_left = ttl_left_on_wire(granted.ttl_left_ms);
-    let response = if opcode == ExtendedOpcode::AcquireAll.code() {
-        ExtendedResponse::AllGranted(AllGranted {
-            grant,
-            ttl_left,
-            capacities: &granted.capacities[..],
-            slots: &[],
-        })
-    } else {
-        ExtendedResponse::Granted(wire::Granted {
-            grant,
-            // One name's resources and capacity are below 2^32 each.
-            resources: granted.resources as u32,
-            capacity: granted.capacities.first().copied().unwrap_or(0),
-            ttl_left,
-            slots: &[],
-        })
-    };
-    response.compose(opcode, opaque, out);
-}
-
-pub(super) fn compose_status(opcode: u8, opaque: Opaque, status: Status, out: &mut BytesMut) {
-    Response::Failed(status).compose(opcode, opaque, out);
+fn generation_of(expected: Option<Generation>) -> Option<u64> {
+    expected.map(|generation| generation.0)
 }

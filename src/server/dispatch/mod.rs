@@ -4,6 +4,7 @@
 //! and `party` what a connection remembers for them, `owed` the answers that go out piece by piece, and `translation`
 //! says in the words of the one what the other means.
 
+mod answer;
 mod extended;
 mod owed;
 mod party;

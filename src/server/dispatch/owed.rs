@@ -3,8 +3,8 @@
 use bytes::BytesMut;
 
 use super::super::Server;
-use super::translation::entry_on_wire;
-use crate::core::{Dump, Listed, Listing, UnixSeconds};
+use super::translation::{declared_on_wire, entry_on_wire};
+use crate::core::{Declared, DeclaredListing, Dump, Listed, Listing, UnixSeconds};
 use crate::protocol::{DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response};
 
 /// What a connection owes its peer before it answers anything else.
@@ -19,6 +19,7 @@ enum What {
     Dump(Dump),
     /// With the entries of the step that is under way.
     Listing(Listing, std::vec::IntoIter<Listed>),
+    Declared(DeclaredListing, std::vec::IntoIter<Declared>),
 }
 
 impl Owed {
@@ -28,6 +29,10 @@ impl Owed {
 
     pub(super) fn listing(listing: Listing, opaque: Opaque) -> Self {
         Self { what: What::Listing(listing, Vec::new().into_iter()), opaque }
+    }
+
+    pub(super) fn declared(listing: DeclaredListing, opaque: Opaque) -> Self {
+        Self { what: What::Declared(listing, Vec::new().into_iter()), opaque }
     }
 
     /// Appends entries to `out` until it has `bytes` or more. Tells whether there is more to come; the last piece has
@@ -63,6 +68,18 @@ impl Owed {
                         entry.compose(opcode.code(), self.opaque, out);
                     }
                     (opcode.code(), next.is_some())
+                }
+                What::Declared(listing, entries) => {
+                    let opcode = ExtendedOpcode::List.code();
+                    if entries.len() == 0 {
+                        *entries = server.core.list_declared(listing).into_iter();
+                    }
+                    let next = entries.next();
+                    if let Some(declared) = &next {
+                        let entry = ExtendedResponse::DeclaredEntry(declared_on_wire(declared));
+                        entry.compose(opcode, self.opaque, out);
+                    }
+                    (opcode, next.is_some())
                 }
             };
             if !is_more {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 
 use super::super::{Server, steps};
-use super::extended::{compose_granted, compose_status};
+use super::answer::{compose_answer, compose_status};
 use super::translation::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
 use crate::core::{Lease, Letter, Mailbox, Notice, SessionId, Tour};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque};
@@ -118,7 +118,7 @@ impl Party {
                 let opaque = opaque_of(token);
                 if let Some(opcode) = self.waiting.remove(&opaque) {
                     match &outcome {
-                        Ok(granted) => compose_granted(opcode, opaque, granted, out),
+                        Ok(answer) => compose_answer(opcode, opaque, answer, out),
                         Err(refusal) => compose_status(opcode, opaque, status_of(*refusal), out),
                     }
                 }

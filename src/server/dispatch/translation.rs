@@ -1,9 +1,12 @@
 //! The words of the core on the wire, and those of the wire in the core.
 
+use std::num::NonZeroU32;
+
 use crate::core::{
-    Claim, Event, EventKind, GrantId, Listed, Namespace, Notice, Refusal, RequestIds, Scope, Token, Want,
+    Claim, Declare, Declared, Event, EventKind, GrantId, IfExists, Listed, Namespace, Notice, Origin,
+    Refusal, Removal, RequestIds, Resizing, Scope, Settled, Token, Until, Want,
 };
-use crate::protocol::{self as wire, Milliseconds, Opaque, Status};
+use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
 /// What a refusal is on the wire.
 pub(super) fn status_of(refusal: Refusal) -> Status {
@@ -18,8 +21,14 @@ pub(super) fn status_of(refusal: Refusal) -> Status {
         Refusal::Revoked => Status::Revoked,
         Refusal::NoSuchSession => Status::NoSuchSession,
         Refusal::LimitReached => Status::LimitReached,
-        Refusal::StaleRequest => Status::InvalidArguments,
+        Refusal::StaleRequest | Refusal::OutOfRange => Status::InvalidArguments,
         Refusal::ShuttingDown => Status::ShuttingDown,
+        Refusal::Removed => Status::Removed,
+        Refusal::AlreadyExists => Status::AlreadyExists,
+        Refusal::GenerationDiffers => Status::GenerationDiffers,
+        Refusal::InUse => Status::InUse,
+        Refusal::NotPermitted => Status::NotPermitted,
+        Refusal::NotStored => Status::NotStored,
     }
 }
 
@@ -52,7 +61,13 @@ pub(super) fn ids_of(ids: wire::RequestIds) -> RequestIds {
 }
 
 pub(super) fn want_of(wanted: wire::Wanted<'_>) -> Result<Want<'_>, Status> {
-    let claim = Claim::new(wanted.resources, wanted.maximum).ok_or(Status::InvalidArguments)?;
+    let claim = match (wanted.namespace, wanted.maximum) {
+        (wire::Namespace::Semaphores, AS_DECLARED) => {
+            NonZeroU32::new(wanted.resources).map(Claim::of_existing)
+        }
+        _ => Claim::new(wanted.resources, wanted.maximum),
+    };
+    let claim = claim.ok_or(Status::InvalidArguments)?;
     Ok(Want { namespace: namespace_of(wanted.namespace), name: wanted.name, claim })
 }
 
@@ -83,7 +98,63 @@ pub(super) fn entry_on_wire<'a>(
         position: listed.position,
         label: &listed.label,
         address,
-        slots: &[],
+        slots: &listed.slots,
+    }
+}
+
+pub(super) fn declare_of(declaration: wire::Declaration<'_>) -> Declare<'_> {
+    let wire::Declaration { name, capacity, numbered, label } = declaration;
+    Declare { name, capacity, numbered, label }
+}
+
+pub(super) fn if_exists_of(if_exists: wire::IfExists) -> IfExists {
+    match if_exists {
+        wire::IfExists::Fail => IfExists::Fail,
+        wire::IfExists::Keep => IfExists::Keep,
+        wire::IfExists::Set => IfExists::Set,
+    }
+}
+
+pub(super) fn resizing_of(resizing: wire::Resizing) -> Resizing {
+    match resizing {
+        wire::Resizing::To(capacity) => Resizing::To(capacity),
+        wire::Resizing::GrowBy(by) => Resizing::Grow(by),
+        wire::Resizing::ShrinkBy(by) => Resizing::Shrink(by),
+    }
+}
+
+pub(super) fn removal_of(removal: wire::Removal) -> Removal {
+    match removal {
+        wire::Removal::IfIdle => Removal::IfIdle,
+        wire::Removal::WithLastHolder => Removal::WithLastHolder,
+        wire::Removal::Now { grace } => Removal::Now { grace_ms: grace.0 },
+    }
+}
+
+pub(super) fn until_of(idle: wire::Idle) -> Until {
+    match idle {
+        wire::Idle::Level(level) => Until::Level(level),
+        wire::Idle::Slot(slot) => Until::Slot(slot),
+    }
+}
+
+pub(super) fn settled_on_wire(settled: &Settled) -> wire::Settled {
+    let Settled { generation, capacity, in_use } = *settled;
+    wire::Settled { generation: Generation(generation), capacity, in_use }
+}
+
+pub(super) fn declared_on_wire(declared: &Declared) -> wire::DeclaredEntry<&[u8]> {
+    let record = &declared.record;
+    wire::DeclaredEntry {
+        generation: Generation(record.generation),
+        capacity: record.capacity,
+        in_use: declared.in_use,
+        waiting: declared.waiting,
+        numbered: record.numbered,
+        removing: record.removing,
+        configured: record.origin == Origin::Configuration,
+        name: &record.name,
+        label: &record.label,
     }
 }
 
@@ -100,6 +171,8 @@ pub(super) fn event_on_wire(event: &Event, number: u64) -> wire::Event<&[u8]> {
             EventKind::Left => wire::EventKind::Left,
             EventKind::Expired => wire::EventKind::Expired,
             EventKind::Revoked => wire::EventKind::Revoked,
+            EventKind::Resized => wire::EventKind::Resized,
+            EventKind::Removed => wire::EventKind::Removed,
         },
         namespace: namespace_on_wire(event.namespace),
         grant: event.grant.map(grant_on_wire),
