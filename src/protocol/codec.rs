@@ -14,8 +14,9 @@ use super::response::ResponseFrame;
 /// Longest body of a request in bytes; a longer one ends the connection when it is announced.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 * 1024;
 
-/// Longest body of a response that a client accepts, in bytes. The longest that a server sends today is an entry of
-/// a Dump with 64 KiB of name; the rest is room for servers to come.
+/// Longest body of a response that a client accepts, in bytes. The longest about one name is a grant of all the slots
+/// that a semaphore can have, 128 KiB; an AcquireAll may take those of seven such names, and the rest is room for
+/// servers to come.
 pub const RESPONSE_BODY_BYTES_MAX: usize = 1024 * 1024;
 
 /// What makes a byte stream unusable: where the next frame starts is not known any more.
