@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use signalbox::core::{GrantId, Moment, Refusal, UnixSeconds};
+use signalbox::core::{GrantId, Moment, Refusal, UnixSeconds, Verified};
 use signalbox::server::Server;
 
 use crate::scene::Key;
@@ -116,7 +116,7 @@ impl Claims {
         let mut gone = Vec::new();
         for grant in &self.seen {
             let held = server.core().verify(GrantId(*grant), moment);
-            if let Ok((session, Some(0))) = held {
+            if let Ok(Verified { session, ttl_left_ms: Some(0), .. }) = held {
                 return Err(format!("grant {grant} of {session:?} is held though its time is over"));
             }
             if held == Err(Refusal::NotAcquired) {
@@ -126,7 +126,7 @@ impl Claims {
                 continue;
             }
             let claim = &self.grants[grant];
-            if !held.as_ref().is_ok_and(|(session, _)| session.number() == claim.session) {
+            if !held.as_ref().is_ok_and(|verified| verified.session.number() == claim.session) {
                 return Err(format!(
                     "session {} relies on grant {grant} until {} ms, of which the server says {held:?}",
                     claim.session,

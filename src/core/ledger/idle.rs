@@ -93,7 +93,7 @@ impl Ledger {
         let outcome = if self.is_idle(&object, until) {
             Asked::Answered(Answer::Idle { in_use })
         } else if wait_ms == 0 {
-            Asked::Refused(Refusal::TimedOut)
+            Asked::Refused(Refusal::NotAvailable)
         } else if self.idles.of(connection).count() >= self.limits.grants_max {
             self.stats.limited += 1;
             Asked::Refused(Refusal::LimitReached)

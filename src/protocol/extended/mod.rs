@@ -41,7 +41,7 @@ pub const ACQUIRE_ALL_NAMES_MAX: usize = 64;
 pub const DECLARATIONS_MAX: usize = 64;
 
 /// Largest capacity of a semaphore whose resources are numbered: how many of them a grant took is a `u16` on the wire.
-pub const NUMBERED_CAPACITY_MAX: u32 = u16::MAX as u32;
+pub const NUMBERED_CAPACITY_MAX: u32 = 1 << 16;
 
 /// What a `u32` says in place of a number: no bound, or what the server has by default.
 const NO_NUMBER: u32 = u32::MAX;

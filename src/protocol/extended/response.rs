@@ -235,7 +235,7 @@ impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
 
 /// How many slots there are, as it stands on the wire.
 fn count_of(slots: &[u16]) -> u16 {
-    u16::try_from(slots.len()).expect("a name has at most 65535 slots")
+    u16::try_from(slots.len()).expect("a grant has at most 1,024 slots")
 }
 
 fn put_slots(slots: &[u16], out: &mut BytesMut) {
