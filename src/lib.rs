@@ -2,7 +2,8 @@
 //! counters, spoken to in the binary protocol of yrmcds' extensions.
 //!
 //! `docs/design.md` draws the layers; a test holds them. From the wire inwards: [`protocol`] turns bytes into
-//! requests and back, [`server`] owns sockets, clocks and tasks, [`core`] keeps the rules and knows of neither.
+//! requests and back, [`server`] owns sockets, clocks and tasks, [`core`] keeps the rules and knows of neither;
+//! [`storage`] keeps on disk what is to outlive the process.
 //! [`client`] asks a server, [`config`] turns a file into one validated configuration, [`cli`] is the program.
 
 #![warn(clippy::unwrap_used)]
@@ -13,3 +14,4 @@ pub mod config;
 pub mod core;
 pub mod protocol;
 pub mod server;
+pub mod storage;

@@ -1,0 +1,467 @@
+//! The records as text, to look at, to keep beside the file, and to begin a new data directory with.
+//!
+//! One JSON object a line: a header with the format, the records in the order of keys, and a last line with their number,
+//! so that a part of an export is not taken for all of it. Numbers that need 64 bits are text, since many readers of JSON
+//! would round them. Names and labels are text where they are printable UTF-8, and hexadecimal under another key where
+//! they are not. **An export has the keys of sessions, with which anybody can take them over: it is secret.**
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::check::{disagreements, look};
+use super::directory::{Directory, unusable};
+use super::engine::{
+    FORMAT, FileStorage, Opened, Options, each_record, engine_error, file_backend, open_file,
+};
+use super::record::in_words;
+use super::{CommitError, Storage, StorageError};
+use crate::core::{
+    AnswerRecord, Change, DeclarationRecord, GrantId, GrantRecord, Namespace, Origin, PartRecord, Record,
+    SessionId, SessionKey, SessionRecord, Settled, UnixSeconds,
+};
+
+/// Why records were not imported. Nothing was changed then.
+#[derive(Debug, Error)]
+pub enum ImportError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The records cannot be written.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// The text cannot be read.
+    #[error("the export cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    /// There is something in the directory already.
+    #[error("{}: the directory is not empty; import into a new one", .0.display())]
+    NotEmpty(PathBuf),
+    /// A line is not of an export.
+    #[error("line {line}: {problem}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// The records cannot all be true.
+    #[error("{0}; correct the export, or make it again")]
+    Disagreement(String),
+}
+
+/// Writes all records of the data directory of a server that does not run. Changes nothing there. Gives what is wrong with
+/// records that cannot be read, a sentence each: they are left out. Fails where the file cannot be read further; what was
+/// written until then lacks the last line.
+pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, StorageError> {
+    let directory = Directory::look(directory)?;
+    let path = directory.file();
+    let Opened { database, .. } = look(&path)?;
+    let mut problems = Vec::new();
+    let mut records = 0;
+    let mut written = write_line(writer, &Line::Export { format: FORMAT });
+    let read = each_record(&database, &mut |record| match record {
+        Ok(record) if written.is_ok() => {
+            records += 1;
+            written = write_line(writer, &Line::from(&record));
+        }
+        Ok(_) => {}
+        Err(error) => problems.push(error.to_string()),
+    });
+    read.map_err(|error| engine_error(&path, error))?;
+    let written = written.and_then(|()| write_line(writer, &Line::End { records }));
+    let written = written.and_then(|()| writer.flush());
+    written.map_err(|source| StorageError::Unusable { path: PathBuf::from("the export"), source })?;
+    Ok(problems)
+}
+
+/// Begins a data directory with the records of an export, all of them or none. The directory is empty, or is made.
+/// Gives the number of records.
+pub fn import(directory: &Path, reader: &mut dyn BufRead) -> Result<u64, ImportError> {
+    let records = read_export(reader)?;
+    if let Some(problem) = disagreements(&records).into_iter().next() {
+        return Err(ImportError::Disagreement(problem));
+    }
+    let taken = Directory::take(directory)?;
+    if !taken.is_empty()? {
+        return Err(ImportError::NotEmpty(directory.to_owned()));
+    }
+    let count = records.len() as u64;
+    let changes: Vec<_> = records.into_iter().map(Change::Put).collect();
+    taken.make_file(|path, file| {
+        FileStorage::lay_out(path, file_backend(file).map_err(unusable(path))?)?;
+        let medium = {
+            let path = path.to_owned();
+            move || open_file(&path, true)
+        };
+        FileStorage::open_on(path, Box::new(medium), Options::default())?.commit(&changes)?;
+        Ok::<_, ImportError>(())
+    })?;
+    Ok(count)
+}
+
+fn read_export(reader: &mut dyn BufRead) -> Result<Vec<Record>, ImportError> {
+    let mut records = Vec::new();
+    let mut keys = BTreeSet::new();
+    let mut is_begun = false;
+    let mut end = None;
+    let mut number = 0;
+    for line in reader.split(b'\n') {
+        number += 1;
+        let wrong = |problem: String| ImportError::Line { line: number, problem };
+        if end.is_some() {
+            return Err(wrong("there is something after the end of the export".to_owned()));
+        }
+        let line: Line = serde_json::from_slice(&line?)
+            .map_err(|error| wrong(format!("this is no line of an export: {error}")))?;
+        match line {
+            Line::Export { format } if !is_begun && format == FORMAT => is_begun = true,
+            Line::Export { format } if !is_begun => {
+                return Err(wrong(format!(
+                    "the export is of format {format}, and this program knows format {FORMAT}; use the version of \
+                     signalbox that made it, or a newer one"
+                )));
+            }
+            Line::Export { .. } => return Err(wrong("a second export begins here".to_owned())),
+            _ if !is_begun => return Err(wrong("the first line of an export says its format".to_owned())),
+            Line::End { records } => end = Some(records),
+            line => {
+                let record = Record::try_from(line).map_err(wrong)?;
+                if !keys.insert(record.key()) {
+                    return Err(wrong(format!("{} is here for the second time", in_words(&record.key()))));
+                }
+                records.push(record);
+            }
+        }
+    }
+    let wrong = |problem: String| ImportError::Line { line: number + 1, problem };
+    match end {
+        None => Err(wrong("the export ends before its last line; it is not complete".to_owned())),
+        Some(count) if count != records.len() as u64 => {
+            Err(wrong(format!("the export has {} records, and says that it had {count}", records.len())))
+        }
+        Some(_) => Ok(records),
+    }
+}
+
+fn write_line(writer: &mut dyn Write, line: &Line) -> io::Result<()> {
+    serde_json::to_writer(&mut *writer, line)?;
+    writer.write_all(b"\n")
+}
+
+/// A line of an export.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+enum Line {
+    Export {
+        format: u32,
+    },
+    Mark {
+        id: Wide,
+    },
+    Declaration {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name_hex: Option<String>,
+        capacity: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        label: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        label_hex: Option<String>,
+        numbered: bool,
+        generation: Wide,
+        created: Wide,
+        origin: OriginLine,
+        removing: bool,
+    },
+    Session {
+        session: u64,
+        key_hex: String,
+        ttl_ms: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        label: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        label_hex: Option<String>,
+        revoked_grace_ms: Option<u32>,
+    },
+    Grant {
+        grant: Wide,
+        session: u64,
+        request: Wide,
+        since: u64,
+        revoked_grace_ms: Option<u32>,
+        parts: Vec<PartLine>,
+    },
+    Answer {
+        session: u64,
+        request: Wide,
+        answer: Vec<SettledLine>,
+    },
+    End {
+        records: u64,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OriginLine {
+    Request,
+    Configuration,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum NamespaceLine {
+    Counters,
+    Semaphores,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PartLine {
+    namespace: NamespaceLine,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_hex: Option<String>,
+    place: u8,
+    resources: u32,
+    capacity: u32,
+    slots: Vec<u16>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettledLine {
+    generation: Wide,
+    capacity: u32,
+    in_use: u32,
+}
+
+/// A number of 64 bits, as text.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+struct Wide(u64);
+
+impl From<Wide> for String {
+    fn from(wide: Wide) -> Self {
+        wide.0.to_string()
+    }
+}
+
+impl TryFrom<String> for Wide {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| format!("\"{text}\" is no number of 64 bits"))
+    }
+}
+
+impl From<&Record> for Line {
+    fn from(record: &Record) -> Self {
+        match record {
+            Record::Mark(id) => Self::Mark { id: Wide(*id) },
+            Record::Declaration(declaration) => {
+                let (name, name_hex) = to_text(&declaration.name);
+                let (label, label_hex) = to_text(&declaration.label);
+                Self::Declaration {
+                    name,
+                    name_hex,
+                    capacity: declaration.capacity,
+                    label,
+                    label_hex,
+                    numbered: declaration.numbered,
+                    generation: Wide(declaration.generation),
+                    created: Wide(declaration.created),
+                    origin: match declaration.origin {
+                        Origin::Request => OriginLine::Request,
+                        Origin::Configuration => OriginLine::Configuration,
+                    },
+                    removing: declaration.removing,
+                }
+            }
+            Record::Session(session) => {
+                let (label, label_hex) = to_text(&session.label);
+                Self::Session {
+                    session: session.session.number(),
+                    key_hex: to_hex(&session.key.0),
+                    ttl_ms: session.ttl_ms,
+                    label,
+                    label_hex,
+                    revoked_grace_ms: session.revoked_grace_ms,
+                }
+            }
+            Record::Grant(grant) => Self::Grant {
+                grant: Wide(grant.grant.0),
+                session: grant.session.number(),
+                request: Wide(grant.request),
+                since: grant.since.0,
+                revoked_grace_ms: grant.revoked_grace_ms,
+                parts: grant.parts.iter().map(PartLine::from).collect(),
+            },
+            Record::Answer(answer) => {
+                let line = |settled: &Settled| SettledLine {
+                    generation: Wide(settled.generation),
+                    capacity: settled.capacity,
+                    in_use: settled.in_use,
+                };
+                Self::Answer {
+                    session: answer.session.number(),
+                    request: Wide(answer.request),
+                    answer: answer.answer.iter().map(line).collect(),
+                }
+            }
+        }
+    }
+}
+
+impl From<&PartRecord> for PartLine {
+    fn from(part: &PartRecord) -> Self {
+        let (name, name_hex) = to_text(&part.name);
+        Self {
+            namespace: match part.namespace {
+                Namespace::Counters => NamespaceLine::Counters,
+                Namespace::Semaphores => NamespaceLine::Semaphores,
+            },
+            name,
+            name_hex,
+            place: part.place,
+            resources: part.resources,
+            capacity: part.capacity,
+            slots: part.slots.to_vec(),
+        }
+    }
+}
+
+impl TryFrom<Line> for Record {
+    type Error = String;
+
+    fn try_from(line: Line) -> Result<Self, String> {
+        Ok(match line {
+            Line::Mark { id } => Self::Mark(id.0),
+            Line::Declaration {
+                name,
+                name_hex,
+                capacity,
+                label,
+                label_hex,
+                numbered,
+                generation,
+                created,
+                origin,
+                removing,
+            } => Self::Declaration(DeclarationRecord {
+                name: name_bytes(name, name_hex)?,
+                capacity,
+                label: to_bytes("label", label, label_hex)?,
+                numbered,
+                generation: generation.0,
+                created: created.0,
+                origin: match origin {
+                    OriginLine::Request => Origin::Request,
+                    OriginLine::Configuration => Origin::Configuration,
+                },
+                removing,
+            }),
+            Line::Session { session, key_hex, ttl_ms, label, label_hex, revoked_grace_ms } => {
+                let key = from_hex(&key_hex).and_then(|key| key.try_into().ok());
+                Self::Session(SessionRecord {
+                    session: session_id(session)?,
+                    key: SessionKey(key.ok_or("key_hex has 32 hexadecimal digits")?),
+                    ttl_ms,
+                    label: to_bytes("label", label, label_hex)?,
+                    revoked_grace_ms,
+                })
+            }
+            Line::Grant { grant, session, request, since, revoked_grace_ms, parts } => {
+                Self::Grant(GrantRecord {
+                    grant: GrantId(grant.0),
+                    session: session_id(session)?,
+                    request: request.0,
+                    since: UnixSeconds(since),
+                    revoked_grace_ms,
+                    parts: parts.into_iter().map(PartRecord::try_from).collect::<Result<_, _>>()?,
+                })
+            }
+            Line::Answer { session, request, answer } => {
+                let settled = |line: SettledLine| Settled {
+                    generation: line.generation.0,
+                    capacity: line.capacity,
+                    in_use: line.in_use,
+                };
+                Self::Answer(AnswerRecord {
+                    session: session_id(session)?,
+                    request: request.0,
+                    answer: answer.into_iter().map(settled).collect(),
+                })
+            }
+            Line::Export { .. } | Line::End { .. } => return Err("this line is no record".to_owned()),
+        })
+    }
+}
+
+impl TryFrom<PartLine> for PartRecord {
+    type Error = String;
+
+    fn try_from(part: PartLine) -> Result<Self, String> {
+        Ok(Self {
+            namespace: match part.namespace {
+                NamespaceLine::Counters => Namespace::Counters,
+                NamespaceLine::Semaphores => Namespace::Semaphores,
+            },
+            name: name_bytes(part.name, part.name_hex)?,
+            place: part.place,
+            resources: part.resources,
+            capacity: part.capacity,
+            slots: part.slots.into(),
+        })
+    }
+}
+
+fn session_id(number: u64) -> Result<SessionId, String> {
+    SessionId::from_number(number).ok_or_else(|| "no session has the number 0".to_owned())
+}
+
+/// Bytes as text, or else as hexadecimal digits.
+fn to_text(bytes: &[u8]) -> (Option<String>, Option<String>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => (Some(text.to_owned()), None),
+        _ => (None, Some(to_hex(bytes))),
+    }
+}
+
+fn to_bytes(what: &str, text: Option<String>, hex: Option<String>) -> Result<Box<[u8]>, String> {
+    match (text, hex) {
+        (Some(text), None) => Ok(text.into_bytes().into()),
+        (None, Some(hex)) => from_hex(&hex)
+            .map(Into::into)
+            .ok_or_else(|| format!("{what}_hex has two hexadecimal digits for each byte, and nothing else")),
+        _ => Err(format!("there is to be either {what} or {what}_hex")),
+    }
+}
+
+fn name_bytes(text: Option<String>, hex: Option<String>) -> Result<Box<[u8]>, String> {
+    let name = to_bytes("name", text, hex)?;
+    if (1..=usize::from(u16::MAX)).contains(&name.len()) {
+        Ok(name)
+    } else {
+        Err("a name has 1 to 65535 bytes".to_owned())
+    }
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut digits, byte| {
+        write!(digits, "{byte:02x}").expect("a string takes whatever is written to it");
+        digits
+    })
+}
+
+fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<_>> = digits.chars().map(|digit| digit.to_digit(16)).collect();
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    Some(digits.chunks_exact(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect())
+}
