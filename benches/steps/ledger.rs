@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use signalbox::core::{
-    Asked, Claim, Core, GrantId, Mailbox, Moment, Namespace, Queueing, RequestIds, Scope, SessionId,
-    SessionKey, Token, Waiting, Want,
+    Answer, Asked, Call, Claim, Core, GrantId, Mailbox, Moment, Namespace, Queueing, RequestIds, Scope,
+    SessionId, SessionKey, Token, Waiting, Want,
 };
 use signalbox::server::steps::WATCH_NAMES;
 
@@ -58,7 +58,7 @@ pub fn hand_over(steps: &mut Steps) {
 /// A release frees what 100,000 waiters wait for.
 pub fn release(steps: &mut Steps) {
     let (core, holder, grant) = awaited();
-    steps.time(|| core.release_grant(holder, ids(2), grant, at(0)).is_ok());
+    steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Asked::Answered(Answer::Done));
     while steps.time(|| core.expire(at(0))) {}
     assert_eq!(core.ledger_stats().waiters, 0);
 }
@@ -107,7 +107,7 @@ pub fn list_plain_holders(steps: &mut Steps) {
 pub fn attach(steps: &mut Steps) {
     let core = empty();
     let [before, after] = [(); 2].map(|()| connect(&core));
-    let (session, _) = core.open_leased(before, KEY, TTL_MS, b"", at(0)).expect("there is room");
+    let session = open(&core, before);
     take_many(&core, before);
     steps.time(|| core.attach(session, after, &KEY, at(0)).is_ok());
 }
@@ -175,7 +175,7 @@ fn wait_for_the_name(core: &Core, wait_ms: u32) {
 fn leased(core: &Core, hold: impl Fn(SessionId, u32) -> Asked) {
     let connection = connect(core);
     for number in 0..MANY {
-        core.open_leased(connection, KEY, TTL_MS, b"", at(0)).expect("there is room");
+        open(core, connection);
         granted(hold(connection, number));
     }
 }
@@ -207,20 +207,27 @@ fn ask_for(
 ) -> Asked {
     let want = Want { namespace: SPACE, name, claim };
     let queueing = Queueing { wait_ms, queue_max: u32::MAX };
-    core.acquire_grant(connection, ids(request), &[want], queueing, Token(request), at(0))
+    core.acquire_grant(call(connection, request), &[want], queueing, at(0))
 }
 
 fn granted(asked: Asked) -> GrantId {
     match asked {
-        Asked::Granted(granted) => granted.grant,
+        Asked::Answered(Answer::Granted(granted)) => granted.grant,
         other => panic!("{other:?} where there is enough"),
     }
 }
 
+fn open(core: &Core, connection: SessionId) -> SessionId {
+    match core.open_leased(connection, KEY, TTL_MS, b"", Token(0), at(0)) {
+        Asked::Answered(Answer::Opened(opened)) => opened.session,
+        other => panic!("{other:?} where there is room"),
+    }
+}
+
 /// A request of a client that has its answers to all but the last thousand.
-fn ids(own: u64) -> RequestIds {
+fn call(connection: SessionId, own: u64) -> Call {
     let lowest_unanswered = own.saturating_sub(u64::from(WAITERS_OF_A_SESSION)).max(1);
-    RequestIds { own, lowest_unanswered }
+    Call { connection, ids: RequestIds { own, lowest_unanswered }, token: Token(own) }
 }
 
 fn claim(resources: u32, of: u32) -> Claim {

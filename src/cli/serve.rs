@@ -86,7 +86,7 @@ impl From<DaemonError> for Failure {
             DaemonError::Config(_) => Exit::Configuration,
             DaemonError::Log(_) => Exit::Output,
             DaemonError::Privileges(_) => Exit::NoPermission,
-            DaemonError::Bind { .. } | DaemonError::System(_) => Exit::System,
+            DaemonError::Bind { .. } | DaemonError::Data { .. } | DaemonError::System(_) => Exit::System,
         };
         Self::new(exit, error.to_string())
     }

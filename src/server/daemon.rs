@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +19,12 @@ use tracing::{error, info, warn};
 use super::log::{Format, Log, LogError, Settings};
 use super::privileges::{self, Identity, PrivilegeError};
 use super::signals::{Signals, log_notices};
+use super::store::{RestoreError, Writer, WriterError};
 use super::workers::Workers;
 use super::{Clock, Server, expire, gc, port_name, serve_port, socket, systemd};
 use crate::config::{Config, ConfigError, Loaded, PortConfig, Threshold};
 use crate::core::{NameHasher, Namespace};
+use crate::storage::{self, FileStorage, StorageError};
 
 /// How long a stop waits for answers to be taken; the process is to be gone within 5 s.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
@@ -66,6 +68,14 @@ pub enum DaemonError {
     /// The configured user cannot be taken on.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),
+    /// The data directory cannot be used.
+    #[error("data_dir = {}: {source}", directory.display())]
+    Data {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong with it, and what to do.
+        source: RestoreError,
+    },
     /// The system refused something that every process may expect.
     #[error("the server cannot run on this system: {0}")]
     System(#[from] io::Error),
@@ -133,17 +143,54 @@ fn serve(
     identity.assume()?;
 
     let server = Server::new(config, Clock::system(), NameHasher::new());
+    let writer = config.data_dir.as_deref().map(|directory| start_writer(&server, directory)).transpose()?;
+    if writer.is_none() {
+        info!(
+            "declared semaphores and leased sessions are kept in memory only, and a restart forgets them;              set data_dir to keep them"
+        );
+    }
+    server.declare_configured(&config.semaphore.declare);
     let count = config.workers.or_else(|| std::thread::available_parallelism().ok());
     let count = count.unwrap_or(NonZeroUsize::MIN);
     let workers = Workers::start(count)?;
+    let tasks = {
+        let _entered = runtime.enter();
+        spawn_tasks(&server, config, listeners, &workers)?
+    };
     runtime.block_on(async {
-        let tasks = spawn_tasks(&server, config, listeners, &workers)?;
         log_start(config, &tasks.addresses, count, files_max);
         systemd::notify_ready();
         signals.obey(&server, options, config, log).await;
         stop(&server, tasks, &workers).await;
-        Ok(())
-    })
+    });
+    if let Some(writer) = writer {
+        writer.end();
+    }
+    info!("stopped");
+    Ok(())
+}
+
+/// Brings back what was kept in the data directory, and has it kept there from now on.
+fn start_writer(server: &Arc<Server>, directory: &Path) -> Result<Writer, DaemonError> {
+    let failed = |source: RestoreError| DaemonError::Data { directory: directory.to_owned(), source };
+    let open = FileStorage::open(directory, storage::Options::default());
+    let storage = open.map_err(|error: StorageError| failed(error.into()))?;
+    if storage.was_repaired() {
+        warn!("the server was not stopped in an orderly way; the data directory was repaired");
+    }
+    let writer = Writer::start(server, storage).map_err(|error| match error {
+        WriterError::Restore(error) => failed(error),
+        WriterError::Thread(error) => DaemonError::System(error),
+    })?;
+    let stats = server.core.ledger_stats();
+    info!(
+        data_dir = %directory.display(),
+        declared = stats.declared,
+        sessions = stats.sessions,
+        grants = stats.grants,
+        "brought back what was kept"
+    );
+    Ok(writer)
 }
 
 /// The enabled ports, each with its listeners.
@@ -241,8 +288,12 @@ async fn stop(server: &Server, tasks: Tasks, workers: &Workers) {
     while server.core.shut_down(server.moment()) {
         tokio::task::yield_now().await;
     }
-    server.close();
     let deadline = Instant::now() + STOP_PATIENCE;
+    // Whoever was granted something is to be told before his connection is closed.
+    while !server.core.is_stored() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    server.close();
     // A turn under way is over when its thread runs something else.
     while !workers.finish_turns(deadline).await || server.is_busy() {
         if Instant::now() >= deadline {
@@ -251,7 +302,6 @@ async fn stop(server: &Server, tasks: Tasks, workers: &Workers) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    info!("stopped");
 }
 
 /// Raises the limit on open files to what the process may have. Gives the limit in force.

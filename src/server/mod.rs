@@ -23,6 +23,7 @@ mod signals;
 mod socket;
 mod statistics;
 pub mod steps;
+mod store;
 mod systemd;
 mod throttle;
 mod workers;
@@ -41,6 +42,7 @@ pub use expiry::expire;
 pub use gc::{sweep_counters, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
+pub use store::RestoreError;
 pub use workers::{SameThread, Spawn, Workers};
 
 use tokio::time::Instant;

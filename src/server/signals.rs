@@ -63,6 +63,7 @@ fn reload(server: &Server, options: &Options, config: &Config, log: &Log) {
     }
     log.set_threshold(loaded.config.log.threshold);
     server.apply(&loaded.config);
+    server.declare_configured(&loaded.config.semaphore.declare);
     info!("the configuration was read again");
 }
 

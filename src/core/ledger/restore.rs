@@ -1,11 +1,12 @@
 //! What was kept by a store, brought back when the process is started.
 
+use std::sync::Arc;
+
 use super::grant::{Grant, Part, Parts, Phase, Target};
-use super::owner::{Lease, Owner};
+use super::owner::{Lease, Owner, OwnerKind};
 use super::{GrantId, Ledger, NameEntry, Remembered, RememberedGrant, World};
 use crate::core::Claim;
 use crate::core::durable::{AnswerRecord, GrantRecord, Record, SessionRecord};
-use std::sync::Arc;
 
 impl Ledger {
     /// Brings a record back, in the order of their keys. Leases begin anew now. An error says what does not fit what was
@@ -21,8 +22,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Does what is due now that everything is back.
+    /// Does what is due now that everything is back: leases begin now, however long that took.
     pub(in crate::core) fn end_restore(&mut self, world: World<'_>) {
+        for owner in self.owners.values() {
+            if let OwnerKind::Leased { lease, .. } = &owner.kind {
+                lease.hear(world.now.monotonic_ms);
+            }
+        }
         self.finish_removals(world);
     }
 
