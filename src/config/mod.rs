@@ -47,7 +47,8 @@ pub struct Config {
     pub peer_timeout_s: u32,
     /// Seconds within which a frame that was started must be complete.
     pub frame_timeout_s: u32,
-    /// Addresses besides loopback that may take from others what they hold, each once.
+    /// Addresses besides loopback that may take from others what they hold, and declare, resize and remove
+    /// semaphores; each once.
     pub admin_from: Vec<IpAddr>,
     /// The directory in which declared semaphores and leased sessions survive a restart; `None`: they are forgotten.
     pub data_dir: Option<PathBuf>,
