@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use signalbox::config::{Config, Key, Language, Loaded, Severity, Threshold};
 
 const SHIPPED: &str = include_str!("../etc/signalbox.toml");
+const UNIT: &str = include_str!("../etc/signalbox.service");
 const DOCUMENT: &str = include_str!("../docs/configuration.md");
 const STOCK_COPY: &str = include_str!("data/yrmcds.conf");
 
@@ -89,6 +90,19 @@ fn what_the_shipped_file_comments_out_is_the_default() {
             assert_eq!(key.value_in(&config), key.value_in(&shipped), "{}", key.name());
         }
     }
+}
+
+#[test]
+fn the_unit_lets_the_server_write_where_the_shipped_file_points() {
+    let config = parse(&shipped_with_everything(), "etc/signalbox.toml", Language::Toml).config;
+    let directory_of = |setting: &str| {
+        let value = UNIT.lines().find_map(|line| line.strip_prefix(setting));
+        value.unwrap_or_else(|| panic!("etc/signalbox.service does not set {setting}"))
+    };
+    let state = Path::new("/var/lib").join(directory_of("StateDirectory="));
+    assert_eq!(config.data_dir, Some(state));
+    let logs = Path::new("/var/log").join(directory_of("LogsDirectory="));
+    assert_eq!(config.log.file.as_deref().and_then(Path::parent), Some(&*logs));
 }
 
 #[test]

@@ -47,8 +47,11 @@ pub struct Config {
     pub peer_timeout_s: u32,
     /// Seconds within which a frame that was started must be complete.
     pub frame_timeout_s: u32,
-    /// Addresses besides loopback that may take from others what they hold, each once.
+    /// Addresses besides loopback that may take from others what they hold, and declare, resize and remove
+    /// semaphores; each once.
     pub admin_from: Vec<IpAddr>,
+    /// The directory in which declared semaphores and leased sessions survive a restart; `None`: they are forgotten.
+    pub data_dir: Option<PathBuf>,
     /// What is logged, and where.
     pub log: Log,
     /// The counter extension.
@@ -260,6 +263,7 @@ impl Default for Config {
             peer_timeout_s: 35,
             frame_timeout_s: 10,
             admin_from: Vec::new(),
+            data_dir: None,
             log: Log::default(),
             counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },
             semaphore: Semaphore { port: PortConfig::default(), gc_interval_s: 10 },
@@ -336,12 +340,12 @@ mod tests {
     #[test]
     fn both_languages_say_the_same() {
         let lines = "bind_ip = 127.0.0.1 ::1\nvirtual_ip = 192.0.2.1\nworkers = 4\nuser = a\ngroup = b\n\
-            peer_timeout = 60\nframe_timeout = 5\nlog.threshold = debug\nlog.file = \"/a\"\ncounter.enable = true\n\
+            data_dir = /b\npeer_timeout = 60\nframe_timeout = 5\nlog.threshold = debug\nlog.file = \"/a\"\ncounter.enable = true\n\
             counter.max_connections = 2K\ncounter.max_names = 1M\ncounter.stat_interval = 60\n\
             semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
             admin_from = 192.0.2.2 2001:db8::2\nsession.max_ttl = 60\nsession.max_grants = 2K\n";
         let toml = "bind_ip = ['127.0.0.1', '::1']\nvirtual_ip = '192.0.2.1'\nworkers = 4\nuser = 'a'\ngroup = 'b'\n\
-            peer_timeout = 60\nframe_timeout = 5\nlog = { threshold = 'debug', file = '/a' }\n\
+            data_dir = '/b'\npeer_timeout = 60\nframe_timeout = 5\nlog = { threshold = 'debug', file = '/a' }\n\
             semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
             admin_from = ['192.0.2.2', '2001:db8::2']\nsession = { max_ttl = 60, max_grants = 2048 }\n\
             [counter]\nenable = true\nmax_connections = 2048\nmax_names = 1_048_576\nstat_interval = 60\n";
@@ -400,6 +404,11 @@ mod tests {
                 Toml,
                 "counter.port = '1'",
                 "/etc/x:1: counter.port = '1': must be a whole number from 1 to 65535, without quotes",
+            ),
+            (
+                Toml,
+                "data_dir = 'state'",
+                "/etc/x:1: data_dir = 'state': must be an absolute path, such as /var/lib/signalbox",
             ),
             (Toml, "counter.enable = 1", "/etc/x:1: counter.enable = 1: must be true or false"),
             (
@@ -518,9 +527,10 @@ mod tests {
         new.session.max_waiters = 5;
         assert!(old.changes_needing_restart(&new).is_empty());
         new.bind.clear();
+        new.data_dir = Some("/b".into());
         new.log.file = Some("/a".into());
         new.counter.port.port = 1;
-        assert_eq!(old.changes_needing_restart(&new), ["bind_ip", "log.file", "counter.port"]);
+        assert_eq!(old.changes_needing_restart(&new), ["bind_ip", "data_dir", "log.file", "counter.port"]);
     }
 
     #[test]

@@ -117,14 +117,21 @@ static KEYS: &[Key] = &[
     )
     .while_running(),
     Key::new(
+        "data_dir",
+        Kind::File { example: "/var/lib/signalbox", put: |config, path| config.data_dir = Some(path) },
+        |config| shown_if_set(config.data_dir.as_ref().map(|path| path.display())),
+    ),
+    Key::new(
         "log.threshold",
         Kind::Threshold(|config, threshold| config.log.threshold = threshold),
         |config| config.log.threshold.to_string(),
     )
     .while_running(),
-    Key::new("log.file", Kind::File(|config, path| config.log.file = Some(path)), |config| {
-        shown_if_set(config.log.file.as_ref().map(|path| path.display()))
-    }),
+    Key::new(
+        "log.file",
+        Kind::File { example: "/var/log/signalbox.log", put: |config, path| config.log.file = Some(path) },
+        |config| shown_if_set(config.log.file.as_ref().map(|path| path.display())),
+    ),
     Key::new("counter.enable", Kind::Flag(|config, flag| config.counter.port.enable = flag), |config| {
         config.counter.port.enable.to_string()
     }),
@@ -276,7 +283,11 @@ enum Kind {
     },
     /// The name of a user or a group; the empty one stands for none, as in yrmcds.
     Account(fn(&mut Config, Option<String>)),
-    File(fn(&mut Config, PathBuf)),
+    File {
+        /// A path that makes sense for it.
+        example: &'static str,
+        put: fn(&mut Config, PathBuf),
+    },
     Threshold(fn(&mut Config, Threshold)),
 }
 
@@ -298,7 +309,7 @@ impl Kind {
                 )
             }
             Self::Account(_) => "the name of an account, such as nobody, or empty for none".to_owned(),
-            Self::File(_) => "an absolute path, such as /var/log/signalbox.log".to_owned(),
+            Self::File { example, .. } => format!("an absolute path, such as {example}"),
             Self::Threshold(_) => "error, warning, info or debug".to_owned(),
         }
     }
@@ -314,7 +325,7 @@ impl Kind {
             Self::Address(put) => put(config, text(value)?.parse().ok()?),
             Self::Addresses { put, .. } => put(config, addresses(value)?),
             Self::Account(put) => put(config, account(text(value)?)?),
-            Self::File(put) => put(config, absolute_path(text(value)?)?),
+            Self::File { put, .. } => put(config, absolute_path(text(value)?)?),
             Self::Threshold(put) => put(config, text(value)?.parse().ok()?),
         }
         Some(())
