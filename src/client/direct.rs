@@ -102,13 +102,21 @@ impl Direct {
     /// # }
     /// ```
     pub async fn revoke(&self, what: Revocation, grace: Duration) -> Result<(), Error> {
+        let (ids, grace) = (self.next_ids(), Milliseconds::saturating_from(grace));
+        self.connection.ask_for_success(Extended::Revoke { ids, what, grace }).await.map(drop)
+    }
+
+    /// The numbers of the next request that changes something.
+    pub(super) fn next_ids(&self) -> RequestIds {
         // Nothing is repeated over this connection, so nothing before it has to be remembered. Two at once could
         // arrive in the other order, which the gap that `lowest_unanswered` leaves allows for.
         let own = self.requests.fetch_add(1, Ordering::Relaxed);
         let lowest = own.saturating_sub(512).max(1);
-        let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) };
-        let grace = Milliseconds::saturating_from(grace);
-        self.connection.ask_for_success(Extended::Revoke { ids, what, grace }).await.map(drop)
+        RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }
+    }
+
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 
     /// Who holds a name ("Holders").

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::protocol::{BodyError, DecodeError, NAME_BYTES_MAX, Status, WantedError};
+use crate::protocol::{BodyError, DeclarationError, DecodeError, NAME_BYTES_MAX, Status, WantedError};
 
 /// Why a request has no answer that could be used.
 ///
@@ -68,6 +68,9 @@ pub enum Error {
     /// What is asked for at once breaks a rule; nothing was sent.
     #[error(transparent)]
     Claims(#[from] WantedError),
+    /// What is to be declared breaks a rule; nothing was sent.
+    #[error(transparent)]
+    Declarations(#[from] DeclarationError),
     /// The name is empty; nothing was sent.
     #[error("the name is empty; give a name of at least one byte")]
     NameEmpty,

@@ -69,11 +69,13 @@
 //! | gives | [`Permit`] | [`PlainPermit`] |
 //!
 //! [`blocking`] has the leased one for programs without an executor. [`Direct`] has the operations that are for
-//! people: who holds, who waits, what happens, and to take something away.
+//! people: who holds, who waits, what happens, to take something away, and to declare semaphores whose capacity an
+//! administrator sets.
 
 mod address;
 pub mod blocking;
 mod connection;
+mod declared;
 mod direct;
 mod error;
 mod lease;
@@ -95,13 +97,14 @@ pub use lease::{
 };
 pub use plain::PlainClient;
 pub use plain_permit::PlainPermit;
-pub use series::{Dump, Listing, Series, Watch};
+pub use series::{Declared, Dump, Listing, Series, Watch};
 
 /// What answers and limits consist of is the wire's to say; callers of the client need no more of it than this.
 pub use crate::protocol::{
-    BodyError, DecodeError, DumpEntry, Event, EventKind, Features, GrantId, HelloAnswer, ListEntry,
-    Milliseconds, NAME_BYTES_MAX, Namespace, Revocation, Scope, SessionKey, Standing, Statistic, Status,
-    TtlLeft, VerifiedGrant, WantedError,
+    BodyError, Declaration, DeclarationError, DeclaredEntry, DecodeError, DumpEntry, Event, EventKind,
+    Features, Generation, GrantId, HelloAnswer, Idle, IfExists, ListEntry, Milliseconds, NAME_BYTES_MAX,
+    Namespace, Removal, Resizing, Revocation, Scope, SessionKey, Settled, Standing, Statistic, Status,
+    TtlLeft, VerifiedGrant, Wait, WantedError,
 };
 
 use crate::protocol::ResponseFrame;

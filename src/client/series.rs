@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::connection::{Connection, Outgoing};
 use super::error::Error;
 use super::success;
-use crate::protocol::{BodyError, DumpEntry, Event, ListEntry, ResponseFrame};
+use crate::protocol::{BodyError, DeclaredEntry, DumpEntry, Event, ListEntry, ResponseFrame};
 
 /// A series of answers, in progress. It ends after the last or an error; a [`Watch`] has no last.
 ///
@@ -62,6 +62,18 @@ pub type Dump = Series<DumpEntry<Bytes>>;
 /// # }
 /// ```
 pub type Listing = Series<ListEntry<Bytes, Vec<u16>>>;
+
+/// Declared semaphores ([`Direct::list`](super::Direct::list)).
+///
+/// ```no_run
+/// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::Declared;
+///
+/// let declared: Declared = direct.list(b"gpu/").await?;
+/// # Ok(())
+/// # }
+/// ```
+pub type Declared = Series<DeclaredEntry<Bytes>>;
 
 /// What happens to names ([`Direct::watch`](super::Direct::watch)).
 ///

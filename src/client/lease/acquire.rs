@@ -39,6 +39,19 @@ impl<'a> Semaphore<'a> {
     pub fn capacity(self, capacity: u32) -> Acquire<'a> {
         Acquire(Asking::new(self.client, vec![Claim::semaphore(self.name, capacity)]))
     }
+
+    /// As it is declared, or as who made it wanted it. It is not made: where there is none, the answer is
+    /// [`Status::NotFound`](crate::client::Status::NotFound).
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+    /// let permit = client.semaphore("deploys").declared().acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn declared(self) -> Acquire<'a> {
+        Acquire(Asking::new(self.client, vec![Claim::declared(self.name)]))
+    }
 }
 
 /// A counter whose maximum has not been said yet.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::clock::Moment;
-use crate::protocol::{Milliseconds, Namespace, Queueing, Wait, Wanted, WantedError, WantedNames};
+use crate::protocol::{
+    AS_DECLARED, Milliseconds, Namespace, Queueing, Wait, Wanted, WantedError, WantedNames,
+};
 
 /// Resources of one name that are to be had.
 ///
@@ -36,6 +38,17 @@ impl Claim {
             resources: 1,
             maximum: capacity,
         }
+    }
+
+    /// One of a semaphore as it is declared, or as who made it wanted it; it is not made.
+    ///
+    /// ```
+    /// use signalbox::client::Claim;
+    ///
+    /// let one = Claim::declared("deploys");
+    /// ```
+    pub fn declared(name: impl AsRef<[u8]>) -> Self {
+        Self::semaphore(name, AS_DECLARED)
     }
 
     /// One of a counter that may come to at most `maximum` by it.

@@ -18,12 +18,12 @@ use super::claim::{Patience, Terms};
 use super::clock::{Moment, Sleep};
 use super::lane::{Command, Failure, Lane};
 use super::link::{Established, Link, LinkEvent, Tag, establish};
-use super::permit::Permit;
+use super::permit::{Permit, Taken};
 use super::settings::{Settings, TRY_MAX, believed};
 use super::standing::{Lease, Standing};
 use crate::client::{ConnectError, Error, Loss, Lost, success};
 use crate::protocol::{
-    Extended, GrantId, Milliseconds, Notice, OpenedSession, Queueing, RequestId, ResponseFrame, Status,
+    AllGranted, Extended, GrantId, Granted, Milliseconds, Notice, OpenedSession, Queueing, RequestId, ResponseFrame, Status,
     TtlLeft, VerifiedGrant, Wait, WaitingRequest, WantedNames,
 };
 
@@ -359,12 +359,12 @@ impl Driver {
                     return self.down(&Loss::ClosedByServer);
                 }
                 match granted(frame, &terms) {
-                    Ok((grant, capacities)) => {
+                    Ok(taken) => {
                         if is_repeated {
-                            self.doubtful.insert(grant);
+                            self.doubtful.insert(taken.grant);
                             self.verify_at = self.now();
                         }
-                        self.granted(grant, capacities, terms, reply);
+                        self.granted(taken, terms, reply);
                     }
                     Err(error) => {
                         self.lease.load.fetch_sub(1, Ordering::Relaxed);
@@ -379,11 +379,11 @@ impl Driver {
 
     fn granted(
         &mut self,
-        grant: GrantId,
-        capacities: Vec<u32>,
+        taken: Taken,
         terms: Arc<Terms>,
         reply: Option<oneshot::Sender<Result<Permit, Failure>>>,
     ) {
+        let grant = taken.grant;
         let standing = Arc::new(Standing::new(Arc::clone(&self.lease)));
         if let Some(at) = self.session_revoked {
             standing.revoke_at(at);
@@ -396,7 +396,7 @@ impl Driver {
             other.lose(Lost::Expired);
         }
         // A permit that nobody takes is dropped, and so comes back as a release.
-        drop(reply.send(Ok(Permit::new(lane, grant, terms, capacities, standing))));
+        drop(reply.send(Ok(Permit::new(lane, taken, terms, standing))));
     }
 
     // ---- what the program says
@@ -702,12 +702,12 @@ fn released(frame: &ResponseFrame) -> Result<(), Error> {
     }
 }
 
-fn granted(frame: &ResponseFrame, terms: &Terms) -> Result<(GrantId, Vec<u32>), Error> {
+fn granted(frame: &ResponseFrame, terms: &Terms) -> Result<Taken, Error> {
     let frame = success(frame.clone())?;
     if let [_] = terms.claims[..] {
-        let granted = frame.granted()?;
-        return Ok((granted.grant, vec![granted.capacity]));
+        let Granted { grant, capacity, slots, .. } = frame.granted()?;
+        return Ok(Taken { grant, capacities: vec![capacity], slots: vec![slots] });
     }
-    let granted = frame.all_granted()?;
-    Ok((granted.grant, granted.capacities))
+    let AllGranted { grant, capacities, slots, .. } = frame.all_granted()?;
+    Ok(Taken { grant, capacities, slots })
 }

@@ -39,23 +39,25 @@ use crate::protocol::{GrantId, OpenedSession, SessionKey};
 #[must_use = "a permit that is dropped is given back; keep it for as long as the work lasts"]
 pub struct Permit {
     lane: Arc<Lane>,
-    id: GrantId,
+    taken: Taken,
     terms: Arc<Terms>,
-    capacities: Vec<u32>,
     standing: Arc<Standing>,
     /// Somebody else has told the driver, or will.
     released: bool,
 }
 
+/// What the server says of a grant.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) grant: GrantId,
+    /// Of each claim, in their order.
+    pub(super) capacities: Vec<u32>,
+    pub(super) slots: Vec<Vec<u16>>,
+}
+
 impl Permit {
-    pub(super) fn new(
-        lane: Arc<Lane>,
-        id: GrantId,
-        terms: Arc<Terms>,
-        capacities: Vec<u32>,
-        standing: Arc<Standing>,
-    ) -> Self {
-        Self { lane, id, terms, capacities, standing, released: false }
+    pub(super) fn new(lane: Arc<Lane>, taken: Taken, terms: Arc<Terms>, standing: Arc<Standing>) -> Self {
+        Self { lane, taken, terms, standing, released: false }
     }
 
     /// The grant's number. It grows from grant to grant of a name, so a store can refuse who comes with a lower one
@@ -67,7 +69,7 @@ impl Permit {
     /// # }
     /// ```
     pub fn id(&self) -> GrantId {
-        self.id
+        self.taken.grant
     }
 
     /// What was asked for and granted.
@@ -91,7 +93,34 @@ impl Permit {
     /// # }
     /// ```
     pub fn capacities(&self) -> &[u32] {
-        &self.capacities
+        &self.taken.capacities
+    }
+
+    /// The numbers of the slots that it has of the first claim, from the lowest: no other permit has them. Empty where
+    /// the semaphore was not declared with numbered slots. Of several claims, [`Self::slots_of`] tells.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+    /// let permit = client.semaphore("gpu").declared().acquire().await?;
+    /// println!("on GPU {}", permit.slots()[0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slots(&self) -> &[u16] {
+        self.slots_of(0)
+    }
+
+    /// As [`Self::slots`], of one of the claims, by its place in [`Self::claims`].
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox::client::Permit) {
+    /// for (index, claim) in permit.claims().iter().enumerate() {
+    ///     println!("{:?}: {:?}", claim.name(), permit.slots_of(index));
+    /// }
+    /// # }
+    /// ```
+    pub fn slots_of(&self, claim: usize) -> &[u16] {
+        self.taken.slots.get(claim).map_or(&[], |slots| slots)
     }
 
     /// Whether it is held now.
@@ -212,7 +241,7 @@ impl Permit {
                 // Nothing is awaited from here on, so the session is either let go and told of or neither.
                 self.released = true;
                 self.lane.tell(Command::LetGo);
-                Ok(HandedOver { session, key, grant: self.id, ttl: ttl.into() })
+                Ok(HandedOver { session, key, grant: self.id(), ttl: ttl.into() })
             }
             Err(_) => Err(self.standing.lost().await.into()),
         }
@@ -232,7 +261,7 @@ impl Permit {
     pub async fn release(mut self) -> Result<(), Error> {
         self.released = true;
         let (reply, answer) = oneshot::channel();
-        self.lane.tell(Command::Release { grant: self.id, reply: Some(reply) });
+        self.lane.tell(Command::Release { grant: self.id(), reply: Some(reply) });
         match answer.await {
             Ok(result) => result,
             Err(_) => Err(self.standing.lost().await.into()),
@@ -265,7 +294,7 @@ pub struct HandedOver {
 impl Drop for Permit {
     fn drop(&mut self) {
         if !self.released {
-            self.lane.tell(Command::Release { grant: self.id, reply: None });
+            self.lane.tell(Command::Release { grant: self.id(), reply: None });
         }
     }
 }
