@@ -101,6 +101,17 @@ pub struct Semaphore {
     pub port: PortConfig,
     /// Seconds between two removals of fully released semaphores.
     pub gc_interval_s: u32,
+    /// TEMPORARY
+    pub declare: Vec<DeclareConfig>,
+}
+/// TEMPORARY
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct DeclareConfig {
+    pub name: String,
+    pub capacity: u32,
+    pub slots: bool,
+    pub label: String,
 }
 
 /// One extension's port and the limits on it.
@@ -266,7 +277,7 @@ impl Default for Config {
             data_dir: None,
             log: Log::default(),
             counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },
-            semaphore: Semaphore { port: PortConfig::default(), gc_interval_s: 10 },
+            semaphore: Semaphore { port: PortConfig::default(), gc_interval_s: 10, declare: Vec::new() },
             session: SessionConfig::default(),
         }
     }

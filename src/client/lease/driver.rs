@@ -23,8 +23,8 @@ use super::settings::{Settings, TRY_MAX, believed};
 use super::standing::{Lease, Standing};
 use crate::client::{ConnectError, Error, Loss, Lost, success};
 use crate::protocol::{
-    AllGranted, Extended, GrantId, Granted, Milliseconds, Notice, OpenedSession, Queueing, RequestId, ResponseFrame, Status,
-    TtlLeft, VerifiedGrant, Wait, WaitingRequest, WantedNames,
+    AllGranted, Extended, GrantId, Granted, Milliseconds, Notice, OpenedSession, Queueing, RequestId,
+    ResponseFrame, Status, TtlLeft, VerifiedGrant, Wait, WaitingRequest, WantedNames,
 };
 
 /// The first pause between two rounds of tries, and the longest. Each is drawn between half and whole.
