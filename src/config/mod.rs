@@ -29,6 +29,9 @@ pub use schema::Key;
 use error::Mistake;
 use setting::line_at;
 
+/// The most resources of a semaphore whose resources are numbered: a number of a slot has 16 bits.
+const SLOTS_MAX: u32 = 65_536;
+
 /// Everything that can be configured. The default is what an empty file means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -101,6 +104,21 @@ pub struct Semaphore {
     pub port: PortConfig,
     /// Seconds between two removals of fully released semaphores.
     pub gc_interval_s: u32,
+    /// Semaphores that exist because the configuration says so, each name once, in the order of the file.
+    pub declare: Vec<DeclareConfig>,
+}
+
+/// A semaphore that the configuration declares, and that only it can change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeclareConfig {
+    /// Its name, of 1 to 65535 bytes.
+    pub name: String,
+    /// How many resources may be in use; at most 65536 where `slots` is set.
+    pub capacity: u32,
+    /// Whether its resources are numbered.
+    pub slots: bool,
+    /// What people call it, of at most 255 bytes; may be empty.
+    pub label: String,
 }
 
 /// One extension's port and the limits on it.
@@ -266,7 +284,7 @@ impl Default for Config {
             data_dir: None,
             log: Log::default(),
             counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },
-            semaphore: Semaphore { port: PortConfig::default(), gc_interval_s: 10 },
+            semaphore: Semaphore { port: PortConfig::default(), gc_interval_s: 10, declare: Vec::new() },
             session: SessionConfig::default(),
         }
     }
@@ -340,7 +358,8 @@ mod tests {
     #[test]
     fn both_languages_say_the_same() {
         let lines = "bind_ip = 127.0.0.1 ::1\nvirtual_ip = 192.0.2.1\nworkers = 4\nuser = a\ngroup = b\n\
-            data_dir = /b\npeer_timeout = 60\nframe_timeout = 5\nlog.threshold = debug\nlog.file = \"/a\"\ncounter.enable = true\n\
+            data_dir = /b\npeer_timeout = 60\nframe_timeout = 5\nlog.threshold = debug\nlog.file = \"/a\"\n\
+            counter.enable = true\n\
             counter.max_connections = 2K\ncounter.max_names = 1M\ncounter.stat_interval = 60\n\
             semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
             admin_from = 192.0.2.2 2001:db8::2\nsession.max_ttl = 60\nsession.max_grants = 2K\n";
@@ -469,6 +488,158 @@ mod tests {
     }
 
     #[test]
+    fn declarations_are_read_in_the_order_of_the_file() {
+        let declare = |name: &str, capacity, slots, label: &str| DeclareConfig {
+            name: name.to_owned(),
+            capacity,
+            slots,
+            label: label.to_owned(),
+        };
+        let expected = [
+            declare("web", 0, false, ""),
+            declare("dépôt 1", 65_536, true, "the first"),
+            declare("all", u32::MAX, false, ""),
+        ];
+        let tables = "[[semaphore.declare]]\nname = 'web'\ncapacity = 0\n\
+            [[semaphore.declare]]\nslots = true\nlabel = 'the first'\ncapacity = 0x10000\nname = 'dépôt 1'\n\
+            [session]\nmax_ttl = 60\n\
+            [[semaphore.declare]]\nname = 'all'\ncapacity = 4_294_967_295\nslots = false\nlabel = ''\n";
+        let inline = "session.max_ttl = 60\nsemaphore.declare = [{ name = 'web', capacity = 0 }, { name = 'dépôt 1', \
+            capacity = 65536, slots = true, label = 'the first' },\n{ name = 'all', capacity = 4294967295 }]";
+        for text in [tables, inline] {
+            let loaded = parse(text, Language::Toml).unwrap();
+            assert_eq!(loaded.config.semaphore.declare, expected);
+            assert_eq!(loaded.config.session.max_ttl_s, 60);
+            assert_eq!(loaded.notices, []);
+            let shown = |name| Key::find(name).unwrap().value_in(&loaded.config);
+            assert_eq!(shown("semaphore.declare"), "web dépôt 1 all");
+            assert_eq!(shown("semaphore.declare.capacity"), "0 65536 4294967295");
+        }
+        assert_eq!(parse("semaphore.declare = []", Language::Toml).unwrap().config, Config::default());
+    }
+
+    #[test]
+    fn a_mistake_in_a_declaration_is_named_where_it_is() {
+        let one = "[[semaphore.declare]]\nname = 'a'\n";
+        for (within, message) in [
+            (
+                "capacity = -1",
+                "3: semaphore.declare.capacity = -1: must be a whole number from 0 to 4294967295",
+            ),
+            (
+                "capacity = 4294967296",
+                "3: semaphore.declare.capacity = 4294967296: must be a whole number from 0 to 4294967295",
+            ),
+            (
+                "capacity = '1'",
+                "3: semaphore.declare.capacity = '1': must be a whole number from 0 to 4294967295, without quotes",
+            ),
+            (
+                "",
+                "1: semaphore.declare.capacity is not set in this [[semaphore.declare]]; it must be a whole number \
+                 from 0 to 4294967295",
+            ),
+            (
+                "capacity = 65537\nslots = true",
+                "3: semaphore.declare.capacity = 65537: must be a whole number from 0 to 65536 where \
+                 semaphore.declare.slots is true",
+            ),
+            ("capacity = 1\nslots = 1", "4: semaphore.declare.slots = 1: must be true or false"),
+            ("label = 5", "3: semaphore.declare.label = 5: must be a text of at most 255 bytes"),
+            (
+                "lable = 'x'",
+                "3: semaphore.declare.lable is not a key of signalbox; did you mean semaphore.declare.label?",
+            ),
+            (
+                "[[semaphore.declare]]\ncapacity = 1",
+                "1: semaphore.declare.capacity is not set in this [[semaphore.declare]]; it must be a whole number \
+                 from 0 to 4294967295",
+            ),
+            (
+                "capacity = 1\n[[semaphore.declare]]\ncapacity = 1",
+                "4: semaphore.declare.name is not set in this [[semaphore.declare]]; it must be a text of 1 to 65535 \
+                 bytes",
+            ),
+            (
+                "capacity = 1\n[session]\n[[semaphore.declare]]\ncapacity = 2\nname = \"a\"",
+                "7: semaphore.declare.name = \"a\": line 2 declares this name already; keep one of them",
+            ),
+            (
+                "capacity = 1\n[counter]\nport = 0\n[[semaphore.declare]]\ncapacity = -1",
+                "5: counter.port = 0: must be a whole number from 1 to 65535",
+            ),
+            (
+                "[counter]\nport = 0",
+                "1: semaphore.declare.capacity is not set in this [[semaphore.declare]]; it must be a whole number \
+                 from 0 to 4294967295",
+            ),
+        ] {
+            let said = parse(&format!("{one}{within}"), Language::Toml).unwrap_err();
+            assert_eq!(said, format!("/etc/x:{message}"));
+        }
+    }
+
+    #[test]
+    fn names_and_labels_of_declarations_are_measured_in_bytes() {
+        let read = |name: &str, label: &str| {
+            let text = format!("[[semaphore.declare]]\nname = '{name}'\ncapacity = 1\nlabel = '{label}'");
+            parse(&text, Language::Toml).map(|_| ())
+        };
+        read(&"n".repeat(65_535), &"l".repeat(255)).unwrap();
+        assert_eq!(
+            read("", "").unwrap_err(),
+            "/etc/x:2: semaphore.declare.name = '': must be a text of 1 to 65535 bytes"
+        );
+        let said = read(&"ä".repeat(32_768), "").unwrap_err();
+        assert!(said.ends_with("…: must be a text of 1 to 65535 bytes"), "{said}");
+        let said = read("n", &"ä".repeat(128)).unwrap_err();
+        assert!(said.starts_with("/etc/x:4: semaphore.declare.label = 'ää"), "{said}");
+    }
+
+    #[test]
+    fn declarations_need_toml_and_two_brackets() {
+        use Language::{Toml, Yrmcds};
+        for (language, text, message) in [
+            (
+                Yrmcds,
+                "semaphore.declare = web",
+                "semaphore.declare = web: must be tables [[semaphore.declare]], which only a file in TOML can have",
+            ),
+            (
+                Yrmcds,
+                "semaphore.declare.name = web",
+                "semaphore.declare.name = web: must be in a table [[semaphore.declare]], which only a file in TOML can \
+                 have",
+            ),
+            (
+                Toml,
+                "semaphore.declare = ['web']",
+                "semaphore.declare = ['web']: must be tables [[semaphore.declare]], which only a file in TOML can have",
+            ),
+            (
+                Toml,
+                "semaphore.declare = { capacity = 1 }",
+                "semaphore.declare.capacity = 1: must be in a table [[semaphore.declare]], which only a file in TOML \
+                 can have",
+            ),
+            (
+                Toml,
+                "semaphore = { 'declare.name' = 'b' }",
+                "semaphore.declare.name = 'b': must be in a table [[semaphore.declare]], which only a file in TOML \
+                 can have",
+            ),
+            (
+                Toml,
+                "[[counter]]\nport = 1",
+                "counter = [[counter]]: must be a table of keys, such as counter.enable",
+            ),
+            (Toml, "[[workers]]", "workers = [[workers]]: must be a whole number from 1 to 1024"),
+        ] {
+            assert_eq!(parse(text, language).unwrap_err(), format!("/etc/x:1: {message}"));
+        }
+    }
+
+    #[test]
     fn both_spellings_of_the_interval_are_one_key() {
         for language in [Language::Toml, Language::Yrmcds] {
             let text = "counter.stat_interval = 10\ncounter.stats_interval = 10";
@@ -521,6 +692,7 @@ mod tests {
         new.log.threshold = Threshold::Debug;
         new.counter.port.max_connections = 5;
         new.semaphore.port.max_names = 5;
+        new.semaphore.declare.push(DeclareConfig { name: "web".to_owned(), ..DeclareConfig::default() });
         new.peer_timeout_s = 60;
         new.admin_from = vec!["192.0.2.1".parse().unwrap()];
         new.session.max_ttl_s = 60;
