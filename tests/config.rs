@@ -58,10 +58,10 @@ fn the_shipped_file_means_what_no_file_means() {
     loaded.config.validate().unwrap();
 }
 
-/// The shipped file with the settings that are commented out, which have no space after the `#`.
+/// The shipped file with the settings and tables that are commented out, which have no space after the `#`.
 fn shipped_with_everything() -> String {
     let uncommented = SHIPPED.lines().map(|line| match line.strip_prefix('#') {
-        Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase()) => setting,
+        Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => setting,
         _ => line,
     });
     uncommented.collect::<Vec<_>>().join("\n")
@@ -70,12 +70,12 @@ fn shipped_with_everything() -> String {
 #[test]
 fn the_shipped_file_has_every_key() {
     let text = shipped_with_everything();
-    let document: toml::Table = text.parse().unwrap();
+    let document = toml::Value::Table(text.parse().unwrap());
     for key in Key::all() {
-        let value = match key.name().split_once('.') {
-            Some((table, name)) => document.get(table).and_then(|table| table.get(name)),
-            None => document.get(key.name()),
-        };
+        // Of an array of tables, the first.
+        let within =
+            |value: &toml::Value, name: &str| value.get(name).or_else(|| value.get(0)?.get(name)).cloned();
+        let value = key.name().split('.').try_fold(document.clone(), |value, name| within(&value, name));
         assert!(value.is_some(), "etc/signalbox.toml does not have {}", key.name());
     }
 }
@@ -90,6 +90,34 @@ fn what_the_shipped_file_comments_out_is_the_default() {
             assert_eq!(key.value_in(&config), key.value_in(&shipped), "{}", key.name());
         }
     }
+}
+
+#[test]
+fn the_example_of_a_declaration_in_the_shipped_file_is_one() {
+    let loaded = parse(&shipped_with_everything(), "etc/signalbox.toml", Language::Toml);
+    let [declared] = &loaded.config.semaphore.declare[..] else { panic!("{loaded:?}") };
+    assert_eq!((&*declared.name, declared.capacity, declared.slots), ("licences/compiler", 8, true));
+    loaded.config.validate().unwrap();
+}
+
+#[test]
+fn the_examples_of_the_document_are_read() {
+    for example in DOCUMENT.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        let loaded = parse(example, "docs/configuration.md", Language::Toml);
+        assert_eq!(loaded.notices, []);
+        let names: Vec<_> = loaded.config.semaphore.declare.iter().map(|declared| &*declared.name).collect();
+        let is_of_declarations = example.contains("[[semaphore.declare]]");
+        assert_eq!(names, if is_of_declarations { vec!["licences/compiler", "deploy"] } else { vec![] });
+    }
+}
+
+#[test]
+fn declarations_change_while_running_and_are_no_reason_to_restart() {
+    let old = parse(SHIPPED, "etc/signalbox.toml", Language::Toml).config;
+    let entry = "[[semaphore.declare]]\nname = 'a'\ncapacity = 1\n";
+    let new = parse(&format!("{SHIPPED}\n{entry}"), "etc/signalbox.toml", Language::Toml).config;
+    assert_eq!(new.semaphore.declare.len(), 1);
+    assert!(old.changes_needing_restart(&new).is_empty());
 }
 
 #[test]
@@ -128,6 +156,7 @@ fn the_document_has_a_row_for_every_key() {
             "{name}: {range}"
         );
         assert_eq!(on_sighup == "no effect", key.no_effect_because().is_some(), "{name}");
+        assert_eq!(default == "required", key.is_required(), "{name}");
         let changes = matches!(on_sighup, "at once" | "new connections");
         assert_eq!(changes, key.changes_while_running(), "what SIGHUP does to {name}");
     }
@@ -144,9 +173,11 @@ fn the_languages_of_both_shipped_files_are_told_by_content() {
 fn pieces() -> impl Strategy<Value = String> {
     let lines: Vec<String> = SHIPPED.lines().chain(STOCK_COPY.lines()).map(str::to_owned).collect();
     let keys: Vec<String> = Key::all().iter().map(|key| key.name().to_owned()).collect();
+    let declared = vec!["[[semaphore.declare]]", "name = 'a'", "capacity = 1", "slots = true", "label = 'b'"];
     let piece = prop_oneof![
         prop::sample::select(lines),
         (prop::sample::select(keys), "[ -~äß]{0,12}").prop_map(|(key, value)| format!("{key} = {value}")),
+        prop::sample::select(declared).prop_map(str::to_owned),
         "\\PC{0,20}",
         prop::sample::select(vec!["[", "]", "=", "\"", "'", "\n", "#", "{ a = ", "}", "\r", "\0"])
             .prop_map(str::to_owned),

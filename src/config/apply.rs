@@ -3,14 +3,17 @@
 //!
 //! A mistake in yrmcds.conf that yrmcds lets pass (an unknown key, a key set twice) is a warning here, so that a
 //! machine which ran yrmcdsd starts; in TOML it is an error.
+//!
+//! A declaration of a semaphore is a table of several keys, which are applied one by one like all others. Where it
+//! ends, what it is as a whole is checked.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use super::error::{Mistake, Notice, Reason, Severity};
-use super::schema::Key;
+use super::schema::{Key, is_within_declaration};
 use super::setting::{Setting, Value};
-use super::{Config, Language};
+use super::{Config, Language, SLOTS_MAX};
 
 /// The keys of yrmcds' memcache and replication parts, up to yrmcds 1.1.13.
 const UNUSED_KEYS: &[&str] = &[
@@ -43,9 +46,20 @@ pub(super) fn apply(
     language: Language,
     config: &mut Config,
 ) -> Result<Vec<Notice>, Mistake> {
-    let mut applying = Applying { path, language, config, notices: Vec::new(), set: HashMap::new() };
+    let mut applying = Applying {
+        path,
+        language,
+        config,
+        notices: Vec::new(),
+        set: HashMap::new(),
+        declaration: None,
+        declared: HashMap::new(),
+    };
     let mut unused = Vec::new();
     for setting in settings {
+        if !is_within_declaration(&setting.key) {
+            applying.end_declaration()?;
+        }
         if let Some(key) = Key::find(&setting.key) {
             applying.set(key, setting)?;
         } else if language == Language::Yrmcds && UNUSED_KEYS.contains(&setting.key.as_str()) {
@@ -54,6 +68,7 @@ pub(super) fn apply(
             applying.unknown(setting)?;
         }
     }
+    applying.end_declaration()?;
     let mut notices = applying.notices;
     if !unused.is_empty() {
         let sentence = format!(
@@ -71,19 +86,60 @@ struct Applying<'a> {
     language: Language,
     config: &'a mut Config,
     notices: Vec<Notice>,
-    /// The setting that last set a key of the table, by the name in the table.
+    /// The setting that last set a key of the table, by the name in the table. Of keys within declarations, those of
+    /// `declaration` only.
     set: HashMap<&'static str, &'a Setting<'a>>,
+    /// Where the declaration begins that the settings are in.
+    declaration: Option<&'a Setting<'a>>,
+    /// The lines of the names of the declarations before it.
+    declared: HashMap<String, usize>,
 }
 
 impl<'a> Applying<'a> {
     fn set(&mut self, key: &'static Key, setting: &'a Setting<'a>) -> Result<(), Mistake> {
-        let before = key.value_in(self.config);
+        if self.declaration.is_none() && is_within_declaration(key.name()) {
+            let allowed = "in a table [[semaphore.declare]], which only a file in TOML can have";
+            return Err(refused(setting, allowed.to_owned()));
+        }
+        // Only asked for where it is needed: of a declaration, it is as long as all of them.
+        let before = self.set.contains_key(key.name()).then(|| key.value_in(self.config));
         key.set(&setting.value, self.config).map_err(|allowed| refused(setting, allowed))?;
+        if setting.value == Value::Entry {
+            self.declaration = Some(setting);
+            return Ok(());
+        }
         if let Some(earlier) = self.set.insert(key.name(), setting) {
-            let is_same_value = before == key.value_in(self.config);
+            let is_same_value = before == Some(key.value_in(self.config));
             self.set_twice(setting, earlier, is_same_value)?;
         } else if let Some(reason) = key.no_effect_because() {
             self.notice(Severity::Info, setting.line, format!("{} has no effect: {reason}", setting.key));
+        }
+        Ok(())
+    }
+
+    /// Checks the declaration that the settings were in: it has what it needs, its parts fit together, and no other
+    /// one has its name.
+    fn end_declaration(&mut self) -> Result<(), Mistake> {
+        let Some(table) = self.declaration.take() else { return Ok(()) };
+        let declared = self.config.semaphore.declare.last().expect("the table that began it put it there");
+        let set: HashMap<_, _> = self.set.extract_if(|key, _| is_within_declaration(key)).collect();
+        if let Some(key) = Key::all().iter().find(|key| key.is_required() && !set.contains_key(key.name())) {
+            let reason =
+                Reason::Missing { key: key.name(), table: table.key.clone(), allowed: key.allowed() };
+            return Err(Mistake { line: table.line, reason });
+        }
+        if declared.slots && declared.capacity > SLOTS_MAX {
+            let allowed =
+                format!("a whole number from 0 to {SLOTS_MAX} where semaphore.declare.slots is true");
+            return Err(refused(set["semaphore.declare.capacity"], allowed));
+        }
+        let name = set["semaphore.declare.name"];
+        if let Some(earlier_line) = self.declared.insert(declared.name.clone(), name.line) {
+            let (key, value) = (name.key.clone(), excerpt(name.written));
+            return Err(Mistake {
+                line: name.line,
+                reason: Reason::DeclaredTwice { key, value, earlier_line },
+            });
         }
         Ok(())
     }
@@ -208,6 +264,8 @@ mod tests {
             ("bind-ip", Some("bind_ip")),
             ("threshold", Some("log.threshold")),
             ("port", Some("counter.port")),
+            ("semaphore.declare.lable", Some("semaphore.declare.label")),
+            ("capacity", Some("semaphore.declare.capacity")),
             ("temp_dir", None),
             ("x", None),
         ] {

@@ -80,6 +80,26 @@ pub enum Reason {
         /// What would be right.
         allowed: String,
     },
+    /// A table of an array lacks a key that each of them has to have.
+    #[error("{key} is not set in this [[{table}]]; it must be {allowed}")]
+    Missing {
+        /// The key, dotted.
+        key: &'static str,
+        /// The array that the table is of, dotted.
+        table: String,
+        /// What would be right.
+        allowed: String,
+    },
+    /// Two tables declare the same name.
+    #[error("{key} = {value}: line {earlier_line} declares this name already; keep one of them")]
+    DeclaredTwice {
+        /// The key, dotted.
+        key: String,
+        /// The name as it stands in the file.
+        value: String,
+        /// Where it was declared before.
+        earlier_line: usize,
+    },
     /// Two spellings of a key, or the same one twice, where that is not allowed.
     #[error(
         "{key} = {value}: line {earlier_line} sets {earlier_key} already, which is the same key; keep one of them"

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use super::setting::Value;
-use super::{Config, Threshold};
+use super::{Config, DeclareConfig, Threshold};
 
 /// A row of the table of keys.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub struct Key {
     kind: Kind,
     shown: fn(&Config) -> String,
     changes_while_running: bool,
+    is_required: bool,
 }
 
 impl Key {
@@ -38,7 +39,7 @@ impl Key {
     }
 
     /// Its value in `config` as the configuration file would have it, without quotes. Empty where it is not set and
-    /// for keys without effect.
+    /// for keys without effect. For a key of declarations, the values of all of them in a row.
     pub fn value_in(&self, config: &Config) -> String {
         (self.shown)(config)
     }
@@ -46,6 +47,11 @@ impl Key {
     /// Whether SIGHUP makes the running server use another value.
     pub fn changes_while_running(&self) -> bool {
         self.changes_while_running
+    }
+
+    /// Whether each table that it may stand in has to set it.
+    pub fn is_required(&self) -> bool {
+        self.is_required
     }
 
     /// Why setting this key does nothing, for those that do nothing.
@@ -60,13 +66,14 @@ impl Key {
         KEYS.iter().find(|key| key.name == name || key.other_name == Some(name))
     }
 
-    /// Puts `value` where it belongs, or says what would be right.
+    /// Puts `value` where it belongs, or says what would be right. A key within declarations belongs to the last of
+    /// them, which has to be there.
     pub(super) fn set(&self, value: &Value, config: &mut Config) -> Result<(), String> {
         self.kind.set(value, config).ok_or_else(|| self.allowed())
     }
 
     const fn new(name: &'static str, kind: Kind, shown: fn(&Config) -> String) -> Self {
-        Self { name, other_name: None, kind, shown, changes_while_running: false }
+        Self { name, other_name: None, kind, shown, changes_while_running: false, is_required: false }
     }
 
     const fn also_named(self, other_name: &'static str) -> Self {
@@ -76,6 +83,15 @@ impl Key {
     const fn while_running(self) -> Self {
         Self { changes_while_running: true, ..self }
     }
+
+    const fn required(self) -> Self {
+        Self { is_required: true, ..self }
+    }
+}
+
+/// Whether the key stands in tables `[[semaphore.declare]]`, so that each of them sets it anew.
+pub(super) fn is_within_declaration(name: &str) -> bool {
+    name.starts_with("semaphore.declare.")
 }
 
 static KEYS: &[Key] = &[
@@ -197,6 +213,46 @@ static KEYS: &[Key] = &[
         |config| config.semaphore.gc_interval_s.to_string(),
     ),
     Key::new("semaphore.buckets", BUCKETS, |_| String::new()),
+    Key::new("semaphore.declare", Kind::Declarations, |config| of_declarations(config, |of| &of.name))
+        .while_running(),
+    Key::new(
+        "semaphore.declare.name",
+        Kind::Text {
+            least_bytes: 1,
+            most_bytes: 65_535,
+            put: |config, name| declaration(config).name = name,
+        },
+        |config| of_declarations(config, |of| &of.name),
+    )
+    .required()
+    .while_running(),
+    Key::new(
+        "semaphore.declare.capacity",
+        Kind::Number {
+            least: 0,
+            most: u32::MAX as u64,
+            put: |config, n| declaration(config).capacity = narrow(n),
+        },
+        |config| of_declarations(config, |of| &of.capacity),
+    )
+    .required()
+    .while_running(),
+    Key::new(
+        "semaphore.declare.slots",
+        Kind::Flag(|config, flag| declaration(config).slots = flag),
+        |config| of_declarations(config, |of| &of.slots),
+    )
+    .while_running(),
+    Key::new(
+        "semaphore.declare.label",
+        Kind::Text {
+            least_bytes: 0,
+            most_bytes: 255,
+            put: |config, label| declaration(config).label = label,
+        },
+        |config| of_declarations(config, |of| &of.label),
+    )
+    .while_running(),
     Key::new(
         "session.default_ttl",
         session_time(|config, n| config.session.default_ttl_s = narrow(n)),
@@ -257,6 +313,11 @@ const fn session_limit(put: fn(&mut Config, u64)) -> Kind {
     Kind::Number { least: 1, most: u32::MAX as u64, put }
 }
 
+/// The declaration whose keys are being set: the last one.
+fn declaration(config: &mut Config) -> &mut DeclareConfig {
+    config.semaphore.declare.last_mut().expect("apply refuses keys of declarations outside of one")
+}
+
 const BUCKETS: Kind =
     Kind::NoEffect { least: 1, most: u64::MAX, reason: "the table of names grows and shrinks by itself" };
 
@@ -289,6 +350,13 @@ enum Kind {
         put: fn(&mut Config, PathBuf),
     },
     Threshold(fn(&mut Config, Threshold)),
+    Text {
+        least_bytes: usize,
+        most_bytes: usize,
+        put: fn(&mut Config, String),
+    },
+    /// One more declaration, whose keys follow.
+    Declarations,
 }
 
 impl Kind {
@@ -311,6 +379,13 @@ impl Kind {
             Self::Account(_) => "the name of an account, such as nobody, or empty for none".to_owned(),
             Self::File { example, .. } => format!("an absolute path, such as {example}"),
             Self::Threshold(_) => "error, warning, info or debug".to_owned(),
+            Self::Text { least_bytes: 0, most_bytes, .. } => format!("a text of at most {most_bytes} bytes"),
+            Self::Text { least_bytes, most_bytes, .. } => {
+                format!("a text of {least_bytes} to {most_bytes} bytes")
+            }
+            Self::Declarations => {
+                "tables [[semaphore.declare]], which only a file in TOML can have".to_owned()
+            }
         }
     }
 
@@ -327,6 +402,16 @@ impl Kind {
             Self::Account(put) => put(config, account(text(value)?)?),
             Self::File { put, .. } => put(config, absolute_path(text(value)?)?),
             Self::Threshold(put) => put(config, text(value)?.parse().ok()?),
+            Self::Text { least_bytes, most_bytes, put } => {
+                let text = text(value)?;
+                let is_allowed = (*least_bytes..=*most_bytes).contains(&text.len());
+                put(config, is_allowed.then(|| text.to_owned())?);
+            }
+            Self::Declarations => match value {
+                Value::Entry => config.semaphore.declare.push(DeclareConfig::default()),
+                Value::List(values) if values.is_empty() => {}
+                _ => return None,
+            },
         }
         Some(())
     }
@@ -401,8 +486,12 @@ fn shown_if_set(value: Option<impl Display>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-fn in_a_row(addresses: &[IpAddr]) -> String {
-    addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ")
+fn in_a_row<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
+    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn of_declarations<T: Display>(config: &Config, part: fn(&DeclareConfig) -> &T) -> String {
+    in_a_row(config.semaphore.declare.iter().map(part))
 }
 
 /// A number that was checked against its row, in the type of its field.
@@ -419,14 +508,24 @@ mod tests {
         for key in Key::all() {
             let Kind::Number { least, most, .. } = key.kind else { continue };
             for number in [least, most] {
-                let mut config = Config::default();
+                let mut config = with_a_declaration();
                 key.set(&Value::Number(number.into()), &mut config).unwrap();
                 assert_eq!(key.value_in(&config), number.to_string(), "{}", key.name());
             }
             for number in [i128::from(least) - 1, i128::from(most) + 1] {
-                assert!(key.set(&Value::Number(number), &mut Config::default()).is_err(), "{}", key.name());
+                assert!(
+                    key.set(&Value::Number(number), &mut with_a_declaration()).is_err(),
+                    "{}",
+                    key.name()
+                );
             }
         }
+    }
+
+    fn with_a_declaration() -> Config {
+        let mut config = Config::default();
+        config.semaphore.declare.push(DeclareConfig::default());
+        config
     }
 
     #[test]

@@ -31,7 +31,9 @@ pub(super) enum Value {
     List(Vec<Value>),
     /// A table of TOML with nothing in it; one with keys is these keys.
     EmptyTable,
-    /// What no key takes: floats, dates, tables within arrays.
+    /// A table of an array of tables; its keys are the settings that follow.
+    Entry,
+    /// What no key takes: floats, dates, tables beside other things in an array.
     Other,
 }
 

@@ -1,10 +1,15 @@
 //! Reads TOML into the same flat list of settings as the other language: `[counter]` with `port = 1` below it and
-//! `counter.port = 1` are one setting, `counter.port`.
+//! `counter.port = 1` are one setting, `counter.port`. Of an array of tables, each table is a setting, and those of
+//! its keys follow.
 //!
 //! The spans of the parser give the line of each key, so that a value which is refused later can still be pointed
 //! at. What a value may be is left to `schema`.
 
-use toml::de::{DeInteger, DeTable, DeValue};
+use std::iter;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 
 use super::error::Mistake;
 use super::setting::{Setting, Value, line_at};
@@ -16,27 +21,58 @@ pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
         Mistake::syntax(line_at(text, offset), error.message())
     })?;
     let mut settings = Vec::new();
-    flatten(text, "", document.get_ref(), &mut settings);
-    // The parser sorts by key; a reader looks for the first mistake of the file first.
+    flatten(&Source::new(text), "", document.get_ref(), &mut settings);
+    // The parser sorts by key; a reader looks for the first mistake of the file first. What is on one line stays in
+    // order, so that keys still follow the table of an array that they are in.
     settings.sort_by_key(|setting| setting.line);
     Ok(settings)
 }
 
-fn flatten<'a>(text: &'a str, prefix: &str, table: &DeTable<'_>, settings: &mut Vec<Setting<'a>>) {
+/// A text whose lines were counted once, as a file may declare many thousands of semaphores.
+struct Source<'a> {
+    text: &'a str,
+    /// The offset of each line.
+    lines: Vec<usize>,
+}
+
+impl<'a> Source<'a> {
+    fn new(text: &'a str) -> Self {
+        let after_breaks = text.match_indices('\n').map(|(offset, _)| offset + 1);
+        Self { text, lines: iter::once(0).chain(after_breaks).collect() }
+    }
+
+    /// What [`line_at`] would say.
+    fn line_at(&self, offset: usize) -> usize {
+        self.lines.partition_point(|&line| line <= offset)
+    }
+}
+
+fn flatten<'a>(source: &Source<'a>, prefix: &str, table: &DeTable<'_>, settings: &mut Vec<Setting<'a>>) {
     for (name, value) in table {
         let key = format!("{prefix}{}", name.get_ref());
+        let within = format!("{key}.");
+        let setting = |value, written, start| {
+            let written = source.text.get(written).unwrap_or_default();
+            Setting { key: key.clone(), value, written, line: source.line_at(start) }
+        };
         match value.get_ref() {
-            DeValue::Table(inner) if !inner.is_empty() => {
-                flatten(text, &format!("{key}."), inner, settings);
+            DeValue::Table(inner) if !inner.is_empty() => flatten(source, &within, inner, settings),
+            DeValue::Array(values) if let Some(tables) = tables_of(values) => {
+                for (table, span) in tables {
+                    settings.push(setting(Value::Entry, span.clone(), span.start));
+                    flatten(source, &within, table, settings);
+                }
             }
-            other => settings.push(Setting {
-                key,
-                value: read_value(other),
-                written: text.get(value.span()).unwrap_or_default(),
-                line: line_at(text, name.span().start),
-            }),
+            other => settings.push(setting(read_value(other), value.span(), name.span().start)),
         }
     }
+}
+
+/// The tables of an array with nothing else in it, and where they stand; `None` for other arrays.
+fn tables_of<'a, 'b>(values: &'a DeArray<'b>) -> Option<Vec<(&'a DeTable<'b>, Range<usize>)>> {
+    let table = |value: &'a Spanned<DeValue<'b>>| Some((value.get_ref().as_table()?, value.span()));
+    let tables: Vec<_> = values.iter().map(table).collect::<Option<_>>()?;
+    (!tables.is_empty()).then_some(tables)
 }
 
 fn read_value(value: &DeValue<'_>) -> Value {
@@ -80,6 +116,42 @@ mod tests {
         let lines: Vec<_> = read_all(text).into_iter().map(|(key, _, line)| (key, line)).collect();
         let expected = [("workers", 1), ("bind_ip", 2), ("log.threshold", 6), ("counter.enable", 8)];
         assert_eq!(lines, expected.map(|(key, line)| (key.to_owned(), line)));
+    }
+
+    #[test]
+    fn a_table_of_an_array_comes_before_its_keys_and_after_those_of_the_one_before() {
+        let read = |text| {
+            let settings = read_all(text).into_iter().map(|(key, value, line)| match value {
+                Value::Entry => format!("{line}: {key}"),
+                value => format!("{line}: {key} = {value:?}"),
+            });
+            settings.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            read("[[a.b]]\nz = 1\nc = 2\n[d]\ne = 3\n[[a.b]]\n[[a.b]] # none\nc = 4"),
+            [
+                "1: a.b",
+                "2: a.b.z = Number(1)",
+                "3: a.b.c = Number(2)",
+                "5: d.e = Number(3)",
+                "6: a.b",
+                "7: a.b",
+                "8: a.b.c = Number(4)"
+            ]
+        );
+        assert_eq!(
+            read("a.b = [{ z = 1 }, { c = 2,\nz = 3 }, {}]"),
+            [
+                "1: a.b",
+                "1: a.b.z = Number(1)",
+                "1: a.b",
+                "1: a.b.c = Number(2)",
+                "2: a.b.z = Number(3)",
+                "2: a.b"
+            ]
+        );
+        assert_eq!(read("a = [{ b = 1 }, 2]"), ["1: a = List([Other, Number(2)])"]);
+        assert_eq!(read("a = []"), ["1: a = List([])"]);
     }
 
     #[test]
