@@ -10,32 +10,51 @@ use crate::records::{Life, Random, State};
 struct History {
     before: Vec<u8>,
     operations: Vec<Operation>,
-    /// From which operation on a state was acknowledged.
-    acknowledged: Vec<(usize, State)>,
+    acknowledged: Vec<Acknowledged>,
+}
+
+/// What was acknowledged, and after how many operations.
+struct Acknowledged {
+    operations: usize,
+    epoch: u64,
+    state: State,
 }
 
 impl History {
-    /// Commits, with a proper close in between, after which the file is opened again.
+    /// Commits, with a proper end of the first process and an unclean one of the second, which the third repairs.
     fn new(seed: u64) -> Self {
         let disk = Disk::laid_out();
         let before = disk.bytes();
         disk.record();
         let mut life = Life::new(seed);
-        let mut acknowledged = vec![(0, State::new())];
-        for commits in [17, 13] {
+        let mut acknowledged = vec![Acknowledged { operations: 0, epoch: 0, state: State::new() }];
+        for (process, commits) in [(1, 17), (2, 13), (3, 5)] {
             let mut storage = disk.open().unwrap();
+            let epoch = storage.epoch();
+            assert_eq!((epoch, storage.was_repaired()), (process, process == 3));
+            acknowledged.push(Acknowledged {
+                operations: disk.operation_count(),
+                epoch,
+                state: life.state.clone(),
+            });
             for _ in 0..commits {
-                let changes = life.changes();
-                storage.commit(&changes).unwrap();
-                acknowledged.push((disk.operation_count(), life.state.clone()));
+                storage.commit(&life.changes()).unwrap();
+                acknowledged.push(Acknowledged {
+                    operations: disk.operation_count(),
+                    epoch,
+                    state: life.state.clone(),
+                });
+            }
+            if process == 2 {
+                std::mem::forget(storage);
             }
         }
         Self { before, operations: disk.operations(), acknowledged }
     }
 
     /// What may be found after so many operations: what was acknowledged last, and what was about to be.
-    fn possible(&self, operations: usize) -> &[(usize, State)] {
-        let last = self.acknowledged.iter().rposition(|(at, _)| *at <= operations).unwrap();
+    fn possible(&self, operations: usize) -> &[Acknowledged] {
+        let last = self.acknowledged.iter().rposition(|last| last.operations <= operations).unwrap();
         &self.acknowledged[last..(last + 2).min(self.acknowledged.len())]
     }
 }
@@ -115,8 +134,9 @@ fn a_power_loss_takes_nothing_that_was_acknowledged_and_leaves_nothing_half_done
                 .unwrap_or_else(|error| panic!("{case}: {error}"));
             let found = loaded(&mut storage);
             let possible = history.possible(operations);
-            let is_possible = possible.iter().position(|(_, state)| *state == found);
+            let is_possible = possible.iter().position(|possible| possible.state == found);
             assert!(is_possible.is_some(), "{case}: {} records are found", found.len());
+            assert!(storage.epoch() > possible[0].epoch, "{case}: epoch {} comes again", storage.epoch());
             in_progress += usize::from(is_possible == Some(1));
         }
         if losses >= losses_max {

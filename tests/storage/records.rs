@@ -145,7 +145,7 @@ impl Life {
                         key: SessionKey([some as u8; 16]),
                         ttl_ms: some as u32,
                         label: vec![some as u8; some as usize % 300].into(),
-                        revoked_grace_ms: (some % 7 == 0).then_some(5_000),
+                        revoked_grace_ms: (some.is_multiple_of(7)).then_some(5_000),
                     }))]
                 }
                 (2..=4, Some(Key::Session(owner))) => {
@@ -182,8 +182,8 @@ impl Life {
                         name: format!("name {}", some % 50).into_bytes().into(),
                         capacity: some as u32,
                         // Now and then one that needs pages of its own.
-                        label: vec![some as u8; if some % 5 == 0 { 30_000 } else { 3 }].into(),
-                        numbered: some % 2 == 0,
+                        label: vec![some as u8; if some.is_multiple_of(5) { 30_000 } else { 3 }].into(),
+                        numbered: some.is_multiple_of(2),
                         generation: mark,
                         created: mark,
                         origin: Origin::Request,
