@@ -111,7 +111,7 @@ fn an_owner_of_an_older_epoch_changes_nothing() {
     let mut older = disk.open().unwrap();
     older.commit(&[Change::Put(a_session(1))]).unwrap();
     // It fails and has to open the disk again, where somebody else was meanwhile.
-    disk.set_fault(Some(Fault { nth: 1, calls: u64::MAX }));
+    disk.set_fault(Some(Fault { nth: 1, calls: u64::MAX, is_done: false }));
     let not_stored = older.commit(&[Change::Put(a_session(2))]).unwrap_err();
     assert!(!matches!(not_stored, CommitError::Superseded { .. }), "{not_stored}");
     disk.set_fault(None);

@@ -31,6 +31,8 @@ pub struct Fault {
     pub nth: u64,
     /// How many from there on.
     pub calls: u64,
+    /// Whether they do what they were asked for before they fail; else they do half of it.
+    pub is_done: bool,
 }
 
 /// A disk; clones are the same one.
@@ -103,14 +105,14 @@ impl Disk {
 }
 
 impl State {
-    /// Fails where it is to fail, having done half of what was asked.
-    fn asked(&mut self, call: Call, half: impl FnOnce(&mut Self)) -> io::Result<()> {
+    /// Fails where it is to fail, having done what is done all the same: it is told whether that is all or half of it.
+    fn asked(&mut self, call: Call, still_done: impl FnOnce(&mut Self, bool)) -> io::Result<()> {
         self.calls += 1;
         if let Some(fault) = self.fault
             && (fault.nth..fault.nth.saturating_add(fault.calls)).contains(&self.calls)
         {
             self.failed.push(call);
-            half(self);
+            still_done(self, fault.is_done);
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
@@ -144,7 +146,7 @@ impl StorageBackend for Disk {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let mut state = self.state();
-        state.asked(Call::Read, |_| {})?;
+        state.asked(Call::Read, |_, _| {})?;
         let offset = offset as usize;
         let found = state.bytes.get(offset..offset + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(found);
@@ -153,14 +155,19 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.state();
-        state.asked(Call::SetLen, |_| {})?;
-        state.note(Operation::SetLen(len as usize));
+        let operation = Operation::SetLen(len as usize);
+        state.asked(Call::SetLen, |state, is_done| {
+            if is_done {
+                state.note(operation.clone());
+            }
+        })?;
+        state.note(operation);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state();
-        state.asked(Call::Sync, |_| {})?;
+        state.asked(Call::Sync, |_, _| {})?;
         state.note(Operation::Sync);
         Ok(())
     }
@@ -168,8 +175,9 @@ impl StorageBackend for Disk {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state();
         let offset = offset as usize;
-        state.asked(Call::Write, |state| {
-            state.note(Operation::Write { offset, data: data[..data.len() / 2].to_vec() });
+        state.asked(Call::Write, |state, is_done| {
+            let done = if is_done { data } else { &data[..data.len() / 2] };
+            state.note(Operation::Write { offset, data: done.to_vec() });
         })?;
         state.note(Operation::Write { offset, data: data.to_vec() });
         Ok(())

@@ -98,10 +98,10 @@ fn live_through(fault: Fault, seed: u64) -> Outcome {
 
 /// Has each `step`th call of a history fail, with those that follow it. Counts the histories that went on, that ended by a
 /// failed flush, and that did not begin.
-fn fail_calls(calls: u64, step: usize) -> [usize; 3] {
+fn fail_calls(calls: u64, is_done: bool, step: usize) -> [usize; 3] {
     let mut counts = [0; 3];
     for nth in (1..=calls_of_a_history()).step_by(step) {
-        match live_through(Fault { nth, calls }, SEED) {
+        match live_through(Fault { nth, calls, is_done }, SEED) {
             Outcome::Unharmed => {}
             Outcome::WentOn => counts[0] += 1,
             Outcome::NotFlushed => counts[1] += 1,
@@ -123,14 +123,45 @@ fn calls_of_a_history() -> u64 {
 
 #[test]
 fn every_call_may_fail_once() {
-    let [went_on, not_flushed, not_opened] = fail_calls(1, 1);
-    assert!(went_on > 0 && not_flushed > 0 && not_opened > 0, "{went_on} {not_flushed} {not_opened}");
+    for is_done in [false, true] {
+        let [went_on, not_flushed, not_opened] = fail_calls(1, is_done, 1);
+        assert!(went_on > 0 && not_flushed > 0 && not_opened > 0, "{went_on} {not_flushed} {not_opened}");
+    }
 }
 
 #[test]
 fn a_disk_may_stay_full_for_a_while() {
     for calls in [2, 3, 5, 9] {
-        let [went_on, not_flushed, _] = fail_calls(calls, 7);
-        assert!(went_on > 0 || not_flushed > 0, "{calls}: {went_on} {not_flushed}");
+        for is_done in [false, true] {
+            let [went_on, not_flushed, _] = fail_calls(calls, is_done, 5);
+            assert!(went_on > 0 || not_flushed > 0, "{calls}: {went_on} {not_flushed}");
+        }
     }
+}
+
+#[test]
+fn what_failed_and_is_on_disk_all_the_same_is_taken_back() {
+    let mut taken_back = 0;
+    for nth in 1.. {
+        let disk = Disk::laid_out();
+        let mut life = Life::new(SEED);
+        let mut storage = disk.open().unwrap();
+        let (failing, later) = (life.changes(), life.changes());
+        disk.set_fault(Some(Fault { nth, calls: 1_000, is_done: true }));
+        let outcome = storage.commit(&failing);
+        let failed = disk.failed();
+        disk.set_fault(None);
+        match outcome {
+            Ok(()) => break,
+            Err(CommitError::NotFlushed(_)) => continue,
+            Err(error) => assert!(matches!(error, CommitError::NotStored(_)), "{error}"),
+        }
+        assert!(!failed.contains(&Call::Sync));
+        let mut state = State::new();
+        taken_back += usize::from(loaded(&mut Disk::with(disk.bytes()).open().unwrap()) != state);
+        storage.commit(&later).unwrap();
+        apply(&mut state, &later);
+        assert!(loaded(&mut storage) == state, "from call {nth} on");
+    }
+    assert!(taken_back > 0, "some failure comes after the changes were written");
 }
