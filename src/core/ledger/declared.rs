@@ -287,7 +287,9 @@ impl Ledger {
                 ledger.plan(object, after, None, world);
                 is_changed = true;
             }
-            Ok(Done { outcome: Remembered::Settled(settled.into()), is_durable: is_changed })
+            // What is so already may be on its way to the store, and come to nothing.
+            let is_durable = is_changed || !ledger.is_stored();
+            Ok(Done { outcome: Remembered::Settled(settled.into()), is_durable })
         })
     }
 
