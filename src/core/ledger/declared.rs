@@ -510,6 +510,10 @@ impl Ledger {
             Before::Declared(before) => {
                 object.declare(before.standing(), before.usable());
                 self.number(object, before.numbered);
+                if before.removing {
+                    // The last holder may have left meanwhile.
+                    self.lessened.push((SEMAPHORES, object.clone()));
+                }
                 self.declarations.put(object, *before);
                 self.serve_later(SEMAPHORES, object);
             }
