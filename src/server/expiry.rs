@@ -15,7 +15,8 @@ use crate::core::TICK_MS;
 pub async fn expire(server: Arc<Server>) {
     loop {
         let mailbox_of = |session| server.peers.find(session).map(|peer| peer.mailbox);
-        while server.core.expire(server.moment()) || server.core.evict(server.moment(), mailbox_of) {
+        // Both, each time: as long as somebody is to be evicted, something is due.
+        while server.core.expire(server.moment()) | server.core.evict(server.moment(), mailbox_of) {
             tokio::task::yield_now().await;
         }
         until_due(&server).await;

@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 pub mod caller;
+pub mod store;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -57,6 +58,11 @@ impl TestServer {
     /// Starts a server with a changed configuration. Counters have intervals of 100 s and the clock stands at
     /// 1,000,000,050 s, the middle of one; semaphores are swept every 20 ms.
     pub fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::start_prepared(change, |_| {})
+    }
+
+    /// The same, with something to be done before anybody can connect.
+    pub fn start_prepared(change: impl FnOnce(&mut Config), prepare: impl FnOnce(&Arc<Server>)) -> Self {
         let mut config = Config::without_file();
         config.counter.stat_interval_s = 100;
         change(&mut config);
@@ -66,6 +72,7 @@ impl TestServer {
             Clock::from_fn(move || UnixSeconds(unix_s.load(Ordering::Relaxed)))
         };
         let server = Server::new(&config, clock, NameHasher::new());
+        prepare(&server);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let workers = Workers::start(2.try_into().unwrap()).unwrap();

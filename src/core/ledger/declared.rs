@@ -128,17 +128,21 @@ struct ByName(ObjectRef);
 pub(super) struct Pruning {
     object: ObjectRef,
     after: Option<GrantId>,
-    is_removed: bool,
+    /// Whose ids are below this one waited for what is removed, whatever is declared under its name since.
+    removed: Option<GrantId>,
 }
 
-/// Who holds a semaphore that is removed loses it at a given time; he is told in steps.
+/// Who holds a semaphore that is removed loses it at a given time, whatever is declared under its name since; he is told
+/// in steps.
 #[derive(Debug)]
 pub(super) struct Eviction {
     object: ObjectRef,
     at_ms: u64,
     after: Option<GrantId>,
-    /// Sessions that hold it by plain Acquires, and so without anything that could be taken from them but all.
-    plain: Option<std::vec::IntoIter<(SessionId, u32)>>,
+    /// Grants with lower ids are of what is removed.
+    removed: GrantId,
+    /// Sessions that held it by plain Acquires, and so without anything that could be taken from them but all.
+    plain: std::vec::IntoIter<(SessionId, u32)>,
 }
 
 const SEMAPHORES: Namespace = Namespace::Semaphores;
@@ -283,7 +287,9 @@ impl Ledger {
                 ledger.plan(object, after, None, world);
                 is_changed = true;
             }
-            Ok(Done { outcome: Remembered::Settled(settled.into()), is_durable: is_changed })
+            // What is so already may be on its way to the store, and come to nothing.
+            let is_durable = is_changed || !ledger.is_stored();
+            Ok(Done { outcome: Remembered::Settled(settled.into()), is_durable })
         })
     }
 
@@ -456,14 +462,15 @@ impl Ledger {
         if after.removing {
             object.declare(Standing::Removing, 0);
             object.supervise(|supervision| supervision.awaited = true);
-            self.prunings.push_back(Pruning { object: object.clone(), after: None, is_removed: true });
+            let removed = GrantId(after.generation);
+            self.prunings.push_back(Pruning { object: object.clone(), after: None, removed: Some(removed) });
             if let Some(grace_ms) = grace_ms {
-                let at_ms = world.now.monotonic_ms + u64::from(grace_ms);
                 self.evictions.push_back(Eviction {
                     object: object.clone(),
-                    at_ms,
+                    at_ms: world.now.monotonic_ms + u64::from(grace_ms),
                     after: None,
-                    plain: None,
+                    removed,
+                    plain: object.holdings().into_iter(),
                 });
             }
             self.prune(world);
@@ -480,7 +487,7 @@ impl Ledger {
             self.tell_name(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
         }
         if self.waiting(SEMAPHORES, object) > 0 {
-            self.prunings.push_back(Pruning { object: object.clone(), after: None, is_removed: false });
+            self.prunings.push_back(Pruning { object: object.clone(), after: None, removed: None });
             self.prune(world);
             self.serve_later(SEMAPHORES, object);
         }
@@ -503,6 +510,10 @@ impl Ledger {
             Before::Declared(before) => {
                 object.declare(before.standing(), before.usable());
                 self.number(object, before.numbered);
+                if before.removing {
+                    // The last holder may have left meanwhile.
+                    self.lessened.push((SEMAPHORES, object.clone()));
+                }
                 self.declarations.put(object, *before);
                 self.serve_later(SEMAPHORES, object);
             }
@@ -644,7 +655,7 @@ impl Ledger {
             && let Some(pruning) = self.prunings.front_mut()
         {
             let object = pruning.object.clone();
-            let is_removed = pruning.is_removed;
+            let removed = pruning.removed;
             let from = pruning.after.map_or(Bound::Unbounded, Bound::Excluded);
             let entry = self.names[SEMAPHORES as usize].get(&object.address());
             let some: Vec<_> = entry
@@ -657,11 +668,9 @@ impl Ledger {
             };
             pruning.after = Some(last);
             work += some.len();
-            // It may have been declared anew meanwhile.
-            let is_gone = is_removed && object.standing() == Standing::Removing;
             for id in some {
                 let claim = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim);
-                if is_gone {
+                if removed.is_some_and(|removed| id < removed) {
                     self.fail(id, Refusal::Removed, world);
                 } else if let Some(refusal) = claim.and_then(|claim| object.refusal(claim)) {
                     self.fail(id, refusal, world);
@@ -679,12 +688,11 @@ impl Ledger {
     pub(in crate::core) fn evict(&mut self, world: World<'_>) -> Option<(Vec<SessionId>, u32)> {
         let eviction = self.evictions.front_mut()?;
         let grace_ms = super::left(eviction.at_ms, world.now.monotonic_ms);
-        let object = eviction.object.clone();
-        let is_declared_anew = object.standing() != Standing::Removing;
         let from = eviction.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let entry = self.names[SEMAPHORES as usize].get(&object.address()).filter(|_| !is_declared_anew);
+        let entry = self.names[SEMAPHORES as usize].get(&eviction.object.address());
+        let range = (from, Bound::Excluded(eviction.removed));
         let some: Vec<_> = entry
-            .map(|entry| entry.held.range((from, Bound::Unbounded)).take(STEP_GRANTS).copied().collect())
+            .map(|entry| entry.held.range(range).take(STEP_GRANTS).copied().collect())
             .unwrap_or_default();
         if let Some(last) = some.last() {
             eviction.after = Some(*last);
@@ -694,10 +702,7 @@ impl Ledger {
             }
             return Some((Vec::new(), grace_ms));
         }
-        let plain = eviction.plain.get_or_insert_with(|| {
-            if is_declared_anew { Vec::new().into_iter() } else { object.holdings().into_iter() }
-        });
-        let some: Vec<_> = plain.by_ref().take(STEP_GRANTS).map(|(session, _)| session).collect();
+        let some: Vec<_> = eviction.plain.by_ref().take(STEP_GRANTS).map(|(session, _)| session).collect();
         if some.is_empty() {
             self.evictions.pop_front();
         }
