@@ -16,9 +16,9 @@ use std::task::{Wake, Waker};
 use model::{Attachment, INTERVAL_S, Key, Model, Want};
 use proptest::prelude::*;
 use signalbox::core::{
-    Asked, Claim, Core, EVENTS_MAX, Event, EventKind, GrantId, Lease, LedgerLimits, Letter, Limits, Listed,
-    Mailbox, Moment, NameHasher, Namespace, Notice, Queueing, REQUESTS_MAX, Refusal, RequestIds, Scope,
-    Session, SessionId, SessionKey, Token, UnixSeconds, Waiting,
+    Answer, Asked, Call, Claim, Core, EVENTS_MAX, Event, EventKind, GrantId, Lease, LedgerLimits, Letter,
+    Limits, Listed, Mailbox, Moment, NameHasher, Namespace, Notice, Queueing, REQUESTS_MAX, Refusal,
+    RequestIds, Scope, Session, SessionId, SessionKey, Token, UnixSeconds, Waiting,
 };
 
 const CONNECTIONS: usize = 3;
@@ -279,6 +279,10 @@ impl Pair {
         RequestIds { own, lowest_unanswered }
     }
 
+    fn call(&mut self, by: usize, ids: Ids) -> Call {
+        Call { connection: self.id(by), ids: self.ids(by, ids), token: self.token() }
+    }
+
     /// One that is held or waits, or any other.
     fn grant(&self, choice: usize) -> GrantId {
         let alive = self.model.grants.len();
@@ -304,20 +308,20 @@ impl Pair {
         let now = self.now();
         match *step {
             Step::Acquire { by, ids, ref wants, queueing } => {
-                let (ids, token, connection) = (self.ids(by, ids), self.token(), self.id(by));
+                let call = self.call(by, ids);
                 let wanted = |want: &Want| signalbox::core::Want {
                     namespace: want.key.0,
                     name: want.key.1,
                     claim: Claim::new(want.resources, want.maximum).unwrap(),
                 };
                 let wanted: Vec<_> = wants.iter().map(wanted).collect();
-                let found = self.core.acquire_grant(connection, ids, &wanted, queueing, token, now);
-                assert_eq!(found, self.model.acquire(connection, ids, wants, queueing, token));
+                let found = self.core.acquire_grant(call, &wanted, queueing, now);
+                assert_eq!(found, self.model.acquire(call, wants, queueing));
             }
             Step::Release { by, ids, grant } => {
-                let (ids, grant, connection) = (self.ids(by, ids), self.grant(grant), self.id(by));
-                let found = self.core.release_grant(connection, ids, grant, now);
-                assert_eq!(found, self.model.release(connection, ids, grant));
+                let (call, grant) = (self.call(by, ids), self.grant(grant));
+                let found = self.core.release_grant(call, grant, now);
+                assert_eq!(found, self.model.release(call, grant));
             }
             Step::Cancel { by, waiter, by_token } => {
                 let (connection, waiting) = (self.id(by), self.waiting(waiter, by_token));
@@ -329,18 +333,18 @@ impl Pair {
                 assert_eq!(self.core.verify(grant, now), self.model.verify(grant));
             }
             Step::RevokeGrant { by, ids, grant, grace_ms } => {
-                let (ids, grant, connection) = (self.ids(by, ids), self.grant(grant), self.id(by));
-                let found = self.core.revoke_grant(connection, ids, grant, grace_ms, now);
-                assert_eq!(found, self.model.revoke_grant(connection, ids, grant, grace_ms));
+                let (call, grant) = (self.call(by, ids), self.grant(grant));
+                let found = self.core.revoke_grant(call, grant, grace_ms, now);
+                assert_eq!(found, self.model.revoke_grant(call, grant, grace_ms));
             }
             Step::RevokeSession { by, ids, session, grace_ms } => {
-                let (ids, connection) = (self.ids(by, ids), self.id(by));
+                let call = self.call(by, ids);
                 // Those that are there, and one that was never.
                 let sessions = self.model.sessions.iter().map(|session| session.id);
                 let sessions: Vec<_> = sessions.chain(SessionId::from_number(u64::MAX)).collect();
                 let session = sessions[session % sessions.len()];
-                let found = self.core.revoke_session(connection, ids, session, grace_ms, now);
-                assert_eq!(found, self.model.revoke_session(connection, ids, session, grace_ms));
+                let found = self.core.revoke_session(call, session, grace_ms, now);
+                assert_eq!(found, self.model.revoke_session(call, session, grace_ms));
             }
             Step::PlainAcquire { by, want: Want { key, resources, maximum } } => {
                 let session = &mut self.connections[by].session;
@@ -364,8 +368,8 @@ impl Pair {
                 assert_eq!(found.map(|lease| lease.ttl_ms()), expected);
             }
             Step::Close { by } => {
-                let connection = self.id(by);
-                assert_eq!(self.core.close_leased(connection, now), self.model.close(connection));
+                let (connection, token) = (self.id(by), self.token());
+                assert_eq!(self.core.close_leased(connection, token, now), self.model.close(connection));
             }
             Step::KeepAlive { by } => {
                 let connection = self.id(by);
@@ -412,15 +416,17 @@ impl Pair {
     }
 
     fn open(&mut self, by: usize, ttl_ms: u32) {
-        let connection = self.id(by);
+        let (connection, token) = (self.id(by), self.token());
         let key = SessionKey([self.leased.len() as u8 + 1; 16]);
         let expected = self.model.check_open();
-        let found = self.core.open_leased(connection, key, ttl_ms, b"leased", self.now());
-        assert_eq!(found.as_ref().err(), expected.err().as_ref());
-        if let Ok((session, lease)) = found {
-            assert_eq!(lease.ttl_ms(), ttl_ms);
-            self.model.open(session, connection, key, ttl_ms, b"leased");
-            self.leased.push((session, key, lease));
+        match self.core.open_leased(connection, key, ttl_ms, b"leased", token, self.now()) {
+            Asked::Answered(Answer::Opened(opened)) => {
+                assert_eq!((expected, opened.key.0, opened.ttl_ms), (Ok(()), key.0, ttl_ms));
+                self.model.open(opened.session, connection, key, ttl_ms, b"leased");
+                self.leased.push((opened.session, key, self.core.lease(connection).unwrap()));
+            }
+            Asked::Refused(refusal) => assert_eq!(expected, Err(refusal)),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -704,20 +710,28 @@ impl Server {
         let want = |key: &Key| signalbox::core::Want { namespace: key.0, name: key.1, claim };
         let wants: Vec<_> = keys.iter().map(want).collect();
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
-        let (ids, token) = (self.ids(), Token(self.requests));
-        self.core.acquire_grant(self.id(by), ids, &wants, queueing, token, START)
+        let call = self.call(by);
+        self.core.acquire_grant(call, &wants, queueing, START)
     }
 
     fn granted(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> GrantId {
         match self.acquire(by, keys, resources, maximum) {
-            Asked::Granted(granted) => granted.grant,
+            Asked::Answered(Answer::Granted(granted)) => granted.grant,
             other => panic!("{other:?}"),
         }
     }
 
-    fn ids(&mut self) -> RequestIds {
+    fn call(&mut self, by: usize) -> Call {
         self.requests += 1;
-        RequestIds { own: self.requests, lowest_unanswered: self.requests }
+        let ids = RequestIds { own: self.requests, lowest_unanswered: self.requests };
+        Call { connection: self.id(by), ids, token: Token(self.requests) }
+    }
+
+    fn open(&self, by: usize, ttl_ms: u32, now: Moment) -> Arc<Lease> {
+        let key = SessionKey([by as u8 + 1; 16]);
+        let asked = self.core.open_leased(self.id(by), key, ttl_ms, b"", Token(0), now);
+        assert!(matches!(asked, Asked::Answered(Answer::Opened(_))), "{asked:?}");
+        self.core.lease(self.id(by)).unwrap()
     }
 
     fn id(&self, by: usize) -> SessionId {
@@ -725,8 +739,8 @@ impl Server {
     }
 
     fn release(&mut self, by: usize, grant: GrantId) {
-        let ids = self.ids();
-        self.core.release_grant(self.id(by), ids, grant, START).unwrap();
+        let call = self.call(by);
+        assert_eq!(self.core.release_grant(call, grant, START), Asked::Answered(Answer::Done));
     }
 
     fn value(&self, key: Key) -> u32 {
@@ -752,7 +766,7 @@ impl Server {
     /// The grants that a connection was told of since it was last asked.
     fn answers(&self, by: usize) -> Vec<GrantId> {
         let grant = |letter| match letter {
-            Letter::Answer { outcome: Ok(granted), .. } => granted.grant,
+            Letter::Answer { outcome: Ok(Answer::Granted(granted)), .. } => granted.grant,
             other => panic!("{other:?}"),
         };
         letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
@@ -792,20 +806,19 @@ fn who_wants_several_names_stands_in_each_queue_before_those_who_came_later() {
 fn a_session_that_ends_gives_back_the_newest_first() {
     let mut server = Server::new(2);
     let holder = server.id(0);
-    server.core.open_leased(holder, SessionKey([1; 16]), 1000, b"", START).unwrap();
+    server.open(0, 1000, START);
     let grants: Vec<_> = (0..5).map(|_| server.granted(0, &[ONE], 1, 5)).collect();
     server.release(0, grants[1]);
     server.watch(1, ONE);
-    server.core.close_leased(holder, START).unwrap();
+    assert_eq!(server.core.close_leased(holder, Token(0), START), Asked::Answered(Answer::Done));
     assert_eq!(server.events(1), [grants[4], grants[3], grants[2], grants[0]].map(Some));
 }
 
 #[test]
 fn of_two_sessions_the_one_that_is_due_first_ends_first() {
     let mut server = Server::new(3);
-    let (renewed, other) = (server.id(0), server.id(1));
-    let (_, lease) = server.core.open_leased(renewed, SessionKey([1; 16]), 100, b"", START).unwrap();
-    server.core.open_leased(other, SessionKey([2; 16]), 100, b"", at(50)).unwrap();
+    let lease = server.open(0, 100, START);
+    server.open(1, 100, at(50));
     let grants = [0, 1].map(|by| server.granted(by, &[ONE], 1, 2));
     lease.hear(90);
     server.watch(2, ONE);
@@ -818,7 +831,7 @@ fn a_session_that_holds_much_expires_in_steps() {
     const GRANTS: u32 = 1000;
     let mut server = Server::new(2);
     let connection = server.id(0);
-    server.core.open_leased(connection, SessionKey([1; 16]), 100, b"", START).unwrap();
+    server.open(0, 100, START);
     for _ in 0..GRANTS {
         server.granted(0, &[ONE], 1, GRANTS);
     }
@@ -843,12 +856,12 @@ fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
     const GRANTS: u32 = 300;
     let mut server = Server::new(2);
     let connection = server.id(0);
-    server.core.open_leased(connection, SessionKey([1; 16]), 100_000, b"", START).unwrap();
+    server.open(0, 100_000, START);
     for _ in 0..GRANTS {
         server.granted(0, &[ONE], 1, GRANTS);
     }
     server.watch(1, ONE);
-    server.core.close_leased(connection, START).unwrap();
+    assert_eq!(server.core.close_leased(connection, Token(0), START), Asked::Answered(Answer::Done));
     while server.core.expire(START) {}
     let events = letters_of(&server.connections[1].mailbox);
     assert_eq!(events.len(), GRANTS as usize);
@@ -891,16 +904,16 @@ fn many_who_wait_are_served_in_steps_and_in_order() {
 fn a_second_revoke_never_delays_the_first_and_its_notice_says_so() {
     let mut server = Server::new(2);
     let grant = server.granted(0, &[ONE], 1, 1);
-    let (holder, revoker) = (server.id(0), server.id(1));
+    let holder = server.id(0);
     for (grace_ms, left_ms) in [(500, 500), (900, 500), (200, 200)] {
-        let ids = server.ids();
-        server.core.revoke_grant(revoker, ids, grant, grace_ms, START).unwrap();
+        let call = server.call(1);
+        assert_eq!(server.core.revoke_grant(call, grant, grace_ms, START), Asked::Answered(Answer::Done));
         let notice = Notice::GrantRevoked { grant, grace_ms: left_ms };
         assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Notice(notice)]);
     }
     for (grace_ms, left_ms) in [(900, 900), (950, 900), (300, 300)] {
-        let ids = server.ids();
-        server.core.revoke_session(revoker, ids, holder, grace_ms, START).unwrap();
+        let call = server.call(1);
+        assert_eq!(server.core.revoke_session(call, holder, grace_ms, START), Asked::Answered(Answer::Done));
         let notice = Notice::SessionRevoked { session: holder, grace_ms: left_ms };
         assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Notice(notice)]);
     }
@@ -980,9 +993,8 @@ proptest! {
 fn a_session_that_ends_in_steps_is_granted_nothing_more() {
     const GRANTS: u32 = 1000;
     let mut server = Server::new(2);
-    let connection = server.id(0);
     let theirs = server.granted(1, &[ONE], 1, 1);
-    server.core.open_leased(connection, SessionKey([1; 16]), 100, b"", START).unwrap();
+    server.open(0, 100, START);
     assert_eq!(server.acquire(0, &[ONE], 1, 1), Asked::Waiting);
     for _ in 0..GRANTS {
         server.granted(0, &[TWO], 1, GRANTS);
@@ -1002,20 +1014,19 @@ fn a_session_that_ends_in_steps_is_granted_nothing_more() {
 #[test]
 fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
     let mut server = Server::new(2);
-    let connection = server.id(0);
     let theirs = server.granted(1, &[ONE], 1, 1);
-    let (_, lease) = server.core.open_leased(connection, SessionKey([1; 16]), 90_000, b"", START).unwrap();
-    let ids = server.ids();
+    let lease = server.open(0, 90_000, START);
+    let call = server.call(0);
     let wants = [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap() }];
     let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
     for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
         lease.hear(at(at_ms).monotonic_ms);
-        let asked = server.core.acquire_grant(connection, ids, &wants, queueing, token, at(at_ms));
+        let asked = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
         assert_eq!(asked, Asked::Waiting);
     }
     server.release(1, theirs);
     let letters = letters_of(&server.connections[0].mailbox);
-    let [_, Letter::Answer { token: Token(2), outcome: Ok(granted) }] = &letters[..] else {
+    let [_, Letter::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &letters[..] else {
         panic!("{letters:?}")
     };
     assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");

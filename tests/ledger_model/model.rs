@@ -7,8 +7,9 @@
 //! of them came free.
 
 use signalbox::core::{
-    Asked, Event, EventKind, GrantId, Granted, LedgerLimits, LedgerStats, Letter, Listed, Namespace, Notice,
-    Queueing, REQUESTS_MAX, Refusal, RequestIds, Scope, SessionId, SessionKey, Token, UnixSeconds, Waiting,
+    Answer, Asked, Call, Event, EventKind, GrantId, Granted, LedgerLimits, LedgerStats, Letter, Listed,
+    Namespace, Notice, Queueing, REQUESTS_MAX, Refusal, RequestIds, Scope, SessionId, SessionKey, Token,
+    UnixSeconds, Verified, Waiting,
 };
 
 /// A name and its kind.
@@ -83,7 +84,7 @@ pub enum Attachment {
 enum Remembered {
     Waits(u64),
     Granted(Granted),
-    Done(Result<(), Refusal>),
+    Done(Result<Answer, Refusal>),
 }
 
 pub struct Grant {
@@ -394,13 +395,13 @@ impl Model {
         Ok(self.ttl_left_ms(id, self.now_ms).unwrap())
     }
 
-    pub fn close(&mut self, connection: SessionId) -> Result<(), Refusal> {
+    pub fn close(&mut self, connection: SessionId) -> Asked {
         let attachment = self.attachment(connection);
         self.detach(connection, Some(Refusal::Canceled));
-        let Attachment::To(id) = attachment else { return Err(Refusal::NoSuchSession) };
+        let Attachment::To(id) = attachment else { return Asked::Refused(Refusal::NoSuchSession) };
         self.end(id, EventKind::Released, Refusal::Canceled);
         self.serve();
-        Ok(())
+        Asked::Answered(Answer::Done)
     }
 
     /// When a session ends by itself.
@@ -493,29 +494,24 @@ impl Model {
     /// Does a change once (invariant 7).
     fn once(
         &mut self,
-        connection: SessionId,
-        ids: RequestIds,
-        change: impl FnOnce(&mut Self, SessionId) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
-        match self.begin(connection, ids)? {
-            (_, Some(Remembered::Done(outcome))) => outcome,
-            (_, Some(_)) => Err(Refusal::StaleRequest),
-            (session, None) => {
+        call: Call,
+        change: impl FnOnce(&mut Self, SessionId) -> Result<Answer, Refusal>,
+    ) -> Asked {
+        let outcome = match self.begin(call.connection, call.ids) {
+            Err(refusal) => Err(refusal),
+            Ok((_, Some(Remembered::Done(outcome)))) => outcome,
+            Ok((_, Some(_))) => Err(Refusal::StaleRequest),
+            Ok((session, None)) => {
                 let outcome = change(self, session);
-                self.remember(session, ids.own, Remembered::Done(outcome));
+                self.remember(session, call.ids.own, Remembered::Done(outcome.clone()));
                 outcome
             }
-        }
+        };
+        outcome.map_or_else(Asked::Refused, Asked::Answered)
     }
 
-    pub fn acquire(
-        &mut self,
-        connection: SessionId,
-        ids: RequestIds,
-        wants: &[Want],
-        queueing: Queueing,
-        token: Token,
-    ) -> Asked {
+    pub fn acquire(&mut self, call: Call, wants: &[Want], queueing: Queueing) -> Asked {
+        let Call { connection, ids, token } = call;
         let (session, before) = match self.begin(connection, ids) {
             Ok(begun) => begun,
             Err(refusal) => return Asked::Refused(refusal),
@@ -562,11 +558,11 @@ impl Model {
     fn answer(&mut self, session: SessionId, request: u64, connection: SessionId, token: Token) -> Asked {
         let answers = &self.session(session).unwrap().answers;
         match answers.iter().find(|(other, _)| *other == request).unwrap().1.clone() {
-            Remembered::Done(Ok(())) => Asked::Refused(Refusal::StaleRequest),
+            Remembered::Done(Ok(_)) => Asked::Refused(Refusal::StaleRequest),
             Remembered::Done(Err(refusal)) => Asked::Refused(refusal),
             Remembered::Granted(granted) => {
                 let ttl_left_ms = self.ttl_left_ms(session, self.now_ms);
-                Asked::Granted(Granted { ttl_left_ms, ..granted })
+                Asked::Answered(Answer::Granted(Granted { ttl_left_ms, ..granted }))
             }
             Remembered::Waits(id) => {
                 let now_ms = self.now_ms;
@@ -581,13 +577,13 @@ impl Model {
         }
     }
 
-    pub fn release(&mut self, connection: SessionId, ids: RequestIds, grant: GrantId) -> Result<(), Refusal> {
-        self.once(connection, ids, |model, session| {
+    pub fn release(&mut self, call: Call, grant: GrantId) -> Asked {
+        self.once(call, |model, session| {
             let held = |found: &&Grant| found.session == session && found.wait.is_none();
             model.find(grant).filter(held).ok_or(Refusal::NotAcquired)?;
             model.give_back(grant.0, EventKind::Released);
             model.serve();
-            Ok(())
+            Ok(Answer::Done)
         })
     }
 
@@ -606,64 +602,60 @@ impl Model {
         Ok(())
     }
 
-    pub fn verify(&self, grant: GrantId) -> Result<(SessionId, Option<u32>), Refusal> {
+    pub fn verify(&self, grant: GrantId) -> Result<Verified, Refusal> {
         let found = self.find(grant).filter(|grant| grant.wait.is_none()).ok_or(Refusal::NotAcquired)?;
         let lease = self.ttl_left_ms(found.session, self.now_ms);
         let grace = found.revoked_ms.map(|at_ms| u32::try_from(at_ms - self.now_ms).unwrap());
-        Ok((found.session, lease.into_iter().chain(grace).min()))
-    }
-
-    pub fn revoke_grant(
-        &mut self,
-        connection: SessionId,
-        ids: RequestIds,
-        grant: GrantId,
-        grace_ms: u32,
-    ) -> Result<(), Refusal> {
-        self.once(connection, ids, |model, _| {
-            let now_ms = model.now_ms;
-            let found =
-                model.grants.iter_mut().find(|found| found.id == grant.0).ok_or(Refusal::NotAcquired)?;
-            let session = found.session;
-            model.stats.revoked += 1;
-            if found.wait.is_some() {
-                model.fail(grant.0, Refusal::Revoked);
-            } else {
-                // A second Revoke never delays the first.
-                let at_ms = found.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
-                found.revoked_ms = Some(at_ms);
-                let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
-                model.notify(session, Notice::GrantRevoked { grant, grace_ms });
-                if grace_ms == 0 {
-                    model.give_back(grant.0, EventKind::Revoked);
-                }
-            }
-            model.serve();
-            Ok(())
+        let is_revoked = grace.is_some() || self.session(found.session).unwrap().revoked_ms.is_some();
+        Ok(Verified {
+            session: found.session,
+            ttl_left_ms: lease.into_iter().chain(grace).min(),
+            is_retiring: is_revoked,
         })
     }
 
-    pub fn revoke_session(
-        &mut self,
-        connection: SessionId,
-        ids: RequestIds,
-        id: SessionId,
-        grace_ms: u32,
-    ) -> Result<(), Refusal> {
-        self.once(connection, ids, |model, _| {
-            let now_ms = model.now_ms;
-            let session = model.session_mut(id).ok_or(Refusal::NoSuchSession)?;
-            let at_ms = session.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
-            session.revoked_ms = Some(at_ms);
+    pub fn revoke_grant(&mut self, call: Call, grant: GrantId, grace_ms: u32) -> Asked {
+        self.once(call, |model, _| model.revoke_grant_now(grant, grace_ms).map(|()| Answer::Done))
+    }
+
+    fn revoke_grant_now(&mut self, grant: GrantId, grace_ms: u32) -> Result<(), Refusal> {
+        let now_ms = self.now_ms;
+        let found = self.grants.iter_mut().find(|found| found.id == grant.0).ok_or(Refusal::NotAcquired)?;
+        let session = found.session;
+        self.stats.revoked += 1;
+        if found.wait.is_some() {
+            self.fail(grant.0, Refusal::Revoked);
+        } else {
+            // A second Revoke never delays the first.
+            let at_ms = found.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
+            found.revoked_ms = Some(at_ms);
             let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
-            model.stats.revoked += 1;
-            model.notify(id, Notice::SessionRevoked { session: id, grace_ms });
+            self.notify(session, Notice::GrantRevoked { grant, grace_ms });
             if grace_ms == 0 {
-                model.end(id, EventKind::Revoked, Refusal::Revoked);
-                model.serve();
+                self.give_back(grant.0, EventKind::Revoked);
             }
-            Ok(())
-        })
+        }
+        self.serve();
+        Ok(())
+    }
+
+    pub fn revoke_session(&mut self, call: Call, id: SessionId, grace_ms: u32) -> Asked {
+        self.once(call, |model, _| model.revoke_session_now(id, grace_ms).map(|()| Answer::Done))
+    }
+
+    fn revoke_session_now(&mut self, id: SessionId, grace_ms: u32) -> Result<(), Refusal> {
+        let now_ms = self.now_ms;
+        let session = self.session_mut(id).ok_or(Refusal::NoSuchSession)?;
+        let at_ms = session.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
+        session.revoked_ms = Some(at_ms);
+        let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
+        self.stats.revoked += 1;
+        self.notify(id, Notice::SessionRevoked { session: id, grace_ms });
+        if grace_ms == 0 {
+            self.end(id, EventKind::Revoked, Refusal::Revoked);
+            self.serve();
+        }
+        Ok(())
     }
 
     fn notify(&mut self, id: SessionId, notice: Notice) {
@@ -764,11 +756,12 @@ impl Model {
             grant: GrantId(id),
             resources: keys.iter().map(|(_, resources)| u64::from(*resources)).sum(),
             capacities: capacities.into(),
+            slots: Box::default(),
             ttl_left_ms: self.ttl_left_ms(session, wait.received_ms),
         };
         self.remember(session, request, Remembered::Granted(granted.clone()));
         if let Some((to, token)) = wait.reply {
-            self.letters.push((to, Letter::Answer { token, outcome: Ok(granted) }));
+            self.letters.push((to, Letter::Answer { token, outcome: Ok(Answer::Granted(granted)) }));
         }
         for (key, resources) in keys {
             self.tell(key, EventKind::Granted, Some(id), session, resources);
@@ -913,7 +906,7 @@ impl Model {
     ) -> Listed {
         let label = self.session(session).map_or(&[][..], |session| &session.label).into();
         let connection = if grant.is_none() { Some(session) } else { self.connection_of(session) };
-        Listed { grant, session, since, resources, position, label, connection }
+        Listed { grant, session, since, resources, position, slots: Box::default(), label, connection }
     }
 
     pub fn watch(
