@@ -13,16 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use model::{Attachment, INTERVAL_S, Key, Model, Want};
+use model::{Attachment, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox::core::{
-    Answer, Asked, Call, Claim, Core, EVENTS_MAX, Event, EventKind, GrantId, Lease, LedgerLimits, Letter,
-    Limits, Listed, Mailbox, Moment, NameHasher, Namespace, Notice, Queueing, REQUESTS_MAX, Refusal,
-    RequestIds, Scope, Session, SessionId, SessionKey, Token, UnixSeconds, Waiting,
+    Answer, Asked, Call, Claim, Core, Declare, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId,
+    IfExists, Lease, LedgerLimits, Letter, Limits, Listed, Mailbox, Moment, NameHasher, Namespace, Notice,
+    Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, Session, SessionId,
+    SessionKey, Token, UnixSeconds, Until, Waiting,
 };
 
 const CONNECTIONS: usize = 3;
 /// One is the prefix of another, and one stands before both in the order of bytes though it is made later.
+/// More than the slots that one grant may have.
+const MANY: u32 = 2 * GRANT_SLOTS_MAX as u32;
 const NAMES: [&[u8]; 3] = [b"b", b"ba", b"a"];
 
 #[derive(Clone, Debug)]
@@ -99,6 +102,35 @@ enum Step {
         by: usize,
         watch: usize,
     },
+    Declare {
+        by: usize,
+        ids: Ids,
+        wanted: Vec<Declare<'static>>,
+        if_exists: IfExists,
+    },
+    Resize {
+        by: usize,
+        ids: Ids,
+        name: &'static [u8],
+        resizing: Resizing,
+        expected: Expected,
+    },
+    Remove {
+        by: usize,
+        ids: Ids,
+        name: &'static [u8],
+        removal: Removal,
+        expected: Expected,
+    },
+    Configure {
+        wanted: Vec<Declare<'static>>,
+    },
+    AwaitIdle {
+        by: usize,
+        key: Key,
+        until: Until,
+        wait_ms: u32,
+    },
     Sweep {
         namespace: Namespace,
     },
@@ -106,6 +138,14 @@ enum Step {
         by_ms: u64,
     },
     ShutDown,
+}
+
+/// The generation that a change of a declared semaphore is meant for.
+#[derive(Clone, Copy, Debug)]
+enum Expected {
+    Any,
+    Present,
+    Other,
 }
 
 /// How a request is numbered, seen from those of its session before.
@@ -292,7 +332,20 @@ impl Pair {
         GrantId(self.model.grants[choice % alive].id)
     }
 
+    fn generation(&self, name: &'static [u8], expected: Expected) -> Option<u64> {
+        let present = self.model.declaration(semaphore(name)).map_or(0, |declaration| declaration.generation);
+        match expected {
+            Expected::Any => None,
+            Expected::Present => Some(present),
+            Expected::Other => Some(present + 1),
+        }
+    }
+
     fn waiting(&self, choice: usize, by_token: bool) -> Waiting {
+        // One in two, where there is any, waits for less to be in use.
+        if by_token && choice % 2 == 1 && !self.model.idles.is_empty() {
+            return Waiting::Token(self.model.idles[choice / 2 % self.model.idles.len()].token);
+        }
         let mut waiters =
             self.model.grants.iter().filter_map(|grant| Some((grant.request, grant.wait.as_ref()?)));
         let count = waiters.clone().count().max(1);
@@ -312,7 +365,7 @@ impl Pair {
                 let wanted = |want: &Want| signalbox::core::Want {
                     namespace: want.key.0,
                     name: want.key.1,
-                    claim: Claim::new(want.resources, want.maximum).unwrap(),
+                    claim: claim(*want),
                 };
                 let wanted: Vec<_> = wants.iter().map(wanted).collect();
                 let found = self.core.acquire_grant(call, &wanted, queueing, now);
@@ -348,7 +401,7 @@ impl Pair {
             }
             Step::PlainAcquire { by, want: Want { key, resources, maximum } } => {
                 let session = &mut self.connections[by].session;
-                let claim = Claim::new(resources, maximum).unwrap();
+                let claim = claim(Want { key, resources, maximum });
                 let found = self.core.acquire(key.0, key.1, claim, session, now.unix);
                 assert_eq!(found, self.model.plain_acquire(session.id(), key, resources, maximum));
             }
@@ -399,6 +452,30 @@ impl Pair {
                 let found = self.core.unwatch(connection, token, now);
                 assert_eq!(found, self.model.unwatch(connection, token));
             }
+            Step::Declare { by, ids, ref wanted, if_exists } => {
+                let call = self.call(by, ids);
+                let found = self.core.declare(call, wanted, if_exists, now);
+                assert_eq!(found, self.model.declare(call, wanted, if_exists));
+            }
+            Step::Resize { by, ids, name, resizing, expected } => {
+                let (call, generation) = (self.call(by, ids), self.generation(name, expected));
+                let found = self.core.resize(call, name, resizing, generation, now);
+                assert_eq!(found, self.model.resize(call, name, resizing, generation));
+            }
+            Step::Remove { by, ids, name, removal, expected } => {
+                let (call, generation) = (self.call(by, ids), self.generation(name, expected));
+                let found = self.core.remove(call, name, removal, generation, now);
+                assert_eq!(found, self.model.remove(call, name, removal, generation));
+            }
+            Step::Configure { ref wanted } => {
+                let found = self.core.declare_configured(wanted, now);
+                assert_eq!(found, self.model.declare_configured(wanted));
+            }
+            Step::AwaitIdle { by, key, until, wait_ms } => {
+                let who = (self.id(by), self.token());
+                let found = self.core.await_idle(who, key, until, wait_ms, now);
+                assert_eq!(found, self.model.await_idle(who, key, until, wait_ms));
+            }
             Step::Sweep { namespace } => {
                 self.model.sweep(namespace);
                 let mut sweep = self.core.sweep(namespace);
@@ -406,7 +483,18 @@ impl Pair {
             }
             Step::Time { by_ms } => {
                 self.model.tick(by_ms);
-                while self.core.expire(self.now()) {}
+                let plain_holders = |key: Key| {
+                    let holders = list(&self.core, key, false).into_iter();
+                    holders.filter(|holder| holder.grant.is_none()).map(|holder| holder.session).collect()
+                };
+                self.model.evict(plain_holders);
+                let mailbox_of = |session| {
+                    let mut connections = self.connections.iter();
+                    let connection = connections.find(|connection| connection.session.id() == session)?;
+                    Some(Arc::clone(&connection.mailbox))
+                };
+                let now = self.now();
+                while self.core.expire(now) || self.core.evict(now, mailbox_of) {}
             }
             Step::ShutDown => {
                 self.model.shut_down();
@@ -504,8 +592,31 @@ impl Pair {
             while check.step(64, &mut failures) {}
             assert_eq!(failures, []);
         }
+        for prefix in [&b""[..], b"b"] {
+            let mut listing = self.core.declared(prefix);
+            let found: Vec<_> = std::iter::from_fn(|| {
+                Some(self.core.list_declared(&mut listing)).filter(|some| !some.is_empty())
+            })
+            .flatten()
+            .collect();
+            let mut expected = self.model.list_declared();
+            expected.retain(|declared| declared.record.name.starts_with(prefix));
+            assert_eq!(found, expected, "what is declared");
+        }
+        for grant in &self.model.grants {
+            let grant = GrantId(grant.id);
+            assert_eq!(self.core.verify(grant, self.now()), self.model.verify(grant));
+        }
         assert_eq!(self.core.ledger_stats(), self.model.stats());
         assert_eq!(self.core.check_ledger(), Ok(()));
+    }
+}
+
+/// A maximum of 0: of the name as it is.
+fn claim(want: Want) -> Claim {
+    match NonZeroU32::new(want.resources).filter(|_| want.maximum == 0) {
+        Some(resources) => Claim::of_existing(resources),
+        None => Claim::new(want.resources, want.maximum).unwrap(),
     }
 }
 
@@ -520,6 +631,9 @@ fn wants() -> impl Strategy<Value = Want> {
     let amounts = prop_oneof![
         6 => (1..=3u32, Just(3)),
         2 => (1..=2u32, Just(2)),
+        2 => (1..=3u32, Just(0)),
+        // About as many slots as one grant may have.
+        1 => (GRANT_SLOTS_MAX as u32 - 1..GRANT_SLOTS_MAX as u32 + 2, Just(MANY)),
         // More than a semaphore of moderate size has.
         1 => Just((4, 5)),
         1 => (prop_oneof![Just(1), Just(2), Just(u32::MAX - 1), Just(u32::MAX)], Just(u32::MAX)),
@@ -543,6 +657,74 @@ fn many_wants() -> impl Strategy<Value = Vec<Want>> {
     ]
 }
 
+fn names() -> impl Strategy<Value = &'static [u8]> {
+    prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(2)].prop_map(|name: usize| NAMES[name])
+}
+
+fn declares() -> impl Strategy<Value = Declare<'static>> {
+    let capacities =
+        prop_oneof![12 => 0..5u32, 1 => Just(MANY), 1 => Just(SLOTS_MAX + 1), 1 => Just(u32::MAX)];
+    let labels = prop::sample::select(vec![&b""[..], b"label"]);
+    (names(), capacities, any::<bool>(), labels).prop_map(|(name, capacity, numbered, label)| Declare {
+        name,
+        capacity,
+        numbered,
+        label,
+    })
+}
+
+/// No name twice.
+fn many_declares(counts: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<Declare<'static>>> {
+    prop::collection::vec(declares(), counts).prop_map(|mut declares| {
+        let names: Vec<_> = declares.iter().map(|declare| declare.name).collect();
+        let mut place = 0;
+        declares.retain(|declare| {
+            place += 1;
+            !names[..place - 1].contains(&declare.name)
+        });
+        declares
+    })
+}
+
+/// What the configuration has was checked already.
+fn configurations() -> impl Strategy<Value = Vec<Declare<'static>>> {
+    many_declares(0..=2).prop_map(|mut declares| {
+        declares.retain(|declare| !declare.numbered || declare.capacity <= SLOTS_MAX);
+        declares
+    })
+}
+
+fn resizings() -> impl Strategy<Value = Resizing> {
+    prop_oneof![
+        3 => (0..5u32).prop_map(Resizing::To),
+        2 => (0..3u32).prop_map(Resizing::Grow),
+        2 => (0..3u32).prop_map(Resizing::Shrink),
+        1 => prop::sample::select(vec![SLOTS_MAX, u32::MAX]).prop_map(Resizing::Grow),
+        1 => Just(Resizing::To(MANY)),
+    ]
+}
+
+fn removals() -> impl Strategy<Value = Removal> {
+    prop_oneof![
+        1 => Just(Removal::IfIdle),
+        2 => Just(Removal::WithLastHolder),
+        2 => graces_ms().prop_map(|grace_ms| Removal::Now { grace_ms }),
+    ]
+}
+
+fn expectations() -> impl Strategy<Value = Expected> {
+    prop_oneof![3 => Just(Expected::Any), 2 => Just(Expected::Present), 1 => Just(Expected::Other)]
+}
+
+/// Only semaphores have slots.
+fn idles() -> impl Strategy<Value = (Key, Until)> {
+    let slots = prop_oneof![4 => 0..3u16, 1 => Just(u16::MAX)];
+    prop_oneof![
+        2 => (keys(), (0..3u32).prop_map(Until::Level)),
+        1 => (names().prop_map(semaphore), slots.prop_map(Until::Slot)),
+    ]
+}
+
 fn ids() -> impl Strategy<Value = Ids> {
     let own = prop_oneof![
         20 => Just(Own::Next),
@@ -558,10 +740,17 @@ fn ids() -> impl Strategy<Value = Ids> {
     (own, lowest).prop_map(|(own, lowest)| Ids { own, lowest })
 }
 
+fn waits_ms() -> impl Strategy<Value = u32> {
+    prop_oneof![2 => Just(0), 3 => Just(60), 5 => Just(5000), 1 => Just(u32::MAX)]
+}
+
+fn if_exist() -> impl Strategy<Value = IfExists> {
+    prop::sample::select(vec![IfExists::Fail, IfExists::Keep, IfExists::Set])
+}
+
 fn queueings() -> impl Strategy<Value = Queueing> {
-    let waits_ms = prop_oneof![2 => Just(0), 3 => Just(60), 5 => Just(5000), 1 => Just(u32::MAX)];
     let queues_max = prop_oneof![1 => 0..3u32, 6 => Just(u32::MAX)];
-    (waits_ms, queues_max).prop_map(|(wait_ms, queue_max)| Queueing { wait_ms, queue_max })
+    (waits_ms(), queues_max).prop_map(|(wait_ms, queue_max)| Queueing { wait_ms, queue_max })
 }
 
 fn graces_ms() -> impl Strategy<Value = u32> {
@@ -605,6 +794,17 @@ fn steps() -> impl Strategy<Value = Step> {
         6 => (by(), wants()).prop_map(|(by, want)| Step::PlainAcquire { by, want }),
         5 => (by(), keys(), 0..3u32)
             .prop_map(|(by, key, resources)| Step::PlainRelease { by, key, resources }),
+        6 => (by(), ids(), many_declares(1..=3), if_exist())
+            .prop_map(|(by, ids, wanted, if_exists)| Step::Declare { by, ids, wanted, if_exists }),
+        5 => (by(), ids(), names(), resizings(), expectations()).prop_map(
+            |(by, ids, name, resizing, expected)| Step::Resize { by, ids, name, resizing, expected }
+        ),
+        4 => (by(), ids(), names(), removals(), expectations()).prop_map(
+            |(by, ids, name, removal, expected)| Step::Remove { by, ids, name, removal, expected }
+        ),
+        1 => configurations().prop_map(|wanted| Step::Configure { wanted }),
+        4 => (by(), idles(), waits_ms())
+            .prop_map(|(by, (key, until), wait_ms)| Step::AwaitIdle { by, key, until, wait_ms }),
         4 => (by(), ttls_ms()).prop_map(|(by, ttl_ms)| Step::Open { by, ttl_ms }),
         5 => (by(), choice(), prop::bool::weighted(0.9))
             .prop_map(|(by, session, with_key)| Step::Attach { by, session, with_key }),
@@ -668,6 +868,15 @@ proptest! {
         }
         for namespace in Namespace::ALL {
             pair.step(&Step::Sweep { namespace });
+        }
+        prop_assert_eq!(pair.core.stats(Namespace::Semaphores).objects, pair.core.ledger_stats().declared);
+        pair.step(&Step::Configure { wanted: Vec::new() });
+        let ids = Ids { own: Own::Next, lowest: Lowest::Own };
+        let (removal, expected) = (Removal::IfIdle, Expected::Any);
+        for name in NAMES {
+            pair.step(&Step::Remove { by: 0, ids, name, removal, expected });
+        }
+        for namespace in Namespace::ALL {
             prop_assert_eq!(pair.core.stats(namespace).objects, 0);
         }
         let stats = pair.core.ledger_stats();
@@ -1030,4 +1239,23 @@ fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
         panic!("{letters:?}")
     };
     assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
+}
+
+#[test]
+fn what_is_removed_at_once_is_taken_from_its_holders() {
+    let mut server = Server::new(2);
+    let declare = Declare { name: b"one", capacity: 2, numbered: true, label: b"" };
+    let call = server.call(1);
+    let asked = server.core.declare(call, &[declare], IfExists::Fail, START);
+    assert!(matches!(asked, Asked::Answered(Answer::Settled(_))), "{asked:?}");
+    server.granted(0, &[semaphore(b"one")], 2, 2);
+    let call = server.call(1);
+    let asked = server.core.remove(call, b"one", Removal::Now { grace_ms: 100 }, None, START);
+    assert_eq!(asked, Asked::Answered(Answer::Settled(Box::default())));
+    for (at_ms, grants) in [(0, 1), (99, 1), (100, 0)] {
+        let is_more = || server.core.expire(at(at_ms)) || server.core.evict(at(at_ms), |_| None);
+        assert!((0..10).any(|_| !is_more()), "there is an end to what is to be done at once");
+        assert_eq!(server.core.ledger_stats().grants, grants);
+    }
+    assert_eq!(server.core.ledger_stats().declared, 0);
 }
