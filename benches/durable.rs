@@ -8,6 +8,7 @@ mod support;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Child;
 use std::sync::Barrier;
@@ -103,42 +104,42 @@ fn verdict(what: &str, ratio: f64, bound: f64) -> String {
     format!("{ratio:.2} {what}; at least {bound} asked: {verdict}")
 }
 
-/// How often a page is written and flushed.
+/// How often a page of a file is overwritten and flushed.
 fn flushes_per_s(time: Duration) -> f64 {
     let folder = scratch();
-    let mut file = File::create(folder.path().join("page")).expect("a scratch file can be made");
+    let file = File::create(folder.path().join("page")).expect("a scratch file can be made");
+    let write = || file.write_all_at(&[1; 4096], 0).and_then(|()| file.sync_data());
+    write().expect("a scratch file can be written");
     let (start, mut count) = (Instant::now(), 0);
     while start.elapsed() < time {
-        file.write_all(&[1; 4096]).and_then(|()| file.sync_data()).expect("a scratch file can be written");
+        write().expect("a scratch file can be written");
         count += 1;
     }
     f64::from(count) / start.elapsed().as_secs_f64()
 }
 
-/// The engine's commits by themselves: as many changes each, half of them new records and half of them deletions, as
-/// grants and releases come.
+/// The engine's commits by themselves: as many changes each, half of them new records and half of them deletions of what
+/// came with the commit before, as grants and releases come.
 fn engine_commits_per_s(changes: usize, time: Duration) -> f64 {
     let folder = scratch();
     let database = Builder::new().create(folder.path().join("engine.redb")).expect("a database can be made");
-    let (start, mut commits, mut next) = (Instant::now(), 0_u64, 0_u64);
+    let (start, mut commits) = (Instant::now(), 0_u64);
     while start.elapsed() < time {
-        commit(&database, changes, &mut next).expect("a database can be written");
+        commit(&database, changes.div_ceil(2) as u64, commits).expect("a database can be written");
         commits += 1;
     }
     commits as f64 / start.elapsed().as_secs_f64()
 }
 
-fn commit(database: &Database, changes: usize, next: &mut u64) -> Result<(), redb::Error> {
+fn commit(database: &Database, records: u64, commits: u64) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         let mut table = transaction.open_table(TABLE)?;
-        for _ in 0..changes.div_ceil(2) {
-            table.insert(next.to_be_bytes().as_slice(), [2; RECORD_BYTES].as_slice())?;
-            *next += 1;
+        for number in commits * records..(commits + 1) * records {
+            table.insert(number.to_be_bytes().as_slice(), [2; RECORD_BYTES].as_slice())?;
         }
-        for back in 0..changes as u64 / 2 {
-            let gone = next.saturating_sub(changes as u64 + back);
-            table.remove(gone.to_be_bytes().as_slice())?;
+        for number in commits.saturating_sub(1) * records..commits * records {
+            table.remove(number.to_be_bytes().as_slice())?;
         }
     }
     transaction.commit()?;
