@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Child;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,10 +21,12 @@ use clap::Parser;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use redb::{Builder, Database, TableDefinition};
+use signalbox::core::{Change, DeclarationRecord, Origin, Record};
 use signalbox::protocol::{
     Extended, GrantId, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds,
     ResponseCodec, ResponseFrame, Wait, Wanted,
 };
+use signalbox::storage::{FileStorage, Options, Storage};
 use support::amqp::Amqp;
 use support::arguments::FromCargo;
 use support::ports::free_ports;
@@ -34,6 +37,11 @@ use tokio_util::codec::Decoder;
 /// The most of the engine's own rate, and the least of RabbitMQ's, that is to be reached.
 const OF_THE_ENGINE: f64 = 0.6;
 const OF_RABBITMQ: f64 = 20.0;
+
+/// The longest that a start with a million declared semaphores may take, in seconds, and the most that each may be
+/// resident with.
+const LOAD_S: f64 = 5.0;
+const DECLARED_BYTES: f64 = 250.0;
 
 /// Bytes of a record: about those of a grant of a short name.
 const RECORD_BYTES: usize = 72;
@@ -55,7 +63,11 @@ struct Arguments {
     #[arg(long, default_value = "3")]
     rounds: usize,
 
-    /// Half a second, once: to see that it works
+    /// Declared semaphores that a server finds at its start; 0 measures no start
+    #[arg(long, default_value = "1000000")]
+    declared: u32,
+
+    /// Half a second, once, and few declared semaphores: to see that it works
     #[arg(long)]
     quick: bool,
 
@@ -66,7 +78,10 @@ struct Arguments {
 fn main() {
     let mut arguments = Arguments::parse();
     if arguments.quick {
-        (arguments.seconds, arguments.rounds) = (0.5, 1);
+        (arguments.seconds, arguments.rounds, arguments.declared) = (0.5, 1, 10_000);
+    }
+    if arguments.declared > 0 {
+        start_with(arguments.declared);
     }
     let time = Duration::from_secs_f64(arguments.seconds);
     let sessions = arguments.sessions;
@@ -102,6 +117,61 @@ fn main() {
 fn verdict(what: &str, ratio: f64, bound: f64) -> String {
     let verdict = if ratio >= bound { "reached" } else { "missed" };
     format!("{ratio:.2} {what}; at least {bound} asked: {verdict}")
+}
+
+/// Starts a server that finds so many declared semaphores, and one that finds none, which the first is compared with.
+fn start_with(declared: u32) {
+    let (empty_s, empty_bytes, _) = start(scratch());
+    let folder = scratch();
+    declare(&folder.path().join("data"), declared).expect("a scratch directory can be filled");
+    let (took_s, bytes, found) = start(folder);
+    assert_eq!(found, u64::from(declared), "the server finds what was declared");
+    let each = (bytes - empty_bytes) as f64 / f64::from(declared);
+    let verdict = |is_reached: bool| if is_reached { "reached" } else { "missed" };
+    println!(
+        "{declared} declared semaphores: ready after {took_s:.2} s ({empty_s:.2} s without; at most {LOAD_S} asked: {}), \
+         {each:.0} bytes each (at most {DECLARED_BYTES} asked: {})\n",
+        verdict(took_s <= LOAD_S),
+        verdict(each <= DECLARED_BYTES)
+    );
+}
+
+/// Gives how long a server takes until it answers, what it is resident with, and what it finds declared.
+fn start(folder: TempDir) -> (f64, u64, u64) {
+    let started = Instant::now();
+    let server = start_durable_signalbox(folder);
+    // Connections are accepted before, and answered when everything is brought back.
+    let declared = Lessee::enter(server.address, 0).statistic("declared");
+    let took_s = started.elapsed().as_secs_f64();
+    (took_s, resident_bytes(server.pid()), declared)
+}
+
+fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the server runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel tells it");
+    line.trim_end_matches("kB").trim().parse::<u64>().expect("a number") * 1024
+}
+
+/// Keeps semaphores in a data directory, as a server does that was asked to declare them.
+fn declare(directory: &Path, count: u32) -> Result<(), Box<dyn std::error::Error>> {
+    const TOGETHER: u32 = 50_000;
+    let mut storage = FileStorage::open(directory, Options::default())?;
+    for from in (0..count).step_by(TOGETHER as usize) {
+        let records = (from..count.min(from + TOGETHER)).map(|number| DeclarationRecord {
+            name: format!("bench-{number:09}").into_bytes().into(),
+            capacity: 3,
+            label: Box::default(),
+            numbered: false,
+            generation: u64::from(number) + 1,
+            created: 0,
+            origin: Origin::Request,
+            removing: false,
+        });
+        let changes: Vec<_> = records.map(|record| Change::Put(Record::Declaration(record))).collect();
+        storage.commit(&changes)?;
+    }
+    storage.commit(&[Change::Put(Record::Mark(u64::from(count) + 1))])?;
+    Ok(())
 }
 
 /// How often a page of a file is overwritten and flushed.
@@ -237,15 +307,16 @@ impl Lessee {
 
     /// How often was stored, and how many changes.
     fn stored(&mut self) -> (u64, u64) {
+        (self.statistic("store_commits"), self.statistic("store_changes"))
+    }
+
+    fn statistic(&mut self, name: &str) -> u64 {
         let mut bytes = BytesMut::new();
         Request::Stats.compose(Opaque([0; 4]), &mut bytes);
         self.stream.write_all(&bytes).expect("the server reads");
         let statistics = self.answer().statistics().expect("an answer to Stats");
-        let value = |name: &str| {
-            let item = statistics.iter().find(|item| item.name == name).expect("the server counts it");
-            item.value.parse().expect("a number")
-        };
-        (value("store_commits"), value("store_changes"))
+        let item = statistics.iter().find(|item| item.name == name).expect("the server counts it");
+        item.value.parse().expect("a number")
     }
 
     fn ask(&mut self, request: &Extended<'_>) -> ResponseFrame {
