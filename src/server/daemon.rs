@@ -144,7 +144,8 @@ fn serve(
     let writer = config.data_dir.as_deref().map(|directory| start_writer(&server, directory)).transpose()?;
     if writer.is_none() {
         info!(
-            "declared semaphores and leased sessions are kept in memory only, and a restart forgets them;              set data_dir to keep them"
+            "declared semaphores and leased sessions are kept in memory only, and a restart forgets them; \
+             set data_dir to keep them"
         );
     }
     server.declare_configured(&config.semaphore.declare);

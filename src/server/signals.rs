@@ -3,6 +3,7 @@
 
 use std::io;
 
+use nix::sys::signal::Signal::SIGXFSZ;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
@@ -26,6 +27,9 @@ pub(super) struct Signals {
 impl Signals {
     /// Listens from now on; what comes before [`obey`](Self::obey) is obeyed then.
     pub(super) fn listen() -> io::Result<Self> {
+        // A file that may not grow any more is for who writes it, like a full disk; by default the signal that comes with
+        // it ends the process. Listened to once, it never does again, whoever hears it.
+        drop(signal(SignalKind::from_raw(SIGXFSZ as i32))?);
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
             user1: signal(SignalKind::user_defined1())?,
