@@ -268,7 +268,6 @@ impl Ledger {
                 }
             }
             let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>()?;
-            let mut is_changed = false;
             let mut settled = Vec::with_capacity(wanted.len());
             for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
                 let present = ledger.declarations.get(declare.name).filter(|declared| !declared.removing);
@@ -281,9 +280,9 @@ impl Ledger {
                 after.created = ledger.created(object, generation);
                 settled.push(after.settled(object));
                 ledger.plan(object, after, None, world);
-                is_changed = true;
             }
-            Ok(Done { outcome: Remembered::Settled(settled.into()), is_durable: is_changed })
+            // Where nothing changes, what stays so may be on its way to the store only.
+            Ok(Done { outcome: Remembered::Settled(settled.into()), is_durable: true })
         })
     }
 
