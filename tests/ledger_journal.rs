@@ -94,9 +94,21 @@ fn take(history: &[Step]) {
 
 const STORE: [Step; 2] = [Step::Take, Step::Settle { is_stored: true, is_on_disk: true }];
 
+fn ask(by: usize, request: Request) -> Step {
+    Step::Ask { by, request, forgets: false }
+}
+
+fn acquire(by: usize, resources: u32) -> Step {
+    ask(by, Request::Acquire { wants: vec![(NAMES[0], resources)], waits: true })
+}
+
+fn remove(by: usize, removal: Removal) -> Step {
+    ask(by, Request::Remove { name: NAMES[0], removal })
+}
+
 fn declare(by: usize, capacity: u32, if_exists: IfExists) -> Step {
     let request = Request::Declare { name: NAMES[0], capacity, numbered: false, if_exists };
-    Step::Ask { by, request, forgets: false }
+    ask(by, request)
 }
 
 #[test]
@@ -115,4 +127,10 @@ fn an_answer_that_is_on_its_way_to_the_store_goes_when_the_client_needs_it_no_mo
     let forget = Step::Ask { by: 0, request, forgets: true };
     let asked = [Step::Open { by: 0 }, declare(0, 1, IfExists::Fail), forget];
     take(&[&asked[..], &STORE, &[Step::Close { by: 0 }]].concat());
+}
+
+#[test]
+fn what_is_to_be_removed_is_not_opened_by_an_older_change() {
+    let asked = [declare(0, 2, IfExists::Fail), remove(0, Removal::IfIdle), acquire(0, 1)];
+    take(&[&asked[..], &STORE].concat());
 }

@@ -236,7 +236,28 @@ impl Run {
         self.leased.iter().any(|leased| leased.id == session)
     }
 
+    /// Takes a step, and looks whether all is as it must be.
     pub fn step(&mut self, step: &Step) {
+        let removing = self.in_use_of_removing();
+        self.take_step(step);
+        self.read();
+        self.check();
+        if !matches!(step, Step::Crash { .. }) {
+            let after = self.in_use_of_removing();
+            for (name, in_use) in removing {
+                let grows = after.get(name).is_some_and(|after| *after > in_use);
+                assert!(!grows, "{} is granted and was to be removed", name.escape_ascii());
+            }
+        }
+    }
+
+    fn in_use_of_removing(&self) -> BTreeMap<&'static [u8], u32> {
+        let mut declared = self.core.list_declared(&mut self.core.declared(b""));
+        declared.retain(|declared| declared.record.removing);
+        declared.into_iter().map(|declared| (in_name(&declared.record.name), declared.in_use)).collect()
+    }
+
+    fn take_step(&mut self, step: &Step) {
         match *step {
             Step::Ask { by, ref request, forgets } => self.ask(by, request, forgets),
             Step::Repeat { by, back } => {
@@ -312,8 +333,6 @@ impl Run {
                 while self.core.expire(now) || self.core.evict(now, mailbox_of) {}
             }
         }
-        self.read();
-        self.check();
     }
 
     fn leave(&mut self, by: usize) {
@@ -669,6 +688,23 @@ impl Run {
         }
         for name in NAMES {
             self.check_slots(name);
+        }
+        if self.core.is_stored() {
+            self.check_settled();
+        }
+    }
+
+    /// What waits in vain is told so when all is stored, and what nobody holds is gone.
+    fn check_settled(&self) {
+        for declared in self.core.list_declared(&mut self.core.declared(b"")) {
+            let record = &declared.record;
+            let name = record.name.escape_ascii();
+            assert!(!record.removing || declared.in_use > 0, "{name} is removed and stays");
+            assert!(!record.removing || declared.waiting == 0, "{name} is removed and waited for");
+            let mut listing = self.core.listing(SEMAPHORES, &record.name, true).unwrap();
+            for waiter in self.core.list(&mut listing) {
+                assert!(waiter.resources <= record.capacity, "{name} is waited for in vain");
+            }
         }
     }
 

@@ -470,7 +470,10 @@ impl Ledger {
             self.sound_alarm(world.now.monotonic_ms);
             return;
         }
-        object.declare(after.standing(), after.capacity);
+        // One whose removal was asked for since stays closed.
+        if self.declarations.get(object.name()).is_none_or(|present| !present.removing) {
+            object.declare(after.standing(), after.capacity);
+        }
         let is_resized = match before {
             Before::Undeclared { .. } => true,
             Before::Declared(before) => before.usable() != after.capacity,
