@@ -93,6 +93,7 @@ fn take(history: &[Step]) {
 // What histories have shown.
 
 const STORE: [Step; 2] = [Step::Take, Step::Settle { is_stored: true, is_on_disk: true }];
+const FAIL: [Step; 2] = [Step::Take, Step::Settle { is_stored: false, is_on_disk: false }];
 
 fn ask(by: usize, request: Request) -> Step {
     Step::Ask { by, request, forgets: false }
@@ -133,4 +134,17 @@ fn an_answer_that_is_on_its_way_to_the_store_goes_when_the_client_needs_it_no_mo
 fn what_is_to_be_removed_is_not_opened_by_an_older_change() {
     let asked = [declare(0, 2, IfExists::Fail), remove(0, Removal::IfIdle), acquire(0, 1)];
     take(&[&asked[..], &STORE].concat());
+}
+
+#[test]
+fn what_is_removed_and_not_declared_anew_after_all_is_gone_with_its_last_holder() {
+    let removed = [acquire(1, 1), remove(0, Removal::WithLastHolder)];
+    let anew = [declare(0, 2, IfExists::Set), Step::Leave { by: 1 }];
+    take(&[&[declare(0, 2, IfExists::Fail)][..], &STORE, &removed, &STORE, &anew, &FAIL].concat());
+}
+
+#[test]
+fn who_waits_in_vain_for_what_is_not_removed_after_all_is_told() {
+    let asked = [acquire(1, 1), remove(0, Removal::WithLastHolder), acquire(2, 3), acquire(2, 4)];
+    take(&[&[declare(0, 3, IfExists::Fail)][..], &STORE, &asked, &FAIL].concat());
 }

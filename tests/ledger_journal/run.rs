@@ -482,6 +482,7 @@ impl Run {
             self.settle(true, true);
         }
         assert!(self.core.is_stored());
+        self.check();
         for key in self.disk.keys() {
             if let Key::Grant(_) | Key::Answer(..) = key {
                 let session = match (key, &self.disk[key]) {

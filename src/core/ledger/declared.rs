@@ -505,14 +505,21 @@ impl Ledger {
             Before::Declared(before) => {
                 object.declare(before.standing(), before.usable());
                 self.number(object, before.numbered);
+                if before.removing {
+                    // Its last holder may have left meanwhile, or leave without telling the ledger.
+                    object.supervise(|supervision| supervision.awaited = true);
+                    self.lessened.push((SEMAPHORES, object.clone()));
+                }
                 self.declarations.put(object, *before);
-                self.serve_later(SEMAPHORES, object);
             }
             Before::Undeclared { capacity } => {
                 object.declare(Standing::Made, capacity);
                 self.forget_declaration(object, world);
             }
         }
+        // While it was to be removed, nobody was told that he waits in vain.
+        self.prunings.push_back(Pruning { object: object.clone(), after: None, is_removed: false });
+        self.serve_later(SEMAPHORES, object);
     }
 
     /// Forgets what was declared of a semaphore, and the semaphore where nobody uses it.
