@@ -217,7 +217,7 @@ impl Ledger {
         }
         let Some(owner) = self.owners.get_mut(&session) else { return };
         let told = owner.told_at_end.take();
-        let answers: Vec<_> = owner.requests.settled().collect();
+        let answers: Vec<_> = owner.requests.stored().collect();
         for request in answers {
             self.note(Change::Delete(Key::Answer(session, request)));
         }
