@@ -272,6 +272,7 @@ impl Ledger {
                 }
             }
             let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>()?;
+            let mut is_changed = false;
             let mut settled = Vec::with_capacity(wanted.len());
             for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
                 let present = ledger.declarations.get(declare.name).filter(|declared| !declared.removing);
@@ -525,7 +526,7 @@ impl Ledger {
             }
         }
         // While it was to be removed, nobody was told that he waits in vain.
-        self.prunings.push_back(Pruning { object: object.clone(), after: None, is_removed: false });
+        self.prunings.push_back(Pruning { object: object.clone(), after: None, removed: None });
         self.serve_later(SEMAPHORES, object);
     }
 
