@@ -37,6 +37,10 @@ mod several {
     recipes::recipe!("Several resources at once");
 }
 
+mod slots {
+    recipes::recipe!("A pool of numbered slots");
+}
+
 mod fence {
     recipes::recipe!("Downstream with a grant id");
 }
@@ -391,6 +395,58 @@ async fn a_program_has_both_kinds_at_once() {
     eventually("the third waits", || server.server.core().ledger_stats().waiters == 1);
     first.release().await.unwrap();
     assert_eq!(soon("the third", third).await.unwrap().unwrap().capacities(), [4, 10]);
+}
+
+// ---- A pool of numbered slots
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_job_has_a_gpu_of_its_own_and_one_that_is_retired_goes_to_nobody() {
+    let server = server_of(|_| {});
+    let client = connected(server.counters).await;
+    let direct = client.direct().await.unwrap();
+    for _ in 0..2 {
+        slots::declare_gpus(&direct, 2).await.unwrap();
+    }
+    let (begin, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let (finish, finished) = tokio::sync::watch::channel(false);
+    let job = || {
+        let (client, begin, mut finished) = (client.clone(), begin.clone(), finished.clone());
+        tokio::spawn(async move {
+            let job = async move |gpu| {
+                begin.send(gpu).unwrap();
+                finished.wait_for(|finished| *finished).await.unwrap();
+            };
+            slots::on_a_gpu(&client, job).await
+        })
+    };
+    let mut jobs = vec![job(), job()];
+    let mut gpus = Vec::new();
+    for _ in 0..2 {
+        gpus.push(soon("a job", begun.recv()).await.unwrap());
+    }
+    gpus.sort_unstable();
+    assert_eq!(gpus, [0, 1]);
+    jobs.push(job());
+    eventually("the third waits", || server.server.core().ledger_stats().waiters == 1);
+
+    let retired = tokio::spawn(async move { slots::retire(&direct, 1).await });
+    let administrator = client.direct().await.unwrap();
+    soon("the shrink", async {
+        loop {
+            let listed = administrator.list(b"gpus").await.unwrap().next().await.unwrap().unwrap();
+            if listed.capacity == 1 {
+                break assert_eq!(listed.in_use, 2, "nobody lost his GPU");
+            }
+        }
+    })
+    .await;
+    assert!(!retired.is_finished(), "somebody uses it");
+    finish.send_replace(true);
+    soon("that nobody uses it", retired).await.unwrap().unwrap();
+    assert_eq!(soon("the third", begun.recv()).await.unwrap(), 0);
+    for job in jobs {
+        soon("the end of a job", job).await.unwrap().unwrap();
+    }
 }
 
 // ---- Downstream with a grant id
