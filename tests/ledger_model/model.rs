@@ -923,7 +923,8 @@ impl Model {
         self.serve();
     }
 
-    /// Takes what is removed at once from its holders. `plain_holders` gives those by plain Acquires in the core's order.
+    /// Takes what is removed at once from its holders. `plain_holders` gives those by plain Acquires in the order of the
+    /// core.
     pub fn evict(&mut self, plain_holders: impl Fn(Key) -> Vec<SessionId>) {
         while !self.evictions.is_empty() {
             let (key, at_ms) = self.evictions.remove(0);

@@ -465,9 +465,10 @@ impl Ledger {
                     plain: None,
                 });
             }
-            self.prune(world);
-            self.note_less(SEMAPHORES, object, world);
             self.sound_alarm(world.now.monotonic_ms);
+            self.lessened.push((SEMAPHORES, object.clone()));
+            // What those had set aside who wait in vain is for the next.
+            self.serve(world);
             return;
         }
         // One whose removal was asked for since stays closed.
