@@ -23,9 +23,9 @@ use signalbox::core::{
 };
 
 const CONNECTIONS: usize = 3;
-/// One is the prefix of another, and one stands before both in the order of bytes though it is made later.
 /// More than the slots that one grant may have.
 const MANY: u32 = 2 * GRANT_SLOTS_MAX as u32;
+/// One is the prefix of another, and one stands before both in the order of bytes though it is made later.
 const NAMES: [&[u8]; 3] = [b"b", b"ba", b"a"];
 
 #[derive(Clone, Debug)]
@@ -1239,6 +1239,47 @@ fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
         panic!("{letters:?}")
     };
     assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
+}
+
+const LAST: Key = (Namespace::Semaphores, b"last");
+
+impl Server {
+    /// Declares [`LAST`] with one resource.
+    fn declare_last(&mut self, by: usize) {
+        let declare = Declare { name: LAST.1, capacity: 1, numbered: false, label: b"" };
+        let call = self.call(by);
+        let asked = self.core.declare(call, &[declare], IfExists::Fail, START);
+        assert!(matches!(asked, Asked::Answered(Answer::Settled(_))), "{asked:?}");
+    }
+
+    fn remove_last(&mut self, by: usize) {
+        let call = self.call(by);
+        let asked = self.core.remove(call, LAST.1, Removal::WithLastHolder, None, START);
+        assert_eq!(asked, Asked::Answered(Answer::Settled(Box::default())));
+    }
+}
+
+#[test]
+fn what_was_set_aside_for_what_is_removed_goes_to_the_next_at_once() {
+    let mut server = Server::new(3);
+    server.declare_last(2);
+    server.granted(2, &[LAST], 1, 1);
+    assert_eq!(server.acquire(0, &[ONE, LAST], 1, 1), Asked::Waiting);
+    assert_eq!(server.acquire(1, &[ONE], 1, 1), Asked::Waiting);
+    server.remove_last(2);
+    assert_eq!(server.answers(1).len(), 1);
+}
+
+#[test]
+fn what_is_removed_goes_when_those_who_set_it_aside_are_told_of_the_end() {
+    let mut server = Server::new(2);
+    let behind = (Namespace::Semaphores, &b"later"[..]);
+    server.declare_last(1);
+    server.granted(1, &[behind], 1, 1);
+    assert_eq!(server.acquire(0, &[LAST, behind], 1, 1), Asked::Waiting);
+    server.remove_last(1);
+    while server.core.shut_down(START) {}
+    assert_eq!(server.core.ledger_stats().declared, 0);
 }
 
 #[test]

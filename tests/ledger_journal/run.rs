@@ -88,6 +88,8 @@ struct Sent {
     highest: u64,
     /// Its place among all requests.
     place: u64,
+    /// That of the semaphore that it removes, as it was then.
+    generation: u64,
     answer: Option<Result<Answer, Refusal>>,
 }
 
@@ -143,10 +145,14 @@ pub struct Run {
     crashes: u64,
     /// A batch came to the disk though it was said to have failed.
     is_disk_ahead: bool,
+    /// What the configuration said lately may not be stored yet.
+    is_configured: bool,
     /// What the last answered change of a declared semaphore was: its place, generation and capacity.
     changes: BTreeMap<&'static [u8], (u64, Settled)>,
     /// The last request that may have ended a declaration.
     removals: BTreeMap<&'static [u8], u64>,
+    /// Generations whose removal was answered.
+    removed: BTreeMap<&'static [u8], u64>,
     /// Grants whose records were deleted.
     deleted: BTreeSet<GrantId>,
 }
@@ -177,8 +183,10 @@ impl Run {
             requests: 0,
             crashes: 0,
             is_disk_ahead: false,
+            is_configured: false,
             changes: BTreeMap::new(),
             removals: BTreeMap::new(),
+            removed: BTreeMap::new(),
             deleted: BTreeSet::new(),
         };
         run.start();
@@ -307,6 +315,7 @@ impl Run {
                     self.removals.insert(name, self.requests);
                 }
                 self.configured = wanted.clone();
+                self.is_configured = true;
                 self.configure();
             }
             Step::PlainAcquire { by, resources } => {
@@ -374,7 +383,11 @@ impl Run {
             _ => GrantId(0),
         };
         let (highest, place) = (self.highest, self.requests);
-        let sent = Sent { request: request.clone(), grant, ids, highest, place, answer: None };
+        let generation = match request {
+            Request::Remove { name, .. } => self.declared().get(name).map_or(0, |record| record.generation),
+            _ => 0,
+        };
+        let sent = Sent { request: request.clone(), grant, ids, highest, place, generation, answer: None };
         self.clients.get_mut(&session).unwrap().sent.insert(own, sent);
         self.send(by, own);
     }
@@ -469,7 +482,8 @@ impl Run {
         self.batch = None;
         self.core.settle(&batch, is_stored, self.now());
         self.is_disk_ahead = !is_stored && (is_on_disk || self.is_disk_ahead);
-        if !is_stored && !self.is_disk_ahead {
+        self.is_configured &= !self.core.is_stored();
+        if !is_stored && !self.is_disk_ahead && !self.is_configured {
             self.check_taken_back();
         }
         self.read();
@@ -639,6 +653,10 @@ impl Run {
     }
 
     fn settled(&mut self, sent: &Sent, settled: &[Settled]) {
+        if let Request::Remove { name, .. } = sent.request {
+            let removed = self.removed.entry(name).or_default();
+            *removed = sent.generation.max(*removed);
+        }
         let (Request::Declare { name, .. } | Request::Resize { name, .. }) = sent.request else { return };
         let [settled] = settled else { panic!("{settled:?}") };
         let is_later = self.changes.get(name).is_none_or(|(place, _)| *place < sent.place);
@@ -679,6 +697,10 @@ impl Run {
                 }
                 None => assert!(is_removed, "{} was declared", name.escape_ascii()),
             }
+        }
+        for (name, generation) in &self.removed {
+            let stays = |record: &DeclarationRecord| !record.removing && record.generation <= *generation;
+            assert!(!declared.get(name).is_some_and(stays), "{} was removed", name.escape_ascii());
         }
         let mut requests = BTreeSet::new();
         for record in self.disk.values() {

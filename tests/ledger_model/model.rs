@@ -6,6 +6,8 @@
 //! graces before sessions; a session gives back the newest first; names are served in the order in which something
 //! of them came free.
 
+use std::collections::BTreeSet;
+
 use signalbox::core::{
     Answer, Asked, Call, DeclarationRecord, Declare, Declared, Event, EventKind, GRANT_SLOTS_MAX, GrantId,
     Granted, IfExists, LedgerLimits, LedgerStats, Letter, Listed, Namespace, Notice, Origin, Queueing,
@@ -923,7 +925,8 @@ impl Model {
         self.serve();
     }
 
-    /// Takes what is removed at once from its holders. `plain_holders` gives those by plain Acquires in the core's order.
+    /// Takes what is removed at once from its holders. `plain_holders` gives those by plain Acquires in the order of the
+    /// core.
     pub fn evict(&mut self, plain_holders: impl Fn(Key) -> Vec<SessionId>) {
         while !self.evictions.is_empty() {
             let (key, at_ms) = self.evictions.remove(0);
@@ -1132,7 +1135,7 @@ impl Model {
     }
 
     fn lowest_free(&self, key: Key, count: u32) -> Vec<u16> {
-        let held = self.held_slots(key);
+        let held: BTreeSet<_> = self.held_slots(key).into_iter().collect();
         (0..=u16::MAX).filter(|number| !held.contains(number)).take(count as usize).collect()
     }
 

@@ -344,6 +344,7 @@ impl Ledger {
         if !more {
             // Nobody waits any more.
             self.unserved.clear();
+            self.serve(world);
         }
         more
     }
