@@ -4,7 +4,7 @@
 
 mod support;
 
-use signalbox::core::{Namespace, Record};
+use signalbox::core::{Change, Key, Namespace, Record};
 use signalbox::protocol::{
     AS_DECLARED, Declaration, Declarations, Extended, Generation, GrantId, Granted, IfExists, Milliseconds,
     Opaque, OpenedSession, Removal, RequestIds, Resizing, ResponseFrame, Revocation, Settled, Standing,
@@ -589,6 +589,37 @@ fn after_a_flush_that_failed_nothing_is_promised_any_more() {
         assert_eq!(one.take(semaphore(1, b"a")).capacity, 3);
         server.check();
     }
+}
+
+#[test]
+fn what_came_to_nothing_is_not_kept_for_when_the_store_works_again() {
+    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
+    let [mut one, mut opener, mut admin] = callers(&server);
+    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    assert!(server.store_next());
+    assert_eq!(one.answer(opened).status, OK);
+    server.faults.fail_all(Fault::Full);
+    for _ in 0..100 {
+        let list = [counted(b"a", 1)];
+        let declarations = Declarations::new(&list).unwrap();
+        let ids = one.ids();
+        let declare = one.send(&Extended::Declare { ids, if_exists: IfExists::Fail, declarations });
+        let take = one.want(one_of(1, b"c"), NOW);
+        let open = opener.send(&Extended::OpenSession { ttl: None, label: b"" });
+        one.sync();
+        opener.sync();
+        assert!(!server.store_next());
+        assert_eq!(
+            [one.next(), one.next()].map(|answer| (answer.opaque, answer.status)),
+            [(take, NOT_STORED), (declare, NOT_STORED)]
+        );
+        assert_eq!(opener.answer(open).status, NOT_STORED);
+    }
+    let core = server.server.server.core();
+    let batch = core.take_batch().unwrap();
+    let Some(Change::Delete(Key::Declaration(_))) = batch.changes.first() else { panic!("{batch:?}") };
+    assert_eq!(batch.changes.len(), 1, "{batch:?}");
+    assert_eq!(listed(&mut admin, b"a"), None);
 }
 
 /// Whatever fails and crashes: what was acknowledged is there, and nobody has what another has.
