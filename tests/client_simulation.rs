@@ -53,8 +53,9 @@ use checks::Checks;
 use faults::{Faults, machine_name};
 use programs::{Habits, Program};
 use random::Random;
-use scene::{Phase, Scene, Shared};
+use scene::{Disk, Phase, Scene, Shared};
 use signalbox::client::Client;
+use signalbox::storage::Memory;
 use turmoil::Sim;
 
 /// Simulated time between two checks.
@@ -113,7 +114,12 @@ impl Simulation<'_> {
             name: format!("shared {number}").into_bytes(),
             capacity: random.between_u32(1, 3),
         });
-        let scene = Scene::new(machines, shared.collect());
+        let shared = shared.collect();
+        // Half of the servers keep what leased sessions hold: to their clients, a restart is no more than a cut.
+        let disk = random
+            .percent(50)
+            .then(|| Disk { memory: Memory::default(), flush_ms_max: random.between(0, 40) });
+        let scene = Scene::with_disk(machines, shared, disk);
         let beliefs = Beliefs::new(Arc::clone(&scene));
         let mut sim = turmoil::Builder::new()
             .rng_seed(seed)

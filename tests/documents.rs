@@ -206,7 +206,7 @@ fn modules_use_each_other_as_the_design_draws_it() {
     let page = read("docs/design.md");
     let rows = table_under(&page, "## Layers");
     let modules: Vec<_> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
-    assert_eq!(modules, ["protocol", "core", "config", "client", "server", "cli"]);
+    assert_eq!(modules, ["protocol", "core", "storage", "config", "client", "server", "cli"]);
     for row in &rows {
         let module = row[0].trim_matches('`');
         let text = sources(&root().join("src").join(module));

@@ -13,16 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use model::{Attachment, INTERVAL_S, Key, Model, Want};
+use model::{Attachment, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox::core::{
-    Asked, Claim, Core, EVENTS_MAX, Event, EventKind, GrantId, Lease, LedgerLimits, Letter, Limits, Listed,
-    Mailbox, Moment, NameHasher, Namespace, Notice, Queueing, REQUESTS_MAX, Refusal, RequestIds, Scope,
-    Session, SessionId, SessionKey, Token, UnixSeconds, Waiting,
+    Answer, Asked, Call, Claim, Core, Declare, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId,
+    IfExists, Lease, LedgerLimits, Letter, Limits, Listed, Mailbox, Moment, NameHasher, Namespace, Notice,
+    Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, Session, SessionId,
+    SessionKey, Token, UnixSeconds, Until, Waiting,
 };
 
 const CONNECTIONS: usize = 3;
 /// One is the prefix of another, and one stands before both in the order of bytes though it is made later.
+/// More than the slots that one grant may have.
+const MANY: u32 = 2 * GRANT_SLOTS_MAX as u32;
 const NAMES: [&[u8]; 3] = [b"b", b"ba", b"a"];
 
 #[derive(Clone, Debug)]
@@ -99,6 +102,35 @@ enum Step {
         by: usize,
         watch: usize,
     },
+    Declare {
+        by: usize,
+        ids: Ids,
+        wanted: Vec<Declare<'static>>,
+        if_exists: IfExists,
+    },
+    Resize {
+        by: usize,
+        ids: Ids,
+        name: &'static [u8],
+        resizing: Resizing,
+        expected: Expected,
+    },
+    Remove {
+        by: usize,
+        ids: Ids,
+        name: &'static [u8],
+        removal: Removal,
+        expected: Expected,
+    },
+    Configure {
+        wanted: Vec<Declare<'static>>,
+    },
+    AwaitIdle {
+        by: usize,
+        key: Key,
+        until: Until,
+        wait_ms: u32,
+    },
     Sweep {
         namespace: Namespace,
     },
@@ -106,6 +138,14 @@ enum Step {
         by_ms: u64,
     },
     ShutDown,
+}
+
+/// The generation that a change of a declared semaphore is meant for.
+#[derive(Clone, Copy, Debug)]
+enum Expected {
+    Any,
+    Present,
+    Other,
 }
 
 /// How a request is numbered, seen from those of its session before.
@@ -279,6 +319,10 @@ impl Pair {
         RequestIds { own, lowest_unanswered }
     }
 
+    fn call(&mut self, by: usize, ids: Ids) -> Call {
+        Call { connection: self.id(by), ids: self.ids(by, ids), token: self.token() }
+    }
+
     /// One that is held or waits, or any other.
     fn grant(&self, choice: usize) -> GrantId {
         let alive = self.model.grants.len();
@@ -288,7 +332,20 @@ impl Pair {
         GrantId(self.model.grants[choice % alive].id)
     }
 
+    fn generation(&self, name: &'static [u8], expected: Expected) -> Option<u64> {
+        let present = self.model.declaration(semaphore(name)).map_or(0, |declaration| declaration.generation);
+        match expected {
+            Expected::Any => None,
+            Expected::Present => Some(present),
+            Expected::Other => Some(present + 1),
+        }
+    }
+
     fn waiting(&self, choice: usize, by_token: bool) -> Waiting {
+        // One in two, where there is any, waits for less to be in use.
+        if by_token && choice % 2 == 1 && !self.model.idles.is_empty() {
+            return Waiting::Token(self.model.idles[choice / 2 % self.model.idles.len()].token);
+        }
         let mut waiters =
             self.model.grants.iter().filter_map(|grant| Some((grant.request, grant.wait.as_ref()?)));
         let count = waiters.clone().count().max(1);
@@ -304,20 +361,20 @@ impl Pair {
         let now = self.now();
         match *step {
             Step::Acquire { by, ids, ref wants, queueing } => {
-                let (ids, token, connection) = (self.ids(by, ids), self.token(), self.id(by));
+                let call = self.call(by, ids);
                 let wanted = |want: &Want| signalbox::core::Want {
                     namespace: want.key.0,
                     name: want.key.1,
-                    claim: Claim::new(want.resources, want.maximum).unwrap(),
+                    claim: claim(*want),
                 };
                 let wanted: Vec<_> = wants.iter().map(wanted).collect();
-                let found = self.core.acquire_grant(connection, ids, &wanted, queueing, token, now);
-                assert_eq!(found, self.model.acquire(connection, ids, wants, queueing, token));
+                let found = self.core.acquire_grant(call, &wanted, queueing, now);
+                assert_eq!(found, self.model.acquire(call, wants, queueing));
             }
             Step::Release { by, ids, grant } => {
-                let (ids, grant, connection) = (self.ids(by, ids), self.grant(grant), self.id(by));
-                let found = self.core.release_grant(connection, ids, grant, now);
-                assert_eq!(found, self.model.release(connection, ids, grant));
+                let (call, grant) = (self.call(by, ids), self.grant(grant));
+                let found = self.core.release_grant(call, grant, now);
+                assert_eq!(found, self.model.release(call, grant));
             }
             Step::Cancel { by, waiter, by_token } => {
                 let (connection, waiting) = (self.id(by), self.waiting(waiter, by_token));
@@ -329,22 +386,22 @@ impl Pair {
                 assert_eq!(self.core.verify(grant, now), self.model.verify(grant));
             }
             Step::RevokeGrant { by, ids, grant, grace_ms } => {
-                let (ids, grant, connection) = (self.ids(by, ids), self.grant(grant), self.id(by));
-                let found = self.core.revoke_grant(connection, ids, grant, grace_ms, now);
-                assert_eq!(found, self.model.revoke_grant(connection, ids, grant, grace_ms));
+                let (call, grant) = (self.call(by, ids), self.grant(grant));
+                let found = self.core.revoke_grant(call, grant, grace_ms, now);
+                assert_eq!(found, self.model.revoke_grant(call, grant, grace_ms));
             }
             Step::RevokeSession { by, ids, session, grace_ms } => {
-                let (ids, connection) = (self.ids(by, ids), self.id(by));
+                let call = self.call(by, ids);
                 // Those that are there, and one that was never.
                 let sessions = self.model.sessions.iter().map(|session| session.id);
                 let sessions: Vec<_> = sessions.chain(SessionId::from_number(u64::MAX)).collect();
                 let session = sessions[session % sessions.len()];
-                let found = self.core.revoke_session(connection, ids, session, grace_ms, now);
-                assert_eq!(found, self.model.revoke_session(connection, ids, session, grace_ms));
+                let found = self.core.revoke_session(call, session, grace_ms, now);
+                assert_eq!(found, self.model.revoke_session(call, session, grace_ms));
             }
             Step::PlainAcquire { by, want: Want { key, resources, maximum } } => {
                 let session = &mut self.connections[by].session;
-                let claim = Claim::new(resources, maximum).unwrap();
+                let claim = claim(Want { key, resources, maximum });
                 let found = self.core.acquire(key.0, key.1, claim, session, now.unix);
                 assert_eq!(found, self.model.plain_acquire(session.id(), key, resources, maximum));
             }
@@ -364,8 +421,8 @@ impl Pair {
                 assert_eq!(found.map(|lease| lease.ttl_ms()), expected);
             }
             Step::Close { by } => {
-                let connection = self.id(by);
-                assert_eq!(self.core.close_leased(connection, now), self.model.close(connection));
+                let (connection, token) = (self.id(by), self.token());
+                assert_eq!(self.core.close_leased(connection, token, now), self.model.close(connection));
             }
             Step::KeepAlive { by } => {
                 let connection = self.id(by);
@@ -395,6 +452,30 @@ impl Pair {
                 let found = self.core.unwatch(connection, token, now);
                 assert_eq!(found, self.model.unwatch(connection, token));
             }
+            Step::Declare { by, ids, ref wanted, if_exists } => {
+                let call = self.call(by, ids);
+                let found = self.core.declare(call, wanted, if_exists, now);
+                assert_eq!(found, self.model.declare(call, wanted, if_exists));
+            }
+            Step::Resize { by, ids, name, resizing, expected } => {
+                let (call, generation) = (self.call(by, ids), self.generation(name, expected));
+                let found = self.core.resize(call, name, resizing, generation, now);
+                assert_eq!(found, self.model.resize(call, name, resizing, generation));
+            }
+            Step::Remove { by, ids, name, removal, expected } => {
+                let (call, generation) = (self.call(by, ids), self.generation(name, expected));
+                let found = self.core.remove(call, name, removal, generation, now);
+                assert_eq!(found, self.model.remove(call, name, removal, generation));
+            }
+            Step::Configure { ref wanted } => {
+                let found = self.core.declare_configured(wanted, now);
+                assert_eq!(found, self.model.declare_configured(wanted));
+            }
+            Step::AwaitIdle { by, key, until, wait_ms } => {
+                let who = (self.id(by), self.token());
+                let found = self.core.await_idle(who, key, until, wait_ms, now);
+                assert_eq!(found, self.model.await_idle(who, key, until, wait_ms));
+            }
             Step::Sweep { namespace } => {
                 self.model.sweep(namespace);
                 let mut sweep = self.core.sweep(namespace);
@@ -402,7 +483,18 @@ impl Pair {
             }
             Step::Time { by_ms } => {
                 self.model.tick(by_ms);
-                while self.core.expire(self.now()) {}
+                let plain_holders = |key: Key| {
+                    let holders = list(&self.core, key, false).into_iter();
+                    holders.filter(|holder| holder.grant.is_none()).map(|holder| holder.session).collect()
+                };
+                self.model.evict(plain_holders);
+                let mailbox_of = |session| {
+                    let mut connections = self.connections.iter();
+                    let connection = connections.find(|connection| connection.session.id() == session)?;
+                    Some(Arc::clone(&connection.mailbox))
+                };
+                let now = self.now();
+                while self.core.expire(now) || self.core.evict(now, mailbox_of) {}
             }
             Step::ShutDown => {
                 self.model.shut_down();
@@ -412,15 +504,17 @@ impl Pair {
     }
 
     fn open(&mut self, by: usize, ttl_ms: u32) {
-        let connection = self.id(by);
+        let (connection, token) = (self.id(by), self.token());
         let key = SessionKey([self.leased.len() as u8 + 1; 16]);
         let expected = self.model.check_open();
-        let found = self.core.open_leased(connection, key, ttl_ms, b"leased", self.now());
-        assert_eq!(found.as_ref().err(), expected.err().as_ref());
-        if let Ok((session, lease)) = found {
-            assert_eq!(lease.ttl_ms(), ttl_ms);
-            self.model.open(session, connection, key, ttl_ms, b"leased");
-            self.leased.push((session, key, lease));
+        match self.core.open_leased(connection, key, ttl_ms, b"leased", token, self.now()) {
+            Asked::Answered(Answer::Opened(opened)) => {
+                assert_eq!((expected, opened.key.0, opened.ttl_ms), (Ok(()), key.0, ttl_ms));
+                self.model.open(opened.session, connection, key, ttl_ms, b"leased");
+                self.leased.push((opened.session, key, self.core.lease(connection).unwrap()));
+            }
+            Asked::Refused(refusal) => assert_eq!(expected, Err(refusal)),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -498,8 +592,31 @@ impl Pair {
             while check.step(64, &mut failures) {}
             assert_eq!(failures, []);
         }
+        for prefix in [&b""[..], b"b"] {
+            let mut listing = self.core.declared(prefix);
+            let found: Vec<_> = std::iter::from_fn(|| {
+                Some(self.core.list_declared(&mut listing)).filter(|some| !some.is_empty())
+            })
+            .flatten()
+            .collect();
+            let mut expected = self.model.list_declared();
+            expected.retain(|declared| declared.record.name.starts_with(prefix));
+            assert_eq!(found, expected, "what is declared");
+        }
+        for grant in &self.model.grants {
+            let grant = GrantId(grant.id);
+            assert_eq!(self.core.verify(grant, self.now()), self.model.verify(grant));
+        }
         assert_eq!(self.core.ledger_stats(), self.model.stats());
         assert_eq!(self.core.check_ledger(), Ok(()));
+    }
+}
+
+/// A maximum of 0: of the name as it is.
+fn claim(want: Want) -> Claim {
+    match NonZeroU32::new(want.resources).filter(|_| want.maximum == 0) {
+        Some(resources) => Claim::of_existing(resources),
+        None => Claim::new(want.resources, want.maximum).unwrap(),
     }
 }
 
@@ -514,6 +631,9 @@ fn wants() -> impl Strategy<Value = Want> {
     let amounts = prop_oneof![
         6 => (1..=3u32, Just(3)),
         2 => (1..=2u32, Just(2)),
+        2 => (1..=3u32, Just(0)),
+        // About as many slots as one grant may have.
+        1 => (GRANT_SLOTS_MAX as u32 - 1..GRANT_SLOTS_MAX as u32 + 2, Just(MANY)),
         // More than a semaphore of moderate size has.
         1 => Just((4, 5)),
         1 => (prop_oneof![Just(1), Just(2), Just(u32::MAX - 1), Just(u32::MAX)], Just(u32::MAX)),
@@ -537,6 +657,74 @@ fn many_wants() -> impl Strategy<Value = Vec<Want>> {
     ]
 }
 
+fn names() -> impl Strategy<Value = &'static [u8]> {
+    prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(2)].prop_map(|name: usize| NAMES[name])
+}
+
+fn declares() -> impl Strategy<Value = Declare<'static>> {
+    let capacities =
+        prop_oneof![12 => 0..5u32, 1 => Just(MANY), 1 => Just(SLOTS_MAX + 1), 1 => Just(u32::MAX)];
+    let labels = prop::sample::select(vec![&b""[..], b"label"]);
+    (names(), capacities, any::<bool>(), labels).prop_map(|(name, capacity, numbered, label)| Declare {
+        name,
+        capacity,
+        numbered,
+        label,
+    })
+}
+
+/// No name twice.
+fn many_declares(counts: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<Declare<'static>>> {
+    prop::collection::vec(declares(), counts).prop_map(|mut declares| {
+        let names: Vec<_> = declares.iter().map(|declare| declare.name).collect();
+        let mut place = 0;
+        declares.retain(|declare| {
+            place += 1;
+            !names[..place - 1].contains(&declare.name)
+        });
+        declares
+    })
+}
+
+/// What the configuration has was checked already.
+fn configurations() -> impl Strategy<Value = Vec<Declare<'static>>> {
+    many_declares(0..=2).prop_map(|mut declares| {
+        declares.retain(|declare| !declare.numbered || declare.capacity <= SLOTS_MAX);
+        declares
+    })
+}
+
+fn resizings() -> impl Strategy<Value = Resizing> {
+    prop_oneof![
+        3 => (0..5u32).prop_map(Resizing::To),
+        2 => (0..3u32).prop_map(Resizing::Grow),
+        2 => (0..3u32).prop_map(Resizing::Shrink),
+        1 => prop::sample::select(vec![SLOTS_MAX, u32::MAX]).prop_map(Resizing::Grow),
+        1 => Just(Resizing::To(MANY)),
+    ]
+}
+
+fn removals() -> impl Strategy<Value = Removal> {
+    prop_oneof![
+        1 => Just(Removal::IfIdle),
+        2 => Just(Removal::WithLastHolder),
+        2 => graces_ms().prop_map(|grace_ms| Removal::Now { grace_ms }),
+    ]
+}
+
+fn expectations() -> impl Strategy<Value = Expected> {
+    prop_oneof![3 => Just(Expected::Any), 2 => Just(Expected::Present), 1 => Just(Expected::Other)]
+}
+
+/// Only semaphores have slots.
+fn idles() -> impl Strategy<Value = (Key, Until)> {
+    let slots = prop_oneof![4 => 0..3u16, 1 => Just(u16::MAX)];
+    prop_oneof![
+        2 => (keys(), (0..3u32).prop_map(Until::Level)),
+        1 => (names().prop_map(semaphore), slots.prop_map(Until::Slot)),
+    ]
+}
+
 fn ids() -> impl Strategy<Value = Ids> {
     let own = prop_oneof![
         20 => Just(Own::Next),
@@ -552,10 +740,17 @@ fn ids() -> impl Strategy<Value = Ids> {
     (own, lowest).prop_map(|(own, lowest)| Ids { own, lowest })
 }
 
+fn waits_ms() -> impl Strategy<Value = u32> {
+    prop_oneof![2 => Just(0), 3 => Just(60), 5 => Just(5000), 1 => Just(u32::MAX)]
+}
+
+fn if_exist() -> impl Strategy<Value = IfExists> {
+    prop::sample::select(vec![IfExists::Fail, IfExists::Keep, IfExists::Set])
+}
+
 fn queueings() -> impl Strategy<Value = Queueing> {
-    let waits_ms = prop_oneof![2 => Just(0), 3 => Just(60), 5 => Just(5000), 1 => Just(u32::MAX)];
     let queues_max = prop_oneof![1 => 0..3u32, 6 => Just(u32::MAX)];
-    (waits_ms, queues_max).prop_map(|(wait_ms, queue_max)| Queueing { wait_ms, queue_max })
+    (waits_ms(), queues_max).prop_map(|(wait_ms, queue_max)| Queueing { wait_ms, queue_max })
 }
 
 fn graces_ms() -> impl Strategy<Value = u32> {
@@ -599,6 +794,17 @@ fn steps() -> impl Strategy<Value = Step> {
         6 => (by(), wants()).prop_map(|(by, want)| Step::PlainAcquire { by, want }),
         5 => (by(), keys(), 0..3u32)
             .prop_map(|(by, key, resources)| Step::PlainRelease { by, key, resources }),
+        6 => (by(), ids(), many_declares(1..=3), if_exist())
+            .prop_map(|(by, ids, wanted, if_exists)| Step::Declare { by, ids, wanted, if_exists }),
+        5 => (by(), ids(), names(), resizings(), expectations()).prop_map(
+            |(by, ids, name, resizing, expected)| Step::Resize { by, ids, name, resizing, expected }
+        ),
+        4 => (by(), ids(), names(), removals(), expectations()).prop_map(
+            |(by, ids, name, removal, expected)| Step::Remove { by, ids, name, removal, expected }
+        ),
+        1 => configurations().prop_map(|wanted| Step::Configure { wanted }),
+        4 => (by(), idles(), waits_ms())
+            .prop_map(|(by, (key, until), wait_ms)| Step::AwaitIdle { by, key, until, wait_ms }),
         4 => (by(), ttls_ms()).prop_map(|(by, ttl_ms)| Step::Open { by, ttl_ms }),
         5 => (by(), choice(), prop::bool::weighted(0.9))
             .prop_map(|(by, session, with_key)| Step::Attach { by, session, with_key }),
@@ -662,6 +868,15 @@ proptest! {
         }
         for namespace in Namespace::ALL {
             pair.step(&Step::Sweep { namespace });
+        }
+        prop_assert_eq!(pair.core.stats(Namespace::Semaphores).objects, pair.core.ledger_stats().declared);
+        pair.step(&Step::Configure { wanted: Vec::new() });
+        let ids = Ids { own: Own::Next, lowest: Lowest::Own };
+        let (removal, expected) = (Removal::IfIdle, Expected::Any);
+        for name in NAMES {
+            pair.step(&Step::Remove { by: 0, ids, name, removal, expected });
+        }
+        for namespace in Namespace::ALL {
             prop_assert_eq!(pair.core.stats(namespace).objects, 0);
         }
         let stats = pair.core.ledger_stats();
@@ -704,20 +919,28 @@ impl Server {
         let want = |key: &Key| signalbox::core::Want { namespace: key.0, name: key.1, claim };
         let wants: Vec<_> = keys.iter().map(want).collect();
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
-        let (ids, token) = (self.ids(), Token(self.requests));
-        self.core.acquire_grant(self.id(by), ids, &wants, queueing, token, START)
+        let call = self.call(by);
+        self.core.acquire_grant(call, &wants, queueing, START)
     }
 
     fn granted(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> GrantId {
         match self.acquire(by, keys, resources, maximum) {
-            Asked::Granted(granted) => granted.grant,
+            Asked::Answered(Answer::Granted(granted)) => granted.grant,
             other => panic!("{other:?}"),
         }
     }
 
-    fn ids(&mut self) -> RequestIds {
+    fn call(&mut self, by: usize) -> Call {
         self.requests += 1;
-        RequestIds { own: self.requests, lowest_unanswered: self.requests }
+        let ids = RequestIds { own: self.requests, lowest_unanswered: self.requests };
+        Call { connection: self.id(by), ids, token: Token(self.requests) }
+    }
+
+    fn open(&self, by: usize, ttl_ms: u32, now: Moment) -> Arc<Lease> {
+        let key = SessionKey([by as u8 + 1; 16]);
+        let asked = self.core.open_leased(self.id(by), key, ttl_ms, b"", Token(0), now);
+        assert!(matches!(asked, Asked::Answered(Answer::Opened(_))), "{asked:?}");
+        self.core.lease(self.id(by)).unwrap()
     }
 
     fn id(&self, by: usize) -> SessionId {
@@ -725,8 +948,8 @@ impl Server {
     }
 
     fn release(&mut self, by: usize, grant: GrantId) {
-        let ids = self.ids();
-        self.core.release_grant(self.id(by), ids, grant, START).unwrap();
+        let call = self.call(by);
+        assert_eq!(self.core.release_grant(call, grant, START), Asked::Answered(Answer::Done));
     }
 
     fn value(&self, key: Key) -> u32 {
@@ -752,7 +975,7 @@ impl Server {
     /// The grants that a connection was told of since it was last asked.
     fn answers(&self, by: usize) -> Vec<GrantId> {
         let grant = |letter| match letter {
-            Letter::Answer { outcome: Ok(granted), .. } => granted.grant,
+            Letter::Answer { outcome: Ok(Answer::Granted(granted)), .. } => granted.grant,
             other => panic!("{other:?}"),
         };
         letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
@@ -792,20 +1015,19 @@ fn who_wants_several_names_stands_in_each_queue_before_those_who_came_later() {
 fn a_session_that_ends_gives_back_the_newest_first() {
     let mut server = Server::new(2);
     let holder = server.id(0);
-    server.core.open_leased(holder, SessionKey([1; 16]), 1000, b"", START).unwrap();
+    server.open(0, 1000, START);
     let grants: Vec<_> = (0..5).map(|_| server.granted(0, &[ONE], 1, 5)).collect();
     server.release(0, grants[1]);
     server.watch(1, ONE);
-    server.core.close_leased(holder, START).unwrap();
+    assert_eq!(server.core.close_leased(holder, Token(0), START), Asked::Answered(Answer::Done));
     assert_eq!(server.events(1), [grants[4], grants[3], grants[2], grants[0]].map(Some));
 }
 
 #[test]
 fn of_two_sessions_the_one_that_is_due_first_ends_first() {
     let mut server = Server::new(3);
-    let (renewed, other) = (server.id(0), server.id(1));
-    let (_, lease) = server.core.open_leased(renewed, SessionKey([1; 16]), 100, b"", START).unwrap();
-    server.core.open_leased(other, SessionKey([2; 16]), 100, b"", at(50)).unwrap();
+    let lease = server.open(0, 100, START);
+    server.open(1, 100, at(50));
     let grants = [0, 1].map(|by| server.granted(by, &[ONE], 1, 2));
     lease.hear(90);
     server.watch(2, ONE);
@@ -818,7 +1040,7 @@ fn a_session_that_holds_much_expires_in_steps() {
     const GRANTS: u32 = 1000;
     let mut server = Server::new(2);
     let connection = server.id(0);
-    server.core.open_leased(connection, SessionKey([1; 16]), 100, b"", START).unwrap();
+    server.open(0, 100, START);
     for _ in 0..GRANTS {
         server.granted(0, &[ONE], 1, GRANTS);
     }
@@ -843,12 +1065,12 @@ fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
     const GRANTS: u32 = 300;
     let mut server = Server::new(2);
     let connection = server.id(0);
-    server.core.open_leased(connection, SessionKey([1; 16]), 100_000, b"", START).unwrap();
+    server.open(0, 100_000, START);
     for _ in 0..GRANTS {
         server.granted(0, &[ONE], 1, GRANTS);
     }
     server.watch(1, ONE);
-    server.core.close_leased(connection, START).unwrap();
+    assert_eq!(server.core.close_leased(connection, Token(0), START), Asked::Answered(Answer::Done));
     while server.core.expire(START) {}
     let events = letters_of(&server.connections[1].mailbox);
     assert_eq!(events.len(), GRANTS as usize);
@@ -891,16 +1113,16 @@ fn many_who_wait_are_served_in_steps_and_in_order() {
 fn a_second_revoke_never_delays_the_first_and_its_notice_says_so() {
     let mut server = Server::new(2);
     let grant = server.granted(0, &[ONE], 1, 1);
-    let (holder, revoker) = (server.id(0), server.id(1));
+    let holder = server.id(0);
     for (grace_ms, left_ms) in [(500, 500), (900, 500), (200, 200)] {
-        let ids = server.ids();
-        server.core.revoke_grant(revoker, ids, grant, grace_ms, START).unwrap();
+        let call = server.call(1);
+        assert_eq!(server.core.revoke_grant(call, grant, grace_ms, START), Asked::Answered(Answer::Done));
         let notice = Notice::GrantRevoked { grant, grace_ms: left_ms };
         assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Notice(notice)]);
     }
     for (grace_ms, left_ms) in [(900, 900), (950, 900), (300, 300)] {
-        let ids = server.ids();
-        server.core.revoke_session(revoker, ids, holder, grace_ms, START).unwrap();
+        let call = server.call(1);
+        assert_eq!(server.core.revoke_session(call, holder, grace_ms, START), Asked::Answered(Answer::Done));
         let notice = Notice::SessionRevoked { session: holder, grace_ms: left_ms };
         assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Notice(notice)]);
     }
@@ -980,9 +1202,8 @@ proptest! {
 fn a_session_that_ends_in_steps_is_granted_nothing_more() {
     const GRANTS: u32 = 1000;
     let mut server = Server::new(2);
-    let connection = server.id(0);
     let theirs = server.granted(1, &[ONE], 1, 1);
-    server.core.open_leased(connection, SessionKey([1; 16]), 100, b"", START).unwrap();
+    server.open(0, 100, START);
     assert_eq!(server.acquire(0, &[ONE], 1, 1), Asked::Waiting);
     for _ in 0..GRANTS {
         server.granted(0, &[TWO], 1, GRANTS);
@@ -1002,21 +1223,39 @@ fn a_session_that_ends_in_steps_is_granted_nothing_more() {
 #[test]
 fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
     let mut server = Server::new(2);
-    let connection = server.id(0);
     let theirs = server.granted(1, &[ONE], 1, 1);
-    let (_, lease) = server.core.open_leased(connection, SessionKey([1; 16]), 90_000, b"", START).unwrap();
-    let ids = server.ids();
+    let lease = server.open(0, 90_000, START);
+    let call = server.call(0);
     let wants = [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap() }];
     let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
     for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
         lease.hear(at(at_ms).monotonic_ms);
-        let asked = server.core.acquire_grant(connection, ids, &wants, queueing, token, at(at_ms));
+        let asked = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
         assert_eq!(asked, Asked::Waiting);
     }
     server.release(1, theirs);
     let letters = letters_of(&server.connections[0].mailbox);
-    let [_, Letter::Answer { token: Token(2), outcome: Ok(granted) }] = &letters[..] else {
+    let [_, Letter::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &letters[..] else {
         panic!("{letters:?}")
     };
     assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
+}
+
+#[test]
+fn what_is_removed_at_once_is_taken_from_its_holders() {
+    let mut server = Server::new(2);
+    let declare = Declare { name: b"one", capacity: 2, numbered: true, label: b"" };
+    let call = server.call(1);
+    let asked = server.core.declare(call, &[declare], IfExists::Fail, START);
+    assert!(matches!(asked, Asked::Answered(Answer::Settled(_))), "{asked:?}");
+    server.granted(0, &[semaphore(b"one")], 2, 2);
+    let call = server.call(1);
+    let asked = server.core.remove(call, b"one", Removal::Now { grace_ms: 100 }, None, START);
+    assert_eq!(asked, Asked::Answered(Answer::Settled(Box::default())));
+    for (at_ms, grants) in [(0, 1), (99, 1), (100, 0)] {
+        let is_more = || server.core.expire(at(at_ms)) || server.core.evict(at(at_ms), |_| None);
+        assert!((0..10).any(|_| !is_more()), "there is an end to what is to be done at once");
+        assert_eq!(server.core.ledger_stats().grants, grants);
+    }
+    assert_eq!(server.core.ledger_stats().declared, 0);
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each benchmark uses its own part of this")]
 
+pub mod amqp;
 pub mod arguments;
 pub mod asker;
 pub mod dialects;

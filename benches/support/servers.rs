@@ -149,10 +149,20 @@ fn start_floor() -> Server {
 /// signalbox, which sweeps semaphores this often.
 pub fn start_signalbox(gc_interval_s: u32) -> Server {
     let folder = tempfile::tempdir().expect("there is a directory for scratch files");
+    start_signalbox_in(folder, "", gc_interval_s)
+}
+
+/// signalbox, with a data directory in a folder for scratch files.
+pub fn start_durable_signalbox(folder: TempDir) -> Server {
+    let data = format!("data_dir = '{}'\n", folder.path().join("data").display());
+    start_signalbox_in(folder, &data, GC_INTERVAL_S)
+}
+
+fn start_signalbox_in(folder: TempDir, further: &str, gc_interval_s: u32) -> Server {
     let [counters, semaphores] = free_ports();
     let config = folder.path().join("signalbox.toml");
     let text = format!(
-        "bind_ip = '127.0.0.1'\nworkers = {WORKERS}\n\
+        "bind_ip = '127.0.0.1'\nworkers = {WORKERS}\n{further}\
          [counter]\nenable = true\nport = {counters}\n\
          [semaphore]\nenable = true\nport = {semaphores}\ngc_interval = {gc_interval_s}\n"
     );
@@ -228,18 +238,18 @@ fn start_poolcounter() -> Server {
     server
 }
 
-fn program(name: &str) -> Command {
+pub fn program(name: &str) -> Command {
     Command::new(find(name).unwrap_or_else(|| panic!("{name} was found before")))
 }
 
 /// A program on the PATH, or where Debian keeps daemons.
-fn find(name: &str) -> Option<PathBuf> {
+pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]);
     directories.map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
-fn quiet(command: &mut Command) -> Child {
+pub fn quiet(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }

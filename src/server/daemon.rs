@@ -69,10 +69,8 @@ pub enum DaemonError {
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),
     /// The data directory cannot be used.
-    #[error("data_dir = {}: {source}", directory.display())]
+    #[error("data_dir: {source}")]
     Data {
-        /// The directory.
-        directory: PathBuf,
         /// What is wrong with it, and what to do.
         source: RestoreError,
     },
@@ -173,7 +171,7 @@ fn serve(
 
 /// Brings back what was kept in the data directory, and has it kept there from now on.
 fn start_writer(server: &Arc<Server>, directory: &Path) -> Result<Writer, DaemonError> {
-    let failed = |source: RestoreError| DaemonError::Data { directory: directory.to_owned(), source };
+    let failed = |source: RestoreError| DaemonError::Data { source };
     let open = FileStorage::open(directory, storage::Options::default());
     let storage = open.map_err(|error: StorageError| failed(error.into()))?;
     if storage.was_repaired() {

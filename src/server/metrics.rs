@@ -42,6 +42,17 @@ impl Metrics {
     }
 }
 
+/// What the store did.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    /// Times that changes were stored together.
+    pub(super) commits: Count,
+    /// Changes that were stored.
+    pub(super) changes: Count,
+    /// Times that changes could not be stored.
+    pub(super) failures: Count,
+}
+
 /// A number that many threads add to.
 #[derive(Debug, Default)]
 pub(super) struct Count(AtomicU64);

@@ -49,7 +49,7 @@ use tokio::time::Instant;
 
 use crate::config::{Config, PortConfig};
 use crate::core::{Core, LedgerLimits, Limits, Moment, NameHasher, Namespace};
-use metrics::Metrics;
+use metrics::{Metrics, Stored};
 use peers::Peers;
 use throttle::Throttle;
 
@@ -70,6 +70,7 @@ pub struct Server {
     closing: AtomicBool,
     /// Whether what is declared and what leased sessions hold outlives the process.
     durable: AtomicBool,
+    stored: Stored,
     started: Instant,
 }
 
@@ -125,6 +126,7 @@ impl Server {
             busy: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             durable: AtomicBool::new(false),
+            stored: Stored::default(),
             started: Instant::now(),
         };
         server.apply(config);

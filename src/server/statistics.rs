@@ -49,6 +49,9 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("revoked", ledger.revoked),
         ("declared", ledger.declared),
         ("not_stored", ledger.not_stored),
+        ("store_commits", server.stored.commits.value()),
+        ("store_changes", server.stored.changes.value()),
+        ("store_failures", server.stored.failures.value()),
     ];
     let number = |(name, value): (&'static str, u64)| (name, value.to_string());
     let mut items: Vec<_> = yrmcds.into_iter().chain(commands).map(number).collect();

@@ -69,6 +69,13 @@ impl Server {
     pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, CommitError> {
         let Some(batch) = self.core.take_batch() else { return Ok(false) };
         let stored = storage.commit(&batch.changes);
+        match &stored {
+            Ok(()) => {
+                self.stored.commits.add(1);
+                self.stored.changes.add(batch.changes.len() as u64);
+            }
+            Err(_) => self.stored.failures.add(1),
+        }
         self.core.settle(&batch, stored.is_ok(), self.moment());
         stored.map(|()| true)
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::StorageError;
 use super::backend::Untouched;
 use super::directory::{Directory, unusable};
-use super::engine::{Opened, Options, each_record, engine_error, open_engine, open_file, verify};
+use super::engine::{Opened, Options, each_record, open_engine, open_file, verify};
 use super::record::in_words;
 use crate::core::{Namespace, Record};
 
@@ -54,14 +54,13 @@ pub fn check(directory: &Path) -> Result<Report, StorageError> {
     let Opened { mut database, was_repaired } = look(&path)?;
     let mut report = Report { needs_repair: was_repaired, counts: Counts::default(), problems: Vec::new() };
     let mut records = Vec::new();
-    let read = each_record(&database, &mut |record| match record {
+    let read = each_record(&path, &database, &mut |record| match record {
         Ok(record) => {
             report.counts.count(&record);
             records.push(record);
         }
         Err(error) => report.problems.push(error.to_string()),
     });
-    let read = read.map_err(|error| engine_error(&path, error));
     // After reading: a file that fails it is closed to readers too.
     for failed in [read, verify(&path, &mut database)].into_iter().filter_map(Result::err) {
         report.problems.push(failed.to_string());

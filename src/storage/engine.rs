@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -296,13 +297,12 @@ impl Storage for FileStorage {
         }
         let database = self.database.as_ref().expect("it was just opened");
         let mut problem = None;
-        let read = each_record(database, &mut |record| match record {
+        let read = each_record(&self.path, database, &mut |record| match record {
             Ok(record) if problem.is_none() => each(record),
             Ok(_) => {}
             Err(error) => _ = problem.get_or_insert(error),
         });
         if let Err(error) = read {
-            let error = self.error(error);
             self.database = None;
             return Err(error);
         }
@@ -383,8 +383,8 @@ pub(super) fn open_engine(
     };
     let mut builder = Builder::new();
     builder.set_cache_size(options.cache_bytes).set_repair_callback(note);
-    let database = builder.create_with_backend(below).map_err(|error| engine_error(path, error))?;
-    let format = stored_format(&database).map_err(|error| engine_error(path, error))?;
+    let database = guarded(path, || builder.create_with_backend(below))?;
+    let format = guarded(path, || stored_format(&database))?;
     // Older formats will be made into this one step by step here, in the order in which they came.
     match format {
         Some(FORMAT) => {}
@@ -399,22 +399,46 @@ pub(super) fn open_engine(
 /// Checks all checksums of a file.
 pub(super) fn verify(path: &Path, database: &mut Database) -> Result<(), StorageError> {
     // What it repairs by itself is its list of free pages, which holds no data.
-    database.check_integrity().map(|_| ()).map_err(|error| engine_error(path, error))
+    guarded(path, || database.check_integrity()).map(|_| ())
 }
 
 /// Gives every record in the order of keys, or what is wrong with it.
 pub(super) fn each_record(
+    path: &Path,
     database: &Database,
     each: &mut dyn FnMut(Result<Record, DecodeError>),
-) -> Result<(), redb::Error> {
-    let table = database.begin_read()?.open_table(TABLE)?;
-    for entry in table.iter()? {
-        let (key, value) = entry?;
-        if key.value().first() != Some(&OWN_KEYS) {
-            each(decode(key.value(), value.value()));
+) -> Result<(), StorageError> {
+    let entries =
+        || Ok::<_, redb::Error>(database.begin_read()?.open_table(TABLE)?.range_owned::<&[u8]>(..)?);
+    let mut entries = guarded(path, entries)?;
+    let mut next = || match entries.next() {
+        None => Ok::<_, redb::Error>(None),
+        Some(entry) => {
+            let (key, value) = entry?;
+            let (key, value) = (key.value(), value.value());
+            Ok(Some((key.first() != Some(&OWN_KEYS)).then(|| decode(key, value))))
+        }
+    };
+    while let Some(record) = guarded(path, &mut next)? {
+        if let Some(record) = record {
+            each(record);
         }
     }
     Ok(())
+}
+
+/// Asks the engine for something of a file that may be damaged: it takes some damage for a mistake of its own, and panics.
+fn guarded<T, E: Into<redb::Error>>(
+    path: &Path,
+    ask: impl FnOnce() -> Result<T, E>,
+) -> Result<T, StorageError> {
+    match catch_unwind(AssertUnwindSafe(ask)) {
+        Ok(answer) => answer.map_err(|error| engine_error(path, error)),
+        Err(_) => {
+            let problem = "its engine cannot make sense of it".to_owned();
+            Err(StorageError::Damaged { path: path.to_owned(), problem })
+        }
+    }
 }
 
 /// An error of the engine in words of the store.

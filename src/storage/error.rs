@@ -92,7 +92,8 @@ pub enum CommitError {
     #[error("{0}; until then nothing can be stored")]
     NotFlushed(StorageError),
     /// Something else failed: the disk is full, or a file cannot be read or written. None of the changes are kept, and
-    /// a later commit may succeed.
+    /// a later commit may succeed. Only where the process ends before one does, the changes may be found at the next start,
+    /// like those of a commit that was in progress.
     #[error("nothing was stored: {0}")]
     NotStored(StorageError),
 }

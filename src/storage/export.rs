@@ -15,9 +15,7 @@ use thiserror::Error;
 
 use super::check::{disagreements, look};
 use super::directory::{Directory, unusable};
-use super::engine::{
-    FORMAT, FileStorage, Opened, Options, each_record, engine_error, file_backend, open_file,
-};
+use super::engine::{FORMAT, FileStorage, Opened, Options, each_record, file_backend, open_file};
 use super::record::in_words;
 use super::{CommitError, Storage, StorageError};
 use crate::core::{
@@ -63,7 +61,7 @@ pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, S
     let mut problems = Vec::new();
     let mut records = 0;
     let mut written = write_line(writer, &Line::Export { format: FORMAT });
-    let read = each_record(&database, &mut |record| match record {
+    let read = each_record(&path, &database, &mut |record| match record {
         Ok(record) if written.is_ok() => {
             records += 1;
             written = write_line(writer, &Line::from(&record));
@@ -71,7 +69,7 @@ pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, S
         Ok(_) => {}
         Err(error) => problems.push(error.to_string()),
     });
-    read.map_err(|error| engine_error(&path, error))?;
+    read?;
     let written = written.and_then(|()| write_line(writer, &Line::End { records }));
     let written = written.and_then(|()| writer.flush());
     written.map_err(|source| StorageError::Unusable { path: PathBuf::from("the export"), source })?;

@@ -27,6 +27,7 @@ struct Belief {
     who: Who,
     grant: u64,
     parts: Vec<(Key, u64)>,
+    slots: Vec<(Key, Vec<u16>)>,
     cell: Weak<Cell>,
     /// When somebody asked first for it to be revoked, and the shortest grace.
     revoked: Option<(u64, u64)>,
@@ -95,6 +96,8 @@ impl Beliefs {
     /// A program has a permit.
     pub fn hold(&self, who: Who, parts: Vec<(Key, u64)>, permit: Permit) -> Arc<Cell> {
         let (grant, now_ms) = (permit.id().0, self.now_ms());
+        let slots = |(index, (key, _)): (usize, &(Key, u64))| (key.clone(), permit.slots_of(index).to_vec());
+        let slots = parts.iter().enumerate().map(slots).collect();
         let cell = Arc::new(Mutex::new(Some(permit)));
         let mut state = self.state();
         state.last += 1;
@@ -103,7 +106,7 @@ impl Beliefs {
         // Of a session that is being revoked, everything is.
         let revoked = state.revoked_sessions.get(&who.client).copied();
         let revoked = revoked.filter(|(at_ms, grace_ms)| at_ms + grace_ms + who.ttl_ms >= now_ms);
-        let belief = Belief { who, grant, parts, cell: cell_of_it, revoked, freed_ms: None };
+        let belief = Belief { who, grant, parts, slots, cell: cell_of_it, revoked, freed_ms: None };
         state.beliefs.insert(serial, belief);
         cell
     }
@@ -148,7 +151,7 @@ impl Beliefs {
             return true;
         }
         // The server is down, and will be another one.
-        if self.scene.state().server.is_none() {
+        if self.scene.disk.is_none() && self.scene.state().server.is_none() {
             return true;
         }
         let cuts = state.cuts[who.machine].iter();
@@ -211,6 +214,7 @@ impl Beliefs {
         let mut state = self.state();
         let State { beliefs, lives, .. } = &mut *state;
         let mut sums: BTreeMap<(usize, Key), u64> = BTreeMap::new();
+        let mut holders: BTreeMap<(Key, u16), u64> = BTreeMap::new();
         let mut wrong = None;
         beliefs.retain(|_, belief| {
             let Some(cell) = belief.cell.upgrade() else { return false };
@@ -249,6 +253,13 @@ impl Beliefs {
                     });
                 }
                 return true;
+            }
+            for (key, slot) in belief.slots.iter().flat_map(|(key, slots)| slots.iter().map(move |slot| (key, slot))) {
+                if let Some(other) = holders.insert((key.clone(), *slot), belief.grant) {
+                    wrong.get_or_insert_with(|| {
+                        format!("slot {slot} of {} is of grants {other} and {}", key.1.escape_ascii(), belief.grant)
+                    });
+                }
             }
             for (key, resources) in &belief.parts {
                 *sums.entry((life, key.clone())).or_insert(0) += resources;

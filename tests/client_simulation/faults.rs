@@ -116,9 +116,14 @@ impl Faults {
         self.set_clock(now_ms);
     }
 
-    /// The server's clock leaps with each start, so that a grant's number tells which life of the server it is of.
+    /// The server's clock leaps with each start, so that a grant's number tells which life of the server it is of. One
+    /// that keeps its grants has but one life; its clock leaps back, which its numbers must not.
     fn set_clock(&self, now_ms: u64) -> u64 {
-        let unix_s = 1_000_000_000 + self.starts * 100_000 + now_ms / 1000;
+        let leap_s = self.starts * 100_000;
+        let unix_s = match self.scene.disk {
+            Some(_) => 2_000_000_000 - leap_s + now_ms / 1000,
+            None => 1_000_000_000 + leap_s + now_ms / 1000,
+        };
         self.scene.set_clock(unix_s);
         unix_s
     }
@@ -127,7 +132,9 @@ impl Faults {
         self.starts += 1;
         let now_ms = self.scene.state().now_ms;
         let unix_s = self.set_clock(now_ms);
-        self.beliefs.server_starts((unix_s * 1000) << 20);
+        if self.scene.disk.is_none() || self.starts == 1 {
+            self.beliefs.server_starts((unix_s * 1000) << 20);
+        }
     }
 
     fn break_something(&mut self, sim: &mut Sim<'_>, fault: Fault, checks: &mut Checks, now_ms: u64) {
@@ -179,6 +186,10 @@ impl Faults {
                 self.scene.stop.notify_one();
                 self.scene.server_stopped();
                 checks.forget();
+                if self.scene.disk.is_some() {
+                    (0..machines as usize)
+                        .for_each(|machine| self.beliefs.cut(machine, now_ms, now_ms + duration_ms));
+                }
                 self.server_is_down = true;
                 self.is_stopping = true;
                 self.scene.event(SERVER, format_args!("is down for {duration_ms} ms"));

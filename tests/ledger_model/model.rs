@@ -7,8 +7,10 @@
 //! of them came free.
 
 use signalbox::core::{
-    Asked, Event, EventKind, GrantId, Granted, LedgerLimits, LedgerStats, Letter, Listed, Namespace, Notice,
-    Queueing, REQUESTS_MAX, Refusal, RequestIds, Scope, SessionId, SessionKey, Token, UnixSeconds, Waiting,
+    Answer, Asked, Call, DeclarationRecord, Declare, Declared, Event, EventKind, GRANT_SLOTS_MAX, GrantId,
+    Granted, IfExists, LedgerLimits, LedgerStats, Letter, Listed, Namespace, Notice, Origin, Queueing,
+    REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, SessionId, SessionKey, Settled,
+    Token, UnixSeconds, Until, Verified, Waiting,
 };
 
 /// A name and its kind.
@@ -29,6 +31,10 @@ pub struct Model {
     /// Grants and waiters, by id.
     pub grants: Vec<Grant>,
     pub watches: Vec<Watch>,
+    /// Requests that wait until less is in use.
+    pub idles: Vec<Idle>,
+    /// Semaphores that are to be taken from their holders, and when.
+    evictions: Vec<(Key, u64)>,
     pub stats: LedgerStats,
     pub is_closing: bool,
     /// What each connection is told, in order.
@@ -42,11 +48,33 @@ pub struct Model {
 
 pub struct Name {
     pub key: Key,
-    /// A semaphore's; a counter has none.
+    /// That of a semaphore that an Acquire made; a counter has none.
     capacity: Option<u32>,
+    pub declared: Option<Declaration>,
     /// What connections took by plain Acquires.
     pub holdings: Vec<(SessionId, u32)>,
     changed: u64,
+}
+
+/// What was declared of a semaphore.
+#[derive(Clone)]
+pub struct Declaration {
+    label: Vec<u8>,
+    pub generation: u64,
+    created: u64,
+    capacity: u32,
+    numbered: bool,
+    origin: Origin,
+    removing: bool,
+}
+
+/// Who waits until less of a name is in use.
+pub struct Idle {
+    pub connection: SessionId,
+    pub token: Token,
+    key: Key,
+    until: Until,
+    until_ms: u64,
 }
 
 pub struct Session {
@@ -83,7 +111,7 @@ pub enum Attachment {
 enum Remembered {
     Waits(u64),
     Granted(Granted),
-    Done(Result<(), Refusal>),
+    Done(Result<Answer, Refusal>),
 }
 
 pub struct Grant {
@@ -104,6 +132,8 @@ struct Part {
     maximum: u32,
     /// Where it stood in the request.
     place: usize,
+    /// Which slots were taken, where they have numbers.
+    slots: Vec<u16>,
 }
 
 pub struct Wait {
@@ -129,6 +159,11 @@ pub struct Want {
     pub maximum: u32,
 }
 
+/// The semaphore of this name.
+pub fn semaphore(name: &'static [u8]) -> Key {
+    (Namespace::Semaphores, name)
+}
+
 impl Model {
     pub fn new(limits: LedgerLimits, names_max: Option<u64>) -> Self {
         Self {
@@ -139,6 +174,8 @@ impl Model {
             sessions: Vec::new(),
             grants: Vec::new(),
             watches: Vec::new(),
+            idles: Vec::new(),
+            evictions: Vec::new(),
             stats: LedgerStats::default(),
             is_closing: false,
             letters: Vec::new(),
@@ -181,12 +218,30 @@ impl Model {
     pub fn value(&self, key: Key) -> Result<u64, Refusal> {
         let name = self.name(key).ok_or(Refusal::NotFound)?;
         let consumption = self.consumption(key);
-        Ok(name.capacity.map_or(consumption, |capacity| u64::from(capacity) - consumption))
+        Ok(name.usable().map_or(consumption, |usable| u64::from(usable).saturating_sub(consumption)))
+    }
+
+    /// What may be in use of a name by a request with this maximum.
+    fn limit(&self, key: Key, maximum: u32) -> u32 {
+        self.name(key).and_then(Name::usable).unwrap_or(maximum)
     }
 
     fn fits(&self, key: Key, resources: u32, maximum: u32) -> bool {
-        let capacity = self.name(key).and_then(|name| name.capacity).unwrap_or(maximum);
-        self.consumption(key) + u64::from(resources) <= u64::from(capacity)
+        self.consumption(key) + u64::from(resources) <= u64::from(self.limit(key, maximum))
+    }
+
+    /// Why a request would wait for a name in vain.
+    fn refusal(&self, key: Key, resources: u32, maximum: u32) -> Option<Refusal> {
+        if self.declaration(key).is_some_and(|declaration| declaration.removing) {
+            return Some(Refusal::Removed);
+        }
+        (self.limit(key, maximum) < resources).then_some(Refusal::NotAvailable)
+    }
+
+    /// Numbers of a semaphore that somebody has.
+    fn held_slots(&self, key: Key) -> Vec<u16> {
+        let taken = self.grants.iter().flat_map(|grant| &grant.parts[..grant.taken]);
+        taken.filter(|part| part.key == key).flat_map(|part| part.slots.iter().copied()).collect()
     }
 
     fn change(&mut self, key: Key) {
@@ -199,12 +254,16 @@ impl Model {
         if self.name(key).is_some() {
             return Ok(());
         }
+        if initial == 0 {
+            return Err(Refusal::NotFound);
+        }
         let of_kind = self.names.iter().filter(|name| name.key.0 == key.0).count() as u64;
         if self.names_max.is_some_and(|names_max| of_kind >= names_max) {
             return Err(Refusal::TooManyNames);
         }
         let capacity = (key.0 == Namespace::Semaphores).then_some(initial);
-        self.names.push(Name { key, capacity, holdings: Vec::new(), changed: self.interval() });
+        let changed = self.interval();
+        self.names.push(Name { key, capacity, declared: None, holdings: Vec::new(), changed });
         Ok(())
     }
 
@@ -214,7 +273,7 @@ impl Model {
         let is_collected = |name: &&Name| {
             let is_unused = self.consumption(name.key) == 0 && self.queue(name.key).is_empty();
             let is_told = name.capacity.is_some() || name.changed < interval;
-            name.key.0 == namespace && is_unused && is_told
+            name.key.0 == namespace && is_unused && is_told && name.declared.is_none()
         };
         let collected: Vec<_> = self.names.iter().filter(is_collected).map(|name| name.key).collect();
         self.names.retain(|name| !collected.contains(&name.key));
@@ -286,10 +345,15 @@ impl Model {
             return;
         }
         self.detach(connection, None);
-        self.watches.retain(|watch| watch.connection != connection);
+        self.forget_reader(connection);
         self.end(connection, EventKind::Released, Refusal::Canceled);
         self.serve();
         self.letters.retain(|(to, _)| *to != connection);
+    }
+
+    fn forget_reader(&mut self, connection: SessionId) {
+        self.watches.retain(|watch| watch.connection != connection);
+        self.idles.retain(|idle| idle.connection != connection);
     }
 
     pub fn check_open(&mut self) -> Result<(), Refusal> {
@@ -394,13 +458,13 @@ impl Model {
         Ok(self.ttl_left_ms(id, self.now_ms).unwrap())
     }
 
-    pub fn close(&mut self, connection: SessionId) -> Result<(), Refusal> {
+    pub fn close(&mut self, connection: SessionId) -> Asked {
         let attachment = self.attachment(connection);
         self.detach(connection, Some(Refusal::Canceled));
-        let Attachment::To(id) = attachment else { return Err(Refusal::NoSuchSession) };
+        let Attachment::To(id) = attachment else { return Asked::Refused(Refusal::NoSuchSession) };
         self.end(id, EventKind::Released, Refusal::Canceled);
         self.serve();
-        Ok(())
+        Asked::Answered(Answer::Done)
     }
 
     /// When a session ends by itself.
@@ -435,7 +499,7 @@ impl Model {
         match self.sessions[place].kind {
             Kind::Own(_) => {
                 self.detach(id, None);
-                self.watches.retain(|watch| watch.connection != id);
+                self.forget_reader(id);
                 if refusal == Refusal::Revoked {
                     self.letters.push((id, Letter::Close));
                 }
@@ -493,29 +557,24 @@ impl Model {
     /// Does a change once (invariant 7).
     fn once(
         &mut self,
-        connection: SessionId,
-        ids: RequestIds,
-        change: impl FnOnce(&mut Self, SessionId) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
-        match self.begin(connection, ids)? {
-            (_, Some(Remembered::Done(outcome))) => outcome,
-            (_, Some(_)) => Err(Refusal::StaleRequest),
-            (session, None) => {
+        call: Call,
+        change: impl FnOnce(&mut Self, SessionId) -> Result<Answer, Refusal>,
+    ) -> Asked {
+        let outcome = match self.begin(call.connection, call.ids) {
+            Err(refusal) => Err(refusal),
+            Ok((_, Some(Remembered::Done(outcome)))) => outcome,
+            Ok((_, Some(_))) => Err(Refusal::StaleRequest),
+            Ok((session, None)) => {
                 let outcome = change(self, session);
-                self.remember(session, ids.own, Remembered::Done(outcome));
+                self.remember(session, call.ids.own, Remembered::Done(outcome.clone()));
                 outcome
             }
-        }
+        };
+        outcome.map_or_else(Asked::Refused, Asked::Answered)
     }
 
-    pub fn acquire(
-        &mut self,
-        connection: SessionId,
-        ids: RequestIds,
-        wants: &[Want],
-        queueing: Queueing,
-        token: Token,
-    ) -> Asked {
+    pub fn acquire(&mut self, call: Call, wants: &[Want], queueing: Queueing) -> Asked {
+        let Call { connection, ids, token } = call;
         let (session, before) = match self.begin(connection, ids) {
             Ok(begun) => begun,
             Err(refusal) => return Asked::Refused(refusal),
@@ -562,11 +621,11 @@ impl Model {
     fn answer(&mut self, session: SessionId, request: u64, connection: SessionId, token: Token) -> Asked {
         let answers = &self.session(session).unwrap().answers;
         match answers.iter().find(|(other, _)| *other == request).unwrap().1.clone() {
-            Remembered::Done(Ok(())) => Asked::Refused(Refusal::StaleRequest),
+            Remembered::Done(Ok(_)) => Asked::Refused(Refusal::StaleRequest),
             Remembered::Done(Err(refusal)) => Asked::Refused(refusal),
             Remembered::Granted(granted) => {
                 let ttl_left_ms = self.ttl_left_ms(session, self.now_ms);
-                Asked::Granted(Granted { ttl_left_ms, ..granted })
+                Asked::Answered(Answer::Granted(Granted { ttl_left_ms, ..granted }))
             }
             Remembered::Waits(id) => {
                 let now_ms = self.now_ms;
@@ -581,17 +640,22 @@ impl Model {
         }
     }
 
-    pub fn release(&mut self, connection: SessionId, ids: RequestIds, grant: GrantId) -> Result<(), Refusal> {
-        self.once(connection, ids, |model, session| {
+    pub fn release(&mut self, call: Call, grant: GrantId) -> Asked {
+        self.once(call, |model, session| {
             let held = |found: &&Grant| found.session == session && found.wait.is_none();
             model.find(grant).filter(held).ok_or(Refusal::NotAcquired)?;
             model.give_back(grant.0, EventKind::Released);
             model.serve();
-            Ok(())
+            Ok(Answer::Done)
         })
     }
 
     pub fn cancel(&mut self, connection: SessionId, waiting: Waiting) -> Result<(), Refusal> {
+        let is_idle = |idle: &Idle| idle.connection == connection && waiting == Waiting::Token(idle.token);
+        if let Some(place) = self.idles.iter().position(is_idle) {
+            self.end_idle(place, Err(Refusal::Canceled));
+            return Ok(());
+        }
         let session = self.acting(connection)?;
         let floor = self.session(session).unwrap().floor;
         let is_meant = |grant: &&Grant| match (&grant.wait, waiting) {
@@ -606,64 +670,60 @@ impl Model {
         Ok(())
     }
 
-    pub fn verify(&self, grant: GrantId) -> Result<(SessionId, Option<u32>), Refusal> {
+    pub fn verify(&self, grant: GrantId) -> Result<Verified, Refusal> {
         let found = self.find(grant).filter(|grant| grant.wait.is_none()).ok_or(Refusal::NotAcquired)?;
         let lease = self.ttl_left_ms(found.session, self.now_ms);
         let grace = found.revoked_ms.map(|at_ms| u32::try_from(at_ms - self.now_ms).unwrap());
-        Ok((found.session, lease.into_iter().chain(grace).min()))
-    }
-
-    pub fn revoke_grant(
-        &mut self,
-        connection: SessionId,
-        ids: RequestIds,
-        grant: GrantId,
-        grace_ms: u32,
-    ) -> Result<(), Refusal> {
-        self.once(connection, ids, |model, _| {
-            let now_ms = model.now_ms;
-            let found =
-                model.grants.iter_mut().find(|found| found.id == grant.0).ok_or(Refusal::NotAcquired)?;
-            let session = found.session;
-            model.stats.revoked += 1;
-            if found.wait.is_some() {
-                model.fail(grant.0, Refusal::Revoked);
-            } else {
-                // A second Revoke never delays the first.
-                let at_ms = found.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
-                found.revoked_ms = Some(at_ms);
-                let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
-                model.notify(session, Notice::GrantRevoked { grant, grace_ms });
-                if grace_ms == 0 {
-                    model.give_back(grant.0, EventKind::Revoked);
-                }
-            }
-            model.serve();
-            Ok(())
+        let is_revoked = grace.is_some() || self.session(found.session).unwrap().revoked_ms.is_some();
+        Ok(Verified {
+            session: found.session,
+            ttl_left_ms: lease.into_iter().chain(grace).min(),
+            is_retiring: is_revoked || self.is_retiring(found),
         })
     }
 
-    pub fn revoke_session(
-        &mut self,
-        connection: SessionId,
-        ids: RequestIds,
-        id: SessionId,
-        grace_ms: u32,
-    ) -> Result<(), Refusal> {
-        self.once(connection, ids, |model, _| {
-            let now_ms = model.now_ms;
-            let session = model.session_mut(id).ok_or(Refusal::NoSuchSession)?;
-            let at_ms = session.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
-            session.revoked_ms = Some(at_ms);
+    pub fn revoke_grant(&mut self, call: Call, grant: GrantId, grace_ms: u32) -> Asked {
+        self.once(call, |model, _| model.revoke_grant_now(grant, grace_ms).map(|()| Answer::Done))
+    }
+
+    fn revoke_grant_now(&mut self, grant: GrantId, grace_ms: u32) -> Result<(), Refusal> {
+        let now_ms = self.now_ms;
+        let found = self.grants.iter_mut().find(|found| found.id == grant.0).ok_or(Refusal::NotAcquired)?;
+        let session = found.session;
+        self.stats.revoked += 1;
+        if found.wait.is_some() {
+            self.fail(grant.0, Refusal::Revoked);
+        } else {
+            // A second Revoke never delays the first.
+            let at_ms = found.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
+            found.revoked_ms = Some(at_ms);
             let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
-            model.stats.revoked += 1;
-            model.notify(id, Notice::SessionRevoked { session: id, grace_ms });
+            self.notify(session, Notice::GrantRevoked { grant, grace_ms });
             if grace_ms == 0 {
-                model.end(id, EventKind::Revoked, Refusal::Revoked);
-                model.serve();
+                self.give_back(grant.0, EventKind::Revoked);
             }
-            Ok(())
-        })
+        }
+        self.serve();
+        Ok(())
+    }
+
+    pub fn revoke_session(&mut self, call: Call, id: SessionId, grace_ms: u32) -> Asked {
+        self.once(call, |model, _| model.revoke_session_now(id, grace_ms).map(|()| Answer::Done))
+    }
+
+    fn revoke_session_now(&mut self, id: SessionId, grace_ms: u32) -> Result<(), Refusal> {
+        let now_ms = self.now_ms;
+        let session = self.session_mut(id).ok_or(Refusal::NoSuchSession)?;
+        let at_ms = session.revoked_ms.unwrap_or(u64::MAX).min(now_ms + u64::from(grace_ms));
+        session.revoked_ms = Some(at_ms);
+        let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
+        self.stats.revoked += 1;
+        self.notify(id, Notice::SessionRevoked { session: id, grace_ms });
+        if grace_ms == 0 {
+            self.end(id, EventKind::Revoked, Refusal::Revoked);
+            self.serve();
+        }
+        Ok(())
     }
 
     fn notify(&mut self, id: SessionId, notice: Notice) {
@@ -676,6 +736,333 @@ impl Model {
         match self.session(id)?.kind {
             Kind::Own(_) => Some(id),
             Kind::Leased { connection, .. } => connection,
+        }
+    }
+
+    // Declared semaphores.
+
+    pub fn declaration(&self, key: Key) -> Option<&Declaration> {
+        self.name(key)?.declared.as_ref()
+    }
+
+    /// What is declared of a name that is not being removed.
+    fn standing(&self, key: Key) -> Option<&Declaration> {
+        self.declaration(key).filter(|declaration| !declaration.removing)
+    }
+
+    fn set_declaration(&mut self, key: Key, declaration: Option<Declaration>) {
+        self.names.iter_mut().find(|name| name.key == key).unwrap().declared = declaration;
+    }
+
+    fn in_use(&self, key: Key) -> u32 {
+        u32::try_from(self.consumption(key)).unwrap()
+    }
+
+    fn settled(&self, key: Key) -> Settled {
+        let declaration = self.declaration(key).unwrap();
+        let Declaration { generation, capacity, .. } = *declaration;
+        Settled { generation, capacity, in_use: self.in_use(key) }
+    }
+
+    /// Numbers are neither given nor taken while something is in use.
+    fn check_unused(&self, key: Key, numbered: bool) -> Result<(), Refusal> {
+        let was_numbered = self.declaration(key).is_some_and(|declaration| declaration.numbered);
+        if was_numbered != numbered && self.consumption(key) > 0 { Err(Refusal::InUse) } else { Ok(()) }
+    }
+
+    pub fn declare(&mut self, call: Call, wanted: &[Declare<'static>], if_exists: IfExists) -> Asked {
+        self.once(call, |model, _| {
+            for declare in wanted {
+                model.check_declare(declare, if_exists)?;
+            }
+            for (place, declare) in wanted.iter().enumerate() {
+                if let Err(refusal) = model.make(semaphore(declare.name), declare.capacity.max(1)) {
+                    let is_unused = |name: &&Name| {
+                        let is_wanted =
+                            wanted[..place].iter().any(|declare| semaphore(declare.name) == name.key);
+                        is_wanted && name.declared.is_none() && model.consumption(name.key) == 0
+                    };
+                    let unused: Vec<_> = model.names.iter().filter(is_unused).map(|name| name.key).collect();
+                    model.names.retain(|name| !unused.contains(&name.key));
+                    return Err(refusal);
+                }
+            }
+            let first = model.last_id + 1;
+            model.last_id += wanted.len() as u64;
+            let settle = |(declare, generation): (&Declare<'static>, u64)| {
+                let key = semaphore(declare.name);
+                let stays = |present: &Declaration| if_exists == IfExists::Keep || present.says(declare);
+                if model.standing(key).is_some_and(stays) {
+                    return model.settled(key);
+                }
+                let settled = Settled { generation, capacity: declare.capacity, in_use: model.in_use(key) };
+                model.set(declare, generation, Origin::Request);
+                settled
+            };
+            Ok(Answer::Settled(wanted.iter().zip(first..).map(settle).collect()))
+        })
+    }
+
+    fn check_declare(&self, declare: &Declare<'static>, if_exists: IfExists) -> Result<(), Refusal> {
+        let key = semaphore(declare.name);
+        if declare.numbered && declare.capacity > SLOTS_MAX {
+            return Err(Refusal::OutOfRange);
+        }
+        match self.standing(key) {
+            Some(_) if if_exists == IfExists::Fail => return Err(Refusal::AlreadyExists),
+            Some(present) if if_exists == IfExists::Keep || present.says(declare) => return Ok(()),
+            Some(present) => present.check(None)?,
+            None => {}
+        }
+        self.check_unused(key, declare.numbered)
+    }
+
+    fn set(&mut self, declare: &Declare<'static>, generation: u64, origin: Origin) {
+        let key = semaphore(declare.name);
+        let created = match self.declaration(key) {
+            Some(present) if present.removing => generation,
+            Some(present) => present.created,
+            None => 0,
+        };
+        let after = Declaration {
+            label: declare.label.to_vec(),
+            generation,
+            created,
+            capacity: declare.capacity,
+            numbered: declare.numbered,
+            origin,
+            removing: false,
+        };
+        self.become_declared(key, after);
+    }
+
+    fn become_declared(&mut self, key: Key, after: Declaration) {
+        let capacity = after.capacity;
+        let before = self.declaration(key).and_then(|_| self.name(key).unwrap().usable());
+        self.set_declaration(key, Some(after));
+        if before != Some(capacity) {
+            self.tell_of(key, EventKind::Resized, None, None, capacity);
+        }
+        self.prune(key);
+        self.freed.push(key);
+        self.serve();
+    }
+
+    /// Tells those who wait for a name in vain.
+    fn prune(&mut self, key: Key) {
+        for id in self.queue(key).iter().map(|grant| grant.id).collect::<Vec<_>>() {
+            let Part { resources, maximum, .. } = *self.grant(id).awaited();
+            if let Some(refusal) = self.refusal(key, resources, maximum) {
+                self.fail(id, refusal);
+            }
+        }
+    }
+
+    pub fn resize(
+        &mut self,
+        call: Call,
+        name: &'static [u8],
+        resizing: Resizing,
+        generation: Option<u64>,
+    ) -> Asked {
+        let key = semaphore(name);
+        self.once(call, |model, _| {
+            let mut after = model.declaration(key).ok_or(Refusal::NotFound)?.clone();
+            after.check(generation)?;
+            if after.removing {
+                return Err(Refusal::Removed);
+            }
+            let capacity = match resizing {
+                Resizing::To(capacity) => u64::from(capacity),
+                Resizing::Grow(by) => u64::from(after.capacity) + u64::from(by),
+                Resizing::Shrink(by) => u64::from(after.capacity.saturating_sub(by)),
+            };
+            let most = if after.numbered { SLOTS_MAX } else { u32::MAX };
+            if capacity > u64::from(most) {
+                return Err(Refusal::OutOfRange);
+            }
+            after.capacity = u32::try_from(capacity).unwrap();
+            model.last_id += 1;
+            after.generation = model.last_id;
+            let Declaration { generation, capacity, .. } = after;
+            let settled = Settled { generation, capacity, in_use: model.in_use(key) };
+            model.become_declared(key, after);
+            Ok(Answer::Settled([settled].into()))
+        })
+    }
+
+    pub fn remove(
+        &mut self,
+        call: Call,
+        name: &'static [u8],
+        removal: Removal,
+        generation: Option<u64>,
+    ) -> Asked {
+        let key = semaphore(name);
+        self.once(call, |model, _| {
+            let declaration = model.declaration(key).ok_or(Refusal::NotFound)?;
+            declaration.check(generation)?;
+            let is_held = model.consumption(key) > 0 || !model.queue(key).is_empty();
+            if removal == Removal::IfIdle && is_held {
+                return Err(Refusal::InUse);
+            }
+            if let Removal::Now { grace_ms } = removal {
+                model.evictions.push((key, model.now_ms + u64::from(grace_ms)));
+            }
+            model.become_removed(key);
+            Ok(Answer::Settled(Box::default()))
+        })
+    }
+
+    fn become_removed(&mut self, key: Key) {
+        let mut after = self.declaration(key).unwrap().clone();
+        self.last_id += 1;
+        (after.removing, after.generation) = (true, self.last_id);
+        self.set_declaration(key, Some(after));
+        self.prune(key);
+        self.serve();
+    }
+
+    /// Takes what is removed at once from its holders. `plain_holders` gives those by plain Acquires in the core's order.
+    pub fn evict(&mut self, plain_holders: impl Fn(Key) -> Vec<SessionId>) {
+        while !self.evictions.is_empty() {
+            let (key, at_ms) = self.evictions.remove(0);
+            if self.declaration(key).is_none_or(|declaration| !declaration.removing) {
+                continue;
+            }
+            let grace_ms = u32::try_from(at_ms.saturating_sub(self.now_ms)).unwrap();
+            let plain = plain_holders(key);
+            let holds = |grant: &&Grant| grant.parts[..grant.taken].iter().any(|part| part.key == key);
+            for id in self.grants.iter().filter(holds).map(|grant| grant.id).collect::<Vec<_>>() {
+                let _ = self.revoke_grant_now(GrantId(id), grace_ms);
+            }
+            for session in plain {
+                let _ = self.revoke_session_now(session, grace_ms);
+            }
+        }
+    }
+
+    pub fn declare_configured(&mut self, wanted: &[Declare<'static>]) -> Vec<(Box<[u8]>, Refusal)> {
+        let mut refused = Vec::new();
+        for declare in wanted {
+            let is_done =
+                |present: &Declaration| present.says(declare) && present.origin == Origin::Configuration;
+            if !self.standing(semaphore(declare.name)).is_some_and(is_done)
+                && let Err(refusal) = self.configure(declare)
+            {
+                refused.push((declare.name.into(), refusal));
+            }
+        }
+        let is_gone = |name: &&Name| {
+            let is_configured = |declaration: &Declaration| {
+                declaration.origin == Origin::Configuration && !declaration.removing
+            };
+            name.declared.as_ref().is_some_and(is_configured)
+                && wanted.iter().all(|declare| semaphore(declare.name) != name.key)
+        };
+        let mut gone: Vec<_> = self.names.iter().filter(is_gone).map(|name| name.key).collect();
+        gone.sort_unstable();
+        for key in gone {
+            self.become_removed(key);
+        }
+        refused
+    }
+
+    fn configure(&mut self, declare: &Declare<'static>) -> Result<(), Refusal> {
+        let key = semaphore(declare.name);
+        self.check_unused(key, declare.numbered)?;
+        self.make(key, declare.capacity.max(1))?;
+        self.last_id += 1;
+        self.set(declare, self.last_id, Origin::Configuration);
+        Ok(())
+    }
+
+    pub fn list_declared(&self) -> Vec<Declared> {
+        let mut declared: Vec<_> = self.names.iter().filter(|name| name.declared.is_some()).collect();
+        declared.sort_by_key(|name| name.key);
+        let listed = |name: &Name| {
+            let declaration = name.declared.as_ref().unwrap();
+            let record = DeclarationRecord {
+                name: name.key.1.into(),
+                capacity: declaration.capacity,
+                label: declaration.label.as_slice().into(),
+                numbered: declaration.numbered,
+                generation: declaration.generation,
+                created: declaration.created,
+                origin: declaration.origin,
+                removing: declaration.removing,
+            };
+            let waiting = self.queue(name.key).len() as u32;
+            Declared { record, in_use: self.in_use(name.key), waiting }
+        };
+        declared.into_iter().map(listed).collect()
+    }
+
+    fn is_retiring(&self, grant: &Grant) -> bool {
+        grant.parts.iter().any(|part| {
+            self.declaration(part.key).is_some_and(|declaration| {
+                let is_above = |slot: &u16| u32::from(*slot) >= declaration.capacity;
+                declaration.removing || grant.id < declaration.created || part.slots.iter().any(is_above)
+            })
+        })
+    }
+
+    // Who waits for others to leave.
+
+    pub fn await_idle(
+        &mut self,
+        (connection, token): (SessionId, Token),
+        key: Key,
+        until: Until,
+        wait_ms: u32,
+    ) -> Asked {
+        if self.is_closing {
+            return Asked::Refused(Refusal::ShuttingDown);
+        }
+        if self.name(key).is_none() {
+            return Asked::Refused(Refusal::NotFound);
+        }
+        if self.is_idle(key, until) {
+            return Asked::Answered(Answer::Idle { in_use: self.in_use(key) });
+        }
+        if wait_ms == 0 {
+            return Asked::Refused(Refusal::NotAvailable);
+        }
+        if self.idles.iter().filter(|idle| idle.connection == connection).count() >= self.limits.grants_max {
+            self.stats.limited += 1;
+            return Asked::Refused(Refusal::LimitReached);
+        }
+        let until_ms = self.now_ms + u64::from(wait_ms);
+        self.idles.push(Idle { connection, token, key, until, until_ms });
+        Asked::Waiting
+    }
+
+    fn is_idle(&self, key: Key, until: Until) -> bool {
+        match until {
+            Until::Level(level) => self.consumption(key) <= u64::from(level),
+            Until::Slot(number) => !self.held_slots(key).contains(&number),
+        }
+    }
+
+    fn end_idle(&mut self, place: usize, outcome: Result<Answer, Refusal>) {
+        let Idle { connection, token, .. } = self.idles.remove(place);
+        self.letters.push((connection, Letter::Answer { token, outcome }));
+    }
+
+    /// Answers who waited for less to be in use, and ends removals after the last holder.
+    fn note_less(&mut self) {
+        while let Some(place) = self.idles.iter().position(|idle| self.is_idle(idle.key, idle.until)) {
+            let in_use = self.in_use(self.idles[place].key);
+            self.end_idle(place, Ok(Answer::Idle { in_use }));
+        }
+        let is_over = |name: &Name| {
+            name.declared.as_ref().is_some_and(|declaration| declaration.removing)
+                && self.consumption(name.key) == 0
+        };
+        let over: Vec<_> = self.names.iter().filter(|name| is_over(name)).map(|name| name.key).collect();
+        for key in over {
+            self.tell_of(key, EventKind::Removed, None, None, 0);
+            self.names.retain(|name| name.key != key);
         }
     }
 
@@ -709,13 +1096,22 @@ impl Model {
     fn next_part(&mut self, id: u64, queueing: Option<Queueing>) -> Result<bool, Refusal> {
         let grant = self.grant(id);
         let Part { key, resources, maximum, .. } = grant.parts[grant.taken];
+        let slots = grant.parts[..grant.taken].iter().map(|part| part.slots.len()).sum::<usize>();
         self.make(key, maximum)?;
-        if self.name(key).unwrap().capacity.is_some_and(|capacity| capacity < resources) {
+        if let Some(refusal) = self.refusal(key, resources, maximum) {
+            return Err(refusal);
+        }
+        let is_numbered = self.declaration(key).is_some_and(|declaration| declaration.numbered);
+        if is_numbered && slots + resources as usize > GRANT_SLOTS_MAX {
             return Err(Refusal::NotAvailable);
         }
         let queue = self.queue(key);
         if queue.iter().all(|other| other.id >= id) && self.fits(key, resources, maximum) {
+            let capacity = self.limit(key, maximum);
+            let slots = if is_numbered { self.lowest_free(key, resources) } else { Vec::new() };
             let grant = self.grant_mut(id);
+            let part = &mut grant.parts[grant.taken];
+            (part.maximum, part.slots) = (capacity, slots);
             grant.taken += 1;
             grant.wait.as_mut().unwrap().is_queued = false;
             self.change(key);
@@ -735,6 +1131,11 @@ impl Model {
         }
     }
 
+    fn lowest_free(&self, key: Key, count: u32) -> Vec<u16> {
+        let held = self.held_slots(key);
+        (0..=u16::MAX).filter(|number| !held.contains(number)).take(count as usize).collect()
+    }
+
     fn stand(&mut self, id: u64) {
         let wait = self.grant_mut(id).wait.as_mut().unwrap();
         if !std::mem::replace(&mut wait.is_queued, true) {
@@ -751,11 +1152,12 @@ impl Model {
         let wait = grant.wait.take().unwrap();
         grant.since = since;
         let mut by_place: Vec<_> =
-            grant.parts.iter().map(|part| (part.place, part.key, part.maximum)).collect();
+            grant.parts.iter().map(|part| (part.place, part.maximum, part.slots.clone())).collect();
         by_place.sort_by_key(|(place, ..)| *place);
         let keys: Vec<_> = grant.parts.iter().map(|part| (part.key, part.resources)).collect();
-        let capacity = |(_, key, maximum)| self.name(key).unwrap().capacity.unwrap_or(maximum);
-        let capacities: Vec<_> = by_place.into_iter().map(capacity).collect();
+        let (capacities, slots): (Vec<_>, Vec<_>) =
+            by_place.into_iter().map(|(_, capacity, slots)| (capacity, slots.into_boxed_slice())).unzip();
+        let is_any = slots.iter().any(|slots| !slots.is_empty());
         self.stats.waiters -= 1;
         self.stats.grants += 1;
         assert!(!self.granted.contains(&(session, request)), "nothing is granted twice for one request");
@@ -764,11 +1166,12 @@ impl Model {
             grant: GrantId(id),
             resources: keys.iter().map(|(_, resources)| u64::from(*resources)).sum(),
             capacities: capacities.into(),
+            slots: if is_any { slots.into() } else { Box::default() },
             ttl_left_ms: self.ttl_left_ms(session, wait.received_ms),
         };
         self.remember(session, request, Remembered::Granted(granted.clone()));
         if let Some((to, token)) = wait.reply {
-            self.letters.push((to, Letter::Answer { token, outcome: Ok(granted) }));
+            self.letters.push((to, Letter::Answer { token, outcome: Ok(Answer::Granted(granted)) }));
         }
         for (key, resources) in keys {
             self.tell(key, EventKind::Granted, Some(id), session, resources);
@@ -783,6 +1186,7 @@ impl Model {
                 _ => drop(self.freed.remove(0)),
             }
         }
+        self.note_less();
     }
 
     fn head_fits(&self, head: u64) -> bool {
@@ -848,6 +1252,10 @@ impl Model {
                 self.give_back(id, EventKind::Revoked);
             }
         }
+        while let Some(place) = self.idles.iter().position(|idle| idle.until_ms <= now_ms) {
+            self.stats.timed_out += 1;
+            self.end_idle(place, Err(Refusal::TimedOut));
+        }
         let ids = self.sessions.iter().map(|session| session.id);
         let mut due: Vec<_> = ids.filter_map(|id| Some((self.session_ends_ms(id)?, id))).collect();
         due.retain(|(at_ms, _)| *at_ms <= now_ms);
@@ -863,11 +1271,15 @@ impl Model {
         self.serve();
     }
 
-    /// When something ends next.
+    /// When something ends next, or is to be done.
     pub fn next_due_ms(&self) -> Option<u64> {
+        if !self.evictions.is_empty() {
+            return Some(0);
+        }
+        let idles = self.idles.iter().map(|idle| idle.until_ms);
         let grants = self.grants.iter().filter_map(Grant::ends_ms);
         let sessions = self.sessions.iter().filter_map(|session| self.session_ends_ms(session.id));
-        grants.chain(sessions).min()
+        grants.chain(sessions).chain(idles).min()
     }
 
     pub fn shut_down(&mut self) {
@@ -882,13 +1294,17 @@ impl Model {
         for id in waiting.collect::<Vec<_>>() {
             self.fail(id, Refusal::ShuttingDown);
         }
+        while !self.idles.is_empty() {
+            self.end_idle(0, Err(Refusal::ShuttingDown));
+        }
+        self.serve();
     }
 
     // What can be seen.
 
     pub fn holders(&self, key: Key) -> Vec<Listed> {
         let plain = self.name(key).into_iter().flat_map(|name| &name.holdings);
-        let plain = plain.map(|(session, resources)| self.listed(None, *session, None, *resources, 0));
+        let plain = plain.map(|(session, resources)| self.listed(None, *session, None, *resources, 0, &[]));
         let holds = |grant: &&Grant| grant.parts[..grant.taken].iter().any(|part| part.key == key);
         plain.chain(self.grants.iter().filter(holds).map(|grant| self.listed_grant(grant, key, 0))).collect()
     }
@@ -899,8 +1315,9 @@ impl Model {
     }
 
     fn listed_grant(&self, grant: &Grant, key: Key, position: u32) -> Listed {
-        let resources = grant.parts.iter().find(|part| part.key == key).unwrap().resources;
-        self.listed(Some(GrantId(grant.id)), grant.session, Some(grant.since), resources, position)
+        let part = grant.parts.iter().find(|part| part.key == key).unwrap();
+        let id = Some(GrantId(grant.id));
+        self.listed(id, grant.session, Some(grant.since), part.resources, position, &part.slots)
     }
 
     fn listed(
@@ -910,10 +1327,11 @@ impl Model {
         since: Option<UnixSeconds>,
         resources: u32,
         position: u32,
+        slots: &[u16],
     ) -> Listed {
         let label = self.session(session).map_or(&[][..], |session| &session.label).into();
         let connection = if grant.is_none() { Some(session) } else { self.connection_of(session) };
-        Listed { grant, session, since, resources, position, label, connection }
+        Listed { grant, session, since, resources, position, slots: slots.into(), label, connection }
     }
 
     pub fn watch(
@@ -956,11 +1374,23 @@ impl Model {
     }
 
     pub fn stats(&self) -> LedgerStats {
-        LedgerStats { watches: self.watches.len() as u64, ..self.stats }
+        let declared = self.names.iter().filter(|name| name.declared.is_some()).count() as u64;
+        LedgerStats { watches: self.watches.len() as u64, declared, ..self.stats }
     }
 
     fn tell(&mut self, key: Key, kind: EventKind, grant: Option<u64>, session: SessionId, resources: u32) {
-        let event = self.event(key, kind, grant, Some(session), resources);
+        self.tell_of(key, kind, grant, Some(session), resources);
+    }
+
+    fn tell_of(
+        &mut self,
+        key: Key,
+        kind: EventKind,
+        grant: Option<u64>,
+        session: Option<SessionId>,
+        resources: u32,
+    ) {
+        let event = self.event(key, kind, grant, session, resources);
         for watch in self.watches.iter().filter(|watch| watch.covers(key)) {
             self.letters.push((watch.connection, Letter::Event { token: watch.token, event: event.clone() }));
         }
@@ -991,9 +1421,46 @@ impl Model {
         for name in &self.names {
             let queue = self.queue(name.key);
             assert!(queue.first().is_none_or(|head| !self.head_fits(head.id)), "a head that fits waits");
-            assert!(name.capacity.is_none_or(|capacity| self.consumption(name.key) <= u64::from(capacity)));
+            let mut slots = self.held_slots(name.key);
+            let count = slots.len();
+            slots.sort_unstable();
+            slots.dedup();
+            assert_eq!(slots.len(), count, "a number is one grant's");
+            let is_removing = name.declared.as_ref().is_some_and(|declared| declared.removing);
+            assert!(!is_removing || queue.is_empty(), "who waits for what is removed is told");
+            let is_made = name.declared.is_none();
+            let is_in_bounds =
+                name.usable().is_none_or(|usable| self.consumption(name.key) <= u64::from(usable));
+            assert!(!is_made || is_in_bounds, "only a shrink leaves more in use than there is");
+            let fit = |grant: &&Grant| name.usable().is_none_or(|usable| grant.awaited().resources <= usable);
+            assert!(queue.iter().all(fit), "nobody waits in vain");
         }
         assert!(self.grants.iter().all(|grant| grant.wait.is_some() == (grant.taken < grant.parts.len())));
+    }
+}
+
+impl Name {
+    /// What may be in use of a semaphore.
+    fn usable(&self) -> Option<u32> {
+        match &self.declared {
+            Some(declaration) if declaration.removing => Some(0),
+            Some(declaration) => Some(declaration.capacity),
+            None => self.capacity,
+        }
+    }
+}
+
+impl Declaration {
+    fn says(&self, declare: &Declare<'_>) -> bool {
+        (self.capacity, self.numbered, &self.label[..]) == (declare.capacity, declare.numbered, declare.label)
+    }
+
+    fn check(&self, generation: Option<u64>) -> Result<(), Refusal> {
+        if self.origin == Origin::Configuration {
+            return Err(Refusal::NotPermitted);
+        }
+        let is_meant = generation.is_none_or(|generation| generation == self.generation);
+        if is_meant { Ok(()) } else { Err(Refusal::GenerationDiffers) }
     }
 }
 
@@ -1008,6 +1475,11 @@ impl Grant {
         self.wait.as_ref().is_some_and(|wait| wait.is_queued)
     }
 
+    /// What it lacks next.
+    fn awaited(&self) -> &Part {
+        &self.parts[self.taken]
+    }
+
     /// When its waiting or its grace is over.
     fn ends_ms(&self) -> Option<u64> {
         self.wait.as_ref().map_or(self.revoked_ms, |wait| Some(wait.until_ms))
@@ -1016,7 +1488,7 @@ impl Grant {
 
 impl Part {
     fn new(place: usize, want: &Want) -> Self {
-        Self { key: want.key, resources: want.resources, maximum: want.maximum, place }
+        Self { key: want.key, resources: want.resources, maximum: want.maximum, place, slots: Vec::new() }
     }
 }
 

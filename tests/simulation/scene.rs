@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use signalbox::core::{Namespace, UnixSeconds};
 use signalbox::server::{Clock, Server};
+use signalbox::storage::Memory;
 use tokio::sync::Notify;
 
 use crate::claims::{Claim, Claims};
@@ -42,10 +43,18 @@ pub struct Shared {
     pub capacity: u32,
 }
 
+/// What outlives the server, and how long it takes to write it.
+pub struct Disk {
+    pub memory: Memory,
+    pub flush_ms_max: u64,
+}
+
 pub struct Scene {
     pub shared: Vec<Shared>,
     /// Tells the server to stop.
     pub stop: Notify,
+    /// The server's disk, where it has one.
+    pub disk: Option<Disk>,
     state: Mutex<State>,
     unix_s: Arc<AtomicU64>,
 }
@@ -93,6 +102,11 @@ pub struct Machine {
 
 impl Scene {
     pub fn new(machines: usize, shared: Vec<Shared>) -> Arc<Self> {
+        Self::with_disk(machines, shared, None)
+    }
+
+    /// With a server that keeps what leased sessions hold.
+    pub fn with_disk(machines: usize, shared: Vec<Shared>, disk: Option<Disk>) -> Arc<Self> {
         let state = State {
             now_ms: 0,
             phase: Phase::Work,
@@ -114,7 +128,7 @@ impl Scene {
             events: VecDeque::new(),
         };
         let unix_s = Arc::new(AtomicU64::new(0));
-        Arc::new(Self { shared, stop: Notify::new(), state: Mutex::new(state), unix_s })
+        Arc::new(Self { shared, stop: Notify::new(), disk, state: Mutex::new(state), unix_s })
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {

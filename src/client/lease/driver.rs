@@ -348,7 +348,7 @@ impl Driver {
         match what {
             What::Release { reply, .. } => {
                 if let Some(reply) = reply {
-                    drop(reply.send(released(frame)));
+                    drop(reply.send(released(frame, is_repeated)));
                 }
             }
             What::Acquire { ticket, terms, asked_at, reply } => {
@@ -695,8 +695,11 @@ fn patience(session: OpenedSession) -> Duration {
     (Duration::from(session.ttl) / 4).min(SILENCE_MAX)
 }
 
-fn released(frame: &ResponseFrame) -> Result<(), Error> {
+/// What a release came to. Of one that was sent before, nobody knows whether it was that which gave the grant back: a
+/// server that was started anew remembers grants, and not releases.
+fn released(frame: &ResponseFrame, is_repeated: bool) -> Result<(), Error> {
     match success(frame.clone()) {
+        Err(Error::Status(Status::NotAcquired)) if is_repeated => Ok(()),
         Err(Error::Status(Status::NotAcquired)) => Err(Lost::Revoked.into()),
         result => result.map(drop),
     }

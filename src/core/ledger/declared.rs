@@ -473,12 +473,16 @@ impl Ledger {
                     plain: object.holdings().into_iter(),
                 });
             }
-            self.prune(world);
-            self.note_less(SEMAPHORES, object, world);
             self.sound_alarm(world.now.monotonic_ms);
+            self.lessened.push((SEMAPHORES, object.clone()));
+            // What those had set aside who wait in vain is for the next.
+            self.serve(world);
             return;
         }
-        object.declare(after.standing(), after.capacity);
+        // One whose removal was asked for since stays closed.
+        if self.declarations.get(object.name()).is_none_or(|present| !present.removing) {
+            object.declare(after.standing(), after.capacity);
+        }
         let is_resized = match before {
             Before::Undeclared { .. } => true,
             Before::Declared(before) => before.usable() != after.capacity,
@@ -511,17 +515,20 @@ impl Ledger {
                 object.declare(before.standing(), before.usable());
                 self.number(object, before.numbered);
                 if before.removing {
-                    // The last holder may have left meanwhile.
+                    // Its last holder may have left meanwhile, or leave without telling the ledger.
+                    object.supervise(|supervision| supervision.awaited = true);
                     self.lessened.push((SEMAPHORES, object.clone()));
                 }
                 self.declarations.put(object, *before);
-                self.serve_later(SEMAPHORES, object);
             }
             Before::Undeclared { capacity } => {
                 object.declare(Standing::Made, capacity);
                 self.forget_declaration(object, world);
             }
         }
+        // While it was to be removed, nobody was told that he waits in vain.
+        self.prunings.push_back(Pruning { object: object.clone(), after: None, removed: None });
+        self.serve_later(SEMAPHORES, object);
     }
 
     /// Forgets what was declared of a semaphore, and the semaphore where nobody uses it.

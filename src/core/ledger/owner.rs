@@ -182,6 +182,13 @@ pub(super) enum Remembered {
     Settled(Box<[Settled]>),
 }
 
+impl Remembered {
+    /// Whether a store may have this answer, or is about to get it.
+    fn may_be_stored(&self) -> bool {
+        matches!(self, Self::Settled(_) | Self::Storing)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct RememberedGrant {
     pub(super) grant: GrantId,
@@ -229,7 +236,7 @@ impl Requests {
         }
         self.floor = self.floor.max(ids.lowest_unanswered);
         while let Some((id, what)) = self.answers.pop_front_if(|(id, _)| *id < self.floor) {
-            if let Remembered::Settled(_) = what {
+            if what.may_be_stored() {
                 forgotten.push(id);
             }
         }
@@ -260,10 +267,10 @@ impl Requests {
         }
     }
 
-    /// The numbers of changes that are remembered.
-    pub(super) fn settled(&self) -> impl Iterator<Item = u64> {
-        let is_settled = |(_, what): &&(u64, Remembered)| matches!(what, Remembered::Settled(_));
-        self.answers.iter().filter(is_settled).map(|(request, _)| *request)
+    /// The numbers of changes that a store may have the answers to.
+    pub(super) fn stored(&self) -> impl Iterator<Item = u64> {
+        let may_be_stored = |(_, what): &&(u64, Remembered)| what.may_be_stored();
+        self.answers.iter().filter(may_be_stored).map(|(request, _)| *request)
     }
 
     /// The id of the waiter of a request that waits.

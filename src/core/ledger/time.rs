@@ -78,7 +78,8 @@ impl Ledger {
             }
         }
         self.serve(world);
-        self.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms)
+        // Evictions are not this step's: who waited here for them to be done would wait for ever.
+        self.next_end_ms().is_some_and(|due_ms| due_ms <= now_ms)
     }
 
     /// When something is due next, if ever; `alarm` is woken where that changes to an earlier time.
@@ -89,7 +90,12 @@ impl Ledger {
     }
 
     fn next_due_ms(&self) -> Option<u64> {
-        if !self.unserved.is_empty() || !self.prunings.is_empty() || !self.evictions.is_empty() {
+        if self.evictions.is_empty() { self.next_end_ms() } else { Some(0) }
+    }
+
+    /// When [`Self::expire`] has something to do next.
+    fn next_end_ms(&self) -> Option<u64> {
+        if !self.unserved.is_empty() || !self.prunings.is_empty() {
             return Some(0);
         }
         let grant = self.grant_ends.first().map(|(at_ms, _)| *at_ms);
@@ -211,7 +217,7 @@ impl Ledger {
         }
         let Some(owner) = self.owners.get_mut(&session) else { return };
         let told = owner.told_at_end.take();
-        let answers: Vec<_> = owner.requests.settled().collect();
+        let answers: Vec<_> = owner.requests.stored().collect();
         for request in answers {
             self.note(Change::Delete(Key::Answer(session, request)));
         }

@@ -1,0 +1,150 @@
+//! The ledger with a store that fails and a server that crashes: random histories, and what must hold in each of them.
+//!
+//! Nothing is predicted here. What clients were told is held against what is on disk and against what the ledger says
+//! then: nothing is told before it is stored, what was told is still so after a crash, a number is given once.
+//! `PROPTEST_CASES=1000000 cargo test --release --test ledger_journal` runs it for as long as one likes.
+
+#[path = "ledger_journal/run.rs"]
+mod run;
+
+use proptest::prelude::*;
+use run::{NAMES, Request, Run, Step};
+use signalbox::core::{IfExists, Removal, Resizing};
+
+fn requests() -> impl Strategy<Value = Request> {
+    let names = || prop_oneof![3 => Just(0), 1 => Just(1)].prop_map(|name: usize| NAMES[name]);
+    let amounts = prop_oneof![6 => 1..=2u32, 1 => Just(4)];
+    let wants = prop_oneof![
+        3 => (names(), amounts).prop_map(|want| vec![want]),
+        1 => (1..=2u32).prop_map(|resources| NAMES.map(|name| (name, resources)).to_vec()),
+    ];
+    let removals = prop_oneof![
+        1 => Just(Removal::IfIdle),
+        3 => Just(Removal::WithLastHolder),
+        2 => prop::sample::select(vec![0, 500]).prop_map(|grace_ms| Removal::Now { grace_ms }),
+    ];
+    let resizings = prop_oneof![
+        2 => (0..5u32).prop_map(Resizing::To),
+        2 => (1..3u32).prop_map(Resizing::Grow),
+        1 => (1..3u32).prop_map(Resizing::Shrink),
+    ];
+    let if_exist = prop::sample::select(vec![IfExists::Fail, IfExists::Keep, IfExists::Set, IfExists::Set]);
+    let graces_ms = prop::sample::select(vec![0, 500]);
+    prop_oneof![
+        10 => (wants, any::<bool>()).prop_map(|(wants, waits)| Request::Acquire { wants, waits }),
+        5 => any::<usize>().prop_map(|grant| Request::Release { grant }),
+        5 => (names(), 0..5u32, prop::bool::weighted(0.6), if_exist).prop_map(
+            |(name, capacity, numbered, if_exists)| Request::Declare { name, capacity, numbered, if_exists }
+        ),
+        4 => (names(), resizings).prop_map(|(name, resizing)| Request::Resize { name, resizing }),
+        3 => (names(), removals).prop_map(|(name, removal)| Request::Remove { name, removal }),
+        1 => (any::<usize>(), graces_ms).prop_map(|(grant, grace_ms)| Request::Revoke { grant, grace_ms }),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let by = || 0..run::CONNECTIONS;
+    let choice = any::<usize>;
+    prop_oneof![
+        30 => (by(), requests(), prop::bool::weighted(0.2))
+            .prop_map(|(by, request, forgets)| Step::Ask { by, request, forgets }),
+        4 => (by(), choice()).prop_map(|(by, back)| Step::Repeat { by, back }),
+        5 => by().prop_map(|by| Step::Open { by }),
+        4 => (by(), choice()).prop_map(|(by, session)| Step::Attach { by, session }),
+        2 => by().prop_map(|by| Step::Close { by }),
+        2 => by().prop_map(|by| Step::Leave { by }),
+        1 => prop::collection::vec((0..2usize, 0..5u32), 0..=1)
+            .prop_map(|wanted| Step::Configure { wanted }),
+        3 => (by(), 1..=2u32).prop_map(|(by, resources)| Step::PlainAcquire { by, resources }),
+        2 => by().prop_map(|by| Step::PlainRelease { by }),
+        12 => Just(Step::Take),
+        12 => Just(Step::Settle { is_stored: true, is_on_disk: true }),
+        4 => any::<bool>().prop_map(|is_on_disk| Step::Settle { is_stored: false, is_on_disk }),
+        3 => any::<bool>().prop_map(|is_on_disk| Step::Crash { is_on_disk }),
+        3 => prop::sample::select(vec![1, 400, 900]).prop_map(|by_ms| Step::Time { by_ms }),
+    ]
+}
+
+/// `PROPTEST_CASES` says how many histories, else there are so many.
+fn cases(default: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { cases: asked.unwrap_or(default), failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(2000))]
+
+    #[test]
+    fn what_was_told_outlives_the_process(history in prop::collection::vec(steps(), 1..60)) {
+        take(&history);
+    }
+}
+
+/// Takes the steps, and looks after each of them, and at what another process finds in the end.
+fn take(history: &[Step]) {
+    let mut run = Run::new();
+    for step in history {
+        run.step(step);
+    }
+    run.store_all();
+    run.step(&Step::Crash { is_on_disk: true });
+}
+
+// What histories have shown.
+
+const STORE: [Step; 2] = [Step::Take, Step::Settle { is_stored: true, is_on_disk: true }];
+const FAIL: [Step; 2] = [Step::Take, Step::Settle { is_stored: false, is_on_disk: false }];
+
+fn ask(by: usize, request: Request) -> Step {
+    Step::Ask { by, request, forgets: false }
+}
+
+fn acquire(by: usize, resources: u32) -> Step {
+    ask(by, Request::Acquire { wants: vec![(NAMES[0], resources)], waits: true })
+}
+
+fn remove(by: usize, removal: Removal) -> Step {
+    ask(by, Request::Remove { name: NAMES[0], removal })
+}
+
+fn declare(by: usize, capacity: u32, if_exists: IfExists) -> Step {
+    let request = Request::Declare { name: NAMES[0], capacity, numbered: false, if_exists };
+    ask(by, request)
+}
+
+#[test]
+fn a_declare_that_changes_nothing_is_told_when_what_stays_is_stored() {
+    take(&[declare(0, 1, IfExists::Fail), declare(1, 1, IfExists::Keep)]);
+}
+
+#[test]
+fn an_answer_that_is_on_its_way_to_the_store_goes_with_its_session() {
+    take(&[Step::Open { by: 0 }, declare(0, 1, IfExists::Fail), Step::Close { by: 0 }]);
+}
+
+#[test]
+fn an_answer_that_is_on_its_way_to_the_store_goes_when_the_client_needs_it_no_more() {
+    let request = Request::Release { grant: 0 };
+    let forget = Step::Ask { by: 0, request, forgets: true };
+    let asked = [Step::Open { by: 0 }, declare(0, 1, IfExists::Fail), forget];
+    take(&[&asked[..], &STORE, &[Step::Close { by: 0 }]].concat());
+}
+
+#[test]
+fn what_is_to_be_removed_is_not_opened_by_an_older_change() {
+    let asked = [declare(0, 2, IfExists::Fail), remove(0, Removal::IfIdle), acquire(0, 1)];
+    take(&[&asked[..], &STORE].concat());
+}
+
+#[test]
+fn what_is_removed_and_not_declared_anew_after_all_is_gone_with_its_last_holder() {
+    let removed = [acquire(1, 1), remove(0, Removal::WithLastHolder)];
+    let anew = [declare(0, 2, IfExists::Set), Step::Leave { by: 1 }];
+    take(&[&[declare(0, 2, IfExists::Fail)][..], &STORE, &removed, &STORE, &anew, &FAIL].concat());
+}
+
+#[test]
+fn who_waits_in_vain_for_what_is_not_removed_after_all_is_told() {
+    let asked = [acquire(1, 1), remove(0, Removal::WithLastHolder), acquire(2, 3), acquire(2, 4)];
+    take(&[&[declare(0, 3, IfExists::Fail)][..], &STORE, &asked, &FAIL].concat());
+}

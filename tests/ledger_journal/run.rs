@@ -1,0 +1,721 @@
+//! A core, its disk, and clients that remember what they were told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::task::Waker;
+
+use signalbox::core::{
+    Answer, Asked, Batch, Call, Change, Claim, Core, DeclarationRecord, Declare, GrantId, Granted, IfExists,
+    Key, Letter, Mailbox, Moment, NameHasher, Namespace, Origin, Queueing, Record, Refusal, Removal,
+    RequestIds, Resizing, Session, SessionId, SessionKey, Settled, Token, UnixSeconds, Want,
+};
+
+pub const CONNECTIONS: usize = 3;
+pub const NAMES: [&[u8]; 2] = [b"a", b"b"];
+const SEMAPHORES: Namespace = Namespace::Semaphores;
+const TTL_MS: u32 = 1_000_000;
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    Ask {
+        by: usize,
+        request: Request,
+        /// The client needs no answer below this request any more.
+        forgets: bool,
+    },
+    /// Sends one of the last requests of the session again.
+    Repeat {
+        by: usize,
+        back: usize,
+    },
+    Open {
+        by: usize,
+    },
+    Attach {
+        by: usize,
+        session: usize,
+    },
+    Close {
+        by: usize,
+    },
+    /// The connection ends, and a new one comes in its place.
+    Leave {
+        by: usize,
+    },
+    Configure {
+        wanted: Vec<(usize, u32)>,
+    },
+    PlainAcquire {
+        by: usize,
+        resources: u32,
+    },
+    PlainRelease {
+        by: usize,
+    },
+    Take,
+    Settle {
+        is_stored: bool,
+        is_on_disk: bool,
+    },
+    /// The process ends, and another comes up; what was on its way to the disk may have come there.
+    Crash {
+        is_on_disk: bool,
+    },
+    Time {
+        by_ms: u64,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    Acquire { wants: Vec<(&'static [u8], u32)>, waits: bool },
+    Release { grant: usize },
+    Declare { name: &'static [u8], capacity: u32, numbered: bool, if_exists: IfExists },
+    Resize { name: &'static [u8], resizing: Resizing },
+    Remove { name: &'static [u8], removal: Removal },
+    Revoke { grant: usize, grace_ms: u32 },
+}
+
+/// A request as it was sent first.
+#[derive(Clone)]
+struct Sent {
+    request: Request,
+    /// The grant that it is about, as it was chosen.
+    grant: GrantId,
+    ids: RequestIds,
+    /// The highest number that any client had been told of then.
+    highest: u64,
+    /// Its place among all requests.
+    place: u64,
+    answer: Option<Result<Answer, Refusal>>,
+}
+
+/// What the clients know of a session.
+#[derive(Default)]
+struct Client {
+    sent: BTreeMap<u64, Sent>,
+    floor: u64,
+}
+
+struct Leased {
+    id: SessionId,
+    key: SessionKey,
+    /// Its opener was told that it is there, and nobody asked for its end.
+    is_told: bool,
+}
+
+/// A grant that a client was told of.
+struct Told {
+    session: SessionId,
+    names: Vec<&'static [u8]>,
+    /// Somebody asked for its end, or it may have come by itself.
+    may_be_gone: bool,
+}
+
+struct Connection {
+    session: Session,
+    mailbox: Arc<Mailbox>,
+    attached: Option<SessionId>,
+}
+
+/// Whom an answer is for.
+enum Awaited {
+    Request(SessionId, u64),
+    Open(usize),
+}
+
+pub struct Run {
+    core: Core,
+    disk: BTreeMap<Key, Record>,
+    batch: Option<Batch>,
+    now_ms: u64,
+    connections: Vec<Connection>,
+    leased: Vec<Leased>,
+    clients: BTreeMap<SessionId, Client>,
+    told: BTreeMap<GrantId, Told>,
+    awaited: BTreeMap<Token, Awaited>,
+    configured: Vec<(usize, u32)>,
+    last_token: u64,
+    /// The highest id or generation that a client was told of.
+    highest: u64,
+    requests: u64,
+    crashes: u64,
+    /// A batch came to the disk though it was said to have failed.
+    is_disk_ahead: bool,
+    /// What the last answered change of a declared semaphore was: its place, generation and capacity.
+    changes: BTreeMap<&'static [u8], (u64, Settled)>,
+    /// The last request that may have ended a declaration.
+    removals: BTreeMap<&'static [u8], u64>,
+    /// Grants whose records were deleted.
+    deleted: BTreeSet<GrantId>,
+}
+
+fn new_core() -> Core {
+    Core::new(NonZeroU32::new(10).unwrap(), NameHasher::with_seeds(1, 2, 3, 4))
+}
+
+fn in_name(name: &[u8]) -> &'static [u8] {
+    NAMES.into_iter().find(|own| *own == name).unwrap()
+}
+
+impl Run {
+    pub fn new() -> Self {
+        let mut run = Self {
+            core: new_core(),
+            disk: BTreeMap::new(),
+            batch: None,
+            now_ms: 0,
+            connections: Vec::new(),
+            leased: Vec::new(),
+            clients: BTreeMap::new(),
+            told: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            configured: Vec::new(),
+            last_token: 0,
+            highest: 0,
+            requests: 0,
+            crashes: 0,
+            is_disk_ahead: false,
+            changes: BTreeMap::new(),
+            removals: BTreeMap::new(),
+            deleted: BTreeSet::new(),
+        };
+        run.start();
+        run
+    }
+
+    fn now(&self) -> Moment {
+        Moment { monotonic_ms: self.now_ms, unix: UnixSeconds(self.now_ms / 1000) }
+    }
+
+    fn token(&mut self) -> Token {
+        self.last_token += 1;
+        Token(self.last_token)
+    }
+
+    /// Starts a process from what is on disk.
+    fn start(&mut self) {
+        self.core = new_core();
+        self.core.start_sessions_after(self.crashes * 1_000_000);
+        for record in self.disk.values() {
+            self.core.restore(record.clone(), self.now()).unwrap();
+        }
+        self.core.keep_journal(Waker::noop().clone(), self.now());
+        self.configure();
+        self.connections = (0..CONNECTIONS).map(|_| self.connect()).collect();
+        // No id is given out before the mark is stored.
+        self.take();
+        self.settle(true, true);
+    }
+
+    fn connect(&mut self) -> Connection {
+        let connection =
+            Connection { session: self.core.open_session(), mailbox: Arc::default(), attached: None };
+        self.core.join(connection.session.id(), None, &connection.mailbox);
+        connection
+    }
+
+    fn configure(&self) {
+        let declare = |(name, capacity): &(usize, u32)| Declare {
+            name: NAMES[*name],
+            capacity: *capacity,
+            numbered: false,
+            label: b"",
+        };
+        let wanted: Vec<_> = self.configured.iter().map(declare).collect();
+        self.core.declare_configured(&wanted, self.now());
+    }
+
+    /// Whose the requests of a connection are.
+    fn acting(&self, by: usize) -> SessionId {
+        self.connections[by].attached.unwrap_or(self.connections[by].session.id())
+    }
+
+    fn is_leased(&self, session: SessionId) -> bool {
+        self.leased.iter().any(|leased| leased.id == session)
+    }
+
+    /// Takes a step, and looks whether all is as it must be.
+    pub fn step(&mut self, step: &Step) {
+        let removing = self.in_use_of_removing();
+        self.take_step(step);
+        self.read();
+        self.check();
+        if !matches!(step, Step::Crash { .. }) {
+            let after = self.in_use_of_removing();
+            for (name, in_use) in removing {
+                let grows = after.get(name).is_some_and(|after| *after > in_use);
+                assert!(!grows, "{} is granted and was to be removed", name.escape_ascii());
+            }
+        }
+    }
+
+    fn in_use_of_removing(&self) -> BTreeMap<&'static [u8], u32> {
+        let mut declared = self.core.list_declared(&mut self.core.declared(b""));
+        declared.retain(|declared| declared.record.removing);
+        declared.into_iter().map(|declared| (in_name(&declared.record.name), declared.in_use)).collect()
+    }
+
+    fn take_step(&mut self, step: &Step) {
+        match *step {
+            Step::Ask { by, ref request, forgets } => self.ask(by, request, forgets),
+            Step::Repeat { by, back } => {
+                let session = self.acting(by);
+                let client = self.clients.entry(session).or_default();
+                let sent: Vec<_> = client.sent.range(client.floor..).map(|(id, _)| *id).collect();
+                if let Some(id) = sent.get(sent.len().wrapping_sub(1 + back % 8)) {
+                    self.send(by, *id);
+                }
+            }
+            Step::Open { by } => {
+                let (token, key) = (self.token(), SessionKey([self.leased.len() as u8 + 1; 16]));
+                let id = self.connections[by].session.id();
+                let asked = self.core.open_leased(id, key, TTL_MS, b"leased", token, self.now());
+                assert_eq!(asked, Asked::Waiting, "a session is stored before it is told");
+                // Sessions are counted one by one.
+                let id = SessionId::from_number(self.core.open_session().id().number() - 1).unwrap();
+                self.awaited.insert(token, Awaited::Open(self.leased.len()));
+                self.leased.push(Leased { id, key, is_told: false });
+                self.connections[by].attached = Some(id);
+            }
+            Step::Attach { by, session } => {
+                let told: Vec<_> = self.leased.iter().filter(|leased| leased.is_told).collect();
+                let Some(leased) = told.get(session % told.len().max(1)) else { return };
+                let (id, key) = (leased.id, leased.key);
+                self.core.attach(id, self.connections[by].session.id(), &key, self.now()).unwrap();
+                for connection in &mut self.connections {
+                    // Whose session it was, has none now.
+                    connection.attached.take_if(|attached| *attached == id);
+                }
+                self.connections[by].attached = Some(id);
+            }
+            Step::Close { by } => {
+                let token = self.token();
+                let connection = self.connections[by].session.id();
+                if let Some(session) = self.connections[by].attached.take() {
+                    self.excuse(|told| told.session == session);
+                    self.forget(session);
+                    let asked = self.core.close_leased(connection, token, self.now());
+                    assert_ne!(asked, Asked::Answered(Answer::Done), "it is told when it is stored");
+                }
+            }
+            Step::Leave { by } => self.leave(by),
+            Step::Configure { ref wanted } => {
+                self.requests += 1;
+                for name in NAMES {
+                    self.removals.insert(name, self.requests);
+                }
+                self.configured = wanted.clone();
+                self.configure();
+            }
+            Step::PlainAcquire { by, resources } => {
+                let (claim, now) = (Claim::new(resources, 3).unwrap(), self.now().unix);
+                let session = &mut self.connections[by].session;
+                let _ = self.core.acquire(SEMAPHORES, NAMES[0], claim, session, now);
+            }
+            Step::PlainRelease { by } => {
+                let now = self.now().unix;
+                let session = &mut self.connections[by].session;
+                let _ = self.core.release(SEMAPHORES, NAMES[0], 1, session, now);
+            }
+            Step::Take => self.take(),
+            Step::Settle { is_stored, is_on_disk } => self.settle(is_stored, is_on_disk),
+            Step::Crash { is_on_disk } => self.crash(is_on_disk),
+            Step::Time { by_ms } => {
+                self.now_ms += by_ms;
+                let now = self.now();
+                let mailbox_of = |session| {
+                    let mut connections = self.connections.iter();
+                    let connection = connections.find(|connection| connection.session.id() == session)?;
+                    Some(Arc::clone(&connection.mailbox))
+                };
+                while self.core.expire(now) || self.core.evict(now, mailbox_of) {}
+            }
+        }
+    }
+
+    fn leave(&mut self, by: usize) {
+        let now = self.now();
+        let id = self.connections[by].session.id();
+        while self.core.leave(id, now) {}
+        self.excuse(|told| told.session == id);
+        let new = self.connect();
+        let left = std::mem::replace(&mut self.connections[by], new);
+        let mut ending = self.core.end_session(left.session);
+        while ending.step(1, now.unix) {}
+    }
+
+    fn excuse(&mut self, is_meant: impl Fn(&Told) -> bool) {
+        for told in self.told.values_mut().filter(|told| is_meant(told)) {
+            told.may_be_gone = true;
+        }
+    }
+
+    fn forget(&mut self, session: SessionId) {
+        for leased in self.leased.iter_mut().filter(|leased| leased.id == session) {
+            leased.is_told = false;
+        }
+    }
+
+    fn ask(&mut self, by: usize, request: &Request, forgets: bool) {
+        let session = self.acting(by);
+        let client = self.clients.entry(session).or_default();
+        let own = client.sent.last_key_value().map_or(1, |(id, _)| id + 1);
+        if forgets {
+            client.floor = own;
+        }
+        let ids = RequestIds { own, lowest_unanswered: client.floor.max(1) };
+        self.requests += 1;
+        let grant = match *request {
+            Request::Release { grant } | Request::Revoke { grant, .. } if !self.told.is_empty() => {
+                *self.told.keys().rev().nth(grant % self.told.len().min(6)).unwrap()
+            }
+            _ => GrantId(0),
+        };
+        let (highest, place) = (self.highest, self.requests);
+        let sent = Sent { request: request.clone(), grant, ids, highest, place, answer: None };
+        self.clients.get_mut(&session).unwrap().sent.insert(own, sent);
+        self.send(by, own);
+    }
+
+    fn send(&mut self, by: usize, own: u64) {
+        let (session, token, now) = (self.acting(by), self.token(), self.now());
+        let client = &self.clients[&session];
+        let (sent, floor) = (client.sent[&own].clone(), client.floor.max(1));
+        let ids = RequestIds { own, lowest_unanswered: floor.max(sent.ids.lowest_unanswered).min(own) };
+        let call = Call { connection: self.connections[by].session.id(), ids, token };
+        self.awaited.insert(token, Awaited::Request(session, own));
+        let asked = match sent.request {
+            Request::Acquire { ref wants, waits } => {
+                let claim = Claim::new(1, 3).unwrap();
+                let want = |(name, resources): &(&'static [u8], u32)| Want {
+                    namespace: SEMAPHORES,
+                    name,
+                    claim: Claim::new(*resources, 3.max(*resources)).unwrap_or(claim),
+                };
+                let wants: Vec<_> = wants.iter().map(want).collect();
+                let queueing = Queueing { wait_ms: if waits { 2000 } else { 0 }, queue_max: u32::MAX };
+                self.core.acquire_grant(call, &wants, queueing, now)
+            }
+            Request::Release { .. } => {
+                if let Some(told) = self.told.get_mut(&sent.grant).filter(|told| told.session == session) {
+                    told.may_be_gone = true;
+                }
+                self.core.release_grant(call, sent.grant, now)
+            }
+            Request::Declare { name, capacity, numbered, if_exists } => {
+                let declare = Declare { name, capacity, numbered, label: b"" };
+                self.core.declare(call, &[declare], if_exists, now)
+            }
+            Request::Resize { name, resizing } => self.core.resize(call, name, resizing, None, now),
+            Request::Remove { name, removal } => {
+                self.removals.insert(name, self.requests);
+                if let Removal::Now { .. } = removal {
+                    self.excuse(|told| told.names.contains(&name));
+                }
+                self.core.remove(call, name, removal, None, now)
+            }
+            Request::Revoke { grace_ms, .. } => {
+                if let Some(told) = self.told.get_mut(&sent.grant) {
+                    told.may_be_gone = true;
+                }
+                self.core.revoke_grant(call, sent.grant, grace_ms, now)
+            }
+        };
+        match asked {
+            Asked::Waiting => {}
+            Asked::Answered(answer) => self.answered(token, Ok(answer)),
+            Asked::Refused(refusal) => self.answered(token, Err(refusal)),
+        }
+    }
+
+    // The disk.
+
+    fn take(&mut self) {
+        if self.batch.is_none() {
+            self.batch = self.core.take_batch();
+        }
+        assert!(self.core.take_batch().is_none(), "one batch at a time");
+    }
+
+    fn write(&mut self) {
+        let Some(batch) = &self.batch else { return };
+        for change in batch.changes.iter() {
+            match change {
+                Change::Put(record) => {
+                    if let Record::Grant(grant) = record {
+                        assert!(
+                            !self.deleted.contains(&grant.grant),
+                            "what was given back is not held again"
+                        );
+                    }
+                    self.disk.insert(record.key(), record.clone());
+                }
+                Change::Delete(key) => {
+                    if let (Key::Grant(grant), Some(_)) = (key, self.disk.remove(key)) {
+                        self.deleted.insert(*grant);
+                    }
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self, is_stored: bool, is_on_disk: bool) {
+        let Some(batch) = self.batch.clone() else { return };
+        if is_stored || is_on_disk {
+            self.write();
+        }
+        self.batch = None;
+        self.core.settle(&batch, is_stored, self.now());
+        self.is_disk_ahead = !is_stored && (is_on_disk || self.is_disk_ahead);
+        if !is_stored && !self.is_disk_ahead {
+            self.check_taken_back();
+        }
+        self.read();
+    }
+
+    /// Stores all that there is to store.
+    pub fn store_all(&mut self) {
+        for _ in 0..10 {
+            self.take();
+            self.settle(true, true);
+        }
+        assert!(self.core.is_stored());
+        self.check();
+        for key in self.disk.keys() {
+            if let Key::Grant(_) | Key::Answer(..) = key {
+                let session = match (key, &self.disk[key]) {
+                    (_, Record::Grant(grant)) => grant.session,
+                    (Key::Answer(session, _), _) => *session,
+                    _ => unreachable!(),
+                };
+                assert!(self.disk.contains_key(&Key::Session(session)), "{key:?} is of nobody");
+            }
+        }
+        let declared = self.declared();
+        for name in NAMES {
+            let on_disk = self.on_disk(name);
+            assert_eq!(declared.get(name), on_disk.as_ref(), "what is stored is what is declared");
+        }
+        for session in self.clients.keys().filter(|session| self.is_leased(**session)) {
+            let is_open = self.leased.iter().any(|leased| leased.id == *session && leased.is_told);
+            assert!(!is_open || self.disk.contains_key(&Key::Session(*session)));
+        }
+    }
+
+    fn on_disk(&self, name: &[u8]) -> Option<DeclarationRecord> {
+        match self.disk.get(&Key::Declaration(name.into()))? {
+            Record::Declaration(record) => Some(record.clone()),
+            _ => None,
+        }
+    }
+
+    fn declared(&self) -> BTreeMap<&'static [u8], DeclarationRecord> {
+        let declared = self.core.list_declared(&mut self.core.declared(b""));
+        declared.into_iter().map(|declared| (in_name(&declared.record.name), declared.record)).collect()
+    }
+
+    /// After a failure, what is declared is what is stored, but for what the configuration says.
+    fn check_taken_back(&self) {
+        let declared = self.declared();
+        for name in NAMES {
+            let (found, stored) = (declared.get(name), self.on_disk(name));
+            let is_configured = |record: &DeclarationRecord| record.origin == Origin::Configuration;
+            if found.is_some_and(is_configured) || stored.as_ref().is_some_and(is_configured) {
+                continue;
+            }
+            // A removal may have come to its end meanwhile.
+            if found.is_none() && stored.as_ref().is_some_and(|stored| stored.removing) {
+                continue;
+            }
+            assert_eq!(found, stored.as_ref(), "what could not be stored is taken back");
+        }
+    }
+
+    fn crash(&mut self, is_on_disk: bool) {
+        if is_on_disk {
+            self.write();
+        }
+        self.batch = None;
+        self.crashes += 1;
+        self.awaited.clear();
+        let leased: Vec<_> = self.leased.iter().map(|leased| leased.id).collect();
+        self.excuse(|told| !leased.contains(&told.session));
+        self.clients.retain(|session, _| leased.contains(session));
+        // A session whose opener was not told yet may be there or not; nobody has its key.
+        self.is_disk_ahead = false;
+        self.start();
+    }
+
+    // What clients are told.
+
+    fn read(&mut self) {
+        for by in 0..CONNECTIONS {
+            let mailbox = Arc::clone(&self.connections[by].mailbox);
+            while let Some(letter) = mailbox.take() {
+                match letter {
+                    Letter::Answer { token, outcome } => self.answered(token, outcome),
+                    Letter::Close => {
+                        self.leave(by);
+                        break;
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, token: Token, outcome: Result<Answer, Refusal>) {
+        match self.awaited.remove(&token) {
+            Some(Awaited::Request(session, own)) => self.answered_request(session, own, outcome),
+            Some(Awaited::Open(place)) => match outcome {
+                Ok(Answer::Opened(opened)) => {
+                    assert_eq!(opened.session, self.leased[place].id);
+                    assert!(
+                        self.disk.contains_key(&Key::Session(opened.session)),
+                        "told before it is stored"
+                    );
+                    self.leased[place].is_told = true;
+                }
+                _ => {
+                    let id = self.leased[place].id;
+                    for connection in &mut self.connections {
+                        connection.attached.take_if(|attached| *attached == id);
+                    }
+                }
+            },
+            None => {}
+        }
+    }
+
+    fn answered_request(&mut self, session: SessionId, own: u64, outcome: Result<Answer, Refusal>) {
+        let is_leased = self.is_leased(session);
+        let Some(sent) = self.clients.get_mut(&session).and_then(|client| client.sent.get_mut(&own)) else {
+            return;
+        };
+        let Ok(answer) = outcome else { return };
+        let sent_first = sent.clone();
+        if let Some(Ok(before)) = &sent.answer {
+            return Self::check_repeated(before, &answer, &self.told);
+        }
+        sent.answer = Some(Ok(answer.clone()));
+        match &answer {
+            Answer::Granted(granted) => self.granted(session, &sent_first, granted, is_leased),
+            Answer::Settled(settled) => self.settled(&sent_first, settled),
+            _ => {}
+        }
+    }
+
+    fn check_repeated(before: &Answer, answer: &Answer, told: &BTreeMap<GrantId, Told>) {
+        match (before, answer) {
+            (Answer::Granted(before), Answer::Granted(granted)) => {
+                // One that was given back may be forgotten.
+                if !told[&before.grant].may_be_gone {
+                    let granted = Granted { ttl_left_ms: before.ttl_left_ms, ..granted.clone() };
+                    assert_eq!(*before, granted, "a repeated request gets what it got");
+                }
+            }
+            (before, answer) => assert_eq!(before, answer, "a repeated request gets what it got"),
+        }
+    }
+
+    fn granted(&mut self, session: SessionId, sent: &Sent, granted: &Granted, is_leased: bool) {
+        let id = granted.grant;
+        assert!(id.0 > sent.highest, "{id} was given before");
+        assert!(!self.told.contains_key(&id), "{id} is given twice");
+        if is_leased {
+            let Some(Record::Grant(record)) = self.disk.get(&Key::Grant(id)) else {
+                panic!("{id} is told before it is stored")
+            };
+            assert_eq!((record.session, record.request), (session, sent.ids.own));
+            let slots: usize = record.parts.iter().map(|part| part.slots.len()).sum();
+            assert_eq!(slots, granted.slots.iter().map(|slots| slots.len()).sum::<usize>());
+        }
+        let Request::Acquire { wants, .. } = &sent.request else { panic!("{:?}", sent.request) };
+        let names = wants.iter().map(|(name, _)| *name).collect();
+        self.told.insert(id, Told { session, names, may_be_gone: false });
+        self.highest = self.highest.max(id.0);
+    }
+
+    fn settled(&mut self, sent: &Sent, settled: &[Settled]) {
+        let (Request::Declare { name, .. } | Request::Resize { name, .. }) = sent.request else { return };
+        let [settled] = settled else { panic!("{settled:?}") };
+        let is_later = self.changes.get(name).is_none_or(|(place, _)| *place < sent.place);
+        if is_later {
+            self.changes.insert(name, (sent.place, *settled));
+        }
+        let is_removed = self.removals.get(name).is_some_and(|place| *place >= sent.place);
+        let stored = self.on_disk(name);
+        assert!(
+            is_removed || stored.is_some_and(|stored| stored.generation >= settled.generation),
+            "told before it is stored"
+        );
+        self.highest = self.highest.max(settled.generation);
+    }
+
+    // What must hold.
+
+    fn check(&self) {
+        self.core.check_ledger().unwrap();
+        let mut failures = Vec::new();
+        let mut check = self.core.check(SEMAPHORES);
+        while check.step(64, &mut failures) {}
+        assert_eq!(failures, []);
+        for (id, told) in self.told.iter().filter(|(_, told)| !told.may_be_gone) {
+            let held = self.core.verify(*id, self.now());
+            let held = held.unwrap_or_else(|refusal| panic!("{id} was told and is not held: {refusal:?}"));
+            assert_eq!(held.session, told.session);
+        }
+        let declared = self.declared();
+        for (name, (place, settled)) in &self.changes {
+            let is_removed = self.removals.get(name).is_some_and(|removal| removal >= place);
+            match declared.get(name) {
+                Some(record) => {
+                    assert!(record.generation >= settled.generation || is_removed, "generations grow");
+                    if record.generation == settled.generation {
+                        assert_eq!(record.capacity, settled.capacity);
+                    }
+                }
+                None => assert!(is_removed, "{} was declared", name.escape_ascii()),
+            }
+        }
+        let mut requests = BTreeSet::new();
+        for record in self.disk.values() {
+            if let Record::Grant(grant) = record {
+                let is_new = requests.insert((grant.session, grant.request));
+                assert!(is_new, "one request was granted twice");
+            }
+        }
+        for name in NAMES {
+            self.check_slots(name);
+        }
+        if self.core.is_stored() {
+            self.check_settled();
+        }
+    }
+
+    /// What waits in vain is told so when all is stored, and what nobody holds is gone.
+    fn check_settled(&self) {
+        for declared in self.core.list_declared(&mut self.core.declared(b"")) {
+            let record = &declared.record;
+            let name = record.name.escape_ascii();
+            assert!(!record.removing || declared.in_use > 0, "{name} is removed and stays");
+            assert!(!record.removing || declared.waiting == 0, "{name} is removed and waited for");
+            let mut listing = self.core.listing(SEMAPHORES, &record.name, true).unwrap();
+            for waiter in self.core.list(&mut listing) {
+                assert!(waiter.resources <= record.capacity, "{name} is waited for in vain");
+            }
+        }
+    }
+
+    fn check_slots(&self, name: &[u8]) {
+        let mut slots = BTreeSet::new();
+        let Ok(mut listing) = self.core.listing(SEMAPHORES, name, false) else { return };
+        for holder in self.core.list(&mut listing) {
+            for slot in &holder.slots {
+                assert!(slots.insert(*slot), "slot {slot} is held twice");
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Check, export and import.
+
+use std::fs;
+
+use signalbox::core::{Change, Key, Namespace, Record};
+use signalbox::storage::{Counts, FILE_NAME, ImportError, Storage, StorageError, check, export, import};
+
+use crate::records::{Life, session};
+use crate::{loaded, open};
+
+fn exported(directory: &std::path::Path) -> String {
+    let mut text = Vec::new();
+    assert_eq!(export(directory, &mut text).unwrap(), Vec::<String>::new());
+    String::from_utf8(text).unwrap()
+}
+
+fn import_text(directory: &std::path::Path, text: &str) -> Result<u64, ImportError> {
+    import(directory, &mut text.as_bytes())
+}
+
+#[test]
+fn an_export_of_an_import_is_the_same() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| scratch.path().join(name));
+    let mut life = Life::new(7);
+    let mut storage = open(&first).unwrap();
+    (0..120).for_each(|_| storage.commit(&life.changes()).unwrap());
+    drop(storage);
+    let bytes = fs::read(first.join(FILE_NAME)).unwrap();
+    let text = exported(&first);
+    assert_eq!(text.lines().next(), Some(r#"{"kind":"export","format":1}"#));
+    assert_eq!(import_text(&second, &text).unwrap(), life.state.len() as u64);
+    assert_eq!(exported(&second), text);
+    assert_eq!(loaded(&mut open(&second).unwrap()), life.state);
+    let report = check(&first).unwrap();
+    assert!(!report.needs_repair && report.problems.is_empty(), "{report:?}");
+    let of = |wanted: fn(&Key) -> bool| life.state.keys().filter(|key| wanted(key)).count() as u64;
+    let counts = Counts {
+        declarations: of(|key| matches!(key, Key::Declaration(_))),
+        sessions: of(|key| matches!(key, Key::Session(_))),
+        grants: of(|key| matches!(key, Key::Grant(_))),
+        answers: of(|key| matches!(key, Key::Answer(..))),
+    };
+    assert_eq!(report.counts, counts);
+    assert_eq!(fs::read(first.join(FILE_NAME)).unwrap(), bytes, "neither changes the file");
+}
+
+#[test]
+fn a_check_of_an_unclean_file_leaves_it_unclean() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (data, copy) = (scratch.path().join("data"), scratch.path().join("copy"));
+    let mut life = Life::new(8);
+    let mut storage = open(&data).unwrap();
+    (0..20).for_each(|_| storage.commit(&life.changes()).unwrap());
+    // What is on disk while it is open is what an unclean end leaves.
+    fs::create_dir(&copy).unwrap();
+    fs::copy(data.join(FILE_NAME), copy.join(FILE_NAME)).unwrap();
+    let bytes = fs::read(copy.join(FILE_NAME)).unwrap();
+    let report = check(&copy).unwrap();
+    assert!(report.needs_repair && report.problems.is_empty(), "{report:?}");
+    drop(storage);
+    assert_eq!(exported(&copy), exported(&data));
+    assert_eq!(fs::read(copy.join(FILE_NAME)).unwrap(), bytes);
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 1, "nothing is made beside it");
+}
+
+#[test]
+fn records_that_cannot_be_true_together_are_found() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut life = Life::new(9);
+    let mut storage = open(scratch.path()).unwrap();
+    (0..60).for_each(|_| storage.commit(&life.changes()).unwrap());
+    let grant = life.state.values().rev().find_map(|record| match record {
+        Record::Grant(grant) => Some(grant.clone()),
+        _ => None,
+    });
+    let grant = grant.expect("a life has grants");
+    let mut double = grant.clone();
+    double.grant.0 = u64::MAX;
+    let mut of_a_counter = grant.clone();
+    of_a_counter.grant.0 += 1 << 30;
+    of_a_counter.session = session(1 << 40);
+    of_a_counter.parts[0].namespace = Namespace::Counters;
+    let wrong = [double, of_a_counter].map(|grant| Change::Put(Record::Grant(grant)));
+    storage.commit(&wrong).unwrap();
+    drop(storage);
+    let problems = check(scratch.path()).unwrap().problems;
+    for problem in [
+        "which is above the mark of ids",
+        "is of session 1099511627776, which does not exist",
+        "and so has grant",
+        "has slots of the counter \"slots\"",
+    ] {
+        assert!(problems.iter().any(|found| found.contains(problem)), "{problem}: {problems:#?}");
+    }
+    assert_eq!(problems.len(), 5, "{problems:#?}");
+    let refused = import_text(&scratch.path().join("new"), &exported(scratch.path())).unwrap_err();
+    assert!(matches!(refused, ImportError::Disagreement(_)), "{refused}");
+}
+
+#[test]
+fn an_import_is_refused_with_the_line_and_leaves_nothing() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("data");
+    let head = r#"{"kind":"export","format":1}"#;
+    let mark = r#"{"kind":"mark","id":"12"}"#;
+    let session = r#"{"kind":"session","session":1,"key_hex":"000102030405060708090a0b0c0d0e0f","ttl_ms":5,"label":"","revoked_grace_ms":null}"#;
+    let end = |records| format!(r#"{{"kind":"end","records":{records}}}"#);
+    let cases = [
+        (String::new(), "line 1: the export ends before"),
+        (mark.to_owned(), "line 1: the first line"),
+        (r#"{"kind":"export","format":2}"#.to_owned(), "line 1: the export is of format 2"),
+        (format!("{head}\n{mark}\n"), "line 3: the export ends before"),
+        (format!("{head}\n{mark}\n{}\n", end(2)), "says that it had 2"),
+        (
+            format!("{head}\n{mark}\n{mark}\n{}\n", end(2)),
+            "line 3: the mark of ids is here for the second time",
+        ),
+        (format!("{head}\n{head}\n"), "line 2: a second export"),
+        (format!("{head}\n{}\n{mark}\n", end(0)), "line 3: there is something after"),
+        (format!("{head}\nnonsense\n"), "line 2: this is no line of an export"),
+        (format!("{head}\n{}\n", mark.replace("\"12\"", "12")), "line 2: this is no line"),
+        (format!("{head}\n{}\n", mark.replace("12", "-1")), "is no number of 64 bits"),
+        (format!("{head}\n{}\n", session.replace("0f\"", "\"")), "line 2: key_hex has 32"),
+        (format!("{head}\n{}\n", session.replace("\"session\":1", "\"session\":0")), "line 2: no session"),
+        (format!("{head}\n{}\n", session.replace("\"label\":\"\",", "")), "either label or label_hex"),
+        (
+            format!("{head}\n{}\n", session.replace("\"label\":", "\"label_hex\":\"0\",\"label\":")),
+            "either label",
+        ),
+        (format!("{head}\n{}\n", session.replace("\"label\":\"", "\"label_hex\":\"xy")), "label_hex has two"),
+        (format!("{head}\n{}\n", session.replace("ttl_ms", "ttl")), "line 2: this is no line"),
+    ];
+    for (text, sentence) in cases {
+        let error = import_text(&directory, &text).unwrap_err().to_string();
+        assert!(error.contains(sentence), "{text}\n{error}");
+        assert!(!directory.exists());
+    }
+    let text = format!("{head}\n{mark}\n{session}\n{}\n", end(2));
+    assert_eq!(import_text(&directory, &text).unwrap(), 2);
+    assert_eq!(exported(&directory), text);
+    let again = import_text(&directory, &text).unwrap_err();
+    assert!(matches!(again, ImportError::NotEmpty(_)), "{again}");
+    assert_eq!(exported(&directory), text);
+}
+
+#[test]
+fn a_directory_without_data_is_no_data_directory() {
+    let scratch = tempfile::tempdir().unwrap();
+    for error in [check(scratch.path()).err(), export(&scratch.path().join("no"), &mut Vec::new()).err()] {
+        assert!(matches!(error, Some(StorageError::Missing { .. })), "{error:?}");
+    }
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+}
