@@ -89,6 +89,9 @@ struct Client {
     random: fastrand::Rng,
 }
 
+/// The grants of a name: whose they are, how much, and which slots.
+type Holders = BTreeMap<GrantId, (u64, u32, Vec<u16>)>;
+
 struct Connection {
     wire: Wire,
     serial: u32,
@@ -124,12 +127,7 @@ impl Connection {
         Ok(entries)
     }
 
-    /// The grants of a name, with whose they are, how much, and which slots.
-    fn holders(
-        &mut self,
-        namespace: Namespace,
-        name: &[u8],
-    ) -> io::Result<BTreeMap<GrantId, (u64, u32, Vec<u16>)>> {
+    fn holders(&mut self, namespace: Namespace, name: &[u8]) -> io::Result<Holders> {
         let mut answer = self.ask(&Extended::Holders { namespace, name })?;
         let mut holders = BTreeMap::new();
         if answer.status == NOT_FOUND {

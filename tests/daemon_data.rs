@@ -6,6 +6,7 @@ mod daemon;
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -220,21 +221,14 @@ fn limit_file_size(daemon: &Daemon, bytes: &str) {
     assert!(outcome(command).status.success());
 }
 
-/// A file that cannot grow is as good as a full disk, and can be had without being root.
-#[test]
-fn on_a_full_disk_it_goes_on_with_what_it_has_and_takes_up_again_when_there_is_room() {
-    if !works("prlimit", &["--fsize=1000000000:unlimited", "true"]) {
-        skipped("prlimit (util-linux) is not there, or may not set limits");
-        return;
-    }
-    let file = configured("");
-    let mut daemon = start(&file);
+/// Fills the disk of a daemon and makes room again, as it is said how. It goes on with what it has, and takes up again.
+fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOnce(&Daemon)) {
+    let mut daemon = start(file);
     let [mut admin, mut one, mut bound] = std::array::from_fn(|_| caller(&mut daemon));
     let session = one.open(600_000);
     assert_eq!(declare(&mut admin, b"a", 10, true).status, OK);
     let held = one.take(semaphore(1, b"a"));
-    let size = fs::metadata(data_directory(&file).join(DATA_FILE)).unwrap().len();
-    limit_file_size(&daemon, &(size + 1).to_string());
+    make_full(&daemon);
 
     let long = vec![b'n'; 60_000];
     let mut stored = 0;
@@ -255,7 +249,7 @@ fn on_a_full_disk_it_goes_on_with_what_it_has_and_takes_up_again_when_there_is_r
     assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "what needs no store goes on");
     assert_eq!(one.ask(&Extended::VerifyGrant { grant: held.grant }).status, OK);
 
-    limit_file_size(&daemon, "unlimited");
+    make_room(&daemon);
     daemon.logged_message("the store works again");
     let second = one.take(semaphore(1, b"a"));
     assert_eq!(second.slots, [2]);
@@ -263,12 +257,61 @@ fn on_a_full_disk_it_goes_on_with_what_it_has_and_takes_up_again_when_there_is_r
     daemon.signal(Signal::SIGKILL);
     daemon.exit_status();
 
-    let mut daemon = start(&file);
+    let mut daemon = start(file);
     let mut other = caller(&mut daemon);
     assert_eq!(names(&mut other).len(), stored + 1, "what was acknowledged, and nothing else");
     assert_eq!(other.take(semaphore(1, b"a")).slots, [1]);
     assert_eq!(other.attach(session), OK);
     stop(daemon);
+}
+
+/// A file that cannot grow is as good as a full disk, and can be had without being root.
+#[test]
+fn where_the_file_may_not_grow_it_goes_on_with_what_it_has() {
+    if !works("prlimit", &["--fsize=1000000000:unlimited", "true"]) {
+        skipped("prlimit (util-linux) is not there, or may not set limits");
+        return;
+    }
+    let file = configured("");
+    let size = || fs::metadata(data_directory(&file).join(DATA_FILE)).unwrap().len();
+    fill(
+        &file,
+        |daemon| limit_file_size(daemon, &(size() + 1).to_string()),
+        |daemon| limit_file_size(daemon, "unlimited"),
+    );
+}
+
+/// A file system in memory.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // Where it is busy, it goes when it is not.
+        works("umount", &["--lazy", self.0.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn on_a_full_disk_it_goes_on_with_what_it_has() {
+    let file = configured("");
+    let directory = data_directory(&file);
+    fs::create_dir(&directory).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", directory.to_str().unwrap()];
+    if !is_root() || !works("mount", &mount) {
+        skipped("only root can have a small disk made");
+        return;
+    }
+    let _mounted = Mounted(&directory);
+    let ballast = directory.join("ballast");
+    fill(
+        &file,
+        |_| {
+            // Until nothing more fits.
+            let mut full = fs::File::create(&ballast).unwrap();
+            while full.write_all(&[1; 4096]).is_ok() {}
+        },
+        |_| fs::remove_file(&ballast).unwrap(),
+    );
 }
 
 /// What is in the way of every write, from the first one on.

@@ -4,16 +4,18 @@
 
 mod support;
 
-use signalbox::core::{Namespace, Record};
+use std::collections::{BTreeMap, BTreeSet};
+
+use signalbox::core::{Change, Key, Namespace, Record};
 use signalbox::protocol::{
-    AS_DECLARED, Declaration, Declarations, Extended, Generation, GrantId, Granted, IfExists, Milliseconds,
-    Opaque, OpenedSession, Removal, RequestIds, Resizing, ResponseFrame, Revocation, Settled, Standing,
-    Status, TtlLeft, Wanted, WantedNames,
+    AS_DECLARED, Declaration, Declarations, Extended, ExtendedOpcode, Generation, GrantId, Granted, IfExists,
+    Milliseconds, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame, Revocation,
+    Settled, Standing, Status, TtlLeft, Wanted, WantedNames,
 };
 use signalbox::storage::{Fault, Memory};
 use support::caller::{Caller, LONG, NOW, on_wire, one_of};
 use support::store::{By, StoredServer};
-use support::{NOT_AVAILABLE, NOT_FOUND, OK, eventually};
+use support::{NOOP, NOT_AVAILABLE, NOT_FOUND, OK, eventually, frame};
 
 const LONG_MS: u32 = 60_000;
 const NOT_STORED: u8 = Status::NotStored as u8;
@@ -591,6 +593,37 @@ fn after_a_flush_that_failed_nothing_is_promised_any_more() {
     }
 }
 
+#[test]
+fn what_came_to_nothing_is_not_kept_for_when_the_store_works_again() {
+    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
+    let [mut one, mut opener, mut admin] = callers(&server);
+    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    assert!(server.store_next());
+    assert_eq!(one.answer(opened).status, OK);
+    server.faults.fail_all(Fault::Full);
+    for _ in 0..100 {
+        let list = [counted(b"a", 1)];
+        let declarations = Declarations::new(&list).unwrap();
+        let ids = one.ids();
+        let declare = one.send(&Extended::Declare { ids, if_exists: IfExists::Fail, declarations });
+        let take = one.want(one_of(1, b"c"), NOW);
+        let open = opener.send(&Extended::OpenSession { ttl: None, label: b"" });
+        one.sync();
+        opener.sync();
+        assert!(!server.store_next());
+        assert_eq!(
+            [one.next(), one.next()].map(|answer| (answer.opaque, answer.status)),
+            [(take, NOT_STORED), (declare, NOT_STORED)]
+        );
+        assert_eq!(opener.answer(open).status, NOT_STORED);
+    }
+    let core = server.server.server.core();
+    let batch = core.take_batch().unwrap();
+    let Some(Change::Delete(Key::Declaration(_))) = batch.changes.first() else { panic!("{batch:?}") };
+    assert_eq!(batch.changes.len(), 1, "{batch:?}");
+    assert_eq!(listed(&mut admin, b"a"), None);
+}
+
 /// Whatever fails and crashes: what was acknowledged is there, and nobody has what another has.
 #[test]
 fn random_failures_and_crashes_lose_nothing_that_was_acknowledged() {
@@ -653,6 +686,152 @@ fn random_failures_and_crashes_lose_nothing_that_was_acknowledged() {
                 assert_eq!(verify(&mut other, *grant).map(|it| it.0), Ok(session.session), "seed {seed}");
             }
             server.check();
+        }
+    }
+}
+
+/// A session of the random test below, and what it was told.
+struct Party {
+    caller: Caller,
+    session: OpenedSession,
+    request: u64,
+    /// Requests that are not answered, with the grant that they give back.
+    pending: BTreeMap<[u8; 4], Option<GrantId>>,
+    held: BTreeMap<GrantId, Vec<u16>>,
+    released: BTreeSet<GrantId>,
+}
+
+impl Party {
+    fn ids(&mut self) -> RequestIds {
+        self.request += 1;
+        let oldest = self.request.saturating_sub(500).max(1);
+        RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(oldest) }
+    }
+
+    fn send(&mut self, request: &Extended<'_>, given_back: Option<GrantId>) {
+        let opaque = self.caller.send(request);
+        self.pending.insert(opaque.0, given_back);
+    }
+
+    /// Takes up what was answered so far.
+    fn read(&mut self) {
+        let sync = *b"sync";
+        self.caller.wire.send(&frame(NOOP, sync, &[]));
+        loop {
+            let answer = self.caller.next();
+            if answer.opaque.0 == sync {
+                return;
+            }
+            match self.pending.remove(&answer.opaque.0).unwrap() {
+                Some(grant) if answer.status == OK => {
+                    assert!(self.released.insert(grant));
+                }
+                Some(grant) => panic!("{grant:?} is not given back: {answer:?}"),
+                None if answer.status == OK && answer.opcode == ExtendedOpcode::AcquireGrant.code() => {
+                    let granted = answer.granted().unwrap();
+                    assert!(self.held.insert(granted.grant, granted.slots).is_none());
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// Several sessions with many requests on their way, waiting ones and such as change the semaphore that they are for. The
+/// store takes its time, fails in every other seed, and is lost at any moment.
+#[test]
+fn whatever_is_on_its_way_at_a_crash_is_there_as_a_whole_or_not_at_all() {
+    for seed in 0..30 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let memory = Memory::default();
+        let is_failing = seed % 2 == 1;
+        let mut parties = {
+            let server = StoredServer::start(&memory);
+            declare_new(&mut caller(&server), numbered(b"a", 6));
+            let opened = || {
+                let mut caller = caller(&server);
+                let session = caller.open(LONG_MS);
+                let (pending, held, released) = Default::default();
+                Party { caller, session, request: 0, pending, held, released }
+            };
+            [opened(), opened(), opened()]
+        };
+        for round in 0..6 {
+            let what = format!("seed {seed}, round {round}");
+            let server = StoredServer::start_with(&memory, By::Test, |_| {});
+            let mut service = caller(&server);
+            let mut taken = BTreeSet::new();
+            let mut in_use = 0;
+            for party in &mut parties {
+                party.caller = continued(&server, party.session, 0);
+                let lost = std::mem::take(&mut party.pending);
+                let opaque = service
+                    .send(&Extended::Holders { namespace: on_wire(Namespace::Semaphores), name: b"a" });
+                let mut found = BTreeMap::new();
+                loop {
+                    let answer = service.answer(opaque);
+                    if answer.status == NOT_FOUND {
+                        break;
+                    }
+                    let Some(entry) = answer.list_entry().unwrap() else { break };
+                    if entry.session == party.session.session {
+                        in_use += entry.resources;
+                        assert!(entry.slots.iter().all(|slot| taken.insert(*slot)), "{what}: {taken:?}");
+                        found.insert(entry.grant.unwrap(), entry.slots);
+                    }
+                }
+                for (grant, slots) in &party.held {
+                    let is_leaving = lost.values().any(|other| *other == Some(*grant));
+                    let is_there = found.get(grant) == Some(slots);
+                    // What was given back when it could not be stored counts as held again.
+                    let is_back = is_failing && party.released.contains(grant);
+                    if party.released.contains(grant) {
+                        assert!(!is_there || is_back, "{what}: {grant:?} is back");
+                    } else {
+                        assert!(is_there || is_leaving, "{what}: {grant:?} is lost");
+                    }
+                }
+                party.held = found;
+                party.released.clear();
+            }
+            let (_, listed_in_use, ..) = listed(&mut service, b"a").unwrap_or((0, 0, Generation(0), false));
+            assert_eq!(listed_in_use, in_use, "{what}");
+            for _ in 0..random.u32(10..120) {
+                let party = &mut parties[random.usize(0..3)];
+                let ids = party.ids();
+                let is_leaving = |grant: &GrantId| party.pending.values().any(|other| *other == Some(*grant));
+                let is_free = |grant: &&GrantId| !party.released.contains(grant) && !is_leaving(grant);
+                let free: Vec<_> = party.held.keys().filter(is_free).copied().collect();
+                match random.u8(0..12) {
+                    0..5 => {
+                        let queueing = if random.bool() { NOW } else { LONG };
+                        let wanted = semaphore(random.u32(1..4), b"a");
+                        party.send(&Extended::AcquireGrant { ids, wanted, queueing }, None);
+                    }
+                    5..8 => {
+                        if let Some(grant) = random.choice(free) {
+                            party.send(&Extended::ReleaseGrant { ids, grant }, Some(grant));
+                        }
+                    }
+                    8 => party.send(&resizing(ids, b"a", Resizing::To(random.u32(1..10))), None),
+                    9 if random.u8(0..3) == 0 => {
+                        party.send(&removing(ids, b"a", Removal::WithLastHolder), None);
+                    }
+                    9 => {
+                        let list = [numbered(b"a", random.u32(3..8))];
+                        let declarations = Declarations::new(&list).unwrap();
+                        party.send(&Extended::Declare { ids, if_exists: IfExists::Set, declarations }, None);
+                    }
+                    _ => {
+                        if is_failing && random.u8(0..3) == 0 {
+                            server.faults.fail_nth(1, Fault::Full);
+                        }
+                        server.store();
+                    }
+                }
+                parties.iter_mut().for_each(Party::read);
+                server.check_ledger();
+            }
         }
     }
 }

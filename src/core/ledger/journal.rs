@@ -200,25 +200,47 @@ impl Ledger {
         // true now.
         let touched: BTreeSet<_> = batch.changes.iter().chain(&later).map(key_of).collect();
         let mut marked = None;
+        // What comes to nothing now is not on disk when the next batch is, as the store promises. Said in it all the same,
+        // it would grow with every request for as long as the store fails.
+        let mut nothing = BTreeSet::new();
         for then in then.into_iter().chain(later_then).rev() {
             match then {
-                Then::Answer(session, request) => self.answer_stored(session, request, false, world),
+                Then::Answer(session, request) => {
+                    nothing.extend(self.would_be_stored(session, request));
+                    self.answer_stored(session, request, false, world);
+                }
                 // What was given back stands.
                 Then::Told(_) => self.stored(then, world),
-                Then::Opened(session, reply) => self.take_back_session(session, reply, world),
+                Then::Opened(session, reply) => {
+                    nothing.insert(Key::Session(session));
+                    self.take_back_session(session, reply, world);
+                }
                 Then::Declared { object, before, after, .. } => {
                     self.take_back_declaration(&object, before, &after, world)
                 }
                 Then::Marked(mark) => marked = marked.max(Some(mark)),
             }
         }
-        for key in touched {
-            let change = self.present(key, world);
+        if let Some(journal) = &mut self.journal {
+            // What taking back has noted is among what was touched.
+            journal.pending.clear();
+        }
+        for key in touched.difference(&nothing) {
+            let change = self.present(key.clone(), world);
             self.note(change);
         }
         if let Some(mark) = marked {
             self.note(Change::Put(Record::Mark(mark)));
             self.then(Then::Marked(mark));
+        }
+    }
+
+    /// The key of what a request has brought that waits for the store.
+    fn would_be_stored(&mut self, session: SessionId, request: u64) -> Option<Key> {
+        match &self.journal.as_mut()?.storing(session, request)?.outcome {
+            Remembered::Granted(granted) => Some(Key::Grant(granted.grant)),
+            Remembered::Settled(_) => Some(Key::Answer(session, request)),
+            _ => None,
         }
     }
 
