@@ -25,6 +25,7 @@ mod serve;
 mod server;
 mod session;
 mod signals;
+mod slots;
 mod stats;
 mod time;
 mod waiters;
