@@ -8,6 +8,7 @@ mod await_idle;
 mod bench;
 mod check_config;
 mod completions;
+mod data;
 mod declare;
 mod declared;
 mod dump;
@@ -85,6 +86,7 @@ enum Command {
     Revoke(revoke::Arguments),
     Verify(verify::Arguments),
     Bench(bench::Arguments),
+    Data(data::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
 }
@@ -117,6 +119,7 @@ pub fn main() -> ExitCode {
         Command::Revoke(arguments) => revoke::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Data(arguments) => data::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
     };
