@@ -52,6 +52,9 @@ pub(super) fn refused(error: Error, name: &Name) -> Failure {
         Error::Status(Status::NotFound) => {
             format!("no semaphore named {name} is declared; \"signalbox list\" tells which are")
         }
+        Error::Status(Status::Removed) => {
+            format!("{name} is being removed; wait until its holders are gone, then declare it anew")
+        }
         Error::Status(Status::GenerationDiffers) => {
             format!("{name} was changed meanwhile, so it was left as it is; look at it again, then decide")
         }
