@@ -7,6 +7,10 @@
 
 #[path = "support/daemon.rs"]
 mod daemon;
+#[path = "cli/data.rs"]
+mod data;
+#[path = "cli/declared.rs"]
+mod declared;
 #[path = "support/fake_server.rs"]
 mod fake_server;
 #[path = "cli/leases.rs"]

@@ -91,7 +91,7 @@ const LAYERS: [Layer; 6] = [
             "serde_json",
             "tokio",
         ],
-        exceptions: &[("serve.rs", "server"), ("report.rs", "hdrhistogram")],
+        exceptions: &[("serve.rs", "server"), ("data.rs", "storage"), ("report.rs", "hdrhistogram")],
     },
 ];
 

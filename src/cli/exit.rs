@@ -14,7 +14,9 @@ use crate::client::{self, Status};
 pub(super) enum Exit {
     Success = 0,
     Failure = 1,
+    Retiring = 2,
     Usage = 64,
+    Data = 65,
     Unavailable = 69,
     System = 71,
     Output = 74,
@@ -28,17 +30,29 @@ pub(super) enum Exit {
 /// The statuses for `--help` and the man page.
 pub(super) const TABLE: &[(&str, &str)] = &[
     ("0", "success; for run: the command succeeded"),
-    ("1", "the server refused the request, or there is no such name, session or grant"),
+    (
+        "1",
+        "the server refused the request, or there is no such name, session or grant; verify: nobody holds it",
+    ),
+    ("2", "verify: the grant is held yet, but not for long"),
     ("64", "the arguments are wrong"),
+    (
+        "65",
+        "serve, data: what the data directory or an export holds is damaged, of a newer version, or not there",
+    ),
     (
         "69",
         "no server answers, or it went away; for run: the command was ended because what it held was lost",
     ),
-    ("71", "serve: a port cannot be bound, or the system refuses something else"),
+    (
+        "71",
+        "serve: a port cannot be bound, or the system refuses something else; serve, data: the data directory is in use",
+    ),
     ("74", "the output, or the log file, cannot be written"),
     (
         "75",
-        "run, acquire: nothing is available now, or was in time; run did not start the command; try again later",
+        "run, acquire: nothing is available now, or was in time; run did not start the command; try again later; \
+         await-idle: it did not become idle in time",
     ),
     ("77", "serve: the configured user cannot be taken on"),
     ("78", "the configuration is wrong; nothing was bound"),

@@ -12,8 +12,9 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{Form, Text, escaped, json, utc};
+use super::output::{Form, NOTHING, Text, escaped, json, or_nothing, utc};
 use super::server::Server;
+use super::slots;
 use crate::client::{Direct, Error, ListEntry, Listing, Status};
 
 /// The arguments that both have.
@@ -72,19 +73,17 @@ async fn ask(direct: &Direct, arguments: &ListArguments, kind: Kind) -> Result<L
     }
 }
 
-/// What stands where there is nothing, so that columns stay in their places.
-const NOTHING: &str = "-";
-
 impl Kind {
     fn write_header(self, form: Form, out: &mut impl Write) -> io::Result<()> {
         if form != Form::Table {
             return Ok(());
         }
-        if self == Self::Waiters {
-            write!(out, "{:>8}  ", "POSITION")?;
-        }
         let (grant, session, resources, since) = ("GRANT", "SESSION", "RESOURCES", "SINCE");
-        writeln!(out, "{grant:>20}  {session:>20}  {resources:>10}  {since:<20}  ADDRESS  LABEL")
+        match self {
+            Self::Waiters => write!(out, "{:>8}  {grant:>20}  {session:>20}  {resources:>10}", "POSITION")?,
+            Self::Holders => write!(out, "{grant:>20}  {session:>20}  {resources:>10}  {:<8}", "SLOTS")?,
+        }
+        writeln!(out, "  {since:<20}  ADDRESS  LABEL")
     }
 
     fn write_entry(
@@ -94,28 +93,44 @@ impl Kind {
         entry: &ListEntry<Bytes, Vec<u16>>,
     ) -> io::Result<()> {
         if form == Form::Json {
-            return writeln!(out, "{}", json(&Line::of(entry)));
+            return writeln!(out, "{}", json(&self.line(entry)));
         }
-        let ListEntry { grant, session, since, resources, position, label, address, slots: _ } = entry;
+        let ListEntry { grant, session, since, resources, position, label, address, slots } = entry;
         let grant = grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string());
         let since = since.map_or(NOTHING.to_owned(), utc);
         let (address, label) = (or_nothing(address), or_nothing(label));
-        if form == Form::Table {
-            if self == Self::Waiters {
-                write!(out, "{position:>8}  ")?;
+        let slots = or_nothing(slots::ranges(slots).as_bytes());
+        match (self, form) {
+            (Self::Waiters, Form::Table) => {
+                write!(out, "{position:>8}  {grant:>20}  {session:>20}  {resources:>10}")?;
             }
-            writeln!(out, "{grant:>20}  {session:>20}  {resources:>10}  {since:<20}  {address}  {label}")
-        } else {
-            if self == Self::Waiters {
-                write!(out, "{position}\t")?;
+            (Self::Holders, Form::Table) => {
+                write!(out, "{grant:>20}  {session:>20}  {resources:>10}  {slots:<8}")?;
             }
-            writeln!(out, "{grant}\t{session}\t{resources}\t{since}\t{address}\t{label}")
+            (Self::Waiters, _) => write!(out, "{position}\t{grant}\t{session}\t{resources}")?,
+            (Self::Holders, _) => write!(out, "{grant}\t{session}\t{resources}\t{slots}")?,
+        }
+        match form {
+            Form::Table => writeln!(out, "  {since:<20}  {address}  {label}"),
+            _ => writeln!(out, "\t{since}\t{address}\t{label}"),
         }
     }
-}
 
-fn or_nothing(text: &[u8]) -> String {
-    if text.is_empty() { NOTHING.to_owned() } else { escaped(text) }
+    fn line(self, entry: &ListEntry<Bytes, Vec<u16>>) -> Line<'_> {
+        let ListEntry { grant, session, since, resources, position, label, address, slots } = entry;
+        let Text { text: label, hex: label_hex } = Text::of(label);
+        Line {
+            position: Some(*position).filter(|_| self == Self::Waiters),
+            grant: grant.map(|grant| grant.0.to_string()),
+            session: *session,
+            resources: *resources,
+            slots: Some(&slots[..]).filter(|_| self == Self::Holders),
+            since: *since,
+            address: Some(escaped(address)).filter(|address| !address.is_empty()),
+            label,
+            label_hex,
+        }
+    }
 }
 
 /// An entry in JSON. It has exactly one of the two labels.
@@ -127,6 +142,9 @@ struct Line<'a> {
     grant: Option<String>,
     session: u64,
     resources: u32,
+    /// Of holders only; empty where the resources have no numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<&'a [u16]>,
     /// In seconds since the Unix epoch.
     since: Option<u64>,
     address: Option<String>,
@@ -134,21 +152,4 @@ struct Line<'a> {
     label: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     label_hex: Option<String>,
-}
-
-impl<'a> Line<'a> {
-    fn of(entry: &'a ListEntry<Bytes, Vec<u16>>) -> Self {
-        let ListEntry { grant, session, since, resources, position, label, address, slots: _ } = entry;
-        let Text { text: label, hex: label_hex } = Text::of(label);
-        Self {
-            position: Some(*position).filter(|position| *position != 0),
-            grant: grant.map(|grant| grant.0.to_string()),
-            session: *session,
-            resources: *resources,
-            since: *since,
-            address: Some(escaped(address)).filter(|address| !address.is_empty()),
-            label,
-            label_hex,
-        }
-    }
 }

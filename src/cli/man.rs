@@ -31,14 +31,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     program.build();
     match &arguments.dir {
         None => io::stdout().write_all(&page(&program)?)?,
-        Some(dir) => {
-            write_page(dir, &program)?;
-            for command in program.get_subcommands() {
-                write_page(dir, command)?;
-            }
-        }
+        Some(dir) => write_pages(dir, &program)?,
     }
     Ok(Exit::Success.into())
+}
+
+/// The page of a command, and those of its subcommands.
+fn write_pages(dir: &Path, command: &Command) -> Result<(), Failure> {
+    write_page(dir, command)?;
+    command.get_subcommands().try_for_each(|command| write_pages(dir, command))
 }
 
 fn write_page(dir: &Path, command: &Command) -> Result<(), Failure> {

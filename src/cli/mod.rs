@@ -4,29 +4,38 @@
 //! one sentence on stderr, and every exit status is in the table of `exit`.
 
 mod acquire;
+mod await_idle;
 mod bench;
 mod check_config;
 mod completions;
+mod data;
+mod declare;
+mod declared;
 mod dump;
 mod exit;
 mod get;
 mod holders;
 mod leased;
+mod list;
 mod listing;
 mod man;
 mod name;
 mod output;
 mod ping;
 mod release;
+mod remove;
 mod renew;
+mod resize;
 mod revoke;
 mod run;
 mod serve;
 mod server;
 mod session;
 mod signals;
+mod slots;
 mod stats;
 mod time;
+mod verify;
 mod waiters;
 mod wanted;
 mod watch;
@@ -65,12 +74,19 @@ enum Command {
     Holders(holders::Arguments),
     Waiters(waiters::Arguments),
     Watch(watch::Arguments),
+    Declare(declare::Arguments),
+    Resize(resize::Arguments),
+    Remove(remove::Arguments),
+    List(list::Arguments),
+    AwaitIdle(await_idle::Arguments),
     Run(run::Arguments),
     Acquire(acquire::Arguments),
     Renew(renew::Arguments),
     Release(release::Arguments),
     Revoke(revoke::Arguments),
+    Verify(verify::Arguments),
     Bench(bench::Arguments),
+    Data(data::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
 }
@@ -91,12 +107,19 @@ pub fn main() -> ExitCode {
         Command::Holders(arguments) => holders::run(&arguments),
         Command::Waiters(arguments) => waiters::run(&arguments),
         Command::Watch(arguments) => watch::run(&arguments),
+        Command::Declare(arguments) => declare::run(&arguments),
+        Command::Resize(arguments) => resize::run(&arguments),
+        Command::Remove(arguments) => remove::run(&arguments),
+        Command::List(arguments) => list::run(&arguments),
+        Command::AwaitIdle(arguments) => await_idle::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Acquire(arguments) => acquire::run(&arguments),
         Command::Renew(arguments) => renew::run(&arguments),
         Command::Release(arguments) => release::run(&arguments),
         Command::Revoke(arguments) => revoke::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Data(arguments) => data::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
     };

@@ -45,3 +45,8 @@ impl fmt::Display for Name {
         f.write_str(&escaped(&self.0))
     }
 }
+
+/// Names for a sentence.
+pub(super) fn in_words(names: &[Name]) -> String {
+    names.iter().map(Name::to_string).collect::<Vec<_>>().join(", ")
+}

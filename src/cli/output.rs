@@ -29,6 +29,14 @@ impl Form {
     }
 }
 
+/// What stands where there is nothing, so that columns stay in their places.
+pub(super) const NOTHING: &str = "-";
+
+/// Text that may not be there, for a column.
+pub(super) fn or_nothing(text: &[u8]) -> String {
+    if text.is_empty() { NOTHING.to_owned() } else { escaped(text) }
+}
+
 /// Bytes for JSON, whose strings cannot hold all: exactly one of the two is there.
 pub(super) struct Text<'a> {
     /// The bytes, where they are UTF-8.

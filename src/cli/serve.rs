@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
+use super::data;
 use super::exit::{Exit, Failure};
 use crate::config::Threshold;
-use crate::server::{self, DaemonError, LogFormat, Options};
+use crate::server::{self, DaemonError, LogFormat, Options, RestoreError};
 
 const LONG: &str = "\
 Serve counters and semaphores
@@ -86,7 +87,10 @@ impl From<DaemonError> for Failure {
             DaemonError::Config(_) => Exit::Configuration,
             DaemonError::Log(_) => Exit::Output,
             DaemonError::Privileges(_) => Exit::NoPermission,
-            DaemonError::Bind { .. } | DaemonError::Data { .. } | DaemonError::System(_) => Exit::System,
+            DaemonError::Data { source: RestoreError::Storage(error), .. } => data::exit_for(error),
+            DaemonError::Data { source: RestoreError::Contradiction(_), .. } => Exit::Data,
+            DaemonError::Data { source: RestoreError::Commit(_), .. } => Exit::System,
+            DaemonError::Bind { .. } | DaemonError::System(_) => Exit::System,
         };
         Self::new(exit, error.to_string())
     }

@@ -12,6 +12,7 @@ use crate::client::{Direct, Error, SessionKey, Status};
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
 pub(super) const KEY: &str = "SIGNALBOX_KEY";
 pub(super) const GRANT: &str = "SIGNALBOX_GRANT";
+pub(super) const SLOTS: &str = "SIGNALBOX_SLOTS";
 
 /// The arguments that say which session.
 #[derive(Debug, Args)]

@@ -13,7 +13,8 @@ use crate::client::{Claim, Error, Namespace, Status};
 /// The arguments that say what is wanted.
 #[derive(Debug, Args)]
 pub(super) struct Wanted {
-    /// Counters or semaphores to acquire of, all or none. Without --max each says its own: NAME=MAX, or NAME=R/MAX
+    /// Counters or semaphores to acquire of, all or none. Without --max each says its own: NAME=MAX, or NAME=R/MAX; of a
+    /// declared semaphore that is NAME, or NAME=R/
     #[arg(value_name = "NAME", required = true, value_parser = Name::parser())]
     names: Vec<Name>,
 
@@ -21,9 +22,9 @@ pub(super) struct Wanted {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     max: Option<u32>,
 
-    /// How many resources to acquire of each NAME
-    #[arg(long, value_name = "R", default_value = "1", requires = "max", value_parser = value_parser!(u32).range(1..))]
-    resources: u32,
+    /// How many resources to acquire of each NAME; without --max, each is a declared semaphore [default: 1]
+    #[arg(long, value_name = "R", value_parser = value_parser!(u32).range(1..))]
+    resources: Option<u32>,
 }
 
 /// The arguments that say how long to wait.
@@ -43,7 +44,8 @@ pub(super) struct Waiting {
 pub(super) struct Amount {
     pub(super) name: Name,
     pub(super) resources: u32,
-    pub(super) max: u32,
+    /// How many there are altogether; `None`: of a semaphore, as many as it was declared with.
+    pub(super) max: Option<u32>,
 }
 
 /// Resources of at least one name, of the same kind, that are had together or not at all.
@@ -56,7 +58,7 @@ pub(super) struct Amounts {
 impl Wanted {
     /// What is wanted, where it can be had at all.
     pub(super) fn amounts(&self, namespace: Namespace) -> Result<Amounts, Failure> {
-        let each = self.names.iter().map(|name| self.amount(name)).collect::<Result<Vec<_>, _>>();
+        let each = self.names.iter().map(|name| self.amount(name, namespace)).collect::<Result<Vec<_>, _>>();
         let each = each.map_err(|message| Failure::new(Exit::Usage, message))?;
         let mut seen = HashSet::new();
         if let Some(Amount { name, .. }) = each.iter().find(|amount| !seen.insert(amount.name.bytes())) {
@@ -66,33 +68,50 @@ impl Wanted {
         Ok(Amounts { namespace, each })
     }
 
-    fn amount(&self, argument: &Name) -> Result<Amount, String> {
-        let Some(max) = self.max else { return Amount::parse(argument) };
-        let resources = self.resources;
-        if resources > max {
-            return Err(format!(
-                "--resources {resources} can never fit --max {max}; lower one or raise the other"
-            ));
+    fn amount(&self, argument: &Name, namespace: Namespace) -> Result<Amount, String> {
+        let resources = self.resources.unwrap_or(1);
+        match (self.max, self.resources, namespace) {
+            (None, None, _) => return Amount::parse(argument, namespace),
+            (None, Some(_), Namespace::Counters) => {
+                return Err(
+                    "--resources needs a maximum; give --max N as well, or NAME=R/N for each".to_owned()
+                );
+            }
+            (Some(max), ..) if resources > max => {
+                return Err(format!(
+                    "--resources {resources} can never fit --max {max}; lower one or raise the other"
+                ));
+            }
+            _ => {}
         }
-        Ok(Amount { name: argument.clone(), resources, max })
+        Ok(Amount { name: argument.clone(), resources, max: self.max })
     }
 }
 
 impl Amount {
-    /// Takes `NAME=MAX` or `NAME=R/MAX` apart, at the last `=`, as a name may have others.
-    fn parse(argument: &Name) -> Result<Self, String> {
+    /// Takes `NAME=MAX` or `NAME=R/MAX` apart, at the last `=`, as a name may have others. Of a semaphore it may also be
+    /// `NAME=R/` or `NAME`.
+    fn parse(argument: &Name, namespace: Namespace) -> Result<Self, String> {
+        let may_be_declared = namespace == Namespace::Semaphores;
         let no_maximum = || {
             format!(
                 "{argument} has no maximum; give --max N for all names, or {argument}=N or {argument}=R/N"
             )
         };
         let bytes = argument.bytes();
-        let equals = bytes.iter().rposition(|byte| *byte == b'=').ok_or_else(no_maximum)?;
+        let Some(equals) = bytes.iter().rposition(|byte| *byte == b'=') else {
+            let declared = || Self { name: argument.clone(), resources: 1, max: None };
+            return may_be_declared.then(declared).ok_or_else(no_maximum);
+        };
         let name = Name::new(bytes[..equals].to_vec()).map_err(|error| error.to_string())?;
         let text = std::str::from_utf8(&bytes[equals + 1..]).map_err(|_| no_maximum())?;
         let (resources, max) = text.split_once('/').unwrap_or(("1", text));
-        match (resources.parse(), max.parse()) {
-            (Ok(resources), Ok(max)) if (1..=max).contains(&resources) => Ok(Self { name, resources, max }),
+        let is_declared = may_be_declared && max.is_empty() && !text.is_empty();
+        let max = if is_declared { Ok(None) } else { max.parse().map(Some) };
+        match (resources.parse(), max) {
+            (Ok(resources), Ok(max)) if (1..=max.unwrap_or(u32::MAX)).contains(&resources) => {
+                Ok(Self { name, resources, max })
+            }
             (Ok(_), Ok(_)) => Err(format!(
                 "{argument} can never be had; ask for at least 1 and at most the maximum of {name}"
             )),
@@ -104,9 +123,10 @@ impl Amount {
 impl Amounts {
     pub(super) fn claims(&self) -> Vec<Claim> {
         let claim = |Amount { name, resources, max }: &Amount| {
-            match self.namespace {
-                Namespace::Counters => Claim::counter(name.bytes(), *max),
-                Namespace::Semaphores => Claim::semaphore(name.bytes(), *max),
+            match (self.namespace, *max) {
+                (Namespace::Counters, Some(max)) => Claim::counter(name.bytes(), max),
+                (Namespace::Semaphores, Some(max)) => Claim::semaphore(name.bytes(), max),
+                (_, None) => Claim::declared(name.bytes()),
             }
             .resources(*resources)
         };
@@ -141,6 +161,17 @@ impl Amounts {
                 Exit::NothingAvailable,
                 format!("{what} did not come free in time; try again later, or give --wait more time"),
             ),
+            (Error::Status(Status::NotFound), _) => {
+                let names = self.names();
+                (
+                    Exit::Failure,
+                    format!("no semaphore named {names} is declared; declare it, or say a maximum"),
+                )
+            }
+            (Error::Status(Status::Removed), _) => {
+                let names = self.names();
+                (Exit::Failure, format!("{names} was removed by an administrator meanwhile; ask for another"))
+            }
             (Error::Status(Status::QueueFull), _) => (
                 Exit::NothingAvailable,
                 format!("too many wait for {what} already; try again later, or raise --queue-max"),
@@ -166,21 +197,43 @@ impl Amounts {
 mod tests {
     use super::*;
 
-    fn parsed(argument: &str) -> Result<(String, u32, u32), String> {
-        let amount = Amount::parse(&Name::new(argument.as_bytes().to_vec()).unwrap())?;
+    fn parsed(argument: &str, namespace: Namespace) -> Result<(String, u32, Option<u32>), String> {
+        let amount = Amount::parse(&Name::new(argument.as_bytes().to_vec()).unwrap(), namespace)?;
         Ok((amount.name.to_string(), amount.resources, amount.max))
     }
 
     #[test]
     fn an_amount_stands_behind_the_last_equals_sign() {
-        assert_eq!(parsed("gpu=4"), Ok(("gpu".to_owned(), 1, 4)));
-        assert_eq!(parsed("gpu=2/4"), Ok(("gpu".to_owned(), 2, 4)));
-        assert_eq!(parsed("a=b=4"), Ok(("a=b".to_owned(), 1, 4)));
-        assert_eq!(parsed("a/b=4294967295"), Ok(("a/b".to_owned(), 1, u32::MAX)));
-        for wrong in
-            ["gpu", "gpu=", "gpu=x", "gpu=0", "gpu=5/4", "gpu=0/4", "gpu=1/2/3", "gpu=4294967296", "=4"]
-        {
-            assert!(parsed(wrong).is_err(), "{wrong}");
+        for namespace in [Namespace::Counters, Namespace::Semaphores] {
+            let parsed = |argument| parsed(argument, namespace);
+            assert_eq!(parsed("gpu=4"), Ok(("gpu".to_owned(), 1, Some(4))));
+            assert_eq!(parsed("gpu=2/4"), Ok(("gpu".to_owned(), 2, Some(4))));
+            assert_eq!(parsed("a=b=4"), Ok(("a=b".to_owned(), 1, Some(4))));
+            assert_eq!(parsed("a/b=4294967295"), Ok(("a/b".to_owned(), 1, Some(u32::MAX))));
+            for wrong in [
+                "gpu=",
+                "gpu=x",
+                "gpu=0",
+                "gpu=5/4",
+                "gpu=0/4",
+                "gpu=1/2/3",
+                "gpu=4294967296",
+                "=4",
+                "gpu=0/",
+            ] {
+                assert!(parsed(wrong).is_err(), "{wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_declared_semaphore_needs_no_maximum() {
+        let semaphore = |argument| parsed(argument, Namespace::Semaphores);
+        assert_eq!(semaphore("gpu"), Ok(("gpu".to_owned(), 1, None)));
+        assert_eq!(semaphore("gpu=2/"), Ok(("gpu".to_owned(), 2, None)));
+        assert_eq!(semaphore("a=b=1/"), Ok(("a=b".to_owned(), 1, None)));
+        for counter in ["gpu", "gpu=2/"] {
+            assert!(parsed(counter, Namespace::Counters).is_err(), "{counter}");
         }
     }
 }

@@ -24,10 +24,11 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     let mut rows: Vec<Vec<_>> = stdout(&output).lines().map(|row| row.split('\t').collect()).collect();
     rows.sort_by_key(|row| row[2].to_owned());
     assert_eq!(rows.len(), 2, "{rows:?}");
-    assert!(rows.iter().all(|row| row.len() == 6), "{rows:?}");
-    assert!(rows[0][5].contains("acquire for process"), "{rows:?}");
-    assert_eq!((rows[0][2], rows[0][4]), ("1", "-"), "who handed over is not connected");
-    assert_eq!((rows[1][0], rows[1][2], rows[1][3]), ("-", "2", "-"), "a plain Acquire has no grant");
+    assert!(rows.iter().all(|row| row.len() == 7), "{rows:?}");
+    assert!(rows[0][6].contains("acquire for process"), "{rows:?}");
+    assert_eq!((rows[0][2], rows[0][5]), ("1", "-"), "who handed over is not connected");
+    assert_eq!((rows[1][0], rows[1][2], rows[1][4]), ("-", "2", "-"), "a plain Acquire has no grant");
+    assert!(rows.iter().all(|row| row[3] == "-"), "a counter has no slots: {rows:?}");
 
     let waiter = loop {
         let output = finished(program_at(server, &["waiters", "job", "--json"]).spawn().unwrap()).await;

@@ -17,7 +17,8 @@ use clap::{Args, ValueEnum};
 use super::exit::Failure;
 use super::server::{Server, block_on};
 use super::time::time;
-use super::wanted::{Waiting, Wanted};
+use super::wanted::{Amount, Waiting, Wanted};
+use crate::client::Maximum;
 
 const LONG: &str = "\
 Run a command while holding resources
@@ -26,16 +27,19 @@ Acquires of the counter (with --semaphore, of the semaphore) NAME, runs the comm
 ends. Several NAMEs are had together, all or none, and without deadlocks. Where nothing is available, the command is \
 not started and the exit status is 75; with --wait, it is first waited for in a fair queue.
 
+Counters and semaphores that the first request makes are given their maximum by --max or behind the NAME. A semaphore \
+that \"signalbox declare\" declared has its own, so it needs none.
+
 SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command, but for those that were ignored \
 from the start (nohup) and for SIGINT and SIGQUIT in the foreground of a terminal, whose Ctrl-C and Ctrl-\\ reach the \
 command without help. The command stays in the process group, so that a shell's job control works on both. Before the \
 command is started, they end the waiting.
 
-With one NAME and neither --lease nor --wait, what is held ends with the connection, also that to yrmcdsd. If the \
+With one NAME that has a maximum and neither --lease nor --wait, what is held ends with the connection, also that to yrmcdsd. If the \
 server goes away while the command runs, others may acquire what was held. --on-lost says what happens then. A server \
 that vanished without a word is noticed after about 30 seconds.
 
-With --lease, --wait or several NAMEs, what is held belongs to a session that is leased from signalbox's own server. \
+With --lease, --wait, several NAMEs or one without a maximum, what is held belongs to a session that is leased from signalbox's own server. \
 The lease is renewed all the time, and survives cuts of the network that last less than two fifths of it. Where it \
 cannot be renewed, the command is sent SIGTERM so long before its end that SIGKILL after --kill-after still comes \
 before it, too, but not before two thirds of the lease have passed. Where an administrator takes away what is \
@@ -52,12 +56,14 @@ Examples:
   signalbox run backup --max 1 --wait=30m --lease 60 -- /usr/local/bin/backup
   signalbox run transcode --max 8 --resources 2 -- ffmpeg -i in.mov out.mp4
   signalbox run gpu=2/4 licences=10 --wait -- train
+  signalbox run --semaphore deploys --wait -- deploy
   signalbox run backup --max 1 -- setpriv --pdeathsig KILL /usr/local/bin/backup";
 
 /// Written out because the generator of the man page leaves away the two dashes.
 const USAGE: &str = "\
 signalbox run [OPTIONS] --max <N> <NAME>... -- <COMMAND>...
-       signalbox run [OPTIONS] <NAME=[R/]MAX>... -- <COMMAND>...";
+       signalbox run [OPTIONS] <NAME=[R/]MAX>... -- <COMMAND>...
+       signalbox run [OPTIONS] --semaphore <NAME[=R/]>... -- <COMMAND>...";
 
 /// Run a command while holding resources
 #[derive(Debug, Args)]
@@ -101,7 +107,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let amounts = arguments.wanted.amounts(arguments.server.namespace())?;
     let needs_session = arguments.lease.is_some() || arguments.waiting.wait.is_some();
     match amounts.single() {
-        Some(amount) if !needs_session => block_on(plain::run(arguments, amount, &amounts)),
+        // A plain Acquire has no way to ask for a semaphore as it is declared.
+        Some(amount @ Amount { max: Some(max), .. }) if !needs_session => {
+            block_on(plain::run(arguments, amount, Maximum(*max), &amounts))
+        }
         _ => block_on(leased::run(arguments, &amounts)),
     }
 }

@@ -19,10 +19,11 @@ use crate::client::{Error, Maximum, PlainClient, Resources};
 pub(super) async fn run(
     arguments: &Arguments,
     amount: &Amount,
+    max: Maximum,
     amounts: &Amounts,
 ) -> Result<ExitCode, Failure> {
     let client = arguments.server.connect().await?;
-    acquire(arguments, amount, amounts, &client).await?;
+    acquire(arguments, amount, max, amounts, &client).await?;
     let result = run_holding(arguments, amount, &client).await;
     release(&arguments.server, amount, &client).await;
     result
@@ -31,10 +32,11 @@ pub(super) async fn run(
 async fn acquire(
     arguments: &Arguments,
     amount: &Amount,
+    max: Maximum,
     amounts: &Amounts,
     client: &PlainClient,
 ) -> Result<(), Failure> {
-    let call = client.acquire(amount.name.bytes(), Resources(amount.resources), Maximum(amount.max));
+    let call = client.acquire(amount.name.bytes(), Resources(amount.resources), max);
     let result = arguments.server.answer(call).await?;
     result.map(drop).map_err(|error| amounts.refused(error, &arguments.waiting))
 }

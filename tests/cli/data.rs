@@ -1,0 +1,135 @@
+//! The data directory of a server that has ended, by the command line; and what `serve` says of one that it cannot use.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::assert_fails;
+use super::daemon::{ConfigFile, Daemon, SIGNALBOX, outcome, serve_file_on_any_ports};
+
+/// A configuration with a data directory.
+fn configuration(directory: &Path) -> ConfigFile {
+    ConfigFile::toml(&format!(
+        "data_dir = '{}'\nbind_ip = '127.0.0.1'\ncounter.enable = true\nsemaphore.enable = true\n",
+        directory.display()
+    ))
+}
+
+/// What `signalbox data` does with a directory.
+fn data(action: &str, directory: &Path, options: &[&str], input: Stdio) -> Output {
+    let mut command = Command::new(SIGNALBOX);
+    command.args(["data", action]).arg(directory).args(options).stdin(input).output().unwrap()
+}
+
+fn found(directory: &Path) -> Value {
+    let output = data("check", directory, &["--json"], Stdio::null());
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn asked(server: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(SIGNALBOX);
+    let output = command.args(arguments).env("SIGNALBOX_SERVER", server).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A data directory in which a semaphore is declared and held.
+fn filled() -> (TempDir, std::path::PathBuf) {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("data");
+    let file = configuration(&directory);
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let server = daemon.address("semaphore").to_string();
+    asked(&server, &["declare", "gpu", "--capacity", "4", "--slots"]);
+    asked(&server, &["acquire", "--semaphore", "gpu", "--resources", "2", "--lease", "1h"]);
+    let busy = data("check", &directory, &[], Stdio::null());
+    assert_fails(&busy, 71, "a server has this data directory open");
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.exit_status().success());
+    (parent, directory)
+}
+
+#[test]
+fn a_directory_is_checked_saved_and_begun_anew() {
+    let (parent, directory) = filled();
+    let report = found(&directory);
+    assert_eq!(
+        (&report["declared"], &report["sessions"], &report["grants"]),
+        (&1.into(), &1.into(), &1.into())
+    );
+    assert_eq!((&report["needs_repair"], &report["problems"]), (&false.into(), &Value::Array(Vec::new())));
+    let text = data("check", &directory, &[], Stdio::null());
+    let said = "declared      1\nsessions      1\ngrants        1\n";
+    assert!(String::from_utf8_lossy(&text.stdout).starts_with(said), "{text:?}");
+
+    let export = parent.path().join("export");
+    let exported = data("export", &directory, &[], Stdio::null());
+    assert!(exported.status.success() && exported.stderr.is_empty(), "{exported:?}");
+    std::fs::write(&export, &exported.stdout).unwrap();
+    let read = || Stdio::from(std::fs::File::open(&export).unwrap());
+    assert_fails(&data("import", &directory, &[], read()), 64, "the directory is not empty");
+    let copy = parent.path().join("copy");
+    let imported = data("import", &copy, &[], read());
+    assert!(imported.status.success(), "{imported:?}");
+    assert_eq!(found(&copy), report);
+
+    let file = configuration(&copy);
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let server = daemon.address("semaphore").to_string();
+    let holders = asked(&server, &["holders", "--semaphore", "gpu", "--json"]);
+    let holder: Value = serde_json::from_str(&holders).unwrap();
+    assert_eq!(holder["slots"], serde_json::json!([0, 1]));
+}
+
+#[test]
+fn a_part_of_an_export_is_not_taken_for_all_of_it() {
+    let (parent, directory) = filled();
+    let exported = data("export", &directory, &[], Stdio::null());
+    let text = String::from_utf8(exported.stdout).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    let path = parent.path().join("part");
+    std::fs::write(&path, lines[..lines.len() - 1].join("\n")).unwrap();
+    let part = Stdio::from(std::fs::File::open(&path).unwrap());
+    let output = data("import", &parent.path().join("new"), &[], part);
+    assert_fails(&output, 65, "it is not complete");
+}
+
+#[test]
+fn what_disagrees_is_told_and_has_a_status_of_its_own() {
+    let (_parent, directory) = filled();
+    assert_fails(&data("check", &directory.join("none"), &[], Stdio::null()), 65, "is no data directory");
+    let path = directory.join("signalbox.redb");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes.truncate(4096);
+    bytes[..512].fill(b'x');
+    std::fs::write(&path, &bytes).unwrap();
+    assert_fails(&data("check", &directory, &[], Stdio::null()), 65, "the file is damaged");
+    let file = configuration(&directory);
+    let output = outcome(serve_file_on_any_ports(&file.path()));
+    assert_eq!(output.status.code(), Some(65), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the file is damaged"), "{output:?}");
+}
+
+#[test]
+fn a_directory_that_another_server_uses_may_be_free_later() {
+    let parent = tempfile::tempdir().unwrap();
+    let file = configuration(&parent.path().join("data"));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    daemon.ready();
+    let output = outcome(serve_file_on_any_ports(&file.path()));
+    assert_eq!(output.status.code(), Some(71), "{output:?}");
+}
+
+#[test]
+fn an_export_that_cannot_be_written_is_a_failure() {
+    let (_parent, directory) = filled();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(SIGNALBOX);
+    let command = command.args(["data", "export"]).arg(&directory).stdout(full).stderr(Stdio::piped());
+    let output = command.spawn().unwrap().wait_with_output().unwrap();
+    assert_fails(&output, 74, "cannot write the output");
+}

@@ -1,0 +1,229 @@
+//! Declared semaphores by the command line, against the real server: `declare`, `resize`, `remove`, `list`,
+//! `await-idle`, `verify`, and the slots that holders have of them.
+
+use std::net::SocketAddr;
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::daemon::Daemon;
+use super::fake_server::soon;
+use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
+
+/// Runs the program to its end.
+async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {
+    finished(program_at(server, arguments).spawn().unwrap()).await
+}
+
+/// The objects that the program prints, one a line.
+async fn printed(server: SocketAddr, arguments: &[&str]) -> Vec<Value> {
+    let output = ran(server, &[arguments, &["--json"]].concat()).await;
+    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A grant that nobody renews for an hour.
+async fn acquired(server: SocketAddr, arguments: &[&str]) -> Value {
+    let all = [&["acquire", "--semaphore", "--lease", "1h"], arguments].concat();
+    printed(server, &all).await.pop().unwrap()
+}
+
+async fn release(server: SocketAddr, acquired: &Value) {
+    let mut command = program_at(server, &["release"]);
+    command.env("SIGNALBOX_SESSION", acquired["session"].to_string());
+    command.env("SIGNALBOX_KEY", acquired["key"].as_str().unwrap());
+    assert_eq!(stdout(&finished(command.spawn().unwrap()).await), "");
+}
+
+fn grant_of(acquired: &Value) -> &str {
+    acquired["grant"].as_str().expect("a text, as a double would round it")
+}
+
+#[tokio::test]
+async fn semaphores_are_declared_all_or_none_and_listed() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let declared = printed(server, &["declare", "--capacity", "8", "b", "a"]).await;
+    assert_eq!((&declared[0]["name"], &declared[1]["name"]), (&json!("b"), &json!("a")));
+    assert!(declared[0]["generation"].is_string(), "a double would round it");
+    let output = ran(server, &["declare", "--capacity", "1", "c", "a"]).await;
+    assert_fails(&output, 1, "one of c, a is declared already, so none was");
+    assert_fails(&ran(server, &["declare", "a", "--capacity", "1"]).await, 1, "a is declared already");
+    let kept = printed(server, &["declare", "a", "--capacity", "1", "--if-exists", "keep"]).await;
+    assert_eq!(kept[0]["capacity"], 8);
+    let arguments = ["declare", "a", "--capacity", "3", "--slots", "--label", "room 3", "--if-exists", "set"];
+    let set = ran(server, &arguments).await;
+    let generation = stdout(&set).split('\t').nth(2).unwrap();
+    assert_eq!(stdout(&set), format!("3\t0\t{generation}\ta\n"));
+
+    let listed = ran(server, &["list"]).await;
+    let listed: Vec<_> = stdout(&listed).lines().collect();
+    assert_eq!(listed.len(), 2);
+    assert_eq!(listed[0], format!("3\t0\t0\t{generation}\tslots\ta\troom 3"));
+    assert!(listed[1].ends_with("\t-\tb\t-"), "{listed:?}");
+    let listed = printed(server, &["list", "a"]).await;
+    assert_eq!(
+        listed,
+        [
+            json!({"name": "a", "capacity": 3, "in_use": 0, "waiting": 0, "generation": generation, "slots": true,
+            "removing": false, "configured": false, "label": "room 3"})
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_capacity_becomes_another_or_more_or_less() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    printed(server, &["declare", "a", "--capacity", "4"]).await;
+    for (change, capacity) in [("8", 8), ("+2", 10), ("-3", 7)] {
+        assert_eq!(printed(server, &["resize", "a", change]).await[0]["capacity"], capacity);
+    }
+    let generation =
+        printed(server, &["resize", "a", "9"]).await[0]["generation"].as_str().unwrap().to_owned();
+    let output = ran(server, &["resize", "--generation", &generation, "a", "-1"]).await;
+    assert!(stdout(&output).starts_with("8\t0\t"), "{output:?}");
+    let output = ran(server, &["resize", "a", "-1", "--generation", &generation]).await;
+    assert_fails(&output, 1, "a was changed meanwhile");
+    let output = ran(server, &["remove", "a", "--generation", &generation]).await;
+    assert_fails(&output, 1, "a was changed meanwhile");
+    assert_fails(&ran(server, &["resize", "a", "+4294967295"]).await, 1, "a cannot have so many");
+    assert_fails(&ran(server, &["resize", "b", "1"]).await, 1, "no semaphore named b is declared");
+    assert_fails(&ran(server, &["resize", "a", "-x"]).await, 64, "'-x'");
+    assert_fails(&ran(server, &["remove", "a", "--grace", "1"]).await, 64, "give --when now as well");
+    assert_eq!(stdout(&ran(server, &["remove", "a"]).await), "");
+    assert_fails(&ran(server, &["remove", "a"]).await, 1, "no semaphore named a is declared");
+}
+
+#[tokio::test]
+async fn who_holds_slots_is_told_which_and_so_are_others() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    printed(server, &["declare", "gpu", "--capacity", "6", "--slots"]).await;
+    printed(server, &["declare", "licences", "--capacity", "6"]).await;
+    let first = acquired(server, &["gpu", "--resources", "2"]).await;
+    assert_eq!(first["slots"], json!([[0, 1]]));
+    let second = acquired(server, &["licences", "gpu=1/"]).await;
+    assert_eq!(second["slots"], json!([[], [2]]), "in the order of the names");
+    let script =
+        r#"eval "$("$1" acquire --semaphore gpu=2/ licences --lease 1h)" && echo "$SIGNALBOX_SLOTS""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_signalbox")]);
+    command.env("SIGNALBOX_SERVER", server.to_string()).stdin(Stdio::null());
+    let output = soon("the script to end", command.output()).await.unwrap();
+    assert_eq!(stdout(&output), "3,4:\n");
+    release(server, &second).await;
+    acquired(server, &["gpu", "--resources", "2"]).await;
+    let holders = printed(server, &["holders", "gpu", "--semaphore"]).await;
+    let slots: Vec<_> = holders.iter().map(|holder| &holder["slots"]).collect();
+    assert_eq!(slots, [&json!([0, 1]), &json!([3, 4]), &json!([2, 5])]);
+    let holders = ran(server, &["holders", "gpu", "--semaphore"]).await;
+    let slots: Vec<_> = stdout(&holders).lines().map(|row| row.split('\t').nth(3).unwrap()).collect();
+    assert_eq!(slots, ["0-1", "3-4", "2,5"]);
+}
+
+#[tokio::test]
+async fn a_declared_semaphore_is_had_without_saying_its_capacity() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    printed(server, &["declare", "a", "a=5", "--capacity", "2"]).await;
+    let get = [env!("CARGO_BIN_EXE_signalbox"), "get", "--semaphore"];
+    for (wanted, name, left) in [
+        (&["a"][..], "a", "1\n"),
+        (&["a=2/"], "a", "0\n"),
+        (&["a", "--resources", "2"], "a", "0\n"),
+        (&["a=5", "--resources", "1"], "a=5", "1\n"),
+        (&["a=5=2/", "a"], "a=5", "0\n"),
+        (&["a", "--wait"], "a", "1\n"),
+    ] {
+        let arguments = [&["run", "--semaphore"], wanted, &["--"], &get, &[name]].concat();
+        assert_eq!(stdout(&ran(server, &arguments).await), left, "{wanted:?}");
+    }
+    let output = ran(server, &["run", "--semaphore", "none", "--", "true"]).await;
+    assert_fails(&output, 1, "no semaphore named none is declared");
+    assert_fails(&ran(server, &["run", "a", "--", "true"]).await, 64, "a has no maximum");
+    let output = ran(server, &["run", "a", "--resources", "2", "--", "true"]).await;
+    assert_fails(&output, 64, "--resources needs a maximum");
+}
+
+#[tokio::test]
+async fn a_semaphore_that_is_held_is_removed_as_it_was_asked_for() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    printed(server, &["declare", "a", "--capacity", "2"]).await;
+    let held = acquired(server, &["a"]).await;
+    assert_fails(&ran(server, &["remove", "a"]).await, 1, "a is held, so it stays");
+    assert_eq!(stdout(&ran(server, &["remove", "a", "--when", "last-holder"]).await), "");
+    assert_eq!(printed(server, &["list"]).await[0]["removing"], true);
+    let verified = ran(server, &["verify", grant_of(&held)]).await;
+    assert_eq!((verified.status.code(), stderr(&verified)), (Some(2), ""));
+    assert!(verified.stdout.starts_with(b"retiring\t"), "{verified:?}");
+    assert_fails(&ran(server, &["resize", "a", "3"]).await, 1, "a is being removed");
+    let mut waiting = program_at(server, &["await-idle", "--semaphore", "a"]).spawn().unwrap();
+    let mut waited = stdout_of(&mut waiting);
+    assert_eq!(stdout(&ran(server, &["remove", "a", "--when", "now", "--grace", "0.2"]).await), "");
+    assert_eq!(line(&mut waited).await, "0", "it was taken from its holder");
+    assert_eq!(printed(server, &["list"]).await, [] as [Value; 0]);
+    let verified = ran(server, &["verify", grant_of(&held), "--json"]).await;
+    assert_eq!((verified.status.code(), stderr(&verified)), (Some(1), ""));
+    let verified: Value = serde_json::from_slice(&verified.stdout).unwrap();
+    assert_eq!(verified, json!({"grant": held["grant"], "standing": "gone", "session": null, "left": null}));
+}
+
+#[tokio::test]
+async fn a_grant_is_held_or_retiring_or_gone() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    printed(server, &["declare", "a", "--capacity", "2", "--slots"]).await;
+    let held = acquired(server, &["a", "--resources", "2"]).await;
+    let verified = printed(server, &["verify", grant_of(&held)]).await.pop().unwrap();
+    assert_eq!((&verified["standing"], &verified["session"]), (&json!("held"), &held["session"]));
+    assert!((3000.0..=3600.0).contains(&verified["left"].as_f64().unwrap()), "{verified}");
+    printed(server, &["resize", "a", "1"]).await;
+    let verified = ran(server, &["verify", grant_of(&held)]).await;
+    assert!(
+        verified.stdout.starts_with(b"retiring\t"),
+        "its second slot is above the capacity: {verified:?}"
+    );
+    printed(server, &["resize", "a", "2"]).await;
+    assert!(stdout(&ran(server, &["verify", grant_of(&held)]).await).starts_with("held\t"));
+    release(server, &held).await;
+    let verified = ran(server, &["verify", grant_of(&held)]).await;
+    assert_eq!((&verified.stdout[..], verified.status.code()), (&b"gone\t-\t-\n"[..], Some(1)));
+}
+
+#[tokio::test]
+async fn a_name_becomes_idle_or_does_not_in_time() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    printed(server, &["declare", "a", "--capacity", "6", "--slots"]).await;
+    let first = acquired(server, &["a"]).await;
+    let second = acquired(server, &["a", "--resources", "2"]).await;
+    for wait in ["0", "0.1"] {
+        let idle = ["await-idle", "a", "--semaphore", "--wait", wait];
+        let output = ran(server, &idle).await;
+        assert_fails(&output, 75, "the semaphore a is in use still");
+        let output = ran(server, &[&idle[..], &["--level", "2"]].concat()).await;
+        assert_fails(&output, 75, "more than 2 of the semaphore a are in use still");
+        let output = ran(server, &[&idle[..], &["--slot", "1"]].concat()).await;
+        assert_fails(&output, 75, "slot 1 of the semaphore a is held still");
+        assert_eq!(stdout(&ran(server, &[&idle[..], &["--level", "3"]].concat()).await), "3\n");
+        assert_eq!(stdout(&ran(server, &[&idle[..], &["--slot", "3"]].concat()).await), "3\n");
+    }
+    let mut children = Vec::new();
+    for until in [&["--slot", "0"][..], &["--level", "2"], &[]] {
+        let arguments = [&["await-idle", "a", "--semaphore"], until].concat();
+        children.push(program_at(server, &arguments).spawn().unwrap());
+    }
+    let mut outputs: Vec<_> = children.iter_mut().map(stdout_of).collect();
+    release(server, &first).await;
+    assert_eq!(line(&mut outputs[0]).await, "2");
+    assert_eq!(line(&mut outputs[1]).await, "2");
+    release(server, &second).await;
+    assert_eq!(line(&mut outputs[2]).await, "0");
+    let mut plain = daemon.counter();
+    assert_eq!(plain.acquire(b"job", 2, 3).status, 0);
+    assert_eq!(stdout(&ran(server, &["await-idle", "job", "--level", "2"]).await), "2\n");
+    assert_fails(&ran(server, &["await-idle", "none"]).await, 1, "there is no counter named none");
+    assert_fails(&ran(server, &["await-idle", "job", "--slot", "1"]).await, 64, "--semaphore");
+}
