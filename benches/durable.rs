@@ -166,6 +166,7 @@ fn declare(directory: &Path, count: u32) -> Result<(), Box<dyn std::error::Error
             created: 0,
             origin: Origin::Request,
             removing: false,
+            evicted_grace_ms: None,
         });
         let changes: Vec<_> = records.map(|record| Change::Put(Record::Declaration(record))).collect();
         storage.commit(&changes)?;

@@ -1,7 +1,7 @@
 //! What happens when the core finds itself wrong: the process ends at once.
 //!
-//! Wrong counts are worse than a restart: after a restart every holding is gone with its connection, which is what
-//! clients are written for; a count that drifted stays wrong for ever.
+//! Wrong counts are worse than a restart: after a restart what connections held is gone with them, and what leased
+//! sessions held is as it was stored, which is what clients are written for; a count that drifted stays wrong for ever.
 
 use std::fmt;
 use std::io::Write;

@@ -8,6 +8,7 @@
 //! then is not known, and nothing more is promised.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Wake, Waker};
@@ -158,7 +159,15 @@ impl Writer {
         let bell = Arc::new(Bell::default());
         server.restore(&mut storage, Waker::from(Arc::clone(&bell)))?;
         let (server, its_bell) = (Arc::clone(server), Arc::clone(&bell));
-        let run = move || write(&server, &mut storage, &its_bell);
+        let run = move || {
+            // What is stored is not known then, and nobody who waits for it could be answered: the process ends, and what
+            // is on disk is brought back by the next. The panic was logged by the hook that the daemon sets.
+            let written = catch_unwind(AssertUnwindSafe(|| write(&server, &mut storage, &its_bell)));
+            if written.is_err() {
+                error!("the thread that stores has panicked, so the server ends; please report this");
+                std::process::abort();
+            }
+        };
         let thread = std::thread::Builder::new().name("store".to_owned()).spawn(run)?;
         Ok(Self { bell, thread })
     }

@@ -175,6 +175,8 @@ enum Line {
         created: Wide,
         origin: OriginLine,
         removing: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        evicted_grace_ms: Option<u32>,
     },
     Session {
         session: u64,
@@ -280,6 +282,7 @@ impl From<&Record> for Line {
                         Origin::Configuration => OriginLine::Configuration,
                     },
                     removing: declaration.removing,
+                    evicted_grace_ms: declaration.evicted_grace_ms,
                 }
             }
             Record::Session(session) => {
@@ -352,6 +355,7 @@ impl TryFrom<Line> for Record {
                 created,
                 origin,
                 removing,
+                evicted_grace_ms,
             } => Self::Declaration(DeclarationRecord {
                 name: name_bytes(name, name_hex)?,
                 capacity,
@@ -364,6 +368,7 @@ impl TryFrom<Line> for Record {
                     OriginLine::Configuration => Origin::Configuration,
                 },
                 removing,
+                evicted_grace_ms,
             }),
             Line::Session { session, key_hex, ttl_ms, label, label_hex, revoked_grace_ms } => {
                 let key = from_hex(&key_hex).and_then(|key| key.try_into().ok());

@@ -7,7 +7,7 @@
 //! | key | value |
 //! |---|---|
 //! | 1 | id u64 |
-//! | 2, name | capacity u32, numbered u8, generation u64, created u64, origin u8 (0 request, 1 configuration), removing u8, label length u32, label |
+//! | 2, name | capacity u32, numbered u8, generation u64, created u64, origin u8 (0 request, 1 configuration), removing u8, whether evicted u8, grace u32, label length u32, label |
 //! | 3, session u64 | key 16 bytes, time to live u32, whether revoked u8, grace u32, label length u32, label |
 //! | 4, grant u64 | session u64, request u64, since u64, whether revoked u8, grace u32, number of parts u32, parts |
 //! | 5, session u64, request u64 | number of answers u32, answers: generation u64, capacity u32, in use u32 |
@@ -79,6 +79,7 @@ pub fn encode_value(record: &Record) -> Vec<u8> {
                 Origin::Configuration => 1,
             });
             bytes.push(declaration.removing.into());
+            put_grace(&mut bytes, declaration.evicted_grace_ms);
             put_length(&mut bytes, declaration.label.len());
             bytes.extend_from_slice(&declaration.label);
         }
@@ -207,6 +208,7 @@ impl Bytes<'_> {
                 _ => return Err("has an origin that does not exist"),
             },
             removing: self.boolean()?,
+            evicted_grace_ms: self.grace()?,
             label: self.lengthy()?,
         })
     }

@@ -68,6 +68,7 @@ pub struct Declaration {
     numbered: bool,
     origin: Origin,
     removing: bool,
+    evicted_grace_ms: Option<u32>,
 }
 
 /// Who waits until less of a name is in use.
@@ -834,6 +835,7 @@ impl Model {
             numbered: declare.numbered,
             origin,
             removing: false,
+            evicted_grace_ms: None,
         };
         self.become_declared(key, after);
     }
@@ -911,13 +913,16 @@ impl Model {
             if let Removal::Now { grace_ms } = removal {
                 model.evictions.push((key, model.now_ms + u64::from(grace_ms)));
             }
-            model.become_removed(key);
+            model.become_removed(key, removal);
             Ok(Answer::Settled(Box::default()))
         })
     }
 
-    fn become_removed(&mut self, key: Key) {
+    fn become_removed(&mut self, key: Key, removal: Removal) {
         let mut after = self.declaration(key).unwrap().clone();
+        if let Removal::Now { grace_ms } = removal {
+            after.evicted_grace_ms = Some(grace_ms);
+        }
         self.last_id += 1;
         (after.removing, after.generation) = (true, self.last_id);
         self.set_declaration(key, Some(after));
@@ -994,6 +999,7 @@ impl Model {
                 created: declaration.created,
                 origin: declaration.origin,
                 removing: declaration.removing,
+                evicted_grace_ms: declaration.evicted_grace_ms,
             };
             let waiting = self.queue(name.key).len() as u32;
             Declared { record, in_use: self.in_use(name.key), waiting }

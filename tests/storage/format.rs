@@ -64,10 +64,22 @@ fn the_bytes_of_each_kind_stay() {
                 generation: 0x11,
                 created: 0x10,
                 origin: Origin::Configuration,
-                removing: false,
+                removing: true,
+                evicted_grace_ms: Some(7),
             }),
             "026462",
-            concat!("00000003", "01", "0000000000000011", "0000000000000010", "01", "00", "00000002", "4462"),
+            concat!(
+                "00000003",
+                "01",
+                "0000000000000011",
+                "0000000000000010",
+                "01",
+                "01",
+                "01",
+                "00000007",
+                "00000002",
+                "4462"
+            ),
         ),
         (
             Record::Session(SessionRecord {

@@ -40,19 +40,29 @@ fn any_part() -> impl Strategy<Value = PartRecord> {
 /// Any record that the types allow.
 pub fn any_record() -> impl Strategy<Value = Record> {
     let origin = prop_oneof![Just(Origin::Request), Just(Origin::Configuration)];
-    let declaration = (bytes(1..40), any::<u32>(), bytes(0..40), any::<(bool, u64, u64, bool)>(), origin)
-        .prop_map(|(name, capacity, label, (numbered, generation, created, removing), origin)| {
-            Record::Declaration(DeclarationRecord {
-                name,
-                capacity,
-                label,
-                numbered,
-                generation,
-                created,
-                origin,
-                removing,
-            })
-        });
+    let declaration =
+        (bytes(1..40), any::<u32>(), bytes(0..40), any::<(bool, u64, u64, bool, Option<u32>)>(), origin)
+            .prop_map(
+                |(
+                    name,
+                    capacity,
+                    label,
+                    (numbered, generation, created, removing, evicted_grace_ms),
+                    origin,
+                )| {
+                    Record::Declaration(DeclarationRecord {
+                        name,
+                        capacity,
+                        label,
+                        numbered,
+                        generation,
+                        created,
+                        origin,
+                        removing,
+                        evicted_grace_ms,
+                    })
+                },
+            );
     let session = (any_session(), any::<[u8; 16]>(), any::<u32>(), bytes(0..40), any::<Option<u32>>())
         .prop_map(|(session, key, ttl_ms, label, revoked_grace_ms)| {
             Record::Session(SessionRecord { session, key: SessionKey(key), ttl_ms, label, revoked_grace_ms })
@@ -188,6 +198,7 @@ impl Life {
                         created: mark,
                         origin: Origin::Request,
                         removing: false,
+                        evicted_grace_ms: None,
                     }))]
                 }
                 (7..=8, _) => {

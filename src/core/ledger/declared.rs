@@ -103,6 +103,7 @@ pub(super) struct Declaration {
     numbered: bool,
     origin: Origin,
     pub(super) removing: bool,
+    evicted_grace_ms: Option<u32>,
 }
 
 /// What a semaphore was before it was declared as it is to be.
@@ -163,6 +164,7 @@ impl Declaration {
             numbered: declare.numbered,
             origin,
             removing: false,
+            evicted_grace_ms: None,
         }
     }
 
@@ -176,6 +178,7 @@ impl Declaration {
             created: self.created,
             origin: self.origin,
             removing: self.removing,
+            evicted_grace_ms: self.evicted_grace_ms,
         }
     }
 
@@ -284,7 +287,7 @@ impl Ledger {
                 let mut after = Declaration::new(declare, generation, Origin::Request);
                 after.created = ledger.created(object, generation);
                 settled.push(after.settled(object));
-                ledger.plan(object, after, None, world);
+                ledger.plan(object, after, world);
                 is_changed = true;
             }
             // What is so already may be on its way to the store, and come to nothing.
@@ -365,7 +368,7 @@ impl Ledger {
             }
             after.generation = ledger.next_id()?;
             let settled = after.settled(&object);
-            ledger.plan(&object, after, None, world);
+            ledger.plan(&object, after, world);
             Ok(Done { outcome: Remembered::Settled([settled].into()), is_durable: true })
         })
     }
@@ -389,17 +392,16 @@ impl Ledger {
             let (object, mut after) = (object.clone(), declaration.clone());
             after.removing = true;
             after.generation = ledger.next_id()?;
-            let grace_ms = match removal {
-                Removal::Now { grace_ms } => Some(grace_ms),
-                Removal::IfIdle | Removal::WithLastHolder => None,
-            };
-            ledger.plan(&object, after, grace_ms, world);
+            if let Removal::Now { grace_ms } = removal {
+                after.evicted_grace_ms = Some(grace_ms);
+            }
+            ledger.plan(&object, after, world);
             Ok(Done { outcome: Remembered::Settled(Box::default()), is_durable: true })
         })
     }
 
     /// Takes up what is to become of a semaphore, and does it when it is stored.
-    fn plan(&mut self, object: &ObjectRef, after: Declaration, grace_ms: Option<u32>, world: World<'_>) {
+    fn plan(&mut self, object: &ObjectRef, after: Declaration, world: World<'_>) {
         let before = self.before(object, &after);
         if after.removing {
             if object.standing() != Standing::Removing {
@@ -416,9 +418,9 @@ impl Ledger {
         }
         self.put_declaration(object, &after);
         if self.journal.is_some() {
-            self.then(Then::Declared { object: object.clone(), before, after: Box::new(after), grace_ms });
+            self.then(Then::Declared { object: object.clone(), before, after: Box::new(after) });
         } else {
-            self.apply(object, &before, &after, grace_ms, world);
+            self.apply(object, &before, &after, world);
         }
     }
 
@@ -456,7 +458,6 @@ impl Ledger {
         object: &ObjectRef,
         before: &Before,
         after: &Declaration,
-        grace_ms: Option<u32>,
         world: World<'_>,
     ) {
         if after.removing {
@@ -464,7 +465,7 @@ impl Ledger {
             object.supervise(|supervision| supervision.awaited = true);
             let removed = GrantId(after.generation);
             self.prunings.push_back(Pruning { object: object.clone(), after: None, removed: Some(removed) });
-            if let Some(grace_ms) = grace_ms {
+            if let Some(grace_ms) = after.evicted_grace_ms {
                 self.evictions.push_back(Eviction {
                     object: object.clone(),
                     at_ms: world.now.monotonic_ms + u64::from(grace_ms),
@@ -618,7 +619,7 @@ impl Ledger {
             self.number(object, after.numbered);
         }
         self.put_declaration(object, &after);
-        self.apply(object, &before, &after, None, world);
+        self.apply(object, &before, &after, world);
     }
 
     /// Brings back what was declared before the process was started.
@@ -634,6 +635,7 @@ impl Ledger {
             numbered: record.numbered,
             origin: record.origin,
             removing: record.removing,
+            evicted_grace_ms: record.evicted_grace_ms,
         };
         object.declare(declaration.standing(), declaration.usable());
         if declaration.removing {
@@ -651,7 +653,22 @@ impl Ledger {
         let removing = self.declarations.iter().filter(|(_, declaration)| declaration.removing);
         let removing: Vec<_> = removing.map(|(object, _)| object.clone()).collect();
         for object in removing {
+            self.evict_again(&object, world);
             self.finish_removal(&object, world);
+        }
+    }
+
+    /// Takes a semaphore that was removed at once from those who hold it still: their grace begins anew.
+    fn evict_again(&mut self, object: &ObjectRef, world: World<'_>) {
+        let Some(declaration) = self.declarations.get(object.name()) else { return };
+        if let Some(grace_ms) = declaration.evicted_grace_ms {
+            self.evictions.push_back(Eviction {
+                object: object.clone(),
+                at_ms: world.now.monotonic_ms + u64::from(grace_ms),
+                after: None,
+                removed: GrantId(declaration.generation),
+                plain: Vec::new().into_iter(),
+            });
         }
     }
 

@@ -164,12 +164,19 @@ impl Ledger {
             self.fail(id, refusal, world);
             return work;
         }
+        let slots_left = GRANT_SLOTS_MAX - self.slots_taken(id);
         let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) else { return 0 };
         let next = if entry.queue.len() == 1 { Next::Last } else { Next::Head };
         let Some(claim) = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim)
         else {
             return 0;
         };
+        // It may have been given numbers since.
+        let is_numbered = object.standing() == Standing::Numbered;
+        if is_numbered && claim.resources as usize > slots_left {
+            self.fail(id, Refusal::NotAvailable, world);
+            return work;
+        }
         match object.take(claim, world.interval, next) {
             taken @ Taken::Yes { .. } => {
                 entry.queue.remove(&id);

@@ -13,8 +13,8 @@ use super::translation::{
 };
 use super::{After, Executor, Owed, note_refusal};
 use crate::core::{
-    Answer, Asked, Call, GrantId, Lease, Moment, Queueing, REQUESTS_MAX, Refusal, SessionId, SessionKey,
-    Waiting, Want,
+    Answer, Asked, Call, Declare, GrantId, Lease, Moment, Queueing, REQUESTS_MAX, Refusal, SessionId,
+    SessionKey, Waiting, Want,
 };
 use crate::protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, EXTENDED_VERSION, Extended, ExtendedResponse, Features, Frame,
@@ -132,17 +132,30 @@ impl Executor<'_> {
                 self.check_administrator()?;
                 self.check_opaque(opaque)?;
                 let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
-                core.declare(call(ids), &wanted, if_exists_of(if_exists), now)
+                let asked = core.declare(call(ids), &wanted, if_exists_of(if_exists), now);
+                for declare in &wanted {
+                    let Declare { name, capacity, numbered, .. } = declare;
+                    self.log_change(
+                        &asked,
+                        name,
+                        format_args!("declare {capacity}, numbered {numbered}, {if_exists:?}"),
+                    );
+                }
+                asked
             }
             Extended::Resize { ids, expected, how, name } => {
                 self.check_administrator()?;
                 self.check_opaque(opaque)?;
-                core.resize(call(ids), name, resizing_of(how), generation_of(expected), now)
+                let asked = core.resize(call(ids), name, resizing_of(how), generation_of(expected), now);
+                self.log_change(&asked, name, format_args!("resize {how:?}"));
+                asked
             }
             Extended::Remove { ids, expected, how, name } => {
                 self.check_administrator()?;
                 self.check_opaque(opaque)?;
-                core.remove(call(ids), name, removal_of(how), generation_of(expected), now)
+                let asked = core.remove(call(ids), name, removal_of(how), generation_of(expected), now);
+                self.log_change(&asked, name, format_args!("remove {how:?}"));
+                asked
             }
             Extended::AwaitIdle { wait, until, namespace, name } => {
                 self.check_opaque(opaque)?;
@@ -262,6 +275,13 @@ impl Executor<'_> {
             info!(?what, grace_ms = grace.0, by = %self.party.address, "revoked");
         }
         Ok(asked)
+    }
+
+    /// Logs what somebody has done to a declared semaphore, or is about to.
+    fn log_change(&self, asked: &Asked, name: &[u8], what: std::fmt::Arguments<'_>) {
+        if !matches!(asked, Asked::Refused(_)) {
+            info!(name = %name.escape_ascii(), by = %self.party.address, "{what}");
+        }
     }
 
     fn listing(
