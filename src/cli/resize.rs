@@ -14,8 +14,8 @@ use crate::client::{Error, Generation, Resizing, Status};
 const LONG: &str = "\
 Change the capacity of a declared semaphore
 
-To so many resources, or by so many more or less; 0 are left where there are fewer. Where it grows, those who wait are served at once. Where it shrinks, \
-nobody loses anything: while more is in use than the capacity, nothing is granted.
+To so many resources, or by so many more or less; 0 are left where there are fewer. Where it grows, those who wait are \
+served at once. Where it shrinks, nobody loses anything: while more is in use than the capacity, nothing is granted.
 
 What it came to be is printed as \"signalbox declare\" does. With --generation it is left as it is where somebody else \
 has changed it since \"signalbox list\" told that number.
