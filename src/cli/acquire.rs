@@ -78,7 +78,7 @@ async fn acquire(arguments: &Arguments, amounts: &Amounts) -> Result<ExitCode, F
     let task = format!("acquire for process {}", std::os::unix::process::parent_id());
     let Held { client, permit } =
         leased::acquire(server, Some(*lease), &task, amounts, waiting, &mut signals).await?;
-    let slots: Vec<_> = (0..permit.claims().len()).map(|claim| permit.slots_of(claim).to_vec()).collect();
+    let slots = slots::of(&permit);
     let handed = match server.answer(permit.hand_over()).await {
         Ok(Ok(handed)) => handed,
         failed => {
@@ -112,9 +112,8 @@ fn print(handed: &HandedOver, slots: &[Vec<u16>], as_json: bool) -> std::io::Res
     } else {
         let mut text =
             format!("export {SESSION}={session}\nexport {KEY}={key}\nexport {GRANT}={}\n", grant.0);
-        if slots.iter().any(|slots| !slots.is_empty()) {
-            let each: Vec<_> = slots.iter().map(|slots| slots::list(slots)).collect();
-            text.push_str(&format!("export {SLOTS}={}\n", each.join(":")));
+        if let Some(slots) = slots::of_all(slots) {
+            text.push_str(&format!("export {SLOTS}={slots}\n"));
         }
         text
     };

@@ -8,7 +8,7 @@ use super::exit::{Exit, Failure};
 use super::server::Server;
 use crate::client::{Direct, Error, SessionKey, Status};
 
-/// The variables that `acquire` prints.
+/// The variables that `acquire` prints, of which `run` sets the last.
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
 pub(super) const KEY: &str = "SIGNALBOX_KEY";
 pub(super) const GRANT: &str = "SIGNALBOX_GRANT";

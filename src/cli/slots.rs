@@ -1,5 +1,7 @@
 //! Numbered slots as text.
 
+use crate::client::Permit;
+
 /// The slots with their ranges drawn together, for people: `0-3,7`.
 pub(super) fn ranges(slots: &[u16]) -> String {
     let ranges = slots.chunk_by(|slot, next| u32::from(*next) == u32::from(*slot) + 1);
@@ -13,6 +15,18 @@ pub(super) fn ranges(slots: &[u16]) -> String {
 /// Each slot, for programs: `0,1,2,3,7`.
 pub(super) fn list(slots: &[u16]) -> String {
     slots.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Those of each name of a permit, for the environment of programs: `0,1:` are two of the first name and none of the
+/// second. `None` where no name has any.
+pub(super) fn of_all(slots: &[Vec<u16>]) -> Option<String> {
+    let is_any = slots.iter().any(|slots| !slots.is_empty());
+    is_any.then(|| slots.iter().map(|slots| list(slots)).collect::<Vec<_>>().join(":"))
+}
+
+/// The slots of each claim of a permit, in their order.
+pub(super) fn of(permit: &Permit) -> Vec<Vec<u16>> {
+    (0..permit.claims().len()).map(|claim| permit.slots_of(claim).to_vec()).collect()
 }
 
 #[cfg(test)]

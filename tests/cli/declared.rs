@@ -112,6 +112,9 @@ async fn who_holds_slots_is_told_which_and_so_are_others() {
     command.env("SIGNALBOX_SERVER", server.to_string()).stdin(Stdio::null());
     let output = soon("the script to end", command.output()).await.unwrap();
     assert_eq!(stdout(&output), "3,4:\n");
+    let run = ["run", "--semaphore", "gpu", "--", "sh", "-c", "echo slot $SIGNALBOX_SLOTS"];
+    // Those of the script are still held.
+    assert_eq!(stdout(&ran(server, &run).await), "slot 5\n");
     release(server, &second).await;
     acquired(server, &["gpu", "--resources", "2"]).await;
     let holders = printed(server, &["holders", "gpu", "--semaphore"]).await;

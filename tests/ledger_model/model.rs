@@ -971,7 +971,7 @@ impl Model {
         let mut gone: Vec<_> = self.names.iter().filter(is_gone).map(|name| name.key).collect();
         gone.sort_unstable();
         for key in gone {
-            self.become_removed(key);
+            self.become_removed(key, Removal::WithLastHolder);
         }
         refused
     }

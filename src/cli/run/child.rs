@@ -11,11 +11,17 @@ use tokio::process::{Child, Command};
 
 use crate::cli::exit::{Exit, Failure, warn};
 use crate::cli::output::escaped;
+use crate::cli::session::SLOTS;
 
-/// Starts the command; signals have to be listened for already, so that none falls in between.
-pub(super) fn start(command: &[OsString]) -> Result<Child, Failure> {
+/// Starts the command, which finds its slots in its environment where there are some. Signals have to be listened for
+/// already, so that none falls in between.
+pub(super) fn start(command: &[OsString], slots: Option<String>) -> Result<Child, Failure> {
     let (program, rest) = command.split_first().expect("clap requires a command");
-    Command::new(program).args(rest).spawn().map_err(|error| {
+    let mut command = Command::new(program);
+    // Not those of whoever started this program.
+    command.args(rest).env_remove(SLOTS);
+    command.envs(slots.map(|slots| (SLOTS, slots)));
+    command.spawn().map_err(|error| {
         let program = escaped(program.as_encoded_bytes());
         match error.kind() {
             io::ErrorKind::NotFound => Failure::new(

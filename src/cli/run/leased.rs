@@ -13,6 +13,7 @@ use crate::cli::leased::{Held, acquire};
 use crate::cli::output::escaped;
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
+use crate::cli::slots;
 use crate::cli::wanted::Amounts;
 use crate::client::{Error, Lost, Permit};
 
@@ -42,7 +43,7 @@ async fn run_holding(
         // This process was stopped, or the machine suspended, before the command could be started.
         return Err(Error::Lost(permit.lost().await).into());
     }
-    let child = child::start(&arguments.command)?;
+    let child = child::start(&arguments.command, slots::of_all(&slots::of(permit)))?;
     supervise(&mut lease, arguments.on_lost, child, signals).await
 }
 

@@ -28,7 +28,9 @@ ends. Several NAMEs are had together, all or none, and without deadlocks. Where 
 not started and the exit status is 75; with --wait, it is first waited for in a fair queue.
 
 Counters and semaphores that the first request makes are given their maximum by --max or behind the NAME. A semaphore \
-that \"signalbox declare\" declared has its own, so it needs none.
+that \"signalbox declare\" declared has its own, so it needs none. Where its resources are numbered slots, the command \
+finds their numbers in SIGNALBOX_SLOTS: separated by commas, and of several NAMEs a colon between those of one and of \
+the next.
 
 SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command, but for those that were ignored \
 from the start (nohup) and for SIGINT and SIGQUIT in the foreground of a terminal, whose Ctrl-C and Ctrl-\\ reach the \

@@ -47,7 +47,7 @@ async fn run_holding(
     client: &PlainClient,
 ) -> Result<ExitCode, Failure> {
     let mut signals = Signals::listen()?;
-    let child = child::start(&arguments.command)?;
+    let child = child::start(&arguments.command, None)?;
     let mut held = Connection { arguments, amount, client: Some(client) };
     supervise(&mut held, arguments.on_lost, child, &mut signals).await
 }

@@ -287,7 +287,7 @@ impl Ledger {
                 let mut after = Declaration::new(declare, generation, Origin::Request);
                 after.created = ledger.created(object, generation);
                 settled.push(after.settled(object));
-                ledger.plan(object, after, world);
+                ledger.plan(object, after, false, world);
                 is_changed = true;
             }
             // What is so already may be on its way to the store, and come to nothing.
@@ -368,7 +368,7 @@ impl Ledger {
             }
             after.generation = ledger.next_id()?;
             let settled = after.settled(&object);
-            ledger.plan(&object, after, world);
+            ledger.plan(&object, after, false, world);
             Ok(Done { outcome: Remembered::Settled([settled].into()), is_durable: true })
         })
     }
@@ -395,13 +395,14 @@ impl Ledger {
             if let Removal::Now { grace_ms } = removal {
                 after.evicted_grace_ms = Some(grace_ms);
             }
-            ledger.plan(&object, after, world);
+            ledger.plan(&object, after, matches!(removal, Removal::Now { .. }), world);
             Ok(Done { outcome: Remembered::Settled(Box::default()), is_durable: true })
         })
     }
 
-    /// Takes up what is to become of a semaphore, and does it when it is stored.
-    fn plan(&mut self, object: &ObjectRef, after: Declaration, world: World<'_>) {
+    /// Takes up what is to become of a semaphore, and does it when it is stored; `evicts` says that it is taken from its
+    /// holders.
+    fn plan(&mut self, object: &ObjectRef, after: Declaration, evicts: bool, world: World<'_>) {
         let before = self.before(object, &after);
         if after.removing {
             if object.standing() != Standing::Removing {
@@ -418,9 +419,9 @@ impl Ledger {
         }
         self.put_declaration(object, &after);
         if self.journal.is_some() {
-            self.then(Then::Declared { object: object.clone(), before, after: Box::new(after) });
+            self.then(Then::Declared { object: object.clone(), before, after: Box::new(after), evicts });
         } else {
-            self.apply(object, &before, &after, world);
+            self.apply(object, &before, &after, evicts, world);
         }
     }
 
@@ -458,6 +459,7 @@ impl Ledger {
         object: &ObjectRef,
         before: &Before,
         after: &Declaration,
+        evicts: bool,
         world: World<'_>,
     ) {
         if after.removing {
@@ -465,7 +467,7 @@ impl Ledger {
             object.supervise(|supervision| supervision.awaited = true);
             let removed = GrantId(after.generation);
             self.prunings.push_back(Pruning { object: object.clone(), after: None, removed: Some(removed) });
-            if let Some(grace_ms) = after.evicted_grace_ms {
+            if let Some(grace_ms) = after.evicted_grace_ms.filter(|_| evicts) {
                 self.evictions.push_back(Eviction {
                     object: object.clone(),
                     at_ms: world.now.monotonic_ms + u64::from(grace_ms),
@@ -619,7 +621,7 @@ impl Ledger {
             self.number(object, after.numbered);
         }
         self.put_declaration(object, &after);
-        self.apply(object, &before, &after, world);
+        self.apply(object, &before, &after, false, world);
     }
 
     /// Brings back what was declared before the process was started.

@@ -57,7 +57,7 @@ pub(super) enum Then {
     /// A session was opened.
     Opened(SessionId, Reply),
     /// A declared semaphore is as planned, or again as before.
-    Declared { object: ObjectRef, before: Before, after: Box<Declaration> },
+    Declared { object: ObjectRef, before: Before, after: Box<Declaration>, evicts: bool },
     /// Ids up to this one may be given out.
     Marked(u64),
 }
@@ -184,8 +184,8 @@ impl Ledger {
                 let outcome = self.opened(session).ok_or(Refusal::NoSuchSession);
                 reply.mailbox.put(Letter::Answer { token: reply.token, outcome });
             }
-            Then::Declared { object, before, after } => {
-                self.apply(&object, &before, &after, world);
+            Then::Declared { object, before, after, evicts } => {
+                self.apply(&object, &before, &after, evicts, world);
             }
             Then::Marked(mark) => self.set_mark(mark),
         }
