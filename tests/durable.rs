@@ -838,7 +838,6 @@ fn whatever_is_on_its_way_at_a_crash_is_there_as_a_whole_or_not_at_all() {
 
 /// Removed at once, and the server crashes before it has told the holders.
 #[test]
-#[ignore = "a record of a removal does not say yet that it is at once"]
 fn a_removal_at_once_goes_on_after_a_crash() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);

@@ -145,6 +145,8 @@ pub struct Run {
     crashes: u64,
     /// A batch came to the disk though it was said to have failed.
     is_disk_ahead: bool,
+    /// What was on disk before, and had been deleted from it.
+    before_failure: Option<(BTreeMap<Key, Record>, BTreeSet<GrantId>)>,
     /// What the configuration said lately may not be stored yet.
     is_configured: bool,
     /// What the last answered change of a declared semaphore was: its place, generation and capacity.
@@ -183,6 +185,7 @@ impl Run {
             requests: 0,
             crashes: 0,
             is_disk_ahead: false,
+            before_failure: None,
             is_configured: false,
             changes: BTreeMap::new(),
             removals: BTreeMap::new(),
@@ -477,6 +480,13 @@ impl Run {
     fn settle(&mut self, is_stored: bool, is_on_disk: bool) {
         let Some(batch) = self.batch.clone() else { return };
         if is_stored || is_on_disk {
+            // What was said to have failed is not on disk any more when something else comes there.
+            if let Some(before) = self.before_failure.take() {
+                (self.disk, self.deleted) = before;
+            }
+            if !is_stored {
+                self.before_failure = Some((self.disk.clone(), self.deleted.clone()));
+            }
             self.write();
         }
         self.batch = None;
@@ -549,8 +559,12 @@ impl Run {
 
     fn crash(&mut self, is_on_disk: bool) {
         if is_on_disk {
+            if let Some(before) = self.before_failure.take() {
+                (self.disk, self.deleted) = before;
+            }
             self.write();
         }
+        self.before_failure = None;
         self.batch = None;
         self.crashes += 1;
         self.awaited.clear();

@@ -109,9 +109,9 @@ pub(super) struct Declaration {
 /// What a semaphore was before it was declared as it is to be.
 #[derive(Debug)]
 pub(super) enum Before {
-    /// Nobody had declared it.
+    /// Nobody had declared it. `None`: nobody used it either, so that the declaration is what made it.
     Undeclared {
-        capacity: u32,
+        capacity: Option<u32>,
     },
     Declared(Box<Declaration>),
 }
@@ -403,7 +403,7 @@ impl Ledger {
     /// Takes up what is to become of a semaphore, and does it when it is stored; `evicts` says that it is taken from its
     /// holders.
     fn plan(&mut self, object: &ObjectRef, after: Declaration, evicts: bool, world: World<'_>) {
-        let before = self.before(object, &after);
+        let before = self.before(object);
         if after.removing {
             if object.standing() != Standing::Removing {
                 object.declare(Standing::Closing, 0);
@@ -411,7 +411,9 @@ impl Ledger {
         } else {
             self.number(object, after.numbered);
             match &before {
-                Before::Undeclared { capacity } => object.declare(after.standing(), *capacity),
+                Before::Undeclared { capacity } => {
+                    object.declare(after.standing(), capacity.unwrap_or(after.usable()));
+                }
                 // It stays closed until this is stored.
                 Before::Declared(before) if before.removing => {}
                 Before::Declared(_) => object.declare(after.standing(), object.capacity().unwrap_or(0)),
@@ -425,14 +427,14 @@ impl Ledger {
         }
     }
 
-    /// What a semaphore is before it is declared. One that nobody uses is as if it were just made.
-    fn before(&self, object: &ObjectRef, after: &Declaration) -> Before {
+    /// What a semaphore is before it is declared.
+    fn before(&self, object: &ObjectRef) -> Before {
         match self.declarations.get(object.name()) {
             Some(before) => Before::Declared(Box::new(before.clone())),
             None if object.consumption() == 0 && self.waiting(SEMAPHORES, object) == 0 => {
-                Before::Undeclared { capacity: after.usable() }
+                Before::Undeclared { capacity: None }
             }
-            None => Before::Undeclared { capacity: object.capacity().unwrap_or(0) },
+            None => Before::Undeclared { capacity: object.capacity() },
         }
     }
 
@@ -525,7 +527,9 @@ impl Ledger {
                 self.declarations.put(object, *before);
             }
             Before::Undeclared { capacity } => {
-                object.declare(Standing::Made, capacity);
+                // Who waits for what only the declaration made, waits in vain. Who holds it since, may as well have made it.
+                let made = if object.consumption() == 0 { 0 } else { after.capacity };
+                object.declare(Standing::Made, capacity.unwrap_or(made));
                 self.forget_declaration(object, world);
             }
         }
@@ -613,7 +617,7 @@ impl Ledger {
 
     /// Does for good what the configuration says: it is on disk already, in the configuration.
     fn settle_at_once(&mut self, object: &ObjectRef, after: Declaration, world: World<'_>) {
-        let before = self.before(object, &after);
+        let before = self.before(object);
         if let Some(journal) = &mut self.journal {
             journal.supersede(object);
         }
@@ -690,6 +694,9 @@ impl Ledger {
             let Some(last) = some.last().copied() else {
                 self.prunings.pop_front();
                 self.finish_removal(&object, world);
+                if self.declarations.get(object.name()).is_none() {
+                    world.registries[SEMAPHORES as usize].collect(&object, world.interval);
+                }
                 continue;
             };
             pruning.after = Some(last);
