@@ -1300,3 +1300,36 @@ fn what_is_removed_at_once_is_taken_from_its_holders() {
     }
     assert_eq!(server.core.ledger_stats().declared, 0);
 }
+
+/// A sweep may come at any moment, and takes what nothing refers to.
+#[test]
+fn what_is_being_declared_is_not_collected_meanwhile() {
+    let names: Vec<_> = (0..500).map(|number| format!("{number}").into_bytes()).collect();
+    let declares: Vec<_> =
+        names.iter().map(|name| Declare { name, capacity: 1, numbered: false, label: b"" }).collect();
+    let is_over = AtomicBool::new(false);
+    let mut server = Server::new(1);
+    let calls: Vec<_> = (0..100).map(|_| server.call(0)).collect();
+    let core = &server.core;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let mut sweep = core.sweep(Namespace::Semaphores);
+                while sweep.step(64, START.unix) {}
+            }
+        });
+        let mut outcome = Ok(());
+        for call in calls {
+            core.declare(call, &declares, IfExists::Fail, START);
+            outcome = core.check_ledger();
+            if outcome.is_err() {
+                break;
+            }
+            core.declare_configured(&declares, START);
+            core.declare_configured(&[], START);
+            while core.expire(START) {}
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(outcome, Ok(()));
+    });
+}

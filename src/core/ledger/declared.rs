@@ -262,19 +262,9 @@ impl Ledger {
     ) -> Asked {
         self.change(call, world, |ledger, _| {
             ledger.check_declares(wanted, if_exists, world)?;
-            let mut objects = Vec::with_capacity(wanted.len());
-            for declare in wanted {
-                match ledger.object_for(declare, world) {
-                    Ok(object) => objects.push(object),
-                    Err(refusal) => {
-                        for object in &objects {
-                            world.registries[SEMAPHORES as usize].collect(object, world.interval);
-                        }
-                        return Err(refusal);
-                    }
-                }
-            }
-            let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>()?;
+            let objects = ledger.objects_for(wanted, world)?;
+            let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>();
+            let generations = generations.inspect_err(|_| ledger.give_up(&objects, world))?;
             let mut is_changed = false;
             let mut settled = Vec::with_capacity(wanted.len());
             for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
@@ -324,12 +314,39 @@ impl Ledger {
         Ok(())
     }
 
-    /// The object of a name that is to be declared: what stands there, or a new one.
+    /// The objects of names that are to be declared, all or none.
+    fn objects_for(&self, wanted: &[Declare<'_>], world: World<'_>) -> Result<Vec<ObjectRef>, Refusal> {
+        let mut objects = Vec::with_capacity(wanted.len());
+        for declare in wanted {
+            let object = self.object_for(declare, world).inspect_err(|_| self.give_up(&objects, world))?;
+            objects.push(object);
+        }
+        Ok(objects)
+    }
+
+    /// The object of a name that is to be declared: what stands there, or a new one. It counts as declared from when it
+    /// is found: a sweep may come at any moment, and takes what nothing refers to.
     fn object_for(&self, declare: &Declare<'_>, world: World<'_>) -> Result<ObjectRef, Refusal> {
         // At least one, as a claim has to be; the plan says how many.
         let claim = Claim { resources: 1, maximum: declare.capacity.max(1) };
         let registry = world.registries[SEMAPHORES as usize];
-        registry.find_or_make(SEMAPHORES, declare.name, claim, world.interval, ObjectRef::clone)
+        let keep = |object: &ObjectRef| {
+            if object.standing() == Standing::Made {
+                object.declare(Standing::Declared, object.capacity().unwrap_or(0));
+            }
+            object.clone()
+        };
+        registry.find_or_make(SEMAPHORES, declare.name, claim, world.interval, keep)
+    }
+
+    /// Lets go of objects that are not declared after all, and of those that nobody uses.
+    fn give_up(&self, objects: &[ObjectRef], world: World<'_>) {
+        for object in objects {
+            if self.declarations.get(object.name()).is_none() {
+                object.declare(Standing::Made, object.capacity().unwrap_or(0));
+                world.registries[SEMAPHORES as usize].collect(object, world.interval);
+            }
+        }
     }
 
     /// From which id on grants are of the semaphore that is declared now, and not of one that was removed.
@@ -608,7 +625,8 @@ impl Ledger {
         let present = self.declarations.get(declare.name).cloned();
         check_unused(declare, present.as_ref(), world)?;
         let object = self.object_for(declare, world)?;
-        let generation = self.next_id()?;
+        let generation =
+            self.next_id().inspect_err(|_| self.give_up(std::slice::from_ref(&object), world))?;
         let mut after = Declaration::new(declare, generation, Origin::Configuration);
         after.created = self.created(&object, generation);
         self.settle_at_once(&object, after, world);
