@@ -1301,6 +1301,35 @@ fn what_is_removed_at_once_is_taken_from_its_holders() {
     assert_eq!(server.core.ledger_stats().declared, 0);
 }
 
+#[test]
+fn whoever_waited_for_what_was_removed_is_told_so_though_it_is_declared_anew_at_once() {
+    const WAITERS: usize = 300;
+    let mut server = Server::new(3);
+    let declare = Declare { name: b"one", capacity: 1, numbered: false, label: b"" };
+    let call = server.call(2);
+    let asked = server.core.declare(call, &[declare], IfExists::Fail, START);
+    assert!(matches!(asked, Asked::Answered(Answer::Settled(_))), "{asked:?}");
+    server.granted(0, &[semaphore(b"one")], 1, 1);
+    for _ in 0..WAITERS {
+        assert_eq!(server.acquire(1, &[semaphore(b"one")], 1, 1), Asked::Waiting);
+    }
+    let call = server.call(2);
+    let asked = server.core.remove(call, b"one", Removal::WithLastHolder, None, START);
+    assert_eq!(asked, Asked::Answered(Answer::Settled(Box::default())));
+    let call = server.call(2);
+    let anew = Declare { capacity: 1000, ..declare };
+    let asked = server.core.declare(call, &[anew], IfExists::Fail, START);
+    assert!(matches!(asked, Asked::Answered(Answer::Settled(_))), "{asked:?}");
+    while server.core.expire(START) {}
+    let mut told = 0;
+    for letter in letters_of(&server.connections[1].mailbox) {
+        let Letter::Answer { outcome, .. } = letter else { panic!("{letter:?}") };
+        assert_eq!(outcome, Err(Refusal::Removed));
+        told += 1;
+    }
+    assert_eq!(told, WAITERS);
+}
+
 /// A sweep may come at any moment, and takes what nothing refers to.
 #[test]
 fn what_is_being_declared_is_not_collected_meanwhile() {

@@ -733,6 +733,15 @@ impl Ledger {
         }
     }
 
+    /// Whether a waiter is still to be told that what he waited for was removed.
+    pub(super) fn waits_for_removed(&self, object: &ObjectRef, id: GrantId) -> bool {
+        let is_told = |pruning: &Pruning| {
+            pruning.object.address() == object.address()
+                && pruning.removed.is_some_and(|removed| id < removed)
+        };
+        self.prunings.iter().any(is_told)
+    }
+
     /// Takes a semaphore that is removed from its holders, some a step: those of grants are told and have until the
     /// grace is over. Gives the sessions of connections that hold it by plain Acquires: only to end them takes it from
     /// them. `None`: there is nobody left to tell.

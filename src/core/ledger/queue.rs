@@ -160,7 +160,9 @@ impl Ledger {
         let work = self.work_of(id);
         // What a session that is ending was granted now, it would lose in one of the next steps.
         let ending = self.grants.get(&id).and_then(|grant| self.ending(grant.session));
-        if let Some(refusal) = ending {
+        // And what is declared since is not for who waited for what was removed.
+        let removed = self.waits_for_removed(object, id).then_some(Refusal::Removed);
+        if let Some(refusal) = ending.or(removed) {
             self.fail(id, refusal, world);
             return work;
         }
