@@ -264,6 +264,11 @@ impl ObjectRef {
         lock(&self.0.state).holders.holdings().collect()
     }
 
+    /// Whether a session holds something by plain Acquires.
+    pub(super) fn is_held_by(&self, session: SessionId) -> bool {
+        lock(&self.0.state).holders.resources(session).is_some()
+    }
+
     /// What Get reads: a counter's consumption, or what is left of a semaphore.
     pub(super) fn value(&self) -> u32 {
         let state = lock(&self.0.state);

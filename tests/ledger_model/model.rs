@@ -35,8 +35,8 @@ pub struct Model {
     pub watches: Vec<Watch>,
     /// Requests that wait until less is in use.
     pub idles: Vec<Idle>,
-    /// Semaphores that are to be taken from their holders, and when.
-    evictions: Vec<(Key, u64)>,
+    /// Semaphores that are to be taken from their holders.
+    evictions: Vec<Eviction>,
     pub stats: LedgerStats,
     pub is_closing: bool,
     /// What each connection is told, in order.
@@ -69,6 +69,16 @@ pub struct Declaration {
     origin: Origin,
     removing: bool,
     evicted_grace_ms: Option<u32>,
+}
+
+/// What is removed at once is taken from who held it then, whatever is declared under its name since.
+pub struct Eviction {
+    key: Key,
+    at_ms: u64,
+    /// Grants with lower ids are of what is removed.
+    removed: u64,
+    /// Who held it by plain Acquires.
+    plain: Vec<SessionId>,
 }
 
 /// Who waits until less of a name is in use.
@@ -911,7 +921,10 @@ impl Model {
                 return Err(Refusal::InUse);
             }
             if let Removal::Now { grace_ms } = removal {
-                model.evictions.push((key, model.now_ms + u64::from(grace_ms)));
+                let plain = model.name(key).unwrap().holdings.iter().map(|(session, _)| *session).collect();
+                let at_ms = model.now_ms + u64::from(grace_ms);
+                // The number that the removal is about to get.
+                model.evictions.push(Eviction { key, at_ms, removed: model.last_id + 1, plain });
             }
             model.become_removed(key, removal);
             Ok(Answer::Settled(Box::default()))
@@ -934,13 +947,13 @@ impl Model {
     /// core.
     pub fn evict(&mut self, plain_holders: impl Fn(Key) -> Vec<SessionId>) {
         while !self.evictions.is_empty() {
-            let (key, at_ms) = self.evictions.remove(0);
-            if self.declaration(key).is_none_or(|declaration| !declaration.removing) {
-                continue;
-            }
+            let Eviction { key, at_ms, removed, plain: before } = self.evictions.remove(0);
             let grace_ms = u32::try_from(at_ms.saturating_sub(self.now_ms)).unwrap();
-            let plain = plain_holders(key);
-            let holds = |grant: &&Grant| grant.parts[..grant.taken].iter().any(|part| part.key == key);
+            let mut plain = plain_holders(key);
+            plain.retain(|session| before.contains(session));
+            let holds = |grant: &&Grant| {
+                grant.id < removed && grant.parts[..grant.taken].iter().any(|part| part.key == key)
+            };
             for id in self.grants.iter().filter(holds).map(|grant| grant.id).collect::<Vec<_>>() {
                 let _ = self.revoke_grant_now(GrantId(id), grace_ms);
             }
@@ -1072,6 +1085,10 @@ impl Model {
         for key in over {
             self.tell_of(key, EventKind::Removed, None, None, 0);
             self.names.retain(|name| name.key != key);
+            // What comes under its name is another.
+            for eviction in self.evictions.iter_mut().filter(|eviction| eviction.key == key) {
+                (eviction.removed, eviction.plain) = (0, Vec::new());
+            }
         }
     }
 

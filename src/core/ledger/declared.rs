@@ -763,10 +763,13 @@ impl Ledger {
             return Some((Vec::new(), grace_ms));
         }
         let some: Vec<_> = eviction.plain.by_ref().take(STEP_GRANTS).map(|(session, _)| session).collect();
+        let object = eviction.object.clone();
         if some.is_empty() {
             self.evictions.pop_front();
         }
-        Some((some, grace_ms))
+        // Who has given it back meanwhile has nothing to lose.
+        let holders = some.into_iter().filter(|session| object.is_held_by(*session)).collect();
+        Some((holders, grace_ms))
     }
 
     /// The next declared semaphores of a listing; none at its end.
