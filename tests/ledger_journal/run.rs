@@ -130,9 +130,6 @@ enum Awaited {
 pub struct Run {
     core: Core,
     disk: BTreeMap<Key, Record>,
-    /// What was on disk before a batch came there that was said to have failed: a store undoes that before it keeps
-    /// anything else.
-    undone: Option<BTreeMap<Key, Record>>,
     batch: Option<Batch>,
     now_ms: u64,
     connections: Vec<Connection>,
@@ -175,7 +172,6 @@ impl Run {
         let mut run = Self {
             core: new_core(),
             disk: BTreeMap::new(),
-            undone: None,
             batch: None,
             now_ms: 0,
             connections: Vec::new(),
@@ -461,9 +457,6 @@ impl Run {
 
     fn write(&mut self) {
         let Some(batch) = &self.batch else { return };
-        if let Some(before) = self.undone.take() {
-            self.disk = before;
-        }
         for change in batch.changes.iter() {
             match change {
                 Change::Put(record) => {
@@ -580,7 +573,6 @@ impl Run {
         self.clients.retain(|session, _| leased.contains(session));
         // A session whose opener was not told yet may be there or not; nobody has its key.
         self.is_disk_ahead = false;
-        self.undone = None;
         self.start();
     }
 
