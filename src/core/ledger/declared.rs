@@ -8,7 +8,7 @@
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::grant::{Part, Target};
@@ -600,10 +600,11 @@ impl Ledger {
                 refused.push((declare.name.into(), refusal));
             }
         }
+        let names: BTreeSet<_> = wanted.iter().map(|declare| declare.name).collect();
         let is_gone = |object: &ObjectRef, declaration: &Declaration| {
             declaration.origin == Origin::Configuration
                 && !declaration.removing
-                && wanted.iter().all(|declare| declare.name != object.name())
+                && !names.contains(object.name())
         };
         let gone: Vec<_> = self
             .declarations
