@@ -648,7 +648,17 @@ impl Ledger {
     }
 
     /// Brings back what was declared before the process was started.
-    pub(super) fn restore_declaration(&mut self, record: DeclarationRecord, world: World<'_>) {
+    pub(super) fn restore_declaration(
+        &mut self,
+        record: DeclarationRecord,
+        world: World<'_>,
+    ) -> Result<(), String> {
+        if record.numbered && record.capacity > SLOTS_MAX {
+            let (name, capacity) = (record.name.escape_ascii(), record.capacity);
+            return Err(format!(
+                "{name} has {capacity} slots, and there are no more than {SLOTS_MAX} of one semaphore"
+            ));
+        }
         let claim = Claim { resources: 1, maximum: record.capacity.max(1) };
         let registry = world.registries[SEMAPHORES as usize];
         let object = registry.restore(SEMAPHORES, &record.name, claim, world.interval);
@@ -671,6 +681,7 @@ impl Ledger {
         }
         self.declarations.put(&object, declaration);
         self.stats.declared += 1;
+        Ok(())
     }
 
     /// Ends removals that nobody holds up any more, after everything was brought back.
