@@ -1362,3 +1362,35 @@ fn what_is_being_declared_is_not_collected_meanwhile() {
         assert_eq!(outcome, Ok(()));
     });
 }
+
+/// Of changes that are stored together, one may end what a later one was to change.
+#[test]
+fn nothing_is_told_of_what_is_removed_after_its_removal() {
+    let mut server = Server::new(2);
+    server.core.keep_journal(Waker::noop().clone(), START);
+    let store = |core: &Core| {
+        while let Some(batch) = core.take_batch() {
+            core.settle(&batch, true, START);
+        }
+    };
+    store(&server.core);
+    let declare = Declare { name: b"one", capacity: 2, numbered: false, label: b"" };
+    let call = server.call(1);
+    server.core.declare(call, &[declare], IfExists::Fail, START);
+    store(&server.core);
+    server.watch(0, semaphore(b"one"));
+    for _ in 0..2 {
+        let call = server.call(1);
+        server.core.declare(call, &[declare], IfExists::Keep, START);
+        let call = server.call(1);
+        server.core.remove(call, b"one", Removal::IfIdle, None, START);
+    }
+    store(&server.core);
+    let kind = |letter| match letter {
+        Letter::Event { event, .. } => event.kind,
+        other => panic!("{other:?}"),
+    };
+    let kinds: Vec<_> = letters_of(&server.connections[0].mailbox).into_iter().map(kind).collect();
+    assert_eq!(kinds, [EventKind::Removed]);
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}

@@ -185,7 +185,8 @@ impl Core {
         let world = self.world(now);
         let Some((plain, grace_ms)) = ledger.evict(world) else { return false };
         for session in plain {
-            if let Some(mailbox) = mailbox_of(session) {
+            // One that is being closed already is not revoked once more.
+            if let Some(mailbox) = mailbox_of(session).filter(|mailbox| !mailbox.is_closed()) {
                 ledger.join(session, None, &mailbox);
                 // One that ended meanwhile has nothing to lose.
                 let _ = ledger.revoke_session_now(session, grace_ms, world);

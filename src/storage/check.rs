@@ -1,6 +1,7 @@
 //! Whether a data directory is sound: the file, each record, and what the records say of each other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use super::StorageError;
@@ -8,7 +9,7 @@ use super::backend::Untouched;
 use super::directory::{Directory, unusable};
 use super::engine::{Opened, Options, each_record, open_engine, open_file, verify};
 use super::record::in_words;
-use crate::core::{Namespace, Record};
+use crate::core::{Core, Moment, NameHasher, Namespace, Record, UnixSeconds};
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,5 +126,17 @@ pub fn disagreements(records: &[Record]) -> Vec<String> {
             }
         }
     }
+    if problems.is_empty() {
+        problems.extend(brought_back(records).err());
+    }
     problems
+}
+
+/// Has a core bring records back, as a server does at its start.
+fn brought_back(records: &[Record]) -> Result<(), String> {
+    let core = Core::new(NonZeroU32::MIN, NameHasher::with_seeds(0, 0, 0, 0));
+    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+    let mut records: Vec<_> = records.iter().collect();
+    records.sort_by_cached_key(|record| record.key());
+    records.into_iter().try_for_each(|record| core.restore(record.clone(), now))
 }

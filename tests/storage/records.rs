@@ -190,7 +190,7 @@ impl Life {
                     mark += 1;
                     vec![Change::Put(Record::Declaration(DeclarationRecord {
                         name: format!("name {}", some % 50).into_bytes().into(),
-                        capacity: some as u32,
+                        capacity: some as u32 % 65_537,
                         // Now and then one that needs pages of its own.
                         label: vec![some as u8; if some.is_multiple_of(5) { 30_000 } else { 3 }].into(),
                         numbered: some.is_multiple_of(2),
@@ -218,7 +218,24 @@ impl Life {
             apply(&mut self.state, &step);
             changes.extend(step);
         }
-        if mark > self.mark || self.mark == 1 << 60 {
+        if self.mark == 1 << 60 {
+            mark += 1;
+            let slots = DeclarationRecord {
+                name: (*b"slots").into(),
+                capacity: 60_000,
+                label: Box::default(),
+                numbered: true,
+                generation: mark,
+                created: 0,
+                origin: Origin::Request,
+                removing: false,
+                evicted_grace_ms: None,
+            };
+            let step = [Change::Put(Record::Declaration(slots))];
+            apply(&mut self.state, &step);
+            changes.extend(step);
+        }
+        if mark > self.mark {
             self.mark = mark.max(self.mark + 1);
             let step = [Change::Put(Record::Mark(self.mark))];
             apply(&mut self.state, &step);

@@ -2,8 +2,13 @@
 
 use std::fs;
 
-use signalbox::core::{Change, Key, Namespace, Record};
-use signalbox::storage::{Counts, FILE_NAME, ImportError, Storage, StorageError, check, export, import};
+use signalbox::core::{
+    Change, DeclarationRecord, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord, Record, SessionKey,
+    SessionRecord, UnixSeconds,
+};
+use signalbox::storage::{
+    Counts, FILE_NAME, ImportError, Storage, StorageError, check, disagreements, export, import,
+};
 
 use crate::records::{Life, session};
 use crate::{loaded, open};
@@ -151,4 +156,65 @@ fn a_directory_without_data_is_no_data_directory() {
         assert!(matches!(error, Some(StorageError::Missing { .. })), "{error:?}");
     }
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+}
+
+/// What a server refuses to start with, a check has to find.
+#[test]
+fn records_that_no_server_would_bring_back_are_found() {
+    let declared = DeclarationRecord {
+        name: (*b"a").into(),
+        capacity: 4,
+        label: Box::default(),
+        numbered: true,
+        generation: 2,
+        created: 2,
+        origin: Origin::Request,
+        removing: false,
+        evicted_grace_ms: None,
+    };
+    let owner = SessionRecord {
+        session: session(1),
+        key: SessionKey([1; 16]),
+        ttl_ms: 1000,
+        label: Box::default(),
+        revoked_grace_ms: None,
+    };
+    let part = |name: &[u8], place, slots: &[u16]| PartRecord {
+        namespace: Namespace::Semaphores,
+        name: name.into(),
+        place,
+        resources: 2,
+        capacity: 4,
+        slots: slots.into(),
+    };
+    let grant = |parts: &[PartRecord]| GrantRecord {
+        grant: GrantId(3),
+        session: session(1),
+        request: 1,
+        since: UnixSeconds(0),
+        revoked_grace_ms: None,
+        parts: parts.into(),
+    };
+    let found = |declared: &DeclarationRecord, grant: GrantRecord| {
+        let mut records = vec![Record::Mark(100), Record::Session(owner.clone()), Record::Grant(grant)];
+        records.push(Record::Declaration(declared.clone()));
+        disagreements(&records)
+    };
+    let (whole, other) = (part(b"a", 0, &[0, 3]), part(b"b", 1, &[]));
+    assert_eq!(found(&declared, grant(&[whole.clone(), other.clone()])), Vec::<String>::new());
+    let unnumbered = DeclarationRecord { numbered: false, ..declared.clone() };
+    let too_many = DeclarationRecord { capacity: 65_537, ..declared.clone() };
+    let vast = PartRecord { resources: u32::MAX, ..other.clone() };
+    for (declared, parts, problem) in [
+        (&unnumbered, vec![whole.clone()], "has slots of a that it cannot have"),
+        (&too_many, vec![whole.clone()], "a has 65537 slots"),
+        (&declared, vec![], "is of no name"),
+        (&declared, vec![part(b"a", 1, &[])], "have no order"),
+        (&declared, vec![whole.clone(), part(b"b", 0, &[])], "have no order"),
+        (&declared, vec![whole.clone(), vast.clone(), PartRecord { place: 2, ..vast }], "more of b is held"),
+        (&declared, vec![part(b"a", 0, &[1, 1])], "slot 1"),
+    ] {
+        let problems = found(declared, grant(&parts));
+        assert!(problems.iter().any(|found| found.contains(problem)), "{problem}: {problems:?}");
+    }
 }

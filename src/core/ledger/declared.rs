@@ -8,7 +8,7 @@
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::grant::{Part, Target};
@@ -600,10 +600,11 @@ impl Ledger {
                 refused.push((declare.name.into(), refusal));
             }
         }
+        let names: BTreeSet<_> = wanted.iter().map(|declare| declare.name).collect();
         let is_gone = |object: &ObjectRef, declaration: &Declaration| {
             declaration.origin == Origin::Configuration
                 && !declaration.removing
-                && wanted.iter().all(|declare| declare.name != object.name())
+                && !names.contains(object.name())
         };
         let gone: Vec<_> = self
             .declarations
@@ -647,7 +648,17 @@ impl Ledger {
     }
 
     /// Brings back what was declared before the process was started.
-    pub(super) fn restore_declaration(&mut self, record: DeclarationRecord, world: World<'_>) {
+    pub(super) fn restore_declaration(
+        &mut self,
+        record: DeclarationRecord,
+        world: World<'_>,
+    ) -> Result<(), String> {
+        if record.numbered && record.capacity > SLOTS_MAX {
+            let (name, capacity) = (record.name.escape_ascii(), record.capacity);
+            return Err(format!(
+                "{name} has {capacity} slots, and there are no more than {SLOTS_MAX} of one semaphore"
+            ));
+        }
         let claim = Claim { resources: 1, maximum: record.capacity.max(1) };
         let registry = world.registries[SEMAPHORES as usize];
         let object = registry.restore(SEMAPHORES, &record.name, claim, world.interval);
@@ -670,6 +681,7 @@ impl Ledger {
         }
         self.declarations.put(&object, declaration);
         self.stats.declared += 1;
+        Ok(())
     }
 
     /// Ends removals that nobody holds up any more, after everything was brought back.

@@ -7,7 +7,7 @@
 //!
 //! Without a store there is no journal, and everything is answered at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -39,7 +39,7 @@ pub(super) struct Journal {
     number: u64,
     pending: Vec<Change>,
     pending_then: Vec<Then>,
-    under_way: Option<(Batch, Vec<Then>)>,
+    under_way: Option<(Batch, VecDeque<Then>)>,
     /// Answers that wait for the store, by session and request.
     storing: BTreeMap<(SessionId, u64), Storing>,
     /// No id above this one is given out, and whether a higher mark is on its way.
@@ -144,7 +144,7 @@ impl Ledger {
         journal.number += 1;
         let changes = Arc::new(std::mem::take(&mut journal.pending));
         let batch = Batch { number: journal.number, changes };
-        journal.under_way = Some((batch.clone(), std::mem::take(&mut journal.pending_then)));
+        journal.under_way = Some((batch.clone(), std::mem::take(&mut journal.pending_then).into()));
         Some(batch)
     }
 
@@ -156,14 +156,17 @@ impl Ledger {
     /// Does what was to happen when the batch that is under way is safe, or takes back what could not be stored.
     pub(in crate::core) fn settle(&mut self, number: u64, is_safe: bool, world: World<'_>) {
         let Some(journal) = &mut self.journal else { return };
-        let Some((batch, then)) = journal.under_way.take_if(|(batch, _)| batch.number == number) else {
+        if journal.under_way.as_ref().is_none_or(|(batch, _)| batch.number != number) {
             return;
-        };
+        }
         if is_safe {
-            for then in then {
+            // One by one: a removal that comes to its end supersedes what comes after it.
+            while let Some(then) = self.next_under_way() {
                 self.stored(then, world);
             }
-        } else {
+        }
+        let under_way = self.journal.as_mut().and_then(|journal| journal.under_way.take());
+        if let Some((batch, then)) = under_way.filter(|_| !is_safe) {
             self.take_back(&batch, then, world);
         }
         self.serve(world);
@@ -172,6 +175,11 @@ impl Ledger {
         {
             journal.wake();
         }
+    }
+
+    fn next_under_way(&mut self) -> Option<Then> {
+        let (_, then) = self.journal.as_mut()?.under_way.as_mut()?;
+        then.pop_front()
     }
 
     fn stored(&mut self, then: Then, world: World<'_>) {
@@ -192,7 +200,7 @@ impl Ledger {
     }
 
     /// Takes back, newest first, what was to be stored with a batch and after it.
-    fn take_back(&mut self, batch: &Batch, then: Vec<Then>, world: World<'_>) {
+    fn take_back(&mut self, batch: &Batch, then: VecDeque<Then>, world: World<'_>) {
         let Some(journal) = &mut self.journal else { return };
         let later = std::mem::take(&mut journal.pending);
         let later_then = std::mem::take(&mut journal.pending_then);

@@ -1,5 +1,6 @@
 //! What was kept by a store, brought back when the process is started.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::grant::{Grant, Part, Parts, Phase, Target};
@@ -14,7 +15,7 @@ impl Ledger {
     pub(in crate::core) fn restore(&mut self, record: Record, world: World<'_>) -> Result<(), String> {
         match record {
             Record::Mark(mark) => self.start_after(mark),
-            Record::Declaration(record) => self.restore_declaration(record, world),
+            Record::Declaration(record) => self.restore_declaration(record, world)?,
             Record::Session(record) => self.restore_session(record, world),
             Record::Grant(record) => self.restore_grant(record, world)?,
             Record::Answer(record) => self.restore_answer(record)?,
@@ -50,6 +51,10 @@ impl Ledger {
         }
         if record.parts.is_empty() || self.grants.contains_key(&id) {
             return Err(format!("grant {id} is of no name, or there twice"));
+        }
+        let places: BTreeSet<_> = record.parts.iter().map(|part| usize::from(part.place)).collect();
+        if places.len() != record.parts.len() || places.last().is_none_or(|last| *last >= places.len()) {
+            return Err(format!("the names of grant {id} have no order"));
         }
         let mut parts = Vec::with_capacity(record.parts.len());
         for kept in &record.parts {

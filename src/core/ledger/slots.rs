@@ -51,7 +51,10 @@ impl Slots {
 
     /// Gives a grant the numbers that it had before. `None`: another has one of them, or the grant has some.
     pub(super) fn take_again(&mut self, grant: GrantId, numbers: &[u16]) -> Option<()> {
-        if numbers.iter().any(|number| self.is_held(*number)) || self.by_grant.contains_key(&grant) {
+        let is_ascending = numbers.is_sorted_by(|one, next| one < next);
+        let is_taken =
+            numbers.iter().any(|number| self.is_held(*number)) || self.by_grant.contains_key(&grant);
+        if !is_ascending || is_taken {
             return None;
         }
         for number in numbers {
