@@ -1482,7 +1482,7 @@ impl Declaration {
     }
 
     fn check(&self, generation: Option<u64>) -> Result<(), Refusal> {
-        if self.origin == Origin::Configuration {
+        if self.origin == Origin::Configuration && !self.removing {
             return Err(Refusal::NotPermitted);
         }
         let is_meant = generation.is_none_or(|generation| generation == self.generation);

@@ -88,8 +88,8 @@ impl Ledger {
                 return Err(format!("{name} is declared and was collected"));
             }
             if !declaration.removing && self.is_stored() {
-                let is_as_declared = object.capacity() == Some(declaration.capacity())
-                    && self.slots.contains_key(&object.address()) == declaration.is_numbered();
+                let is_as_declared = object.capacity() == Some(declaration.capacity)
+                    && self.slots.contains_key(&object.address()) == declaration.numbered;
                 if !is_as_declared {
                     return Err(format!("{name} is not as it was declared"));
                 }

@@ -6,82 +6,19 @@
 //!
 //! Invariant: a name has a declaration exactly while its object says so, so that no sweep takes it.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
+use super::declaration::{Before, Declaration, Declare, Declared, IfExists, Removal, Resizing};
 use super::grant::{Part, Target};
 use super::journal::Then;
+use super::removal::{Eviction, Pruning};
 use super::slots::SLOTS_MAX;
-use super::{
-    Asked, Call, Done, GrantId, Ledger, Namespace, ObjectRef, Refusal, Remembered, STEP_GRANTS, SessionId,
-    World,
-};
+use super::{Asked, Call, Done, GrantId, Ledger, Namespace, ObjectRef, Refusal, Remembered, World};
 use crate::core::Claim;
-use crate::core::durable::{Change, DeclarationRecord, Key, Origin, Record, Settled};
+use crate::core::durable::{Change, DeclarationRecord, Origin, Record};
 use crate::core::mailbox::EventKind;
 use crate::core::semaphore::Standing;
-
-/// A semaphore that is to be declared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Declare<'a> {
-    /// Its name.
-    pub name: &'a [u8],
-    /// How many resources may be in use; of numbered ones up to [`SLOTS_MAX`].
-    pub capacity: u32,
-    /// Whether its resources have numbers.
-    pub numbered: bool,
-    /// What people call it.
-    pub label: &'a [u8],
-}
-
-/// What becomes of a Declare of a semaphore that is declared already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfExists {
-    /// It is refused.
-    Fail,
-    /// The semaphore stays as it is.
-    Keep,
-    /// The semaphore becomes what the Declare says.
-    Set,
-}
-
-/// How a capacity changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resizing {
-    /// To so many.
-    To(u32),
-    /// By so many more.
-    Grow(u32),
-    /// By so many less, and to 0 where there are fewer.
-    Shrink(u32),
-}
-
-/// When a semaphore that is held is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
-    /// Not at all: the request is refused.
-    IfIdle,
-    /// When its last holder has left.
-    WithLastHolder,
-    /// When so many milliseconds are over, after which its holders lose it.
-    Now {
-        /// The grace.
-        grace_ms: u32,
-    },
-}
-
-/// A declared semaphore, as it is listed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Declared {
-    /// What was declared.
-    pub record: DeclarationRecord,
-    /// Resources in use.
-    pub in_use: u32,
-    /// Requests that wait.
-    pub waiting: u32,
-}
 
 /// A listing of declared semaphores at work, some a step, in the order of their names.
 #[derive(Debug)]
@@ -93,161 +30,11 @@ pub struct DeclaredListing {
 /// Entries of one step of a listing.
 const STEP_ENTRIES: usize = 128;
 
-/// What was declared of one name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Declaration {
-    label: Box<[u8]>,
-    generation: u64,
-    created: u64,
-    capacity: u32,
-    numbered: bool,
-    origin: Origin,
-    pub(super) removing: bool,
-    evicted_grace_ms: Option<u32>,
-}
-
-/// What a semaphore was before it was declared as it is to be.
-#[derive(Debug)]
-pub(super) enum Before {
-    /// Nobody had declared it. `None`: nobody used it either, so that the declaration is what made it.
-    Undeclared {
-        capacity: Option<u32>,
-    },
-    Declared(Box<Declaration>),
-}
-
-/// The declared semaphores, in the order of their names.
-#[derive(Debug, Default)]
-pub(super) struct Declarations(BTreeMap<ByName, Declaration>);
-
-/// Found by the name's bytes.
-#[derive(Debug)]
-struct ByName(ObjectRef);
-
-/// Who waits for a semaphore that shrank or is removed is told, some a step.
-#[derive(Debug)]
-pub(super) struct Pruning {
-    object: ObjectRef,
-    after: Option<GrantId>,
-    /// Whose ids are below this one waited for what is removed, whatever is declared under its name since.
-    removed: Option<GrantId>,
-}
-
-/// Who holds a semaphore that is removed loses it at a given time, whatever is declared under its name since; he is told
-/// in steps.
-#[derive(Debug)]
-pub(super) struct Eviction {
-    object: ObjectRef,
-    at_ms: u64,
-    after: Option<GrantId>,
-    /// Grants with lower ids are of what is removed.
-    removed: GrantId,
-    /// Sessions that held it by plain Acquires, and so without anything that could be taken from them but all.
-    plain: std::vec::IntoIter<(SessionId, u32)>,
-}
-
-const SEMAPHORES: Namespace = Namespace::Semaphores;
+pub(super) const SEMAPHORES: Namespace = Namespace::Semaphores;
 
 impl DeclaredListing {
     pub(in crate::core) fn new(prefix: &[u8]) -> Self {
         Self { prefix: prefix.into(), after: None }
-    }
-}
-
-impl Declaration {
-    fn new(declare: &Declare<'_>, generation: u64, origin: Origin) -> Self {
-        Self {
-            label: declare.label.into(),
-            generation,
-            created: generation,
-            capacity: declare.capacity,
-            numbered: declare.numbered,
-            origin,
-            removing: false,
-            evicted_grace_ms: None,
-        }
-    }
-
-    pub(super) fn record(&self, name: &[u8]) -> DeclarationRecord {
-        DeclarationRecord {
-            name: name.into(),
-            capacity: self.capacity,
-            label: self.label.clone(),
-            numbered: self.numbered,
-            generation: self.generation,
-            created: self.created,
-            origin: self.origin,
-            removing: self.removing,
-            evicted_grace_ms: self.evicted_grace_ms,
-        }
-    }
-
-    /// What its object is when all of this is done.
-    fn standing(&self) -> Standing {
-        match (self.removing, self.numbered) {
-            (true, _) => Standing::Removing,
-            (false, true) => Standing::Numbered,
-            (false, false) => Standing::Declared,
-        }
-    }
-
-    /// What may be in use.
-    fn usable(&self) -> u32 {
-        if self.removing { 0 } else { self.capacity }
-    }
-
-    pub(super) fn capacity(&self) -> u32 {
-        self.capacity
-    }
-
-    pub(super) fn is_numbered(&self) -> bool {
-        self.numbered
-    }
-
-    fn says(&self, declare: &Declare<'_>) -> bool {
-        self.capacity == declare.capacity
-            && self.numbered == declare.numbered
-            && *self.label == *declare.label
-    }
-
-    fn settled(&self, object: &ObjectRef) -> Settled {
-        Settled { generation: self.generation, capacity: self.capacity, in_use: object.consumption() }
-    }
-
-    fn check(&self, generation: Option<u64>) -> Result<(), Refusal> {
-        if self.origin == Origin::Configuration {
-            return Err(Refusal::NotPermitted);
-        }
-        if generation.is_some_and(|generation| generation != self.generation) {
-            return Err(Refusal::GenerationDiffers);
-        }
-        Ok(())
-    }
-}
-
-impl Declarations {
-    pub(super) fn get(&self, name: &[u8]) -> Option<&Declaration> {
-        self.0.get(name)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn entry(&self, name: &[u8]) -> Option<(&ObjectRef, &Declaration)> {
-        self.0.get_key_value(name).map(|(key, declaration)| (&key.0, declaration))
-    }
-
-    fn put(&mut self, object: &ObjectRef, declaration: Declaration) {
-        self.0.insert(ByName(object.clone()), declaration);
-    }
-
-    fn remove(&mut self, object: &ObjectRef) {
-        self.0.remove(object.name());
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectRef, &Declaration)> {
-        self.0.iter().map(|(key, declaration)| (&key.0, declaration))
     }
 }
 
@@ -556,28 +343,11 @@ impl Ledger {
     }
 
     /// Forgets what was declared of a semaphore, and the semaphore where nobody uses it.
-    fn forget_declaration(&mut self, object: &ObjectRef, world: World<'_>) {
+    pub(super) fn forget_declaration(&mut self, object: &ObjectRef, world: World<'_>) {
         self.declarations.remove(object);
         self.stats.declared -= 1;
         self.slots.remove(&object.address());
         world.registries[SEMAPHORES as usize].collect(object, world.interval);
-    }
-
-    /// Ends a removal when the last holder has left.
-    pub(super) fn finish_removal(&mut self, object: &ObjectRef, world: World<'_>) {
-        let is_over = object.standing() == Standing::Removing
-            && object.consumption() == 0
-            && self.waiting(SEMAPHORES, object) == 0;
-        if !is_over || self.declarations.get(object.name()).is_none_or(|declaration| !declaration.removing) {
-            return;
-        }
-        self.tell_name(SEMAPHORES, object, EventKind::Removed, None, None, 0);
-        self.note(Change::Delete(Key::Declaration(object.name().into())));
-        if let Some(journal) = &mut self.journal {
-            journal.supersede(object);
-        }
-        object.declare(Standing::Made, 0);
-        self.forget_declaration(object, world);
     }
 
     /// Takes on what the configuration declares: what it declares is as it says, and what it declares no more goes with
@@ -684,106 +454,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// Ends removals that nobody holds up any more, after everything was brought back.
-    pub(super) fn finish_removals(&mut self, world: World<'_>) {
-        let removing = self.declarations.iter().filter(|(_, declaration)| declaration.removing);
-        let removing: Vec<_> = removing.map(|(object, _)| object.clone()).collect();
-        for object in removing {
-            self.evict_again(&object, world);
-            self.finish_removal(&object, world);
-        }
-    }
-
-    /// Takes a semaphore that was removed at once from those who hold it still: their grace begins anew.
-    fn evict_again(&mut self, object: &ObjectRef, world: World<'_>) {
-        let Some(declaration) = self.declarations.get(object.name()) else { return };
-        if let Some(grace_ms) = declaration.evicted_grace_ms {
-            self.evictions.push_back(Eviction {
-                object: object.clone(),
-                at_ms: world.now.monotonic_ms + u64::from(grace_ms),
-                after: None,
-                removed: GrantId(declaration.generation),
-                plain: Vec::new().into_iter(),
-            });
-        }
-    }
-
-    /// Tells those who wait in vain for a semaphore that shrank or is removed, some a step.
-    pub(super) fn prune(&mut self, world: World<'_>) {
-        let mut work = 0;
-        while work < STEP_GRANTS
-            && let Some(pruning) = self.prunings.front_mut()
-        {
-            let object = pruning.object.clone();
-            let removed = pruning.removed;
-            let from = pruning.after.map_or(Bound::Unbounded, Bound::Excluded);
-            let entry = self.names[SEMAPHORES as usize].get(&object.address());
-            let some: Vec<_> = entry
-                .map(|entry| entry.queue.range((from, Bound::Unbounded)).take(STEP_GRANTS).copied().collect())
-                .unwrap_or_default();
-            let Some(last) = some.last().copied() else {
-                self.prunings.pop_front();
-                self.finish_removal(&object, world);
-                if self.declarations.get(object.name()).is_none() {
-                    world.registries[SEMAPHORES as usize].collect(&object, world.interval);
-                }
-                continue;
-            };
-            pruning.after = Some(last);
-            work += some.len();
-            for id in some {
-                let claim = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim);
-                if removed.is_some_and(|removed| id < removed) {
-                    self.fail(id, Refusal::Removed, world);
-                } else if let Some(refusal) = claim.and_then(|claim| object.refusal(claim)) {
-                    self.fail(id, refusal, world);
-                }
-            }
-        }
-        if !self.prunings.is_empty() {
-            self.sound_alarm(world.now.monotonic_ms);
-        }
-    }
-
-    /// Whether a waiter is still to be told that what he waited for was removed.
-    pub(super) fn waits_for_removed(&self, object: &ObjectRef, id: GrantId) -> bool {
-        let is_told = |pruning: &Pruning| {
-            pruning.object.address() == object.address()
-                && pruning.removed.is_some_and(|removed| id < removed)
-        };
-        self.prunings.iter().any(is_told)
-    }
-
-    /// Takes a semaphore that is removed from its holders, some a step: those of grants are told and have until the
-    /// grace is over. Gives the sessions of connections that hold it by plain Acquires: only to end them takes it from
-    /// them. `None`: there is nobody left to tell.
-    pub(in crate::core) fn evict(&mut self, world: World<'_>) -> Option<(Vec<SessionId>, u32)> {
-        let eviction = self.evictions.front_mut()?;
-        let grace_ms = super::left(eviction.at_ms, world.now.monotonic_ms);
-        let from = eviction.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let entry = self.names[SEMAPHORES as usize].get(&eviction.object.address());
-        let range = (from, Bound::Excluded(eviction.removed));
-        let some: Vec<_> = entry
-            .map(|entry| entry.held.range(range).take(STEP_GRANTS).copied().collect())
-            .unwrap_or_default();
-        if let Some(last) = some.last() {
-            eviction.after = Some(*last);
-            for id in some {
-                // One that is gone or waits for another name meanwhile has nothing to lose.
-                let _ = self.revoke_grant_now(id, grace_ms, world);
-            }
-            return Some((Vec::new(), grace_ms));
-        }
-        let some: Vec<_> = eviction.plain.by_ref().take(STEP_GRANTS).map(|(session, _)| session).collect();
-        let object = eviction.object.clone();
-        if some.is_empty() {
-            self.evictions.pop_front();
-        }
-        // Who has given it back meanwhile has nothing to lose.
-        let holders = some.into_iter().filter(|session| object.is_held_by(*session)).collect();
-        Some((holders, grace_ms))
-    }
-
     /// The next declared semaphores of a listing; none at its end.
     pub(in crate::core) fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
         let from = match &listing.after {
@@ -792,11 +462,10 @@ impl Ledger {
         };
         let listed: Vec<_> = self
             .declarations
-            .0
-            .range::<[u8], _>((from, Bound::Unbounded))
-            .take_while(|(key, _)| key.0.name().starts_with(&listing.prefix))
+            .from(from)
+            .take_while(|(object, _)| object.name().starts_with(&listing.prefix))
             .take(STEP_ENTRIES)
-            .map(|(ByName(object), declaration)| Declared {
+            .map(|(object, declaration)| Declared {
                 record: declaration.record(object.name()),
                 in_use: object.consumption(),
                 waiting: self.waiting(SEMAPHORES, object) as u32,
@@ -846,30 +515,4 @@ fn check_unused(
         return Err(Refusal::InUse);
     }
     Ok(())
-}
-
-impl PartialEq for ByName {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for ByName {}
-
-impl PartialOrd for ByName {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ByName {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.name().cmp(other.0.name())
-    }
-}
-
-impl Borrow<[u8]> for ByName {
-    fn borrow(&self) -> &[u8] {
-        self.0.name()
-    }
 }

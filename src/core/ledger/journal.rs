@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::declared::{Before, Declaration};
+use super::declaration::{Before, Declaration};
 use super::grant::Reply;
 use super::{Answer, GrantId, Ledger, Letter, ObjectRef, Phase, Refusal, Remembered, SessionId, World, left};
 use crate::core::durable::{

@@ -13,6 +13,7 @@
 //! marked as queued exactly while its queue has a waiter.
 
 mod check;
+mod declaration;
 mod declared;
 mod grant;
 mod idle;
@@ -20,6 +21,7 @@ mod journal;
 mod listing;
 mod owner;
 mod queue;
+mod removal;
 mod request;
 mod restore;
 mod revoke;
@@ -32,7 +34,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::task::Waker;
 
-pub use declared::{Declare, Declared, DeclaredListing, IfExists, Removal, Resizing};
+pub use declaration::{Declare, Declared, IfExists, Removal, Resizing};
+pub use declared::DeclaredListing;
 pub use grant::{GrantId, Granted, Queueing, Verified, Want};
 pub use idle::Until;
 pub use journal::Batch;
@@ -48,11 +51,12 @@ use super::mailbox::{EventKind, Letter, Mailbox, Notice, Token};
 use super::object::ObjectRef;
 use super::registry::Registry;
 use super::{Namespace, Refusal, SessionId, UnixSeconds};
-use declared::{Declarations, Eviction, Pruning};
+use declaration::Declarations;
 use grant::{Grant, Parts, Phase};
 use idle::Idles;
 use journal::Journal;
 use owner::{Owner, Remembered, RememberedGrant};
+use removal::{Eviction, Pruning};
 use request::{Done, Expected};
 use slots::Slots;
 use time::Gaps;

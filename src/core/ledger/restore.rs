@@ -9,11 +9,15 @@ use super::{GrantId, Ledger, NameEntry, Remembered, RememberedGrant, World};
 use crate::core::Claim;
 use crate::core::durable::{AnswerRecord, GrantRecord, Record, SessionRecord};
 
+/// A mark above which there would soon be no ids left, so that it cannot be one.
+const MARK_MAX: u64 = u64::MAX - (1 << 32);
+
 impl Ledger {
     /// Brings a record back, in the order of their keys. Leases begin anew now. An error says what does not fit what was
     /// brought back before.
     pub(in crate::core) fn restore(&mut self, record: Record, world: World<'_>) -> Result<(), String> {
         match record {
+            Record::Mark(mark) if mark > MARK_MAX => return Err(format!("no id can be above {mark}")),
             Record::Mark(mark) => self.start_after(mark),
             Record::Declaration(record) => self.restore_declaration(record, world)?,
             Record::Session(record) => self.restore_session(record, world),

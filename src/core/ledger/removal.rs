@@ -1,0 +1,151 @@
+//! The end of declared semaphores: who waits is told, who holds has until the grace is over or as long as he likes, and
+//! the semaphore goes with the last of them.
+
+use std::ops::Bound;
+
+use super::declared::SEMAPHORES;
+use super::{GrantId, Ledger, ObjectRef, Refusal, STEP_GRANTS, SessionId, World};
+use crate::core::durable::{Change, Key};
+use crate::core::mailbox::EventKind;
+use crate::core::semaphore::Standing;
+
+/// Who waits for a semaphore that shrank or is removed is told, some a step.
+#[derive(Debug)]
+pub(super) struct Pruning {
+    pub(super) object: ObjectRef,
+    pub(super) after: Option<GrantId>,
+    /// Whose ids are below this one waited for what is removed, whatever is declared under its name since.
+    pub(super) removed: Option<GrantId>,
+}
+
+/// Who holds a semaphore that is removed loses it at a given time, whatever is declared under its name since; he is told
+/// in steps.
+#[derive(Debug)]
+pub(super) struct Eviction {
+    pub(super) object: ObjectRef,
+    pub(super) at_ms: u64,
+    pub(super) after: Option<GrantId>,
+    /// Grants with lower ids are of what is removed.
+    pub(super) removed: GrantId,
+    /// Sessions that held it by plain Acquires, and so without anything that could be taken from them but all.
+    pub(super) plain: std::vec::IntoIter<(SessionId, u32)>,
+}
+
+impl Ledger {
+    /// Ends a removal when the last holder has left.
+    pub(super) fn finish_removal(&mut self, object: &ObjectRef, world: World<'_>) {
+        let is_over = object.standing() == Standing::Removing
+            && object.consumption() == 0
+            && self.waiting(SEMAPHORES, object) == 0;
+        if !is_over || self.declarations.get(object.name()).is_none_or(|declaration| !declaration.removing) {
+            return;
+        }
+        self.tell_name(SEMAPHORES, object, EventKind::Removed, None, None, 0);
+        self.note(Change::Delete(Key::Declaration(object.name().into())));
+        if let Some(journal) = &mut self.journal {
+            journal.supersede(object);
+        }
+        object.declare(Standing::Made, 0);
+        self.forget_declaration(object, world);
+    }
+
+    /// Ends removals that nobody holds up any more, after everything was brought back.
+    pub(super) fn finish_removals(&mut self, world: World<'_>) {
+        let removing = self.declarations.iter().filter(|(_, declaration)| declaration.removing);
+        let removing: Vec<_> = removing.map(|(object, _)| object.clone()).collect();
+        for object in removing {
+            self.evict_again(&object, world);
+            self.finish_removal(&object, world);
+        }
+    }
+
+    /// Takes a semaphore that was removed at once from those who hold it still: their grace begins anew.
+    fn evict_again(&mut self, object: &ObjectRef, world: World<'_>) {
+        let Some(declaration) = self.declarations.get(object.name()) else { return };
+        if let Some(grace_ms) = declaration.evicted_grace_ms {
+            self.evictions.push_back(Eviction {
+                object: object.clone(),
+                at_ms: world.now.monotonic_ms + u64::from(grace_ms),
+                after: None,
+                removed: GrantId(declaration.generation),
+                plain: Vec::new().into_iter(),
+            });
+        }
+    }
+
+    /// Tells those who wait in vain for a semaphore that shrank or is removed, some a step.
+    pub(super) fn prune(&mut self, world: World<'_>) {
+        let mut work = 0;
+        while work < STEP_GRANTS
+            && let Some(pruning) = self.prunings.front_mut()
+        {
+            let object = pruning.object.clone();
+            let removed = pruning.removed;
+            let from = pruning.after.map_or(Bound::Unbounded, Bound::Excluded);
+            let entry = self.names[SEMAPHORES as usize].get(&object.address());
+            let some: Vec<_> = entry
+                .map(|entry| entry.queue.range((from, Bound::Unbounded)).take(STEP_GRANTS).copied().collect())
+                .unwrap_or_default();
+            let Some(last) = some.last().copied() else {
+                self.prunings.pop_front();
+                self.finish_removal(&object, world);
+                if self.declarations.get(object.name()).is_none() {
+                    world.registries[SEMAPHORES as usize].collect(&object, world.interval);
+                }
+                continue;
+            };
+            pruning.after = Some(last);
+            work += some.len();
+            for id in some {
+                let claim = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim);
+                if removed.is_some_and(|removed| id < removed) {
+                    self.fail(id, Refusal::Removed, world);
+                } else if let Some(refusal) = claim.and_then(|claim| object.refusal(claim)) {
+                    self.fail(id, refusal, world);
+                }
+            }
+        }
+        if !self.prunings.is_empty() {
+            self.sound_alarm(world.now.monotonic_ms);
+        }
+    }
+
+    /// Whether a waiter is still to be told that what he waited for was removed.
+    pub(super) fn waits_for_removed(&self, object: &ObjectRef, id: GrantId) -> bool {
+        let is_told = |pruning: &Pruning| {
+            pruning.object.address() == object.address()
+                && pruning.removed.is_some_and(|removed| id < removed)
+        };
+        self.prunings.iter().any(is_told)
+    }
+
+    /// Takes a semaphore that is removed from its holders, some a step: those of grants are told and have until the
+    /// grace is over. Gives the sessions of connections that hold it by plain Acquires: only to end them takes it from
+    /// them. `None`: there is nobody left to tell.
+    pub(in crate::core) fn evict(&mut self, world: World<'_>) -> Option<(Vec<SessionId>, u32)> {
+        let eviction = self.evictions.front_mut()?;
+        let grace_ms = super::left(eviction.at_ms, world.now.monotonic_ms);
+        let from = eviction.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let entry = self.names[SEMAPHORES as usize].get(&eviction.object.address());
+        let range = (from, Bound::Excluded(eviction.removed));
+        let some: Vec<_> = entry
+            .map(|entry| entry.held.range(range).take(STEP_GRANTS).copied().collect())
+            .unwrap_or_default();
+        if let Some(last) = some.last() {
+            eviction.after = Some(*last);
+            for id in some {
+                // One that is gone or waits for another name meanwhile has nothing to lose.
+                let _ = self.revoke_grant_now(id, grace_ms, world);
+            }
+            return Some((Vec::new(), grace_ms));
+        }
+        let some: Vec<_> = eviction.plain.by_ref().take(STEP_GRANTS).map(|(session, _)| session).collect();
+        let object = eviction.object.clone();
+        if some.is_empty() {
+            self.evictions.pop_front();
+        }
+        // Who has given it back meanwhile has nothing to lose.
+        let holders = some.into_iter().filter(|session| object.is_held_by(*session)).collect();
+        Some((holders, grace_ms))
+    }
+}
