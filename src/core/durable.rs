@@ -64,7 +64,8 @@ pub struct DeclarationRecord {
     pub origin: Origin,
     /// Whether it goes with its last holder, and grants nothing until then.
     pub removing: bool,
-    /// The grace in milliseconds after which its holders lose it, where it is removed at once.
+    /// The grace in milliseconds after which its holders lose it, where it is removed at once; where it is declared anew
+    /// since, those whose grants have ids below `created`.
     pub evicted_grace_ms: Option<u32>,
 }
 

@@ -837,6 +837,7 @@ impl Model {
             Some(present) => present.created,
             None => 0,
         };
+        let evicted_grace_ms = self.declaration(key).and_then(|present| present.evicted_grace_ms);
         let after = Declaration {
             label: declare.label.to_vec(),
             generation,
@@ -845,7 +846,7 @@ impl Model {
             numbered: declare.numbered,
             origin,
             removing: false,
-            evicted_grace_ms: None,
+            evicted_grace_ms,
         };
         self.become_declared(key, after);
     }
@@ -933,8 +934,10 @@ impl Model {
 
     fn become_removed(&mut self, key: Key, removal: Removal) {
         let mut after = self.declaration(key).unwrap().clone();
-        if let Removal::Now { grace_ms } = removal {
-            after.evicted_grace_ms = Some(grace_ms);
+        match removal {
+            Removal::Now { grace_ms } => after.evicted_grace_ms = Some(grace_ms),
+            _ if !after.removing => after.evicted_grace_ms = None,
+            _ => {}
         }
         self.last_id += 1;
         (after.removing, after.generation) = (true, self.last_id);

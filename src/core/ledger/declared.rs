@@ -61,8 +61,7 @@ impl Ledger {
                     settled.push(present.settled(object));
                     continue;
                 }
-                let mut after = Declaration::new(declare, generation, Origin::Request);
-                after.created = ledger.created(object, generation);
+                let after = ledger.following(object, Declaration::new(declare, generation, Origin::Request));
                 settled.push(after.settled(object));
                 ledger.plan(object, after, false, world);
                 is_changed = true;
@@ -136,14 +135,18 @@ impl Ledger {
         }
     }
 
-    /// From which id on grants are of the semaphore that is declared now, and not of one that was removed.
-    fn created(&self, object: &ObjectRef, generation: u64) -> u64 {
+    /// A declaration with what it has of the one before it: from which id on grants are of the semaphore that is declared
+    /// now, and whether those of one that was removed at once are still to be taken from their holders.
+    fn following(&self, object: &ObjectRef, mut after: Declaration) -> Declaration {
         match self.declarations.get(object.name()) {
-            Some(present) if !present.removing => present.created,
-            Some(_) => generation,
+            Some(present) if !present.removing => after.created = present.created,
+            Some(_) => {}
             // What was taken while nobody had declared it is of the same semaphore.
-            None => 0,
+            None => after.created = 0,
         }
+        let present = self.declarations.get(object.name());
+        after.evicted_grace_ms = present.and_then(|present| present.evicted_grace_ms);
+        after
     }
 
     /// Changes the capacity of a declared semaphore (`docs/protocol.md`, "Resize").
@@ -194,11 +197,14 @@ impl Ledger {
                 return Err(Refusal::InUse);
             }
             let (object, mut after) = (object.clone(), declaration.clone());
-            after.removing = true;
             after.generation = ledger.next_id()?;
-            if let Removal::Now { grace_ms } = removal {
-                after.evicted_grace_ms = Some(grace_ms);
+            match removal {
+                Removal::Now { grace_ms } => after.evicted_grace_ms = Some(grace_ms),
+                // That of one before it is not for its own holders.
+                _ if !after.removing => after.evicted_grace_ms = None,
+                _ => {}
             }
+            after.removing = true;
             ledger.plan(&object, after, matches!(removal, Removal::Now { .. }), world);
             Ok(Done { outcome: Remembered::Settled(Box::default()), is_durable: true })
         })
@@ -383,7 +389,7 @@ impl Ledger {
             .map(|(object, declaration)| (object.clone(), declaration.clone()))
             .collect();
         for (object, mut after) in gone {
-            after.removing = true;
+            (after.removing, after.evicted_grace_ms) = (true, None);
             if let Ok(generation) = self.next_id() {
                 after.generation = generation;
             }
@@ -398,8 +404,7 @@ impl Ledger {
         let object = self.object_for(declare, world)?;
         let generation =
             self.next_id().inspect_err(|_| self.give_up(std::slice::from_ref(&object), world))?;
-        let mut after = Declaration::new(declare, generation, Origin::Configuration);
-        after.created = self.created(&object, generation);
+        let after = self.following(&object, Declaration::new(declare, generation, Origin::Configuration));
         self.settle_at_once(&object, after, world);
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 use std::ops::Bound;
 
+use super::declaration::Declaration;
 use super::declared::SEMAPHORES;
 use super::{GrantId, Ledger, ObjectRef, Refusal, STEP_GRANTS, SessionId, World};
 use crate::core::durable::{Change, Key};
@@ -51,7 +52,9 @@ impl Ledger {
 
     /// Ends removals that nobody holds up any more, after everything was brought back.
     pub(super) fn finish_removals(&mut self, world: World<'_>) {
-        let removing = self.declarations.iter().filter(|(_, declaration)| declaration.removing);
+        let is_removed =
+            |declaration: &Declaration| declaration.removing || declaration.evicted_grace_ms.is_some();
+        let removing = self.declarations.iter().filter(|(_, declaration)| is_removed(declaration));
         let removing: Vec<_> = removing.map(|(object, _)| object.clone()).collect();
         for object in removing {
             self.evict_again(&object, world);
@@ -67,7 +70,11 @@ impl Ledger {
                 object: object.clone(),
                 at_ms: world.now.monotonic_ms + u64::from(grace_ms),
                 after: None,
-                removed: GrantId(declaration.generation),
+                removed: GrantId(if declaration.removing {
+                    declaration.generation
+                } else {
+                    declaration.created
+                }),
                 plain: Vec::new().into_iter(),
             });
         }
