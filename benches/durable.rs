@@ -6,7 +6,7 @@
 mod support;
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -18,13 +18,14 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use clap::Parser;
+use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use redb::{Builder, Database, TableDefinition};
 use signalbox::core::{Change, DeclarationRecord, Origin, Record};
 use signalbox::protocol::{
-    Extended, GrantId, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds,
-    ResponseCodec, ResponseFrame, Wait, Wanted,
+    Extended, ExtendedOpcode, GrantId, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId,
+    RequestIds, ResponseCodec, ResponseFrame, Wait, Wanted,
 };
 use signalbox::storage::{FileStorage, Options, Storage};
 use support::amqp::Amqp;
@@ -223,19 +224,26 @@ struct Own {
     changes_each: f64,
 }
 
+/// All clients from one thread, which costs least of the processors that the server needs too.
 fn pairs_per_s(sessions: usize, time: Duration) -> Own {
     let server = start_durable_signalbox(scratch());
-    let mut before = (0, 0);
     let address = server.address;
-    let pairs = repeat(
-        sessions,
-        time,
-        |number| Lessee::enter(address, number),
-        Lessee::pair,
-        || {
-            before = Lessee::enter(address, sessions).stored();
-        },
-    );
+    let mut lessees: Vec<_> = (0..sessions).map(|number| Lessee::enter(address, number)).collect();
+    let mut poll = Poll::new().expect("the system has a poll");
+    // Kept, as they are what is polled.
+    let _polled: Vec<_> =
+        lessees.iter().enumerate().map(|(index, lessee)| lessee.watch(&poll, index)).collect();
+    let mut events = Events::with_capacity(1024);
+    let before = Lessee::enter(address, sessions).stored();
+    let (start, mut pairs) = (Instant::now(), 0);
+    lessees.iter_mut().for_each(Lessee::acquire);
+    while start.elapsed() < time {
+        poll.poll(&mut events, Some(time)).expect("the system polls");
+        for event in &events {
+            pairs += lessees[event.token().0].go_on();
+        }
+    }
+    let pairs = f64::from(pairs) / time.as_secs_f64();
     let after = Lessee::enter(address, sessions).stored();
     let (commits, changes) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64);
     Own { pairs_per_s: pairs, commits_per_s: commits / time.as_secs_f64(), changes_each: changes / commits }
@@ -247,7 +255,6 @@ fn repeat<C: Send>(
     time: Duration,
     enter: impl Fn(usize) -> C + Sync,
     work: impl Fn(&mut C) + Sync,
-    begin: impl FnOnce(),
 ) -> f64 {
     let (count, is_over, ready) = (AtomicU64::new(0), AtomicBool::new(false), Barrier::new(clients + 1));
     std::thread::scope(|scope| {
@@ -262,7 +269,6 @@ fn repeat<C: Send>(
                 }
             });
         }
-        begin();
         ready.wait();
         std::thread::sleep(time);
         is_over.store(true, Ordering::Relaxed);
@@ -288,17 +294,50 @@ impl Lessee {
         lessee
     }
 
-    fn pair(&mut self) {
+    /// Has a poll tell when something was received.
+    fn watch(&self, poll: &Poll, index: usize) -> mio::net::TcpStream {
+        self.stream.set_nonblocking(true).expect("a socket of TCP");
+        let mut polled =
+            mio::net::TcpStream::from_std(self.stream.try_clone().expect("a file descriptor is left"));
+        poll.registry().register(&mut polled, Token(index), Interest::READABLE).expect("the system polls");
+        polled
+    }
+
+    /// Takes what was received, and asks for the next each time. Gives how many pairs that ended.
+    fn go_on(&mut self) -> u32 {
+        let mut pairs = 0;
+        let mut some = [0; 4096];
+        loop {
+            match self.stream.read(&mut some) {
+                Ok(0) => panic!("the server closed the connection"),
+                Ok(count) => self.received.extend_from_slice(&some[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return pairs,
+                Err(error) => panic!("the server answers: {error}"),
+            }
+            while let Some(frame) = ResponseCodec.decode(&mut self.received).expect("a response") {
+                if frame.opcode == ExtendedOpcode::AcquireGrant.code() {
+                    self.release(frame.granted().expect("nobody else wants it").grant);
+                } else {
+                    assert_eq!(frame.status, 0, "a grant that is held is given back");
+                    pairs += 1;
+                    self.acquire();
+                }
+            }
+        }
+    }
+
+    fn acquire(&mut self) {
         let ids = self.ids();
         let queueing = Queueing { wait: Wait::NotAtAll, queue_max: None };
         let name = self.name.clone();
         let wanted =
             Wanted { namespace: Namespace::Semaphores, name: name.as_bytes(), resources: 1, maximum: 1 };
-        let granted = self.ask(&Extended::AcquireGrant { ids, wanted, queueing }).granted();
-        let GrantId(grant) = granted.expect("nobody else wants it").grant;
+        self.send(&Extended::AcquireGrant { ids, wanted, queueing });
+    }
+
+    fn release(&mut self, grant: GrantId) {
         let ids = self.ids();
-        let released = self.ask(&Extended::ReleaseGrant { ids, grant: GrantId(grant) });
-        assert_eq!(released.status, 0, "a grant that is held is given back");
+        self.send(&Extended::ReleaseGrant { ids, grant });
     }
 
     fn ids(&mut self) -> RequestIds {
@@ -321,10 +360,15 @@ impl Lessee {
     }
 
     fn ask(&mut self, request: &Extended<'_>) -> ResponseFrame {
+        self.send(request);
+        self.answer()
+    }
+
+    /// Few bytes, for which there is always room.
+    fn send(&mut self, request: &Extended<'_>) {
         let mut bytes = BytesMut::new();
         request.compose(Opaque([0; 4]), &mut bytes);
         self.stream.write_all(&bytes).expect("the server reads");
-        self.answer()
     }
 
     fn answer(&mut self) -> ResponseFrame {
@@ -395,7 +439,7 @@ impl Rabbit {
                 client.find(slot).and_then(|()| client.make_own(holder)).and_then(|()| client.find(slot));
             taken.and_then(|()| client.delete(holder)).expect("nobody else wants the slot");
         };
-        repeat(clients, time, enter, work, || {})
+        repeat(clients, time, enter, work)
     }
 }
 
