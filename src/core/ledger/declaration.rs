@@ -14,7 +14,7 @@ use crate::core::semaphore::Standing;
 pub struct Declare<'a> {
     /// Its name.
     pub name: &'a [u8],
-    /// How many resources may be in use; of numbered ones up to [`SLOTS_MAX`].
+    /// How many resources may be in use; of numbered ones up to [`SLOTS_MAX`](crate::core::SLOTS_MAX).
     pub capacity: u32,
     /// Whether its resources have numbers.
     pub numbered: bool,
