@@ -837,35 +837,45 @@ fn whatever_is_on_its_way_at_a_crash_is_there_as_a_whole_or_not_at_all() {
 }
 
 /// Removed at once, and the server crashes before it has told the holders.
-#[test]
-fn a_removal_at_once_goes_on_after_a_crash_though_it_was_declared_anew() {
+/// Sends a request whose answer waits for the disk, has it stored, and gives the answer.
+#[track_caller]
+fn stored(server: &StoredServer, caller: &mut Caller, request: &Extended<'_>) -> ResponseFrame {
+    let opaque = caller.send(request);
+    assert!(server.store_next());
+    let answer = caller.answer(opaque);
+    assert_eq!(answer.status, OK, "{answer:?}");
+    answer
+}
+
+const A: [Declaration<'_>; 1] = [Declaration { name: b"a", capacity: 100, numbered: false, label: b"" }];
+
+fn declaring_a(ids: RequestIds) -> Extended<'static> {
+    Extended::Declare { ids, if_exists: IfExists::Fail, declarations: Declarations::new(&A).unwrap() }
+}
+
+/// A server where a session holds one of a declared semaphore `a`, all of it stored; who may remove it, and the grant.
+fn held_and_stored() -> (StoredServer, Caller, GrantId) {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);
-    let stored = |caller: &mut Caller, request: &Extended<'_>| {
-        let opaque = caller.send(request);
-        assert!(server.store_next());
-        let answer = caller.answer(opaque);
-        assert_eq!(answer.status, OK, "{answer:?}");
-        answer
-    };
-    stored(&mut holder, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
-    let list = [counted(b"a", 100)];
-    let declare = |ids| {
-        let declarations = Declarations::new(&list).unwrap();
-        Extended::Declare { ids, if_exists: IfExists::Fail, declarations }
-    };
+    stored(&server, &mut holder, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
     let ids = admin.ids();
-    stored(&mut admin, &declare(ids));
+    stored(&server, &mut admin, &declaring_a(ids));
     let ids = holder.ids();
     let take = Extended::AcquireGrant { ids, wanted: semaphore(1, b"a"), queueing: NOW };
-    let held = stored(&mut holder, &take).granted().unwrap();
+    let held = stored(&server, &mut holder, &take).granted().unwrap();
+    (server, admin, held.grant)
+}
+
+#[test]
+fn a_removal_at_once_goes_on_after_a_crash_though_it_was_declared_anew() {
+    let (server, mut admin, held) = held_and_stored();
     let mut other = caller(&server);
     let (_, _, before, _) = listed(&mut other, b"a").unwrap();
     // Both are stored together, before the holder is told that he has a grace.
     let ids = admin.ids();
     let removed = admin.send(&removing(ids, b"a", Removal::Now { grace: Milliseconds(50) }));
     let ids = admin.ids();
-    let declared = admin.send(&declare(ids));
+    let declared = admin.send(&declaring_a(ids));
     eventually("both are on their way", || {
         listed(&mut other, b"a").is_some_and(|(_, _, now, removing)| !removing && now > before)
     });
@@ -875,35 +885,19 @@ fn a_removal_at_once_goes_on_after_a_crash_though_it_was_declared_anew() {
     }
     let server = server.crash();
     let mut other = caller(&server);
-    eventually("it is gone", || verify(&mut other, held.grant) == Err(GONE));
+    eventually("it is gone", || verify(&mut other, held) == Err(GONE));
     assert!(listed(&mut other, b"a").is_some_and(|(_, in_use, _, removing)| in_use == 0 && !removing));
     server.check();
 }
 
 #[test]
 fn a_removal_at_once_goes_on_after_a_crash() {
-    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
-    let [mut admin, mut holder] = callers(&server);
-    let stored = |caller: &mut Caller, request: &Extended<'_>| {
-        let opaque = caller.send(request);
-        assert!(server.store_next());
-        let answer = caller.answer(opaque);
-        assert_eq!(answer.status, OK, "{answer:?}");
-        answer
-    };
-    stored(&mut holder, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
-    let list = [counted(b"a", 100)];
-    let declarations = Declarations::new(&list).unwrap();
+    let (server, mut admin, held) = held_and_stored();
     let ids = admin.ids();
-    stored(&mut admin, &Extended::Declare { ids, if_exists: IfExists::Fail, declarations });
-    let ids = holder.ids();
-    let take = Extended::AcquireGrant { ids, wanted: semaphore(1, b"a"), queueing: NOW };
-    let held = stored(&mut holder, &take).granted().unwrap();
-    let ids = admin.ids();
-    stored(&mut admin, &removing(ids, b"a", Removal::Now { grace: Milliseconds(50) }));
+    stored(&server, &mut admin, &removing(ids, b"a", Removal::Now { grace: Milliseconds(50) }));
     let server = server.crash();
     let mut other = caller(&server);
-    eventually("it is gone", || verify(&mut other, held.grant) == Err(GONE));
+    eventually("it is gone", || verify(&mut other, held) == Err(GONE));
     assert_eq!(listed(&mut other, b"a"), None);
     server.check();
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{Form, Text, escaped, json};
+use super::output::{Form, Named, escaped, json};
 use crate::client::{Error, Settled, Status};
 
 /// Prints what semaphores came to be, one a line.
@@ -24,22 +24,20 @@ pub(super) fn print<'a>(
             Form::Table => writeln!(out, "{capacity:>10}  {in_use:>10}  {generation:>20}  {text}")?,
             Form::Tabs => writeln!(out, "{capacity}\t{in_use}\t{generation}\t{text}")?,
             Form::Json => {
-                let Text { text: name, hex: name_hex } = Text::of(name.bytes());
+                let name = Named::of(name.bytes());
                 let (capacity, in_use, generation) = (*capacity, *in_use, generation.to_string());
-                writeln!(out, "{}", json(&Line { name, name_hex, capacity, in_use, generation }))?;
+                writeln!(out, "{}", json(&Line { name, capacity, in_use, generation }))?;
             }
         }
     }
     out.flush()
 }
 
-/// What a semaphore came to be, in JSON. It has exactly one of the two names.
+/// What a semaphore came to be, in JSON.
 #[derive(Serialize)]
 struct Line<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name_hex: Option<String>,
+    #[serde(flatten)]
+    name: Named<'a>,
     capacity: u32,
     in_use: u32,
     /// As text, since it is larger than what readers that take every number for a double keep whole.

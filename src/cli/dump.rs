@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use super::output::{Form, Text, escaped, json};
+use super::output::{Form, Named, escaped, json};
 use super::server::{Server, block_on};
 use crate::client::DumpEntry;
 
@@ -78,20 +78,17 @@ fn write_entry(form: Form, out: &mut impl Write, entry: &DumpEntry<Bytes>) -> io
     }
 }
 
-/// An entry in JSON. It has exactly one of the two names.
+/// An entry in JSON.
 #[derive(Serialize)]
 struct Line<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name_hex: Option<String>,
+    #[serde(flatten)]
+    name: Named<'a>,
     consumption: u32,
     peak: u32,
 }
 
 impl<'a> Line<'a> {
     fn of(entry: &'a DumpEntry<Bytes>) -> Self {
-        let Text { text: name, hex: name_hex } = Text::of(&entry.name);
-        Self { name, name_hex, consumption: entry.consumption, peak: entry.peak }
+        Self { name: Named::of(&entry.name), consumption: entry.consumption, peak: entry.peak }
     }
 }

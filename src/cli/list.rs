@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{Form, NOTHING, Text, escaped, json, or_nothing};
+use super::output::{Form, NOTHING, Named, Text, escaped, json, or_nothing};
 use super::server::{Server, block_on};
 use crate::client::DeclaredEntry;
 
@@ -103,13 +103,11 @@ fn what_else(entry: &DeclaredEntry<Bytes>) -> String {
     if words.is_empty() { NOTHING.to_owned() } else { words.join(",") }
 }
 
-/// An entry in JSON. It has exactly one of the two names, and of the two labels.
+/// An entry in JSON. It has at most one of the two labels.
 #[derive(Serialize)]
 struct Line<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name_hex: Option<String>,
+    #[serde(flatten)]
+    name: Named<'a>,
     capacity: u32,
     in_use: u32,
     waiting: u32,
@@ -128,13 +126,11 @@ impl<'a> Line<'a> {
     fn of(entry: &'a DeclaredEntry<Bytes>) -> Self {
         let DeclaredEntry { generation, capacity, in_use, waiting, numbered, removing, configured, .. } =
             *entry;
-        let Text { text: name, hex: name_hex } = Text::of(&entry.name);
         let Text { text: label, hex: label_hex } = Text::of(&entry.label);
         let generation = generation.0.to_string();
         let slots = numbered;
         Self {
-            name,
-            name_hex,
+            name: Named::of(&entry.name),
             capacity,
             in_use,
             waiting,

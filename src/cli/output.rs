@@ -52,6 +52,22 @@ impl<'a> Text<'a> {
     }
 }
 
+/// The name of an object, for JSON: to be flattened into what is said of it.
+#[derive(Serialize)]
+pub(super) struct Named<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_hex: Option<String>,
+}
+
+impl<'a> Named<'a> {
+    pub(super) fn of(name: &'a [u8]) -> Self {
+        let Text { text: name, hex: name_hex } = Text::of(name);
+        Self { name, name_hex }
+    }
+}
+
 /// Seconds since the Unix epoch as a date and time of day in UTC.
 pub(super) fn utc(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::exit::Failure;
 use super::name::Name;
-use super::output::{Form, Text, escaped, json};
+use super::output::{Form, Named, escaped, json};
 use super::server::{Server, block_on};
 use crate::client::{Event, EventKind, Loss, Scope};
 
@@ -128,7 +128,7 @@ fn word(kind: EventKind) -> Option<&'static str> {
     })
 }
 
-/// An event in JSON. It has at most one of the two names.
+/// An event in JSON.
 #[derive(Serialize)]
 struct Line<'a> {
     number: u64,
@@ -139,15 +139,12 @@ struct Line<'a> {
     resources: u32,
     in_use: u32,
     waiting: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name_hex: Option<String>,
+    #[serde(flatten)]
+    name: Option<Named<'a>>,
 }
 
 impl<'a> Line<'a> {
     fn of(event: &'a Event<Bytes>, kind: &'static str) -> Self {
-        let Text { text: name, hex: name_hex } = Text::of(&event.name);
         Self {
             number: event.number,
             event: kind,
@@ -156,8 +153,7 @@ impl<'a> Line<'a> {
             resources: event.resources,
             in_use: event.in_use,
             waiting: event.waiting,
-            name: name.filter(|name| !name.is_empty()),
-            name_hex,
+            name: (!event.name.is_empty()).then(|| Named::of(&event.name)),
         }
     }
 }

@@ -190,6 +190,13 @@ impl ObjectRef {
         }
     }
 
+    /// Sets whose a semaphore is, and not what may be in use of it.
+    pub(super) fn stand(&self, standing: Standing) {
+        if let Kind::Semaphore(semaphore) = &mut lock(&self.0.state).kind {
+            semaphore.standing = standing;
+        }
+    }
+
     /// Whose a semaphore is; a counter is as one that an Acquire made.
     pub(super) fn standing(&self) -> Standing {
         lock(&self.0.state).standing()

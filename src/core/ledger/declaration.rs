@@ -114,6 +114,20 @@ impl Declaration {
         }
     }
 
+    /// What was declared before the process was started.
+    pub(super) fn of(record: DeclarationRecord) -> Self {
+        Self {
+            label: record.label,
+            generation: record.generation,
+            created: record.created,
+            capacity: record.capacity,
+            numbered: record.numbered,
+            origin: record.origin,
+            removing: record.removing,
+            evicted_grace_ms: record.evicted_grace_ms,
+        }
+    }
+
     pub(super) fn record(&self, name: &[u8]) -> DeclarationRecord {
         DeclarationRecord {
             name: name.into(),

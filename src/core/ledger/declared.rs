@@ -12,7 +12,6 @@ use std::ops::Bound;
 use super::declaration::{Before, Declaration, Declare, Declared, IfExists, Removal, Resizing};
 use super::grant::{Part, Target};
 use super::journal::Then;
-use super::removal::{Eviction, Pruning};
 use super::slots::SLOTS_MAX;
 use super::{Asked, Call, Done, GrantId, Ledger, Namespace, ObjectRef, Refusal, Remembered, World};
 use crate::core::Claim;
@@ -113,23 +112,21 @@ impl Ledger {
     /// The object of a name that is to be declared: what stands there, or a new one. It counts as declared from when it
     /// is found: a sweep may come at any moment, and takes what nothing refers to.
     fn object_for(&self, declare: &Declare<'_>, world: World<'_>) -> Result<ObjectRef, Refusal> {
-        // At least one, as a claim has to be; the plan says how many.
-        let claim = Claim { resources: 1, maximum: declare.capacity.max(1) };
         let registry = world.registries[SEMAPHORES as usize];
         let keep = |object: &ObjectRef| {
             if object.standing() == Standing::Made {
-                object.declare(Standing::Declared, object.capacity().unwrap_or(0));
+                object.stand(Standing::Declared);
             }
             object.clone()
         };
-        registry.find_or_make(SEMAPHORES, declare.name, claim, world.interval, keep)
+        registry.find_or_make(SEMAPHORES, declare.name, claim_of(declare.capacity), world.interval, keep)
     }
 
     /// Lets go of objects that are not declared after all, and of those that nobody uses.
     fn give_up(&self, objects: &[ObjectRef], world: World<'_>) {
         for object in objects {
             if self.declarations.get(object.name()).is_none() {
-                object.declare(Standing::Made, object.capacity().unwrap_or(0));
+                object.stand(Standing::Made);
                 world.registries[SEMAPHORES as usize].collect(object, world.interval);
             }
         }
@@ -138,13 +135,13 @@ impl Ledger {
     /// A declaration with what it has of the one before it: from which id on grants are of the semaphore that is declared
     /// now, and whether those of one that was removed at once are still to be taken from their holders.
     fn following(&self, object: &ObjectRef, mut after: Declaration) -> Declaration {
-        match self.declarations.get(object.name()) {
+        let present = self.declarations.get(object.name());
+        match present {
             Some(present) if !present.removing => after.created = present.created,
             Some(_) => {}
             // What was taken while nobody had declared it is of the same semaphore.
             None => after.created = 0,
         }
-        let present = self.declarations.get(object.name());
         after.evicted_grace_ms = present.and_then(|present| present.evicted_grace_ms);
         after
     }
@@ -226,7 +223,7 @@ impl Ledger {
                 }
                 // It stays closed until this is stored.
                 Before::Declared(before) if before.removing => {}
-                Before::Declared(_) => object.declare(after.standing(), object.capacity().unwrap_or(0)),
+                Before::Declared(_) => object.stand(after.standing()),
             }
         }
         self.put_declaration(object, &after);
@@ -258,9 +255,6 @@ impl Ledger {
     }
 
     fn put_declaration(&mut self, object: &ObjectRef, after: &Declaration) {
-        if self.declarations.get(object.name()).is_none() {
-            self.stats.declared += 1;
-        }
         self.note(Change::Put(Record::Declaration(after.record(object.name()))));
         self.declarations.put(object, after.clone());
     }
@@ -278,15 +272,9 @@ impl Ledger {
             object.declare(Standing::Removing, 0);
             object.supervise(|supervision| supervision.awaited = true);
             let removed = GrantId(after.generation);
-            self.prunings.push_back(Pruning { object: object.clone(), after: None, removed: Some(removed) });
+            self.prune_later(object, Some(removed));
             if let Some(grace_ms) = after.evicted_grace_ms.filter(|_| evicts) {
-                self.evictions.push_back(Eviction {
-                    object: object.clone(),
-                    at_ms: world.now.monotonic_ms + u64::from(grace_ms),
-                    after: None,
-                    removed,
-                    plain: object.holdings().into_iter(),
-                });
+                self.evict_later(object, grace_ms, removed, object.holdings(), world);
             }
             self.sound_alarm(world.now.monotonic_ms);
             self.lessened.push((SEMAPHORES, object.clone()));
@@ -306,7 +294,7 @@ impl Ledger {
             self.tell_name(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
         }
         if self.waiting(SEMAPHORES, object) > 0 {
-            self.prunings.push_back(Pruning { object: object.clone(), after: None, removed: None });
+            self.prune_later(object, None);
             self.prune(world);
             self.serve_later(SEMAPHORES, object);
         }
@@ -344,14 +332,13 @@ impl Ledger {
             }
         }
         // While it was to be removed, nobody was told that he waits in vain.
-        self.prunings.push_back(Pruning { object: object.clone(), after: None, removed: None });
+        self.prune_later(object, None);
         self.serve_later(SEMAPHORES, object);
     }
 
     /// Forgets what was declared of a semaphore, and the semaphore where nobody uses it.
     pub(super) fn forget_declaration(&mut self, object: &ObjectRef, world: World<'_>) {
         self.declarations.remove(object);
-        self.stats.declared -= 1;
         self.slots.remove(&object.address());
         world.registries[SEMAPHORES as usize].collect(object, world.interval);
     }
@@ -434,28 +421,15 @@ impl Ledger {
                 "{name} has {capacity} slots, and there are no more than {SLOTS_MAX} of one semaphore"
             ));
         }
-        let claim = Claim { resources: 1, maximum: record.capacity.max(1) };
         let registry = world.registries[SEMAPHORES as usize];
-        let object = registry.restore(SEMAPHORES, &record.name, claim, world.interval);
-        let declaration = Declaration {
-            label: record.label,
-            generation: record.generation,
-            created: record.created,
-            capacity: record.capacity,
-            numbered: record.numbered,
-            origin: record.origin,
-            removing: record.removing,
-            evicted_grace_ms: record.evicted_grace_ms,
-        };
+        let object = registry.restore(SEMAPHORES, &record.name, claim_of(record.capacity), world.interval);
+        let declaration = Declaration::of(record);
         object.declare(declaration.standing(), declaration.usable());
         if declaration.removing {
             object.supervise(|supervision| supervision.awaited = true);
         }
-        if declaration.numbered {
-            self.slots.entry(object.address()).or_default();
-        }
+        self.number(&object, declaration.numbered);
         self.declarations.put(&object, declaration);
-        self.stats.declared += 1;
         Ok(())
     }
 
@@ -501,10 +475,16 @@ impl Ledger {
         self.slots.get(&object.address()).map_or(&[], |slots| slots.of(id))
     }
 
-    /// Whether a number of a semaphore is held; `None`: it has no numbers.
-    pub(super) fn is_slot_held(&self, object: &ObjectRef, number: u16) -> Option<bool> {
-        self.slots.get(&object.address()).map(|slots| slots.is_held(number))
+    /// Whether a number of a semaphore is held.
+    pub(super) fn is_slot_held(&self, object: &ObjectRef, number: u16) -> bool {
+        self.slots.get(&object.address()).is_some_and(|slots| slots.is_held(number))
     }
+}
+
+/// A claim that makes a semaphore of this capacity, or of one, as a claim has to have some: what it is declared with says
+/// how many.
+fn claim_of(capacity: u32) -> Claim {
+    Claim { resources: 1, maximum: capacity.max(1) }
 }
 
 /// Refuses to give numbers to a semaphore, or to take them from it, while it is held: of what is in use, nobody could

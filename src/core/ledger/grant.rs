@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::core::mailbox::{Mailbox, Token};
+use super::Answer;
+use crate::core::mailbox::{Letter, Mailbox, Token};
 use crate::core::object::ObjectRef;
-use crate::core::{Claim, Namespace, SessionId, UnixSeconds};
+use crate::core::{Claim, Namespace, Refusal, SessionId, UnixSeconds};
 
 /// The number of a grant, and of the waiter that it comes from. It is never used again, and grows within a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -127,6 +128,13 @@ pub(super) enum Phase {
 pub(super) struct Reply {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) token: Token,
+}
+
+impl Reply {
+    /// Answers the request.
+    pub(super) fn answer(self, outcome: Result<Answer, Refusal>) {
+        self.mailbox.put(Letter::Answer { token: self.token, outcome });
+    }
 }
 
 impl Grant {

@@ -1,12 +1,9 @@
 //! Who waits until less of a name is in use: not to have it, but to know that others have left it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
-use std::sync::Arc;
 
-use super::{
-    Answer, Asked, Ledger, Letter, Mailbox, Namespace, ObjectRef, Refusal, STEP_GRANTS, SessionId, World,
-};
+use super::grant::Reply;
+use super::{Answer, Asked, Ledger, Namespace, ObjectRef, Refusal, STEP_GRANTS, SessionId, World};
 use crate::core::mailbox::Token;
 
 /// What is waited for.
@@ -32,7 +29,7 @@ struct Idle {
     object: ObjectRef,
     until: Until,
     until_ms: u64,
-    mailbox: Arc<Mailbox>,
+    reply: Reply,
 }
 
 impl Idles {
@@ -103,7 +100,8 @@ impl Ledger {
         let mailbox = self.mailbox_of(connection).cloned();
         if let (Asked::Waiting, Some(mailbox)) = (&outcome, mailbox) {
             let until_ms = world.now.monotonic_ms + u64::from(wait_ms);
-            let idle = Idle { namespace, object, until, until_ms, mailbox };
+            let reply = Reply { mailbox, token };
+            let idle = Idle { namespace, object, until, until_ms, reply };
             self.idles.insert((connection, token), idle);
             self.sound_alarm(until_ms);
         } else {
@@ -131,13 +129,13 @@ impl Ledger {
     fn is_idle(&self, object: &ObjectRef, until: Until) -> bool {
         match until {
             Until::Level(level) => object.consumption() <= level,
-            Until::Slot(number) => !self.is_slot_held(object, number).unwrap_or(false),
+            Until::Slot(number) => !self.is_slot_held(object, number),
         }
     }
 
     fn end_idle(&mut self, key: (SessionId, Token), outcome: Result<Answer, Refusal>) {
         let Some(idle) = self.idles.remove(key) else { return };
-        idle.mailbox.put(Letter::Answer { token: key.1, outcome });
+        idle.reply.answer(outcome);
         self.let_go_unawaited(idle.namespace, &idle.object);
     }
 
@@ -177,13 +175,7 @@ impl Ledger {
 
     /// Answers those that still wait when the server stops, some a step. Tells whether there are more.
     pub(super) fn shut_idles_down(&mut self) -> bool {
-        let some: Vec<_> = self
-            .idles
-            .waits
-            .range((Bound::Unbounded, Bound::Unbounded::<(SessionId, Token)>))
-            .map(|(key, _)| *key)
-            .take(STEP_GRANTS)
-            .collect();
+        let some: Vec<_> = self.idles.waits.keys().take(STEP_GRANTS).copied().collect();
         for key in &some {
             self.end_idle(*key, Err(Refusal::ShuttingDown));
         }

@@ -13,7 +13,7 @@ use std::task::Waker;
 
 use super::declaration::{Before, Declaration};
 use super::grant::Reply;
-use super::{Answer, GrantId, Ledger, Letter, ObjectRef, Phase, Refusal, Remembered, SessionId, World, left};
+use super::{Answer, GrantId, Ledger, ObjectRef, Phase, Refusal, Remembered, SessionId, World, left};
 use crate::core::durable::{
     AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord,
 };
@@ -185,13 +185,8 @@ impl Ledger {
     fn stored(&mut self, then: Then, world: World<'_>) {
         match then {
             Then::Answer(session, request) => self.answer_stored(session, request, true, world),
-            Then::Told(reply) => {
-                reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Ok(Answer::Done) })
-            }
-            Then::Opened(session, reply) => {
-                let outcome = self.opened(session).ok_or(Refusal::NoSuchSession);
-                reply.mailbox.put(Letter::Answer { token: reply.token, outcome });
-            }
+            Then::Told(reply) => reply.answer(Ok(Answer::Done)),
+            Then::Opened(session, reply) => reply.answer(self.opened(session).ok_or(Refusal::NoSuchSession)),
             Then::Declared { object, before, after, evicts } => {
                 self.apply(&object, &before, &after, evicts, world);
             }
@@ -320,10 +315,11 @@ impl Ledger {
         outcome: Remembered,
         reply: Option<Reply>,
     ) {
-        if let Remembered::Settled(_) = outcome
+        if let Remembered::Settled(answer) = &outcome
             && self.is_durable(session)
         {
-            self.note_answer(session, request, &outcome);
+            let record = AnswerRecord { session, request, answer: answer.clone() };
+            self.note(Change::Put(Record::Answer(record)));
         }
         let Some(journal) = &mut self.journal else { return };
         journal.storing.insert((session, request), Storing { outcome, received_ms, reply });
@@ -345,8 +341,7 @@ impl Ledger {
         self.stats.not_stored += u64::from(matches!(outcome, Remembered::Done(Err(Refusal::NotStored))));
         self.remember(session, request, outcome.clone());
         if let Some(reply) = storing.reply {
-            let outcome = self.told(session, outcome, storing.received_ms);
-            reply.mailbox.put(Letter::Answer { token: reply.token, outcome });
+            reply.answer(self.told(session, outcome, storing.received_ms));
         }
     }
 
@@ -366,7 +361,7 @@ impl Ledger {
         let Some(storing) = journal.storing.remove(&(session, request)) else { return };
         self.remember(session, request, Remembered::Done(Err(refusal)));
         if let Some(reply) = storing.reply {
-            reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(refusal) });
+            reply.answer(Err(refusal));
         }
     }
 
@@ -377,14 +372,14 @@ impl Ledger {
             journal.storing.range((session, 0)..=(session, u64::MAX)).map(|(key, _)| *key).collect();
         for key in requests {
             if let Some(Storing { reply: Some(reply), .. }) = journal.storing.remove(&key) {
-                reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(refusal) });
+                reply.answer(Err(refusal));
             }
         }
     }
 
     fn take_back_session(&mut self, session: SessionId, reply: Reply, world: World<'_>) {
         self.stats.not_stored += 1;
-        reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(Refusal::NotStored) });
+        reply.answer(Err(Refusal::NotStored));
         if self.end(session, EventKind::Released, Refusal::NoSuchSession, world) {
             self.end_session_at(world.now.monotonic_ms, session);
         }
@@ -399,13 +394,6 @@ impl Ledger {
     pub(super) fn note_session(&mut self, session: SessionId, world: World<'_>) {
         if let Some(record) = self.session_record(session, world) {
             self.note(Change::Put(Record::Session(record)));
-        }
-    }
-
-    fn note_answer(&mut self, session: SessionId, request: u64, outcome: &Remembered) {
-        if let Remembered::Settled(answer) = outcome {
-            let record = AnswerRecord { session, request, answer: answer.clone() };
-            self.note(Change::Put(Record::Answer(record)));
         }
     }
 

@@ -225,7 +225,8 @@ impl Ledger {
     }
 
     pub(super) fn stats(&self) -> LedgerStats {
-        LedgerStats { watches: self.watches.len() as u64, ..self.stats }
+        let (watches, declared) = (self.watches.len() as u64, self.declarations.len() as u64);
+        LedgerStats { watches, declared, ..self.stats }
     }
 
     /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name is wanted twice.

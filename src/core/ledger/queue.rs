@@ -7,7 +7,7 @@ use super::{
     Remembered, RememberedGrant, STEP_GRANTS, SessionId, World,
 };
 use crate::core::durable::{Change, Key};
-use crate::core::mailbox::{Letter, Token};
+use crate::core::mailbox::Token;
 use crate::core::object::{Next, Taken};
 use crate::core::semaphore::Standing;
 
@@ -246,8 +246,7 @@ impl Ledger {
         }
         if let Some(reply) = reply {
             let granted = remembered.clone().told(self.ttl_left_ms(session, received_ms));
-            let outcome = Ok(Answer::Granted(granted));
-            reply.mailbox.put(Letter::Answer { token: reply.token, outcome });
+            reply.answer(Ok(Answer::Granted(granted)));
         }
         self.remember(session, request, Remembered::Granted(remembered));
     }
@@ -281,7 +280,7 @@ impl Ledger {
             self.grant_ends.remove(&(*until_ms, id));
             if let Some(reply) = reply.take() {
                 self.forget_token(grant.session, reply.token, id);
-                reply.mailbox.put(Letter::Answer { token: reply.token, outcome: Err(refusal) });
+                reply.answer(Err(refusal));
             }
         }
         self.remember(grant.session, grant.request, Remembered::Done(Err(refusal)));

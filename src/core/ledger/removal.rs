@@ -13,23 +13,23 @@ use crate::core::semaphore::Standing;
 /// Who waits for a semaphore that shrank or is removed is told, some a step.
 #[derive(Debug)]
 pub(super) struct Pruning {
-    pub(super) object: ObjectRef,
-    pub(super) after: Option<GrantId>,
+    object: ObjectRef,
+    after: Option<GrantId>,
     /// Whose ids are below this one waited for what is removed, whatever is declared under its name since.
-    pub(super) removed: Option<GrantId>,
+    removed: Option<GrantId>,
 }
 
 /// Who holds a semaphore that is removed loses it at a given time, whatever is declared under its name since; he is told
 /// in steps.
 #[derive(Debug)]
 pub(super) struct Eviction {
-    pub(super) object: ObjectRef,
-    pub(super) at_ms: u64,
-    pub(super) after: Option<GrantId>,
+    object: ObjectRef,
+    at_ms: u64,
+    after: Option<GrantId>,
     /// Grants with lower ids are of what is removed.
-    pub(super) removed: GrantId,
+    removed: GrantId,
     /// Sessions that held it by plain Acquires, and so without anything that could be taken from them but all.
-    pub(super) plain: std::vec::IntoIter<(SessionId, u32)>,
+    plain: std::vec::IntoIter<(SessionId, u32)>,
 }
 
 impl Ledger {
@@ -66,18 +66,28 @@ impl Ledger {
     fn evict_again(&mut self, object: &ObjectRef, world: World<'_>) {
         let Some(declaration) = self.declarations.get(object.name()) else { return };
         if let Some(grace_ms) = declaration.evicted_grace_ms {
-            self.evictions.push_back(Eviction {
-                object: object.clone(),
-                at_ms: world.now.monotonic_ms + u64::from(grace_ms),
-                after: None,
-                removed: GrantId(if declaration.removing {
-                    declaration.generation
-                } else {
-                    declaration.created
-                }),
-                plain: Vec::new().into_iter(),
-            });
+            let removed = if declaration.removing { declaration.generation } else { declaration.created };
+            self.evict_later(object, grace_ms, GrantId(removed), Vec::new(), world);
         }
+    }
+
+    /// Has grants with ids below `removed`, and the sessions that hold by plain Acquires, lose a semaphore after a grace.
+    pub(super) fn evict_later(
+        &mut self,
+        object: &ObjectRef,
+        grace_ms: u32,
+        removed: GrantId,
+        plain: Vec<(SessionId, u32)>,
+        world: World<'_>,
+    ) {
+        let at_ms = world.now.monotonic_ms + u64::from(grace_ms);
+        let (object, plain) = (object.clone(), plain.into_iter());
+        self.evictions.push_back(Eviction { object, at_ms, after: None, removed, plain });
+    }
+
+    /// Has those told who wait in vain; of those with ids below `removed`, all do.
+    pub(super) fn prune_later(&mut self, object: &ObjectRef, removed: Option<GrantId>) {
+        self.prunings.push_back(Pruning { object: object.clone(), after: None, removed });
     }
 
     /// Tells those who wait in vain for a semaphore that shrank or is removed, some a step.

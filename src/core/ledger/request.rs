@@ -3,7 +3,7 @@
 
 use super::grant::{Phase, Reply};
 use super::owner::{RequestIds, SessionKey};
-use super::{GrantId, Granted, Ledger, Letter, Moment, Refusal, Remembered, SessionId, World};
+use super::{GrantId, Granted, Ledger, Moment, Refusal, Remembered, SessionId, World};
 use crate::core::durable::{Change, Key, Settled};
 use crate::core::mailbox::Token;
 
@@ -23,7 +23,7 @@ pub struct Call {
 pub enum Asked {
     /// It is done.
     Answered(Answer),
-    /// It waits; the answer comes as a [`Letter`].
+    /// It waits; the answer comes as a [`Letter`](crate::core::Letter).
     Waiting,
     /// It is refused.
     Refused(Refusal),
@@ -179,7 +179,7 @@ impl Ledger {
         }
         storing.received_ms = now.monotonic_ms;
         if let Some(before) = storing.reply.replace(Reply { mailbox, token: call.token }) {
-            before.mailbox.put(Letter::Answer { token: before.token, outcome: Err(Refusal::Canceled) });
+            before.answer(Err(Refusal::Canceled));
         }
         Asked::Waiting
     }
@@ -212,7 +212,7 @@ impl Ledger {
             *received_ms = now.monotonic_ms;
             if let Some(before) = reply.replace(Reply { mailbox, token }) {
                 owner.forget_token(before.token, id);
-                before.mailbox.put(Letter::Answer { token: before.token, outcome: Err(Refusal::Canceled) });
+                before.answer(Err(Refusal::Canceled));
             }
             owner.tokens.insert(token, id);
         }

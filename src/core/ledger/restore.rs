@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::grant::{Grant, Part, Parts, Phase, Target};
 use super::owner::{Lease, Owner, OwnerKind};
-use super::{GrantId, Ledger, NameEntry, Remembered, RememberedGrant, World};
+use super::{Ledger, NameEntry, Remembered, RememberedGrant, World};
 use crate::core::Claim;
 use crate::core::durable::{AnswerRecord, GrantRecord, Record, SessionRecord};
 
@@ -93,7 +93,7 @@ impl Ledger {
             taken,
             phase,
         };
-        let remembered = remembered(id, &grant, &record);
+        let remembered = RememberedGrant::of(id, &grant, |part| self.slots_of(id, part));
         self.grants.insert(id, Box::new(grant));
         if let Some(owner) = self.owners.get_mut(&record.session) {
             owner.grants.push(id);
@@ -114,12 +114,4 @@ impl Ledger {
         self.remember(record.session, record.request, Remembered::Settled(record.answer));
         Ok(())
     }
-}
-
-/// What a repeated request for a grant is answered.
-fn remembered(id: GrantId, grant: &Grant, record: &GrantRecord) -> RememberedGrant {
-    let slots = |part: &Part| {
-        record.parts.iter().find(|kept| kept.place == part.place).map_or(&[][..], |kept| &kept.slots)
-    };
-    RememberedGrant::of(id, grant, slots)
 }

@@ -234,9 +234,7 @@ impl Ledger {
 
 /// Tells who waits for an answer that it comes no more.
 fn tell(reply: Option<Reply>, told: Option<Refusal>) {
-    if let Some(Reply { mailbox, token }) = reply
-        && let Some(refusal) = told
-    {
-        mailbox.put(Letter::Answer { token, outcome: Err(refusal) });
+    if let Some((reply, refusal)) = reply.zip(told) {
+        reply.answer(Err(refusal));
     }
 }

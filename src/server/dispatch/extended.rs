@@ -124,13 +124,11 @@ impl Executor<'_> {
                 return Ok(DONE);
             }
             Extended::Revoke { ids, what, grace } => {
-                self.check_administrator()?;
-                self.check_opaque(opaque)?;
+                self.administer(opaque)?;
                 self.revoke(call(ids), what, grace, now)?
             }
             Extended::Declare { ids, if_exists, declarations } => {
-                self.check_administrator()?;
-                self.check_opaque(opaque)?;
+                self.administer(opaque)?;
                 let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
                 let asked = core.declare(call(ids), &wanted, if_exists_of(if_exists), now);
                 for declare in &wanted {
@@ -144,15 +142,13 @@ impl Executor<'_> {
                 asked
             }
             Extended::Resize { ids, expected, how, name } => {
-                self.check_administrator()?;
-                self.check_opaque(opaque)?;
+                self.administer(opaque)?;
                 let asked = core.resize(call(ids), name, resizing_of(how), generation_of(expected), now);
                 self.log_change(&asked, name, format_args!("resize {how:?}"));
                 asked
             }
             Extended::Remove { ids, expected, how, name } => {
-                self.check_administrator()?;
-                self.check_opaque(opaque)?;
+                self.administer(opaque)?;
                 let asked = core.remove(call(ids), name, removal_of(how), generation_of(expected), now);
                 self.log_change(&asked, name, format_args!("remove {how:?}"));
                 asked
@@ -303,13 +299,14 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Whether the peer may do what is an administrator's: from loopback, and from where the configuration says.
-    fn check_administrator(&self) -> Result<(), Denial> {
+    /// Whether the peer may do what is an administrator's, from loopback and from where the configuration says, under an
+    /// opaque.
+    fn administer(&self, opaque: Opaque) -> Result<(), Denial> {
         let address = self.party.address.ip().to_canonical();
-        if address.is_loopback() || self.server.is_administrator(address) {
-            return Ok(());
+        if !address.is_loopback() && !self.server.is_administrator(address) {
+            return Err(Denial::Status(Status::NotPermitted));
         }
-        Err(Denial::Status(Status::NotPermitted))
+        self.check_opaque(opaque)
     }
 }
 
