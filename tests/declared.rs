@@ -393,14 +393,69 @@ fn one_that_is_removed_now_is_lost_to_its_holders_after_a_notice() {
         }
         let notice = plain.next().notice().unwrap();
         assert!(
-            matches!(notice, Some(Notice::SessionRevoked { session, .. }) if session == own),
+            matches!(notice, Some(Notice::SessionRevoked { session, grace: left }) if session == own && left <= grace),
             "{notice:?}"
         );
         eventually("it is gone", || listed(&mut admin, b"a").is_none());
+        // It may be told once more, now that its time is up.
+        while plain.wire.try_answer().is_ok() {}
         assert!(plain.wire.is_closed(), "what it held has no number that could be taken from it alone");
         for grant in held {
             assert_eq!(verify(&mut admin, grant), GONE);
         }
+        server.check();
+    }
+}
+
+#[test]
+fn long_names_are_listed_too() {
+    for server in AServer::each() {
+        let mut admin = server.caller();
+        let names: Vec<Vec<u8>> = (b'a'..b'g').map(|letter| vec![letter; 40_000]).collect();
+        for name in &names {
+            declare_new(&mut admin, counted(name, 1));
+        }
+        let listed: Vec<_> = list(&mut admin, b"").into_iter().map(|entry| entry.name.to_vec()).collect();
+        assert_eq!(listed, names);
+    }
+}
+
+/// Plain holdings cannot be taken from a connection that gives them back in time, so nothing else is either.
+#[test]
+fn who_gives_back_in_time_what_is_removed_now_stays_connected() {
+    for server in AServer::each() {
+        let [mut admin, mut polite, mut late] = server.callers();
+        polite.hello("polite");
+        declare_new(&mut admin, counted(b"a", 3));
+        assert_eq!(polite.wire.acquire(b"a", 1, 3).status, OK);
+        assert_eq!(polite.wire.acquire(b"other", 1, 1).status, OK);
+        assert_eq!(late.wire.acquire(b"a", 1, 3).status, OK);
+        assert_eq!(remove(&mut admin, b"a", Removal::Now { grace: Milliseconds(300) }), OK);
+        let notice = polite.next().notice().unwrap();
+        assert!(matches!(notice, Some(Notice::SessionRevoked { .. })), "{notice:?}");
+        assert_eq!(polite.wire.release(b"a", 1).status, OK);
+        eventually("it is gone", || listed(&mut admin, b"a").is_none());
+        assert!(late.wire.is_closed());
+        assert_eq!(polite.wire.release(b"other", 1).status, OK, "it has what it had else");
+        server.check();
+    }
+}
+
+/// What an AcquireAll had set aside is not a grant yet.
+#[test]
+fn who_waits_with_some_of_what_is_removed_now_is_told_that_it_is_removed() {
+    for server in AServer::each() {
+        let [mut admin, mut holder, mut waiter] = server.callers();
+        declare_new(&mut admin, counted(b"a", 1));
+        declare_new(&mut admin, counted(b"b", 1));
+        holder.take(semaphore(1, b"b"));
+        let names = [semaphore(1, b"a"), semaphore(1, b"b")];
+        let wanted = WantedNames::new(&names).unwrap();
+        let ids = waiter.ids();
+        let waiting = waiter.send(&Extended::AcquireAll { ids, queueing: LONG, wanted });
+        eventually("one is set aside", || listed(&mut admin, b"a").is_some_and(|listed| listed.1 == 1));
+        assert_eq!(remove(&mut admin, b"a", Removal::Now { grace: Milliseconds(0) }), OK);
+        assert_eq!(waiter.answer(waiting).status, Status::Removed.code());
         server.check();
     }
 }

@@ -6,7 +6,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use signalbox::core::{Change, Key, Namespace, Record};
+use signalbox::core::{Change, Declare, Key, Moment, Namespace, Record, UnixSeconds};
 use signalbox::protocol::{
     AS_DECLARED, Declaration, Declarations, Extended, ExtendedOpcode, Generation, GrantId, Granted, IfExists,
     Milliseconds, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame, Revocation,
@@ -186,6 +186,8 @@ fn a_session_has_its_full_time_to_come_back() {
     assert_eq!(answer.status, OK, "and when it does not come, others have their turn");
     assert_eq!(other.attach(session), Status::NoSuchSession.code());
     server.check();
+    // A crash before its end is stored brings it back once more.
+    eventually("its end is stored", || server.server.server.core().is_stored());
     let server = server.crash();
     assert_eq!(caller(&server).attach(session), Status::NoSuchSession.code());
     server.check();
@@ -888,6 +890,32 @@ fn a_removal_at_once_goes_on_after_a_crash_though_it_was_declared_anew() {
     eventually("it is gone", || verify(&mut other, held) == Err(GONE));
     assert!(listed(&mut other, b"a").is_some_and(|(_, in_use, _, removing)| in_use == 0 && !removing));
     server.check();
+}
+
+/// The configuration takes the semaphore over while its removal is not stored yet.
+#[test]
+fn a_removal_at_once_goes_on_though_the_configuration_declares_it() {
+    for is_stored in [true, false] {
+        let (server, mut admin, held) = held_and_stored();
+        let ids = admin.ids();
+        let removed = admin.send(&removing(ids, b"a", Removal::Now { grace: Milliseconds(50) }));
+        eventually("it is on its way", || {
+            listed(&mut caller(&server), b"a").is_some_and(|(.., removing)| removing)
+        });
+        let configured = Declare { name: b"a", capacity: 100, numbered: false, label: b"" };
+        let core = server.server.server.core();
+        let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+        assert_eq!(core.declare_configured(&[configured], now), []);
+        if !is_stored {
+            server.faults.fail_all(Fault::Full);
+        }
+        assert_eq!(server.store_next(), is_stored);
+        assert_eq!(admin.answer(removed).status, if is_stored { OK } else { NOT_STORED });
+        let mut other = caller(&server);
+        eventually("it is gone", || verify(&mut other, held) == Err(GONE));
+        assert!(listed(&mut other, b"a").is_some_and(|(_, in_use, _, removing)| in_use == 0 && !removing));
+        server.check();
+    }
 }
 
 #[test]

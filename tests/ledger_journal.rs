@@ -59,6 +59,7 @@ fn steps() -> impl Strategy<Value = Step> {
         2 => by().prop_map(|by| Step::PlainRelease { by }),
         12 => Just(Step::Take),
         12 => Just(Step::Settle { is_stored: true, is_on_disk: true }),
+        6 => Just(Step::SettleOne),
         4 => any::<bool>().prop_map(|is_on_disk| Step::Settle { is_stored: false, is_on_disk }),
         3 => any::<bool>().prop_map(|is_on_disk| Step::Crash { is_on_disk }),
         3 => prop::sample::select(vec![1, 400, 900]).prop_map(|by_ms| Step::Time { by_ms }),

@@ -1370,7 +1370,7 @@ fn nothing_is_told_of_what_is_removed_after_its_removal() {
     server.core.keep_journal(Waker::noop().clone(), START);
     let store = |core: &Core| {
         while let Some(batch) = core.take_batch() {
-            core.settle(&batch, true, START);
+            while core.settle(&batch, true, 1, START) {}
         }
     };
     store(&server.core);

@@ -1,6 +1,7 @@
 //! What [`Core`] does beyond the two documents: sessions, grants, queues, listings and watches. Each method locks the
 //! ledger once; [`super::ledger`] has the rules.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -16,6 +17,9 @@ use super::object::ObjectRef;
 use super::sync::Ordering;
 use super::visit::Visit;
 use super::{Claim, Core, Namespace, Refusal, Session, SessionId, UnixSeconds};
+
+/// Semaphores that the configuration declares which are taken on together.
+const CONFIGURED_STEP: usize = 64;
 
 impl Core {
     /// Sets the limits of sessions, grants, queues and watches; what is beyond a lowered limit stays.
@@ -174,22 +178,38 @@ impl Core {
 
     /// Takes on what the configuration declares. Gives those that cannot be as it says, and why.
     pub fn declare_configured(&self, wanted: &[Declare<'_>], now: Moment) -> Vec<(Box<[u8]>, Refusal)> {
-        lock(&self.ledger).declare_configured(wanted, self.world(now))
+        let mut refused = Vec::new();
+        for some in wanted.chunks(CONFIGURED_STEP) {
+            let mut ledger = lock(&self.ledger);
+            for declare in some {
+                if let Err(refusal) = ledger.configure(declare, self.world(now)) {
+                    refused.push((declare.name.into(), refusal));
+                }
+            }
+        }
+        let configured: BTreeSet<_> = wanted.iter().map(|declare| declare.name).collect();
+        let mut last = None;
+        loop {
+            last = lock(&self.ledger).retire(&configured, last.as_ref(), self.world(now));
+            if last.is_none() {
+                return refused;
+            }
+        }
     }
 
     /// Takes semaphores that are removed at once from those who hold them, some a step; tells whether there is more to
-    /// do. `mailbox_of` finds the connection that a session is the own one of: who holds by plain Acquires is
-    /// disconnected.
+    /// do. `mailbox_of` finds the connection that a session is the own one of: who holds by plain Acquires when the grace
+    /// is over is disconnected.
     pub fn evict(&self, now: Moment, mailbox_of: impl Fn(SessionId) -> Option<Arc<Mailbox>>) -> bool {
         let mut ledger = lock(&self.ledger);
         let world = self.world(now);
-        let Some((plain, grace_ms)) = ledger.evict(world) else { return false };
+        let Some(plain) = ledger.evict(world) else { return false };
         for session in plain {
             // One that is being closed already is not revoked once more.
             if let Some(mailbox) = mailbox_of(session).filter(|mailbox| !mailbox.is_closed()) {
                 ledger.join(session, None, &mailbox);
                 // One that ended meanwhile has nothing to lose.
-                let _ = ledger.revoke_session_now(session, grace_ms, world);
+                let _ = ledger.revoke_session_now(session, 0, world);
             }
         }
         true
@@ -219,9 +239,10 @@ impl Core {
         lock(&self.ledger).take_batch()
     }
 
-    /// Tells that a batch is stored, or could not be: who waits for that is answered, or what he asked for is taken back.
-    pub fn settle(&self, batch: &Batch, is_stored: bool, now: Moment) {
-        lock(&self.ledger).settle(batch.number, is_stored, self.world(now));
+    /// Tells that a batch is stored, or could not be: who waits for that is answered, `step` of them at most, or what all
+    /// asked for is taken back. Tells whether there is more to do.
+    pub fn settle(&self, batch: &Batch, is_stored: bool, step: usize, now: Moment) -> bool {
+        lock(&self.ledger).settle(batch.number, is_stored, step, self.world(now))
     }
 
     /// Whether everything is stored that is to be.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tracing::{error, info};
@@ -25,6 +25,13 @@ use crate::storage::{CommitError, Storage, StorageError};
 
 /// How long the store is left alone after it failed.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Answers of one step, after which others may do something.
+const STEP_ANSWERS: usize = 64;
+
+/// How long the thread has to store what is left when the server stops. A disk that hangs may take for
+/// ever, and who started the server waits for 10 s (`etc/signalbox.service`).
+const END_MAX: Duration = Duration::from_secs(5);
 
 /// Session numbers of a run start at its epoch, shifted by so many bits, so that no run gives out those of another.
 const SESSION_EPOCH_SHIFT: u32 = 32;
@@ -77,7 +84,7 @@ impl Server {
             }
             Err(_) => self.stored.failures.add(1),
         }
-        self.core.settle(&batch, stored.is_ok(), self.moment());
+        while self.core.settle(&batch, stored.is_ok(), STEP_ANSWERS, self.moment()) {}
         stored.map(|()| true)
     }
 
@@ -172,12 +179,22 @@ impl Writer {
         Ok(Self { bell, thread })
     }
 
-    /// Has the thread store what there is and end, and waits for that.
+    /// Has the thread store what there is and end, and waits for that, if not for ever.
     pub(super) fn end(self) {
         self.bell.is_ending.store(true, Ordering::Release);
         self.bell.ring();
-        // Its panic was logged.
-        let _ = self.thread.join();
+        let deadline = Instant::now() + END_MAX;
+        while !self.thread.is_finished() {
+            if Instant::now() > deadline {
+                error!(
+                    "the disk has not taken what was left for {} s, and the server ends without it; nobody was told \
+                     that it is stored",
+                    END_MAX.as_secs()
+                );
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

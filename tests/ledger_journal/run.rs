@@ -58,6 +58,8 @@ pub enum Step {
         is_stored: bool,
         is_on_disk: bool,
     },
+    /// The batch is stored, and one of those is told who wait for that; what is left of it is settled later.
+    SettleOne,
     /// The process ends, and another comes up; what was on its way to the disk may have come there.
     Crash {
         is_on_disk: bool,
@@ -131,6 +133,8 @@ pub struct Run {
     core: Core,
     disk: BTreeMap<Key, Record>,
     batch: Option<Batch>,
+    /// The batch is on disk, and some of it may be settled.
+    is_settling: bool,
     now_ms: u64,
     connections: Vec<Connection>,
     leased: Vec<Leased>,
@@ -173,6 +177,7 @@ impl Run {
             core: new_core(),
             disk: BTreeMap::new(),
             batch: None,
+            is_settling: false,
             now_ms: 0,
             connections: Vec::new(),
             leased: Vec::new(),
@@ -333,6 +338,7 @@ impl Run {
             }
             Step::Take => self.take(),
             Step::Settle { is_stored, is_on_disk } => self.settle(is_stored, is_on_disk),
+            Step::SettleOne => self.settle_step(true, true, 1),
             Step::Crash { is_on_disk } => self.crash(is_on_disk),
             Step::Time { by_ms } => {
                 self.now_ms += by_ms;
@@ -478,8 +484,13 @@ impl Run {
     }
 
     fn settle(&mut self, is_stored: bool, is_on_disk: bool) {
+        self.settle_step(is_stored, is_on_disk, usize::MAX);
+    }
+
+    fn settle_step(&mut self, is_stored: bool, is_on_disk: bool, step: usize) {
         let Some(batch) = self.batch.clone() else { return };
-        if is_stored || is_on_disk {
+        let is_stored = is_stored || self.is_settling;
+        if (is_stored || is_on_disk) && !self.is_settling {
             // What was said to have failed is not on disk any more when something else comes there.
             if let Some(before) = self.before_failure.take() {
                 (self.disk, self.deleted) = before;
@@ -489,8 +500,12 @@ impl Run {
             }
             self.write();
         }
+        self.is_settling = self.core.settle(&batch, is_stored, step, self.now());
+        if self.is_settling {
+            self.read();
+            return;
+        }
         self.batch = None;
-        self.core.settle(&batch, is_stored, self.now());
         self.is_disk_ahead = !is_stored && (is_on_disk || self.is_disk_ahead);
         self.is_configured &= !self.core.is_stored();
         if !is_stored && !self.is_disk_ahead && !self.is_configured {
@@ -558,14 +573,14 @@ impl Run {
     }
 
     fn crash(&mut self, is_on_disk: bool) {
-        if is_on_disk {
+        if is_on_disk && !self.is_settling {
             if let Some(before) = self.before_failure.take() {
                 (self.disk, self.deleted) = before;
             }
             self.write();
         }
         self.before_failure = None;
-        self.batch = None;
+        (self.batch, self.is_settling) = (None, false);
         self.crashes += 1;
         self.awaited.clear();
         let leased: Vec<_> = self.leased.iter().map(|leased| leased.id).collect();

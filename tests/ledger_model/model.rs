@@ -79,6 +79,8 @@ pub struct Eviction {
     removed: u64,
     /// Who held it by plain Acquires.
     plain: Vec<SessionId>,
+    /// Whether they were told.
+    is_told: bool,
 }
 
 /// Who waits until less of a name is in use.
@@ -925,7 +927,8 @@ impl Model {
                 let plain = model.name(key).unwrap().holdings.iter().map(|(session, _)| *session).collect();
                 let at_ms = model.now_ms + u64::from(grace_ms);
                 // The number that the removal is about to get.
-                model.evictions.push(Eviction { key, at_ms, removed: model.last_id + 1, plain });
+                let removed = model.last_id + 1;
+                model.evictions.push(Eviction { key, at_ms, removed, plain, is_told: false });
             }
             model.become_removed(key, removal);
             Ok(Answer::Settled(Box::default()))
@@ -949,8 +952,9 @@ impl Model {
     /// Takes what is removed at once from its holders. `plain_holders` gives those by plain Acquires in the order of the
     /// core.
     pub fn evict(&mut self, plain_holders: impl Fn(Key) -> Vec<SessionId>) {
-        while !self.evictions.is_empty() {
-            let Eviction { key, at_ms, removed, plain: before } = self.evictions.remove(0);
+        self.disconnect();
+        while let Some(place) = self.evictions.iter().position(|eviction| !eviction.is_told) {
+            let Eviction { key, at_ms, removed, plain: before, .. } = self.evictions.remove(place);
             let grace_ms = u32::try_from(at_ms.saturating_sub(self.now_ms)).unwrap();
             let mut plain = plain_holders(key);
             plain.retain(|session| before.contains(session));
@@ -958,10 +962,36 @@ impl Model {
                 grant.id < removed && grant.parts[..grant.taken].iter().any(|part| part.key == key)
             };
             for id in self.grants.iter().filter(holds).map(|grant| grant.id).collect::<Vec<_>>() {
-                let _ = self.revoke_grant_now(GrantId(id), grace_ms);
+                if self.find(GrantId(id)).unwrap().wait.is_some() {
+                    self.fail(id, Refusal::Removed);
+                    self.serve();
+                } else {
+                    let _ = self.revoke_grant_now(GrantId(id), grace_ms);
+                }
             }
-            for session in plain {
-                let _ = self.revoke_session_now(session, grace_ms);
+            if grace_ms > 0 {
+                for session in &plain {
+                    self.notify(*session, Notice::SessionRevoked { session: *session, grace_ms });
+                }
+            }
+            self.evictions.push(Eviction { key, at_ms, removed, plain, is_told: true });
+            self.disconnect();
+        }
+    }
+
+    /// Closes the connections of those who hold by plain Acquires what was removed at once, when their grace is over.
+    fn disconnect(&mut self) {
+        let now_ms = self.now_ms;
+        let is_due = |eviction: &mut Eviction| eviction.is_told && eviction.at_ms <= now_ms;
+        let mut due: Vec<_> = self.evictions.extract_if(.., is_due).collect();
+        due.sort_by_key(|eviction| eviction.at_ms);
+        for Eviction { key, plain, .. } in due {
+            let name = self.name(key);
+            let holds = |session: &&SessionId| {
+                name.is_some_and(|name| name.holdings.iter().any(|(holder, _)| holder == *session))
+            };
+            for session in plain.iter().filter(holds).copied().collect::<Vec<_>>() {
+                let _ = self.revoke_session_now(session, 0);
             }
         }
     }
@@ -1302,13 +1332,15 @@ impl Model {
 
     /// When something ends next, or is to be done.
     pub fn next_due_ms(&self) -> Option<u64> {
-        if !self.evictions.is_empty() {
+        if self.evictions.iter().any(|eviction| !eviction.is_told) {
             return Some(0);
         }
+        let told = self.evictions.iter().filter(|eviction| !eviction.plain.is_empty());
+        let told = told.map(|eviction| eviction.at_ms);
         let idles = self.idles.iter().map(|idle| idle.until_ms);
         let grants = self.grants.iter().filter_map(Grant::ends_ms);
         let sessions = self.sessions.iter().filter_map(|session| self.session_ends_ms(session.id));
-        grants.chain(sessions).chain(idles).min()
+        grants.chain(sessions).chain(idles).chain(told).min()
     }
 
     pub fn shut_down(&mut self) {

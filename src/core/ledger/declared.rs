@@ -26,8 +26,9 @@ pub struct DeclaredListing {
     after: Option<Box<[u8]>>,
 }
 
-/// Entries of one step of a listing.
+/// Entries of one step of a listing, and bytes of their names and labels.
 const STEP_ENTRIES: usize = 128;
+const STEP_BYTES: usize = 64 * 1024;
 
 pub(super) const SEMAPHORES: Namespace = Namespace::Semaphores;
 
@@ -271,12 +272,7 @@ impl Ledger {
         if after.removing {
             object.declare(Standing::Removing, 0);
             object.supervise(|supervision| supervision.awaited = true);
-            let removed = GrantId(after.generation);
-            self.prune_later(object, Some(removed));
-            if let Some(grace_ms) = after.evicted_grace_ms.filter(|_| evicts) {
-                self.evict_later(object, grace_ms, removed, object.holdings(), world);
-            }
-            self.sound_alarm(world.now.monotonic_ms);
+            self.dismiss(object, after, evicts, world);
             self.lessened.push((SEMAPHORES, object.clone()));
             // What those had set aside who wait in vain is for the next.
             self.serve(world);
@@ -343,50 +339,19 @@ impl Ledger {
         world.registries[SEMAPHORES as usize].collect(object, world.interval);
     }
 
-    /// Takes on what the configuration declares: what it declares is as it says, and what it declares no more goes with
-    /// its last holder. Gives those that cannot be, and why.
-    pub(in crate::core) fn declare_configured(
+    /// Takes on what the configuration declares of a name.
+    pub(in crate::core) fn configure(
         &mut self,
-        wanted: &[Declare<'_>],
+        declare: &Declare<'_>,
         world: World<'_>,
-    ) -> Vec<(Box<[u8]>, Refusal)> {
-        let mut refused = Vec::new();
-        for declare in wanted {
-            let present = self.declarations.get(declare.name);
-            let is_done = |present: &Declaration| {
-                present.says(declare) && present.origin == Origin::Configuration && !present.removing
-            };
-            if present.is_some_and(is_done) {
-                continue;
-            }
-            if let Err(refusal) = self.configure(declare, world) {
-                refused.push((declare.name.into(), refusal));
-            }
-        }
-        let names: BTreeSet<_> = wanted.iter().map(|declare| declare.name).collect();
-        let is_gone = |object: &ObjectRef, declaration: &Declaration| {
-            declaration.origin == Origin::Configuration
-                && !declaration.removing
-                && !names.contains(object.name())
-        };
-        let gone: Vec<_> = self
-            .declarations
-            .iter()
-            .filter(|(object, declaration)| is_gone(object, declaration))
-            .map(|(object, declaration)| (object.clone(), declaration.clone()))
-            .collect();
-        for (object, mut after) in gone {
-            (after.removing, after.evicted_grace_ms) = (true, None);
-            if let Ok(generation) = self.next_id() {
-                after.generation = generation;
-            }
-            self.settle_at_once(&object, after, world);
-        }
-        refused
-    }
-
-    fn configure(&mut self, declare: &Declare<'_>, world: World<'_>) -> Result<(), Refusal> {
+    ) -> Result<(), Refusal> {
         let present = self.declarations.get(declare.name).cloned();
+        let is_done = |present: &Declaration| {
+            present.says(declare) && present.origin == Origin::Configuration && !present.removing
+        };
+        if present.as_ref().is_some_and(is_done) {
+            return Ok(());
+        }
         check_unused(declare, present.as_ref(), world)?;
         let object = self.object_for(declare, world)?;
         let generation =
@@ -396,11 +361,47 @@ impl Ledger {
         Ok(())
     }
 
+    /// Has what the configuration declared and declares no more go with its last holder, some a step, in the order of
+    /// names, from those after `after` on. Gives the last that was looked at; `None`: that was all.
+    pub(in crate::core) fn retire(
+        &mut self,
+        configured: &BTreeSet<&[u8]>,
+        after: Option<&ObjectRef>,
+        world: World<'_>,
+    ) -> Option<ObjectRef> {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.name()));
+        let some: Vec<_> = self
+            .declarations
+            .from(from)
+            .take(STEP_ENTRIES)
+            .map(|(object, declaration)| (object.clone(), declaration.origin, declaration.removing))
+            .collect();
+        for (object, origin, removing) in &some {
+            if *origin == Origin::Configuration && !removing && !configured.contains(object.name()) {
+                self.retire_one(object, world);
+            }
+        }
+        some.into_iter().last().map(|(last, ..)| last)
+    }
+
+    fn retire_one(&mut self, object: &ObjectRef, world: World<'_>) {
+        let Some(mut after) = self.declarations.get(object.name()).cloned() else { return };
+        (after.removing, after.evicted_grace_ms) = (true, None);
+        if let Ok(generation) = self.next_id() {
+            after.generation = generation;
+        }
+        self.settle_at_once(object, after, world);
+    }
+
     /// Does for good what the configuration says: it is on disk already, in the configuration.
     fn settle_at_once(&mut self, object: &ObjectRef, after: Declaration, world: World<'_>) {
         let before = self.before(object);
-        if let Some(journal) = &mut self.journal {
-            journal.supersede(object);
+        for then in self.supersede(object) {
+            if let Then::Declared { after, evicts, .. } = then
+                && after.removing
+            {
+                self.dismiss(object, &after, evicts, world);
+            }
         }
         if !after.removing {
             self.number(object, after.numbered);
@@ -439,11 +440,18 @@ impl Ledger {
             Some(after) => Bound::Excluded(&after[..]),
             None => Bound::Included(&listing.prefix[..]),
         };
+        let mut bytes = 0;
+        let has_room = |(object, declaration): &(&ObjectRef, &Declaration)| {
+            let is_first = bytes == 0;
+            bytes += object.name().len() + declaration.label.len();
+            is_first || bytes <= STEP_BYTES
+        };
         let listed: Vec<_> = self
             .declarations
             .from(from)
             .take_while(|(object, _)| object.name().starts_with(&listing.prefix))
             .take(STEP_ENTRIES)
+            .take_while(has_room)
             .map(|(object, declaration)| Declared {
                 record: declaration.record(object.name()),
                 in_use: object.consumption(),

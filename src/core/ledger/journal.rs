@@ -118,13 +118,16 @@ impl Journal {
         self.pending.is_empty() && self.pending_then.is_empty() && self.under_way.is_none()
     }
 
-    /// Takes what a declared semaphore was to become out of what is on its way: it became something else meanwhile.
-    pub(super) fn supersede(&mut self, object: &ObjectRef) {
-        let is_other = |then: &Then| !matches!(then, Then::Declared { object: other, .. } if other == object);
-        self.pending_then.retain(is_other);
+    /// Takes what a declared semaphore was to become out of what is on its way, in order.
+    fn supersede(&mut self, object: &ObjectRef) -> Vec<Then> {
+        let is_its = |then: &Then| matches!(then, Then::Declared { object: other, .. } if other == object);
+        let mut superseded = Vec::new();
         if let Some((_, then)) = &mut self.under_way {
-            then.retain(is_other);
+            let (its, others): (Vec<_>, Vec<_>) = then.drain(..).partition(is_its);
+            (superseded, *then) = (its, others.into());
         }
+        superseded.extend(self.pending_then.extract_if(.., |then| is_its(then)));
+        superseded
     }
 }
 
@@ -153,20 +156,32 @@ impl Ledger {
         self.journal.as_ref().is_none_or(Journal::is_idle)
     }
 
-    /// Does what was to happen when the batch that is under way is safe, or takes back what could not be stored.
-    pub(in crate::core) fn settle(&mut self, number: u64, is_safe: bool, world: World<'_>) {
-        let Some(journal) = &mut self.journal else { return };
+    /// Does what was to happen when the batch that is under way is safe, `step` of it at most, or takes back at once what
+    /// could not be stored. Tells whether there is more to do.
+    pub(in crate::core) fn settle(
+        &mut self,
+        number: u64,
+        is_safe: bool,
+        step: usize,
+        world: World<'_>,
+    ) -> bool {
+        let Some(journal) = &mut self.journal else { return false };
         if journal.under_way.as_ref().is_none_or(|(batch, _)| batch.number != number) {
-            return;
+            return false;
         }
         if is_safe {
             // One by one: a removal that comes to its end supersedes what comes after it.
-            while let Some(then) = self.next_under_way() {
+            for _ in 0..step {
+                let Some(then) = self.next_under_way() else { break };
                 self.stored(then, world);
             }
         }
-        let under_way = self.journal.as_mut().and_then(|journal| journal.under_way.take());
-        if let Some((batch, then)) = under_way.filter(|_| !is_safe) {
+        let Some(journal) = &mut self.journal else { return false };
+        let is_more = |(_, then): &mut (Batch, VecDeque<Then>)| is_safe && !then.is_empty();
+        if journal.under_way.as_mut().is_some_and(is_more) {
+            return true;
+        }
+        if let Some((batch, then)) = journal.under_way.take().filter(|_| !is_safe) {
             self.take_back(&batch, then, world);
         }
         self.serve(world);
@@ -175,11 +190,17 @@ impl Ledger {
         {
             journal.wake();
         }
+        false
     }
 
     fn next_under_way(&mut self) -> Option<Then> {
         let (_, then) = self.journal.as_mut()?.under_way.as_mut()?;
         then.pop_front()
+    }
+
+    /// Takes what a declared semaphore was to become out of what is on its way, as it became something else meanwhile.
+    pub(super) fn supersede(&mut self, object: &ObjectRef) -> Vec<Then> {
+        self.journal.as_mut().map_or_else(Vec::new, |journal| journal.supersede(object))
     }
 
     fn stored(&mut self, then: Then, world: World<'_>) {

@@ -56,7 +56,7 @@ use grant::{Grant, Parts, Phase};
 use idle::Idles;
 use journal::Journal;
 use owner::{Owner, Remembered, RememberedGrant};
-use removal::{Eviction, Pruning};
+use removal::{Disconnections, Eviction, Pruning};
 use request::{Done, Expected};
 use slots::Slots;
 use time::Gaps;
@@ -160,6 +160,7 @@ pub(super) struct Ledger {
     lessened: Vec<(Namespace, ObjectRef)>,
     prunings: VecDeque<Pruning>,
     evictions: VecDeque<Eviction>,
+    disconnections: Disconnections,
     idles: Idles,
     journal: Option<Journal>,
     /// When waiting or a grant ends.
@@ -203,6 +204,7 @@ impl Ledger {
             lessened: Vec::new(),
             prunings: VecDeque::new(),
             evictions: VecDeque::new(),
+            disconnections: Disconnections::default(),
             idles: Idles::default(),
             journal: None,
             grant_ends: BTreeSet::new(),

@@ -1,13 +1,14 @@
 //! The end of declared semaphores: who waits is told, who holds has until the grace is over or as long as he likes, and
 //! the semaphore goes with the last of them.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 use super::declaration::Declaration;
 use super::declared::SEMAPHORES;
 use super::{GrantId, Ledger, ObjectRef, Refusal, STEP_GRANTS, SessionId, World};
 use crate::core::durable::{Change, Key};
-use crate::core::mailbox::EventKind;
+use crate::core::mailbox::{EventKind, Notice};
 use crate::core::semaphore::Standing;
 
 /// Who waits for a semaphore that shrank or is removed is told, some a step.
@@ -29,7 +30,29 @@ pub(super) struct Eviction {
     /// Grants with lower ids are of what is removed.
     removed: GrantId,
     /// Sessions that held it by plain Acquires, and so without anything that could be taken from them but all.
-    plain: std::vec::IntoIter<(SessionId, u32)>,
+    plain: std::vec::IntoIter<SessionId>,
+}
+
+/// Connections that are closed when a grace is over, if they hold a removed semaphore by plain Acquires still.
+#[derive(Debug, Default)]
+pub(super) struct Disconnections(BTreeMap<u64, VecDeque<(ObjectRef, SessionId)>>);
+
+impl Disconnections {
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        self.0.first_key_value().map(|(at_ms, _)| *at_ms)
+    }
+
+    /// The next sessions whose time is up, some a step; `None`: there are none.
+    fn due(&mut self, now_ms: u64) -> Option<Vec<SessionId>> {
+        let mut due = self.0.first_entry().filter(|due| *due.key() <= now_ms)?;
+        let some = due.get().len().min(STEP_GRANTS);
+        let some = due.get_mut().drain(..some).filter(|(object, session)| object.is_held_by(*session));
+        let some = some.map(|(_, session)| session).collect();
+        if due.get().is_empty() {
+            due.remove();
+        }
+        Some(some)
+    }
 }
 
 impl Ledger {
@@ -43,9 +66,7 @@ impl Ledger {
         }
         self.tell_name(SEMAPHORES, object, EventKind::Removed, None, None, 0);
         self.note(Change::Delete(Key::Declaration(object.name().into())));
-        if let Some(journal) = &mut self.journal {
-            journal.supersede(object);
-        }
+        self.supersede(object);
         object.declare(Standing::Made, 0);
         self.forget_declaration(object, world);
     }
@@ -67,20 +88,30 @@ impl Ledger {
         let Some(declaration) = self.declarations.get(object.name()) else { return };
         if let Some(grace_ms) = declaration.evicted_grace_ms {
             let removed = if declaration.removing { declaration.generation } else { declaration.created };
-            self.evict_later(object, grace_ms, GrantId(removed), Vec::new(), world);
+            self.evict_later(object, grace_ms, GrantId(removed), world);
         }
     }
 
-    /// Has grants with ids below `removed`, and the sessions that hold by plain Acquires, lose a semaphore after a grace.
-    pub(super) fn evict_later(
+    /// Has those told who wait for what is removed, and those who hold it, where it is taken from them.
+    pub(super) fn dismiss(
         &mut self,
         object: &ObjectRef,
-        grace_ms: u32,
-        removed: GrantId,
-        plain: Vec<(SessionId, u32)>,
+        removal: &Declaration,
+        evicts: bool,
         world: World<'_>,
     ) {
+        let removed = GrantId(removal.generation);
+        self.prune_later(object, Some(removed));
+        if let Some(grace_ms) = removal.evicted_grace_ms.filter(|_| evicts) {
+            self.evict_later(object, grace_ms, removed, world);
+        }
+        self.sound_alarm(world.now.monotonic_ms);
+    }
+
+    /// Has grants with ids below `removed`, and the sessions that hold by plain Acquires, lose a semaphore after a grace.
+    fn evict_later(&mut self, object: &ObjectRef, grace_ms: u32, removed: GrantId, world: World<'_>) {
         let at_ms = world.now.monotonic_ms + u64::from(grace_ms);
+        let plain: Vec<_> = object.holdings().into_iter().map(|(session, _)| session).collect();
         let (object, plain) = (object.clone(), plain.into_iter());
         self.evictions.push_back(Eviction { object, at_ms, after: None, removed, plain });
     }
@@ -103,6 +134,7 @@ impl Ledger {
             let some: Vec<_> = entry
                 .map(|entry| entry.queue.range((from, Bound::Unbounded)).take(STEP_GRANTS).copied().collect())
                 .unwrap_or_default();
+            work += some.len().max(1);
             let Some(last) = some.last().copied() else {
                 self.prunings.pop_front();
                 self.finish_removal(&object, world);
@@ -112,7 +144,6 @@ impl Ledger {
                 continue;
             };
             pruning.after = Some(last);
-            work += some.len();
             for id in some {
                 let claim = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim);
                 if removed.is_some_and(|removed| id < removed) {
@@ -137,13 +168,18 @@ impl Ledger {
     }
 
     /// Takes a semaphore that is removed from its holders, some a step: those of grants are told and have until the
-    /// grace is over. Gives the sessions of connections that hold it by plain Acquires: only to end them takes it from
-    /// them. `None`: there is nobody left to tell.
-    pub(in crate::core) fn evict(&mut self, world: World<'_>) -> Option<(Vec<SessionId>, u32)> {
+    /// grace is over, and so are those of plain Acquires. Gives the sessions of connections that still hold it by plain
+    /// Acquires when theirs is: only to end them takes it from them. `None`: there is nobody left to tell.
+    pub(in crate::core) fn evict(&mut self, world: World<'_>) -> Option<Vec<SessionId>> {
+        let now_ms = world.now.monotonic_ms;
+        if let Some(due) = self.disconnections.due(now_ms) {
+            return Some(due);
+        }
         let eviction = self.evictions.front_mut()?;
-        let grace_ms = super::left(eviction.at_ms, world.now.monotonic_ms);
+        let (object, at_ms) = (eviction.object.clone(), eviction.at_ms);
+        let grace_ms = super::left(at_ms, now_ms);
         let from = eviction.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let entry = self.names[SEMAPHORES as usize].get(&eviction.object.address());
+        let entry = self.names[SEMAPHORES as usize].get(&object.address());
         let range = (from, Bound::Excluded(eviction.removed));
         let some: Vec<_> = entry
             .map(|entry| entry.held.range(range).take(STEP_GRANTS).copied().collect())
@@ -151,18 +187,30 @@ impl Ledger {
         if let Some(last) = some.last() {
             eviction.after = Some(*last);
             for id in some {
-                // One that is gone or waits for another name meanwhile has nothing to lose.
-                let _ = self.revoke_grant_now(id, grace_ms, world);
+                self.evict_grant(id, grace_ms, world);
             }
-            return Some((Vec::new(), grace_ms));
+            self.serve(world);
+            return Some(Vec::new());
         }
-        let some: Vec<_> = eviction.plain.by_ref().take(STEP_GRANTS).map(|(session, _)| session).collect();
-        let object = eviction.object.clone();
+        let some: Vec<_> = eviction.plain.by_ref().take(STEP_GRANTS).collect();
         if some.is_empty() {
             self.evictions.pop_front();
         }
-        // Who has given it back meanwhile has nothing to lose.
-        let holders = some.into_iter().filter(|session| object.is_held_by(*session)).collect();
-        Some((holders, grace_ms))
+        for session in some.into_iter().filter(|session| object.is_held_by(*session)) {
+            if grace_ms > 0 {
+                self.notify_session(session, Notice::SessionRevoked { session, grace_ms });
+            }
+            self.disconnections.0.entry(at_ms).or_default().push_back((object.clone(), session));
+        }
+        Some(Vec::new())
+    }
+
+    fn evict_grant(&mut self, id: GrantId, grace_ms: u32, world: World<'_>) {
+        if self.grants.get(&id).is_some_and(|grant| grant.is_waiting()) {
+            self.fail(id, Refusal::Removed, world);
+        } else {
+            // One that is gone meanwhile has nothing to lose.
+            let _ = self.revoke_grant_now(id, grace_ms, world);
+        }
     }
 }

@@ -90,7 +90,10 @@ impl Ledger {
     }
 
     fn next_due_ms(&self) -> Option<u64> {
-        if self.evictions.is_empty() { self.next_end_ms() } else { Some(0) }
+        if !self.evictions.is_empty() {
+            return Some(0);
+        }
+        self.next_end_ms().into_iter().chain(self.disconnections.next_ms()).min()
     }
 
     /// When [`Self::expire`] has something to do next.
