@@ -4,7 +4,6 @@
 //! A server is believed as little as possible: a lease lasts from when a request was *sent* that the server answered, and
 //! a connection on which KeepAlive is not answered for a quarter of the time to live is given up.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use super::clock::{Moment, Sleep};
 use super::lane::{Command, Failure, Lane};
 use super::link::{Established, Link, LinkEvent, Tag, establish};
 use super::permit::{Permit, Taken};
+use super::revocations::Revocations;
 use super::settings::{Settings, TRY_MAX, believed};
 use super::standing::{Lease, Standing};
 use crate::client::{ConnectError, Error, Loss, Lost, success};
@@ -58,13 +58,7 @@ pub(super) struct Driver {
     /// When the last request was sent that was answered.
     heard: Moment,
     keep_alive_sent: Option<Moment>,
-    /// Grants that are going to be revoked, and when that is to be believed.
-    revoked: Vec<(Moment, GrantId)>,
-    /// When the session is going to be revoked.
-    session_revoked: Option<Moment>,
-    /// Grants whose revocation may have been told to a connection that was lost, and when they are asked about next.
-    doubtful: BTreeSet<GrantId>,
-    verify_at: Moment,
+    revocations: Revocations,
     /// Who wants to know whether there is a session.
     curious: Vec<oneshot::Sender<Result<(), Error>>>,
     /// Why the session has ended.
@@ -111,10 +105,7 @@ impl Driver {
             last_failure: None,
             heard: now,
             keep_alive_sent: None,
-            revoked: Vec::new(),
-            session_revoked: None,
-            doubtful: BTreeSet::new(),
-            verify_at: now,
+            revocations: Revocations::new(now),
             curious: Vec::new(),
             over: None,
             leaving: None,
@@ -188,8 +179,7 @@ impl Driver {
         self.last_failure = None;
         self.link = Link::Up(established);
         self.book.send_again();
-        self.doubtful = self.book.grants.keys().copied().collect();
-        self.verify_at = sent;
+        self.revocations.doubt_all(&self.book, sent);
         self.curious.drain(..).for_each(|curious| drop(curious.send(Ok(()))));
         if self.leaving.is_some() {
             self.close();
@@ -276,14 +266,11 @@ impl Driver {
         let (Some(standing), Some(session)) = (self.book.grants.get(&grant), self.session) else { return };
         if frame.status == Status::NotAcquired.code() {
             standing.lose(Lost::Revoked);
-            self.doubtful.remove(&grant);
+            self.revocations.forget(grant);
         } else if let Ok(VerifiedGrant { ttl_left: TtlLeft::For(left), .. }) = frame.verified()
             && Duration::from(left) < believed(session.ttl)
         {
-            let at = sent.after(believed(left));
-            standing.revoke_at(at);
-            self.revoked.push((at, grant));
-            self.doubtful.remove(&grant);
+            self.revocations.add(grant, standing, sent.after(believed(left)));
         }
     }
 
@@ -317,18 +304,14 @@ impl Driver {
         let end_of = |grace: Milliseconds| self.heard.after(believed(grace));
         match notice {
             Notice::GrantRevoked { grant, grace } => {
-                let at = end_of(grace);
                 if let Some(standing) = self.book.grants.get(&grant) {
                     warn!(grant = grant.0, grace_ms = grace.0, "a permit is being revoked");
-                    standing.revoke_at(at);
-                    self.revoked.push((at, grant));
+                    self.revocations.add(grant, standing, end_of(grace));
                 }
             }
             Notice::SessionRevoked { session, grace } if self.is_ours(session) => {
-                let at = end_of(grace);
                 warn!(session, grace_ms = grace.0, "the session is being revoked");
-                self.book.grants.values().for_each(|standing| standing.revoke_at(at));
-                self.session_revoked = Some(self.session_revoked.map_or(at, |earlier| earlier.min(at)));
+                self.revocations.add_session(&self.book, end_of(grace));
             }
             Notice::AttachedElsewhere { session } if self.is_ours(session) => {
                 self.detached(Lost::TakenOver);
@@ -361,8 +344,7 @@ impl Driver {
                 match granted(frame, &terms) {
                     Ok(taken) => {
                         if is_repeated {
-                            self.doubtful.insert(taken.grant);
-                            self.verify_at = self.now();
+                            self.revocations.doubt(taken.grant, self.now());
                         }
                         self.granted(taken, terms, reply);
                     }
@@ -385,7 +367,7 @@ impl Driver {
     ) {
         let grant = taken.grant;
         let standing = Arc::new(Standing::new(Arc::clone(&self.lease)));
-        if let Some(at) = self.session_revoked {
+        if let Some(at) = self.revocations.of_session() {
             standing.revoke_at(at);
         }
         let (Some(reply), Some(lane)) = (reply, self.lane.upgrade()) else {
@@ -452,7 +434,7 @@ impl Driver {
 
     fn release(&mut self, grant: GrantId, reply: Option<oneshot::Sender<Result<(), Error>>>) {
         self.book.grants.remove(&grant);
-        self.doubtful.remove(&grant);
+        self.revocations.forget(grant);
         self.book.add(What::Release { grant, reply });
         self.lease.window.store(self.book.window(), Ordering::Relaxed);
         self.lease.load.fetch_sub(1, Ordering::Relaxed);
@@ -487,15 +469,15 @@ impl Driver {
             due = due.min(self.lease.until().unwrap_or(Moment(Duration::ZERO)));
             if let Link::Up(_) = self.link {
                 due = due.min(self.keep_alive_sent.unwrap_or(self.heard).after(patience(session)));
-                if !self.doubtful.is_empty() && self.leaving.is_none() {
-                    due = due.min(self.verify_at);
+                if self.leaving.is_none() {
+                    due = self.revocations.ask_due().into_iter().fold(due, Moment::min);
                 }
             }
         }
         if let Link::Resting(until) = self.link {
             due = due.min(until);
         }
-        due = self.revoked.iter().map(|(at, _)| *at).chain(self.session_revoked).fold(due, Moment::min);
+        due = self.revocations.due().into_iter().fold(due, Moment::min);
         if !matches!(self.link, Link::Up(_)) {
             due = self
                 .book
@@ -527,22 +509,13 @@ impl Driver {
             if self.lease.until().is_none_or(|until| now >= until) {
                 return self.end(Lost::Unreachable);
             }
-            if self.session_revoked.is_some_and(|at| now >= at) {
+            if self.revocations.of_session().is_some_and(|at| now >= at) {
                 return self.end(Lost::Revoked);
             }
             self.keep_alive(session, now);
             self.verify(session, now);
         }
-        let book = &mut self.book;
-        self.revoked.retain(|(at, grant)| {
-            if now < *at {
-                return true;
-            }
-            if let Some(standing) = book.grants.get(grant) {
-                standing.lose(Lost::Revoked);
-            }
-            false
-        });
+        self.revocations.take_effect(&self.book, now);
         if !matches!(self.link, Link::Up(_)) {
             self.give_up(now);
         }
@@ -570,11 +543,10 @@ impl Driver {
     /// Asks about grants that may have been revoked unheard.
     fn verify(&mut self, session: OpenedSession, now: Moment) {
         let Link::Up(up) = &self.link else { return };
-        if now < self.verify_at || self.leaving.is_some() {
+        if self.leaving.is_some() {
             return;
         }
-        self.verify_at = now.after(patience(session));
-        for grant in self.doubtful.iter().copied() {
+        for grant in self.revocations.to_ask(now, now.after(patience(session))) {
             // Where it cannot be sent, the connection is gone, and it is asked over the next one.
             drop(up.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent: now }));
         }

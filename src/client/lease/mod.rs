@@ -14,6 +14,7 @@ mod executor;
 mod lane;
 mod link;
 mod permit;
+mod revocations;
 mod settings;
 mod standing;
 
