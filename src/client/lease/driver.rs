@@ -546,7 +546,7 @@ impl Driver {
         if self.leaving.is_some() {
             return;
         }
-        for grant in self.revocations.to_ask(now, now.after(patience(session))) {
+        for grant in self.revocations.ask_about(now, now.after(patience(session))) {
             // Where it cannot be sent, the connection is gone, and it is asked over the next one.
             drop(up.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent: now }));
         }

@@ -71,7 +71,7 @@ impl Revocations {
     }
 
     /// The grants to ask about now; they are asked about again at `next`, as long as they are doubtful.
-    pub(super) fn to_ask(&mut self, now: Moment, next: Moment) -> impl Iterator<Item = GrantId> {
+    pub(super) fn ask_about(&mut self, now: Moment, next: Moment) -> impl Iterator<Item = GrantId> {
         let is_due = now >= self.ask_at;
         if is_due {
             self.ask_at = next;
