@@ -17,7 +17,7 @@ use crate::line::{Asked, Line};
 use crate::random::Random;
 use crate::scene::{Phase, Scene};
 use crate::tenancy::{Errand, Tenancy};
-use crate::verdict::{Answer, Heard, Place, judge};
+use crate::verdict::{Answer, Heard, Place, is_not_stored, judge};
 
 /// How long a client that has no more to ask reads on. The simulated network may hold the end back, as behind a full
 /// buffer.
@@ -117,6 +117,9 @@ impl Stay {
         while frame.opcode != open.opcode().code() {
             frame = line.answer().await?;
         }
+        if is_not_stored(scene, &frame, sent_ms) {
+            return Err(End::Left);
+        }
         let opened = frame.opened().map_err(|_| End::Wrong("no session".to_owned()))?;
         if opened.ttl.0 != ttl_ms {
             return Err(End::Wrong(format!("asked for {ttl_ms} ms, and got {:?}", opened.ttl)));
@@ -147,7 +150,8 @@ impl Stay {
         if random.percent(80) {
             line.introduce(&mut bytes);
         }
-        self.tenancy.attaches();
+        let life = line.life();
+        self.tenancy.attaches(life);
         let attach = Extended::AttachSession { session: self.tenancy.session, key };
         line.compose(&attach, Asked::Attach, &mut bytes);
         for id in self.tenancy.unanswered() {
@@ -155,7 +159,8 @@ impl Stay {
         }
         let Guest { scene, number, .. } = &self.guest;
         scene.event(number, format_args!("attaches {} to {}", line.local, self.tenancy.session));
-        self.left = self.newest.replace(line);
+        // What the server said before it was started again is not asked for any more.
+        self.left = self.newest.replace(line).filter(|left| left.life() == life);
         self.send(Place::Newest, &bytes, random).await;
     }
 
