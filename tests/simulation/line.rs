@@ -217,13 +217,9 @@ impl Line {
         self.scene.life_of(self.local)
     }
 
-    /// Whether all is answered that does not wait for others.
+    /// Whether all is answered that is answered in order.
     pub fn has_answers(&self) -> bool {
-        let is_due = |awaited: &Awaited| match awaited.asked {
-            Asked::Request { wait_ms, .. } => awaited.is_stored && wait_ms.is_none(),
-            _ => awaited.is_stored,
-        };
-        self.in_order.is_empty() && !self.awaited.values().any(is_due)
+        self.in_order.is_empty()
     }
 
     /// Takes the next response of what came, with what it answers. The second one to a Hello and those after it

@@ -216,6 +216,12 @@ impl Scene {
         (state.server_life == life || self.disk.is_some()).then(|| call(&mut state.claims, now_ms))
     }
 
+    /// Whether a grant that was given in that life of the server has the number of one from before it was started.
+    pub fn is_of_before(&self, life: u64, grant: u64) -> bool {
+        let state = self.state();
+        state.server_life == life && !state.claims.is_of_now(grant)
+    }
+
     /// Whether the resources of a name have numbers.
     pub fn is_numbered(&self, key: &Key) -> bool {
         let numbered = self.disk.as_ref().map_or(0, |disk| disk.numbered);

@@ -71,8 +71,7 @@ pub fn judge_request(
             }
             let is_known = forgotten.is_some_and(|answer| answer.grant == grant);
             if request.answer.is_none() && !is_known {
-                let is_of_now = scene.with_claims(tenancy.life, |claims, _| claims.is_of_now(grant));
-                if request.first_life == tenancy.life && !is_of_now.unwrap_or(true) {
+                if request.first_life == tenancy.life && scene.is_of_before(tenancy.life, grant) {
                     return Err("a number from before the server was started again".to_owned());
                 }
                 if tenancy.released.contains(&grant) || !tenancy.held.insert(grant) {
