@@ -35,6 +35,7 @@ mod order;
 #[path = "simulation/random.rs"]
 mod random;
 #[path = "simulation/scene.rs"]
+#[allow(dead_code, reason = "shared with the simulation of the client, which uses the rest")]
 mod scene;
 #[path = "simulation/settled.rs"]
 mod settled;

@@ -44,6 +44,8 @@ pub struct Claims {
     taken: BTreeMap<u64, u64>,
     /// All grants that clients were told of, until the server holds them no more.
     seen: BTreeSet<u64>,
+    /// All sessions that clients were told of.
+    met: BTreeSet<u64>,
     /// The greatest grant that a client was told of, and what that was when the server was started.
     greatest: u64,
     greatest_before: u64,
@@ -83,6 +85,11 @@ impl Claims {
     pub fn let_connections_go(&mut self) {
         self.connections.clear();
         self.grants.retain(|_, claim| claim.connection.is_none());
+    }
+
+    /// A client is told of a session that was made for it. Tells whether there was none of that number before.
+    pub fn meet(&mut self, session: u64) -> bool {
+        self.met.insert(session)
     }
 
     /// Leases are free of these grants, and stay so.

@@ -222,6 +222,14 @@ impl Scene {
         state.server_life == life && !state.claims.is_of_now(grant)
     }
 
+    /// A client is told of a session that was made for it by that life of the server.
+    pub fn meet(&self, life: u64, session: u64) -> Result<(), String> {
+        match self.with_claims(life, |claims, _| claims.meet(session)) {
+            Some(false) => Err(format!("session {session} has the number of another")),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the resources of a name have numbers.
     pub fn is_numbered(&self, key: &Key) -> bool {
         let numbered = self.disk.as_ref().map_or(0, |disk| disk.numbered);

@@ -88,10 +88,11 @@ pub fn judge_request(
         }
     } else {
         let is_right = match &request.errand {
-            Errand::Acquire { queue_max, .. } => {
+            Errand::Acquire { parts, queue_max, .. } => {
                 let is_not_stored =
                     tenancy.key.is_some() && is_not_stored(scene, frame, request.first_sent_ms);
                 if is_not_stored {
+                    tenancy.not_stored = parts.first().cloned();
                     tenancy.not_stored_life = Some(tenancy.life);
                 }
                 is_not_stored || is_refused_rightly(scene, request, *queue_max, status, awaited)

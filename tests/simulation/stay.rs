@@ -104,6 +104,7 @@ impl Stay {
             let own = hello.map_err(|_| End::Wrong("no Hello".to_owned()))?.session;
             line.own = Some(own);
             let (local, life) = (line.local, scene.life_of(line.local));
+            scene.meet(life, own).map_err(End::Wrong)?;
             scene.with_claims(life, |claims, _| claims.introduce(own, local));
         }
         let Some(ttl_ms) = ttl_ms else {
@@ -125,6 +126,7 @@ impl Stay {
             return Err(End::Wrong(format!("asked for {ttl_ms} ms, and got {:?}", opened.ttl)));
         }
         line.is_attached = true;
+        scene.meet(line.life(), opened.session).map_err(End::Wrong)?;
         let tenancy = Tenancy::new(scene, line, opened.session, Some((opened.key, ttl_ms)));
         tenancy.renew(sent_ms, ttl_ms);
         Ok(tenancy)
@@ -151,10 +153,15 @@ impl Stay {
             line.introduce(&mut bytes);
         }
         let life = line.life();
+        let mut repeated = self.tenancy.unanswered();
+        // A server that was started again has to know what it granted.
+        if life != self.tenancy.life {
+            repeated.extend(self.tenancy.granted().filter(|_| random.percent(30)));
+        }
         self.tenancy.attaches(life);
         let attach = Extended::AttachSession { session: self.tenancy.session, key };
         line.compose(&attach, Asked::Attach, &mut bytes);
-        for id in self.tenancy.unanswered() {
+        for id in repeated {
             self.tenancy.repeat(&mut line, id, &mut bytes);
         }
         let Guest { scene, number, .. } = &self.guest;

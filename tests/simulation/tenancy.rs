@@ -89,9 +89,10 @@ pub struct Tenancy {
     /// Set when a connection was given up before it was told that it is attached: its request may still be on the way,
     /// and attach that connection after any later one.
     pub has_rival: bool,
-    /// The life of the server in which it was last told that something could not be stored, and whether it may have that
-    /// all the same since the server was started again.
+    /// What could not be stored last, so that it must not have it.
+    pub not_stored: Option<Part>,
     pub not_stored_life: Option<u64>,
+    /// Set when it may have something all the same that could not be stored, since the server was started again.
     pub is_haunted: bool,
     last_id: u64,
     floor: u64,
@@ -112,6 +113,7 @@ impl Tenancy {
             is_closed: false,
             is_attaching: false,
             has_rival: false,
+            not_stored: None,
             not_stored_life: None,
             is_haunted: false,
             last_id: 0,
@@ -133,6 +135,14 @@ impl Tenancy {
     pub fn unanswered(&self) -> Vec<u64> {
         let open = self.requests.iter().filter(|(_, request)| request.answer.is_none());
         open.map(|(id, _)| *id).collect()
+    }
+
+    /// Requests that were granted what is still held.
+    pub fn granted(&self) -> impl Iterator<Item = u64> {
+        let is_held = |request: &Request| {
+            request.answer.as_ref().is_some_and(|answer| self.held.contains(&answer.grant))
+        };
+        self.requests.iter().filter(move |(_, request)| is_held(request)).map(|(id, _)| *id)
     }
 
     /// Whether the session may have ended, by all that is known of it.

@@ -77,6 +77,7 @@ fn judge_party(scene: &Scene, line: &mut Line, answer: &Answer<'_>) -> Result<He
             let hello = frame.hello().map_err(|_| "no Hello")?;
             line.own = Some(hello.session);
             let local = line.local;
+            scene.meet(line.life(), hello.session)?;
             scene.with_claims(scene.life_of(local), |claims, _| claims.introduce(hello.session, local));
         }
         Asked::Hello => match frame.notice() {
