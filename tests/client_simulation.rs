@@ -22,6 +22,9 @@ mod claims;
 mod clock;
 #[path = "client_simulation/directed.rs"]
 mod directed;
+#[path = "simulation/disk.rs"]
+#[allow(dead_code, reason = "as above")]
+mod disk;
 #[path = "client_simulation/drops.rs"]
 mod drops;
 #[path = "client_simulation/faults.rs"]
@@ -50,12 +53,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use beliefs::{Beliefs, Who};
 use checks::Checks;
+use disk::Disk;
 use faults::{Faults, machine_name};
 use programs::{Habits, Program};
 use random::Random;
-use scene::{Disk, Phase, Scene, Shared};
+use scene::{Phase, Scene, Shared};
 use signalbox::client::Client;
-use signalbox::storage::Memory;
 use turmoil::Sim;
 
 /// Simulated time between two checks.
@@ -114,11 +117,9 @@ impl Simulation<'_> {
             name: format!("shared {number}").into_bytes(),
             capacity: random.between_u32(1, 3),
         });
-        let shared = shared.collect();
+        let shared: Vec<_> = shared.collect();
         // Half of the servers keep what leased sessions hold: to their clients, a restart is no more than a cut.
-        let disk = random
-            .percent(50)
-            .then(|| Disk { memory: Memory::default(), flush_ms_max: random.between(0, 40) });
+        let disk = random.percent(50).then(|| Disk::new(random.between(0, 40), shared.len()));
         let scene = Scene::with_disk(machines, shared, disk);
         let beliefs = Beliefs::new(Arc::clone(&scene));
         let mut sim = turmoil::Builder::new()

@@ -2,9 +2,9 @@
 //!
 //! A seed decides everything: how many clients there are, how they behave, what breaks and when. After every step
 //! of a simulation the server's books add up and clients believe to hold no more than the server knows of; every
-//! answer is in order and possible; queues are served in their order; leases last for as long as their clients may think;
-//! when everybody has left, nothing is in use; and then everybody gets what he asks within 10 s. `docs/reliability.md`
-//! tells more.
+//! answer is in order and possible; queues are served in their order; leases last for as long as their clients may think,
+//! over restarts too where the server has a disk; when everybody has left, nothing is in use, nor kept on the disk; and
+//! then everybody gets what he asks within 10 s. `docs/reliability.md` tells more.
 //!
 //! `SIGNALBOX_SEEDS=10000 cargo test --release --test simulation` runs as many seeds as one likes, and `SIGNALBOX_SEED=7`
 //! says which is the first. A failure prints the seed and the command that replays it. If the core ends the process,
@@ -20,6 +20,8 @@ mod claims;
 mod clients;
 #[path = "simulation/connection.rs"]
 mod connection;
+#[path = "simulation/disk.rs"]
+mod disk;
 #[path = "simulation/faults.rs"]
 mod faults;
 #[path = "simulation/lessee.rs"]
@@ -33,7 +35,10 @@ mod order;
 #[path = "simulation/random.rs"]
 mod random;
 #[path = "simulation/scene.rs"]
+#[allow(dead_code, reason = "shared with the simulation of the client, which uses the rest")]
 mod scene;
+#[path = "simulation/settled.rs"]
+mod settled;
 #[path = "simulation/stay.rs"]
 mod stay;
 mod support;
@@ -49,6 +54,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use checks::Checks;
 use clients::{Client, Habits};
+use disk::Disk;
 use faults::{Faults, machine_name};
 use lessee::{Leases, Lessee};
 use random::Random;
@@ -90,7 +96,11 @@ impl Simulation<'_> {
             name: format!("shared {number}").into_bytes(),
             capacity: random.between_u32(1, 4),
         });
-        let scene = Scene::new(machines, shared.collect());
+        let shared: Vec<_> = shared.collect();
+        // Half of the servers keep what leased sessions hold.
+        let numbered = random.between(0, shared.len() as u64) as usize;
+        let disk = random.percent(50).then(|| Disk::new(random.between(0, 60), numbered));
+        let scene = Scene::with_disk(machines, shared, disk);
         let leases = Leases::of(&mut random);
         // In some seeds nobody has a lease, in some nearly everybody.
         let lessees_percent = random.weighted(&[(0, 1), (50, 2), (90, 1)]);
@@ -137,7 +147,7 @@ impl Simulation<'_> {
 
     /// Runs to the end. Gives the hash of all that happened, or what was wrong.
     fn run(mut self) -> Result<u64, String> {
-        while self.now_ms() < self.work_ms {
+        while self.now_ms() < self.work_ms || !self.faults.may_stop() {
             self.faults.before_step(&mut self.sim, &mut self.checks);
             self.step()?;
         }
@@ -154,10 +164,10 @@ impl Simulation<'_> {
         let server = self.scene.state().server.clone().expect("it was waited for");
         checks::at_rest(&server).map_err(|what| self.told(what))?;
         self.faults.end_every_interval();
-        self.wait(SWEEP_MS_MAX, |_| {
-            checks::is_empty(&server)
+        self.wait(SWEEP_MS_MAX, |simulation| {
+            checks::is_empty(&server, simulation.scene.disk.as_ref())
                 .then_some(())
-                .ok_or_else(|| "names are left that nobody uses".to_owned())
+                .ok_or_else(|| "names are left that nobody uses, or kept though nobody holds them".to_owned())
         })?;
         self.enter(Phase::Ask);
         self.wait(ASK_MS_MAX, |simulation| {

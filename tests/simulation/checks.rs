@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use signalbox::core::{DumpItem, LedgerStats, Namespace, UnixSeconds};
+use signalbox::core::{DumpItem, LedgerStats, Namespace, Record, UnixSeconds};
 use signalbox::server::Server;
 
+use crate::disk::Disk;
 use crate::order::Order;
 use crate::scene::{Key, Scene, Shared, key};
 
@@ -150,8 +151,14 @@ pub fn at_rest(server: &Server) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether every name was collected, and its memory is off the books.
-pub fn is_empty(server: &Server) -> bool {
-    let stats = Namespace::ALL.map(|namespace| server.core().stats(namespace));
-    stats.iter().all(|stats| stats.objects == 0 && stats.used_memory == 0)
+/// Whether every name was collected that is not declared, with its memory off the books; and nothing is kept but those
+/// that are.
+pub fn is_empty(server: &Server, disk: Option<&Disk>) -> bool {
+    let numbered = disk.map_or(0, |disk| disk.numbered);
+    let is_kept = |record: &Record| !matches!(record, Record::Mark(_) | Record::Declaration(_));
+    Namespace::ALL.iter().all(|namespace| {
+        let stats = server.core().stats(*namespace);
+        let declared = if *namespace == Namespace::Semaphores { numbered } else { 0 };
+        stats.objects == declared as u64 && (declared > 0 || stats.used_memory == 0)
+    }) && !disk.is_some_and(|disk| disk.memory.records().iter().any(is_kept))
 }

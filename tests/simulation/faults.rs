@@ -1,4 +1,4 @@
-//! What goes wrong between and under the clients and the server: links, machines, the clock.
+//! What goes wrong between and under the clients and the server: links, machines, the clock, the disk.
 //!
 //! Each seed has weights of its own, so that some simulations see one kind of fault again and again and others a bit
 //! of everything.
@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use signalbox::storage::Fault as DiskFault;
 use turmoil::Sim;
 
 use crate::checks::Checks;
@@ -27,6 +28,10 @@ enum Fault {
     ServerStop,
     /// The server's clock is set forth or back.
     ClockStep,
+    /// The server's disk is full for a while.
+    DiskFull,
+    /// Something is not flushed to the server's disk: until it is started anew, nothing is.
+    FlushFailure,
 }
 
 const FAULTS: [Fault; 6] =
@@ -38,6 +43,7 @@ enum Repair {
     Release(usize),
     Power(usize),
     Server,
+    Disk,
 }
 
 pub struct Faults {
@@ -51,6 +57,8 @@ pub struct Faults {
     server_is_down: bool,
     /// Set for the step in which the server stops.
     is_stopping: bool,
+    /// When the server is to be started anew, as nothing else mends its disk.
+    restart_ms: Option<u64>,
     /// How far the server's clock is from the simulation's time, and the furthest it ever was.
     clock_offset_s: u64,
     clock_offset_s_max: u64,
@@ -65,6 +73,12 @@ impl Faults {
         let mut weights: Vec<_> = FAULTS.map(|fault| (fault, random.between(0, 3))).into();
         // So that there is always something to choose from.
         weights.push((Fault::ClockStep, 1));
+        if scene.disk.is_some() {
+            weights.push((Fault::ServerStop, 2));
+            let disk_percent = random.weighted(&[(0, 1), (100, 1)]);
+            let disk_faults = [Fault::DiskFull, Fault::FlushFailure];
+            weights.extend(disk_faults.map(|fault| (fault, random.between(1, 3) * disk_percent / 100)));
+        }
         let pause_ms_max = random.between(300, 6000);
         let next_ms = random.between(0, pause_ms_max);
         // The middle of an interval, some years after 1970.
@@ -79,6 +93,7 @@ impl Faults {
             latency_ms_max,
             server_is_down: false,
             is_stopping: false,
+            restart_ms: None,
             clock_offset_s,
             clock_offset_s_max: clock_offset_s,
         }
@@ -94,12 +109,20 @@ impl Faults {
             let (_, repair) = self.repairs.swap_remove(due);
             self.repair(sim, repair);
         }
+        if self.restart_ms.is_some_and(|restart_ms| now_ms >= restart_ms) {
+            self.break_something(sim, Fault::ServerStop, checks, now_ms);
+        }
         if now_ms >= self.next_ms {
             self.next_ms = now_ms + self.random.between(1, self.pause_ms_max);
             let fault = self.random.weighted(&self.weights);
             self.break_something(sim, fault, checks, now_ms);
         }
         self.pass_time(now_ms);
+    }
+
+    /// Whether the server can go on as it is when the faults stop.
+    pub fn may_stop(&self) -> bool {
+        self.restart_ms.is_none()
     }
 
     /// Makes time pass, without faults.
@@ -151,6 +174,7 @@ impl Faults {
                 checks.forget();
                 self.server_is_down = true;
                 self.is_stopping = true;
+                self.restart_ms = None;
                 self.scene.event(SERVER, format_args!("is down for {duration_ms} ms"));
                 repair = Some((duration_ms, Repair::Server));
             }
@@ -165,7 +189,23 @@ impl Faults {
                 self.clock_offset_s_max = self.clock_offset_s_max.max(self.clock_offset_s);
                 self.scene.event("clock", format_args!("is at offset {}", self.clock_offset_s));
             }
-            Fault::Hold | Fault::HoldLong | Fault::PowerLoss | Fault::ServerStop => {}
+            Fault::DiskFull => {
+                let duration_ms = self.random.between(20, 3000);
+                if let Some(disk) = &self.scene.disk {
+                    disk.faults.fail_all(DiskFault::Full);
+                }
+                self.scene.event("disk", format_args!("is full for {duration_ms} ms"));
+                repair = Some((duration_ms, Repair::Disk));
+            }
+            Fault::FlushFailure if !self.server_is_down && self.restart_ms.is_none() => {
+                let kept = self.random.percent(50);
+                if let Some(disk) = &self.scene.disk {
+                    disk.faults.fail_nth(self.random.between(1, 3), DiskFault::Flush { kept });
+                }
+                self.scene.event("disk", format_args!("is not flushed; kept: {kept}"));
+                self.restart_ms = Some(now_ms + self.random.between(20, 4000));
+            }
+            Fault::Hold | Fault::HoldLong | Fault::PowerLoss | Fault::ServerStop | Fault::FlushFailure => {}
         }
         if let Some((duration_ms, repair)) = repair {
             self.repairs.push((now_ms + duration_ms, repair));
@@ -185,12 +225,22 @@ impl Faults {
                 self.scene.event(machine_name(machine), format_args!("starts"));
                 sim.bounce(machine_name(machine));
             }
+            Repair::Disk => self.mend_disk(),
             Repair::Server => {
                 self.scene.event(SERVER, format_args!("starts"));
+                // What was to fail and did not was of the server before.
+                self.mend_disk();
                 sim.bounce(SERVER);
                 self.server_is_down = false;
             }
         }
+    }
+
+    fn mend_disk(&self) {
+        if let Some(disk) = &self.scene.disk {
+            disk.faults.stop();
+        }
+        self.scene.event("disk", format_args!("is in order"));
     }
 
     /// Repairs everything.

@@ -171,7 +171,18 @@ impl Lessee {
             let hear_ms = self.random.weighted(&[(0, 1), (30, 2), (200, 2), (1000, 1)]);
             let hear_ms = self.random.between(0, hear_ms);
             stay.hear(hear_ms).await;
+            if stay.tenancy.unanswered().is_empty()
+                && let Some(part) = stay.tenancy.not_stored.take()
+            {
+                self.list(&mut stay, part).await;
+            }
         }
+    }
+
+    async fn list(&mut self, stay: &mut Stay, part: Part) {
+        let list = Extended::Holders { namespace: on_wire(part.namespace), name: &part.name };
+        let is_quiet = stay.tenancy.unanswered().is_empty();
+        stay.tell(Place::Newest, &list, Asked::List { is_quiet }, &mut self.random).await;
     }
 
     async fn act(&mut self, act: Act, stay: &mut Stay) {
@@ -206,9 +217,7 @@ impl Lessee {
             }
             Act::List => {
                 let part = self.part();
-                let list = Extended::Holders { namespace: on_wire(part.namespace), name: &part.name };
-                let is_quiet = stay.tenancy.unanswered().is_empty();
-                stay.tell(Place::Newest, &list, Asked::List { is_quiet }, &mut self.random).await;
+                self.list(stay, part).await;
             }
             Act::Watch => {
                 let part = self.part();

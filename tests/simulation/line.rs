@@ -56,12 +56,15 @@ pub struct Awaited {
     pub asked: Asked,
     pub opcode: u8,
     pub sent_ms: u64,
+    /// Set where the answer may wait for the server's disk.
+    is_stored: bool,
 }
 
 impl Awaited {
     /// Whether its answer comes in the order of the requests.
     fn is_in_order(&self) -> bool {
         match self.asked {
+            _ if self.is_stored => false,
             Asked::Watch { .. } => false,
             Asked::Request { wait_ms, .. } => wait_ms.is_none(),
             _ => true,
@@ -140,7 +143,9 @@ impl Line {
         self.serial += 1;
         request.compose(Opaque(self.serial.to_be_bytes()), bytes);
         let sent_ms = self.scene.state().now_ms;
-        let awaited = Awaited { asked, opcode: request.opcode().code(), sent_ms };
+        let is_stored = matches!(asked, Asked::Open | Asked::Close | Asked::Request { .. });
+        let is_stored = is_stored && self.scene.disk.is_some();
+        let awaited = Awaited { asked, opcode: request.opcode().code(), sent_ms, is_stored };
         if awaited.is_in_order() {
             self.in_order.push_back(self.serial);
         }
@@ -205,6 +210,11 @@ impl Line {
     /// Says that nothing more will be asked, and gives what may still be read: nothing can be sent by it any more.
     pub async fn half_close(&mut self) -> Result<(), End> {
         Ok(self.writer.shutdown().await?)
+    }
+
+    /// The life of the server that the connection is to.
+    pub fn life(&self) -> u64 {
+        self.scene.life_of(self.local)
     }
 
     /// Whether all is answered that is answered in order.

@@ -13,20 +13,18 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use signalbox::config::Config;
 use signalbox::core::{Declare, Moment, NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{Listener, SameThread, Server, expire, serve_port, sweep_counters, sweep_semaphores};
-use signalbox::storage::MemoryStorage;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 use turmoil::net::{TcpListener, TcpStream};
 
+use crate::disk::{Written, store};
 use crate::faults::machine_name;
-use crate::random::Random;
 use crate::scene::{Scene, Shared};
 
 pub const SERVER: &str = "server";
@@ -55,8 +53,8 @@ pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) ->
         let written = Arc::new(Written::default());
         let restored = server.restore(&mut storage, Waker::from(Arc::clone(&written)));
         restored.map_err(|error| format!("what was kept is not brought back: {error}"))?;
-        declare(&scene, &server);
-        tokio::spawn(store(Arc::clone(&server), storage, written, disk.flush_ms_max, hash_seed));
+        declare(&scene.shared[..disk.numbered], &server);
+        tokio::spawn(store(Arc::clone(&scene), Arc::clone(&server), storage, written, hash_seed));
     }
     scene.server_started(&server);
     let open: Open = Arc::new(Mutex::new(Some(BTreeMap::new())));
@@ -77,44 +75,15 @@ pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) ->
     std::future::pending().await
 }
 
-/// Declares the semaphores that all share, with numbered slots.
-fn declare(scene: &Scene, server: &Server) {
-    let declare = |shared: &'_ Shared| (shared.name.clone(), shared.capacity);
-    let names: Vec<_> = scene.shared.iter().map(declare).collect();
-    let declares: Vec<_> = names
-        .iter()
-        .map(|(name, capacity)| Declare { name, capacity: *capacity, numbered: true, label: b"" })
-        .collect();
+/// Declares semaphores that all share, with numbered slots.
+fn declare(shared: &[Shared], server: &Server) {
+    let mut declares = Vec::new();
+    for Shared { name, capacity } in shared {
+        declares.push(Declare { name, capacity: *capacity, numbered: true, label: b"" });
+    }
     let refused =
         server.core().declare_configured(&declares, Moment { monotonic_ms: 0, unix: UnixSeconds(0) });
     assert_eq!(refused, []);
-}
-
-/// Told when there is something to store.
-#[derive(Default)]
-struct Written(Notify);
-
-impl Wake for Written {
-    fn wake(self: Arc<Self>) {
-        self.0.notify_one();
-    }
-}
-
-/// Stores what there is to be stored, each time after the time that a disk takes.
-async fn store(
-    server: Arc<Server>,
-    mut storage: MemoryStorage,
-    written: Arc<Written>,
-    flush_ms_max: u64,
-    seed: u64,
-) {
-    let mut random = Random::of(seed, 0);
-    loop {
-        tokio::time::sleep(Duration::from_millis(random.between(0, flush_ms_max))).await;
-        if !server.store(&mut storage).expect("memory can always be written") {
-            written.0.notified().await;
-        }
-    }
 }
 
 /// A socket, until the server stops.

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use signalbox::core::{Namespace, UnixSeconds};
 use signalbox::server::{Clock, Server};
-use signalbox::storage::Memory;
 use tokio::sync::Notify;
 
 use crate::claims::{Claim, Claims};
+use crate::disk::Disk;
 
 /// Events that a failure shows.
 const EVENTS_SHOWN: usize = 60;
@@ -43,12 +43,6 @@ pub struct Shared {
     pub capacity: u32,
 }
 
-/// What outlives the server, and how long it takes to write it.
-pub struct Disk {
-    pub memory: Memory,
-    pub flush_ms_max: u64,
-}
-
 pub struct Scene {
     pub shared: Vec<Shared>,
     /// Tells the server to stop.
@@ -63,8 +57,9 @@ pub struct State {
     pub now_ms: u64,
     pub phase: Phase,
     pub server: Option<Arc<Server>>,
-    /// When the server was started, and which of its lives this is.
+    /// When the server was started and when it stopped before, and which of its lives this is.
     pub server_started_ms: u64,
+    server_stopped_ms: u64,
     pub server_life: u64,
     /// The life in which the server accepted each connection.
     lives: BTreeMap<SocketAddr, u64>,
@@ -112,6 +107,7 @@ impl Scene {
             phase: Phase::Work,
             server: None,
             server_started_ms: 0,
+            server_stopped_ms: 0,
             server_life: 1,
             lives: BTreeMap::new(),
             machines: vec![Machine::default(); machines],
@@ -191,19 +187,53 @@ impl Scene {
     /// The client of a connection was granted something in that life of the server.
     pub fn claim(&self, connection: SocketAddr, life: u64, grant: u64, claim: Claim) {
         let mut state = self.state();
-        // As above; a lease outlives the connection, but not the server.
-        let is_there = claim.connection.is_none() || state.beliefs.contains_key(&connection);
-        if is_there && state.server_life == life {
+        // As above; a lease outlives the connection, and the server where it has a disk.
+        let is_there = match claim.connection {
+            Some(_) => state.server_life == life && state.beliefs.contains_key(&connection),
+            None => state.server_life == life || self.disk.is_some(),
+        };
+        if is_there {
             state.claims.claim(grant, claim);
         }
     }
 
-    /// Gives access to what is believed of the server in one life of it and the time; `None`: that one is over. Numbers
-    /// of sessions begin anew with each, so that what is known of one must not be mixed with what is known of the next.
+    /// The server has said, in that life of it, that a lease is free of these grants.
+    pub fn give_back(&self, life: u64, grants: impl IntoIterator<Item = u64>) {
+        let mut state = self.state();
+        let now_ms = state.now_ms;
+        // Unless it ended before it could write that down.
+        if state.server_life == life || self.disk.as_ref().is_some_and(|disk| !disk.is_doubtful(life)) {
+            state.claims.give_back(grants, now_ms);
+        }
+    }
+
+    /// Gives access to what is believed of the server in one life of it and the time; `None`: that one is over. Without
+    /// a disk, numbers of sessions begin anew with each, so that what is known of one must not be mixed with what is
+    /// known of the next.
     pub fn with_claims<T>(&self, life: u64, call: impl FnOnce(&mut Claims, u64) -> T) -> Option<T> {
         let mut state = self.state();
         let now_ms = state.now_ms;
-        (state.server_life == life).then(|| call(&mut state.claims, now_ms))
+        (state.server_life == life || self.disk.is_some()).then(|| call(&mut state.claims, now_ms))
+    }
+
+    /// Whether a grant that was given in that life of the server has the number of one from before it was started.
+    pub fn is_of_before(&self, life: u64, grant: u64) -> bool {
+        let state = self.state();
+        state.server_life == life && !state.claims.is_of_now(grant)
+    }
+
+    /// A client is told of a session that was made for it by that life of the server.
+    pub fn meet(&self, life: u64, session: u64) -> Result<(), String> {
+        match self.with_claims(life, |claims, _| claims.meet(session)) {
+            Some(false) => Err(format!("session {session} has the number of another")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the resources of a name have numbers.
+    pub fn is_numbered(&self, key: &Key) -> bool {
+        let numbered = self.disk.as_ref().map_or(0, |disk| disk.numbered);
+        key.0 && self.shared[..numbered].iter().any(|shared| shared.name == key.1)
     }
 
     /// In which life of the server it accepted a connection. What comes on it is of that one, whenever it comes.
@@ -243,18 +273,31 @@ impl Scene {
         state.forget(connection);
     }
 
+    /// The server is there again, with what it brought back.
     pub fn server_started(&self, server: &Arc<Server>) {
         let mut state = self.state();
+        let (now_ms, stopped_ms) = (state.now_ms, state.server_stopped_ms);
         state.server = Some(Arc::clone(server));
-        state.server_started_ms = state.now_ms;
+        state.server_started_ms = now_ms;
+        if let Some(disk) = &self.disk {
+            let behind_since_ms = disk.begin_after(state.server_life - 1);
+            if let Err(what) = state.claims.go_on(server, stopped_ms..now_ms, behind_since_ms) {
+                state.fail(what);
+            }
+        }
     }
 
-    /// The server has stopped: nobody holds anything any more.
+    /// The server has stopped: nobody holds anything any more but by a lease that a disk keeps.
     pub fn server_stopped(&self) {
         let mut state = self.state();
         state.server = None;
         state.server_life += 1;
-        state.claims = Claims::default();
+        state.server_stopped_ms = state.now_ms;
+        if self.disk.is_some() {
+            state.claims.let_connections_go();
+        } else {
+            state.claims = Claims::default();
+        }
         state.beliefs.clear();
         state.believed.clear();
         state.served.clear();

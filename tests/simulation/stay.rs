@@ -17,7 +17,7 @@ use crate::line::{Asked, Line};
 use crate::random::Random;
 use crate::scene::{Phase, Scene};
 use crate::tenancy::{Errand, Tenancy};
-use crate::verdict::{Answer, Heard, Place, judge};
+use crate::verdict::{Answer, Heard, Place, is_not_stored, judge};
 
 /// How long a client that has no more to ask reads on. The simulated network may hold the end back, as behind a full
 /// buffer.
@@ -104,6 +104,7 @@ impl Stay {
             let own = hello.map_err(|_| End::Wrong("no Hello".to_owned()))?.session;
             line.own = Some(own);
             let (local, life) = (line.local, scene.life_of(line.local));
+            scene.meet(life, own).map_err(End::Wrong)?;
             scene.with_claims(life, |claims, _| claims.introduce(own, local));
         }
         let Some(ttl_ms) = ttl_ms else {
@@ -117,11 +118,15 @@ impl Stay {
         while frame.opcode != open.opcode().code() {
             frame = line.answer().await?;
         }
+        if is_not_stored(scene, &frame, sent_ms) {
+            return Err(End::Left);
+        }
         let opened = frame.opened().map_err(|_| End::Wrong("no session".to_owned()))?;
         if opened.ttl.0 != ttl_ms {
             return Err(End::Wrong(format!("asked for {ttl_ms} ms, and got {:?}", opened.ttl)));
         }
         line.is_attached = true;
+        scene.meet(line.life(), opened.session).map_err(End::Wrong)?;
         let tenancy = Tenancy::new(scene, line, opened.session, Some((opened.key, ttl_ms)));
         tenancy.renew(sent_ms, ttl_ms);
         Ok(tenancy)
@@ -147,15 +152,22 @@ impl Stay {
         if random.percent(80) {
             line.introduce(&mut bytes);
         }
-        self.tenancy.attaches();
+        let life = line.life();
+        let mut repeated = self.tenancy.unanswered();
+        // A server that was started again has to know what it granted.
+        if life != self.tenancy.life {
+            repeated.extend(self.tenancy.granted().filter(|_| random.percent(30)));
+        }
+        self.tenancy.attaches(life);
         let attach = Extended::AttachSession { session: self.tenancy.session, key };
         line.compose(&attach, Asked::Attach, &mut bytes);
-        for id in self.tenancy.unanswered() {
+        for id in repeated {
             self.tenancy.repeat(&mut line, id, &mut bytes);
         }
         let Guest { scene, number, .. } = &self.guest;
         scene.event(number, format_args!("attaches {} to {}", line.local, self.tenancy.session));
-        self.left = self.newest.replace(line);
+        // What the server said before it was started again is not asked for any more.
+        self.left = self.newest.replace(line).filter(|left| left.life() == life);
         self.send(Place::Newest, &bytes, random).await;
     }
 

@@ -51,14 +51,28 @@ pub enum Errand {
 pub struct Request {
     pub errand: Errand,
     pub first_sent_ms: u64,
+    /// The life of the server in which it was sent first.
+    pub first_life: u64,
+    /// Set for a release of what its client was told of, and may rely on to be there.
+    pub is_sure: bool,
     /// Where it was sent last: under this opaque of this connection.
     pub newest: (SocketAddr, u32),
     /// Set when the client has asked for the end of its waiting.
     pub is_canceled: bool,
     /// Set when the server has said that it does not wait any more.
     pub is_surely_canceled: bool,
-    /// The status it was first answered, and the grant.
-    pub answer: Option<(u8, u64)>,
+    /// What it was first answered.
+    pub answer: Option<Answered>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    pub status: u8,
+    pub grant: u64,
+    /// The numbers of its slots, in the order of the request.
+    pub slots: Vec<Vec<u16>>,
+    /// The life of the server that gave this answer.
+    pub life: u64,
 }
 
 /// A session of a client; leased where it has a key, else a connection's own.
@@ -67,7 +81,7 @@ pub struct Tenancy {
     pub session: u64,
     pub key: Option<SessionKey>,
     pub ttl_ms: u32,
-    /// The life of the server that made it.
+    /// The life of the server that it is asked in.
     pub life: u64,
     /// Set when the client has asked for its end.
     pub is_closed: bool,
@@ -75,6 +89,11 @@ pub struct Tenancy {
     /// Set when a connection was given up before it was told that it is attached: its request may still be on the way,
     /// and attach that connection after any later one.
     pub has_rival: bool,
+    /// What could not be stored last, so that it must not have it.
+    pub not_stored: Option<Part>,
+    pub not_stored_life: Option<u64>,
+    /// Set when it may have something all the same that could not be stored, since the server was started again.
+    pub is_haunted: bool,
     last_id: u64,
     floor: u64,
     pub requests: BTreeMap<u64, Request>,
@@ -94,6 +113,9 @@ impl Tenancy {
             is_closed: false,
             is_attaching: false,
             has_rival: false,
+            not_stored: None,
+            not_stored_life: None,
+            is_haunted: false,
             last_id: 0,
             floor: 1,
             requests: BTreeMap::new(),
@@ -115,6 +137,14 @@ impl Tenancy {
         open.map(|(id, _)| *id).collect()
     }
 
+    /// Requests that were granted what is still held.
+    pub fn granted(&self) -> impl Iterator<Item = u64> {
+        let is_held = |request: &Request| {
+            request.answer.as_ref().is_some_and(|answer| self.held.contains(&answer.grant))
+        };
+        self.requests.iter().filter(move |(_, request)| is_held(request)).map(|(id, _)| *id)
+    }
+
     /// Whether the session may have ended, by all that is known of it.
     pub fn may_be_over(&self) -> bool {
         let may_be_over = self.scene.with_claims(self.life, |claims, now_ms| {
@@ -128,12 +158,21 @@ impl Tenancy {
     pub fn renew(&self, sent_ms: u64, ttl_ms: u32) {
         if self.is_leased() && !self.is_closed {
             let until_ms = sent_ms + u64::from(ttl_ms);
-            self.scene.with_claims(self.life, |claims, _| claims.renew(self.session, until_ms));
+            self.scene.with_claims(self.life, |claims, _| claims.renew(self.session, until_ms, self.ttl_ms));
         }
     }
 
-    /// A connection asks to be attached.
-    pub fn attaches(&mut self) {
+    /// A connection to that life of the server asks to be attached. A server that was started again knows nothing of
+    /// who waited or was canceled.
+    pub fn attaches(&mut self, life: u64) {
+        if let Some(disk) = self.scene.disk.as_ref().filter(|_| life != self.life) {
+            self.is_haunted |= self.not_stored_life == Some(self.life) && disk.is_doubtful(self.life);
+            self.life = life;
+            for request in self.requests.values_mut() {
+                request.is_canceled = false;
+                request.is_surely_canceled = false;
+            }
+        }
         self.has_rival |= self.is_attaching;
         self.is_attaching = true;
     }
@@ -156,10 +195,12 @@ impl Tenancy {
             self.floor = self.unanswered().first().copied().unwrap_or(self.last_id);
             self.requests = self.requests.split_off(&self.floor);
         }
+        let mut is_sure = false;
         match &errand {
             // Who gives something back does not rely on it any more.
             Errand::Release { grant } => {
-                self.scene.with_claims(self.life, |claims, _| claims.let_go(*grant));
+                let was_claimed = self.scene.with_claims(self.life, |claims, _| claims.let_go(*grant));
+                is_sure = was_claimed.unwrap_or(false);
                 self.held.remove(grant);
                 self.released.insert(*grant);
             }
@@ -174,6 +215,8 @@ impl Tenancy {
         let request = Request {
             errand,
             first_sent_ms: self.scene.state().now_ms,
+            first_life: self.life,
+            is_sure,
             newest: (line.local, 0),
             is_canceled: false,
             is_surely_canceled: false,

@@ -3,13 +3,13 @@
 //! A client knows until when its lease lasts at least, and which connection it attached last. So it knows when the server
 //! must still have its session, and when it may be refused.
 
-use signalbox::protocol::{EventKind, GrantId, Milliseconds, Notice, ResponseFrame, Status, TtlLeft};
+use signalbox::protocol::{EventKind, GrantId, Milliseconds, Notice, ResponseFrame, Status};
 
-use crate::claims::Claim;
 use crate::line::{Asked, Awaited, Line};
 use crate::scene::Scene;
+use crate::settled::judge_request;
 use crate::support::OK;
-use crate::tenancy::{Errand, NO_GRANT, Part, Request, Tenancy};
+use crate::tenancy::{Answered, Tenancy};
 
 /// Which of a client's connections an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,7 @@ fn judge_party(scene: &Scene, line: &mut Line, answer: &Answer<'_>) -> Result<He
             let hello = frame.hello().map_err(|_| "no Hello")?;
             line.own = Some(hello.session);
             let local = line.local;
+            scene.meet(line.life(), hello.session)?;
             scene.with_claims(scene.life_of(local), |claims, _| claims.introduce(hello.session, local));
         }
         Asked::Hello => match frame.notice() {
@@ -150,11 +151,15 @@ fn judge_session(
             tenancy.renew(awaited.sent_ms, ttl.0);
             Ok(Heard::Session)
         }
-        Asked::Close if is_ok && is_leased => Ok(Heard::Nothing),
+        Asked::Close if is_ok && is_leased => {
+            scene.give_back(tenancy.life, std::mem::take(&mut tenancy.held));
+            Ok(Heard::Nothing)
+        }
         Asked::Cancel { id } if is_ok => {
             if let Some(request) = tenancy.requests.get_mut(&id) {
                 request.is_surely_canceled = true;
-                if request.answer.is_some_and(|(status, _)| status == OK) {
+                let is_granted = |answer: &Answered| answer.status == OK && answer.life == tenancy.life;
+                if request.answer.as_ref().is_some_and(is_granted) {
                     return Err("it was granted and did not wait".to_owned());
                 }
             }
@@ -177,6 +182,7 @@ fn judge_session(
                 return Ok(Heard::Nothing);
             };
             if let Some(GrantId(grant)) = entry.grant
+                && !tenancy.is_haunted
                 && !tenancy.held.contains(&grant)
                 && !tenancy.released.contains(&grant)
             {
@@ -188,124 +194,8 @@ fn judge_session(
     }
 }
 
-/// Requests that have an id.
-fn judge_request(
-    scene: &Scene,
-    tenancy: &mut Tenancy,
-    (place, line): (Place, &Line),
-    id: u64,
-    answer: &Answer<'_>,
-) -> Result<Heard, String> {
-    let Answer { opaque, awaited, frame } = answer;
-    let may_be_over = tenancy.may_be_over();
-    // Forgotten, as it was answered elsewhere.
-    let Some(request) = tenancy.requests.get_mut(&id) else { return Ok(Heard::Nothing) };
-    let status = Status::from_code(frame.status).ok_or("an unknown status")?;
-    let is_newest = request.newest == (line.local, *opaque);
-    match status {
-        Status::NoSuchSession if matches!(request.errand, Errand::Revoke { .. }) => {
-            // Its own session or the one to be revoked: there is no telling, so it is not asked again.
-            tenancy.requests.remove(&id);
-            return Ok(Heard::Nothing);
-        }
-        Status::NoSuchSession => return Ok(Heard::NoSession),
-        // What was sent later has taken its waiting over, and is answered instead.
-        Status::Canceled if !is_newest => return Ok(Heard::Nothing),
-        Status::Revoked => return Ok(Heard::NoSession),
-        Status::Canceled if tenancy.has_rival && !request.is_canceled => return Ok(Heard::Nothing),
-        Status::Canceled if may_be_over && !request.is_canceled => return Ok(Heard::NoSession),
-        _ => {}
-    }
-    let mut grant = 0;
-    if status == Status::NoError {
-        if let Errand::Acquire { parts, is_all, .. } = &request.errand {
-            let (told, ttl_left) = judge_granted(parts, *is_all, frame)?;
-            grant = told;
-            match ttl_left {
-                _ if may_be_over => {}
-                TtlLeft::For(Milliseconds(left_ms)) if tenancy.key.is_some() => {
-                    let until_ms = awaited.sent_ms + u64::from(left_ms);
-                    scene.with_claims(tenancy.life, |claims, _| claims.renew(tenancy.session, until_ms));
-                }
-                TtlLeft::Connection if tenancy.key.is_none() => {}
-                _ => return Err("a lease of the wrong kind".to_owned()),
-            }
-            if request.is_surely_canceled {
-                return Err("it does not wait any more".to_owned());
-            }
-            if request.answer.is_none() {
-                if tenancy.released.contains(&grant) || !tenancy.held.insert(grant) {
-                    return Err("the grant of another request".to_owned());
-                }
-                let connection = tenancy.key.is_none().then_some(line.local);
-                let parts = Tenancy::parts_of(parts);
-                if !tenancy.is_closed {
-                    let claim = Claim { session: tenancy.session, connection, parts };
-                    scene.claim(line.local, tenancy.life, grant, claim);
-                }
-            }
-        }
-    } else {
-        let is_right = match &request.errand {
-            Errand::Acquire { queue_max, .. } => {
-                is_refused_rightly(scene, request, *queue_max, status, awaited)
-            }
-            Errand::Release { grant } => {
-                let is_taken =
-                    scene.with_claims(tenancy.life, |claims, now_ms| claims.is_taken(*grant, now_ms));
-                let may_be_lost = *grant == NO_GRANT || is_taken.unwrap_or(true) || may_be_over;
-                status == Status::NotAcquired && may_be_lost
-            }
-            Errand::Revoke { .. } => status == Status::NotAcquired,
-        };
-        if !is_right {
-            return Err("not to be expected".to_owned());
-        }
-    }
-    let answer = (frame.status, grant);
-    if *request.answer.get_or_insert(answer) != answer {
-        return Err(format!("it was answered {:x?} before", request.answer));
-    }
-    // One that was left may have asked when it was not attached any more.
-    Ok(if place == Place::Newest { Heard::Session } else { Heard::Nothing })
-}
-
-/// Gives the grant, and how long its lease lasts.
-fn judge_granted(parts: &[Part], is_all: bool, frame: &ResponseFrame) -> Result<(u64, TtlLeft), String> {
-    let (grant, ttl_left, capacities) = if is_all {
-        let granted = frame.all_granted().map_err(|_| "no grant")?;
-        (granted.grant, granted.ttl_left, granted.capacities)
-    } else {
-        let granted = frame.granted().map_err(|_| "no grant")?;
-        if granted.resources != parts[0].resources {
-            return Err("not what was asked for".to_owned());
-        }
-        (granted.grant, granted.ttl_left, vec![granted.capacity])
-    };
-    let maxima: Vec<_> = parts.iter().map(|part| part.maximum).collect();
-    if capacities != maxima {
-        return Err("another capacity".to_owned());
-    }
-    Ok((grant.0, ttl_left))
-}
-
-fn is_refused_rightly(
-    scene: &Scene,
-    request: &Request,
-    queue_max: Option<u32>,
-    status: Status,
-    awaited: &Awaited,
-) -> bool {
-    let Asked::Request { wait_ms, .. } = awaited.asked else { return false };
-    let is_patient = wait_ms.is_some();
-    match status {
-        Status::ResourceNotAvailable => !is_patient,
-        Status::TimedOut => {
-            let until_ms = request.first_sent_ms + u64::from(wait_ms.unwrap_or(0));
-            is_patient && scene.state().now_ms >= until_ms && !request.is_surely_canceled
-        }
-        Status::QueueFull => queue_max.is_some(),
-        Status::Canceled => request.is_canceled,
-        _ => false,
-    }
+/// Whether it is said, and true, that something could not be stored which was asked for then.
+pub fn is_not_stored(scene: &Scene, frame: &ResponseFrame, sent_ms: u64) -> bool {
+    let has_failed = scene.disk.as_ref().is_some_and(|disk| disk.has_failed_since(sent_ms));
+    Status::from_code(frame.status) == Some(Status::NotStored) && has_failed
 }
