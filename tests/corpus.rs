@@ -29,6 +29,11 @@ fn kept_inputs_are_encoded_as_they_were_decoded() {
 }
 
 #[test]
+fn kept_requests_of_grants_never_break_the_ledger() {
+    replay("grants", fuzz::grants);
+}
+
+#[test]
 fn kept_requests_never_break_the_books() {
     replay("requests", fuzz::requests);
 }

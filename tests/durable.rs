@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Shutdown;
 
 use signalbox::core::{Change, Declare, Key, Moment, Namespace, Record, UnixSeconds};
 use signalbox::protocol::{
@@ -928,4 +929,36 @@ fn a_removal_at_once_goes_on_after_a_crash() {
     eventually("it is gone", || verify(&mut other, held) == Err(GONE));
     assert_eq!(listed(&mut other, b"a"), None);
     server.check();
+}
+
+#[test]
+fn what_was_asked_before_a_half_close_is_answered_when_it_is_stored() {
+    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
+    let [mut last, mut other] = callers(&server);
+    stored(&server, &mut last, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    assert_eq!(last.wire.acquire(b"plain", 1, 1).status, OK);
+    let ids = last.ids();
+    let declared = last.send(&declaring_a(ids));
+    let taken = last.want(one_of(1, b"c"), NOW);
+    last.wire.stream.shutdown(Shutdown::Write).unwrap();
+    eventually("it is on its way", || listed(&mut other, b"a").is_some());
+    assert!(server.store_next());
+    assert_eq!(last.answer(declared).status, OK);
+    assert_eq!(last.answer(taken).status, OK);
+    assert!(last.wire.is_closed());
+    eventually("what it held itself is free", || other.wire.acquire(b"plain", 1, 1).status == OK);
+    server.check();
+}
+
+#[test]
+fn a_disk_that_hangs_does_not_keep_what_a_closed_connection_held() {
+    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
+    let [mut last, mut other] = callers(&server);
+    assert_eq!(last.wire.acquire(b"plain", 1, 1).status, OK);
+    let ids = last.ids();
+    last.send(&declaring_a(ids));
+    last.wire.stream.shutdown(Shutdown::Write).unwrap();
+    eventually("what it held itself is free", || other.wire.acquire(b"plain", 1, 1).status == OK);
+    assert!(last.wire.is_closed(), "and nothing was promised");
+    server.check_ledger();
 }

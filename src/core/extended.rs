@@ -250,6 +250,11 @@ impl Core {
         lock(&self.ledger).is_stored()
     }
 
+    /// Whether answers for a connection wait for the store and for nothing else.
+    pub fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
+        lock(&self.ledger).is_storing_for(mailbox)
+    }
+
     /// Does what is due at this time: waits, leases and graces that are over. In steps; tells whether there is more to
     /// do at once. To be called whenever something is due, and every [`super::TICK_MS`] in any case: a longer pause
     /// counts as time in which the server heard nobody, and is added to every lease.

@@ -44,6 +44,10 @@ const READ_BYTES_MAX: usize = 16 * 1024;
 /// How long a connection that the server ends is still read, so that its peer receives the answers and not a reset.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// How long the answers to a peer's last requests may take to be stored. A disk may hang, and what the peer held is not to
+/// be held for that.
+const STORE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Serves a connection until it ends, and gives back what it held.
 pub(super) async fn serve<S>(admission: Admission, stream: S, peer: SocketAddr)
 where
@@ -232,7 +236,10 @@ where
             return Poll::Pending;
         }
         let mut turn = Turn::MoreAtOnce;
-        let is_news = self.party.has_news() && self.end.is_none();
+        let is_finishing = self.is_finishing();
+        // Asked before the news are looked at: what is stored meanwhile is among them.
+        let is_storing = is_finishing && self.party.is_storing(self.server);
+        let is_news = self.party.has_news() && (self.end.is_none() || is_finishing);
         if is_news {
             self.tell(&mut buffers.output);
             turn = Turn::Over;
@@ -242,6 +249,10 @@ where
             turn = Turn::Over;
         } else if self.frames.is_some() {
             self.execute(session, &mut buffers.output);
+        } else if self.end.is_some() && is_news {
+            // It is sent first.
+        } else if is_storing && self.poll_patience(context).is_pending() {
+            return Poll::Pending;
         } else if let Some(end) = self.end.take() {
             return Poll::Ready(Err(end));
         } else {
@@ -274,6 +285,7 @@ where
         };
         let read = read.map_err(End::Io)?;
         if read == 0 {
+            self.excuse();
             self.end = Some(End::Peer);
             return Poll::Ready(Ok(0));
         }
@@ -296,7 +308,10 @@ where
                 self.end = self.codec.decode(buffer).err().map(End::BadInput);
             }
             Ok(None) => {}
-            Err(error) => self.end = Some(End::BadInput(error)),
+            Err(error) => {
+                self.excuse();
+                self.end = Some(End::BadInput(error));
+            }
         }
         self.keep_rest(shared);
         Poll::Ready(Ok(read))
@@ -325,6 +340,19 @@ where
         let deadline = started + self.server.frame_timeout();
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         alarm.as_mut().poll(context).map(|()| End::FrameTimeout)
+    }
+
+    /// Whether the peer's requests are all there, and some of them may wait for their answers to be stored.
+    fn is_finishing(&self) -> bool {
+        matches!(self.end, Some(End::Peer | End::BadInput(_)))
+            && self.party.is_waiting()
+            && self.server.is_durable()
+    }
+
+    /// Ready when the last answers have taken too long to be stored.
+    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep(STORE_PATIENCE)));
+        alarm.as_mut().poll(context)
     }
 
     /// Stops the time of an incomplete frame, as the peer cannot have its rest read: it begins anew with the next read.

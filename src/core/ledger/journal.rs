@@ -18,7 +18,7 @@ use crate::core::durable::{
     AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord,
 };
 use crate::core::ledger::owner::OwnerKind;
-use crate::core::mailbox::EventKind;
+use crate::core::mailbox::{EventKind, Mailbox};
 
 /// Ids that are reserved at a time. The store is asked for more when half of them are left.
 const MARK_STEP: u64 = 1 << 20;
@@ -113,6 +113,20 @@ impl Journal {
         self.storing.range_mut((session, 0)..=(session, u64::MAX)).map(|(_, storing)| storing)
     }
 
+    fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
+        let is_its = |reply: &Reply| Arc::ptr_eq(&reply.mailbox, mailbox);
+        let waits = |then: &Then| match then {
+            Then::Answer(session, request) => {
+                let storing = self.storing.get(&(*session, *request));
+                storing.and_then(|storing| storing.reply.as_ref()).is_some_and(is_its)
+            }
+            Then::Told(reply) | Then::Opened(_, reply) => is_its(reply),
+            Then::Declared { .. } | Then::Marked(_) => false,
+        };
+        let under_way = self.under_way.iter().flat_map(|(_, then)| then);
+        under_way.chain(&self.pending_then).any(waits)
+    }
+
     /// Whether everything that was noted is safe.
     fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.pending_then.is_empty() && self.under_way.is_none()
@@ -154,6 +168,11 @@ impl Ledger {
     /// Whether everything is stored that is to be.
     pub(in crate::core) fn is_stored(&self) -> bool {
         self.journal.as_ref().is_none_or(Journal::is_idle)
+    }
+
+    /// Whether answers for a connection wait for the store and for nothing else.
+    pub(in crate::core) fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
+        self.journal.as_ref().is_some_and(|journal| journal.is_storing_for(mailbox))
     }
 
     /// Does what was to happen when the batch that is under way is safe, `step` of it at most, or takes back at once what

@@ -85,6 +85,16 @@ impl Party {
         self.mailbox.is_filled() || !self.tours.is_empty()
     }
 
+    /// Whether answers are still to come.
+    pub(in crate::server) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether answers are still to come that wait for nothing but the store.
+    pub(in crate::server) fn is_storing(&self, server: &Server) -> bool {
+        server.core.is_storing_for(&self.mailbox)
+    }
+
     /// Whether the connection's own session was revoked.
     pub(in crate::server) fn is_revoked(&self) -> bool {
         self.mailbox.is_closed()

@@ -2,6 +2,8 @@
 //!
 //! They need no fuzzer: `tests/corpus.rs` of the server's own package runs them over the inputs that were kept.
 
+mod grants;
+
 use bytes::{BufMut, BytesMut};
 use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::protocol::{
@@ -9,6 +11,8 @@ use signalbox::protocol::{
     Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
 };
 use tokio_util::codec::Decoder;
+
+pub use grants::run as grants;
 
 /// Decoding bytes in pieces gives what decoding them at once gives, at the server's end and at a client's.
 ///
