@@ -10,8 +10,12 @@
 //! `SIGNALBOX_SEEDS=10000 cargo test --test client_simulation` runs as many seeds as one likes, and `SIGNALBOX_SEED=7`
 //! says which is the first. A failure prints the seed and the command that replays it.
 
+#[path = "client_simulation/administrator.rs"]
+mod administrator;
 #[path = "client_simulation/beliefs.rs"]
 mod beliefs;
+#[path = "client_simulation/changes.rs"]
+mod changes;
 #[path = "simulation/checks.rs"]
 #[allow(dead_code, reason = "shared with the simulation of the server, which uses all of it")]
 mod checks;
@@ -20,6 +24,8 @@ mod checks;
 mod claims;
 #[path = "client_simulation/clock.rs"]
 mod clock;
+#[path = "client_simulation/declared.rs"]
+mod declared;
 #[path = "client_simulation/directed.rs"]
 mod directed;
 #[path = "client_simulation/drops.rs"]
@@ -119,7 +125,8 @@ impl Simulation<'_> {
         let disk = random
             .percent(50)
             .then(|| Disk { memory: Memory::default(), flush_ms_max: random.between(0, 40) });
-        let scene = Scene::with_disk(machines, shared, disk);
+        let declared = (1..=random.between(1, 2)).map(|number| format!("declared {number}").into_bytes());
+        let scene = Scene::with(machines, shared, declared.collect(), disk);
         let beliefs = Beliefs::new(Arc::clone(&scene));
         let mut sim = turmoil::Builder::new()
             .rng_seed(seed)
@@ -244,6 +251,13 @@ async fn live(program: Program, mut random: Random, tasks: Arc<AtomicUsize>, pre
     // By up to 1 % faster or slower than the server's.
     let fast_ppm = random.between(0, 20_000) as i64 - 10_000;
     let client = program.client(&mut random, fast_ppm);
+    if program.who.client == 0 {
+        let (tidying, counted) = (program.clone().tidy_up(client.clone()), Counted::new(&tasks));
+        tokio::task::spawn_local(async move {
+            tidying.await;
+            drop(counted);
+        });
+    }
     for task in 0..random.between(1, 4) {
         let random = Random::of(random.next(), task);
         let (running, counted) = (program.clone().run(client.clone(), random), Counted::new(&tasks));

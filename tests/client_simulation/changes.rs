@@ -1,0 +1,399 @@
+//! What administrators have asked for, and what it came to: an acknowledged change is in force until another one comes
+//! after it, each change that is seen is somebody's, and nobody's is made twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use signalbox::client::{IfExists, Removal, Resizing, Settled};
+use signalbox::core::DeclarationRecord;
+
+use crate::declared::State;
+use crate::scene::Scene;
+
+/// How long a request may be on its way that its client does not wait for any more: messages are held back for so long.
+const STRAY_MS_MAX: u64 = 45_000;
+
+/// A change of one name.
+#[derive(Clone, Debug)]
+pub enum Wish {
+    Declare { capacity: u32, numbered: bool, label: Vec<u8>, if_exists: IfExists },
+    Resize(Resizing),
+    Remove(Removal),
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It has not.
+    Open,
+    Done {
+        at_ms: u64,
+    },
+    Refused,
+    /// Nobody waits for it any more; it may be made still.
+    Stray {
+        at_ms: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Change {
+    name: Vec<u8>,
+    wish: Wish,
+    expected: Option<u64>,
+    asked_ms: u64,
+    end: End,
+}
+
+/// What is acknowledged of a name.
+#[derive(Clone, Copy)]
+struct Acknowledged {
+    generation: u64,
+    capacity: u32,
+    asked_ms: u64,
+    at_ms: u64,
+}
+
+/// What is known of a name, from what is seen of it and what is acknowledged.
+#[derive(Default)]
+struct Standing {
+    /// The last change that is acknowledged, while it is not known to be overtaken.
+    last: Option<Acknowledged>,
+    /// When the last removal was asked for that is acknowledged, while as above.
+    removed_ms: Option<u64>,
+    acknowledged: Vec<Acknowledged>,
+    /// Generations that were expected, and what they became; 0: they were removed.
+    expected: BTreeMap<u64, u64>,
+    /// The greatest generation that was ever seen.
+    greatest: u64,
+    /// Generations that were seen in this life of the server, and whose they may be.
+    seen: BTreeMap<u64, BTreeSet<usize>>,
+}
+
+#[derive(Default)]
+struct Log {
+    changes: Vec<Change>,
+    names: BTreeMap<Vec<u8>, Standing>,
+}
+
+pub struct Changes {
+    scene: Arc<Scene>,
+    log: Mutex<Log>,
+}
+
+/// Changes that were asked for in one request, until its answer is noted. Dropped before that, they may be made or not.
+pub struct Asked<'a> {
+    changes: &'a Changes,
+    indices: Vec<usize>,
+}
+
+impl Changes {
+    pub fn new(scene: Arc<Scene>) -> Self {
+        Self { scene, log: Mutex::default() }
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().expect("nothing panics while it notes changes")
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.scene.state().now_ms
+    }
+
+    /// Somebody asks for changes from now on, all in one request.
+    pub fn ask(&self, wishes: impl IntoIterator<Item = (Vec<u8>, Wish)>, expected: Option<u64>) -> Asked<'_> {
+        let asked_ms = self.now_ms();
+        let mut log = self.log();
+        let first = log.changes.len();
+        let change = |(name, wish)| Change { name, wish, expected, asked_ms, end: End::Open };
+        log.changes.extend(wishes.into_iter().map(change));
+        let indices = (first..log.changes.len()).collect();
+        Asked { changes: self, indices }
+    }
+
+    /// How many changes of a name may have been made since then.
+    pub fn overlapping(&self, name: &[u8], since_ms: u64) -> usize {
+        let log = self.log();
+        let may_be = |change: &&Change| change.name == name && change.may_be_made(since_ms);
+        log.changes.iter().filter(may_be).count()
+    }
+
+    /// The shortest grace of those removals that may be taking a name from its holders now.
+    pub fn evicting(&self, name: &[u8]) -> Option<u64> {
+        let now_ms = self.now_ms();
+        let log = self.log();
+        let possible = log.changes.iter().filter(|change| change.name == name && change.may_be_made(now_ms));
+        let grace = |change: &Change| match change.wish {
+            Wish::Remove(Removal::Now { grace }) => Some(grace.0.into()),
+            _ => None,
+        };
+        possible.filter_map(grace).min()
+    }
+
+    /// Compares what a name is after a step with what was asked for.
+    pub fn seen(&self, name: &[u8], before: &State, now: &State) -> Result<(), String> {
+        let now_ms = self.now_ms();
+        let mut log = self.log();
+        let Log { changes, names } = &mut *log;
+        let standing = names.entry(name.to_vec()).or_default();
+        if *now == State::Down {
+            return Ok(());
+        }
+        let is_restarted = *before == State::Down;
+        if is_restarted {
+            standing.restart(now, self.scene.disk.is_some());
+        }
+        let own = || changes.iter().enumerate().filter(|(_, change)| change.name == name);
+        if let State::Declared(record) = now
+            && !standing.seen.contains_key(&record.generation)
+        {
+            if record.generation <= standing.greatest && !is_restarted {
+                return Err(format!("generation {} comes after {}", record.generation, standing.greatest));
+            }
+            let possible: Vec<_> = own().filter(|(_, change)| change.may_be_made(now_ms)).collect();
+            let causes = possible.iter().filter(|(_, change)| change.wish.leads_to(record));
+            standing.greatest = record.generation.max(standing.greatest);
+            standing.seen.insert(record.generation, causes.map(|(index, _)| *index).collect());
+            standing.check_causes(changes)?;
+            if let ([(_, Change { wish: Wish::Resize(how), .. })], State::Declared(before)) =
+                (&possible[..], before)
+                && resized(before.capacity, *how) != record.capacity
+            {
+                return Err(format!("{} became {} by {how:?}", before.capacity, record.capacity));
+            }
+        }
+        standing.check(now, |since_ms, is_it| {
+            own().any(|(_, change)| is_it(&change.wish) && change.may_be_made(since_ms))
+        })
+    }
+}
+
+impl Asked<'_> {
+    /// They are made; of those that were not removed, the answer tells what they came to.
+    pub fn done(mut self, settled: &[Settled]) -> Result<(), String> {
+        let (indices, at_ms) = (std::mem::take(&mut self.indices), self.changes.now_ms());
+        let mut log = self.changes.log();
+        let Log { changes, names } = &mut *log;
+        for (place, index) in indices.into_iter().enumerate() {
+            let change = &mut changes[index];
+            change.end = End::Done { at_ms };
+            let change = &changes[index];
+            let standing = names.entry(change.name.clone()).or_default();
+            standing.done((index, change), settled.get(place), at_ms)?;
+            standing.check_causes(changes)?;
+        }
+        Ok(())
+    }
+
+    /// None of them is made.
+    pub fn refused(mut self) -> Result<(), String> {
+        let mut log = self.changes.log();
+        let Log { changes, names } = &mut *log;
+        for index in std::mem::take(&mut self.indices) {
+            changes[index].end = End::Refused;
+            let standing = names.entry(changes[index].name.clone()).or_default();
+            standing.seen.values_mut().for_each(|causes| _ = causes.remove(&index));
+            standing.check_causes(changes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.indices.is_empty() {
+            return;
+        }
+        let at_ms = self.changes.now_ms();
+        let mut log = self.changes.log();
+        for index in &self.indices {
+            log.changes[*index].end = End::Stray { at_ms };
+        }
+    }
+}
+
+impl Change {
+    /// Whether it may have been made since then, or be made yet.
+    fn may_be_made(&self, since_ms: u64) -> bool {
+        match self.end {
+            End::Open => true,
+            End::Done { at_ms } => at_ms >= since_ms,
+            End::Refused => false,
+            End::Stray { at_ms } => at_ms + STRAY_MS_MAX >= since_ms,
+        }
+    }
+}
+
+impl Wish {
+    /// Whether it can have made of a name what it is.
+    fn leads_to(&self, record: &DeclarationRecord) -> bool {
+        match self {
+            Self::Declare { capacity, numbered, label, .. } => {
+                let wanted = (*capacity, *numbered, &label[..]);
+                wanted == (record.capacity, record.numbered, &record.label) && !record.removing
+            }
+            Self::Resize(Resizing::To(capacity)) => record.capacity == *capacity && !record.removing,
+            Self::Resize(Resizing::GrowBy(by)) => record.capacity >= *by && !record.removing,
+            Self::Resize(Resizing::ShrinkBy(_)) => !record.removing,
+            Self::Remove(Removal::Now { grace }) => {
+                record.removing && record.evicted_grace_ms == Some(grace.0)
+            }
+            Self::Remove(_) => record.removing,
+        }
+    }
+
+    /// Whether what is acknowledged is a change in any case.
+    fn changes_always(&self) -> bool {
+        !matches!(self, Self::Declare { if_exists: IfExists::Keep | IfExists::Set, .. })
+    }
+}
+
+impl Standing {
+    /// The server is another one; it keeps what was stored, or nothing.
+    fn restart(&mut self, now: &State, keeps: bool) {
+        let kept = match now {
+            State::Declared(record) if keeps => record.generation,
+            _ => 0,
+        };
+        self.seen.retain(|generation, _| *generation <= kept);
+        if !keeps {
+            (self.last, self.removed_ms) = (None, None);
+        }
+    }
+
+    /// A change is acknowledged.
+    fn done(
+        &mut self,
+        (index, change): (usize, &Change),
+        settled: Option<&Settled>,
+        at_ms: u64,
+    ) -> Result<(), String> {
+        let Change { wish, expected, asked_ms, .. } = change;
+        let generation = settled.map_or(0, |settled| settled.generation.0);
+        if let Some(expected) = expected
+            && let Some(other) = self.expected.insert(*expected, generation)
+        {
+            return Err(format!("two changed generation {expected}: to {other} and {generation}"));
+        }
+        let Some(settled) = settled else {
+            self.removed_ms = self.removed_ms.max(Some(*asked_ms));
+            return Ok(());
+        };
+        let told = Acknowledged { generation, capacity: settled.capacity, asked_ms: *asked_ms, at_ms };
+        let is_after = |other: &Acknowledged| {
+            other.at_ms <= *asked_ms && other.generation > generation
+                || other.generation == generation && wish.changes_always()
+                || other.generation == generation && other.capacity != told.capacity
+        };
+        if self.acknowledged.iter().any(is_after) {
+            return Err(format!("{wish:?} asked at {asked_ms} ms is told of generation {generation}"));
+        }
+        let is_wrong = match wish {
+            Wish::Declare { if_exists: IfExists::Keep, .. } | Wish::Remove(_) => false,
+            Wish::Declare { capacity, .. } | Wish::Resize(Resizing::To(capacity)) => {
+                *capacity != told.capacity
+            }
+            Wish::Resize(Resizing::GrowBy(by)) => told.capacity < *by,
+            Wish::Resize(Resizing::ShrinkBy(_)) => false,
+        };
+        if is_wrong {
+            return Err(format!("{wish:?} came to {settled:?}"));
+        }
+        self.acknowledged.push(told);
+        let is_between = |(from, to): (&u64, &u64)| {
+            let mut all = self.acknowledged.iter();
+            all.any(|other| *from < other.generation && other.generation < *to)
+        };
+        if let Some((from, to)) = self.expected.iter().find(|pair| is_between(*pair)) {
+            return Err(format!(
+                "one who expected generation {from} made {to} of it, and another was between"
+            ));
+        }
+        for (seen, causes) in &mut self.seen {
+            if *seen != generation {
+                causes.remove(&index);
+            } else if wish.changes_always() {
+                *causes = BTreeSet::from([index]);
+            }
+        }
+        if self.last.is_none_or(|last| last.generation < generation) {
+            self.last = Some(told);
+        }
+        Ok(())
+    }
+
+    /// Whether each generation that was seen has a cause of its own.
+    fn check_causes(&self, changes: &[Change]) -> Result<(), String> {
+        let mut made = BTreeMap::new();
+        for generation in self.seen.keys() {
+            if !self.find_cause(*generation, &mut made, &mut BTreeSet::new()) {
+                let causes = self.seen[generation].iter().map(|index| &changes[*index]);
+                let causes: Vec<_> = causes.collect();
+                return Err(format!("generation {generation} is nobody's; of {causes:?}, each made another"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds a cause that made no other, by Kuhn's way through those that may have made several.
+    fn find_cause(
+        &self,
+        generation: u64,
+        made: &mut BTreeMap<usize, u64>,
+        tried: &mut BTreeSet<usize>,
+    ) -> bool {
+        for cause in &self.seen[&generation] {
+            if !tried.insert(*cause) {
+                continue;
+            }
+            let other = made.get(cause).copied();
+            if other.is_none_or(|other| self.find_cause(other, made, tried)) {
+                made.insert(*cause, generation);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Compares what a name is with what is acknowledged. `may_be` tells whether a change of a kind may have been made
+    /// since a moment.
+    fn check(&mut self, now: &State, may_be: impl Fn(u64, fn(&Wish) -> bool) -> bool) -> Result<(), String> {
+        match (now, self.last) {
+            (State::Declared(record), Some(last)) => {
+                let is_it = record.generation == last.generation;
+                let is_right = record.capacity == last.capacity && !record.removing;
+                if record.generation < last.generation || is_it && !is_right {
+                    return Err(format!(
+                        "generation {} with capacity {} is acknowledged, and there is {record:?}",
+                        last.generation, last.capacity
+                    ));
+                }
+            }
+            (State::Absent, Some(last)) => {
+                if !may_be(last.asked_ms, |wish| matches!(wish, Wish::Remove(_))) {
+                    return Err(format!("generation {} is acknowledged and gone", last.generation));
+                }
+                self.last = None;
+            }
+            _ => {}
+        }
+        if let (State::Declared(DeclarationRecord { removing: false, .. }), Some(removed_ms)) =
+            (now, self.removed_ms)
+        {
+            if !may_be(removed_ms, |wish| matches!(wish, Wish::Declare { .. })) {
+                return Err(format!("it was removed, asked at {removed_ms} ms, and is there"));
+            }
+            self.removed_ms = None;
+        }
+        Ok(())
+    }
+}
+
+/// What a capacity becomes.
+fn resized(capacity: u32, how: Resizing) -> u32 {
+    match how {
+        Resizing::To(to) => to,
+        Resizing::GrowBy(by) => capacity + by,
+        Resizing::ShrinkBy(by) => capacity.saturating_sub(by),
+    }
+}
