@@ -1,6 +1,6 @@
 //! What programs believe to hold, compared with what the server knows after each step; and what excuses a loss.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use signalbox::client::Permit;
@@ -51,6 +51,8 @@ struct State {
     lives: Vec<(u64, u64)>,
     /// By machine.
     cuts: Vec<Vec<Cut>>,
+    /// Grants that somebody asked to revoke, held by a program still or just given back.
+    revoked: BTreeSet<u64>,
     /// When a session of a client was asked to be revoked last, and the grace.
     revoked_sessions: BTreeMap<usize, (u64, u64)>,
     /// Clients that know a session of theirs, on which machine, and since when.
@@ -125,6 +127,8 @@ impl Beliefs {
         let mut state = self.state();
         if is_session {
             state.revoked_sessions.insert(who.client, (now_ms, grace_ms));
+        } else {
+            state.revoked.insert(grant);
         }
         for belief in state.beliefs.values_mut() {
             if belief.grant == grant || is_session && belief.who.client == who.client {
@@ -143,7 +147,10 @@ impl Beliefs {
     pub fn is_revoked(&self, grant: u64) -> bool {
         let state = self.state();
         let mut own = state.beliefs.values().filter(|belief| belief.grant == grant);
-        own.any(|belief| belief.revoked.or_else(|| self.declared.eviction(grant, belief.names())).is_some())
+        state.revoked.contains(&grant)
+            || own.any(|belief| {
+                belief.revoked.or_else(|| self.declared.eviction(grant, belief.names())).is_some()
+            })
     }
 
     /// Whether a grant may be about to be revoked, or its session.

@@ -52,6 +52,8 @@ struct Acknowledged {
     capacity: u32,
     asked_ms: u64,
     at_ms: u64,
+    /// Whether it was a change in any case, and not what was so already.
+    is_change: bool,
 }
 
 /// What is known of a name, from what is seen of it and what is acknowledged.
@@ -118,11 +120,11 @@ impl Changes {
         log.changes.iter().filter(may_be).count()
     }
 
-    /// The shortest grace of those removals that may be taking a name from its holders now.
-    pub fn evicting(&self, name: &[u8]) -> Option<u64> {
-        let now_ms = self.now_ms();
+    /// The shortest grace of those removals that may have taken a name from its holders since then.
+    pub fn evicting(&self, name: &[u8], since_ms: u64) -> Option<u64> {
         let log = self.log();
-        let possible = log.changes.iter().filter(|change| change.name == name && change.may_be_made(now_ms));
+        let possible =
+            log.changes.iter().filter(|change| change.name == name && change.may_be_made(since_ms));
         let grace = |change: &Change| match change.wish {
             Wish::Remove(Removal::Now { grace }) => Some(grace.0.into()),
             _ => None,
@@ -279,10 +281,12 @@ impl Standing {
             self.removed_ms = self.removed_ms.max(Some(*asked_ms));
             return Ok(());
         };
-        let told = Acknowledged { generation, capacity: settled.capacity, asked_ms: *asked_ms, at_ms };
+        let is_change = wish.changes_always();
+        let (capacity, asked_ms) = (settled.capacity, *asked_ms);
+        let told = Acknowledged { generation, capacity, asked_ms, at_ms, is_change };
         let is_after = |other: &Acknowledged| {
-            other.at_ms <= *asked_ms && other.generation > generation
-                || other.generation == generation && wish.changes_always()
+            other.at_ms <= asked_ms && other.generation > generation
+                || other.generation == generation && is_change && other.is_change
                 || other.generation == generation && other.capacity != told.capacity
         };
         if self.acknowledged.iter().any(is_after) {
@@ -312,7 +316,7 @@ impl Standing {
         for (seen, causes) in &mut self.seen {
             if *seen != generation {
                 causes.remove(&index);
-            } else if wish.changes_always() {
+            } else if is_change {
                 *causes = BTreeSet::from([index]);
             }
         }

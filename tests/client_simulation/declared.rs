@@ -56,6 +56,8 @@ struct Name {
     waiting: BTreeSet<u64>,
     /// Since when all that was asked for is stored, and so in force.
     settled_ms: Option<u64>,
+    /// Which state was found to be in force, and when.
+    in_force: Vec<(u64, usize)>,
     evictions: Vec<Eviction>,
     /// When grants have to be gone.
     due: BTreeMap<u64, u64>,
@@ -93,7 +95,7 @@ impl Registry {
         for (name, of) in names.iter_mut() {
             let told = |what: String| format!("{what}: {}", name.escape_ascii());
             let before = of.state().clone();
-            let evicting = || self.changes.evicting(name);
+            let evicting = || self.changes.evicting(name, now_ms);
             match &server {
                 Some(server) => of.look(server, name, (now_ms, life), *last, evicting).map_err(told)?,
                 None => of.note(now_ms, State::Down, Usage::default()),
@@ -109,6 +111,15 @@ impl Registry {
     pub fn states(&self, name: &[u8], since_ms: u64) -> Vec<State> {
         let names = self.names();
         names.get(name).map(|of| since(&of.states, since_ms).cloned().collect()).unwrap_or_default()
+    }
+
+    /// What of a name was in force since then: one state is until the next is stored.
+    fn in_force(&self, name: &[u8], since_ms: u64) -> Vec<State> {
+        let names = self.names();
+        let Some(of) = names.get(name) else { return Vec::new() };
+        let before = of.in_force.iter().rfind(|(at_ms, _)| *at_ms <= since_ms);
+        let first = before.map_or(0, |(_, state)| *state);
+        of.states[first..].iter().map(|(_, state)| state.clone()).collect()
     }
 
     pub fn now(&self, name: &[u8]) -> State {
@@ -154,7 +165,7 @@ impl Registry {
 
     /// Whether a name was being removed at a moment since then.
     pub fn was_removed(&self, name: &[u8], since_ms: u64) -> bool {
-        let states = self.states(name, since_ms);
+        let states = self.in_force(name, since_ms);
         let is_removing = |state: &State| matches!(state, State::Declared(record) if record.removing);
         let is_gone = |pair: &[State]| matches!(pair, [State::Declared(_), State::Absent]);
         states.iter().any(is_removing)
@@ -166,7 +177,7 @@ impl Registry {
     /// Whether a name had a capacity that is as asked for at a moment since then.
     pub fn had_capacity(&self, name: &[u8], since_ms: u64, is_so: impl Fn(u32) -> bool) -> bool {
         let is_it = |state: &State| matches!(state, State::Declared(record) if is_so(record.capacity));
-        self.states(name, since_ms).iter().any(is_it) || self.is_unclear(name, since_ms)
+        self.in_force(name, since_ms).iter().any(is_it) || self.is_unclear(name, since_ms)
     }
 
     /// When a removal began that takes a grant of one of these names from its holder, and the grace.
@@ -180,8 +191,8 @@ impl Registry {
 
     /// Whether a name was taken from its holders since then.
     pub fn was_evicted(&self, name: &[u8], since_ms: u64) -> bool {
-        let names = self.names();
-        names.get(name).is_some_and(|of| of.evictions.iter().any(|eviction| eviction.at_ms >= since_ms))
+        let is_late = |of: &Name| of.evictions.iter().any(|eviction| eviction.at_ms >= since_ms);
+        self.names().get(name).is_some_and(is_late) || self.changes.evicting(name, since_ms).is_some()
     }
 
     /// Whether a grant is held of any of them, and whether it retires for what became of that.
@@ -243,6 +254,7 @@ impl Name {
                 }
                 (self.held, self.waiting, self.due) = Default::default();
                 self.note(now_ms, State::Absent, Usage::default());
+                self.in_force.push((now_ms, self.states.len() - 1));
                 self.life = life;
                 return Ok(());
             }
@@ -279,8 +291,9 @@ impl Name {
         }
         self.evict(&before, &record, &held, now_ms, is_restarted);
         (self.held, self.waiting) = (held, waits);
-        if server.core().is_stored() {
-            self.settled_ms.get_or_insert(now_ms);
+        if self.settled_ms.is_none() && server.core().is_stored() {
+            self.settled_ms = Some(now_ms);
+            self.in_force.push((now_ms, self.states.len() - 1));
         }
         self.check_ends(&record, (in_use, waiting), now_ms)
     }

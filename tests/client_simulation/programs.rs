@@ -262,7 +262,11 @@ impl Program {
         if !permit.is_held() && !may_be_lost {
             self.fail(format_args!("has lost grant {} for nothing", id.0));
         }
-        let is_evicted = || self.beliefs.declared.eviction(id.0, &names).is_some();
+        // Or was meanwhile.
+        let is_taken = || {
+            let declared = &self.beliefs.declared;
+            is_revoked || self.beliefs.is_revoked(id.0) || declared.eviction(id.0, &names).is_some()
+        };
         match random.between(0, 3) {
             0 => {
                 self.event(format_args!("drops grant {}", id.0));
@@ -272,7 +276,7 @@ impl Program {
                 // It says so without being asked again.
                 let lost = permit.lost().await;
                 self.event(format_args!("has lost grant {}: {lost:?}", id.0));
-                self.judge_loss(id, lost, is_revoked || is_evicted(), asked_ms);
+                self.judge_loss(id, lost, is_taken(), asked_ms);
             }
             _ => {
                 let patience = self.when_to_drop(random);
@@ -280,9 +284,7 @@ impl Program {
                 self.event(format_args!("gives grant {} back: {released:?}", id.0));
                 match released {
                     None | Some(Ok(())) => {}
-                    Some(Err(Error::Lost(lost))) => {
-                        self.judge_loss(id, lost, is_revoked || is_evicted(), asked_ms)
-                    }
+                    Some(Err(Error::Lost(lost))) => self.judge_loss(id, lost, is_taken(), asked_ms),
                     Some(Err(error)) => self.fail(format_args!("cannot give grant {} back: {error:?}", id.0)),
                 }
             }
