@@ -22,6 +22,8 @@ mod checks;
 #[path = "simulation/claims.rs"]
 #[allow(dead_code, reason = "as above")]
 mod claims;
+#[path = "client_simulation/clerk.rs"]
+mod clerk;
 #[path = "client_simulation/clock.rs"]
 mod clock;
 #[path = "client_simulation/declared.rs"]
@@ -252,25 +254,29 @@ async fn live(program: Program, mut random: Random, tasks: Arc<AtomicUsize>, pre
     let fast_ppm = random.between(0, 20_000) as i64 - 10_000;
     let client = program.client(&mut random, fast_ppm);
     if program.who.client == 0 {
-        let (tidying, counted) = (program.clone().tidy_up(client.clone()), Counted::new(&tasks));
-        tokio::task::spawn_local(async move {
-            tidying.await;
-            drop(counted);
-        });
+        spawn(program.clone().tidy_up(client.clone()), &tasks);
+    }
+    if random.percent(program.habits.clerks_percent) {
+        spawn(program.clone().clerk(Random::of(random.next(), 0)), &tasks);
     }
     for task in 0..random.between(1, 4) {
         let random = Random::of(random.next(), task);
-        let (running, counted) = (program.clone().run(client.clone(), random), Counted::new(&tasks));
-        tokio::task::spawn_local(async move {
-            running.await;
-            drop(counted);
-        });
+        spawn(program.clone().run(client.clone(), random), &tasks);
     }
     while program.beliefs.scene.phase() != Phase::Ask {
         tokio::time::sleep(STEP).await;
     }
     program.ask(client.clone(), Random::of(random.next(), 0)).await;
     leave(client, &mut random).await;
+}
+
+/// Starts a task that counts until it is done.
+fn spawn(task: impl Future<Output = ()> + 'static, tasks: &Arc<AtomicUsize>) {
+    let counted = Counted::new(tasks);
+    tokio::task::spawn_local(async move {
+        task.await;
+        drop(counted);
+    });
 }
 
 async fn leave(client: Client, random: &mut Random) {

@@ -33,9 +33,8 @@ const ACTS_MAX: u64 = 4;
 
 #[derive(Clone, Copy)]
 enum Act {
-    Declare,
-    Resize,
-    Remove,
+    DeclareAll,
+    Change,
     Await,
     List,
     Verify,
@@ -81,54 +80,24 @@ impl Program {
 
     /// One act. An error is one of the connection.
     async fn act(&self, direct: &Direct, random: &mut Random) -> Result<(), Error> {
-        let name = self.some_name(random);
-        let acts = [
-            (Act::Declare, 4),
-            (Act::Resize, 6),
-            (Act::Remove, 2),
-            (Act::Await, 3),
-            (Act::List, 1),
-            (Act::Verify, 2),
-        ];
+        let acts =
+            [(Act::DeclareAll, 1), (Act::Change, 11), (Act::Await, 3), (Act::List, 1), (Act::Verify, 2)];
         match random.weighted(&acts) {
-            Act::Declare if random.percent(30) => self.declare_all(direct, random).await,
-            Act::Declare => {
-                let order = Order { wish: some_declare(random), name, expected: None };
-                self.change(direct, order).await
-            }
-            Act::Resize => {
-                let amount = random.between_u32(0, CAPACITY_MAX);
-                let how = match random.between(0, 2) {
-                    0 => Resizing::To(amount),
-                    1 => Resizing::GrowBy(amount.max(1)),
-                    _ => Resizing::ShrinkBy(amount.max(1)),
-                };
-                let expected = self.some_generation(&name, random);
-                self.change(direct, Order { name, wish: Wish::Resize(how), expected }).await
-            }
-            Act::Remove => {
-                let grace = Milliseconds(random.weighted(&[(0, 1), (500, 1), (3000, 1)]));
-                let how = random.weighted(&[
-                    (Removal::IfIdle, 1),
-                    (Removal::WithLastHolder, 1),
-                    (Removal::Now { grace }, 1),
-                ]);
-                let expected = self.some_generation(&name, random);
-                self.change(direct, Order { name, wish: Wish::Remove(how), expected }).await
-            }
-            Act::Await => self.await_idle(direct, &name, random).await,
+            Act::DeclareAll => self.declare_all(direct, random).await,
+            Act::Change => self.change(direct, some_order(self, random)).await,
+            Act::Await => self.await_idle(direct, &self.some_name(random), random).await,
             Act::List => self.list(direct).await,
             Act::Verify => self.verify(direct, random).await,
         }
     }
 
-    pub fn some_name(&self, random: &mut Random) -> Vec<u8> {
+    fn some_name(&self, random: &mut Random) -> Vec<u8> {
         let names = &self.beliefs.scene.declared;
         names[random.between(0, names.len() as u64 - 1) as usize].clone()
     }
 
     /// The generation that a name has, as if it had been read a moment ago; or none.
-    pub fn some_generation(&self, name: &[u8], random: &mut Random) -> Option<Generation> {
+    fn some_generation(&self, name: &[u8], random: &mut Random) -> Option<Generation> {
         match self.beliefs.declared.now(name) {
             State::Declared(record) if random.percent(50) => Some(Generation(record.generation)),
             _ => None,
@@ -358,8 +327,34 @@ fn some_if_exists(random: &mut Random) -> IfExists {
     random.weighted(&[(IfExists::Fail, 1), (IfExists::Keep, 1), (IfExists::Set, 2)])
 }
 
+/// A change that somebody may want.
+pub fn some_order(program: &Program, random: &mut Random) -> Order {
+    let name = program.some_name(random);
+    let (wish, is_exact) = match random.between(0, 10) {
+        0..=3 => (some_declare(random), false),
+        4..=8 => (Wish::Resize(some_resizing(random)), true),
+        _ => (Wish::Remove(some_removal(random)), true),
+    };
+    let expected = if is_exact { program.some_generation(&name, random) } else { None };
+    Order { name, wish, expected }
+}
+
+fn some_resizing(random: &mut Random) -> Resizing {
+    let amount = random.between_u32(0, CAPACITY_MAX);
+    match random.between(0, 2) {
+        0 => Resizing::To(amount),
+        1 => Resizing::GrowBy(amount.max(1)),
+        _ => Resizing::ShrinkBy(amount.max(1)),
+    }
+}
+
+fn some_removal(random: &mut Random) -> Removal {
+    let grace = Milliseconds(random.weighted(&[(0, 1), (500, 1), (3000, 1)]));
+    random.weighted(&[(Removal::IfIdle, 1), (Removal::WithLastHolder, 1), (Removal::Now { grace }, 1)])
+}
+
 /// A semaphore that is declared; few differ in whether they have slots, which cannot change while they are held.
-pub fn some_declare(random: &mut Random) -> Wish {
+fn some_declare(random: &mut Random) -> Wish {
     Wish::Declare {
         capacity: random.between_u32(0, CAPACITY_MAX),
         numbered: random.percent(80),

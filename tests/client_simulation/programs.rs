@@ -21,6 +21,7 @@ pub struct Habits {
     pub drops_percent: u64,
     pub revokes_percent: u64,
     pub administers_percent: u64,
+    pub clerks_percent: u64,
     pub hold_ms_max: u64,
     pub unreachable_ms: u64,
 }
@@ -31,6 +32,7 @@ impl Habits {
             drops_percent: random.weighted(&[(0, 1), (20, 2), (60, 1)]),
             revokes_percent: random.weighted(&[(0, 2), (5, 1), (20, 1)]),
             administers_percent: random.weighted(&[(0, 1), (10, 2), (40, 1)]),
+            clerks_percent: random.weighted(&[(0, 1), (50, 1)]),
             hold_ms_max: random.weighted(&[(300, 1), (3000, 2), (15_000, 1)]),
             unreachable_ms: random.between(1000, 15_000),
         }
