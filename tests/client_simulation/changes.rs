@@ -42,6 +42,8 @@ struct Change {
     wish: Wish,
     expected: Option<u64>,
     asked_ms: u64,
+    /// In which life of the server it was asked for.
+    life: u64,
     end: End,
 }
 
@@ -98,16 +100,18 @@ impl Changes {
         self.log.lock().expect("nothing panics while it notes changes")
     }
 
-    fn now_ms(&self) -> u64 {
-        self.scene.state().now_ms
+    /// The time, and which life of the server it is.
+    fn moment(&self) -> (u64, u64) {
+        let state = self.scene.state();
+        (state.now_ms, state.server_life)
     }
 
     /// Somebody asks for changes from now on, all in one request.
     pub fn ask(&self, wishes: impl IntoIterator<Item = (Vec<u8>, Wish)>, expected: Option<u64>) -> Asked<'_> {
-        let asked_ms = self.now_ms();
+        let (asked_ms, life) = self.moment();
         let mut log = self.log();
         let first = log.changes.len();
-        let change = |(name, wish)| Change { name, wish, expected, asked_ms, end: End::Open };
+        let change = |(name, wish)| Change { name, wish, expected, asked_ms, life, end: End::Open };
         log.changes.extend(wishes.into_iter().map(change));
         let indices = (first..log.changes.len()).collect();
         Asked { changes: self, indices }
@@ -134,7 +138,7 @@ impl Changes {
 
     /// Compares what a name is after a step with what was asked for.
     pub fn seen(&self, name: &[u8], before: &State, now: &State) -> Result<(), String> {
-        let now_ms = self.now_ms();
+        let now_ms = self.moment().0;
         let mut log = self.log();
         let Log { changes, names } = &mut *log;
         let standing = names.entry(name.to_vec()).or_default();
@@ -173,7 +177,8 @@ impl Changes {
 impl Asked<'_> {
     /// They are made; of those that were not removed, the answer tells what they came to.
     pub fn done(mut self, settled: &[Settled]) -> Result<(), String> {
-        let (indices, at_ms) = (std::mem::take(&mut self.indices), self.changes.now_ms());
+        let ((at_ms, life), indices) = (self.changes.moment(), std::mem::take(&mut self.indices));
+        let keeps = self.changes.scene.disk.is_some();
         let mut log = self.changes.log();
         let Log { changes, names } = &mut *log;
         for (place, index) in indices.into_iter().enumerate() {
@@ -182,6 +187,10 @@ impl Asked<'_> {
             let change = &changes[index];
             let standing = names.entry(change.name.clone()).or_default();
             standing.done((index, change), settled.get(place), at_ms)?;
+            if !keeps && change.life != life {
+                // The answer is of a server that is gone.
+                standing.forget();
+            }
             standing.check_causes(changes)?;
         }
         Ok(())
@@ -206,7 +215,7 @@ impl Drop for Asked<'_> {
         if self.indices.is_empty() {
             return;
         }
-        let at_ms = self.changes.now_ms();
+        let at_ms = self.changes.moment().0;
         let mut log = self.changes.log();
         for index in &self.indices {
             log.changes[*index].end = End::Stray { at_ms };
@@ -259,8 +268,13 @@ impl Standing {
         };
         self.seen.retain(|generation, _| *generation <= kept);
         if !keeps {
-            (self.last, self.removed_ms) = (None, None);
+            self.forget();
         }
+    }
+
+    /// What was acknowledged is no more.
+    fn forget(&mut self) {
+        (self.last, self.removed_ms) = (None, None);
     }
 
     /// A change is acknowledged.
