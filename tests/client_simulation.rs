@@ -39,6 +39,8 @@ mod faults;
 mod network;
 #[path = "simulation/order.rs"]
 mod order;
+#[path = "client_simulation/orders.rs"]
+mod orders;
 #[path = "client_simulation/programs.rs"]
 mod programs;
 #[path = "simulation/random.rs"]
@@ -46,8 +48,12 @@ mod random;
 #[path = "simulation/scene.rs"]
 #[allow(dead_code, reason = "as above")]
 mod scene;
+#[path = "client_simulation/sightings.rs"]
+mod sightings;
 #[path = "client_simulation/stage.rs"]
 mod stage;
+#[path = "client_simulation/standing.rs"]
+mod standing;
 #[path = "client_simulation/wire.rs"]
 mod wire;
 

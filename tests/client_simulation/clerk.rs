@@ -15,10 +15,10 @@ use signalbox::protocol::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
-use crate::administrator::{Order, some_order};
 use crate::beliefs::Who;
 use crate::changes::Wish;
 use crate::network::SERVER;
+use crate::orders::{Order, some_order};
 use crate::programs::Program;
 use crate::random::Random;
 use crate::scene::Phase;
