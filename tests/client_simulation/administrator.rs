@@ -218,7 +218,10 @@ impl Program {
         let declared = &self.beliefs.declared;
         for name in &self.beliefs.scene.declared {
             let entry = listed.iter().find(|entry| entry.name == *name);
+            // A removal can begin and end within a step.
+            let is_going = entry.is_some_and(|entry| entry.removing) && declared.was_removed(name, asked_ms);
             let is_it = |state: &State| match (entry, state) {
+                _ if is_going => true,
                 (None, State::Absent) => true,
                 (Some(entry), State::Declared(record)) => {
                     let told = (entry.generation.0, entry.capacity, entry.numbered, entry.removing);
