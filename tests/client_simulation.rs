@@ -3,7 +3,8 @@
 //! A seed decides everything: how many clients there are and how many tasks use each, what they ask and when they drop
 //! their futures, how fast their clocks run, what breaks and when. After every step, what all programs believe to hold
 //! is no more than there is, and the server holds it for them; no session, and so no place in a queue, is lost to a cut
-//! that is shorter than it must survive; no answer and no loss comes without a cause. Then the faults stop, everybody
+//! that is shorter than it must survive; no answer and no loss comes without a cause. Administrators declare, resize and
+//! remove semaphores meanwhile, and what they were told stays so. Then the faults stop, everybody
 //! gets what he waits for, and when nobody wants anything any more the server holds nothing for anybody, though all the
 //! clients are still there. `docs/reliability.md` tells more.
 //!
