@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use signalbox::client::{
-    Client, Declaration, Direct, Error, Generation, GrantId, Idle, IfExists, Milliseconds, Namespace,
-    Removal, Resizing, Settled, Standing, Status,
+    Client, Declaration, Direct, Error, GrantId, Idle, IfExists, Namespace, Removal, Settled, Standing,
+    Status,
 };
 use tokio::time::sleep;
 
