@@ -3,23 +3,32 @@
 //! A seed decides everything: how many clients there are and how many tasks use each, what they ask and when they drop
 //! their futures, how fast their clocks run, what breaks and when. After every step, what all programs believe to hold
 //! is no more than there is, and the server holds it for them; no session, and so no place in a queue, is lost to a cut
-//! that is shorter than it must survive; no answer and no loss comes without a cause. Then the faults stop, everybody
+//! that is shorter than it must survive; no answer and no loss comes without a cause. Administrators declare, resize and
+//! remove semaphores meanwhile, and what they were told stays so. Then the faults stop, everybody
 //! gets what he waits for, and when nobody wants anything any more the server holds nothing for anybody, though all the
 //! clients are still there. `docs/reliability.md` tells more.
 //!
 //! `SIGNALBOX_SEEDS=10000 cargo test --test client_simulation` runs as many seeds as one likes, and `SIGNALBOX_SEED=7`
 //! says which is the first. A failure prints the seed and the command that replays it.
 
+#[path = "client_simulation/administrator.rs"]
+mod administrator;
 #[path = "client_simulation/beliefs.rs"]
 mod beliefs;
+#[path = "client_simulation/changes.rs"]
+mod changes;
 #[path = "simulation/checks.rs"]
 #[allow(dead_code, reason = "shared with the simulation of the server, which uses all of it")]
 mod checks;
 #[path = "simulation/claims.rs"]
 #[allow(dead_code, reason = "as above")]
 mod claims;
+#[path = "client_simulation/clerk.rs"]
+mod clerk;
 #[path = "client_simulation/clock.rs"]
 mod clock;
+#[path = "client_simulation/declared.rs"]
+mod declared;
 #[path = "client_simulation/directed.rs"]
 mod directed;
 #[path = "simulation/disk.rs"]
@@ -34,6 +43,8 @@ mod faults;
 mod network;
 #[path = "simulation/order.rs"]
 mod order;
+#[path = "client_simulation/orders.rs"]
+mod orders;
 #[path = "client_simulation/programs.rs"]
 mod programs;
 #[path = "simulation/random.rs"]
@@ -41,8 +52,12 @@ mod random;
 #[path = "simulation/scene.rs"]
 #[allow(dead_code, reason = "as above")]
 mod scene;
+#[path = "client_simulation/sightings.rs"]
+mod sightings;
 #[path = "client_simulation/stage.rs"]
 mod stage;
+#[path = "client_simulation/standing.rs"]
+mod standing;
 #[path = "client_simulation/wire.rs"]
 mod wire;
 
@@ -120,7 +135,8 @@ impl Simulation<'_> {
         let shared: Vec<_> = shared.collect();
         // Half of the servers keep what leased sessions hold: to their clients, a restart is no more than a cut.
         let disk = random.percent(50).then(|| Disk::new(random.between(0, 40), shared.len()));
-        let scene = Scene::with_disk(machines, shared, disk);
+        let declared = (1..=random.between(1, 2)).map(|number| format!("declared {number}").into_bytes());
+        let scene = Scene::with(machines, shared, declared.collect(), disk);
         let beliefs = Beliefs::new(Arc::clone(&scene));
         let mut sim = turmoil::Builder::new()
             .rng_seed(seed)
@@ -245,19 +261,30 @@ async fn live(program: Program, mut random: Random, tasks: Arc<AtomicUsize>, pre
     // By up to 1 % faster or slower than the server's.
     let fast_ppm = random.between(0, 20_000) as i64 - 10_000;
     let client = program.client(&mut random, fast_ppm);
+    if program.who.client == 0 {
+        spawn(program.clone().tidy_up(client.clone()), &tasks);
+    }
+    if random.percent(program.habits.clerks_percent) {
+        spawn(program.clone().clerk(Random::of(random.next(), 0)), &tasks);
+    }
     for task in 0..random.between(1, 4) {
         let random = Random::of(random.next(), task);
-        let (running, counted) = (program.clone().run(client.clone(), random), Counted::new(&tasks));
-        tokio::task::spawn_local(async move {
-            running.await;
-            drop(counted);
-        });
+        spawn(program.clone().run(client.clone(), random), &tasks);
     }
     while program.beliefs.scene.phase() != Phase::Ask {
         tokio::time::sleep(STEP).await;
     }
     program.ask(client.clone(), Random::of(random.next(), 0)).await;
     leave(client, &mut random).await;
+}
+
+/// Starts a task that counts until it is done.
+fn spawn(task: impl Future<Output = ()> + 'static, tasks: &Arc<AtomicUsize>) {
+    let counted = Counted::new(tasks);
+    tokio::task::spawn_local(async move {
+        task.await;
+        drop(counted);
+    });
 }
 
 async fn leave(client: Client, random: &mut Random) {

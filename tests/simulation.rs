@@ -100,7 +100,7 @@ impl Simulation<'_> {
         // Half of the servers keep what leased sessions hold.
         let numbered = random.between(0, shared.len() as u64) as usize;
         let disk = random.percent(50).then(|| Disk::new(random.between(0, 60), numbered));
-        let scene = Scene::with_disk(machines, shared, disk);
+        let scene = Scene::with(machines, shared, Vec::new(), disk);
         let leases = Leases::of(&mut random);
         // In some seeds nobody has a lease, in some nearly everybody.
         let lessees_percent = random.weighted(&[(0, 1), (50, 2), (90, 1)]);

@@ -1,11 +1,12 @@
 //! What programs believe to hold, compared with what the server knows after each step; and what excuses a loss.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use signalbox::client::Permit;
 use signalbox::core::{self, Moment, UnixSeconds};
 
+use crate::declared::Registry;
 use crate::scene::{Key, Scene};
 
 /// How long what was sent is on its way at most, with what runs on its arrival.
@@ -50,6 +51,8 @@ struct State {
     lives: Vec<(u64, u64)>,
     /// By machine.
     cuts: Vec<Vec<Cut>>,
+    /// Grants that somebody asked to revoke, held by a program still or just given back.
+    revoked: BTreeSet<u64>,
     /// When a session of a client was asked to be revoked last, and the grace.
     revoked_sessions: BTreeMap<usize, (u64, u64)>,
     /// Clients that know a session of theirs, on which machine, and since when.
@@ -60,13 +63,15 @@ struct State {
 
 pub struct Beliefs {
     pub scene: Arc<Scene>,
+    pub declared: Registry,
     state: Mutex<State>,
 }
 
 impl Beliefs {
     pub fn new(scene: Arc<Scene>) -> Arc<Self> {
         let cuts = vec![Vec::new(); scene.state().machines.len()];
-        Arc::new(Self { scene, state: Mutex::new(State { cuts, ..State::default() }) })
+        let declared = Registry::new(Arc::clone(&scene));
+        Arc::new(Self { scene, declared, state: Mutex::new(State { cuts, ..State::default() }) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -122,6 +127,8 @@ impl Beliefs {
         let mut state = self.state();
         if is_session {
             state.revoked_sessions.insert(who.client, (now_ms, grace_ms));
+        } else {
+            state.revoked.insert(grant);
         }
         for belief in state.beliefs.values_mut() {
             if belief.grant == grant || is_session && belief.who.client == who.client {
@@ -136,9 +143,22 @@ impl Beliefs {
         self.state().revoked_sessions.get(&who.client).is_some_and(|(at_ms, _)| *at_ms + 10_000 >= since_ms)
     }
 
-    /// Whether a grant was asked to be revoked.
+    /// Whether a grant was asked to be revoked, or one of its names was removed at once.
     pub fn is_revoked(&self, grant: u64) -> bool {
-        self.state().beliefs.values().any(|belief| belief.grant == grant && belief.revoked.is_some())
+        let state = self.state();
+        let mut own = state.beliefs.values().filter(|belief| belief.grant == grant);
+        state.revoked.contains(&grant)
+            || own.any(|belief| {
+                belief.revoked.or_else(|| self.declared.eviction(grant, belief.names())).is_some()
+            })
+    }
+
+    /// Whether a grant may be about to be revoked, or its session.
+    pub fn is_doubtful(&self, grant: u64) -> bool {
+        let state = self.state();
+        let mut own = state.beliefs.values().filter(|belief| belief.grant == grant);
+        own.any(|belief| belief.revoked.is_some() || state.revoked_sessions.contains_key(&belief.who.client))
+            || !state.beliefs.values().any(|belief| belief.grant == grant)
     }
 
     /// Whether a client may have lost a session that it had since then: the server was started again, or the way to it
@@ -205,6 +225,7 @@ impl Beliefs {
 
     /// Compares what all programs believe at this moment with what there is.
     pub fn check(&self) -> Result<(), String> {
+        self.declared.check()?;
         let (now_ms, server, capacities) = {
             let state = self.scene.state();
             let capacity = |shared: &crate::scene::Shared| (shared.name.clone(), u64::from(shared.capacity));
@@ -214,7 +235,7 @@ impl Beliefs {
         let mut state = self.state();
         let State { beliefs, lives, .. } = &mut *state;
         let mut sums: BTreeMap<(usize, Key), u64> = BTreeMap::new();
-        let mut holders: BTreeMap<(Key, u16), u64> = BTreeMap::new();
+        let mut holders: BTreeMap<(usize, Key, u16), u64> = BTreeMap::new();
         let mut wrong = None;
         beliefs.retain(|_, belief| {
             let Some(cell) = belief.cell.upgrade() else { return false };
@@ -235,7 +256,8 @@ impl Beliefs {
             if let Some(freed_ms) = belief.freed_ms {
                 // Only the server's word ends a grant before its lease does, and a word needs a way.
                 let Who { machine, ttl_ms, .. } = belief.who;
-                let is_excused = belief.revoked.is_some_and(|(asked_ms, grace_ms)| {
+                let evicted = self.declared.eviction(belief.grant, belief.names());
+                let is_excused = belief.revoked.into_iter().chain(evicted).any(|(asked_ms, grace_ms)| {
                     let scene = self.scene.state();
                     let disturbed_ms = scene.machines[machine].disturbed_ms;
                     if disturbed_ms + ttl_ms < asked_ms {
@@ -255,7 +277,7 @@ impl Beliefs {
                 return true;
             }
             for (key, slot) in belief.slots.iter().flat_map(|(key, slots)| slots.iter().map(move |slot| (key, slot))) {
-                if let Some(other) = holders.insert((key.clone(), *slot), belief.grant) {
+                if let Some(other) = holders.insert((life, key.clone(), *slot), belief.grant) {
                     wrong.get_or_insert_with(|| {
                         format!("slot {slot} of {} is of grants {other} and {}", key.1.escape_ascii(), belief.grant)
                     });
@@ -279,6 +301,13 @@ impl Beliefs {
             }
         }
         Ok(())
+    }
+}
+
+impl Belief {
+    /// The semaphores that it is of.
+    fn names(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.parts.iter().filter(|((is_semaphore, _), _)| *is_semaphore).map(|((_, name), _)| name)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::clock::SkewedClock;
 use crate::drops::{Patience, for_as_long_as};
 use crate::network::SERVER;
 use crate::random::Random;
-use crate::scene::{Key, Phase, key};
+use crate::scene::{Key, Phase, Scene, key};
 use crate::wire::Simulated;
 
 /// How clients of a seed are.
@@ -20,6 +20,8 @@ use crate::wire::Simulated;
 pub struct Habits {
     pub drops_percent: u64,
     pub revokes_percent: u64,
+    pub administers_percent: u64,
+    pub clerks_percent: u64,
     pub hold_ms_max: u64,
     pub unreachable_ms: u64,
 }
@@ -29,10 +31,20 @@ impl Habits {
         Self {
             drops_percent: random.weighted(&[(0, 1), (20, 2), (60, 1)]),
             revokes_percent: random.weighted(&[(0, 2), (5, 1), (20, 1)]),
+            administers_percent: random.weighted(&[(0, 1), (10, 2), (40, 1)]),
+            clerks_percent: random.weighted(&[(0, 1), (50, 1)]),
             hold_ms_max: random.weighted(&[(300, 1), (3000, 2), (15_000, 1)]),
             unreachable_ms: random.between(1000, 15_000),
         }
     }
+}
+
+/// What is asked for of a name; no maximum: as it is declared.
+struct Wanted {
+    key: Key,
+    namespace: Namespace,
+    resources: u32,
+    maximum: Option<u32>,
 }
 
 /// A client and where it is.
@@ -59,15 +71,15 @@ impl Program {
             .expect("nothing is asked of a server yet")
     }
 
-    fn event(&self, what: std::fmt::Arguments<'_>) {
+    pub fn event(&self, what: std::fmt::Arguments<'_>) {
         self.beliefs.scene.event(self.who.client, what);
     }
 
-    fn fail(&self, what: std::fmt::Arguments<'_>) {
+    pub fn fail(&self, what: std::fmt::Arguments<'_>) {
         self.beliefs.scene.fail(format!("{:?}: {what}", self.who));
     }
 
-    fn now_ms(&self) -> u64 {
+    pub fn now_ms(&self) -> u64 {
         self.beliefs.scene.state().now_ms
     }
 
@@ -77,6 +89,8 @@ impl Program {
             sleep(Duration::from_millis(random.between(0, 1500))).await;
             if random.percent(self.habits.revokes_percent) {
                 self.revoke(&client, &mut random).await;
+            } else if random.percent(self.habits.administers_percent) {
+                self.administer(&client, &mut random).await;
             } else {
                 self.use_something(&client, &mut random).await;
             }
@@ -97,26 +111,28 @@ impl Program {
         }
     }
 
-    fn choose(&self, random: &mut Random) -> Vec<(Key, Namespace, u32, u32)> {
-        let shared = &self.beliefs.scene.shared;
+    fn choose(&self, random: &mut Random) -> Vec<Wanted> {
+        let Scene { shared, declared, .. } = &*self.beliefs.scene;
+        let of = |namespace, name: &Vec<u8>, maximum| (key(namespace, name), namespace, maximum);
         let mut names: Vec<_> = shared
             .iter()
             .flat_map(|shared| {
-                Namespace::ALL.map(|namespace| (key(namespace, &shared.name), namespace, shared))
+                Namespace::ALL.map(|namespace| of(namespace, &shared.name, Some(shared.capacity)))
             })
+            .chain(declared.iter().map(|name| of(Namespace::Semaphores, name, None)))
             .collect();
         let count = random.weighted(&[(1, 3), (2, 1), (3, 1)]).min(names.len());
         let mut chosen = Vec::new();
         for _ in 0..count {
-            let (key, namespace, shared) =
+            let (key, namespace, maximum) =
                 names.swap_remove(random.between(0, names.len() as u64 - 1) as usize);
-            let resources = random.between_u32(1, shared.capacity);
-            chosen.push((key, namespace, resources, shared.capacity));
+            let resources = random.between_u32(1, maximum.unwrap_or(2));
+            chosen.push(Wanted { key, namespace, resources, maximum });
         }
         chosen
     }
 
-    fn when_to_drop(&self, random: &mut Random) -> Patience {
+    pub fn when_to_drop(&self, random: &mut Random) -> Patience {
         if !random.percent(self.habits.drops_percent) {
             return Patience::Whole;
         }
@@ -129,23 +145,14 @@ impl Program {
 
     async fn use_something(&self, client: &Client, random: &mut Random) {
         let chosen = self.choose(random);
-        let claims: Vec<_> = chosen
-            .iter()
-            .map(|((_, name), namespace, resources, maximum)| {
-                let claim = match namespace {
-                    Namespace::Counters => Claim::counter(name, *maximum),
-                    Namespace::Semaphores => Claim::semaphore(name, *maximum),
-                };
-                claim.resources(*resources)
-            })
-            .collect();
+        let claims: Vec<_> = chosen.iter().map(Wanted::claim).collect();
         let waits = random.percent(75);
         let timeout_ms = random.percent(30).then(|| random.between(1, 8000));
         let queue_max = random.percent(20).then(|| random.between_u32(1, 3));
         let patience = self.when_to_drop(random);
         let asked_ms = self.now_ms();
-        let names = chosen.iter().map(|((_, name), namespace, resources, maximum)| {
-            format!("{resources}/{maximum} of {namespace:?} {}, ", name.escape_ascii())
+        let names = chosen.iter().map(|Wanted { key, namespace, resources, maximum }| {
+            format!("{resources}/{maximum:?} of {namespace:?} {}, ", key.1.escape_ascii())
         });
         self.event(format_args!(
             "asks for {}waits {waits}, {timeout_ms:?}, {queue_max:?}, {patience:?}",
@@ -165,27 +172,34 @@ impl Program {
                     if waits { asking.acquire().await } else { asking.try_acquire().await }
                 }};
             }
-            match &chosen[..] {
-                [((_, name), Namespace::Counters, resources, maximum)] => {
-                    asking!(client.counter(name).maximum(*maximum).resources(*resources))
+            let [Wanted { key: (_, name), namespace, resources, maximum }] = &chosen[..] else {
+                return asking!(client.acquire_all(claims));
+            };
+            let resources = *resources;
+            match (namespace, maximum) {
+                (_, None) => asking!(client.semaphore(name).declared().resources(resources)),
+                (Namespace::Counters, Some(maximum)) => {
+                    asking!(client.counter(name).maximum(*maximum).resources(resources))
                 }
-                [((_, name), Namespace::Semaphores, resources, maximum)] => {
-                    asking!(client.semaphore(name).capacity(*maximum).resources(*resources))
+                (Namespace::Semaphores, Some(maximum)) => {
+                    asking!(client.semaphore(name).capacity(*maximum).resources(resources))
                 }
-                _ => asking!(client.acquire_all(claims)),
             }
         };
         match for_as_long_as(patience, asking).await {
             None => self.event(format_args!("drops it")),
             Some(Ok(permit)) => {
-                let maxima: Vec<_> = chosen.iter().map(|(_, _, _, maximum)| *maximum).collect();
-                if permit.capacities() != maxima {
-                    self.fail(format_args!(
-                        "is told of capacities {:?}, not {maxima:?}",
-                        permit.capacities()
-                    ));
+                let is_told_right = |(wanted, told): (&Wanted, &u32)| match wanted.maximum {
+                    Some(maximum) => maximum == *told,
+                    None => {
+                        let declared = &self.beliefs.declared;
+                        declared.had_capacity(&wanted.key.1, asked_ms, |capacity| capacity == *told)
+                    }
+                };
+                if !chosen.iter().zip(permit.capacities()).all(is_told_right) {
+                    self.fail(format_args!("is told of capacities {:?}", permit.capacities()));
                 }
-                let parts = chosen.into_iter().map(|(key, _, resources, _)| (key, u64::from(resources)));
+                let parts = chosen.into_iter().map(|wanted| (wanted.key, u64::from(wanted.resources)));
                 self.hold(permit, parts.collect(), asked_ms, random).await;
             }
             Some(Err(error)) => {
@@ -200,10 +214,27 @@ impl Program {
                     }
                     _ => false,
                 };
-                if !is_right {
+                let is_declared = |wanted: &&Wanted| wanted.maximum.is_none();
+                let mut declared = chosen.iter().filter(is_declared);
+                if !is_right && !declared.any(|wanted| self.is_administered(wanted, &error, asked_ms)) {
                     self.fail(format_args!("asked at {asked_ms} ms and is refused: {error:?}"));
                 }
             }
+        }
+    }
+
+    /// Whether what administrators did to a name explains a refusal.
+    fn is_administered(&self, wanted: &Wanted, error: &Error, asked_ms: u64) -> bool {
+        let (declared, name) = (&self.beliefs.declared, &wanted.key.1);
+        match error {
+            Error::Status(Status::NotFound) => declared.was_absent(name, asked_ms),
+            Error::Status(Status::Removed) => declared.was_removed(name, asked_ms),
+            Error::Status(Status::ResourceNotAvailable) => {
+                declared.had_capacity(name, asked_ms, |capacity| capacity < wanted.resources)
+            }
+            // It had set it aside, and waited for another name.
+            Error::Status(Status::Revoked) => declared.was_evicted(name, asked_ms),
+            _ => false,
         }
     }
 
@@ -214,6 +245,7 @@ impl Program {
         if left > Some(Duration::from_millis(self.who.ttl_ms)) {
             self.fail(format_args!("believes for {left:?}"));
         }
+        let names: Vec<_> = parts.iter().map(|((_, name), _)| name.clone()).collect();
         let cell = self.beliefs.hold(self.who, parts, permit);
         let hold_ms = random.between(0, self.habits.hold_ms_max);
         // When the work is over, so is that with the permit.
@@ -232,6 +264,11 @@ impl Program {
         if !permit.is_held() && !may_be_lost {
             self.fail(format_args!("has lost grant {} for nothing", id.0));
         }
+        // Or was meanwhile.
+        let is_taken = || {
+            let declared = &self.beliefs.declared;
+            is_revoked || self.beliefs.is_revoked(id.0) || declared.eviction(id.0, &names).is_some()
+        };
         match random.between(0, 3) {
             0 => {
                 self.event(format_args!("drops grant {}", id.0));
@@ -241,7 +278,7 @@ impl Program {
                 // It says so without being asked again.
                 let lost = permit.lost().await;
                 self.event(format_args!("has lost grant {}: {lost:?}", id.0));
-                self.judge_loss(id, lost, is_revoked, asked_ms);
+                self.judge_loss(id, lost, is_taken(), asked_ms);
             }
             _ => {
                 let patience = self.when_to_drop(random);
@@ -249,7 +286,7 @@ impl Program {
                 self.event(format_args!("gives grant {} back: {released:?}", id.0));
                 match released {
                     None | Some(Ok(())) => {}
-                    Some(Err(Error::Lost(lost))) => self.judge_loss(id, lost, is_revoked, asked_ms),
+                    Some(Err(Error::Lost(lost))) => self.judge_loss(id, lost, is_taken(), asked_ms),
                     Some(Err(error)) => self.fail(format_args!("cannot give grant {} back: {error:?}", id.0)),
                 }
             }
@@ -293,5 +330,17 @@ impl Program {
             "revokes {grant} of client {} (session: {is_session}) in {grace_ms} ms: {revoked:?}",
             holder.client
         ));
+    }
+}
+
+impl Wanted {
+    fn claim(&self) -> Claim {
+        let name = &self.key.1;
+        let claim = match (self.namespace, self.maximum) {
+            (_, None) => Claim::declared(name),
+            (Namespace::Counters, Some(maximum)) => Claim::counter(name, maximum),
+            (Namespace::Semaphores, Some(maximum)) => Claim::semaphore(name, maximum),
+        };
+        claim.resources(self.resources)
     }
 }

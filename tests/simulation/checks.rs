@@ -38,8 +38,9 @@ impl Checks {
             }
             check_capacities(&scene.shared, &believed)?;
             server.core().check_ledger()?;
-            self.order.check(&server, &scene.shared)?;
-            self.check(&server, &believed)
+            let shared = scene.shared.iter().map(|shared| &shared.name);
+            self.order.check(&server, shared.chain(&scene.declared))?;
+            self.check(&server, &believed, &scene.declared)
         });
         drop(state);
         if let Err(what) = checked {
@@ -47,7 +48,13 @@ impl Checks {
         }
     }
 
-    fn check(&mut self, server: &Server, believed: &BTreeMap<Key, u64>) -> Result<(), String> {
+    /// `declared` are those whose capacities may change.
+    fn check(
+        &mut self,
+        server: &Server,
+        believed: &BTreeMap<Key, u64>,
+        declared: &[Vec<u8>],
+    ) -> Result<(), String> {
         check_books(server)?;
         let mut consumptions = BTreeMap::new();
         let made = server.core().stats(Namespace::Semaphores).total_objects;
@@ -61,7 +68,7 @@ impl Checks {
                     ));
                 }
                 consumptions.insert(key(namespace, &name), u64::from(item.consumption));
-                if namespace == Namespace::Semaphores {
+                if namespace == Namespace::Semaphores && !declared.contains(&name) {
                     let left = server.core().value(namespace, &name).unwrap_or(0);
                     self.capacities
                         .insert(key(namespace, &name), u64::from(item.consumption) + u64::from(left));

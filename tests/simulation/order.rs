@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use signalbox::core::{Listed, Namespace};
 use signalbox::server::Server;
 
-use crate::scene::{Key, Shared, key};
+use crate::scene::{Key, key};
 
 /// Who held a name and who waited for it after the step before.
 #[derive(Default)]
@@ -16,7 +16,7 @@ struct Seen {
     plain: u64,
 }
 
-/// The shared names, after the step before.
+/// Names, after the step before.
 #[derive(Default)]
 pub struct Order {
     seen: BTreeMap<Key, Seen>,
@@ -26,9 +26,13 @@ pub struct Order {
 
 impl Order {
     /// Says who was overtaken in the last step, if anybody was.
-    pub fn check(&mut self, server: &Server, shared: &[Shared]) -> Result<(), String> {
+    pub fn check<'a>(
+        &mut self,
+        server: &Server,
+        names: impl Iterator<Item = &'a Vec<u8>>,
+    ) -> Result<(), String> {
         let (before, last) = (std::mem::take(&mut self.seen), self.last);
-        for Shared { name, .. } in shared {
+        for name in names {
             for namespace in Namespace::ALL {
                 let key = key(namespace, name);
                 let now = look(server, namespace, name);
@@ -61,7 +65,7 @@ fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Seen {
     seen
 }
 
-fn list(server: &Server, namespace: Namespace, name: &[u8], waiters: bool) -> Vec<Listed> {
+pub fn list(server: &Server, namespace: Namespace, name: &[u8], waiters: bool) -> Vec<Listed> {
     let Ok(mut listing) = server.core().listing(namespace, name, waiters) else { return Vec::new() };
     let mut all = Vec::new();
     loop {

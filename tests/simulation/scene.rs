@@ -45,6 +45,8 @@ pub struct Shared {
 
 pub struct Scene {
     pub shared: Vec<Shared>,
+    /// Semaphores that administrators declare, resize and remove.
+    pub declared: Vec<Vec<u8>>,
     /// Tells the server to stop.
     pub stop: Notify,
     /// The server's disk, where it has one.
@@ -97,11 +99,16 @@ pub struct Machine {
 
 impl Scene {
     pub fn new(machines: usize, shared: Vec<Shared>) -> Arc<Self> {
-        Self::with_disk(machines, shared, None)
+        Self::with(machines, shared, Vec::new(), None)
     }
 
-    /// With a server that keeps what leased sessions hold.
-    pub fn with_disk(machines: usize, shared: Vec<Shared>, disk: Option<Disk>) -> Arc<Self> {
+    /// With semaphores of administrators, and maybe with a server that keeps what leased sessions hold.
+    pub fn with(
+        machines: usize,
+        shared: Vec<Shared>,
+        declared: Vec<Vec<u8>>,
+        disk: Option<Disk>,
+    ) -> Arc<Self> {
         let state = State {
             now_ms: 0,
             phase: Phase::Work,
@@ -124,7 +131,7 @@ impl Scene {
             events: VecDeque::new(),
         };
         let unix_s = Arc::new(AtomicU64::new(0));
-        Arc::new(Self { shared, stop: Notify::new(), disk, state: Mutex::new(state), unix_s })
+        Arc::new(Self { shared, declared, stop: Notify::new(), disk, state: Mutex::new(state), unix_s })
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
