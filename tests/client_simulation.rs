@@ -144,6 +144,7 @@ impl Simulation<'_> {
             .tick_duration(STEP)
             .min_message_latency(Duration::from_millis(1))
             .max_message_latency(Duration::from_millis(latency_ms_max))
+            .tcp_capacity(1024)
             .enable_random_order()
             .build();
         let faults = Faults::new(Arc::clone(&beliefs), Random::of(seed, 1), latency_ms_max);

@@ -10,8 +10,8 @@ use std::net::Shutdown;
 use signalbox::core::{Change, Declare, Key, Moment, Namespace, Record, UnixSeconds};
 use signalbox::protocol::{
     AS_DECLARED, Declaration, Declarations, Extended, ExtendedOpcode, Generation, GrantId, Granted, IfExists,
-    Milliseconds, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame, Revocation,
-    Settled, Standing, Status, TtlLeft, Wanted, WantedNames,
+    Milliseconds, Notice, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame,
+    Revocation, Settled, Standing, Status, TtlLeft, Wanted, WantedNames,
 };
 use signalbox::storage::{Fault, Memory};
 use support::caller::{Caller, LONG, NOW, on_wire, one_of};
@@ -913,9 +913,22 @@ fn a_removal_at_once_goes_on_though_the_configuration_declares_it() {
         assert_eq!(server.store_next(), is_stored);
         assert_eq!(admin.answer(removed).status, if is_stored { OK } else { NOT_STORED });
         let mut other = caller(&server);
-        eventually("it is gone", || verify(&mut other, held) == Err(GONE));
-        assert!(listed(&mut other, b"a").is_some_and(|(_, in_use, _, removing)| in_use == 0 && !removing));
-        server.check();
+        if is_stored {
+            eventually("it is gone", || verify(&mut other, held) == Err(GONE));
+        } else {
+            server.faults.stop();
+            assert!(server.store_next());
+            assert!(verify(&mut other, held).is_ok_and(|(_, standing)| standing == Standing::Held));
+        }
+        let in_use = u32::from(!is_stored);
+        let as_it_is = |listed: (u32, u32, Generation, bool)| listed.1 == in_use && !listed.3;
+        assert!(listed(&mut other, b"a").is_some_and(as_it_is));
+        if !is_stored {
+            let server = server.crash();
+            let mut other = caller(&server);
+            assert!(verify(&mut other, held).is_ok_and(|(_, standing)| standing == Standing::Held));
+            server.check();
+        }
     }
 }
 
@@ -929,6 +942,32 @@ fn a_removal_at_once_goes_on_after_a_crash() {
     eventually("it is gone", || verify(&mut other, held) == Err(GONE));
     assert_eq!(listed(&mut other, b"a"), None);
     server.check();
+}
+
+#[test]
+fn who_is_granted_what_was_revoked_meanwhile_is_told_so_after_the_grant() {
+    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
+    let [mut admin, mut holder] = callers(&server);
+    holder.hello("holder");
+    stored(&server, &mut holder, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    let taken = holder.want(one_of(1, b"c"), NOW);
+    let mut grant = None;
+    eventually("it stands before it is stored", || {
+        let opaque = admin.send(&Extended::Holders { namespace: on_wire(Namespace::Counters), name: b"c" });
+        let entries: Vec<_> = std::iter::from_fn(|| admin.answer(opaque).list_entry().ok()?).collect();
+        grant = entries.first().and_then(|entry| entry.grant);
+        grant.is_some()
+    });
+    let what = Revocation::Grant(grant.unwrap());
+    let ids = admin.ids();
+    let revoked = admin.send(&Extended::Revoke { ids, what, grace: Milliseconds(LONG_MS) });
+    let revokes = |frame: &ResponseFrame| matches!(frame.notice(), Ok(Some(Notice::GrantRevoked { .. })));
+    assert!(revokes(&holder.next()), "a notice is sent at once");
+    assert!(server.store_next());
+    assert_eq!(holder.next().opaque, taken);
+    assert!(revokes(&holder.next()), "and once more, as the holder did not know what was meant");
+    while server.store_next() {}
+    assert_eq!(admin.answer(revoked).status, OK);
 }
 
 #[test]

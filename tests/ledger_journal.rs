@@ -7,9 +7,15 @@
 #[path = "ledger_journal/run.rs"]
 mod run;
 
+use std::sync::Arc;
+use std::task::Waker;
+
 use proptest::prelude::*;
 use run::{NAMES, Request, Run, Step};
-use signalbox::core::{IfExists, Removal, Resizing};
+use signalbox::core::{
+    Answer, Asked, Call, Claim, Core, IfExists, Moment, NameHasher, Namespace, Queueing, Refusal, Removal,
+    RequestIds, Resizing, Token, UnixSeconds, Want,
+};
 
 fn requests() -> impl Strategy<Value = Request> {
     let names = || prop_oneof![3 => Just(0), 1 => Just(1)].prop_map(|name: usize| NAMES[name]);
@@ -148,4 +154,45 @@ fn what_is_removed_and_not_declared_anew_after_all_is_gone_with_its_last_holder(
 fn who_waits_in_vain_for_what_is_not_removed_after_all_is_told() {
     let asked = [acquire(1, 1), remove(0, Removal::WithLastHolder), acquire(2, 3), acquire(2, 4)];
     take(&[&[declare(0, 3, IfExists::Fail)][..], &STORE, &asked, &FAIL].concat());
+}
+
+#[test]
+fn what_was_declared_and_told_stays_though_a_later_removal_is_not_stored() {
+    let first = [declare(0, 2, IfExists::Fail)];
+    let anew = [remove(0, Removal::IfIdle), declare(0, 3, IfExists::Fail), Step::Take];
+    let stored = [remove(0, Removal::IfIdle), Step::Settle { is_stored: true, is_on_disk: true }];
+    take(&[&first[..], &STORE, &anew, &stored, &FAIL].concat());
+}
+
+/// Each request takes an id, and ids of a run must not come again in the next: they are reserved on disk.
+#[test]
+fn a_store_that_hangs_keeps_nobody_without_a_lease_from_grants() {
+    let interval_s = 10.try_into().unwrap();
+    let core = Core::new(interval_s, NameHasher::with_seeds(1, 2, 3, 4));
+    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+    core.keep_journal(Waker::noop().clone(), now);
+    let batch = core.take_batch().unwrap();
+    while core.settle(&batch, true, 1, now) {}
+    let connection = core.open_session();
+    core.join(connection.id(), None, &Arc::default());
+    let wants = [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap() }];
+    for own in 1..=3_000_000 {
+        let ids = RequestIds { own, lowest_unanswered: own };
+        let call = Call { connection: connection.id(), ids, token: Token(own) };
+        let asked = core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now);
+        let is_right = match asked {
+            Asked::Answered(Answer::Granted(_)) => own == 1,
+            Asked::Refused(refusal) => refusal == Refusal::NotAvailable,
+            _ => false,
+        };
+        assert!(is_right, "request {own}: {asked:?}");
+    }
+}
+
+#[test]
+fn what_is_granted_while_it_is_removed_at_once_may_be_gone_when_it_is_told() {
+    let once = |by| ask(by, Request::Acquire { wants: vec![(NAMES[0], 1)], waits: false });
+    let removed = [declare(0, 0, IfExists::Fail), remove(0, Removal::Now { grace_ms: 0 })];
+    let asked = [once(0), Step::Open { by: 1 }, once(1)];
+    take(&[&asked[..], &removed, &STORE, &[Step::Time { by_ms: 1 }]].concat());
 }

@@ -31,7 +31,7 @@ const STEP_ANSWERS: usize = 64;
 
 /// How long the thread has to store what is left when the server stops. A disk that hangs may take for
 /// ever, and who started the server waits for 10 s (`etc/signalbox.service`).
-const END_MAX: Duration = Duration::from_secs(5);
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// Session numbers of a run start at its epoch, shifted by so many bits, so that no run gives out those of another.
 const SESSION_EPOCH_SHIFT: u32 = 32;
@@ -84,7 +84,9 @@ impl Server {
             }
             Err(_) => self.stored.failures.add(1),
         }
-        while self.core.settle(&batch, stored.is_ok(), STEP_ANSWERS, self.moment()) {}
+        while self.core.settle(&batch, stored.is_ok(), STEP_ANSWERS, self.moment()) {
+            std::thread::yield_now();
+        }
         stored.map(|()| true)
     }
 
@@ -208,12 +210,12 @@ pub(super) enum WriterError {
 }
 
 fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
-    let mut is_failing = false;
+    // What was logged last: a flush that fails on a full disk is another thing than the full disk.
+    let mut failure = None;
     loop {
         match server.store(storage) {
             Ok(is_more) => {
-                if is_failing && is_more {
-                    is_failing = false;
+                if is_more && failure.take().is_some() {
                     info!("the store works again");
                 }
                 if !is_more {
@@ -224,9 +226,10 @@ fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
                 }
             }
             Err(error) => {
-                if !is_failing {
-                    is_failing = true;
+                let text = error.to_string();
+                if failure.as_ref() != Some(&text) {
                     error!(%error, "grants of leased sessions and declared semaphores cannot be stored");
+                    failure = Some(text);
                 }
                 if bell.is_ending() {
                     return;

@@ -157,6 +157,8 @@ pub struct Run {
     changes: BTreeMap<&'static [u8], (u64, Settled)>,
     /// The last request that may have ended a declaration.
     removals: BTreeMap<&'static [u8], u64>,
+    /// The last removals at once that were asked for.
+    evictions: BTreeMap<&'static [u8], u64>,
     /// Generations whose removal was answered.
     removed: BTreeMap<&'static [u8], u64>,
     /// Grants whose records were deleted.
@@ -194,6 +196,7 @@ impl Run {
             is_configured: false,
             changes: BTreeMap::new(),
             removals: BTreeMap::new(),
+            evictions: BTreeMap::new(),
             removed: BTreeMap::new(),
             deleted: BTreeSet::new(),
         };
@@ -435,6 +438,7 @@ impl Run {
                 self.removals.insert(name, self.requests);
                 if let Removal::Now { .. } = removal {
                     self.excuse(|told| told.names.contains(&name));
+                    self.evictions.insert(name, self.requests);
                 }
                 self.core.remove(call, name, removal, None, now)
             }
@@ -676,8 +680,10 @@ impl Run {
             assert_eq!(slots, granted.slots.iter().map(|slots| slots.len()).sum::<usize>());
         }
         let Request::Acquire { wants, .. } = &sent.request else { panic!("{:?}", sent.request) };
-        let names = wants.iter().map(|(name, _)| *name).collect();
-        self.told.insert(id, Told { session, names, may_be_gone: false });
+        let names: Vec<_> = wants.iter().map(|(name, _)| *name).collect();
+        let is_evicted = |name: &&[u8]| self.evictions.get(*name).is_some_and(|place| *place >= sent.place);
+        let may_be_gone = names.iter().any(is_evicted);
+        self.told.insert(id, Told { session, names, may_be_gone });
         self.highest = self.highest.max(id.0);
     }
 

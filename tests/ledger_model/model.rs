@@ -1156,6 +1156,10 @@ impl Model {
         let grant = self.grant(id);
         let Part { key, resources, maximum, .. } = grant.parts[grant.taken];
         let slots = grant.parts[..grant.taken].iter().map(|part| part.slots.len()).sum::<usize>();
+        // What is declared since is not for who asked for what was removed.
+        if queueing.is_none() && self.declaration(key).is_some_and(|declaration| declaration.created > id) {
+            return Err(Refusal::Removed);
+        }
         self.make(key, maximum)?;
         if let Some(refusal) = self.refusal(key, resources, maximum) {
             return Err(refusal);

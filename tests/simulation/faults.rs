@@ -166,7 +166,8 @@ impl Faults {
                 self.scene.event(&name, format_args!("is without power for {duration_ms} ms"));
                 repair = Some((duration_ms, Repair::Power(machine)));
             }
-            Fault::ServerStop if !self.server_is_down => {
+            // One that is only just being started cannot be stopped yet.
+            Fault::ServerStop if self.scene.state().server.is_some() => {
                 let duration_ms = self.random.between(20, 3000);
                 // It closes its connections in this step, and ends after it.
                 self.scene.stop.notify_one();

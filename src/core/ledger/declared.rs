@@ -278,14 +278,12 @@ impl Ledger {
             self.serve(world);
             return;
         }
+        let is_resized =
+            matches!(before, Before::Undeclared { .. }) || object.capacity() != Some(after.capacity);
         // One whose removal was asked for since stays closed.
         if self.declarations.get(object.name()).is_none_or(|present| !present.removing) {
             object.declare(after.standing(), after.capacity);
         }
-        let is_resized = match before {
-            Before::Undeclared { .. } => true,
-            Before::Declared(before) => before.usable() != after.capacity,
-        };
         if is_resized {
             self.tell_name(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
         }
@@ -330,6 +328,19 @@ impl Ledger {
         // While it was to be removed, nobody was told that he waits in vain.
         self.prune_later(object, None);
         self.serve_later(SEMAPHORES, object);
+    }
+
+    /// A removal could not be stored that the configuration has superseded: who held the semaphore before has a full hold
+    /// of what the configuration declares.
+    pub(super) fn take_back_dismissal(&mut self, object: &ObjectRef, before: &Before) {
+        if let Some(present) = self.declarations.get(object.name())
+            && let Before::Declared(before) = before
+            && !before.removing
+        {
+            let (created, evicted_grace_ms) = (before.created, before.evicted_grace_ms);
+            let restored = Declaration { created, evicted_grace_ms, ..present.clone() };
+            self.put_declaration(object, &restored);
+        }
     }
 
     /// Forgets what was declared of a semaphore, and the semaphore where nobody uses it.
@@ -396,12 +407,8 @@ impl Ledger {
     /// Does for good what the configuration says: it is on disk already, in the configuration.
     fn settle_at_once(&mut self, object: &ObjectRef, after: Declaration, world: World<'_>) {
         let before = self.before(object);
-        for then in self.supersede(object) {
-            if let Then::Declared { after, evicts, .. } = then
-                && after.removing
-            {
-                self.dismiss(object, &after, evicts, world);
-            }
+        if let Some(journal) = &mut self.journal {
+            journal.supersede(object);
         }
         if !after.removing {
             self.number(object, after.numbered);
@@ -432,6 +439,12 @@ impl Ledger {
         self.number(&object, declaration.numbered);
         self.declarations.put(&object, declaration);
         Ok(())
+    }
+
+    /// Whether a semaphore was removed and declared anew since an id was given out.
+    pub(super) fn is_created_after(&self, namespace: Namespace, name: &[u8], id: GrantId) -> bool {
+        let declared = self.declarations.get(name).filter(|_| namespace == SEMAPHORES);
+        declared.is_some_and(|declared| declared.created > id.0)
     }
 
     /// The next declared semaphores of a listing; none at its end.

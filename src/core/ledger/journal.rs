@@ -20,8 +20,9 @@ use crate::core::durable::{
 use crate::core::ledger::owner::OwnerKind;
 use crate::core::mailbox::{EventKind, Mailbox};
 
-/// Ids that are reserved at a time. The store is asked for more when half of them are left.
-const MARK_STEP: u64 = 1 << 20;
+/// Ids that are reserved at a time. The store is asked for more when half of them are left: more than can be given out while
+/// a store fails. As ids go by the clock, these are a minute of it.
+const MARK_STEP: u64 = 1 << 36;
 
 /// Changes that belong together: a store keeps all of them, or none.
 #[derive(Clone, Debug)]
@@ -58,6 +59,8 @@ pub(super) enum Then {
     Opened(SessionId, Reply),
     /// A declared semaphore is as planned, or again as before.
     Declared { object: ObjectRef, before: Before, after: Box<Declaration>, evicts: bool },
+    /// One is removed that the configuration took over meanwhile: from those who had it or waited for it, and no further.
+    Dismissed { object: ObjectRef, before: Before, removal: Box<Declaration>, evicts: bool },
     /// Ids up to this one may be given out.
     Marked(u64),
 }
@@ -121,7 +124,7 @@ impl Journal {
                 storing.and_then(|storing| storing.reply.as_ref()).is_some_and(is_its)
             }
             Then::Told(reply) | Then::Opened(_, reply) => is_its(reply),
-            Then::Declared { .. } | Then::Marked(_) => false,
+            Then::Declared { .. } | Then::Dismissed { .. } | Then::Marked(_) => false,
         };
         let under_way = self.under_way.iter().flat_map(|(_, then)| then);
         under_way.chain(&self.pending_then).any(waits)
@@ -132,16 +135,26 @@ impl Journal {
         self.pending.is_empty() && self.pending_then.is_empty() && self.under_way.is_none()
     }
 
-    /// Takes what a declared semaphore was to become out of what is on its way, in order.
-    fn supersede(&mut self, object: &ObjectRef) -> Vec<Then> {
+    /// Whether it is not stored yet what a declared semaphore is to become.
+    pub(super) fn is_changing(&self, object: &ObjectRef) -> bool {
         let is_its = |then: &Then| matches!(then, Then::Declared { object: other, .. } if other == object);
-        let mut superseded = Vec::new();
+        let under_way = self.under_way.iter().flat_map(|(_, then)| then);
+        under_way.chain(&self.pending_then).any(is_its)
+    }
+
+    /// Leaves of what a declared semaphore was to become only what its removal takes from others: it became something else
+    /// meanwhile, and for good.
+    pub(super) fn supersede(&mut self, object: &ObjectRef) {
+        let rest_of = |then| match then {
+            Then::Declared { object: other, before, after, evicts } if other == *object => {
+                after.removing.then_some(Then::Dismissed { object: other, before, removal: after, evicts })
+            }
+            then => Some(then),
+        };
         if let Some((_, then)) = &mut self.under_way {
-            let (its, others): (Vec<_>, Vec<_>) = then.drain(..).partition(is_its);
-            (superseded, *then) = (its, others.into());
+            *then = then.drain(..).filter_map(rest_of).collect();
         }
-        superseded.extend(self.pending_then.extract_if(.., |then| is_its(then)));
-        superseded
+        self.pending_then = self.pending_then.drain(..).filter_map(rest_of).collect();
     }
 }
 
@@ -189,7 +202,6 @@ impl Ledger {
             return false;
         }
         if is_safe {
-            // One by one: a removal that comes to its end supersedes what comes after it.
             for _ in 0..step {
                 let Some(then) = self.next_under_way() else { break };
                 self.stored(then, world);
@@ -217,11 +229,6 @@ impl Ledger {
         then.pop_front()
     }
 
-    /// Takes what a declared semaphore was to become out of what is on its way, as it became something else meanwhile.
-    pub(super) fn supersede(&mut self, object: &ObjectRef) -> Vec<Then> {
-        self.journal.as_mut().map_or_else(Vec::new, |journal| journal.supersede(object))
-    }
-
     fn stored(&mut self, then: Then, world: World<'_>) {
         match then {
             Then::Answer(session, request) => self.answer_stored(session, request, true, world),
@@ -229,6 +236,9 @@ impl Ledger {
             Then::Opened(session, reply) => reply.answer(self.opened(session).ok_or(Refusal::NoSuchSession)),
             Then::Declared { object, before, after, evicts } => {
                 self.apply(&object, &before, &after, evicts, world);
+            }
+            Then::Dismissed { object, removal, evicts, .. } => {
+                self.dismiss(&object, &removal, evicts, world);
             }
             Then::Marked(mark) => self.set_mark(mark),
         }
@@ -261,6 +271,7 @@ impl Ledger {
                 Then::Declared { object, before, after, .. } => {
                     self.take_back_declaration(&object, before, &after, world)
                 }
+                Then::Dismissed { object, before, .. } => self.take_back_dismissal(&object, &before),
                 Then::Marked(mark) => marked = marked.max(Some(mark)),
             }
         }
@@ -380,8 +391,13 @@ impl Ledger {
         };
         self.stats.not_stored += u64::from(matches!(outcome, Remembered::Done(Err(Refusal::NotStored))));
         self.remember(session, request, outcome.clone());
+        let granted = if let Remembered::Granted(granted) = &outcome { Some(granted.grant) } else { None };
         if let Some(reply) = storing.reply {
             reply.answer(self.told(session, outcome, storing.received_ms));
+        }
+        // Who heard of it before he knew that he has it may not have known what was meant.
+        if let Some(grant) = granted {
+            self.notify_if_revoked(grant, world);
         }
     }
 

@@ -40,6 +40,10 @@ impl Ledger {
         let Some(part) = self.grants.get(&id).and_then(|grant| grant.awaited()) else { return Step::Waits };
         let Target::Later(name) = &part.target else { return Step::Waits };
         let (namespace, claim) = (part.namespace, part.claim);
+        // What is declared since is not for who asked for what was removed.
+        if queueing.is_none() && self.is_created_after(namespace, name, id) {
+            return Step::Fails(Refusal::Removed);
+        }
         let registry = world.registries[namespace as usize];
         let names = &self.names[namespace as usize];
         let waiters_max = self.limits.waiters_max;
@@ -143,7 +147,10 @@ impl Ledger {
     /// Has a queue served by the step that goes on, or by the next.
     pub(super) fn serve_later(&mut self, namespace: Namespace, object: &ObjectRef) {
         // Often it is one queue that many leave: it stands there once.
-        if self.unserved.back().is_none_or(|(last, name)| (*last, name) != (namespace, object)) {
+        let is_last = |(last, other): &(Namespace, ObjectRef)| {
+            (*last, other.address()) == (namespace, object.address())
+        };
+        if !self.unserved.back().is_some_and(is_last) {
             self.unserved.push_back((namespace, object.clone()));
         }
     }

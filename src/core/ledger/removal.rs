@@ -56,7 +56,7 @@ impl Disconnections {
 }
 
 impl Ledger {
-    /// Ends a removal when the last holder has left.
+    /// Ends a removal when the last holder has left, and nothing that was asked for since may yet come to be.
     pub(super) fn finish_removal(&mut self, object: &ObjectRef, world: World<'_>) {
         let is_over = object.standing() == Standing::Removing
             && object.consumption() == 0
@@ -64,9 +64,12 @@ impl Ledger {
         if !is_over || self.declarations.get(object.name()).is_none_or(|declaration| !declaration.removing) {
             return;
         }
+        if self.journal.as_ref().is_some_and(|journal| journal.is_changing(object)) {
+            // Whatever comes of that looks again.
+            return;
+        }
         self.tell_name(SEMAPHORES, object, EventKind::Removed, None, None, 0);
         self.note(Change::Delete(Key::Declaration(object.name().into())));
-        self.supersede(object);
         object.declare(Standing::Made, 0);
         self.forget_declaration(object, world);
     }

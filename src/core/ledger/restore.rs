@@ -10,7 +10,7 @@ use crate::core::Claim;
 use crate::core::durable::{AnswerRecord, GrantRecord, Record, SessionRecord};
 
 /// A mark above which there would soon be no ids left, so that it cannot be one.
-const MARK_MAX: u64 = u64::MAX - (1 << 32);
+const MARK_MAX: u64 = u64::MAX - (1 << 40);
 
 impl Ledger {
     /// Brings a record back, in the order of their keys. Leases begin anew now. An error says what does not fit what was

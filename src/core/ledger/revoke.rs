@@ -56,6 +56,16 @@ impl Ledger {
         Ok(())
     }
 
+    /// Tells the holder of a grant once more that it is going to be taken away, where it is.
+    pub(super) fn notify_if_revoked(&self, id: GrantId, world: World<'_>) {
+        if let Some(grant) = self.grants.get(&id)
+            && let Phase::Held { revoked_ms: Some(at_ms), .. } = grant.phase
+        {
+            let grace_ms = left(at_ms, world.now.monotonic_ms);
+            self.notify_session(grant.session, Notice::GrantRevoked { grant: id, grace_ms });
+        }
+    }
+
     /// Takes a session away when its grace is over, with all that it holds; a connection's own is closed with it.
     pub(in crate::core) fn revoke_session(
         &mut self,
