@@ -167,6 +167,12 @@ impl Registry {
 
 /// Whether a semaphore was removed and declared anew within a step.
 fn was_made_anew(states: &[State]) -> bool {
-    let is_other = |pair: &[State]| matches!(pair, [State::Declared(before), State::Declared(after)] if before.created != after.created);
-    states.windows(2).any(is_other)
+    // One that is declared when it was gone is as one that was never removed.
+    let is_other = |before: &DeclarationRecord, after: &DeclarationRecord| {
+        before.created != after.created || before.removing && !after.removing
+    };
+    states.windows(2).any(|pair| match pair {
+        [State::Declared(before), State::Declared(after)] => is_other(before, after),
+        _ => false,
+    })
 }
