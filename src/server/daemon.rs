@@ -230,7 +230,7 @@ pub(super) fn port_config(config: &Config, namespace: Namespace) -> &PortConfig 
     }
 }
 
-/// The tasks of the main thread, and the addresses that they serve.
+/// The tasks that serve nobody in particular, and the addresses that are listened on.
 struct Tasks {
     set: JoinSet<()>,
     addresses: Vec<(Namespace, SocketAddr)>,
@@ -250,11 +250,13 @@ fn spawn_tasks(
     }
     tasks.set.spawn(expire(Arc::clone(server)));
     if config.counter.port.enable {
-        tasks.set.spawn(gc::sweep_counters(Arc::clone(server)));
+        let thread = workers.background(Namespace::Counters);
+        tasks.set.spawn_on(gc::sweep_counters(Arc::clone(server)), thread);
     }
     if config.semaphore.port.enable {
         let interval = Duration::from_secs(config.semaphore.gc_interval_s.into());
-        tasks.set.spawn(gc::sweep_semaphores(Arc::clone(server), interval));
+        let thread = workers.background(Namespace::Semaphores);
+        tasks.set.spawn_on(gc::sweep_semaphores(Arc::clone(server), interval), thread);
     }
     Ok(tasks)
 }

@@ -20,6 +20,7 @@ use tracing::warn;
 
 use super::admission::Admission;
 use super::connection::serve;
+use crate::core::Namespace;
 
 /// Where a new connection runs.
 pub trait Spawn<S>: Clone + Send + 'static {
@@ -43,6 +44,12 @@ impl Workers {
     /// Starts as many threads as asked for. They run until the last handle is dropped and their connections ended.
     pub fn start(count: NonZeroUsize) -> io::Result<Self> {
         (0..count.get()).map(Worker::start).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// The thread for work in the background of a namespace: between its steps, the thread's connections have their turns.
+    /// A thread of its own would take a core from all of them, for as long as the system lets it have one.
+    pub(super) fn background(&self, namespace: Namespace) -> &Handle {
+        &self.0[namespace as usize % self.0.len()].runtime
     }
 
     /// Waits until every thread has finished what it was at when asked. Tells whether all did before the deadline.
