@@ -6,7 +6,6 @@
 //!
 //! Invariant: a name has a declaration exactly while its object says so, so that no sweep takes it.
 
-use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::declaration::{Before, Declaration, Declare, Declared, IfExists, Removal, Resizing};
@@ -27,7 +26,7 @@ pub struct DeclaredListing {
 }
 
 /// Entries of one step of a listing, and bytes of their names and labels.
-const STEP_ENTRIES: usize = 128;
+pub(super) const STEP_ENTRIES: usize = 128;
 const STEP_BYTES: usize = 64 * 1024;
 
 pub(super) const SEMAPHORES: Namespace = Namespace::Semaphores;
@@ -112,7 +111,7 @@ impl Ledger {
 
     /// The object of a name that is to be declared: what stands there, or a new one. It counts as declared from when it
     /// is found: a sweep may come at any moment, and takes what nothing refers to.
-    fn object_for(&self, declare: &Declare<'_>, world: World<'_>) -> Result<ObjectRef, Refusal> {
+    pub(super) fn object_for(&self, declare: &Declare<'_>, world: World<'_>) -> Result<ObjectRef, Refusal> {
         let registry = world.registries[SEMAPHORES as usize];
         let keep = |object: &ObjectRef| {
             if object.standing() == Standing::Made {
@@ -124,7 +123,7 @@ impl Ledger {
     }
 
     /// Lets go of objects that are not declared after all, and of those that nobody uses.
-    fn give_up(&self, objects: &[ObjectRef], world: World<'_>) {
+    pub(super) fn give_up(&self, objects: &[ObjectRef], world: World<'_>) {
         for object in objects {
             if self.declarations.get(object.name()).is_none() {
                 object.stand(Standing::Made);
@@ -135,7 +134,7 @@ impl Ledger {
 
     /// A declaration with what it has of the one before it: from which id on grants are of the semaphore that is declared
     /// now, and whether those of one that was removed at once are still to be taken from their holders.
-    fn following(&self, object: &ObjectRef, mut after: Declaration) -> Declaration {
+    pub(super) fn following(&self, object: &ObjectRef, mut after: Declaration) -> Declaration {
         let present = self.declarations.get(object.name());
         match present {
             Some(present) if !present.removing => after.created = present.created,
@@ -236,7 +235,7 @@ impl Ledger {
     }
 
     /// What a semaphore is before it is declared.
-    fn before(&self, object: &ObjectRef) -> Before {
+    pub(super) fn before(&self, object: &ObjectRef) -> Before {
         match self.declarations.get(object.name()) {
             Some(before) => Before::Declared(Box::new(before.clone())),
             None if object.consumption() == 0 && self.waiting(SEMAPHORES, object) == 0 => {
@@ -247,7 +246,7 @@ impl Ledger {
     }
 
     /// Gives the resources of a semaphore numbers from now on, or none.
-    fn number(&mut self, object: &ObjectRef, numbered: bool) {
+    pub(super) fn number(&mut self, object: &ObjectRef, numbered: bool) {
         if numbered {
             self.slots.entry(object.address()).or_default();
         } else {
@@ -255,7 +254,7 @@ impl Ledger {
         }
     }
 
-    fn put_declaration(&mut self, object: &ObjectRef, after: &Declaration) {
+    pub(super) fn put_declaration(&mut self, object: &ObjectRef, after: &Declaration) {
         self.note(Change::Put(Record::Declaration(after.record(object.name()))));
         self.declarations.put(object, after.clone());
     }
@@ -330,91 +329,11 @@ impl Ledger {
         self.serve_later(SEMAPHORES, object);
     }
 
-    /// A removal could not be stored that the configuration has superseded: who held the semaphore before has a full hold
-    /// of what the configuration declares.
-    pub(super) fn take_back_dismissal(&mut self, object: &ObjectRef, before: &Before) {
-        if let Some(present) = self.declarations.get(object.name())
-            && let Before::Declared(before) = before
-            && !before.removing
-        {
-            let (created, evicted_grace_ms) = (before.created, before.evicted_grace_ms);
-            let restored = Declaration { created, evicted_grace_ms, ..present.clone() };
-            self.put_declaration(object, &restored);
-        }
-    }
-
     /// Forgets what was declared of a semaphore, and the semaphore where nobody uses it.
     pub(super) fn forget_declaration(&mut self, object: &ObjectRef, world: World<'_>) {
         self.declarations.remove(object);
         self.slots.remove(&object.address());
         world.registries[SEMAPHORES as usize].collect(object, world.interval);
-    }
-
-    /// Takes on what the configuration declares of a name.
-    pub(in crate::core) fn configure(
-        &mut self,
-        declare: &Declare<'_>,
-        world: World<'_>,
-    ) -> Result<(), Refusal> {
-        let present = self.declarations.get(declare.name).cloned();
-        let is_done = |present: &Declaration| {
-            present.says(declare) && present.origin == Origin::Configuration && !present.removing
-        };
-        if present.as_ref().is_some_and(is_done) {
-            return Ok(());
-        }
-        check_unused(declare, present.as_ref(), world)?;
-        let object = self.object_for(declare, world)?;
-        let generation =
-            self.next_id().inspect_err(|_| self.give_up(std::slice::from_ref(&object), world))?;
-        let after = self.following(&object, Declaration::new(declare, generation, Origin::Configuration));
-        self.settle_at_once(&object, after, world);
-        Ok(())
-    }
-
-    /// Has what the configuration declared and declares no more go with its last holder, some a step, in the order of
-    /// names, from those after `after` on. Gives the last that was looked at; `None`: that was all.
-    pub(in crate::core) fn retire(
-        &mut self,
-        configured: &BTreeSet<&[u8]>,
-        after: Option<&ObjectRef>,
-        world: World<'_>,
-    ) -> Option<ObjectRef> {
-        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.name()));
-        let some: Vec<_> = self
-            .declarations
-            .from(from)
-            .take(STEP_ENTRIES)
-            .map(|(object, declaration)| (object.clone(), declaration.origin, declaration.removing))
-            .collect();
-        for (object, origin, removing) in &some {
-            if *origin == Origin::Configuration && !removing && !configured.contains(object.name()) {
-                self.retire_one(object, world);
-            }
-        }
-        some.into_iter().last().map(|(last, ..)| last)
-    }
-
-    fn retire_one(&mut self, object: &ObjectRef, world: World<'_>) {
-        let Some(mut after) = self.declarations.get(object.name()).cloned() else { return };
-        (after.removing, after.evicted_grace_ms) = (true, None);
-        if let Ok(generation) = self.next_id() {
-            after.generation = generation;
-        }
-        self.settle_at_once(object, after, world);
-    }
-
-    /// Does for good what the configuration says: it is on disk already, in the configuration.
-    fn settle_at_once(&mut self, object: &ObjectRef, after: Declaration, world: World<'_>) {
-        let before = self.before(object);
-        if let Some(journal) = &mut self.journal {
-            journal.supersede(object);
-        }
-        if !after.removing {
-            self.number(object, after.numbered);
-        }
-        self.put_declaration(object, &after);
-        self.apply(object, &before, &after, false, world);
     }
 
     /// Brings back what was declared before the process was started.
@@ -510,7 +429,7 @@ fn claim_of(capacity: u32) -> Claim {
 
 /// Refuses to give numbers to a semaphore, or to take them from it, while it is held: of what is in use, nobody could
 /// say which numbers it has.
-fn check_unused(
+pub(super) fn check_unused(
     declare: &Declare<'_>,
     present: Option<&Declaration>,
     world: World<'_>,

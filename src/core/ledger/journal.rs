@@ -13,11 +13,8 @@ use std::task::Waker;
 
 use super::declaration::{Before, Declaration};
 use super::grant::Reply;
-use super::{Answer, GrantId, Ledger, ObjectRef, Phase, Refusal, Remembered, SessionId, World, left};
-use crate::core::durable::{
-    AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord,
-};
-use crate::core::ledger::owner::OwnerKind;
+use super::{Answer, GrantId, Ledger, ObjectRef, Refusal, Remembered, SessionId, World};
+use crate::core::durable::{AnswerRecord, Change, Key, Record};
 use crate::core::mailbox::{EventKind, Mailbox};
 
 /// Ids that are reserved at a time. The store is asked for more when half of them are left: more than can be given out while
@@ -44,7 +41,7 @@ pub(super) struct Journal {
     /// Answers that wait for the store, by session and request.
     storing: BTreeMap<(SessionId, u64), Storing>,
     /// No id above this one is given out, and whether a higher mark is on its way.
-    mark: u64,
+    pub(super) mark: u64,
     is_mark_asked: bool,
 }
 
@@ -298,18 +295,6 @@ impl Ledger {
         }
     }
 
-    /// Says what is to be on disk under a key.
-    fn present(&self, key: Key, world: World<'_>) -> Change {
-        let record = match &key {
-            Key::Mark => self.journal.as_ref().map(|journal| Record::Mark(journal.mark)),
-            Key::Declaration(name) => self.declaration_record(name).map(Record::Declaration),
-            Key::Session(session) => self.session_record(*session, world).map(Record::Session),
-            Key::Grant(grant) => self.grant_record(*grant, world).map(Record::Grant),
-            Key::Answer(session, request) => self.answer_record(*session, *request).map(Record::Answer),
-        };
-        record.map_or(Change::Delete(key), Change::Put)
-    }
-
     pub(super) fn note(&mut self, change: Change) {
         if let Some(journal) = &mut self.journal {
             journal.note(change);
@@ -438,69 +423,6 @@ impl Ledger {
         reply.answer(Err(Refusal::NotStored));
         if self.end(session, EventKind::Released, Refusal::NoSuchSession, world) {
             self.end_session_at(world.now.monotonic_ms, session);
-        }
-    }
-
-    pub(super) fn note_grant(&mut self, grant: GrantId, world: World<'_>) {
-        if let Some(record) = self.grant_record(grant, world) {
-            self.note(Change::Put(Record::Grant(record)));
-        }
-    }
-
-    pub(super) fn note_session(&mut self, session: SessionId, world: World<'_>) {
-        if let Some(record) = self.session_record(session, world) {
-            self.note(Change::Put(Record::Session(record)));
-        }
-    }
-
-    /// A grant as it is to be kept; `None`: it is not.
-    fn grant_record(&self, id: GrantId, world: World<'_>) -> Option<GrantRecord> {
-        let grant = self.grants.get(&id)?;
-        let Phase::Held { since, revoked_ms } = grant.phase else { return None };
-        if !self.is_durable(grant.session) {
-            return None;
-        }
-        let part = |part: &super::grant::Part| {
-            let object = part.object()?;
-            Some(PartRecord {
-                namespace: part.namespace,
-                name: object.name().into(),
-                place: part.place,
-                resources: part.claim.resources,
-                capacity: part.claim.maximum,
-                slots: self.slots_of(id, part).into(),
-            })
-        };
-        Some(GrantRecord {
-            grant: id,
-            session: grant.session,
-            request: grant.request,
-            since,
-            revoked_grace_ms: revoked_ms.map(|at_ms| left(at_ms, world.now.monotonic_ms)),
-            parts: grant.parts().iter().filter_map(part).collect(),
-        })
-    }
-
-    fn session_record(&self, session: SessionId, world: World<'_>) -> Option<SessionRecord> {
-        let owner = self.owners.get(&session)?;
-        let OwnerKind::Leased { key, lease, .. } = &owner.kind else { return None };
-        Some(SessionRecord {
-            session,
-            key: *key,
-            ttl_ms: lease.ttl_ms(),
-            label: owner.label.clone(),
-            revoked_grace_ms: owner.revoked_ms.map(|at_ms| left(at_ms, world.now.monotonic_ms)),
-        })
-    }
-
-    fn declaration_record(&self, name: &[u8]) -> Option<DeclarationRecord> {
-        self.declarations.get(name).map(|declaration| declaration.record(name))
-    }
-
-    fn answer_record(&self, session: SessionId, request: u64) -> Option<AnswerRecord> {
-        match self.owners.get(&session)?.requests.get(request)? {
-            Remembered::Settled(answer) => Some(AnswerRecord { session, request, answer: answer.clone() }),
-            _ => None,
         }
     }
 }

@@ -13,6 +13,7 @@
 //! marked as queued exactly while its queue has a waiter.
 
 mod check;
+mod configured;
 mod declaration;
 mod declared;
 mod grant;
@@ -21,6 +22,7 @@ mod journal;
 mod listing;
 mod owner;
 mod queue;
+mod records;
 mod removal;
 mod request;
 mod restore;
