@@ -13,18 +13,20 @@ use crate::core::Namespace;
 /// Longest time between two looks at the clock, which may be set.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
 
-/// Sweeps the counters after every boundary of the statistics interval, until it is dropped.
-pub async fn sweep_counters(server: Arc<Server>) {
+/// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped.
+pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut boundary = server.core.next_boundary(server.clock.now());
-    loop {
-        tokio::time::sleep(CLOCK_CHECK).await;
-        let now = server.clock.now();
-        let next = server.core.next_boundary(now);
-        // A clock set back moves the boundary with it; what is over is swept at the next one.
-        if now >= boundary {
-            sweep(&server, Namespace::Counters).await;
+    async move {
+        loop {
+            tokio::time::sleep(CLOCK_CHECK).await;
+            let now = server.clock.now();
+            let next = server.core.next_boundary(now);
+            // A clock set back moves the boundary with it; what is over is swept at the next one.
+            if now >= boundary {
+                sweep(&server, Namespace::Counters).await;
+            }
+            boundary = next;
         }
-        boundary = next;
     }
 }
 
