@@ -9,11 +9,12 @@ use signalbox::client::{
     COUNTER_PORT, Declaration, Error, Milliseconds, SessionKey, Settled, Status, Transport,
 };
 use signalbox::protocol::{
-    Declarations, EXTENDED_VERSION, Extended, HEADER_BYTES, Opaque, OpenedSession, RequestId, RequestIds,
+    Declarations, EXTENDED_VERSION, Extended, Opaque, OpenedSession, RequestId, RequestIds, ResponseCodec,
     ResponseFrame,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
+use tokio_util::codec::Decoder;
 
 use crate::beliefs::Who;
 use crate::changes::Wish;
@@ -175,14 +176,8 @@ impl Desk {
 
     async fn read(&mut self) -> Result<ResponseFrame, Trouble> {
         loop {
-            if let Some(header) = self.input.first_chunk::<HEADER_BYTES>() {
-                let [_, opcode, status, _, l0, l1, l2, l3, o0, o1, o2, o3] = *header;
-                let body_bytes = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
-                if self.input.len() >= HEADER_BYTES + body_bytes {
-                    let body = self.input.split_to(HEADER_BYTES + body_bytes).split_off(HEADER_BYTES);
-                    let opaque = Opaque([o0, o1, o2, o3]);
-                    return Ok(ResponseFrame { opcode, status, opaque, body: body.freeze() });
-                }
+            if let Some(frame) = ResponseCodec.decode(&mut self.input).map_err(|_| Trouble::Lost)? {
+                return Ok(frame);
             }
             match self.stream.read_buf(&mut self.input).await {
                 Ok(1..) => {}

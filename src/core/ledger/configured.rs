@@ -15,14 +15,14 @@ impl Ledger {
         declare: &Declare<'_>,
         world: World<'_>,
     ) -> Result<(), Refusal> {
-        let present = self.declarations.get(declare.name).cloned();
+        let present = self.declarations.get(declare.name);
         let is_done = |present: &Declaration| {
             present.says(declare) && present.origin == Origin::Configuration && !present.removing
         };
-        if present.as_ref().is_some_and(is_done) {
+        if present.is_some_and(is_done) {
             return Ok(());
         }
-        check_unused(declare, present.as_ref(), world)?;
+        check_unused(declare, present, world)?;
         let object = self.object_for(declare, world)?;
         let generation =
             self.next_id().inspect_err(|_| self.give_up(std::slice::from_ref(&object), world))?;

@@ -123,8 +123,12 @@ impl Journal {
             Then::Told(reply) | Then::Opened(_, reply) => is_its(reply),
             Then::Declared { .. } | Then::Dismissed { .. } | Then::Marked(_) => false,
         };
-        let under_way = self.under_way.iter().flat_map(|(_, then)| then);
-        under_way.chain(&self.pending_then).any(waits)
+        self.then_all().any(waits)
+    }
+
+    /// All that is to happen, in order.
+    fn then_all(&self) -> impl Iterator<Item = &Then> {
+        self.under_way.iter().flat_map(|(_, then)| then).chain(&self.pending_then)
     }
 
     /// Whether everything that was noted is safe.
@@ -134,9 +138,7 @@ impl Journal {
 
     /// Whether it is not stored yet what a declared semaphore is to become.
     pub(super) fn is_changing(&self, object: &ObjectRef) -> bool {
-        let is_its = |then: &Then| matches!(then, Then::Declared { object: other, .. } if other == object);
-        let under_way = self.under_way.iter().flat_map(|(_, then)| then);
-        under_way.chain(&self.pending_then).any(is_its)
+        self.then_all().any(|then| matches!(then, Then::Declared { object: other, .. } if other == object))
     }
 
     /// Leaves of what a declared semaphore was to become only what its removal takes from others: it became something else

@@ -42,21 +42,19 @@ impl Ledger {
                 let before_ms = *revoked_ms;
                 let at_ms = before_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms));
                 *revoked_ms = Some(at_ms);
-                let session = grant.session;
                 if let Some(before_ms) = before_ms {
                     self.grant_ends.remove(&(before_ms, id));
                 }
                 self.end_grant_at(at_ms, id);
                 self.note_grant(id, world);
-                let grace_ms = left(at_ms, now_ms);
-                self.notify_session(session, Notice::GrantRevoked { grant: id, grace_ms });
+                self.notify_if_revoked(id, world);
             }
         }
         self.serve(world);
         Ok(())
     }
 
-    /// Tells the holder of a grant once more that it is going to be taken away, where it is.
+    /// Tells the holder of a grant that it is going to be taken away, where it is.
     pub(super) fn notify_if_revoked(&self, id: GrantId, world: World<'_>) {
         if let Some(grant) = self.grants.get(&id)
             && let Phase::Held { revoked_ms: Some(at_ms), .. } = grant.phase
