@@ -4,13 +4,15 @@
 //! taken by the peer, or a Dump is under way, nothing more is read; however the connection ends, what it held is
 //! given back.
 //!
-//! Bytes are read into and written from buffers that all connections of a thread share, since a turn begins and ends
-//! with them empty. A connection has buffers of its own only while a frame is incomplete or its peer is slow, so an
-//! idle one costs little.
+//! Answers wait until the other connections of the thread have been read that can be: then what all of them ask is
+//! there, the peers are woken by answers that come together, and the thread sleeps less often.
+//!
+//! Buffers belong to the thread. A connection has one only while a frame is incomplete or output waits, so an idle one
+//! costs little.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -27,6 +29,7 @@ use tokio_util::io::poll_read_buf;
 use tracing::{debug, warn};
 
 use super::admission::Admission;
+use super::buffers::Buffers;
 use super::dispatch::{After, Executor, Owed, Party, Revoked};
 use super::metrics::Tally;
 use super::peers::Peer;
@@ -146,8 +149,10 @@ struct Connection<'a, S> {
     frames: Option<Frames>,
     owed: Option<Owed>,
     party: Party,
-    /// What the peer has not taken yet.
+    /// What has not been sent yet. Without a buffer where there is nothing.
     output: BytesMut,
+    /// Set where the output has not been offered to the peer yet.
+    is_put_off: bool,
     /// Set when nothing more will be read; what was read before is still answered.
     end: Option<End>,
     is_busy: bool,
@@ -157,17 +162,6 @@ struct Connection<'a, S> {
 enum Turn {
     Over,
     MoreAtOnce,
-}
-
-/// Buffers of a thread; empty between turns.
-#[derive(Default)]
-struct Buffers {
-    input: BytesMut,
-    output: BytesMut,
-}
-
-thread_local! {
-    static BUFFERS: RefCell<Buffers> = RefCell::default();
 }
 
 impl<'a, S> Connection<'a, S>
@@ -187,6 +181,7 @@ where
             owed: None,
             party,
             output: BytesMut::new(),
+            is_put_off: false,
             end: None,
             is_busy: false,
         }
@@ -209,11 +204,11 @@ where
 
     /// One turn: what waits is sent, then a Dump or received frames are worked on, or else more is read.
     fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
-        BUFFERS.with_borrow_mut(|buffers| {
-            // A turn that panicked may have left something.
-            buffers.input.clear();
-            buffers.output.clear();
+        Buffers::with(|buffers| {
             let turn = self.poll_turn_with(buffers, session, context);
+            if self.output.is_empty() {
+                buffers.take_back(mem::take(&mut self.output));
+            }
             self.note_busy();
             turn
         })
@@ -225,6 +220,7 @@ where
         session: &mut Session,
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
+        self.is_put_off = false;
         if self.poll_flush(context)?.is_pending()
             && (self.output.len() > OUTPUT_BYTES_MAX || self.owed.is_some() || self.end.is_some())
         {
@@ -241,14 +237,14 @@ where
         let is_storing = is_finishing && self.party.is_storing(self.server);
         let is_news = self.party.has_news() && (self.end.is_none() || is_finishing);
         if is_news {
-            self.tell(&mut buffers.output);
+            self.tell(buffers);
             turn = Turn::Over;
         }
         if self.owed.is_some() {
-            self.pay_piece(&mut buffers.output);
+            self.pay_piece(buffers);
             turn = Turn::Over;
         } else if self.frames.is_some() {
-            self.execute(session, &mut buffers.output);
+            self.execute(session, buffers);
         } else if self.end.is_some() && is_news {
             // It is sent first.
         } else if is_storing && self.poll_patience(context).is_pending() {
@@ -262,13 +258,21 @@ where
                 Poll::Pending if is_news => {}
                 Poll::Pending => return Poll::Pending,
             }
-            self.execute(session, &mut buffers.output);
+            self.execute(session, buffers);
         }
         // Frames that are left have filled the output already, or the last one was much work.
         if self.frames.is_some() {
             turn = Turn::Over;
         }
-        self.poll_send(&mut buffers.output, context)?;
+        if let Turn::MoreAtOnce = turn
+            && !self.output.is_empty()
+        {
+            // Behind whoever can be read now.
+            self.is_put_off = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let _ = self.poll_flush(context)?;
         Poll::Ready(Ok(turn))
     }
 
@@ -362,9 +366,10 @@ where
     }
 
     /// Executes frames until they are done, one was much work, a Dump comes up, or too much output waits.
-    fn execute(&mut self, session: &mut Session, shared: &mut BytesMut) {
+    fn execute(&mut self, session: &mut Session, buffers: &mut Buffers) {
+        self.have_output(buffers);
         let Some(frames) = &mut self.frames else { return };
-        let out = if self.output.is_empty() { shared } else { &mut self.output };
+        let out = &mut self.output;
         let mut executor = Executor {
             server: self.server,
             port: self.port,
@@ -393,8 +398,9 @@ where
     }
 
     /// Prepares what the core has to tell the peer.
-    fn tell(&mut self, shared: &mut BytesMut) {
-        let out = if self.output.is_empty() { shared } else { &mut self.output };
+    fn tell(&mut self, buffers: &mut Buffers) {
+        self.have_output(buffers);
+        let out = &mut self.output;
         let bytes = out.len() + steps::DUMP_PIECE_BYTES;
         if let Err(Revoked) = self.party.tell(self.server, bytes, out) {
             self.frames = None;
@@ -404,9 +410,10 @@ where
     }
 
     /// Prepares the next piece of what is owed.
-    fn pay_piece(&mut self, shared: &mut BytesMut) {
+    fn pay_piece(&mut self, buffers: &mut Buffers) {
         self.excuse();
-        let out = if self.output.is_empty() { shared } else { &mut self.output };
+        self.have_output(buffers);
+        let out = &mut self.output;
         let bytes = out.len() + steps::DUMP_PIECE_BYTES;
         if let Some(owed) = &mut self.owed
             && !owed.piece(self.server, self.server.clock.now(), bytes, out)
@@ -415,33 +422,28 @@ where
         }
     }
 
-    /// Writes what the peer had not taken before. Pending while some is left.
+    /// Sees that there is a buffer for output.
+    fn have_output(&mut self, buffers: &mut Buffers) {
+        if self.output.capacity() == 0 {
+            self.output = buffers.lend();
+        }
+    }
+
+    /// Writes what waits. Pending while the peer does not take all of it.
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         while !self.output.is_empty() {
             let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, &self.output) else {
                 return Poll::Pending;
             };
             let written = self.note_written(written)?;
-            self.output.advance(written);
-            if self.output.is_empty() {
-                self.output = BytesMut::new();
+            if written == self.output.len() {
+                // Unlike an advance, this leaves the whole buffer to be used again.
+                self.output.clear();
+            } else {
+                self.output.advance(written);
             }
         }
         Poll::Ready(Ok(()))
-    }
-
-    /// Writes the turn's output, and keeps what the peer does not take.
-    fn poll_send(&mut self, shared: &mut BytesMut, context: &mut Context<'_>) -> Result<(), End> {
-        while !shared.is_empty() {
-            let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, shared) else {
-                self.output.extend_from_slice(shared);
-                break;
-            };
-            let written = self.note_written(written)?;
-            shared.advance(written);
-        }
-        shared.clear();
-        Ok(())
     }
 
     fn note_written(&self, written: io::Result<usize>) -> Result<usize, End> {
@@ -456,10 +458,13 @@ where
     }
 
     /// Keeps count of the connections that owe their peers something. Where the server stops, they owe an orderly
-    /// close as well.
+    /// close as well. What was put off goes out before the thread comes to what is asked of it when the server stops, so
+    /// it need not be counted ([`finish_turns`](super::workers::Workers::finish_turns)).
     fn note_busy(&mut self) {
-        let owes =
-            self.owed.is_some() || self.party.has_news() || self.frames.is_some() || !self.output.is_empty();
+        let owes = self.owed.is_some()
+            || self.party.has_news()
+            || self.frames.is_some()
+            || (!self.output.is_empty() && !self.is_put_off);
         let is_busy = owes || (self.is_busy && self.server.is_closing());
         if is_busy != self.is_busy {
             self.is_busy = is_busy;

@@ -8,6 +8,7 @@
 //! simulated network and clock run the same code as a real one.
 
 mod admission;
+mod buffers;
 mod clock;
 mod connection;
 mod daemon;

@@ -5,11 +5,13 @@
 //! a work-stealing runtime in `docs/decisions/0003-a-runtime-per-thread.md`.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -52,9 +54,10 @@ impl Workers {
         &self.0[namespace as usize % self.0.len()].runtime
     }
 
-    /// Waits until every thread has finished what it was at when asked. Tells whether all did before the deadline.
+    /// Waits until every thread has finished what it was at when asked, and sent what it had put off. Tells whether all
+    /// did before the deadline.
     pub(super) async fn finish_turns(&self, deadline: Instant) -> bool {
-        let turns: Vec<_> = self.0.iter().map(|worker| worker.runtime.spawn(async {})).collect();
+        let turns: Vec<_> = self.0.iter().map(|worker| worker.runtime.spawn(behind_all())).collect();
         let all = async {
             for turn in turns {
                 // An empty task neither panics nor is it aborted.
@@ -63,6 +66,20 @@ impl Workers {
         };
         tokio::time::timeout_at(deadline, all).await.is_ok()
     }
+}
+
+/// Goes once behind all that its thread has to run now: a runtime of one thread runs what was woken on it in order.
+async fn behind_all() {
+    let mut is_behind = false;
+    poll_fn(|context| {
+        if is_behind {
+            return Poll::Ready(());
+        }
+        is_behind = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl Worker {
@@ -119,5 +136,40 @@ where
 {
     fn spawn(&self, admission: Admission, stream: S, peer: SocketAddr) {
         tokio::spawn(serve(admission, stream, peer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn turns_are_finished_when_all_that_was_put_off_has_run() {
+        const CONNECTIONS: usize = 200;
+        let workers = Workers::start(NonZeroUsize::MIN).unwrap();
+        let sent = Arc::new(AtomicUsize::new(0));
+        let (begin, begun) = oneshot::channel();
+        let connections = Arc::clone(&sent);
+        workers.0[0].runtime.spawn(async move {
+            for _ in 0..CONNECTIONS {
+                let sent = Arc::clone(&connections);
+                tokio::spawn(async move {
+                    behind_all().await;
+                    // Slow enough to be overtaken.
+                    std::thread::sleep(Duration::from_millis(1));
+                    sent.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            // Now all of them have put off what they send.
+            behind_all().await;
+            begin.send(()).unwrap();
+            // The thread is asked meanwhile.
+            std::thread::sleep(Duration::from_millis(50));
+        });
+        begun.await.unwrap();
+        assert!(workers.finish_turns(Instant::now() + Duration::from_secs(60)).await);
+        assert_eq!(sent.load(Ordering::Relaxed), CONNECTIONS);
     }
 }
