@@ -23,6 +23,7 @@ mod mailbox;
 mod name;
 mod object;
 mod registry;
+mod ring_map;
 mod semaphore;
 mod session;
 mod sync;

@@ -29,7 +29,7 @@ impl Ledger {
                 let Some(object) = part.object() else { continue };
                 let entry = self.names[part.namespace as usize].get(&object.address());
                 let entry = entry.ok_or_else(|| format!("grant {id} has a part that is not in the books"))?;
-                let is_taken = index < usize::from(grant.taken);
+                let is_taken = index < grant.taken();
                 if entry.held.contains(id) != is_taken || entry.queue.contains(id) == is_taken {
                     return Err(format!("grant {id} stands where it should not"));
                 }

@@ -67,7 +67,7 @@ impl Ledger {
             }
             // What is so already may be on its way to the store, and come to nothing.
             let is_durable = is_changed || !ledger.is_stored();
-            Ok(Done { outcome: Remembered::Settled(settled.into()), is_durable })
+            Ok(Done { outcome: Remembered::settled(settled), is_durable })
         })
     }
 
@@ -173,7 +173,7 @@ impl Ledger {
             after.generation = ledger.next_id()?;
             let settled = after.settled(&object);
             ledger.plan(&object, after, false, world);
-            Ok(Done { outcome: Remembered::Settled([settled].into()), is_durable: true })
+            Ok(Done { outcome: Remembered::settled([settled]), is_durable: true })
         })
     }
 
@@ -203,7 +203,7 @@ impl Ledger {
             }
             after.removing = true;
             ledger.plan(&object, after, matches!(removal, Removal::Now { .. }), world);
-            Ok(Done { outcome: Remembered::Settled(Box::default()), is_durable: true })
+            Ok(Done { outcome: Remembered::settled([]), is_durable: true })
         })
     }
 

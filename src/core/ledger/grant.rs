@@ -74,10 +74,11 @@ pub(super) struct Grant {
     pub(super) session: SessionId,
     pub(super) request: u64,
     pub(super) parts: Parts,
-    /// How many of the parts were taken, in their order.
-    pub(super) taken: u8,
     pub(super) phase: Phase,
 }
+
+const _: () =
+    assert!(size_of::<Grant>() <= 88, "with the allocator's eight bytes a grant fills a chunk of 96");
 
 /// Nearly every grant is of one name, whose part needs no allocation.
 #[derive(Debug)]
@@ -112,16 +113,28 @@ pub(super) enum Phase {
         until_ms: u64,
         /// When the request or its last repetition came, from which the answer's time to live counts.
         received_ms: u64,
-        since: UnixSeconds,
+        since: Since,
+        /// How many of the parts were taken, in their order.
+        taken: u8,
         /// Who is to be answered; nobody while the session has no connection, or the answer is still to be given in
         /// turn.
         reply: Option<Reply>,
     },
     Held {
-        since: UnixSeconds,
+        since: Since,
         /// When it is taken away.
         revoked_ms: Option<u64>,
     },
+}
+
+/// A time in half of the space: seconds since the Unix epoch until the year 2106, which then it stays.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Since(u32);
+
+impl From<UnixSeconds> for Since {
+    fn from(time: UnixSeconds) -> Self {
+        Self(u32::try_from(time.0).unwrap_or(u32::MAX))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -152,9 +165,17 @@ impl Grant {
         }
     }
 
+    /// How many of the parts were taken, in their order.
+    pub(super) fn taken(&self) -> usize {
+        match self.phase {
+            Phase::Waiting { taken, .. } => taken.into(),
+            Phase::Held { .. } => self.parts().len(),
+        }
+    }
+
     /// The part that is waited for; `None` where all are taken.
     pub(super) fn awaited(&self) -> Option<&Part> {
-        self.parts().get(usize::from(self.taken))
+        self.parts().get(self.taken())
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -163,7 +184,7 @@ impl Grant {
 
     pub(super) fn since(&self) -> UnixSeconds {
         match self.phase {
-            Phase::Waiting { since, .. } | Phase::Held { since, .. } => since,
+            Phase::Waiting { since, .. } | Phase::Held { since, .. } => UnixSeconds(since.0.into()),
         }
     }
 }

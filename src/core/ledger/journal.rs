@@ -356,7 +356,7 @@ impl Ledger {
         if let Remembered::Settled(answer) = &outcome
             && self.is_durable(session)
         {
-            let record = AnswerRecord { session, request, answer: answer.clone() };
+            let record = AnswerRecord { session, request, answer: answer.as_ref().clone() };
             self.note(Change::Put(Record::Answer(record)));
         }
         let Some(journal) = &mut self.journal else { return };

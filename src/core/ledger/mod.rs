@@ -259,8 +259,9 @@ impl Ledger {
                 }
             };
         let until_ms = now.monotonic_ms + u64::from(queueing.wait_ms);
-        let phase = Phase::Waiting { until_ms, received_ms: now.monotonic_ms, since: now.unix, reply: None };
-        let grant = Grant { session, request: ids.own, parts: Parts::of(wants), taken: 0, phase };
+        let (received_ms, since) = (now.monotonic_ms, now.unix.into());
+        let phase = Phase::Waiting { until_ms, received_ms, since, taken: 0, reply: None };
+        let grant = Grant { session, request: ids.own, parts: Parts::of(wants), phase };
         self.grants.insert(id, Box::new(grant));
         self.stats.waiters += 1;
         if let Some(owner) = self.owners.get_mut(&session) {
@@ -306,7 +307,7 @@ impl Ledger {
         let owner = self.owners.get(&session).ok_or(Refusal::NotFound)?;
         let grant = match waiting {
             Waiting::Request(request) => owner.requests.waiting(request),
-            Waiting::Token(token) => owner.tokens.get(&token).copied(),
+            Waiting::Token(token) => owner.tokens.get(token).copied(),
         };
         let grant = grant.filter(|id| self.grants.get(id).is_some_and(|grant| grant.is_waiting()));
         self.fail(grant.ok_or(Refusal::NotFound)?, Refusal::Canceled, world);

@@ -1,12 +1,12 @@
 //! The owners of grants: leased sessions, and the own sessions of connections that said Hello.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::grant::{Grant, Part, Reply};
 use super::{GrantId, Granted};
 use crate::core::durable::Settled;
 use crate::core::mailbox::{EventKind, Mailbox, Token};
+use crate::core::ring_map::RingMap;
 use crate::core::sync::{AtomicU64, Ordering};
 use crate::core::{Refusal, SessionId};
 
@@ -78,7 +78,7 @@ pub(super) struct Owner {
     pub(super) grants: Vec<GrantId>,
     pub(super) requests: Requests,
     /// Those that wait and are to be answered, by what the connection calls them.
-    pub(super) tokens: BTreeMap<Token, GrantId>,
+    pub(super) tokens: RingMap<Token, GrantId>,
     /// When it is taken away.
     pub(super) revoked_ms: Option<u64>,
     /// Where it stands among those that may end.
@@ -132,7 +132,7 @@ impl Owner {
             label: label.into(),
             grants: Vec::new(),
             requests: Requests::default(),
-            tokens: BTreeMap::new(),
+            tokens: RingMap::default(),
             revoked_ms: None,
             due_ms: None,
             ending: None,
@@ -147,8 +147,8 @@ impl Owner {
 
     /// Forgets what the connection called a request that was answered.
     pub(super) fn forget_token(&mut self, token: Token, grant: GrantId) {
-        if self.tokens.get(&token) == Some(&grant) {
-            self.tokens.remove(&token);
+        if self.tokens.get(token) == Some(&grant) {
+            self.tokens.remove(token);
         }
     }
 
@@ -167,7 +167,7 @@ impl Owner {
 pub(super) struct Requests {
     floor: u64,
     /// By number.
-    answers: VecDeque<(u64, Remembered)>,
+    answers: RingMap<u64, Remembered>,
 }
 
 #[derive(Clone, Debug)]
@@ -178,11 +178,19 @@ pub(super) enum Remembered {
     /// It is done, and not stored yet.
     Storing,
     Done(Result<(), Refusal>),
-    /// Declared semaphores are as it asked for.
-    Settled(Box<[Settled]>),
+    /// Declared semaphores are as it asked for. Boxed twice, since a box of a slice would make the answers to all other
+    /// requests larger by a half.
+    Settled(Box<Box<[Settled]>>),
 }
 
+const _: () = assert!(size_of::<Remembered>() <= 16);
+
 impl Remembered {
+    /// Declared semaphores are as it asked for.
+    pub(super) fn settled(settled: impl Into<Box<[Settled]>>) -> Self {
+        Self::Settled(Box::new(settled.into()))
+    }
+
     /// Whether a store may have this answer, or is about to get it.
     fn may_be_stored(&self) -> bool {
         matches!(self, Self::Settled(_) | Self::Storing)
@@ -235,7 +243,7 @@ impl Requests {
             return Err(Refusal::StaleRequest);
         }
         self.floor = self.floor.max(ids.lowest_unanswered);
-        while let Some((id, what)) = self.answers.pop_front_if(|(id, _)| *id < self.floor) {
+        while let Some((id, what)) = self.answers.pop_first_below(self.floor) {
             if what.may_be_stored() {
                 forgotten.push(id);
             }
@@ -247,30 +255,19 @@ impl Requests {
     }
 
     pub(super) fn get(&self, request: u64) -> Option<&Remembered> {
-        let place = self.answers.binary_search_by_key(&request, |(id, _)| *id).ok()?;
-        Some(&self.answers[place].1)
+        self.answers.get(request)
     }
 
     /// Remembers what came of a request, unless the client needs it no more.
     pub(super) fn remember(&mut self, request: u64, what: Remembered) {
-        if request < self.floor {
-            return;
-        }
-        match self.answers.binary_search_by_key(&request, |(id, _)| *id) {
-            Ok(place) => self.answers[place].1 = what,
-            Err(place) => {
-                if self.answers.is_empty() {
-                    self.answers.reserve_exact(1);
-                }
-                self.answers.insert(place, (request, what));
-            }
+        if request >= self.floor {
+            self.answers.insert(request, what);
         }
     }
 
     /// The numbers of changes that a store may have the answers to.
     pub(super) fn stored(&self) -> impl Iterator<Item = u64> {
-        let may_be_stored = |(_, what): &&(u64, Remembered)| what.may_be_stored();
-        self.answers.iter().filter(may_be_stored).map(|(request, _)| *request)
+        self.answers.iter().filter(|(_, what)| what.may_be_stored()).map(|(request, _)| request)
     }
 
     /// The id of the waiter of a request that waits.

@@ -116,7 +116,7 @@ impl Ledger {
     /// Numbers of slots that a grant has so far, of all its names.
     fn slots_taken(&self, id: GrantId) -> usize {
         let Some(grant) = self.grants.get(&id) else { return 0 };
-        let taken = &grant.parts()[..usize::from(grant.taken)];
+        let taken = &grant.parts()[..grant.taken()];
         taken.iter().map(|part| self.slots_of(id, part).len()).sum()
     }
 
@@ -206,7 +206,7 @@ impl Ledger {
     /// Notes what a part is taken from, or waits for.
     fn set_target(&mut self, id: GrantId, object: ObjectRef, taken: Taken) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
-        let index = usize::from(grant.taken);
+        let index = grant.taken();
         let Some(part) = grant.parts_mut().get_mut(index) else { return };
         if let Taken::Yes { capacity, is_numbered } = taken {
             part.claim.maximum = capacity;
@@ -218,15 +218,17 @@ impl Ledger {
     }
 
     fn note_taken(&mut self, id: GrantId) {
-        if let Some(grant) = self.grants.get_mut(&id) {
-            grant.taken += 1;
+        if let Some(grant) = self.grants.get_mut(&id)
+            && let Phase::Waiting { taken, .. } = &mut grant.phase
+        {
+            *taken += 1;
         }
     }
 
     /// A waiter has all that it wants.
     fn complete(&mut self, id: GrantId, world: World<'_>) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
-        let phase = Phase::Held { since: world.now.unix, revoked_ms: None };
+        let phase = Phase::Held { since: world.now.unix.into(), revoked_ms: None };
         let Phase::Waiting { until_ms, received_ms, reply, .. } = std::mem::replace(&mut grant.phase, phase)
         else {
             return;
@@ -261,8 +263,7 @@ impl Ledger {
     /// Ends a waiter that comes to nothing: what it had set aside is free, and it is answered.
     pub(super) fn fail(&mut self, id: GrantId, refusal: Refusal, world: World<'_>) {
         let Some(mut grant) = self.grants.remove(&id) else { return };
-        let taken = usize::from(grant.taken);
-        for part in &grant.parts()[..taken] {
+        for part in &grant.parts()[..grant.taken()] {
             self.put_back(id, part, world);
             self.tell_part(id, grant.session, part, EventKind::Left);
         }

@@ -34,7 +34,7 @@ impl Ledger {
     /// A grant as it is to be kept; `None`: it is not.
     fn grant_record(&self, id: GrantId, world: World<'_>) -> Option<GrantRecord> {
         let grant = self.grants.get(&id)?;
-        let Phase::Held { since, revoked_ms } = grant.phase else { return None };
+        let Phase::Held { revoked_ms, .. } = grant.phase else { return None };
         if !self.is_durable(grant.session) {
             return None;
         }
@@ -53,7 +53,7 @@ impl Ledger {
             grant: id,
             session: grant.session,
             request: grant.request,
-            since,
+            since: grant.since(),
             revoked_grace_ms: revoked_ms.map(|at_ms| left(at_ms, world.now.monotonic_ms)),
             parts: grant.parts().iter().filter_map(part).collect(),
         })
@@ -77,7 +77,9 @@ impl Ledger {
 
     fn answer_record(&self, session: SessionId, request: u64) -> Option<AnswerRecord> {
         match self.owners.get(&session)?.requests.get(request)? {
-            Remembered::Settled(answer) => Some(AnswerRecord { session, request, answer: answer.clone() }),
+            Remembered::Settled(answer) => {
+                Some(AnswerRecord { session, request, answer: answer.as_ref().clone() })
+            }
             _ => None,
         }
     }

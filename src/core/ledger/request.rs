@@ -195,7 +195,7 @@ impl Ledger {
             Remembered::Granted(granted) => {
                 Ok(Answer::Granted(granted.told(self.ttl_left_ms(session, received_ms))))
             }
-            Remembered::Settled(settled) => Ok(Answer::Settled(settled)),
+            Remembered::Settled(settled) => Ok(Answer::Settled(*settled)),
             Remembered::Done(outcome) => outcome.map(|()| Answer::Done),
             Remembered::Waiting(_) | Remembered::Storing => Err(Refusal::StaleRequest),
         }

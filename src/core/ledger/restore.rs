@@ -84,15 +84,9 @@ impl Ledger {
             });
         }
         let revoked_ms = record.revoked_grace_ms.map(|grace_ms| world.now.monotonic_ms + u64::from(grace_ms));
-        let phase = Phase::Held { since: record.since, revoked_ms };
-        let taken = parts.len() as u8;
-        let grant = Grant {
-            session: record.session,
-            request: record.request,
-            parts: Parts::taken(parts),
-            taken,
-            phase,
-        };
+        let phase = Phase::Held { since: record.since.into(), revoked_ms };
+        let grant =
+            Grant { session: record.session, request: record.request, parts: Parts::taken(parts), phase };
         let remembered = RememberedGrant::of(id, &grant, |part| self.slots_of(id, part));
         self.grants.insert(id, Box::new(grant));
         if let Some(owner) = self.owners.get_mut(&record.session) {
@@ -111,7 +105,7 @@ impl Ledger {
         if !self.owners.contains_key(&record.session) {
             return Err(format!("an answer is of session {}, which is not there", record.session));
         }
-        self.remember(record.session, record.request, Remembered::Settled(record.answer));
+        self.remember(record.session, record.request, Remembered::settled(record.answer));
         Ok(())
     }
 }

@@ -184,7 +184,7 @@ impl Ledger {
                 tell(storing.reply.take(), told);
             }
         }
-        let mut waiting: Vec<_> = std::mem::take(&mut owner.tokens).into_values().collect();
+        let mut waiting: Vec<_> = std::mem::take(&mut owner.tokens).into_iter().map(|(_, id)| id).collect();
         waiting.sort_unstable();
         for id in waiting {
             let Some(grant) = self.grants.get_mut(&id) else { continue };

@@ -1,0 +1,120 @@
+//! A small map whose keys mostly grow.
+
+use std::collections::VecDeque;
+use std::collections::vec_deque::IntoIter;
+
+/// A map in a ring of entries that are sorted by key. In front and at the back it changes in no time; elsewhere, entries
+/// are moved, up to half of all. A tree would take twice the memory where keys grow, since that leaves its nodes half
+/// empty.
+#[derive(Debug)]
+pub(super) struct RingMap<K, V>(VecDeque<(K, V)>);
+
+impl<K, V> Default for RingMap<K, V> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<K: Copy + Ord, V> RingMap<K, V> {
+    fn place_of(&self, key: K) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&key, |(key, _)| *key)
+    }
+
+    pub(super) fn get(&self, key: K) -> Option<&V> {
+        Some(&self.0[self.place_of(key).ok()?].1)
+    }
+
+    /// Sets the value of a key.
+    pub(super) fn insert(&mut self, key: K, value: V) {
+        match self.place_of(key) {
+            Ok(place) => self.0[place].1 = value,
+            Err(place) => {
+                if self.0.is_empty() {
+                    // Most have one entry at a time.
+                    self.0.reserve_exact(1);
+                }
+                self.0.insert(place, (key, value));
+            }
+        }
+    }
+
+    /// Removes a key, and gives back the memory with the last.
+    pub(super) fn remove(&mut self, key: K) {
+        if let Ok(place) = self.place_of(key) {
+            self.0.remove(place);
+        }
+        if self.0.is_empty() {
+            self.0 = VecDeque::new();
+        }
+    }
+
+    /// Takes out the entry with the lowest key, if that is below `bound`.
+    pub(super) fn pop_first_below(&mut self, bound: K) -> Option<(K, V)> {
+        self.0.pop_front_if(|(key, _)| *key < bound)
+    }
+
+    /// All entries, by key.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.0.iter().map(|(key, value)| (*key, value))
+    }
+}
+
+impl<K, V> IntoIterator for RingMap<K, V> {
+    type Item = (K, V);
+    type IntoIter = IntoIter<(K, V)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u8, u16),
+        Remove(u8),
+        PopBelow(u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let key = 0..32_u8;
+        prop_oneof![
+            4 => (key.clone(), any::<u16>()).prop_map(|(key, value)| Step::Insert(key, value)),
+            2 => key.clone().prop_map(Step::Remove),
+            1 => key.prop_map(Step::PopBelow),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_a_tree_is(steps in prop::collection::vec(step(), 0..200)) {
+            let (mut ring, mut tree) = (RingMap::default(), BTreeMap::new());
+            for step in steps {
+                match step {
+                    Step::Insert(key, value) => {
+                        ring.insert(key, value);
+                        tree.insert(key, value);
+                    }
+                    Step::Remove(key) => {
+                        ring.remove(key);
+                        tree.remove(&key);
+                    }
+                    Step::PopBelow(bound) => {
+                        let first = tree.first_entry().filter(|first| *first.key() < bound);
+                        prop_assert_eq!(ring.pop_first_below(bound), first.map(|first| first.remove_entry()));
+                    }
+                }
+                prop_assert!(ring.iter().eq(tree.iter().map(|(key, value)| (*key, value))));
+                prop_assert!((0..32).all(|key| ring.get(key) == tree.get(&key)));
+            }
+            prop_assert!(ring.into_iter().eq(tree));
+        }
+    }
+}
