@@ -31,6 +31,9 @@ const SHAPE: Shape = Shape { connections: 50, in_flight: 1 };
 const NAMES: u32 = 10_000;
 const CONNECTIONS_PER_S: u32 = 1000;
 
+/// How long after each other holders of a million names end. A sweep finds what they left within a second.
+const END_PERIOD: Duration = Duration::from_millis(1500);
+
 /// Requests that wait, and sessions; how many of them a connection asks for at once; how long they live.
 const MANY: u32 = 100_000;
 const OF_A_CONNECTION: u32 = 1000;
@@ -209,17 +212,21 @@ fn beside_signalbox(work: Work, pace: Pace, alone_cores: f64, arguments: &Argume
     let gc_interval_s = if work == Work::Sweep { 1 } else { 3600 };
     let mut loaded = connect(start_signalbox(gc_interval_s));
     let address = loaded.server.semaphores.expect("signalbox serves semaphores");
-    let holder = match work {
-        Work::Dump | Work::Disconnect | Work::Sweep => Some(hold(address, arguments.names)),
-        Work::Nothing | Work::Churn | Work::Waiters | Work::Sessions => None,
+    // Before the run: what it costs to make the names is not what is measured.
+    let holders = match work {
+        Work::Dump => 1,
+        Work::Disconnect | Work::Sweep => (arguments.seconds / END_PERIOD.as_secs_f64()).ceil() as u32,
+        Work::Nothing | Work::Churn | Work::Waiters | Work::Sessions => 0,
     };
+    let names = |holder: u32| holder * arguments.names..(holder + 1) * arguments.names;
+    let holders: Vec<_> = (0..holders).map(|holder| hold(address, names(holder))).collect();
     run(&mut loaded, 0.3, pace);
     let is_over = AtomicBool::new(false);
     let pid = loaded.server.pid();
     let before = Usage::of(pid).unwrap_or_else(|error| panic!("{error}"));
     let started = Instant::now();
     let record = thread::scope(|scope| {
-        scope.spawn(|| do_beside(work, address, holder, arguments.names, &is_over));
+        scope.spawn(|| do_beside(work, address, holders, &is_over));
         let record = run(&mut loaded, arguments.seconds, pace);
         is_over.store(true, Ordering::Relaxed);
         record
@@ -238,7 +245,7 @@ fn beside_floor(pace: Pace, cores_beside: f64, arguments: &Arguments) -> Figures
 }
 
 /// Keeps the server at work until the run is over.
-fn do_beside(work: Work, address: SocketAddr, holder: Option<TcpStream>, names: u32, is_over: &AtomicBool) {
+fn do_beside(work: Work, address: SocketAddr, holders: Vec<TcpStream>, is_over: &AtomicBool) {
     let is_over = || is_over.load(Ordering::Relaxed);
     match work {
         Work::Nothing => {}
@@ -247,15 +254,10 @@ fn do_beside(work: Work, address: SocketAddr, holder: Option<TcpStream>, names: 
                 dump(address, is_over);
             }
         }
-        // A sweep finds what the end of the holder left, within a second.
         Work::Disconnect | Work::Sweep => {
-            let mut holder = holder;
-            while !is_over() {
-                drop(holder.take());
-                thread::sleep(Duration::from_millis(if work == Work::Sweep { 1500 } else { 300 }));
-                if !is_over() {
-                    holder = Some(hold(address, names));
-                }
+            for holder in holders {
+                drop(holder);
+                thread::sleep(END_PERIOD);
             }
         }
         Work::Churn => churn(address, is_over),

@@ -222,7 +222,7 @@ fn held_names(most: u32, table: &mut Table) {
         // Memory that was given back may be used again, so each step has a server of its own.
         let server = start_signalbox(GC_INTERVAL_S);
         let before = usage(&server);
-        let holder = hold(server.semaphores.expect("signalbox serves semaphores"), count as u32);
+        let holder = hold(server.semaphores.expect("signalbox serves semaphores"), 0..count as u32);
         let held = usage(&server);
         drop(holder);
         let released = after_rest(&server);
@@ -326,7 +326,7 @@ fn dumps(names: u32, table: &mut Table) {
     }
     Table::heading(DUMPS, &figures);
     let servers = [start_signalbox(GC_INTERVAL_S), Kind::Yrmcdsd.start()];
-    let _holders = servers.each_ref().map(|server| hold(server.address, names));
+    let _holders = servers.each_ref().map(|server| hold(server.address, 0..names));
     let mut runs = Vec::new();
     for _ in 0..DUMP_RUNS {
         let [(ms, cpu_ns), (yrmcdsd_ms, yrmcdsd_cpu_ns)] =

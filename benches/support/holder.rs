@@ -2,6 +2,7 @@
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 
 use bytes::BytesMut;
 use signalbox::protocol::{Opaque, Request};
@@ -9,13 +10,13 @@ use signalbox::protocol::{Opaque, Request};
 /// Requests that are sent before their answers are read.
 const BATCH: u32 = 1000;
 
-/// A connection that holds so many names of 16 bytes, one resource of each.
-pub fn hold(address: SocketAddr, names: u32) -> TcpStream {
+/// A connection that holds the names of 16 bytes with these numbers, one resource of each.
+pub fn hold(address: SocketAddr, names: Range<u32>) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("the server accepts");
     let mut answers = Answers::of(stream.try_clone().expect("a socket has two ends"));
     let mut out = BytesMut::new();
-    for first in (0..names).step_by(BATCH as usize) {
-        let batch = first..names.min(first.saturating_add(BATCH));
+    for first in names.clone().step_by(BATCH as usize) {
+        let batch = first..names.end.min(first.saturating_add(BATCH));
         out.clear();
         for index in batch.clone() {
             let name = format!("held-{index:011}");
