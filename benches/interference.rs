@@ -225,14 +225,14 @@ fn beside_signalbox(work: Work, pace: Pace, alone_cores: f64, arguments: &Argume
     let pid = loaded.server.pid();
     let before = Usage::of(pid).unwrap_or_else(|error| panic!("{error}"));
     let started = Instant::now();
-    let record = thread::scope(|scope| {
+    let (record, cores) = thread::scope(|scope| {
         scope.spawn(|| do_beside(work, address, holders, &is_over));
         let record = run(&mut loaded, arguments.seconds, pace);
         is_over.store(true, Ordering::Relaxed);
-        record
+        let after = Usage::of(pid).unwrap_or_else(|error| panic!("{error}"));
+        let cores = (after.cpu - before.cpu).as_secs_f64() / started.elapsed().as_secs_f64();
+        (record, cores)
     });
-    let after = Usage::of(pid).unwrap_or_else(|error| panic!("{error}"));
-    let cores = (after.cpu - before.cpu).as_secs_f64() / started.elapsed().as_secs_f64();
     Figures::of(&record, (cores - alone_cores).max(0.0))
 }
 

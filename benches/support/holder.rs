@@ -24,7 +24,6 @@ pub fn hold(address: SocketAddr, names: Range<u32>) -> TcpStream {
             request.compose(Opaque([0; 4]), &mut out);
         }
         stream.write_all(&out).expect("the server reads");
-        // A name may be refused, where a holder before is still being cleared away.
         batch.for_each(|_| {
             answers.skip();
         });

@@ -1,10 +1,10 @@
-//! A small map whose keys mostly grow.
+//! A map whose keys mostly grow.
 
 use std::collections::VecDeque;
 use std::collections::vec_deque::IntoIter;
 
 /// A map in a ring of entries that are sorted by key. In front and at the back it changes in no time; elsewhere, entries
-/// are moved, up to half of all. A tree would take twice the memory where keys grow, since that leaves its nodes half
+/// are moved, up to half of all, so thousands of entries are enough. Memory is given back with the last. A tree would take twice the memory where keys grow, since that leaves its nodes half
 /// empty.
 #[derive(Debug)]
 pub(super) struct RingMap<K, V>(VecDeque<(K, V)>);

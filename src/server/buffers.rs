@@ -42,7 +42,7 @@ impl Buffers {
         spare
     }
 
-    /// Takes a buffer whose output has been sent, for the next connection that has some.
+    /// Takes a buffer whose output has been sent as a whole, for the next connection that has some.
     #[inline]
     pub fn take_back(&mut self, mut buffer: BytesMut) {
         buffer.clear();

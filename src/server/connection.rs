@@ -7,8 +7,8 @@
 //! Answers wait until the other connections of the thread have been read that can be: then what all of them ask is
 //! there, the peers are woken by answers that come together, and the thread sleeps less often.
 //!
-//! Buffers belong to the thread. A connection has one only while a frame is incomplete or output waits, so an idle one
-//! costs little.
+//! Bytes are read into a buffer of the thread, and the thread lends those for output. A connection has a buffer only
+//! while a frame is incomplete or output waits, so an idle one costs little.
 
 use std::future::poll_fn;
 use std::io;
@@ -153,6 +153,8 @@ struct Connection<'a, S> {
     output: BytesMut,
     /// Set where the output has not been offered to the peer yet.
     is_put_off: bool,
+    /// Set where the peer took a part of the output: the buffer is larger than it says then.
+    is_begun: bool,
     /// Set when nothing more will be read; what was read before is still answered.
     end: Option<End>,
     is_busy: bool,
@@ -182,6 +184,7 @@ where
             party,
             output: BytesMut::new(),
             is_put_off: false,
+            is_begun: false,
             end: None,
             is_busy: false,
         }
@@ -207,7 +210,10 @@ where
         Buffers::with(|buffers| {
             let turn = self.poll_turn_with(buffers, session, context);
             if self.output.is_empty() {
-                buffers.take_back(mem::take(&mut self.output));
+                let output = mem::take(&mut self.output);
+                if !mem::take(&mut self.is_begun) {
+                    buffers.take_back(output);
+                }
             }
             self.note_busy();
             turn
@@ -221,9 +227,8 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
         self.is_put_off = false;
-        if self.poll_flush(context)?.is_pending()
-            && (self.output.len() > OUTPUT_BYTES_MAX || self.owed.is_some() || self.end.is_some())
-        {
+        let is_stuck = self.poll_flush(context)?.is_pending();
+        if is_stuck && (self.output.len() > OUTPUT_BYTES_MAX || self.owed.is_some() || self.end.is_some()) {
             // What was revoked is not to be held for as long as the peer likes to read.
             if self.party.is_revoked() {
                 return Poll::Ready(Err(End::Revoked));
@@ -266,8 +271,10 @@ where
         }
         if let Turn::MoreAtOnce = turn
             && !self.output.is_empty()
+            && !is_stuck
+            && self.end.is_none()
         {
-            // Behind whoever can be read now.
+            // Behind whoever can be read now. What is put off is sent in the next turn, or counted there as owed.
             self.is_put_off = true;
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -441,6 +448,7 @@ where
                 self.output.clear();
             } else {
                 self.output.advance(written);
+                self.is_begun = true;
             }
         }
         Poll::Ready(Ok(()))

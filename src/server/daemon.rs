@@ -295,7 +295,8 @@ async fn stop(server: &Server, tasks: Tasks, workers: &Workers) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     server.close();
-    // A turn under way is over when its thread runs something else.
+    // A turn under way is over when its thread runs something else, and what it had put off is sent when all that waited
+    // there has run; what a peer does not take is counted.
     while !workers.finish_turns(deadline).await || server.is_busy() {
         if Instant::now() >= deadline {
             warn!("some peers did not take their answers in time");

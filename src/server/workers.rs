@@ -60,7 +60,7 @@ impl Workers {
         let turns: Vec<_> = self.0.iter().map(|worker| worker.runtime.spawn(behind_all())).collect();
         let all = async {
             for turn in turns {
-                // An empty task neither panics nor is it aborted.
+                // Such a task neither panics nor is it aborted.
                 let _ = turn.await;
             }
         };
@@ -68,7 +68,8 @@ impl Workers {
     }
 }
 
-/// Goes once behind all that its thread has to run now: a runtime of one thread runs what was woken on it in order.
+/// Goes once behind all that its thread has to run now. A runtime of one thread runs what was woken on it in order: so
+/// tokio does and says, though it does not promise it, and a test watches it.
 async fn behind_all() {
     let mut is_behind = false;
     poll_fn(|context| {
