@@ -503,3 +503,57 @@ impl<S> Drop for Connection<'_, S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use bytes::BytesMut;
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::super::clock::Clock;
+    use super::*;
+    use crate::config::Config;
+    use crate::core::{NameHasher, Namespace};
+    use crate::protocol::{Opaque, Request};
+
+    /// What its two answers take is what the peer's socket has room for.
+    fn two_requests() -> BytesMut {
+        let mut requests = BytesMut::new();
+        Request::Noop.compose(Opaque([1; 4]), &mut requests);
+        Request::Noop.compose(Opaque([2; 4]), &mut requests);
+        requests
+    }
+
+    #[tokio::test]
+    async fn what_a_peer_does_not_take_is_owed_while_more_is_read_and_while_the_server_stops() {
+        let requests = two_requests();
+        let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
+        let mut session = server.core.open_session();
+        let (mut peer, stream) = duplex(requests.len());
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let party = Party::new(session.id(), Arc::default(), address);
+        let mut connection = Connection::new(&server, server.port(Namespace::Counters), stream, party);
+        let mut turn = || {
+            let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
+            assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+        };
+
+        peer.write_all(&requests).await.unwrap();
+        turn();
+        assert!(!server.is_busy(), "the answers are put off");
+        turn();
+        assert!(!server.is_busy(), "the peer's socket has taken them");
+        peer.write_all(&requests).await.unwrap();
+        turn();
+        turn();
+        assert!(server.is_busy(), "the socket is full");
+        peer.write_all(&requests).await.unwrap();
+        turn();
+        assert!(server.is_busy(), "and still is, whatever was read");
+        server.close();
+        turn();
+        turn();
+        assert!(server.is_busy(), "nothing is put off any more");
+    }
+}
