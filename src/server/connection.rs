@@ -149,7 +149,7 @@ struct Connection<'a, S> {
     frames: Option<Frames>,
     owed: Option<Owed>,
     party: Party,
-    /// What has not been sent yet. Without a buffer where there is nothing.
+    /// What has not been sent yet. Between turns it has a buffer only where there is something.
     output: BytesMut,
     /// Set where the output has not been offered to the peer yet.
     is_put_off: bool,
@@ -208,6 +208,9 @@ where
     /// One turn: what waits is sent, then a Dump or received frames are worked on, or else more is read.
     fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         Buffers::with(|buffers| {
+            if self.output.capacity() == 0 {
+                self.output = buffers.lend();
+            }
             let turn = self.poll_turn_with(buffers, session, context);
             if self.output.is_empty() {
                 let output = mem::take(&mut self.output);
@@ -242,14 +245,14 @@ where
         let is_storing = is_finishing && self.party.is_storing(self.server);
         let is_news = self.party.has_news() && (self.end.is_none() || is_finishing);
         if is_news {
-            self.tell(buffers);
+            self.tell();
             turn = Turn::Over;
         }
         if self.owed.is_some() {
-            self.pay_piece(buffers);
+            self.pay_piece();
             turn = Turn::Over;
         } else if self.frames.is_some() {
-            self.execute(session, buffers);
+            self.execute(session);
         } else if self.end.is_some() && is_news {
             // It is sent first.
         } else if is_storing && self.poll_patience(context).is_pending() {
@@ -263,7 +266,7 @@ where
                 Poll::Pending if is_news => {}
                 Poll::Pending => return Poll::Pending,
             }
-            self.execute(session, buffers);
+            self.execute(session);
         }
         // Frames that are left have filled the output already, or the last one was much work.
         if self.frames.is_some() {
@@ -373,8 +376,7 @@ where
     }
 
     /// Executes frames until they are done, one was much work, a Dump comes up, or too much output waits.
-    fn execute(&mut self, session: &mut Session, buffers: &mut Buffers) {
-        self.have_output(buffers);
+    fn execute(&mut self, session: &mut Session) {
         let Some(frames) = &mut self.frames else { return };
         let out = &mut self.output;
         let mut executor = Executor {
@@ -405,8 +407,7 @@ where
     }
 
     /// Prepares what the core has to tell the peer.
-    fn tell(&mut self, buffers: &mut Buffers) {
-        self.have_output(buffers);
+    fn tell(&mut self) {
         let out = &mut self.output;
         let bytes = out.len() + steps::DUMP_PIECE_BYTES;
         if let Err(Revoked) = self.party.tell(self.server, bytes, out) {
@@ -417,22 +418,14 @@ where
     }
 
     /// Prepares the next piece of what is owed.
-    fn pay_piece(&mut self, buffers: &mut Buffers) {
+    fn pay_piece(&mut self) {
         self.excuse();
-        self.have_output(buffers);
         let out = &mut self.output;
         let bytes = out.len() + steps::DUMP_PIECE_BYTES;
         if let Some(owed) = &mut self.owed
             && !owed.piece(self.server, self.server.clock.now(), bytes, out)
         {
             self.owed = None;
-        }
-    }
-
-    /// Sees that there is a buffer for output.
-    fn have_output(&mut self, buffers: &mut Buffers) {
-        if self.output.capacity() == 0 {
-            self.output = buffers.lend();
         }
     }
 
@@ -508,8 +501,7 @@ impl<S> Drop for Connection<'_, S> {
 mod tests {
     use std::task::Waker;
 
-    use bytes::BytesMut;
-    use tokio::io::{AsyncWriteExt, duplex};
+    use tokio::io::duplex;
 
     use super::super::clock::Clock;
     use super::*;
