@@ -33,7 +33,7 @@ use super::buffers::Buffers;
 use super::dispatch::{After, Executor, Owed, Party, Revoked};
 use super::metrics::Tally;
 use super::peers::Peer;
-use super::{Port, Server, port_name, steps};
+use super::{Port, Server, parking, port_name, steps};
 use crate::core::{Mailbox, Session};
 use crate::protocol::{DecodeError, Frames, RequestCodec};
 
@@ -304,6 +304,7 @@ where
             return Poll::Ready(Ok(0));
         }
         self.port.metrics.traffic.note_received(read);
+        parking::note_read();
         self.party.hear(self.server);
         let buffer = if self.input.is_empty() {
             &mut *shared

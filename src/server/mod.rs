@@ -18,6 +18,7 @@ mod gc;
 mod listener;
 mod log;
 mod metrics;
+mod parking;
 mod peers;
 mod privileges;
 mod signals;
