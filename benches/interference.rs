@@ -42,7 +42,7 @@ const TTL_MS: u32 = 1000;
 /// After each batch, so that the asking itself leaves the load its cores.
 const BATCH_PAUSE: Duration = Duration::from_millis(8);
 
-/// The argument that makes this binary a process that burns a share of a core: `--burn PERCENT`.
+/// The argument that makes this binary a process that burns a share of a core: `--burn PERCENT PERIOD_MS`.
 const BURN: &str = "--burn";
 
 /// Measures the latency of some beside the work for others
@@ -95,6 +95,14 @@ impl Work {
         Self::Sessions,
     ];
 
+    /// In what stretches the work comes: at once each time that a holder ends, or spread over the time.
+    fn period(self) -> Duration {
+        match self {
+            Self::Disconnect | Self::Sweep => END_PERIOD,
+            _ => Duration::from_millis(10),
+        }
+    }
+
     fn label(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -121,8 +129,8 @@ fn main() {
         arguments.names, arguments.runs, arguments.seconds
     );
     println!(
-        "{:<18}{:<12}{:>10}{:>10}{:>10}{:>12}{:>14}{:>14}",
-        "beside", "server", "p50", "p99", "p99.9", "CPU beside", "p99 to usual", "p99.9 to"
+        "{:<18}{:<12}{:>10}{:>10}{:>10}{:>12}{:>12}{:>14}{:>14}",
+        "beside", "server", "p50", "p99", "p99.9", "own p99.9", "CPU beside", "p99 to usual", "p99.9 to"
     );
     for work in Work::ALL {
         if arguments.only.is_empty() || arguments.only.contains(&work) {
@@ -159,6 +167,8 @@ struct Figures {
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
+    /// How late the generator itself came to requests.
+    own_p999_us: f64,
     cores_beside: f64,
 }
 
@@ -166,7 +176,8 @@ impl Figures {
     fn of(record: &Record, cores_beside: f64) -> Self {
         let latency_ns = record.latency_ns();
         let us = |percentile: f64| latency_ns.value_at_percentile(percentile) as f64 / 1000.0;
-        Self { p50_us: us(50.0), p99_us: us(99.0), p999_us: us(99.9), cores_beside }
+        let own_p999_us = record.own_delay_ns.value_at_percentile(99.9) as f64 / 1000.0;
+        Self { p50_us: us(50.0), p99_us: us(99.0), p999_us: us(99.9), own_p999_us, cores_beside }
     }
 
     fn medians(runs: &[Self]) -> Self {
@@ -175,6 +186,7 @@ impl Figures {
             p50_us: of(|f| f.p50_us),
             p99_us: of(|f| f.p99_us),
             p999_us: of(|f| f.p999_us),
+            own_p999_us: of(|f| f.own_p999_us),
             cores_beside: of(|f| f.cores_beside),
         }
     }
@@ -189,7 +201,7 @@ fn compare(work: Work, rate: f64, arguments: &Arguments) {
         let figures = beside_signalbox(work, pace, alone.cores_beside, arguments);
         usual.push(alone);
         signalbox.push(figures);
-        floor.push(beside_floor(pace, figures.cores_beside, arguments));
+        floor.push(beside_floor(work, pace, figures.cores_beside, arguments));
     }
     let [usual, signalbox, floor] = [usual, signalbox, floor].map(|runs| Figures::medians(&runs));
     let to_usual = format!("{:.2}", signalbox.p99_us / usual.p99_us);
@@ -199,9 +211,9 @@ fn compare(work: Work, rate: f64, arguments: &Arguments) {
 }
 
 fn print_line(beside: &str, server: &str, figures: Figures, [to_usual, to_floor]: [&str; 2]) {
-    let Figures { p50_us, p99_us, p999_us, cores_beside } = figures;
+    let Figures { p50_us, p99_us, p999_us, own_p999_us, cores_beside } = figures;
     println!(
-        "{beside:<18}{server:<12}{p50_us:>10.0}{p99_us:>10.0}{p999_us:>10.0}{cores_beside:>12.2}\
+        "{beside:<18}{server:<12}{p50_us:>10.0}{p99_us:>10.0}{p999_us:>10.0}{own_p999_us:>12.0}{cores_beside:>12.2}\
          {to_usual:>14}{to_floor:>14}"
     );
 }
@@ -237,9 +249,9 @@ fn beside_signalbox(work: Work, pace: Pace, alone_cores: f64, arguments: &Argume
 }
 
 /// A run on the floor, beside a process that takes as much of the cores as the work took of the server's.
-fn beside_floor(pace: Pace, cores_beside: f64, arguments: &Arguments) -> Figures {
+fn beside_floor(work: Work, pace: Pace, cores_beside: f64, arguments: &Arguments) -> Figures {
     let mut loaded = connect(Kind::Floor.start());
-    let _burner = Burner::start(cores_beside);
+    let _burner = Burner::start(cores_beside, work.period());
     run(&mut loaded, 0.3, pace);
     Figures::of(&run(&mut loaded, arguments.seconds, pace), cores_beside)
 }
@@ -324,12 +336,12 @@ fn churn(address: SocketAddr, is_over: impl Fn() -> bool) {
 struct Burner(Option<Child>);
 
 impl Burner {
-    fn start(cores: f64) -> Self {
+    fn start(cores: f64, period: Duration) -> Self {
         let percent = (cores * 100.0).round();
         let start = || {
             let binary = std::env::current_exe().expect("a running program has a file");
             let mut command = Command::new(binary);
-            command.args([BURN, &percent.to_string()]).stdin(Stdio::piped());
+            command.args([BURN, &percent.to_string(), &period.as_millis().to_string()]).stdin(Stdio::piped());
             command.spawn().expect("the benchmark's own binary starts")
         };
         Self((percent >= 1.0).then(start))
@@ -345,29 +357,30 @@ impl Drop for Burner {
     }
 }
 
-/// Burns a share of one core after another, in stretches of 10 ms, until standard input ends.
+/// Burns a share of one core after another, at the start of each period, until standard input ends.
 fn burn_if_asked() {
     let mut arguments = std::env::args().skip(1);
     if arguments.next().as_deref() != Some(BURN) {
         return;
     }
     let mut percent: f64 = arguments.next().and_then(|percent| percent.parse().ok()).unwrap_or(0.0);
+    let period_ms = arguments.next().and_then(|period_ms| period_ms.parse().ok()).unwrap_or(10);
+    let period = Duration::from_millis(period_ms);
     while percent >= 1.0 {
         let share = percent.min(100.0) / 100.0;
-        thread::spawn(move || burn(share));
+        thread::spawn(move || burn(share, period));
         percent -= 100.0;
     }
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     std::process::exit(0);
 }
 
-fn burn(share: f64) {
-    const STRETCH: Duration = Duration::from_millis(10);
+fn burn(share: f64, period: Duration) -> ! {
     loop {
         let started = Instant::now();
-        while started.elapsed() < STRETCH.mul_f64(share) {
+        while started.elapsed() < period.mul_f64(share) {
             std::hint::spin_loop();
         }
-        thread::sleep(STRETCH.saturating_sub(started.elapsed()));
+        thread::sleep(period.saturating_sub(started.elapsed()));
     }
 }

@@ -101,6 +101,9 @@ fn a_given_rate_is_kept() {
     let elapsed_s = report["elapsed_s"].as_f64().unwrap();
     assert!(elapsed_s > 0.499, "{elapsed_s}");
     assert!(elapsed >= Duration::from_millis(499), "{elapsed:?}");
+    let us = |key: &str| report.pointer(key).unwrap().as_f64().unwrap();
+    let (own_delay_us, latency_us) = (us("/own_delay_us/max"), us("/latency_us/all/max"));
+    assert!(0.0 < own_delay_us && own_delay_us <= latency_us, "the latencies contain it: {report}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::SocketAddr;
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::options::{Arguments, Load};
@@ -51,6 +52,7 @@ pub(super) struct Report {
     unsent: u64,
     released_at_end: u64,
     latency_us: BTreeMap<&'static str, Latency>,
+    own_delay_us: Option<Times>,
     statuses: BTreeMap<&'static str, BTreeMap<String, u64>>,
     server_process: Option<ServerCost>,
 }
@@ -58,23 +60,43 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 struct Latency {
     answers: u64,
+    #[serde(flatten)]
+    times: Times,
+}
+
+impl Latency {
+    fn of(latency_ns: &Histogram<u64>) -> Self {
+        Self { answers: latency_ns.len(), times: Times::of(latency_ns) }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Times {
     mean: f64,
     #[serde(flatten)]
     percentiles: BTreeMap<&'static str, f64>,
     max: f64,
 }
 
-impl Latency {
-    fn of(latency_ns: &hdrhistogram::Histogram<u64>) -> Self {
+impl Times {
+    fn of(times_ns: &Histogram<u64>) -> Self {
         let us = |ns: u64| ns as f64 / 1000.0;
         Self {
-            answers: latency_ns.len(),
-            mean: latency_ns.mean() / 1000.0,
+            mean: times_ns.mean() / 1000.0,
             percentiles: PERCENTILES
-                .map(|(key, percentile)| (key, us(latency_ns.value_at_percentile(percentile))))
+                .map(|(key, percentile)| (key, us(times_ns.value_at_percentile(percentile))))
                 .into(),
-            max: us(latency_ns.max()),
+            max: us(times_ns.max()),
         }
+    }
+
+    /// The rest of a line of the table of latencies.
+    fn write_to(&self, text: &mut String) {
+        write!(text, "{:>11.1}", self.mean).expect("a String takes everything");
+        for (key, _) in PERCENTILES {
+            write!(text, "{:>11.1}", self.percentiles[key]).expect("a String takes everything");
+        }
+        writeln!(text, "{:>11.1}", self.max).expect("a String takes everything");
     }
 }
 
@@ -114,6 +136,7 @@ impl Report {
             unsent: record.unsent,
             released_at_end: record.released_at_end,
             latency_us,
+            own_delay_us: load.requests_per_s.map(|_| Times::of(&record.own_delay_ns)),
             statuses: asked().map(|o| (o.label(), statuses(o))).collect(),
             server_process,
         }
@@ -178,12 +201,12 @@ impl Report {
         let operations = Operation::ALL.map(Operation::label);
         for label in operations.into_iter().chain(["all"]) {
             let Some(latency) = self.latency_us.get(label) else { continue };
-            write!(text, "{label:<12}{:>12}{:>11.1}", latency.answers, latency.mean)
-                .expect("a String takes everything");
-            for (key, _) in PERCENTILES {
-                write!(text, "{:>11.1}", latency.percentiles[key]).expect("a String takes everything");
-            }
-            writeln!(text, "{:>11.1}", latency.max).expect("a String takes everything");
+            write!(text, "{label:<12}{:>12}", latency.answers).expect("a String takes everything");
+            latency.times.write_to(&mut text);
+        }
+        if let Some(own_delay) = &self.own_delay_us {
+            write!(text, "{:<12}{:>12}", "own delay", "").expect("a String takes everything");
+            own_delay.write_to(&mut text);
         }
         text
     }

@@ -371,6 +371,7 @@ impl<'a, D: Dialect> Run<'a, D> {
             self.due += 1;
             self.requests_left -= 1;
             self.waiting += 1;
+            self.record.own_delay_ns.saturating_record(now_ns - due_ns);
             channels[turn].due_ns.push_back(due_ns);
             self.send(&mut channels[turn], now_ns)?;
         }

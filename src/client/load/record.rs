@@ -49,22 +49,40 @@ pub struct OperationRecord {
 
 impl Default for OperationRecord {
     fn default() -> Self {
-        let latency_ns = Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
-            .expect("the bounds and three digits are what histograms have");
-        Self { latency_ns, statuses: BTreeMap::new(), succeeded: 0 }
+        Self { latency_ns: histogram(), statuses: BTreeMap::new(), succeeded: 0 }
     }
 }
 
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
+        .expect("the bounds and three digits are what histograms have")
+}
+
 /// The answers of a run. Those to requests that only gave back what was held at its end are counted, not timed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Record {
     operations: [OperationRecord; 4],
+    /// Under a given rate, nanoseconds from the moment a request was due until the generator came to it, whether or not
+    /// it could be sent then. They are the generator's own, for want of a core, and in the latencies.
+    pub own_delay_ns: Histogram<u64>,
     /// Requests after the end of the run that gave back what was held.
     pub released_at_end: u64,
     /// Requests that were due before the end by the rate and were not sent, as too many others were on their way.
     pub unsent: u64,
     /// From the start to the last answer that counts.
     pub elapsed: Duration,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self {
+            operations: Default::default(),
+            own_delay_ns: histogram(),
+            released_at_end: 0,
+            unsent: 0,
+            elapsed: Duration::ZERO,
+        }
+    }
 }
 
 impl Record {
@@ -97,7 +115,7 @@ impl Record {
 
     /// All latencies together.
     pub fn latency_ns(&self) -> Histogram<u64> {
-        let mut all = OperationRecord::default().latency_ns;
+        let mut all = histogram();
         for record in &self.operations {
             all.add(&record.latency_ns).expect("all histograms have the same bounds");
         }
@@ -135,6 +153,7 @@ impl Record {
                 *mine.statuses.entry(*status).or_default() += times;
             }
         }
+        self.own_delay_ns.add(&other.own_delay_ns).expect("all histograms have the same bounds");
         self.released_at_end += other.released_at_end;
         self.unsent += other.unsent;
         self.elapsed = self.elapsed.max(other.elapsed);
