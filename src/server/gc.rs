@@ -41,8 +41,15 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
 async fn sweep(server: &Server, namespace: Namespace) {
     let started = Instant::now();
     let mut sweep = server.core.sweep(namespace);
+    let mut since_rest = 0;
     while sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
-        tokio::task::yield_now().await;
+        since_rest += 1;
+        if since_rest < steps::SWEEP_RUN {
+            tokio::task::yield_now().await;
+        } else {
+            since_rest = 0;
+            tokio::time::sleep(steps::SWEEP_REST).await;
+        }
     }
     let elapsed = started.elapsed();
     server.port(namespace).metrics.note_gc(elapsed);

@@ -1,6 +1,8 @@
 //! How much background work is done at a time, before the thread's other connections have their turns. Together in one
 //! place, so that `benches/steps.rs` measures the steps that the server takes: each a small part of a millisecond.
 
+use std::time::Duration;
+
 /// Bytes of one piece of a Dump.
 pub const DUMP_PIECE_BYTES: usize = 16 * 1024;
 
@@ -9,6 +11,13 @@ pub const ENDING_NAMES: usize = 256;
 
 /// Names visited in one step of a sweep.
 pub const SWEEP_NAMES: usize = 64;
+
+/// Steps of a sweep between two rests: some 0.3 ms where the names are removed.
+pub const SWEEP_RUN: usize = 24;
+
+/// How long a sweep rests. A thread that is always at work has used up its share of the cores, and whoever else it serves
+/// waits with it; a sweep is in no hurry.
+pub const SWEEP_REST: Duration = Duration::from_millis(4);
 
 /// Extended requests of one connection that are executed in one turn: each may serve others that wait.
 pub const EXTENDED_REQUESTS: usize = 32;
