@@ -41,14 +41,13 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
 async fn sweep(server: &Server, namespace: Namespace) {
     let started = Instant::now();
     let mut sweep = server.core.sweep(namespace);
-    let mut since_rest = 0;
+    let mut steps_done = 0;
     while sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
-        since_rest += 1;
-        if since_rest < steps::SWEEP_RUN {
-            tokio::task::yield_now().await;
-        } else {
-            since_rest = 0;
+        steps_done += 1;
+        if steps_done % steps::SWEEP_RUN == 0 && steps_done <= steps::SWEEP_RUN * steps::SWEEP_RESTS_MAX {
             tokio::time::sleep(steps::SWEEP_REST).await;
+        } else {
+            tokio::task::yield_now().await;
         }
     }
     let elapsed = started.elapsed();

@@ -19,6 +19,10 @@ pub const SWEEP_RUN: usize = 24;
 /// waits with it; a sweep is in no hurry.
 pub const SWEEP_REST: Duration = Duration::from_millis(4);
 
+/// Most rests of a sweep, 4 s in all: enough for 1.5 million names. With more it goes on without, so that it removes names
+/// faster than they can be made.
+pub const SWEEP_RESTS_MAX: usize = 1000;
+
 /// Extended requests of one connection that are executed in one turn: each may serve others that wait.
 pub const EXTENDED_REQUESTS: usize = 32;
 
