@@ -31,7 +31,7 @@ const SHAPE: Shape = Shape { connections: 50, in_flight: 1 };
 const NAMES: u32 = 10_000;
 const CONNECTIONS_PER_S: u32 = 1000;
 
-/// How long after each other holders of a million names end. A sweep finds what they left within a second.
+/// How long after each other holders of a million names end. A sweep begins within a second of it, or of the last one.
 const END_PERIOD: Duration = Duration::from_millis(1500);
 
 /// Requests that wait, and sessions; how many of them a connection asks for at once; how long they live.
@@ -98,7 +98,7 @@ impl Work {
     /// In what stretches the work comes: at once each time that a holder ends, or spread over the time.
     fn period(self) -> Duration {
         match self {
-            Self::Disconnect | Self::Sweep => END_PERIOD,
+            Self::Disconnect => END_PERIOD,
             _ => Duration::from_millis(10),
         }
     }

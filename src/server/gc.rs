@@ -41,10 +41,16 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
 async fn sweep(server: &Server, namespace: Namespace) {
     let started = Instant::now();
     let mut sweep = server.core.sweep(namespace);
-    let mut steps_done = 0;
-    while sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
-        steps_done += 1;
-        if steps_done % steps::SWEEP_RUN == 0 && steps_done <= steps::SWEEP_RUN * steps::SWEEP_RESTS_MAX {
+    let (mut worked, mut rests) = (Duration::ZERO, 0);
+    loop {
+        // tokio's clock stands still in simulations, where a sweep does not rest then.
+        let step_started = Instant::now();
+        if !sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
+            break;
+        }
+        worked += step_started.elapsed();
+        if worked >= steps::SWEEP_WORK && rests < steps::SWEEP_RESTS_MAX {
+            (worked, rests) = (Duration::ZERO, rests + 1);
             tokio::time::sleep(steps::SWEEP_REST).await;
         } else {
             tokio::task::yield_now().await;

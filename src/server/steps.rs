@@ -12,16 +12,16 @@ pub const ENDING_NAMES: usize = 256;
 /// Names visited in one step of a sweep.
 pub const SWEEP_NAMES: usize = 64;
 
-/// Steps of a sweep between two rests: some 0.3 ms where the names are removed.
-pub const SWEEP_RUN: usize = 24;
+/// How long a sweep works between two rests, in steps.
+pub const SWEEP_WORK: Duration = Duration::from_micros(300);
 
 /// How long a sweep rests. A thread that is always at work has used up its share of the cores, and whoever else it serves
 /// waits with it; a sweep is in no hurry.
 pub const SWEEP_REST: Duration = Duration::from_millis(4);
 
-/// Most rests of a sweep, 4 s in all: enough for 1.5 million names. With more it goes on without, so that it removes names
-/// faster than they can be made.
-pub const SWEEP_RESTS_MAX: usize = 1000;
+/// Most rests of a sweep, some 5 s in all. With very many names it goes on without, so that it removes them faster than
+/// they can be made.
+pub const SWEEP_RESTS_MAX: u32 = 1000;
 
 /// Extended requests of one connection that are executed in one turn: each may serve others that wait.
 pub const EXTENDED_REQUESTS: usize = 32;
