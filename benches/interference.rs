@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
+use hdrhistogram::Histogram;
 use signalbox::client::load::{Distribution, Pace, Record, Usage};
 use signalbox::protocol::{Milliseconds, Opaque, Request, Wait};
 use support::arguments::FromCargo;
@@ -33,6 +34,9 @@ const CONNECTIONS_PER_S: u32 = 1000;
 
 /// How long after each other holders of a million names end. A sweep begins within a second of it, or of the last one.
 const END_PERIOD: Duration = Duration::from_millis(1500);
+
+/// In what stretches a process burns beside the floor where the work is spread over the time.
+const SPREAD_PERIOD: Duration = Duration::from_millis(10);
 
 /// Requests that wait, and sessions; how many of them a connection asks for at once; how long they live.
 const MANY: u32 = 100_000;
@@ -99,7 +103,7 @@ impl Work {
     fn period(self) -> Duration {
         match self {
             Self::Disconnect => END_PERIOD,
-            _ => Duration::from_millis(10),
+            _ => SPREAD_PERIOD,
         }
     }
 
@@ -175,9 +179,15 @@ struct Figures {
 impl Figures {
     fn of(record: &Record, cores_beside: f64) -> Self {
         let latency_ns = record.latency_ns();
-        let us = |percentile: f64| latency_ns.value_at_percentile(percentile) as f64 / 1000.0;
-        let own_p999_us = record.own_delay_ns.value_at_percentile(99.9) as f64 / 1000.0;
-        Self { p50_us: us(50.0), p99_us: us(99.0), p999_us: us(99.9), own_p999_us, cores_beside }
+        let us =
+            |times_ns: &Histogram<u64>, percentile| times_ns.value_at_percentile(percentile) as f64 / 1000.0;
+        Self {
+            p50_us: us(&latency_ns, 50.0),
+            p99_us: us(&latency_ns, 99.0),
+            p999_us: us(&latency_ns, 99.9),
+            own_p999_us: us(&record.own_delay_ns, 99.9),
+            cores_beside,
+        }
     }
 
     fn medians(runs: &[Self]) -> Self {
@@ -364,8 +374,8 @@ fn burn_if_asked() {
         return;
     }
     let mut percent: f64 = arguments.next().and_then(|percent| percent.parse().ok()).unwrap_or(0.0);
-    let period_ms = arguments.next().and_then(|period_ms| period_ms.parse().ok()).unwrap_or(10);
-    let period = Duration::from_millis(period_ms);
+    let period_ms = arguments.next().and_then(|period_ms| period_ms.parse().ok());
+    let period = period_ms.map_or(SPREAD_PERIOD, Duration::from_millis);
     while percent >= 1.0 {
         let share = percent.min(100.0) / 100.0;
         thread::spawn(move || burn(share, period));

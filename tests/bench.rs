@@ -113,7 +113,9 @@ fn latency_under_a_given_rate_counts_from_when_a_request_was_due() {
     let report = report(server.counters, &["--rate", "50000000", "--count", "20000", "--connections", "1"]);
     let elapsed_us = 1e6 * report["elapsed_s"].as_f64().unwrap();
     let p50_us = report.pointer("/latency_us/all/p50").unwrap().as_f64().unwrap();
-    assert!(p50_us > elapsed_us / 4.0, "half of the requests waited about half of the time: {report}");
+    // Latencies counted from when a request was sent do not overlap, so the median of 20,000 would be at most a
+    // ten-thousandth of the run. Counted from when it was due, it is about half, or less where the server slowed down.
+    assert!(p50_us > elapsed_us / 100.0, "{report}");
 }
 
 #[test]

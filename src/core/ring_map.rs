@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::collections::vec_deque::IntoIter;
 
 /// A map in a ring of entries that are sorted by key. In front and at the back it changes in no time; elsewhere, entries
-/// are moved, up to half of all, so thousands of entries are enough. Memory is given back with the last. A tree would take twice the memory where keys grow, since that leaves its nodes half
-/// empty.
+/// are moved, up to half of all, so thousands of entries are enough. Memory is given back with the last. A tree would
+/// take twice the memory where keys grow, since that leaves its nodes half empty.
 #[derive(Debug)]
 pub(super) struct RingMap<K, V>(VecDeque<(K, V)>);
 

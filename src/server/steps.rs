@@ -12,7 +12,7 @@ pub const ENDING_NAMES: usize = 256;
 /// Names visited in one step of a sweep.
 pub const SWEEP_NAMES: usize = 64;
 
-/// How long a sweep works between two rests, in steps.
+/// Time that the steps of a sweep take between two rests.
 pub const SWEEP_WORK: Duration = Duration::from_micros(300);
 
 /// How long a sweep rests. A thread that is always at work has used up its share of the cores, and whoever else it serves

@@ -63,7 +63,7 @@ fn histogram() -> Histogram<u64> {
 pub struct Record {
     operations: [OperationRecord; 4],
     /// Under a given rate, nanoseconds from the moment a request was due until the generator came to it, whether or not
-    /// it could be sent then. They are the generator's own, for want of a core, and in the latencies.
+    /// it could be sent then. That is the generator's own delay, and a part of the latency of what was sent.
     pub own_delay_ns: Histogram<u64>,
     /// Requests after the end of the run that gave back what was held.
     pub released_at_end: u64,

@@ -14,7 +14,7 @@ use std::task::Waker;
 use super::declaration::{Before, Declaration};
 use super::grant::Reply;
 use super::{Answer, GrantId, Ledger, ObjectRef, Refusal, Remembered, SessionId, World};
-use crate::core::durable::{AnswerRecord, Change, Key, Record};
+use crate::core::durable::{Change, Key, Record};
 use crate::core::mailbox::{EventKind, Mailbox};
 
 /// Ids that are reserved at a time. The store is asked for more when half of them are left: more than can be given out while
@@ -353,10 +353,9 @@ impl Ledger {
         outcome: Remembered,
         reply: Option<Reply>,
     ) {
-        if let Remembered::Settled(answer) = &outcome
-            && self.is_durable(session)
+        if self.is_durable(session)
+            && let Some(record) = outcome.record(session, request)
         {
-            let record = AnswerRecord { session, request, answer: answer.as_ref().clone() };
             self.note(Change::Put(Record::Answer(record)));
         }
         let Some(journal) = &mut self.journal else { return };

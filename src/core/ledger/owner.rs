@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::grant::{Grant, Part, Reply};
 use super::{GrantId, Granted};
-use crate::core::durable::Settled;
+use crate::core::durable::{AnswerRecord, Settled};
 use crate::core::mailbox::{EventKind, Mailbox, Token};
 use crate::core::ring_map::RingMap;
 use crate::core::sync::{AtomicU64, Ordering};
@@ -189,6 +189,12 @@ impl Remembered {
     /// Declared semaphores are as it asked for.
     pub(super) fn settled(settled: impl Into<Box<[Settled]>>) -> Self {
         Self::Settled(Box::new(settled.into()))
+    }
+
+    /// The answer to a request as it is to be kept; `None`: it is not.
+    pub(super) fn record(&self, session: SessionId, request: u64) -> Option<AnswerRecord> {
+        let Self::Settled(answer) = self else { return None };
+        Some(AnswerRecord { session, request, answer: answer.as_ref().clone() })
     }
 
     /// Whether a store may have this answer, or is about to get it.

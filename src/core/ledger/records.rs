@@ -1,6 +1,6 @@
 //! What stands in the ledger, as it is kept on disk.
 
-use super::{GrantId, Ledger, Phase, Remembered, SessionId, World, left};
+use super::{GrantId, Ledger, Phase, SessionId, World, left};
 use crate::core::durable::{
     AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord,
 };
@@ -76,11 +76,6 @@ impl Ledger {
     }
 
     fn answer_record(&self, session: SessionId, request: u64) -> Option<AnswerRecord> {
-        match self.owners.get(&session)?.requests.get(request)? {
-            Remembered::Settled(answer) => {
-                Some(AnswerRecord { session, request, answer: answer.as_ref().clone() })
-            }
-            _ => None,
-        }
+        self.owners.get(&session)?.requests.get(request)?.record(session, request)
     }
 }
