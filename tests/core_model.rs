@@ -321,4 +321,36 @@ proptest! {
         }
         pair.compare(&Namespace::ALL);
     }
+
+    // A session remembers where it keeps the handles of 64 names, by their hashes; here it holds more than that.
+    #[test]
+    fn a_session_of_many_names_gives_back_what_it_took(
+        history in prop::collection::vec((0..100usize, 1..4u32, any::<bool>()), 1..400),
+    ) {
+        let core = Core::new(NonZeroU32::new(INTERVAL_S).unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+        let mut session = core.open_session();
+        let now = UnixSeconds(1_000_000);
+        let mut held = BTreeMap::new();
+        for (number, resources, is_acquire) in history {
+            let name = format!("name {number}");
+            let holding = held.entry(name.clone()).or_insert(0);
+            let name = name.as_bytes();
+            if is_acquire {
+                let claim = Claim::new(resources, u32::MAX).unwrap();
+                prop_assert_eq!(core.acquire(Namespace::Counters, name, claim, &mut session, now), Ok(()));
+                *holding += resources;
+            } else if *holding >= resources {
+                prop_assert_eq!(core.release(Namespace::Counters, name, resources, &mut session, now), Ok(()));
+                *holding -= resources;
+            } else {
+                prop_assert!(core.release(Namespace::Counters, name, resources, &mut session, now).is_err());
+            }
+            prop_assert_eq!(core.value(Namespace::Counters, name).unwrap_or(0), *holding);
+        }
+        let mut ending = core.end_session(session);
+        while ending.step(7, now) {}
+        for name in held.keys() {
+            prop_assert_eq!(core.value(Namespace::Counters, name.as_bytes()).unwrap_or(0), 0);
+        }
+    }
 }

@@ -11,7 +11,7 @@ pub(super) struct Name(Bytes);
 
 /// The hash of a name, taken once a request: the shard, the place in its table and a session's memory of what it
 /// took last all go by it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NameHash(pub(super) u64);
 
 enum Bytes {

@@ -68,7 +68,7 @@ pub struct Session {
     recent: [Recent; Namespace::ALL.len()],
 }
 
-/// Slots that a session keeps for later though they are all empty.
+/// Slots for which a session keeps room though all are empty.
 const SLOTS_KEPT: usize = 1024;
 
 impl Session {
@@ -117,9 +117,14 @@ impl Session {
     pub(super) fn let_go(&mut self, slot: Slot) {
         let object = self.objects[slot.0 as usize].take();
         invariant!(object.is_some(), "session {} has a handle of everything it holds", self.id);
-        self.free.push(slot);
+        // The last one goes, so a session that holds one name at a time has no list of what is free.
+        if slot.0 as usize + 1 == self.objects.len() {
+            self.objects.pop();
+        } else {
+            self.free.push(slot);
+        }
         // One that held very much and holds nothing any more gives back the room for it.
-        if self.objects.len() > SLOTS_KEPT && self.free.len() == self.objects.len() {
+        if self.objects.capacity() > SLOTS_KEPT && self.free.len() == self.objects.len() {
             self.objects = Vec::new();
             self.free = Vec::new();
         }
@@ -131,7 +136,11 @@ impl Session {
 ///
 /// Invariant: every slot in it is filled by an object of its namespace.
 #[derive(Debug, Default)]
-struct Recent(Option<Box<[Option<Slot>; RECENT_SLOTS]>>);
+struct Recent {
+    /// By itself, so a session that takes one name after the other needs no table.
+    last: Option<(NameHash, Slot)>,
+    earlier: Option<Box<[Option<Slot>; RECENT_SLOTS]>>,
+}
 
 /// As many as a connection is likely to have on their way.
 const RECENT_SLOTS: usize = 64;
@@ -139,20 +148,28 @@ const RECENT_SLOTS: usize = 64;
 impl Recent {
     #[inline(always)]
     fn find(&self, hash: NameHash) -> Option<Slot> {
-        self.0.as_ref()?[Self::index(hash)]
+        match self.last {
+            Some((last, slot)) if last == hash => Some(slot),
+            _ => self.earlier.as_ref()?[Self::index(hash)],
+        }
     }
 
     #[inline(always)]
     fn insert(&mut self, hash: NameHash, slot: Slot) {
-        self.0.get_or_insert_with(|| Box::new([None; RECENT_SLOTS]))[Self::index(hash)] = Some(slot);
+        if let Some((hash, slot)) = self.last.replace((hash, slot)) {
+            let earlier = self.earlier.get_or_insert_with(|| Box::new([None; RECENT_SLOTS]));
+            earlier[Self::index(hash)] = Some(slot);
+        }
     }
 
     #[inline(always)]
     fn remove(&mut self, hash: NameHash, slot: Slot) {
-        if let Some(slots) = &mut self.0
-            && slots[Self::index(hash)] == Some(slot)
+        if self.last.is_some_and(|(_, last)| last == slot) {
+            self.last = None;
+        } else if let Some(earlier) = &mut self.earlier
+            && earlier[Self::index(hash)] == Some(slot)
         {
-            slots[Self::index(hash)] = None;
+            earlier[Self::index(hash)] = None;
         }
     }
 
