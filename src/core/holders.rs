@@ -20,8 +20,9 @@ pub(super) struct Holding {
     pub(super) slot: Slot,
 }
 
-/// The holdings of one object, by session.
+/// The holdings of one object, by session. In this order, since the object ends where the crowd does.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Holders {
     /// Whose holding stands here.
     first: Option<SessionId>,
