@@ -25,7 +25,7 @@ use support::arguments::FromCargo;
 use support::asker::{Asker, ids};
 use support::holder::{Answers, dump, hold};
 use support::servers::{Kind, Server, start_signalbox};
-use support::statistics::median;
+use support::statistics::{median, noise};
 use support::{Loaded, Shape, floor, pairs};
 
 const SHAPE: Shape = Shape { connections: 50, in_flight: 1 };
@@ -60,8 +60,8 @@ struct Arguments {
     #[arg(long, default_value = "1000000")]
     names: u32,
 
-    /// Runs of each; the medians of their percentiles are shown
-    #[arg(long, default_value = "5")]
+    /// Runs of each, in turn; medians are shown, of percentiles and of the ratios of a turn
+    #[arg(long, default_value = "15")]
     runs: usize,
 
     /// Length of a run, in seconds
@@ -133,8 +133,17 @@ fn main() {
         arguments.names, arguments.runs, arguments.seconds
     );
     println!(
-        "{:<18}{:<12}{:>10}{:>10}{:>10}{:>12}{:>12}{:>14}{:>14}",
-        "beside", "server", "p50", "p99", "p99.9", "own p99.9", "CPU beside", "p99 to usual", "p99.9 to"
+        "{:<18}{:<12}{:>10}{:>10}{:>10}{:>12}{:>12}{:>14}{:>16}{:>8}",
+        "beside",
+        "server",
+        "p50",
+        "p99",
+        "p99.9",
+        "own p99.9",
+        "CPU beside",
+        "p99 to usual",
+        "p99.9 to floor",
+        "noise"
     );
     for work in Work::ALL {
         if arguments.only.is_empty() || arguments.only.contains(&work) {
@@ -202,29 +211,37 @@ impl Figures {
     }
 }
 
+/// Runs signalbox and the floor in turn, turn by turn, so that what disturbs the machine for long disturbs all alike. The
+/// floor runs twice in each: how it compares with itself is the noise.
 fn compare(work: Work, rate: f64, arguments: &Arguments) {
     let pace = Pace::Open { requests_per_s: rate };
     let [mut usual, mut signalbox, mut floor] = [(); 3].map(|()| Vec::new());
+    let [mut to_usual, mut to_floor, mut to_itself] = [(); 3].map(|()| Vec::new());
     for _ in 0..arguments.runs {
         // What the foreground alone costs the server, to know what the work beside it costs.
         let alone = beside_signalbox(Work::Nothing, pace, 0.0, arguments);
         let figures = beside_signalbox(work, pace, alone.cores_beside, arguments);
+        let [first, second] = [(); 2].map(|()| beside_floor(work, pace, figures.cores_beside, arguments));
+        to_usual.push(figures.p99_us / alone.p99_us);
+        to_floor.push(figures.p999_us / first.p999_us);
+        to_itself.push(second.p999_us / first.p999_us);
         usual.push(alone);
         signalbox.push(figures);
-        floor.push(beside_floor(work, pace, figures.cores_beside, arguments));
+        floor.push(first);
     }
-    let [usual, signalbox, floor] = [usual, signalbox, floor].map(|runs| Figures::medians(&runs));
-    let to_usual = format!("{:.2}", signalbox.p99_us / usual.p99_us);
-    let to_floor = format!("{:.2}", signalbox.p999_us / floor.p999_us);
-    print_line(work.label(), "signalbox", signalbox, [&to_usual, &to_floor]);
-    print_line("", "floor", floor, [""; 2]);
+    let to_usual = format!("{:.2}", median(&to_usual));
+    let to_floor = format!("{:.2}", median(&to_floor));
+    let noise = format!("{:.2}", noise(&to_itself));
+    print_line(work.label(), "signalbox", Figures::medians(&signalbox), [&to_usual, &to_floor, &noise]);
+    print_line("", "alone", Figures::medians(&usual), [""; 3]);
+    print_line("", "floor", Figures::medians(&floor), [""; 3]);
 }
 
-fn print_line(beside: &str, server: &str, figures: Figures, [to_usual, to_floor]: [&str; 2]) {
+fn print_line(beside: &str, server: &str, figures: Figures, [to_usual, to_floor, noise]: [&str; 3]) {
     let Figures { p50_us, p99_us, p999_us, own_p999_us, cores_beside } = figures;
     println!(
         "{beside:<18}{server:<12}{p50_us:>10.0}{p99_us:>10.0}{p999_us:>10.0}{own_p999_us:>12.0}{cores_beside:>12.2}\
-         {to_usual:>14}{to_floor:>14}"
+         {to_usual:>14}{to_floor:>16}{noise:>8}"
     );
 }
 

@@ -277,6 +277,11 @@ impl Registry {
         self.objects.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
+    /// How many names there are.
+    pub(super) fn names(&self) -> u64 {
+        self.objects.load(Ordering::Relaxed)
+    }
+
     /// How many shards there are to visit.
     pub(super) fn shards(&self) -> usize {
         self.map.shards().len()
@@ -323,7 +328,7 @@ impl Registry {
 
     pub(super) fn stats(&self) -> RegistryStats {
         RegistryStats {
-            objects: self.objects.load(Ordering::Relaxed),
+            objects: self.names(),
             total_objects: self.total_objects.load(Ordering::Relaxed),
             used_memory: self.memory_bytes.load(Ordering::Relaxed),
             conflicts: self.map.shards().iter().filter(|shard| shard.read().len() > 1).count() as u64,

@@ -81,12 +81,13 @@ pub struct Sweep<'a> {
     core: &'a Core,
     namespace: Namespace,
     visit: Visit,
+    visited: u64,
     collected: u64,
 }
 
 impl<'a> Sweep<'a> {
     pub(super) fn new(core: &'a Core, namespace: Namespace) -> Self {
-        Self { core, namespace, visit: Visit::default(), collected: 0 }
+        Self { core, namespace, visit: Visit::default(), visited: 0, collected: 0 }
     }
 
     /// Takes a shard, or visits at most `names` names of the one that was taken: the first is work enough for a step.
@@ -98,6 +99,7 @@ impl<'a> Sweep<'a> {
         }
         let interval = self.core.interval(now);
         for object in self.visit.objects.by_ref().take(names) {
+            self.visited += 1;
             if registry.collect(&object, interval) {
                 self.collected += 1;
             } else {
@@ -108,6 +110,16 @@ impl<'a> Sweep<'a> {
             registry.shrink(self.visit.shard - 1);
         }
         true
+    }
+
+    /// Names that there are now.
+    pub fn names(&self) -> u64 {
+        self.core.registry(self.namespace).names()
+    }
+
+    /// Names visited so far.
+    pub fn visited(&self) -> u64 {
+        self.visited
     }
 
     /// Names removed so far.

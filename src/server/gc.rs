@@ -30,7 +30,7 @@ pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     }
 }
 
-/// Sweeps the semaphores every `interval`, until it is dropped.
+/// Sweeps the semaphores an `interval` after the call, and after each sweep, until it is dropped.
 pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
     loop {
         tokio::time::sleep(interval).await;
@@ -41,16 +41,9 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
 async fn sweep(server: &Server, namespace: Namespace) {
     let started = Instant::now();
     let mut sweep = server.core.sweep(namespace);
-    let (mut worked, mut rests) = (Duration::ZERO, 0);
-    loop {
-        // tokio's clock stands still in simulations, where a sweep does not rest then.
-        let step_started = Instant::now();
-        if !sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
-            break;
-        }
-        worked += step_started.elapsed();
-        if worked >= steps::SWEEP_WORK && rests < steps::SWEEP_RESTS_MAX {
-            (worked, rests) = (Duration::ZERO, rests + 1);
+    let mut rests = Rests::of(sweep.names());
+    while sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
+        if rests.is_due(sweep.visited()) {
             tokio::time::sleep(steps::SWEEP_REST).await;
         } else {
             tokio::task::yield_now().await;
@@ -59,4 +52,79 @@ async fn sweep(server: &Server, namespace: Namespace) {
     let elapsed = started.elapsed();
     server.port(namespace).metrics.note_gc(elapsed);
     debug!(port = port_name(namespace), collected = sweep.collected(), ?elapsed, "swept");
+}
+
+/// When a sweep rests: as often with very many names as with a million, and never for longer altogether.
+struct Rests {
+    /// Names visited between two rests.
+    burst: u64,
+    /// Names that were visited when it rested last.
+    last: u64,
+    left: u64,
+}
+
+impl Rests {
+    /// For a sweep that begins, of as many names as there are.
+    fn of(names: u64) -> Self {
+        let burst = steps::SWEEP_BURST.max(names.div_ceil(steps::SWEEP_RESTS_MAX));
+        Self { burst, last: 0, left: steps::SWEEP_RESTS_MAX }
+    }
+
+    /// Whether to rest now, with as many names visited.
+    fn is_due(&mut self, visited: u64) -> bool {
+        let is_due = self.left > 0 && visited - self.last >= self.burst;
+        if is_due {
+            self.last = visited;
+            self.left -= 1;
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clock::Clock;
+    use super::*;
+    use crate::config::Config;
+    use crate::core::{Claim, NameHasher};
+
+    /// After how many names, in steps, a sweep of as many as it expects rests.
+    fn rests(expected: u64, visited: u64) -> Vec<u64> {
+        let mut rests = Rests::of(expected);
+        (0..=visited).step_by(steps::SWEEP_NAMES).filter(|visited| rests.is_due(*visited)).collect()
+    }
+
+    #[test]
+    fn a_sweep_rests_evenly_and_not_for_ever() {
+        assert!(rests(100, 100).is_empty());
+        assert_eq!(rests(1300, 1300), [512, 1024]);
+        for names in [1_000_000, 3_000_000, 30_000_000] {
+            let rests = rests(names, names);
+            assert!(rests.len() as u64 <= steps::SWEEP_RESTS_MAX);
+            assert!(rests.len() > 1900, "{names} names: {} rests", rests.len());
+            let end = rests.last().unwrap();
+            assert!(names - end < names / 20, "{names} names: the last rest is at {end}");
+        }
+        // Names are made while it works, faster than it visits them.
+        assert_eq!(rests(1000, 10_000_000).len() as u64, steps::SWEEP_RESTS_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sweep_rests_between_bursts_and_removes_all() {
+        let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
+        let mut session = server.core.open_session();
+        let claim = Claim::new(1, 1).unwrap();
+        const NAMES: u32 = 10_000;
+        for number in 0..NAMES {
+            let (name, now) = (number.to_be_bytes(), server.clock.now());
+            server.core.acquire(Namespace::Semaphores, &name, claim, &mut session, now).unwrap();
+            server.core.release(Namespace::Semaphores, &name, 1, &mut session, now).unwrap();
+        }
+        let started = Instant::now();
+        sweep(&server, Namespace::Semaphores).await;
+        assert_eq!(server.core.stats(Namespace::Semaphores).objects, 0);
+        // A burst ends with the step in which it is reached.
+        let rests = started.elapsed().as_millis() / steps::SWEEP_REST.as_millis();
+        assert!((15..=19).contains(&rests), "{rests} rests");
+    }
 }

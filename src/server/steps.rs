@@ -12,16 +12,16 @@ pub const ENDING_NAMES: usize = 256;
 /// Names visited in one step of a sweep.
 pub const SWEEP_NAMES: usize = 64;
 
-/// Time that the steps of a sweep take between two rests.
-pub const SWEEP_WORK: Duration = Duration::from_micros(300);
+/// Names that a sweep visits between two rests. With very many names it is more of them, so that they are not made faster
+/// than they are removed.
+pub const SWEEP_BURST: u64 = 512;
 
 /// How long a sweep rests. A thread that is always at work has used up its share of the cores, and whoever else it serves
 /// waits with it; a sweep is in no hurry.
 pub const SWEEP_REST: Duration = Duration::from_millis(4);
 
-/// Most rests of a sweep, some 5 s in all. With very many names it goes on without, so that it removes them faster than
-/// they can be made.
-pub const SWEEP_RESTS_MAX: u32 = 1000;
+/// Most rests of a sweep, some ten seconds in all.
+pub const SWEEP_RESTS_MAX: u64 = 2500;
 
 /// Extended requests of one connection that are executed in one turn: each may serve others that wait.
 pub const EXTENDED_REQUESTS: usize = 32;
