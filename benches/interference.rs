@@ -32,7 +32,8 @@ const SHAPE: Shape = Shape { connections: 50, in_flight: 1 };
 const NAMES: u32 = 10_000;
 const CONNECTIONS_PER_S: u32 = 1000;
 
-/// How long after each other holders of a million names end. A sweep begins within a second of it, or of the last one.
+/// How long after each other holders of a million names end. A sweep of them all takes longer than a run, so that one is
+/// always at work.
 const END_PERIOD: Duration = Duration::from_millis(1500);
 
 /// In what stretches a process burns beside the floor where the work is spread over the time.

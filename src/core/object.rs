@@ -22,7 +22,8 @@ use super::{Claim, Namespace, Refusal};
 pub(super) struct ObjectRef(Arc<Object>);
 
 /// In this order, so that what plain requests look at lies in two cache lines of 64 bytes, wherever the allocator begins
-/// a chunk of 96: the counts of the [`Arc`], the name, the state, and last of all the crowd, which few names have.
+/// a chunk of 96: the counts of the [`Arc`], a name that is kept inside, the state, and last of all the crowd, which few
+/// names have.
 #[derive(Debug)]
 #[repr(C)]
 struct Object {

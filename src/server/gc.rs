@@ -13,7 +13,8 @@ use crate::core::Namespace;
 /// Longest time between two looks at the clock, which may be set.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
 
-/// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped.
+/// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped. Those
+/// that pass during a sweep share the next one.
 pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut boundary = server.core.next_boundary(server.clock.now());
     async move {
@@ -54,7 +55,7 @@ async fn sweep(server: &Server, namespace: Namespace) {
     debug!(port = port_name(namespace), collected = sweep.collected(), ?elapsed, "swept");
 }
 
-/// When a sweep rests: as often with very many names as with a million, and never for longer altogether.
+/// When a sweep rests: evenly, and not without end.
 struct Rests {
     /// Names visited between two rests.
     burst: u64,

@@ -20,7 +20,7 @@ pub const SWEEP_BURST: u64 = 512;
 /// waits with it; a sweep is in no hurry.
 pub const SWEEP_REST: Duration = Duration::from_millis(4);
 
-/// Most rests of a sweep, some ten seconds in all.
+/// Most rests of a sweep: some twelve seconds in all, as timers are precise to a millisecond.
 pub const SWEEP_RESTS_MAX: u64 = 2500;
 
 /// Extended requests of one connection that are executed in one turn: each may serve others that wait.
