@@ -172,6 +172,10 @@ impl Place {
 
 // The comparison.
 
+fn core() -> Core {
+    Core::new(NonZeroU32::new(INTERVAL_S).unwrap(), NameHasher::with_seeds(1, 2, 3, 4))
+}
+
 struct Pair {
     model: Model,
     core: Core,
@@ -181,7 +185,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let core = Core::new(NonZeroU32::new(INTERVAL_S).unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+        let core = core();
         let sessions = (0..SESSIONS).map(|_| core.open_session()).collect();
         Self { model: Model::default(), core, sessions, now: 1_000_000 }
     }
@@ -327,7 +331,7 @@ proptest! {
     fn a_session_of_many_names_gives_back_what_it_took(
         history in prop::collection::vec((any::<bool>(), 0..100usize, 1..4u32, 0..3u32), 1..400),
     ) {
-        let core = Core::new(NonZeroU32::new(INTERVAL_S).unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+        let core = core();
         let mut session = core.open_session();
         let now = UnixSeconds(1_000_000);
         let mut held = BTreeMap::new();
@@ -366,7 +370,7 @@ proptest! {
 /// A session gives up the room for its handles where it had room for a thousand and holds nothing any more.
 #[test]
 fn a_session_that_held_thousands_of_names_goes_on_in_whatever_order_it_gave_them_back() {
-    let core = Core::new(NonZeroU32::new(INTERVAL_S).unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let core = core();
     let mut session = core.open_session();
     let (now, claim) = (UnixSeconds(1_000_000), Claim::new(1, 1).unwrap());
     let names: Vec<_> = (0..3000_u32).map(u32::to_be_bytes).collect();

@@ -207,7 +207,7 @@ impl Registry {
             return self.find(name, visit).ok_or(Refusal::NotFound);
         }
         // Asked for ahead of the allocation, which a refusal must not cost.
-        if self.objects.load(Ordering::Relaxed) >= self.names_max.load(Ordering::Relaxed) {
+        if self.names() >= self.names_max.load(Ordering::Relaxed) {
             // Somebody may have made the name since it was not found; then it counts against nothing.
             return self.find(name, visit).ok_or(Refusal::TooManyNames);
         }
