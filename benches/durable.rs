@@ -24,11 +24,12 @@ use nix::unistd::Pid;
 use redb::{Builder, Database, TableDefinition};
 use signalbox::core::{Change, DeclarationRecord, Origin, Record};
 use signalbox::protocol::{
-    Extended, ExtendedOpcode, GrantId, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId,
-    RequestIds, ResponseCodec, ResponseFrame, Wait, Wanted,
+    Extended, ExtendedOpcode, GrantId, Milliseconds, Namespace, Opaque, Queueing, RequestId, RequestIds,
+    ResponseCodec, ResponseFrame, Wait, Wanted,
 };
 use signalbox::storage::{FileStorage, Options, Storage};
 use support::amqp::Amqp;
+use support::answers::statistic;
 use support::arguments::FromCargo;
 use support::ports::free_ports;
 use support::servers::{find, program, quiet, start_durable_signalbox};
@@ -137,12 +138,17 @@ fn start_with(declared: u32) {
     );
 }
 
+/// How often was stored, and how many changes.
+fn stored(address: SocketAddr) -> (u64, u64) {
+    (statistic(address, "store_commits"), statistic(address, "store_changes"))
+}
+
 /// Gives how long a server takes until it answers, what it is resident with, and what it finds declared.
 fn start(folder: TempDir) -> (f64, u64, u64) {
     let started = Instant::now();
     let server = start_durable_signalbox(folder);
     // Connections are accepted before, and answered when everything is brought back.
-    let declared = Lessee::enter(server.address, 0).statistic("declared");
+    let declared = statistic(server.address, "declared");
     let took_s = started.elapsed().as_secs_f64();
     (took_s, resident_bytes(server.pid()), declared)
 }
@@ -234,7 +240,7 @@ fn pairs_per_s(sessions: usize, time: Duration) -> Own {
     let _polled: Vec<_> =
         lessees.iter().enumerate().map(|(index, lessee)| lessee.watch(&poll, index)).collect();
     let mut events = Events::with_capacity(1024);
-    let before = Lessee::enter(address, sessions).stored();
+    let before = stored(address);
     let (start, mut pairs) = (Instant::now(), 0);
     lessees.iter_mut().for_each(Lessee::acquire);
     while start.elapsed() < time {
@@ -244,7 +250,7 @@ fn pairs_per_s(sessions: usize, time: Duration) -> Own {
         }
     }
     let pairs = f64::from(pairs) / time.as_secs_f64();
-    let after = Lessee::enter(address, sessions).stored();
+    let after = stored(address);
     let (commits, changes) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64);
     Own { pairs_per_s: pairs, commits_per_s: commits / time.as_secs_f64(), changes_each: changes / commits }
 }
@@ -343,20 +349,6 @@ impl Lessee {
     fn ids(&mut self) -> RequestIds {
         self.request += 1;
         RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(self.request) }
-    }
-
-    /// How often was stored, and how many changes.
-    fn stored(&mut self) -> (u64, u64) {
-        (self.statistic("store_commits"), self.statistic("store_changes"))
-    }
-
-    fn statistic(&mut self, name: &str) -> u64 {
-        let mut bytes = BytesMut::new();
-        Request::Stats.compose(Opaque([0; 4]), &mut bytes);
-        self.stream.write_all(&bytes).expect("the server reads");
-        let statistics = self.answer().statistics().expect("an answer to Stats");
-        let item = statistics.iter().find(|item| item.name == name).expect("the server counts it");
-        item.value.parse().expect("a number")
     }
 
     fn ask(&mut self, request: &Extended<'_>) -> ResponseFrame {

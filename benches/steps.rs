@@ -4,16 +4,17 @@
 
 #[path = "steps/ledger.rs"]
 mod ledger;
+#[path = "support/thread.rs"]
+mod thread;
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use clap::Parser;
 use hdrhistogram::Histogram;
-use nix::time::{ClockId, clock_gettime};
 use signalbox::core::{Claim, Core, Dump, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::server::steps::{DUMP_PIECE_BYTES, ENDING_NAMES, SWEEP_NAMES};
+use thread::thread_cpu;
 
 /// Bytes of a Dump's entry beside its name: a header of 12 and a body of 10.
 const ENTRY_BYTES: usize = 22;
@@ -164,8 +165,4 @@ impl Steps {
         let (steps, max) = (self.0.len(), us(self.0.max()));
         println!("{what:<20}{steps:>10}{p50:>10.1}{p99:>10.1}{p999:>10.1}{max:>10.1}  {verdict}");
     }
-}
-
-fn thread_cpu() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("every thread has this clock").into()
 }

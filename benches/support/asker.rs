@@ -8,7 +8,7 @@ use signalbox::protocol::{
     Extended, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds, Wait, Wanted,
 };
 
-use super::holder::Answers;
+use super::answers::Answers;
 
 /// One such connection. Its requests go out together, when answers are waited for.
 pub struct Asker {

@@ -1,11 +1,13 @@
 //! Connections that hold many names, and what lists them.
 
-use std::io::{BufReader, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 
 use bytes::BytesMut;
 use signalbox::protocol::{Opaque, Request};
+
+use super::answers::Answers;
 
 /// Requests that are sent before their answers are read.
 const BATCH: u32 = 1000;
@@ -43,26 +45,4 @@ pub fn dump(address: SocketAddr, is_over: impl Fn() -> bool) -> u32 {
         names += 1;
     }
     names
-}
-
-/// Answers whose content does not matter.
-pub struct Answers {
-    stream: BufReader<TcpStream>,
-    body: Vec<u8>,
-}
-
-impl Answers {
-    pub fn of(stream: TcpStream) -> Self {
-        Self { stream: BufReader::with_capacity(1 << 18, stream), body: Vec::new() }
-    }
-
-    /// Reads one and tells how long its body is.
-    pub fn skip(&mut self) -> usize {
-        let mut header = [0; 12];
-        self.stream.read_exact(&mut header).expect("the server answers");
-        let [.., b0, b1, b2, b3, _, _, _, _] = header;
-        self.body.resize(u32::from_be_bytes([b0, b1, b2, b3]) as usize, 0);
-        self.stream.read_exact(&mut self.body).expect("the server answers");
-        self.body.len()
-    }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each benchmark uses its own part of this")]
 
 pub mod amqp;
+pub mod answers;
 pub mod arguments;
 pub mod asker;
 pub mod dialects;
@@ -12,6 +13,7 @@ pub mod holder;
 pub mod ports;
 pub mod servers;
 pub mod statistics;
+pub mod thread;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -248,9 +248,13 @@ where
             self.tell();
             turn = Turn::Over;
         }
-        if self.owed.is_some() {
-            self.pay_piece();
-            turn = Turn::Over;
+        if let Some(owed) = &mut self.owed {
+            if self.server.is_closing() || owed.poll_rest(context).is_ready() {
+                self.pay_piece();
+                turn = Turn::Over;
+            } else if !is_news {
+                return Poll::Pending;
+            }
         } else if self.frames.is_some() {
             self.execute(session);
         } else if self.end.is_some() && is_news {

@@ -45,7 +45,7 @@ async fn sweep(server: &Server, namespace: Namespace) {
     let mut rests = Rests::of(sweep.names());
     while sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
         if rests.is_due(sweep.visited()) {
-            tokio::time::sleep(steps::SWEEP_REST).await;
+            tokio::time::sleep(steps::REST).await;
         } else {
             tokio::task::yield_now().await;
         }
@@ -125,7 +125,7 @@ mod tests {
         sweep(&server, Namespace::Semaphores).await;
         assert_eq!(server.core.stats(Namespace::Semaphores).objects, 0);
         // A burst ends with the step in which it is reached.
-        let rests = started.elapsed().as_millis() / steps::SWEEP_REST.as_millis();
+        let rests = started.elapsed().as_millis() / steps::REST.as_millis();
         assert!((15..=19).contains(&rests), "{rests} rests");
     }
 }

@@ -6,6 +6,9 @@ use std::time::Duration;
 /// Bytes of one piece of a Dump.
 pub const DUMP_PIECE_BYTES: usize = 16 * 1024;
 
+/// Pieces of a Dump or a listing between two rests: about a millisecond of work, well within a time slice.
+pub const DUMP_PIECES: u32 = 16;
+
 /// Names given back in one step when a connection ends.
 pub const ENDING_NAMES: usize = 256;
 
@@ -16,9 +19,9 @@ pub const SWEEP_NAMES: usize = 64;
 /// than they are removed.
 pub const SWEEP_BURST: u64 = 512;
 
-/// How long a sweep rests. A thread that is always at work has used up its share of the cores, and whoever else it serves
-/// waits with it; a sweep is in no hurry.
-pub const SWEEP_REST: Duration = Duration::from_millis(4);
+/// How long work rests between steps. A thread that is always at work has used up its share of the cores, and whoever else
+/// it serves waits with it.
+pub const REST: Duration = Duration::from_millis(4);
 
 /// Most rests of a sweep: some twelve seconds in all, as timers are precise to a millisecond.
 pub const SWEEP_RESTS_MAX: u64 = 2500;
