@@ -9,19 +9,17 @@
 
 mod support;
 
-use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
 use hdrhistogram::Histogram;
 use signalbox::client::load::{Distribution, Pace, Record, Usage};
-use signalbox::protocol::{Milliseconds, Opaque, Request, Wait};
-use support::answers::{Answers, statistic};
+use signalbox::protocol::{Milliseconds, Request, Wait};
+use support::answers::{ask, statistic};
 use support::arguments::FromCargo;
 use support::asker::{Asker, ids};
 use support::holder::{dump, hold};
@@ -260,21 +258,18 @@ fn compare(work: Work, rate: f64, arguments: &Arguments) {
         floor.push(first);
     }
     let (to_usual, to_floor, noise) = (median(&to_usual), median(&to_floor), noise(&to_itself));
-    let texts = [to_usual, to_floor, noise].map(|ratio| format!("{ratio:.2}"));
-    let [to_usual_text, to_floor_text, noise_text] = texts.each_ref().map(String::as_str);
     let verdict = work.verdict(to_usual, to_floor, noise);
-    let texts = [to_usual_text, to_floor_text, noise_text, verdict];
-    print_line(work.label(), "signalbox", Figures::medians(&signalbox), texts);
-    print_line("", "alone", Figures::medians(&usual), [""; 4]);
-    print_line("", "floor", Figures::medians(&floor), [""; 4]);
+    let compared = format!("{to_usual:>14.2}{to_floor:>16.2}{noise:>8.2}  {verdict}");
+    print_line(work.label(), "signalbox", Figures::medians(&signalbox), &compared);
+    print_line("", "alone", Figures::medians(&usual), "");
+    print_line("", "floor", Figures::medians(&floor), "");
 }
 
-fn print_line(beside: &str, server: &str, figures: Figures, texts: [&str; 4]) {
-    let [to_usual, to_floor, noise, verdict] = texts;
+fn print_line(beside: &str, server: &str, figures: Figures, compared: &str) {
     let Figures { p50_us, p99_us, p999_us, own_p999_us, cores_beside } = figures;
     println!(
         "{beside:<18}{server:<12}{p50_us:>10.0}{p99_us:>10.0}{p999_us:>10.0}{own_p999_us:>12.0}{cores_beside:>12.2}\
-         {to_usual:>14}{to_floor:>16}{noise:>8}  {verdict}"
+         {compared}"
     );
 }
 
@@ -288,14 +283,14 @@ fn beside_signalbox(work: Work, pace: Pace, alone_cores: f64, arguments: &Argume
     // Before the run: what it costs to make the names is not what is measured, nor what it costs to give back those that
     // are swept.
     let holders = match work {
-        Work::Dump | Work::Sweep => 1,
+        Work::Dump => 1,
         Work::Disconnect => (arguments.seconds / END_PERIOD.as_secs_f64()).ceil() as u32,
-        Work::Nothing | Work::Churn | Work::Waiters | Work::Sessions => 0,
+        Work::Nothing | Work::Sweep | Work::Churn | Work::Waiters | Work::Sessions => 0,
     };
     let names = |holder: u32| holder * arguments.names..(holder + 1) * arguments.names;
-    let mut holders: Vec<_> = (0..holders).map(|holder| hold(address, names(holder))).collect();
+    let holders: Vec<_> = (0..holders).map(|holder| hold(address, names(holder))).collect();
     if work == Work::Sweep {
-        holders.clear();
+        drop(hold(address, names(0)));
         await_sweep(address, arguments.names);
     }
     run(&mut loaded, 0.3, pace);
@@ -405,15 +400,11 @@ fn open_and_expire(address: SocketAddr, is_over: impl Fn() -> bool) {
 /// Connections that ask once and go, at fixed times.
 fn churn(address: SocketAddr, is_over: impl Fn() -> bool) {
     let started = Instant::now();
-    let mut request = BytesMut::new();
-    Request::Noop.compose(Opaque([0; 4]), &mut request);
     for number in 1.. {
         if is_over() {
             return;
         }
-        let mut stream = TcpStream::connect(address).expect("the server accepts");
-        stream.write_all(&request).expect("the server reads");
-        Answers::of(stream).skip();
+        ask(address, &Request::Noop).skip();
         let due = Duration::from_secs(1) * number / CONNECTIONS_PER_S;
         thread::sleep(due.saturating_sub(started.elapsed()));
     }

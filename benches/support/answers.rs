@@ -8,13 +8,18 @@ use signalbox::protocol::{Opaque, Request, ResponseFrame};
 
 /// The value of an item of Stats.
 pub fn statistic(address: SocketAddr, name: &str) -> u64 {
-    let mut stream = TcpStream::connect(address).expect("the server accepts");
-    let mut request = BytesMut::new();
-    Request::Stats.compose(Opaque([0; 4]), &mut request);
-    stream.write_all(&request).expect("the server reads");
-    let statistics = Answers::of(stream).read().statistics().expect("an answer to Stats");
+    let statistics = ask(address, &Request::Stats).read().statistics().expect("an answer to Stats");
     let item = statistics.iter().find(|item| item.name == name).expect("the server counts it");
     item.value.parse().expect("a number")
+}
+
+/// Sends one request on a connection of its own. Gives what is answered.
+pub fn ask(address: SocketAddr, request: &Request<'_>) -> Answers {
+    let mut stream = TcpStream::connect(address).expect("the server accepts");
+    let mut bytes = BytesMut::new();
+    request.compose(Opaque([0; 4]), &mut bytes);
+    stream.write_all(&bytes).expect("the server reads");
+    Answers::of(stream)
 }
 
 /// What comes in on a connection.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use bytes::BytesMut;
 use signalbox::protocol::{Opaque, Request};
 
-use super::answers::Answers;
+use super::answers::{Answers, ask};
 
 /// Requests that are sent before their answers are read.
 const BATCH: u32 = 1000;
@@ -35,11 +35,7 @@ pub fn hold(address: SocketAddr, names: Range<u32>) -> TcpStream {
 
 /// Reads one Dump to its end, which is an empty body, or until it is not wanted any more. Gives the number of names.
 pub fn dump(address: SocketAddr, is_over: impl Fn() -> bool) -> u32 {
-    let mut stream = TcpStream::connect(address).expect("the server accepts");
-    let mut request = BytesMut::new();
-    Request::Dump.compose(Opaque([0; 4]), &mut request);
-    stream.write_all(&request).expect("the server reads");
-    let mut answers = Answers::of(stream);
+    let mut answers = ask(address, &Request::Dump);
     let mut names = 0;
     while answers.skip() > 0 && !is_over() {
         names += 1;
