@@ -9,6 +9,8 @@ use signalbox::server::steps::{ENDING_NAMES, SWEEP_NAMES};
 
 const NAMES: u32 = 10_000;
 const NAMES_MANY: u32 = 1_000_000;
+/// From one name to the next. It shares no factor with the number of names, so the next one is not in the cache by order.
+const STRIDE: usize = 7919;
 const NOW: UnixSeconds = UnixSeconds(1_000_000_050);
 const SPACE: Namespace = Namespace::Semaphores;
 
@@ -47,17 +49,16 @@ fn end(core: &Core, session: Session) {
 }
 
 fn pairs(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("core/acquire and release");
+    let mut group = criterion.benchmark_group("registry/acquire and release");
     group.throughput(Throughput::Elements(2));
     group.bench_function("existing names", |bencher| {
         let (core, mut session) = filled(0);
         let names = names(NAMES);
         names.iter().for_each(|name| acquire(&core, name, &mut session));
         names.iter().for_each(|name| release(&core, name, &mut session));
-        // Steps that share no factor with the number of names, so that the next one is not in the cache by order.
         let mut turn = 0;
         bencher.iter(|| {
-            turn = (turn + 7919) % names.len();
+            turn = (turn + STRIDE) % names.len();
             acquire(&core, &names[turn], &mut session);
             release(&core, &names[turn], &mut session);
         });
@@ -76,7 +77,7 @@ fn pairs(criterion: &mut Criterion) {
 }
 
 fn new_names(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("core/acquire of new names");
+    let mut group = criterion.benchmark_group("registry/acquire of new names");
     group.throughput(Throughput::Elements(NAMES.into())).sample_size(20);
     group.bench_function(NAMES.to_string(), |bencher| {
         let names = names(NAMES);
@@ -90,7 +91,7 @@ fn new_names(criterion: &mut Criterion) {
 }
 
 fn visits(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("core/1,000,000 names");
+    let mut group = criterion.benchmark_group("registry/1,000,000 names");
     group.throughput(Throughput::Elements(NAMES_MANY.into())).sample_size(10);
     let (core, _session) = filled(NAMES_MANY);
     group.bench_function("dump", |bencher| {
@@ -100,16 +101,6 @@ fn visits(criterion: &mut Criterion) {
         });
     });
     drop(core);
-    group.bench_function("end of the session that holds them", |bencher| {
-        bencher.iter_batched(
-            || filled(NAMES_MANY),
-            |(core, session)| {
-                end(&core, session);
-                core
-            },
-            BatchSize::PerIteration,
-        );
-    });
     group.bench_function("sweep that removes them", |bencher| {
         bencher.iter_batched_ref(
             || {
@@ -128,5 +119,50 @@ fn visits(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(core_benches, pairs, new_names, visits);
+fn sessions(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("session");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("open, hold a name, end", |bencher| {
+        let (core, holder) = filled(NAMES);
+        end(&core, holder);
+        let names = names(NAMES);
+        let mut turn = 0;
+        bencher.iter(|| {
+            turn = (turn + STRIDE) % names.len();
+            let mut session = core.open_session();
+            acquire(&core, &names[turn], &mut session);
+            end(&core, session);
+        });
+    });
+    // Of few the session remembers where their handles are; of many, releases look in the map.
+    for held in [16, 1024] {
+        group.throughput(Throughput::Elements(2));
+        group.bench_function(format!("acquire one, release the {held}th last"), |bencher| {
+            let (core, mut session) = filled(0);
+            let names = names(NAMES);
+            let name = |turn: usize| &names[turn * STRIDE % names.len()];
+            (0..held).for_each(|turn| acquire(&core, name(turn), &mut session));
+            let mut turn = 0;
+            bencher.iter(|| {
+                acquire(&core, name(turn + held), &mut session);
+                release(&core, name(turn), &mut session);
+                turn += 1;
+            });
+        });
+    }
+    group.throughput(Throughput::Elements(NAMES_MANY.into())).sample_size(10);
+    group.bench_function("end of one that holds 1,000,000 names", |bencher| {
+        bencher.iter_batched(
+            || filled(NAMES_MANY),
+            |(core, session)| {
+                end(&core, session);
+                core
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(core_benches, pairs, new_names, visits, sessions);
 criterion_main!(core_benches);

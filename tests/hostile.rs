@@ -272,8 +272,8 @@ fn frames_that_trickle_in_end_their_connections() {
     let siege = Siege::begin();
     let mut wires = siege.holders(as_many_as_fit(300));
     let mut open = wires.len();
-    // Far too slow to be complete in the two seconds that a frame may take: a minute at this pace.
-    let mut trickle = frame(NOOP, *b"slow", &[7; 600]).into_iter();
+    // Far too slow to be complete in the two seconds that a frame may take: a minute at a byte a second.
+    let mut trickle = frame(NOOP, *b"slow", &[7; 48]).into_iter();
     let mut is_open = vec![true; open];
     while open > 0 {
         let byte = trickle.next().expect("the connections are closed before the frame is complete");
@@ -284,7 +284,7 @@ fn frames_that_trickle_in_end_their_connections() {
             }
         }
         // Their pace, and not to wait for anything.
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_secs(1));
     }
     assert_eq!(siege.counter().stat("frame_timeouts"), wires.len() as u64);
     siege.end(16);

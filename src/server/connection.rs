@@ -506,13 +506,23 @@ impl<S> Drop for Connection<'_, S> {
 mod tests {
     use std::task::Waker;
 
-    use tokio::io::duplex;
+    use tokio::io::{DuplexStream, duplex};
 
     use super::super::clock::Clock;
     use super::*;
     use crate::config::Config;
-    use crate::core::{NameHasher, Namespace};
+    use crate::core::{Claim, NameHasher, Namespace};
     use crate::protocol::{Opaque, Request};
+
+    fn connection<'a>(
+        server: &'a Server,
+        session: &Session,
+        stream: DuplexStream,
+    ) -> Connection<'a, DuplexStream> {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let party = Party::new(session.id(), Arc::default(), address);
+        Connection::new(server, server.port(Namespace::Counters), stream, party)
+    }
 
     /// What its two answers take is what the peer's socket has room for.
     fn two_requests() -> BytesMut {
@@ -528,9 +538,7 @@ mod tests {
         let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
         let mut session = server.core.open_session();
         let (mut peer, stream) = duplex(requests.len());
-        let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let party = Party::new(session.id(), Arc::default(), address);
-        let mut connection = Connection::new(&server, server.port(Namespace::Counters), stream, party);
+        let mut connection = connection(&server, &session, stream);
         let mut turn = || {
             let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
             assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
@@ -552,5 +560,39 @@ mod tests {
         turn();
         turn();
         assert!(server.is_busy(), "nothing is put off any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dump_does_not_rest_while_the_server_stops() {
+        let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
+        let mut session = server.core.open_session();
+        let (claim, now) = (Claim::new(1, 1).unwrap(), server.clock.now());
+        // Each fills a piece, so it would rest twice.
+        for number in 0..steps::DUMP_PIECES * 2 {
+            let name = format!("{number:0width$}", width = steps::DUMP_PIECE_BYTES);
+            server.core.acquire(Namespace::Counters, name.as_bytes(), claim, &mut session, now).unwrap();
+        }
+        let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
+        let mut connection = connection(&server, &session, stream);
+        let mut requests = BytesMut::new();
+        Request::Dump.compose(Opaque([1; 4]), &mut requests);
+        peer.write_all(&requests).await.unwrap();
+        assert!(connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(connection.owed.is_some());
+
+        server.close();
+        let begun = Instant::now();
+        let read = async {
+            let mut answers = BytesMut::new();
+            while peer.read_buf(&mut answers).await.is_ok() {
+                answers.clear();
+            }
+        };
+        let end = tokio::select! {
+            end = connection.run(&mut session) => end,
+            () = read => unreachable!("the connection is still there"),
+        };
+        assert!(matches!(end, End::Shutdown), "{end}");
+        assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 }
