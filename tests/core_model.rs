@@ -1,8 +1,8 @@
 //! The core against a model of the two documents: random histories, everything compared after each step.
 //!
 //! The model is written from `counter.md` and `semaphore.md` and is slow and plain on purpose: it keeps every change
-//! of a name, and works out from them what the documents say. `PROPTEST_CASES=1000000 cargo test --release --test
-//! core_model` runs it for as long as one likes; a failure prints the shortest history that shows it.
+//! of a name, and works out from them what the documents say. `PROPTEST_CASES=1500000 cargo test --release --test
+//! core_model` runs it for an hour; a failure prints the shortest history that shows it.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use signalbox::core::{Claim, Core, NameHasher, Namespace, Refusal, Session, UnixSeconds};
 
 const INTERVAL_S: u32 = 10;
-const SESSIONS: usize = 3;
+const SESSIONS: usize = 4;
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"a name that is too long to live inside its object", b"\0\xff"];
 
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Nothing is predicted here. What clients were told is held against what is on disk and against what the ledger says
 //! then: nothing is told before it is stored, what was told is still so after a crash, a number is given once.
-//! `PROPTEST_CASES=1000000 cargo test --release --test ledger_journal` runs it for as long as one likes.
+//! `PROPTEST_CASES=1500000 cargo test --release --test ledger_journal` runs it for an hour.
 
 #[path = "ledger_journal/run.rs"]
 mod run;

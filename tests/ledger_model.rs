@@ -1,8 +1,8 @@
 //! The ledger against a model of the extended rules: random histories, everything compared after each step.
 //!
 //! The model (`tests/ledger_model/model.rs`) is written from `docs/design.md` and `docs/protocol.md` and keeps nothing
-//! but plain lists. `PROPTEST_CASES=1000000 cargo test --release --test ledger_model` runs it for as long as one
-//! likes; a failure prints the shortest history that shows it.
+//! but plain lists. `PROPTEST_CASES=700000 cargo test --release --test ledger_model` runs it for an hour; a
+//! failure prints the shortest history that shows it.
 
 #[path = "ledger_model/model.rs"]
 mod model;

@@ -1,9 +1,9 @@
 //! Who holds how much of one object.
 //!
-//! Nearly every object has one holder at a time, so that one lives inside the object; a table is made when a second
-//! comes, and kept until a sweep finds it empty, so that a contended name does not allocate again and again.
-//!
-//! What else is rare stands beside that table: what grants have taken, whether requests wait, whether somebody watches.
+//! Nearly every object has one holder at a time, so that one lives inside the object. What is rare stands in a crowd
+//! beside it: a second holder, a table that is made when a third comes, what grants have taken, whether requests wait,
+//! whether somebody watches. It is kept until a sweep finds that it says nothing, so that a contended name does not
+//! allocate again and again.
 //!
 //! Invariants: no holding is of zero resources; the mark stands exactly while the crowd says anything.
 
@@ -35,7 +35,8 @@ pub(super) struct Holders {
 /// What few objects have.
 #[derive(Debug, Default)]
 struct Crowd {
-    /// The holdings of all sessions but the first.
+    /// A holding by itself, since a third at a time is rarer still and a table is two cache lines more.
+    second: Option<(SessionId, Holding)>,
     others: Table,
     /// Resources of grants, and those that waiters have set aside.
     granted: u32,
@@ -54,7 +55,7 @@ pub(super) struct Supervision {
 }
 
 /// A slot, and a mark in its highest bit: whether the crowd says anything. Without it every request would have to
-/// look into the table of a name that once had two holders, which is two cache lines more.
+/// look into the crowd of a name that once had two holders, which is a cache line more.
 #[derive(Clone, Copy, Debug, Default)]
 struct MarkedSlot(u32);
 
@@ -86,7 +87,7 @@ impl Holders {
         if self.first == Some(session) {
             return Some(self.resources);
         }
-        self.crowd()?.others.get(&session).map(|holding| holding.resources)
+        self.crowd()?.holding(session).map(|holding| holding.resources)
     }
 
     /// Sets the resources of a session that holds some already, to some.
@@ -94,7 +95,7 @@ impl Holders {
     pub(super) fn set_resources(&mut self, session: SessionId, resources: u32) {
         if self.first == Some(session) {
             self.resources = resources;
-        } else if let Some(holding) = self.crowd.as_mut().and_then(|crowd| crowd.others.get_mut(&session)) {
+        } else if let Some(holding) = self.crowd.as_mut().and_then(|crowd| crowd.holding_mut(session)) {
             holding.resources = resources;
         }
     }
@@ -107,7 +108,7 @@ impl Holders {
             self.resources = holding.resources;
             self.slot = MarkedSlot::new(holding.slot, self.slot.is_marked());
         } else {
-            self.change_crowd(|crowd| crowd.others.insert(session, holding));
+            self.change_crowd(|crowd| crowd.add(session, holding));
         }
     }
 
@@ -119,13 +120,13 @@ impl Holders {
             return Some(Holding { resources: self.resources, slot: self.slot.slot() });
         }
         self.crowd()?;
-        self.change_crowd(|crowd| crowd.others.remove(&session))
+        self.change_crowd(|crowd| crowd.remove(session))
     }
 
     /// Whether neither a session nor a grant has taken anything.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.first.is_none() && self.crowd().is_none_or(|crowd| crowd.others.is_empty() && crowd.granted == 0)
+        self.first.is_none() && self.crowd().is_none_or(|crowd| !crowd.is_held() && crowd.granted == 0)
     }
 
     /// The sum of what is held; wider than one holding, so that a broken sum shows instead of wrapping.
@@ -137,8 +138,8 @@ impl Holders {
     /// The sessions that hold something, and how much.
     pub(super) fn holdings(&self) -> impl Iterator<Item = (SessionId, u32)> {
         let first = self.first.map(|session| (session, self.resources));
-        let others = self.crowd().into_iter().flat_map(|crowd| &crowd.others);
-        first.into_iter().chain(others.map(|(session, holding)| (*session, holding.resources)))
+        let others = self.crowd().into_iter().flat_map(Crowd::holdings);
+        first.into_iter().chain(others.map(|(session, holding)| (session, holding.resources)))
     }
 
     /// Resources of grants, and those that waiters have set aside.
@@ -179,10 +180,50 @@ impl Holders {
     fn change_crowd<R>(&mut self, change: impl FnOnce(&mut Crowd) -> R) -> R {
         let crowd = self.crowd.get_or_insert_default();
         let outcome = change(crowd);
-        let is_told =
-            !crowd.others.is_empty() || crowd.granted > 0 || crowd.supervision != Supervision::default();
+        let is_told = crowd.is_held() || crowd.granted > 0 || crowd.supervision != Supervision::default();
         self.slot = MarkedSlot::new(self.slot.slot(), is_told);
         outcome
+    }
+}
+
+impl Crowd {
+    #[inline(always)]
+    fn holding(&self, session: SessionId) -> Option<&Holding> {
+        match &self.second {
+            Some((second, holding)) if *second == session => Some(holding),
+            _ => self.others.get(&session),
+        }
+    }
+
+    fn holding_mut(&mut self, session: SessionId) -> Option<&mut Holding> {
+        match &mut self.second {
+            Some((second, holding)) if *second == session => Some(holding),
+            _ => self.others.get_mut(&session),
+        }
+    }
+
+    fn holdings(&self) -> impl Iterator<Item = (SessionId, Holding)> {
+        self.second.into_iter().chain(self.others.iter().map(|(session, holding)| (*session, *holding)))
+    }
+
+    fn is_held(&self) -> bool {
+        self.second.is_some() || !self.others.is_empty()
+    }
+
+    fn add(&mut self, session: SessionId, holding: Holding) {
+        if self.second.is_none() {
+            self.second = Some((session, holding));
+        } else {
+            self.others.insert(session, holding);
+        }
+    }
+
+    fn remove(&mut self, session: SessionId) -> Option<Holding> {
+        let (_, holding) = match self.second.take_if(|(second, _)| *second == session) {
+            Some(second) => second,
+            None => self.others.remove_entry(&session)?,
+        };
+        Some(holding)
     }
 }
 
