@@ -61,7 +61,7 @@ fn main() {
 /// Does some work once, with so many names where it is about names, and times its steps.
 type Run = fn(&mut Steps, u32);
 
-const KINDS: [(&str, Run); 15] = [
+const KINDS: [(&str, Run); 18] = [
     ("dump", dump),
     ("end", end),
     ("sweep", sweep),
@@ -76,6 +76,9 @@ const KINDS: [(&str, Run); 15] = [
     ("list-plain-holders", |steps, _| ledger::list_plain_holders(steps)),
     ("show", ledger::show),
     ("attach", |steps, _| ledger::attach(steps)),
+    ("detach", |steps, _| ledger::detach(steps)),
+    ("idle", |steps, _| ledger::idle(steps)),
+    ("leave-idle", |steps, _| ledger::leave_idle(steps)),
     ("cancel", |steps, _| ledger::cancel(steps)),
 ];
 

@@ -9,6 +9,7 @@ mod model;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
@@ -963,6 +964,24 @@ impl Server {
         letters_of(&self.connections[by].mailbox);
     }
 
+    /// Requests, called by the numbers of a range, that wait until a name is idle.
+    fn await_idle(&self, by: usize, key: Key, until: Until, wait_ms: u32, tokens: Range<u64>) {
+        for token in tokens {
+            let asked = self.core.await_idle((self.id(by), Token(token)), key, until, wait_ms, START);
+            assert_eq!(asked, Asked::Waiting);
+        }
+    }
+
+    /// What a connection was told of requests that waited until a name is idle, since it was last asked.
+    fn told_idle(&self, by: usize) -> Vec<(u64, Result<u32, Refusal>)> {
+        let outcome = |letter| match letter {
+            Letter::Answer { token, outcome: Ok(Answer::Idle { in_use }) } => (token.0, Ok(in_use)),
+            Letter::Answer { token, outcome: Err(refusal) } => (token.0, Err(refusal)),
+            other => panic!("{other:?}"),
+        };
+        letters_of(&self.connections[by].mailbox).into_iter().map(outcome).collect()
+    }
+
     /// The grants that events since then were about.
     fn events(&self, by: usize) -> Vec<Option<GrantId>> {
         let grant = |letter| match letter {
@@ -1107,6 +1126,122 @@ fn many_who_wait_are_served_in_steps_and_in_order() {
         served.extend(server.answers(1));
     }
     assert_eq!(served, order);
+}
+
+#[test]
+fn many_who_wait_until_a_name_is_idle_are_told_in_steps_what_was_at_that_moment() {
+    const REQUESTS: u64 = 200;
+    const WAIT_MS: u32 = 10;
+    let mut server = Server::new(2);
+    let grant = server.granted(0, &[ONE], 1, 2);
+    server.await_idle(1, ONE, Until::Level(0), WAIT_MS, 0..REQUESTS / 2);
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, REQUESTS / 2..REQUESTS);
+    let alarm = Arc::<Alarm>::default();
+    assert_eq!(server.core.next_due(&Waker::from(Arc::clone(&alarm))), Some(u64::from(WAIT_MS)));
+    server.release(0, grant);
+    assert!(alarm.0.load(Ordering::Relaxed), "whoever sleeps until something is due is woken");
+    assert_eq!(server.core.check_ledger(), Ok(()));
+    let mut told = server.told_idle(1);
+    assert!(!told.is_empty() && told.len() < REQUESTS as usize, "{} were told", told.len());
+    // Who takes it now comes after that moment; so does who waits for its end under a token that is free again.
+    let session = &mut server.connections[0].session;
+    let claim = Claim::new(2, 2).unwrap();
+    server.core.acquire(ONE.0, ONE.1, claim, session, START.unix).unwrap();
+    let last = Waiting::Token(Token(REQUESTS - 1));
+    assert_eq!(server.core.cancel(server.id(1), last, START), Ok(()));
+    assert_eq!(server.told_idle(1), [(REQUESTS - 1, Err(Refusal::Canceled))]);
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, REQUESTS - 1..REQUESTS);
+    // And who was to be told by then did not wait for too long.
+    let later = at(u64::from(WAIT_MS) + 1);
+    while server.core.expire(later) {
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        told.extend(server.told_idle(1));
+    }
+    told.extend(server.told_idle(1));
+    assert!(told.into_iter().eq((0..REQUESTS - 1).map(|token| (token, Ok(0)))));
+    let session = &mut server.connections[0].session;
+    server.core.release(ONE.0, ONE.1, 2, session, later.unix).unwrap();
+    assert_eq!(server.told_idle(1), [(REQUESTS - 1, Ok(0))]);
+}
+
+#[test]
+fn a_server_that_stops_tells_first_who_has_what_he_waited_for() {
+    const REQUESTS: u64 = 100;
+    let mut server = Server::new(2);
+    let [one, _two] = [ONE, TWO].map(|key| server.granted(0, &[key], 1, 1));
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS);
+    server.await_idle(1, TWO, Until::Level(0), u32::MAX, REQUESTS..2 * REQUESTS);
+    server.release(0, one);
+    while server.core.shut_down(START) {
+        assert_eq!(server.core.check_ledger(), Ok(()));
+    }
+    let letters = letters_of(&server.connections[1].mailbox);
+    let outcome = |letter: &Letter| match letter {
+        Letter::Answer { token, outcome } => Some((token.0, outcome.clone())),
+        _ => None,
+    };
+    let is_as_expected = |(token, outcome): (u64, Result<Answer, Refusal>)| {
+        outcome == if token < REQUESTS { Ok(Answer::Idle { in_use: 0 }) } else { Err(Refusal::ShuttingDown) }
+    };
+    let outcomes: Vec<_> = letters.iter().filter_map(outcome).collect();
+    assert_eq!(outcomes.len(), 2 * REQUESTS as usize);
+    assert!(outcomes.into_iter().all(is_as_expected));
+}
+
+#[test]
+fn a_connection_for_which_many_requests_wait_ends_in_steps() {
+    const REQUESTS: u32 = 200;
+    let mut server = Server::new(3);
+    let grant = server.granted(0, &[ONE], REQUESTS, REQUESTS);
+    server.open(1, 1000, START);
+    for _ in 0..REQUESTS {
+        assert_eq!(server.acquire(1, &[ONE], 1, REQUESTS), Asked::Waiting);
+    }
+    let last = RequestIds { own: server.requests, lowest_unanswered: server.requests };
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS.into());
+    let gone = server.id(1);
+    let mut steps = 1;
+    while server.core.leave(gone, START) {
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        steps += 1;
+    }
+    assert!(steps > 2, "a step forgets a few");
+    assert_eq!(
+        server.core.ledger_stats().waiters,
+        u64::from(REQUESTS),
+        "the session waits without a connection"
+    );
+    // Another connection has the answer of what it asks again.
+    let session = list(&server.core, ONE, true)[0].session;
+    server.core.attach(session, server.id(2), &SessionKey([2; 16]), START).unwrap();
+    let wants =
+        [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, REQUESTS).unwrap() }];
+    let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+    let call = Call { connection: server.id(2), ids: last, token: Token(7) };
+    assert_eq!(server.core.acquire_grant(call, &wants, queueing, START), Asked::Waiting);
+    server.release(0, grant);
+    while server.core.expire(START) {}
+    assert_eq!(server.answers(2).len(), 1);
+    assert_eq!(letters_of(&server.connections[1].mailbox), []);
+    assert_eq!(server.value(ONE), REQUESTS);
+}
+
+#[test]
+fn a_connection_that_ends_in_steps_loses_its_session_to_another_meanwhile() {
+    const REQUESTS: u32 = 200;
+    let mut server = Server::new(3);
+    server.granted(0, &[ONE], 1, 1);
+    server.open(1, 1000, START);
+    for _ in 0..REQUESTS {
+        assert_eq!(server.acquire(1, &[ONE], 1, 1), Asked::Waiting);
+    }
+    let session = list(&server.core, ONE, true)[0].session;
+    assert!(server.core.leave(server.id(1), START), "there is more than a step's work");
+    let lease = server.core.attach(session, server.id(2), &SessionKey([2; 16]), START);
+    while server.core.leave(server.id(1), START) {}
+    assert_eq!(server.core.check_ledger(), Ok(()));
+    assert!(lease.is_ok());
+    assert!(server.core.keep_alive(server.id(2), START).is_ok(), "the session is the other's now");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use signalbox::core::{
     Answer, Asked, Call, Claim, Core, GrantId, Mailbox, Moment, Namespace, Queueing, RequestIds, Scope,
-    SessionId, SessionKey, Token, Waiting, Want,
+    SessionId, SessionKey, Token, Until, Waiting, Want,
 };
 use signalbox::server::steps::WATCH_NAMES;
 
@@ -103,24 +103,51 @@ pub fn list_plain_holders(steps: &mut Steps) {
     list(steps, &core, false, PLAIN_HOLDERS);
 }
 
-/// A leased session with 10,000 grants is attached to another connection.
+/// A leased session for which 10,000 requests wait is attached to another connection.
 pub fn attach(steps: &mut Steps) {
     let core = empty();
     let [before, after] = [(); 2].map(|()| connect(&core));
     let session = open(&core, before);
-    take_many(&core, before);
+    wait_often(&core, before);
     steps.time(|| core.attach(session, after, &KEY, at(0)).is_ok());
+}
+
+/// A connection ends for whose leased session 10,000 requests wait.
+pub fn detach(steps: &mut Steps) {
+    let core = empty();
+    let connection = connect(&core);
+    open(&core, connection);
+    wait_often(&core, connection);
+    while steps.time(|| core.leave(connection, at(0))) {}
+    assert_eq!(core.ledger_stats().waiters, u64::from(GRANTS));
+}
+
+/// 100,000 requests wait until a name is idle, a thousand of each connection, and it becomes so.
+pub fn idle(steps: &mut Steps) {
+    let core = empty();
+    let holder = connect(&core);
+    let grant = granted(ask(&core, holder, 1, NAME, 1, 1));
+    let mailboxes: Vec<_> =
+        (0..MANY / WAITERS_OF_A_SESSION).map(|_| await_idle(&core, WAITERS_OF_A_SESSION).1).collect();
+    steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Asked::Answered(Answer::Done));
+    while steps.time(|| core.expire(at(0))) {}
+    let told = mailboxes.iter().map(|mailbox| std::iter::from_fn(|| mailbox.take()).count());
+    assert_eq!(told.sum::<usize>(), MANY as usize);
+}
+
+/// A connection ends of which 10,000 requests wait until a name is idle.
+pub fn leave_idle(steps: &mut Steps) {
+    let core = empty();
+    granted(ask(&core, connect(&core), 1, NAME, 1, 1));
+    let (connection, _) = await_idle(&core, GRANTS);
+    while steps.time(|| core.leave(connection, at(0))) {}
 }
 
 /// The last of 10,000 requests that one connection waits for is canceled.
 pub fn cancel(steps: &mut Steps) {
     let core = empty();
-    let [holder, waiter] = [(); 2].map(|()| connect(&core));
-    granted(ask(&core, holder, 1, NAME, 1, 1));
-    for request in 1..=GRANTS {
-        let asked = ask(&core, waiter, request.into(), NAME, 1, 1);
-        assert_eq!(asked, Asked::Waiting);
-    }
+    let waiter = connect(&core);
+    wait_often(&core, waiter);
     let last = Waiting::Token(Token(GRANTS.into()));
     steps.time(|| core.cancel(waiter, last, at(0)).is_ok());
 }
@@ -169,6 +196,33 @@ fn wait_for_the_name(core: &Core, wait_ms: u32) {
             assert_eq!(asked, Asked::Waiting);
         }
     }
+}
+
+/// 10,000 requests of one connection for the one name, which another holds.
+fn wait_often(core: &Core, connection: SessionId) {
+    granted(ask(core, connect(core), 1, NAME, 1, 1));
+    for request in 1..=GRANTS {
+        let asked = ask(core, connection, request.into(), NAME, 1, 1);
+        assert_eq!(asked, Asked::Waiting);
+    }
+}
+
+/// A connection of which so many requests wait until the one name is idle.
+fn await_idle(core: &Core, requests: u32) -> (SessionId, Arc<Mailbox>) {
+    let mailbox = Arc::default();
+    let connection = core.open_session().id();
+    core.join(connection, None, &mailbox);
+    for request in 0..requests {
+        let asked = core.await_idle(
+            (connection, Token(request.into())),
+            (SPACE, NAME),
+            Until::Level(0),
+            TTL_MS,
+            at(0),
+        );
+        assert_eq!(asked, Asked::Waiting);
+    }
+    (connection, mailbox)
 }
 
 /// Opens 100,000 sessions, and gives each something to hold.

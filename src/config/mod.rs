@@ -151,7 +151,7 @@ pub struct SessionConfig {
     pub max_sessions: u32,
     /// The most grants and waiting requests of one session.
     pub max_grants: u32,
-    /// The most requests that wait for one name.
+    /// The most requests that wait in the queue of one name, and the most that wait until it is idle.
     pub max_waiters: u32,
     /// The most watches at a time.
     pub max_watches: u32,

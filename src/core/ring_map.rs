@@ -48,6 +48,11 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
         }
     }
 
+    /// Takes out the entry with the lowest key.
+    pub(super) fn pop_first(&mut self) -> Option<(K, V)> {
+        self.0.pop_front()
+    }
+
     /// Takes out the entry with the lowest key, if that is below `bound`.
     pub(super) fn pop_first_below(&mut self, bound: K) -> Option<(K, V)> {
         self.0.pop_front_if(|(key, _)| *key < bound)

@@ -1083,7 +1083,9 @@ impl Model {
         if wait_ms == 0 {
             return Asked::Refused(Refusal::NotAvailable);
         }
-        if self.idles.iter().filter(|idle| idle.connection == connection).count() >= self.limits.grants_max {
+        let of_connection = self.idles.iter().filter(|idle| idle.connection == connection).count();
+        let for_name = self.idles.iter().filter(|idle| idle.key == key).count();
+        if of_connection >= self.limits.grants_max || for_name >= self.limits.waiters_max {
             self.stats.limited += 1;
             return Asked::Refused(Refusal::LimitReached);
         }

@@ -51,6 +51,7 @@ impl Ledger {
         if self.session_ends.len() > self.owners.len() {
             return Err("a session is due to end twice".to_owned());
         }
+        self.idles.check(|connection| self.owners.contains_key(&connection))?;
         self.check_declarations(registries[Namespace::Semaphores as usize])?;
         for namespace in Namespace::ALL {
             for entry in self.names[namespace as usize].values() {

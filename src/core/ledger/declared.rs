@@ -272,7 +272,7 @@ impl Ledger {
             object.declare(Standing::Removing, 0);
             object.supervise(|supervision| supervision.awaited = true);
             self.dismiss(object, after, evicts, world);
-            self.lessened.push((SEMAPHORES, object.clone()));
+            self.note_lessened(SEMAPHORES, object);
             // What those had set aside who wait in vain is for the next.
             self.serve(world);
             return;
@@ -313,7 +313,7 @@ impl Ledger {
                 if before.removing {
                     // Its last holder may have left meanwhile, or leave without telling the ledger.
                     object.supervise(|supervision| supervision.awaited = true);
-                    self.lessened.push((SEMAPHORES, object.clone()));
+                    self.note_lessened(SEMAPHORES, object);
                 }
                 self.declarations.put(object, *before);
             }

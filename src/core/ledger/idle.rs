@@ -1,8 +1,7 @@
 //! Who waits until less of a name is in use: not to have it, but to know that others have left it.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::grant::Reply;
+use super::idles::{Asker, Idle};
 use super::{Answer, Asked, Ledger, Namespace, ObjectRef, Refusal, STEP_GRANTS, SessionId, World};
 use crate::core::mailbox::Token;
 
@@ -13,58 +12,6 @@ pub enum Until {
     Level(u32),
     /// That nobody has the slot with this number.
     Slot(u16),
-}
-
-/// Requests of connections that wait so.
-#[derive(Debug, Default)]
-pub(super) struct Idles {
-    waits: BTreeMap<(SessionId, Token), Idle>,
-    by_name: BTreeMap<(Namespace, usize), BTreeSet<(SessionId, Token)>>,
-    ends: BTreeSet<(u64, (SessionId, Token))>,
-}
-
-#[derive(Debug)]
-struct Idle {
-    namespace: Namespace,
-    object: ObjectRef,
-    until: Until,
-    until_ms: u64,
-    reply: Reply,
-}
-
-impl Idles {
-    fn insert(&mut self, key: (SessionId, Token), idle: Idle) {
-        self.by_name.entry((idle.namespace, idle.object.address())).or_default().insert(key);
-        self.ends.insert((idle.until_ms, key));
-        self.waits.insert(key, idle);
-    }
-
-    fn remove(&mut self, key: (SessionId, Token)) -> Option<Idle> {
-        let idle = self.waits.remove(&key)?;
-        self.ends.remove(&(idle.until_ms, key));
-        let name = (idle.namespace, idle.object.address());
-        if let Some(others) = self.by_name.get_mut(&name) {
-            others.remove(&key);
-            if others.is_empty() {
-                self.by_name.remove(&name);
-            }
-        }
-        Some(idle)
-    }
-
-    fn of(&self, connection: SessionId) -> impl Iterator<Item = (SessionId, Token)> {
-        let all = (connection, Token(0))..=(connection, Token(u64::MAX));
-        self.waits.range(all).map(|(key, _)| *key)
-    }
-
-    fn is_awaited(&self, namespace: Namespace, object: &ObjectRef) -> bool {
-        self.by_name.contains_key(&(namespace, object.address()))
-    }
-
-    /// When the next of them has waited for long enough.
-    pub(super) fn next_end_ms(&self) -> Option<u64> {
-        self.ends.first().map(|(at_ms, _)| *at_ms)
-    }
 }
 
 impl Ledger {
@@ -91,7 +38,9 @@ impl Ledger {
             Asked::Answered(Answer::Idle { in_use })
         } else if wait_ms == 0 {
             Asked::Refused(Refusal::NotAvailable)
-        } else if self.idles.of(connection).count() >= self.limits.grants_max {
+        } else if self.idles.count_of(connection) >= self.limits.grants_max
+            || self.idles.count_for(namespace, &object) >= self.limits.waiters_max
+        {
             self.stats.limited += 1;
             Asked::Refused(Refusal::LimitReached)
         } else {
@@ -110,20 +59,38 @@ impl Ledger {
         outcome
     }
 
-    /// Looks whether somebody waited for what was given back of a name.
+    /// Has whatever is lessened looked at by the step that goes on, or by the next.
+    pub(super) fn note_lessened(&mut self, namespace: Namespace, object: &ObjectRef) {
+        // Often it is one name of which many give back: it stands there once.
+        let is_last = |(last, other): &(Namespace, ObjectRef)| {
+            (*last, other.address()) == (namespace, object.address())
+        };
+        if !self.lessened.last().is_some_and(is_last) {
+            self.lessened.push((namespace, object.clone()));
+        }
+    }
+
+    /// Looks whether somebody waited for what was given back of a name. Who did is told by [`Self::tell_idles`].
     pub(super) fn note_less(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) {
-        if let Some(waiting) = self.idles.by_name.get(&(namespace, object.address())) {
-            let is_over = |key: &&(SessionId, Token)| {
-                self.idles.waits.get(key).is_some_and(|idle| self.is_idle(object, idle.until))
-            };
-            let over: Vec<_> = waiting.iter().filter(is_over).copied().collect();
-            for key in over {
-                self.end_idle(key, Ok(Answer::Idle { in_use: object.consumption() }));
-            }
+        let slots = self.slots.get(&object.address());
+        let is_free = |number| !slots.is_some_and(|slots| slots.is_held(number));
+        if self.idles.take_over((namespace, object), object.consumption(), is_free) {
+            self.let_go_unawaited(namespace, object);
         }
         if namespace == Namespace::Semaphores {
             self.finish_removal(object, world);
         }
+    }
+
+    /// Tells those who waited for what has come to be, some a step. Tells whether there are more.
+    pub(super) fn tell_idles(&mut self) -> bool {
+        for _ in 0..STEP_GRANTS {
+            let Some((asker, in_use)) = self.idles.next_over() else { return false };
+            if let Some(asker) = asker {
+                self.end_idle(asker, Ok(Answer::Idle { in_use }));
+            }
+        }
+        self.idles.is_any_over()
     }
 
     fn is_idle(&self, object: &ObjectRef, until: Until) -> bool {
@@ -133,8 +100,8 @@ impl Ledger {
         }
     }
 
-    fn end_idle(&mut self, key: (SessionId, Token), outcome: Result<Answer, Refusal>) {
-        let Some(idle) = self.idles.remove(key) else { return };
+    fn end_idle(&mut self, asker: Asker, outcome: Result<Answer, Refusal>) {
+        let Some(idle) = self.idles.remove(asker) else { return };
         idle.reply.answer(outcome);
         self.let_go_unawaited(idle.namespace, &idle.object);
     }
@@ -143,42 +110,50 @@ impl Ledger {
     fn let_go_unawaited(&self, namespace: Namespace, object: &ObjectRef) {
         let is_removed = self.declarations.get(object.name()).is_some_and(|declaration| declaration.removing);
         let is_awaited =
-            self.idles.is_awaited(namespace, object) || (namespace == Namespace::Semaphores && is_removed);
+            self.idles.count_for(namespace, object) > 0 || (namespace == Namespace::Semaphores && is_removed);
         object.supervise(|supervision| supervision.awaited = is_awaited);
     }
 
     /// Ends the waiting of a request of a connection. Tells whether there was one.
     pub(super) fn cancel_idle(&mut self, connection: SessionId, token: Token) -> bool {
-        let is_there = self.idles.waits.contains_key(&(connection, token));
+        let is_there = self.idles.contains((connection, token));
         self.end_idle((connection, token), Err(Refusal::Canceled));
         is_there
     }
 
-    /// Forgets what a connection waited for that has ended.
-    pub(super) fn forget_idles_of(&mut self, connection: SessionId) {
-        let keys: Vec<_> = self.idles.of(connection).collect();
-        for key in keys {
-            if let Some(idle) = self.idles.remove(key) {
+    /// Forgets what a connection waited for that has ended, some a step. Tells whether there is more.
+    pub(super) fn forget_idles_of(&mut self, connection: SessionId) -> bool {
+        for _ in 0..STEP_GRANTS {
+            let Some(asker) = self.idles.first_of(connection) else { return false };
+            if let Some(idle) = self.idles.remove(asker) {
                 self.let_go_unawaited(idle.namespace, &idle.object);
             }
         }
+        true
     }
 
     /// Answers those that have waited for long enough, some a step.
     pub(super) fn end_idles(&mut self, now_ms: u64) {
-        let due: Vec<_> = self.idles.ends.iter().take(STEP_GRANTS).copied().collect();
-        for (_, key) in due.into_iter().filter(|(at_ms, _)| *at_ms <= now_ms) {
+        // Who has what he waited for, and is yet to be told so, did not wait in vain.
+        if self.idles.is_any_over() {
+            return;
+        }
+        for _ in 0..STEP_GRANTS {
+            let Some(asker) = self.idles.first_due(now_ms) else { return };
             self.stats.timed_out += 1;
-            self.end_idle(key, Err(Refusal::TimedOut));
+            self.end_idle(asker, Err(Refusal::TimedOut));
         }
     }
 
     /// Answers those that still wait when the server stops, some a step. Tells whether there are more.
     pub(super) fn shut_idles_down(&mut self) -> bool {
-        let some: Vec<_> = self.idles.waits.keys().take(STEP_GRANTS).copied().collect();
-        for key in &some {
-            self.end_idle(*key, Err(Refusal::ShuttingDown));
+        if self.tell_idles() {
+            return true;
         }
-        some.len() == STEP_GRANTS
+        for _ in 0..STEP_GRANTS {
+            let Some(asker) = self.idles.first() else { return false };
+            self.end_idle(asker, Err(Refusal::ShuttingDown));
+        }
+        true
     }
 }

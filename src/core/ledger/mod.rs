@@ -18,6 +18,7 @@ mod declaration;
 mod declared;
 mod grant;
 mod idle;
+mod idles;
 mod journal;
 mod listing;
 mod owner;
@@ -55,7 +56,7 @@ use super::registry::Registry;
 use super::{Namespace, Refusal, SessionId, UnixSeconds};
 use declaration::Declarations;
 use grant::{Grant, Parts, Phase};
-use idle::Idles;
+use idles::Idles;
 use journal::Journal;
 use owner::{Owner, Remembered, RememberedGrant};
 use removal::{Disconnections, Eviction, Pruning};
@@ -80,7 +81,7 @@ pub struct LedgerLimits {
     pub sessions_max: usize,
     /// Most grants and waiters of one session.
     pub grants_max: usize,
-    /// Most requests that wait for one name.
+    /// Most requests that wait in the queue of one name, and most that wait until it is idle.
     pub waiters_max: usize,
     /// Most watches.
     pub watches_max: usize,

@@ -142,6 +142,9 @@ impl Ledger {
         while let Some((namespace, object)) = self.lessened.pop() {
             self.note_less(namespace, &object, world);
         }
+        if self.tell_idles() {
+            self.sound_alarm(world.now.monotonic_ms);
+        }
     }
 
     /// Has a queue served by the step that goes on, or by the next.
@@ -325,7 +328,7 @@ impl Ledger {
             slots.put_back(id);
         }
         if object.put_back(part.claim.resources, world.interval) {
-            self.lessened.push((namespace, object.clone()));
+            self.note_lessened(namespace, object);
         }
         if let Some(entry) = self.names[namespace as usize].get_mut(&object.address()) {
             entry.held.remove(&id);
@@ -372,7 +375,7 @@ impl Ledger {
     ) {
         self.tell_name(namespace, object, EventKind::Released, None, Some(session), resources);
         if object.is_awaited() {
-            self.lessened.push((namespace, object.clone()));
+            self.note_lessened(namespace, object);
         }
         if self.waiting(namespace, object) > 0 {
             self.serve_later(namespace, object);

@@ -7,7 +7,7 @@ use super::journal::Then;
 use super::owner::{Attachment, OwnerKind};
 use super::{
     Answer, Asked, EventKind, Lease, Ledger, Letter, Mailbox, Moment, Notice, Opened, Owner, Refusal,
-    SessionId, SessionKey, World, left,
+    STEP_GRANTS, SessionId, SessionKey, World, left,
 };
 use crate::core::mailbox::Token;
 
@@ -192,6 +192,22 @@ impl Ledger {
                 tell(reply.take(), told);
             }
         }
+    }
+
+    /// Forgets that requests which wait are to be answered to a connection that has ended, some a step. Tells whether
+    /// there are more.
+    pub(super) fn forget_replies_to(&mut self, connection: SessionId) -> bool {
+        let Attachment::To(session) = self.attachment(connection) else { return false };
+        for _ in 0..STEP_GRANTS {
+            let Some(owner) = self.owners.get_mut(&session) else { return false };
+            let Some((_, id)) = owner.tokens.pop_first() else { return false };
+            if let Some(grant) = self.grants.get_mut(&id)
+                && let Phase::Waiting { reply, .. } = &mut grant.phase
+            {
+                *reply = None;
+            }
+        }
+        true
     }
 
     pub(super) fn notify(&self, connection: SessionId, notice: Notice) {

@@ -187,6 +187,10 @@ impl Ledger {
         if !owner.grants.is_empty() {
             return true;
         }
+        if self.forget_replies_to(session) || self.forget_idles_of(session) {
+            return true;
+        }
+        let Some(owner) = self.owners.get(&session) else { return false };
         match &owner.kind {
             OwnerKind::Own { mailbox, .. } => {
                 if refusal == Refusal::Revoked {
@@ -194,7 +198,6 @@ impl Ledger {
                 }
                 self.detach(session, None);
                 self.watches.end_all_of(session, world);
-                self.forget_idles_of(session);
                 self.fail_all_storing(session, refusal);
             }
             OwnerKind::Leased { connection, .. } => {
