@@ -61,7 +61,7 @@ fn main() {
 /// Does some work once, with so many names where it is about names, and times its steps.
 type Run = fn(&mut Steps, u32);
 
-const KINDS: [(&str, Run); 18] = [
+const KINDS: [(&str, Run); 20] = [
     ("dump", dump),
     ("end", end),
     ("sweep", sweep),
@@ -69,6 +69,8 @@ const KINDS: [(&str, Run); 18] = [
     ("expire", |steps, _| ledger::expire(steps)),
     ("hand-over", |steps, _| ledger::hand_over(steps)),
     ("release", |steps, _| ledger::release(steps)),
+    ("watched-elsewhere", |steps, _| ledger::watched_elsewhere(steps)),
+    ("watched-by-all", |steps, _| ledger::watched_by_all(steps)),
     ("leave", |steps, _| ledger::leave(steps)),
     ("shut-down", |steps, _| ledger::shut_down(steps)),
     ("list-waiters", |steps, _| ledger::list_waiters(steps)),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use signalbox::core::Namespace;
 use signalbox::protocol::{Extended, Opaque};
-use signalbox::server::steps::EXTENDED_REQUESTS;
+use signalbox::server::steps::LEDGER_REQUESTS;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -198,8 +198,8 @@ async fn others_have_their_turns_between_extended_requests_of_one_read() {
     let mut answers = [0; 1 << 12];
     peer.write_all(&request).await.unwrap();
     let bytes = peer.read(&mut answers).await.unwrap();
-    peer.write_all(&request.repeat(EXTENDED_REQUESTS + MORE)).await.unwrap();
+    peer.write_all(&request.repeat(LEDGER_REQUESTS + MORE)).await.unwrap();
     // This test is one of the others: what it finds is what was answered in the connection's first turn.
-    assert_eq!(peer.read(&mut answers).await.unwrap(), EXTENDED_REQUESTS * bytes);
+    assert_eq!(peer.read(&mut answers).await.unwrap(), LEDGER_REQUESTS * bytes);
     peer.read_exact(&mut answers[..MORE * bytes]).await.expect("the rest is answered in the next turn");
 }

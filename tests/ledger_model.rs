@@ -1165,6 +1165,61 @@ fn many_who_wait_until_a_name_is_idle_are_told_in_steps_what_was_at_that_moment(
 }
 
 #[test]
+fn what_is_given_back_while_queues_are_served_is_told_in_steps_too() {
+    let mut server = Server::new(2);
+    let name = |number: u32| &*format!("{number:03}").leak();
+    let keys: Vec<Key> = (0..200).map(|number| (Namespace::Counters, name(number).as_bytes())).collect();
+    let grants: Vec<_> = keys.chunks(50).map(|keys| server.granted(0, keys, 1, 1)).collect();
+    for (key, token) in keys.iter().zip(0..) {
+        server.await_idle(1, *key, Until::Level(0), u32::MAX, token..token + 1);
+    }
+    let all = server.granted(0, &[ONE], 1000, 1000);
+    for _ in 0..1000 {
+        assert_eq!(server.acquire(0, &[ONE], 1, 1000), Asked::Waiting);
+    }
+    server.release(0, all);
+    for grant in grants {
+        server.release(0, grant);
+    }
+    assert_eq!(server.told_idle(1), [], "the queue comes first");
+    let mut told = Vec::new();
+    while server.core.expire(START) {
+        let some = server.told_idle(1);
+        assert!(some.len() < 100, "{} were told in one step", some.len());
+        told.extend(some);
+    }
+    told.extend(server.told_idle(1));
+    told.sort_by_key(|(token, _)| *token);
+    assert!(told.into_iter().eq((0..200).map(|token| (token, Ok(0)))));
+}
+
+#[test]
+fn a_connection_whose_session_is_taken_away_in_steps_asks_in_vain() {
+    const REQUESTS: u64 = 200;
+    let mut server = Server::new(3);
+    server.granted(0, &[ONE], 1, 1);
+    server.open(2, 1000, START);
+    server.granted(2, &[TWO], 1, 1);
+    let session = list(&server.core, TWO, false)[0].session;
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS);
+    let (revoked, call) = (server.id(1), server.call(0));
+    assert_eq!(server.core.revoke_session(call, revoked, 0, START), Asked::Answered(Answer::Done));
+    let gone = Refusal::NoSuchSession;
+    let until = Until::Level(0);
+    assert_eq!(server.core.await_idle((revoked, Token(1000)), ONE, until, 1, START), Asked::Refused(gone));
+    let watch = server.core.watch(revoked, Token(1001), ONE.0, Scope::Prefix(Box::default()), START);
+    assert_eq!(watch.err(), Some(gone));
+    assert_eq!(server.core.attach(session, revoked, &SessionKey([3; 16]), START).err(), Some(gone));
+    let opened = server.core.open_leased(revoked, SessionKey([9; 16]), 1000, b"", Token(1002), START);
+    assert_eq!(opened, Asked::Refused(gone));
+    assert_eq!(server.acquire(1, &[TWO], 1, 2), Asked::Refused(gone));
+    assert!(!server.connections[1].mailbox.is_closed(), "there is more than a step's work");
+    while server.core.expire(START) {}
+    assert!(server.connections[1].mailbox.is_closed());
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}
+
+#[test]
 fn a_server_that_stops_tells_first_who_has_what_he_waited_for() {
     const REQUESTS: u64 = 100;
     let mut server = Server::new(2);

@@ -20,6 +20,9 @@ const GRANTS: u32 = 10_000;
 /// Waiters of one session: fewer than it may have requests on their way.
 const WAITERS_OF_A_SESSION: u32 = 1000;
 
+/// Watches, which is their limit.
+const WATCHES: u32 = 1000;
+
 /// How long all wait, and how long leases last, in milliseconds.
 const TTL_MS: u32 = 10_000;
 
@@ -49,7 +52,7 @@ pub fn expire(steps: &mut Steps) {
 pub fn hand_over(steps: &mut Steps) {
     let core = empty();
     leased(&core, |connection, _| ask(&core, connection, 1, NAME, 1, MANY));
-    wait_for_the_name(&core, 2 * TTL_MS);
+    wait_for_the_name(&core, MANY, 2 * TTL_MS);
     while steps.time(|| core.expire(at(TTL_MS))) {}
     let stats = core.ledger_stats();
     assert_eq!((stats.expired_sessions, stats.grants, stats.waiters), (u64::from(MANY), u64::from(MANY), 0));
@@ -58,6 +61,31 @@ pub fn hand_over(steps: &mut Steps) {
 /// A release frees what 100,000 waiters wait for.
 pub fn release(steps: &mut Steps) {
     let (core, holder, grant) = awaited();
+    steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Asked::Answered(Answer::Done));
+    while steps.time(|| core.expire(at(0))) {}
+    assert_eq!(core.ledger_stats().waiters, 0);
+}
+
+/// A release frees what 100,000 waiters wait for, and 1,000 watches are about other names.
+pub fn watched_elsewhere(steps: &mut Steps) {
+    watched(steps, MANY, |number| Scope::Name(own_name(number).into()));
+}
+
+/// A release frees what 10,000 waiters wait for, and 1,000 watches are told.
+pub fn watched_by_all(steps: &mut Steps) {
+    watched(steps, MANY / 10, |_| Scope::Prefix(Box::default()));
+}
+
+fn watched(steps: &mut Steps, waiters: u32, scope: impl Fn(u32) -> Scope) {
+    let core = empty();
+    let holder = connect(&core);
+    let grant = granted(ask(&core, holder, 1, NAME, waiters, waiters));
+    for number in 0..WATCHES {
+        let mut tour =
+            core.watch(connect(&core), Token(1), SPACE, scope(number), at(0)).expect("there is room");
+        while core.show(&mut tour, WATCH_NAMES) {}
+    }
+    wait_for_the_name(&core, waiters, TTL_MS);
     steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Asked::Answered(Answer::Done));
     while steps.time(|| core.expire(at(0))) {}
     assert_eq!(core.ledger_stats().waiters, 0);
@@ -183,16 +211,16 @@ fn awaited() -> (Core, SessionId, GrantId) {
     let core = empty();
     let holder = connect(&core);
     let grant = granted(ask(&core, holder, 1, NAME, MANY, MANY));
-    wait_for_the_name(&core, TTL_MS);
+    wait_for_the_name(&core, MANY, TTL_MS);
     (core, holder, grant)
 }
 
-/// 100,000 requests for the one name, of as many connections as it takes.
-fn wait_for_the_name(core: &Core, wait_ms: u32) {
-    for _ in 0..MANY / WAITERS_OF_A_SESSION {
+/// Requests for the one name, of as many connections as it takes.
+fn wait_for_the_name(core: &Core, waiters: u32, wait_ms: u32) {
+    for _ in 0..waiters / WAITERS_OF_A_SESSION {
         let connection = connect(core);
         for request in 1..=WAITERS_OF_A_SESSION {
-            let asked = ask_for(core, connection, request.into(), NAME, claim(1, MANY), wait_ms);
+            let asked = ask_for(core, connection, request.into(), NAME, claim(1, waiters), wait_ms);
             assert_eq!(asked, Asked::Waiting);
         }
     }

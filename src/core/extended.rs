@@ -209,7 +209,7 @@ impl Core {
             if let Some(mailbox) = mailbox_of(session).filter(|mailbox| !mailbox.is_closed()) {
                 ledger.join(session, None, &mailbox);
                 // One that ended meanwhile has nothing to lose.
-                let _ = ledger.revoke_session_now(session, 0, world);
+                let _ = ledger.revoke_session_later(session, 0, world);
             }
         }
         true
@@ -340,6 +340,7 @@ impl Core {
         session: &mut Session,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
+        session.note_supervised();
         let ledger = lock(&self.ledger);
         let registry = self.registry(namespace);
         let found = registry.find(name, ObjectRef::clone);
@@ -368,6 +369,7 @@ impl Core {
         session: &mut Session,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
+        session.note_supervised();
         let mut ledger = lock(&self.ledger);
         let registry = self.registry(namespace);
         let interval = self.interval(now);

@@ -20,6 +20,14 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
         self.0.binary_search_by_key(&key, |(key, _)| *key)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn get(&self, key: K) -> Option<&V> {
         Some(&self.0[self.place_of(key).ok()?].1)
     }
@@ -59,7 +67,7 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
     }
 
     /// All entries, by key.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (K, &V)> {
         self.0.iter().map(|(key, value)| (*key, value))
     }
 }

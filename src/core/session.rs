@@ -66,6 +66,8 @@ pub struct Session {
     /// Slots of `objects` that are empty.
     free: Vec<Slot>,
     recent: [Recent; Namespace::ALL.len()],
+    /// Operations that went through the ledger.
+    supervised: usize,
 }
 
 /// Slots for which a session keeps room though all are empty.
@@ -73,12 +75,26 @@ const SLOTS_KEPT: usize = 1024;
 
 impl Session {
     pub(super) fn new(id: SessionId) -> Self {
-        Self { id, objects: Vec::new(), free: Vec::new(), recent: Default::default() }
+        Self { id, objects: Vec::new(), free: Vec::new(), recent: Default::default(), supervised: 0 }
     }
 
     /// The session's number.
     pub fn id(&self) -> SessionId {
         self.id
+    }
+
+    pub(super) fn note_supervised(&mut self) {
+        self.supervised += 1;
+    }
+
+    /// How many operations since it was last asked were on names that are waited for or watched: each may have served
+    /// others.
+    #[inline(always)]
+    pub fn take_supervised(&mut self) -> usize {
+        match self.supervised {
+            0 => 0,
+            _ => std::mem::take(&mut self.supervised),
+        }
     }
 
     /// Keeps a handle of an object, which now counts a holding of this session.

@@ -391,7 +391,7 @@ where
             party: &mut self.party,
             now: self.server.clock.now(),
             tally: Tally::default(),
-            extended: 0,
+            by_ledger: 0,
         };
         while out.len() <= OUTPUT_BYTES_MAX
             && let Some(frame) = frames.next()
@@ -511,8 +511,8 @@ mod tests {
     use super::super::clock::Clock;
     use super::*;
     use crate::config::Config;
-    use crate::core::{Claim, NameHasher, Namespace};
-    use crate::protocol::{Opaque, Request};
+    use crate::core::{Claim, NameHasher, Namespace, Scope, Token};
+    use crate::protocol::{Opaque, Opcode, Request};
 
     fn connection<'a>(
         server: &'a Server,
@@ -560,6 +560,36 @@ mod tests {
         turn();
         turn();
         assert!(server.is_busy(), "nothing is put off any more");
+    }
+
+    #[tokio::test]
+    async fn plain_requests_for_a_name_that_is_watched_leave_others_their_turns() {
+        let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
+        let watcher = server.core.open_session();
+        server.core.join(watcher.id(), None, &Arc::default());
+        let all = Scope::Prefix(Box::default());
+        server.core.watch(watcher.id(), Token(0), Namespace::Counters, all, server.moment()).unwrap();
+        let mut session = server.core.open_session();
+        let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
+        let mut connection = connection(&server, &session, stream);
+        let mut requests = BytesMut::new();
+        for _ in 0..steps::LEDGER_REQUESTS {
+            Request::Acquire { name: b"watched", resources: 1, maximum: 1 }
+                .compose(Opaque([1; 4]), &mut requests);
+            Request::Release { name: b"watched", resources: 1 }.compose(Opaque([2; 4]), &mut requests);
+        }
+        peer.write_all(&requests).await.unwrap();
+        let traffic = &server.port(Namespace::Counters).metrics.traffic;
+        let mut turn = || {
+            let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
+            assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+            traffic.commands(Opcode::Acquire) + traffic.commands(Opcode::Release)
+        };
+        let first = turn();
+        let second = turn();
+        // The first of all makes the name, which the ledger has nothing to do with.
+        assert_eq!(second - first, steps::LEDGER_REQUESTS as u64);
+        assert_eq!(second, 2 * steps::LEDGER_REQUESTS as u64);
     }
 
     #[tokio::test(start_paused = true)]

@@ -26,8 +26,9 @@ pub const REST: Duration = Duration::from_millis(4);
 /// Most rests of a sweep: some twelve seconds in all, as timers are precise to a millisecond.
 pub const SWEEP_RESTS_MAX: u64 = 2500;
 
-/// Extended requests of one connection that are executed in one turn: each may serve others that wait.
-pub const EXTENDED_REQUESTS: usize = 32;
+/// Requests of one connection that are executed in one turn though the ledger has to do with them, extended ones and
+/// plain ones for names that are waited for or watched: each may serve others that wait.
+pub const LEDGER_REQUESTS: usize = 32;
 
 /// Names shown in one step to a watch that begins.
 pub const WATCH_NAMES: usize = 64;

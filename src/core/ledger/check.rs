@@ -15,7 +15,7 @@ impl Ledger {
         for (id, grant) in &self.grants {
             let owner =
                 self.owners.get(&grant.session).ok_or_else(|| format!("grant {id} has no session"))?;
-            if owner.grants.iter().filter(|held| *held == id).count() != 1 {
+            if owner.grants.get(*id).is_none() {
                 return Err(format!("session {} does not know its grant {id} once", grant.session));
             }
             match grant.phase {
@@ -51,6 +51,7 @@ impl Ledger {
         if self.session_ends.len() > self.owners.len() {
             return Err("a session is due to end twice".to_owned());
         }
+        self.watches.check()?;
         self.idles.check(|connection| self.owners.contains_key(&connection))?;
         self.check_declarations(registries[Namespace::Semaphores as usize])?;
         for namespace in Namespace::ALL {

@@ -24,7 +24,7 @@ impl Ledger {
         wait_ms: u32,
         world: World<'_>,
     ) -> Asked {
-        if let Err(refusal) = self.check_open() {
+        if let Err(refusal) = self.check_staying(connection).and_then(|()| self.check_open()) {
             return Asked::Refused(refusal);
         }
         let found = world.registries[namespace as usize].find(name, |object| {

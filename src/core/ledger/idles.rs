@@ -70,7 +70,8 @@ impl Awaited {
         self.requests -= usize::from(was_there);
     }
 
-    /// Takes out what is over with so much in use, and with the slots that are free. Without looking at each request.
+    /// Takes out what is over with so much in use, and with the slots that are free. It looks at
+    /// what is waited for, and not at each request.
     fn take_over(&mut self, in_use: u32, is_free: impl Fn(u16) -> bool) -> Option<Over> {
         let levels = self.levels.split_off(&in_use);
         let free: Vec<_> = self.slots.keys().copied().filter(|slot| is_free(*slot)).collect();
@@ -93,19 +94,23 @@ fn remove<K: Ord>(by_condition: &mut BTreeMap<K, Askers>, condition: K, number: 
 impl Over {
     /// Takes out the next.
     fn next(&mut self) -> Option<(u64, Asker)> {
-        loop {
-            if let Some(mut first) = self.levels.first_entry() {
-                match first.get_mut().pop_first() {
-                    Some(next) => return Some(next),
-                    None => drop(first.remove()),
-                }
-            } else {
-                match self.slots.last_mut()?.pop_first() {
-                    Some(next) => return Some(next),
-                    None => drop(self.slots.pop()),
-                }
+        if let Some(mut first) = self.levels.first_entry() {
+            let next = first.get_mut().pop_first();
+            if first.get().is_empty() {
+                first.remove();
             }
+            return next;
         }
+        let last = self.slots.last_mut()?;
+        let next = last.pop_first();
+        if last.is_empty() {
+            self.slots.pop();
+        }
+        next
+    }
+
+    fn is_empty(&self) -> bool {
+        self.levels.is_empty() && self.slots.is_empty()
     }
 }
 
@@ -162,15 +167,14 @@ impl Idles {
     /// Takes out the next request that is over, with how much was in use then. A request that was answered otherwise
     /// gives no asker.
     pub(super) fn next_over(&mut self) -> Option<(Option<Asker>, u32)> {
-        loop {
-            let over = self.over.front_mut()?;
-            let in_use = over.in_use;
-            if let Some((number, asker)) = over.next() {
-                let still_waits = self.number_of(asker) == Some(number);
-                return Some((still_waits.then_some(asker), in_use));
-            }
+        let over = self.over.front_mut()?;
+        let in_use = over.in_use;
+        let (number, asker) = over.next()?;
+        if over.is_empty() {
             self.over.pop_front();
         }
+        let still_waits = self.number_of(asker) == Some(number);
+        Some((still_waits.then_some(asker), in_use))
     }
 
     /// Whether there is something for [`Self::next_over`].

@@ -266,7 +266,7 @@ impl Ledger {
         self.grants.insert(id, Box::new(grant));
         self.stats.waiters += 1;
         if let Some(owner) = self.owners.get_mut(&session) {
-            owner.grants.push(id);
+            owner.grants.insert(id, ());
         }
         self.remember(session, ids.own, Remembered::Waiting(id));
         self.advance(id, Some(queueing), world);

@@ -75,7 +75,7 @@ pub(super) struct Owner {
     pub(super) kind: OwnerKind,
     pub(super) label: Box<[u8]>,
     /// All that it holds or waits for, by id, so that its end gives back the newest first.
-    pub(super) grants: Vec<GrantId>,
+    pub(super) grants: RingMap<GrantId, ()>,
     pub(super) requests: Requests,
     /// Those that wait and are to be answered, by what the connection calls them.
     pub(super) tokens: RingMap<Token, GrantId>,
@@ -130,7 +130,7 @@ impl Owner {
         Self {
             kind,
             label: label.into(),
-            grants: Vec::new(),
+            grants: RingMap::default(),
             requests: Requests::default(),
             tokens: RingMap::default(),
             revoked_ms: None,
@@ -149,15 +149,6 @@ impl Owner {
     pub(super) fn forget_token(&mut self, token: Token, grant: GrantId) {
         if self.tokens.get(token) == Some(&grant) {
             self.tokens.remove(token);
-        }
-    }
-
-    pub(super) fn remove_grant(&mut self, grant: GrantId) {
-        if let Ok(place) = self.grants.binary_search(&grant) {
-            self.grants.remove(place);
-        }
-        if self.grants.is_empty() {
-            self.grants = Vec::new();
         }
     }
 }
@@ -269,6 +260,11 @@ impl Requests {
         if request >= self.floor {
             self.answers.insert(request, what);
         }
+    }
+
+    /// How many are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.answers.len()
     }
 
     /// The numbers of changes that a store may have the answers to.

@@ -11,6 +11,12 @@ use crate::core::mailbox::Token;
 use crate::core::object::{Next, Taken};
 use crate::core::semaphore::Standing;
 
+/// Names of grants that are served at a time: whoever has queues served has given something back first, or ended it.
+const STEP_SERVED: usize = STEP_GRANTS / 2;
+
+/// Watches that are told for as much work as it is to give or take a name.
+const WATCHES_OF_WORK: usize = 8;
+
 /// What came of a waiter's next part.
 enum Step {
     Taken,
@@ -125,7 +131,7 @@ impl Ledger {
     pub(super) fn serve(&mut self, world: World<'_>) {
         self.prune(world);
         let mut work = 0;
-        while work < STEP_GRANTS {
+        while work < STEP_SERVED {
             let Some((namespace, object)) = self.unserved.front().cloned() else { break };
             match self.serve_head(namespace, &object, world) {
                 0 => {
@@ -139,10 +145,11 @@ impl Ledger {
             return self.sound_alarm(world.now.monotonic_ms);
         }
         // Only now is in use what stays in use.
-        while let Some((namespace, object)) = self.lessened.pop() {
+        for _ in 0..STEP_GRANTS {
+            let Some((namespace, object)) = self.lessened.pop() else { break };
             self.note_less(namespace, &object, world);
         }
-        if self.tell_idles() {
+        if self.tell_idles() || !self.lessened.is_empty() {
             self.sound_alarm(world.now.monotonic_ms);
         }
     }
@@ -158,9 +165,16 @@ impl Ledger {
         }
     }
 
-    /// The work that a grant may be, in names.
+    /// The work that a grant may be, in names. To tell many watches is work as well.
     pub(super) fn work_of(&self, id: GrantId) -> usize {
-        self.grants.get(&id).map_or(1, |grant| grant.parts().len())
+        let Some(grant) = self.grants.get(&id) else { return 1 };
+        if self.watches.len() == 0 {
+            return grant.parts().len();
+        }
+        let told = |part: &Part| {
+            part.object().map_or(0, |object| self.watches.count_of(part.namespace, object.name()))
+        };
+        grant.parts().iter().map(|part| 1 + told(part) / WATCHES_OF_WORK).sum()
     }
 
     /// Serves the head of a queue. Gives the work that it was; 0 where it did not fit.
@@ -349,7 +363,7 @@ impl Ledger {
 
     fn forget_grant(&mut self, session: SessionId, id: GrantId) {
         if let Some(owner) = self.owners.get_mut(&session) {
-            owner.remove_grant(id);
+            owner.grants.remove(id);
         }
     }
 

@@ -90,7 +90,7 @@ impl Ledger {
         let remembered = RememberedGrant::of(id, &grant, |part| self.slots_of(id, part));
         self.grants.insert(id, Box::new(grant));
         if let Some(owner) = self.owners.get_mut(&record.session) {
-            owner.grants.push(id);
+            owner.grants.insert(id, ());
         }
         self.stats.grants += 1;
         self.last_id = self.last_id.max(id.0);

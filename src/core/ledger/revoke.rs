@@ -16,10 +16,12 @@ impl Ledger {
         self.change(call, world, |ledger, _| {
             let is_durable = ledger.grants.get(&grant).is_some_and(|grant| ledger.is_durable(grant.session));
             ledger.revoke_grant_now(grant, grace_ms, world)?;
+            ledger.serve(world);
             Ok(Done { outcome: Remembered::Done(Ok(())), is_durable })
         })
     }
 
+    /// Takes a grant away, and leaves it to the caller to serve who waits for what it had.
     pub(super) fn revoke_grant_now(
         &mut self,
         id: GrantId,
@@ -50,7 +52,6 @@ impl Ledger {
                 self.notify_if_revoked(id, world);
             }
         }
-        self.serve(world);
         Ok(())
     }
 
@@ -74,17 +75,21 @@ impl Ledger {
     ) -> Asked {
         self.change(call, world, |ledger, _| {
             let is_durable = ledger.is_durable(session);
-            ledger.revoke_session_now(session, grace_ms, world)?;
+            let at_ms = ledger.revoke_session_later(session, grace_ms, world)?;
+            if at_ms <= world.now.monotonic_ms {
+                ledger.expire(world);
+            }
             Ok(Done { outcome: Remembered::Done(Ok(())), is_durable })
         })
     }
 
-    pub(in crate::core) fn revoke_session_now(
+    /// Has a session end by [`Self::expire`] when its grace is over, which is told.
+    pub(in crate::core) fn revoke_session_later(
         &mut self,
         session: SessionId,
         grace_ms: u32,
         world: World<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<u64, Refusal> {
         let now_ms = world.now.monotonic_ms;
         let at_ms = now_ms + u64::from(grace_ms);
         let owner = self.owners.get_mut(&session).filter(|owner| owner.ending.is_none());
@@ -98,9 +103,6 @@ impl Ledger {
         self.notify_session(session, Notice::SessionRevoked { session, grace_ms: left(at_ms, now_ms) });
         let due_ms = self.session_ends_ms(session).unwrap_or(at_ms);
         self.end_session_at(due_ms, session);
-        if at_ms <= now_ms {
-            self.expire(world);
-        }
-        Ok(())
+        Ok(at_ms)
     }
 }

@@ -43,7 +43,7 @@ impl Ledger {
         world: World<'_>,
     ) -> Asked {
         let Opened { session, key, ttl_ms } = opened;
-        if let Err(refusal) = self.check_open() {
+        if let Err(refusal) = self.check_staying(connection).and_then(|()| self.check_open()) {
             return Asked::Refused(refusal);
         }
         if self.stats.sessions >= self.limits.sessions_max as u64 {
@@ -86,6 +86,7 @@ impl Ledger {
         key: &SessionKey,
         now: Moment,
     ) -> Result<Arc<Lease>, Refusal> {
+        self.check_staying(connection)?;
         let owner = self.owners.get(&session).filter(|owner| owner.opens_with(key));
         let Some(OwnerKind::Leased { lease, connection: before, .. }) = owner.map(|owner| &owner.kind) else {
             return Err(Refusal::NoSuchSession);
@@ -145,6 +146,7 @@ impl Ledger {
 
     /// The session that owns what a connection asks for.
     pub(super) fn acting(&self, connection: SessionId) -> Result<SessionId, Refusal> {
+        self.check_staying(connection)?;
         let session = match self.attachment(connection) {
             Attachment::None => connection,
             Attachment::To(session) => session,
@@ -152,6 +154,11 @@ impl Ledger {
         };
         let owner = self.owners.get(&session).filter(|owner| owner.ending.is_none());
         owner.map(|_| session).ok_or(Refusal::NoSuchSession)
+    }
+
+    /// Whether a connection's own session is not being taken away, step by step: what it asks for now would be lost.
+    pub(super) fn check_staying(&self, connection: SessionId) -> Result<(), Refusal> {
+        if self.ending(connection).is_some() { Err(Refusal::NoSuchSession) } else { Ok(()) }
     }
 
     pub(super) fn attachment(&self, connection: SessionId) -> Attachment {

@@ -15,6 +15,12 @@ pub const TICK_MS: u64 = 1000;
 /// A pause of the server's own ticks from which on it counts as a gap: the machine was suspended.
 const GAP_MS: u64 = 3 * TICK_MS;
 
+/// The work that the end of a session is besides, in names given back.
+const SESSION_WORK: usize = 2;
+
+/// Remembered answers that are forgotten for as much work as one grant is.
+const ANSWERS_OF_WORK: usize = 16;
+
 /// Gaps that are remembered: a lease that was not heard of since the first of them is over in any case.
 const GAPS_MAX: usize = 64;
 
@@ -71,7 +77,7 @@ impl Ledger {
                 work += 1;
                 continue;
             }
-            work += 1 + self.next_of(session).1;
+            work += SESSION_WORK + self.next_of(session).1;
             if self.end_session(session, world) {
                 // Much is given back at once: the rest in the next step.
                 break;
@@ -98,7 +104,7 @@ impl Ledger {
 
     /// When [`Self::expire`] has something to do next.
     fn next_end_ms(&self) -> Option<u64> {
-        if !self.unserved.is_empty() || !self.prunings.is_empty() {
+        if !self.unserved.is_empty() || !self.prunings.is_empty() || !self.lessened.is_empty() {
             return Some(0);
         }
         let grant = self.grant_ends.first().map(|(at_ms, _)| *at_ms);
@@ -234,18 +240,25 @@ impl Ledger {
         }
     }
 
-    /// The grants of a session that a step gives back, and the work that they are.
+    /// The grants of a session that a step of its end gives back, and the work that the step is, with what it forgets.
     fn next_of(&self, session: SessionId) -> (Vec<GrantId>, usize) {
+        let Some(owner) = self.owners.get(&session) else { return (Vec::new(), 0) };
         let (mut some, mut work) = (Vec::new(), 0);
-        let grants = self.owners.get(&session).map_or(&[][..], |owner| &owner.grants);
-        for id in grants.iter().rev() {
+        for (id, ()) in owner.grants.iter().rev() {
             if work >= STEP_GRANTS {
-                break;
+                return (some, work);
             }
-            work += self.work_of(*id);
-            some.push(*id);
+            work += self.work_of(id);
+            some.push(id);
         }
-        (some, work)
+        let replies = match owner.kind {
+            OwnerKind::Own { attachment: Attachment::To(leased), .. } => {
+                self.owners.get(&leased).map_or(0, |leased| leased.tokens.len())
+            }
+            _ => 0,
+        };
+        let forgotten = replies + self.idles.count_of(session) + owner.requests.len() / ANSWERS_OF_WORK;
+        (some, work + forgotten.min(STEP_GRANTS))
     }
 
     /// When a session's lease ends, gaps included; `None`: it has none.

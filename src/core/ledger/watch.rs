@@ -1,6 +1,6 @@
 //! Watches: connections that are told what happens to a name, or to all that start alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{EventKind, GrantId, Ledger, Letter, Mailbox, Namespace, ObjectRef, Refusal, SessionId};
@@ -17,8 +17,23 @@ pub enum Scope {
     Prefix(Box<[u8]>),
 }
 
+/// Whose watch it is, and what his connection calls it.
+type Watcher = (SessionId, Token);
+
+/// Watches, found by what they are about: what happens to a name concerns few of them.
 #[derive(Debug, Default)]
-pub(super) struct Watches(BTreeMap<(SessionId, Token), Watch>);
+pub(super) struct Watches {
+    all: BTreeMap<Watcher, Watch>,
+    by_scope: [Scopes; Namespace::ALL.len()],
+}
+
+/// The watches of one namespace.
+#[derive(Debug, Default)]
+struct Scopes {
+    names: BTreeMap<Box<[u8]>, BTreeSet<Watcher>>,
+    /// By length.
+    prefixes: BTreeMap<usize, BTreeMap<Box<[u8]>, BTreeSet<Watcher>>>,
+}
 
 #[derive(Debug)]
 struct Watch {
@@ -36,28 +51,106 @@ impl Scope {
     }
 }
 
-impl Watches {
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+impl Scopes {
+    fn insert(&mut self, scope: &Scope, watcher: Watcher) {
+        let watchers = match scope {
+            Scope::Name(name) => self.names.entry(name.clone()).or_default(),
+            Scope::Prefix(prefix) => {
+                self.prefixes.entry(prefix.len()).or_default().entry(prefix.clone()).or_default()
+            }
+        };
+        watchers.insert(watcher);
     }
 
-    fn of<'a>(&'a self, namespace: Namespace, name: &'a [u8]) -> impl Iterator<Item = (Token, &'a Watch)> {
-        let covers = move |watch: &Watch| watch.namespace == namespace && watch.scope.covers(name);
-        self.0.iter().filter(move |(_, watch)| covers(watch)).map(|((_, token), watch)| (*token, watch))
+    fn remove(&mut self, scope: &Scope, watcher: Watcher) {
+        match scope {
+            Scope::Name(name) => remove(&mut self.names, name, watcher),
+            Scope::Prefix(prefix) => {
+                let Some(prefixes) = self.prefixes.get_mut(&prefix.len()) else { return };
+                remove(prefixes, prefix, watcher);
+                if prefixes.is_empty() {
+                    self.prefixes.remove(&prefix.len());
+                }
+            }
+        }
+    }
+
+    fn of(&self, name: &[u8]) -> impl Iterator<Item = Watcher> {
+        let prefixes = self.prefixes.range(..=name.len());
+        let prefixes = prefixes.filter_map(|(length, prefixes)| prefixes.get(&name[..*length]));
+        self.names.get(name).into_iter().chain(prefixes).flatten().copied()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.prefixes.is_empty()
+    }
+}
+
+fn remove(scopes: &mut BTreeMap<Box<[u8]>, BTreeSet<Watcher>>, scope: &[u8], watcher: Watcher) {
+    if let Some(watchers) = scopes.get_mut(scope) {
+        watchers.remove(&watcher);
+        if watchers.is_empty() {
+            scopes.remove(scope);
+        }
+    }
+}
+
+impl Watches {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn insert(&mut self, watcher: Watcher, watch: Watch) {
+        self.by_scope[watch.namespace as usize].insert(&watch.scope, watcher);
+        self.all.insert(watcher, watch);
+    }
+
+    fn remove(&mut self, watcher: Watcher) -> Option<Watch> {
+        let watch = self.all.remove(&watcher)?;
+        self.by_scope[watch.namespace as usize].remove(&watch.scope, watcher);
+        Some(watch)
+    }
+
+    fn of(&self, namespace: Namespace, name: &[u8]) -> impl Iterator<Item = (Token, &Watch)> {
+        let watchers = self.by_scope[namespace as usize].of(name);
+        watchers.filter_map(|watcher| Some((watcher.1, self.all.get(&watcher)?)))
+    }
+
+    /// How many watches are told what happens to a name.
+    pub(super) fn count_of(&self, namespace: Namespace, name: &[u8]) -> usize {
+        self.by_scope[namespace as usize].of(name).count()
     }
 
     /// Keeps the registries informed of whether there is a watch.
     fn tell_registry(&self, namespace: Namespace, world: World<'_>) {
-        let is_any = self.0.values().any(|watch| watch.namespace == namespace);
-        world.registries[namespace as usize].set_watched(is_any);
+        world.registries[namespace as usize].set_watched(!self.by_scope[namespace as usize].is_empty());
     }
 
     /// Ends all watches of a connection.
     pub(super) fn end_all_of(&mut self, connection: SessionId, world: World<'_>) {
-        self.0.retain(|(watcher, _), _| *watcher != connection);
-        for namespace in Namespace::ALL {
-            self.tell_registry(namespace, world);
+        let of_connection = (connection, Token(0))..=(connection, Token(u64::MAX));
+        let watchers: Vec<_> = self.all.range(of_connection).map(|(watcher, _)| *watcher).collect();
+        for watcher in watchers {
+            if let Some(watch) = self.remove(watcher) {
+                self.tell_registry(watch.namespace, world);
+            }
         }
+    }
+
+    /// Says what is wrong, if anything: each watch is found by what it is about, once.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for ((session, token), watch) in &self.all {
+            let (Scope::Name(name) | Scope::Prefix(name)) = &watch.scope;
+            let scopes = &self.by_scope[watch.namespace as usize];
+            if scopes.of(name).filter(|watcher| *watcher == (*session, *token)).count() != 1 {
+                return Err(format!("watch {token:?} of session {session} is not told, or more than once"));
+            }
+        }
+        let prefixes =
+            |scopes: &Scopes| scopes.prefixes.values().flatten().map(|(_, all)| all.len()).sum::<usize>();
+        let names = |scopes: &Scopes| scopes.names.values().map(BTreeSet::len).sum::<usize>();
+        let found: usize = self.by_scope.iter().map(|scopes| names(scopes) + prefixes(scopes)).sum();
+        if found == self.all.len() { Ok(()) } else { Err("a watch that has ended is still told".to_owned()) }
     }
 }
 
@@ -71,13 +164,14 @@ impl Ledger {
         scope: Scope,
         world: World<'_>,
     ) -> Result<(), Refusal> {
+        self.check_staying(connection)?;
         let mailbox = self.mailbox_of(connection).cloned().ok_or(Refusal::NoSuchSession)?;
         if self.watches.len() >= self.limits.watches_max {
             self.stats.limited += 1;
             return Err(Refusal::LimitReached);
         }
         let watch = Watch { namespace, scope, mailbox };
-        self.watches.0.insert((connection, token), watch);
+        self.watches.insert((connection, token), watch);
         self.watches.tell_registry(namespace, world);
         Ok(())
     }
@@ -89,7 +183,7 @@ impl Ledger {
         token: Token,
         world: World<'_>,
     ) -> Result<(), Refusal> {
-        let watch = self.watches.0.remove(&(connection, token)).ok_or(Refusal::NotFound)?;
+        let watch = self.watches.remove((connection, token)).ok_or(Refusal::NotFound)?;
         self.watches.tell_registry(watch.namespace, world);
         Ok(())
     }
@@ -102,7 +196,7 @@ impl Ledger {
         token: Token,
         object: &ObjectRef,
     ) -> Option<bool> {
-        let watch = self.watches.0.get(&(connection, token))?;
+        let watch = self.watches.all.get(&(connection, token))?;
         if !watch.scope.covers(object.name()) {
             return Some(true);
         }
@@ -127,7 +221,7 @@ impl Ledger {
     /// Says that a watch was shown every name that existed. Tells whether it is still to be said, to a reader that has
     /// no room for it.
     pub(in crate::core) fn go_live(&self, connection: SessionId, token: Token) -> bool {
-        let Some(watch) = self.watches.0.get(&(connection, token)) else { return false };
+        let Some(watch) = self.watches.all.get(&(connection, token)) else { return false };
         let has_room = watch.mailbox.has_room();
         if has_room {
             watch.mailbox.put(Letter::Event { token, event: Event::about_no_name(EventKind::Live, 0) });
