@@ -391,12 +391,20 @@ where
             party: &mut self.party,
             now: self.server.clock.now(),
             tally: Tally::default(),
-            by_ledger: 0,
+            extended: 0,
         };
+        let mut executed = 0_usize;
         while out.len() <= OUTPUT_BYTES_MAX
             && let Some(frame) = frames.next()
         {
+            executed += 1;
             match executor.execute(&frame, out) {
+                // Asked seldom, since it is seldom so.
+                After::Continue if executed.is_multiple_of(steps::LEDGER_REQUESTS) => {
+                    if executor.was_supervised() {
+                        break;
+                    }
+                }
                 After::Continue => {}
                 After::Pause => break,
                 After::Owed(owed) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use tracing::info;
 
+use super::super::steps;
 use super::answer::{compose_answer, compose_status};
 use super::translation::{
     declare_of, ids_of, if_exists_of, namespace_of, removal_of, resizing_of, scope_of, status_of, token_of,
@@ -62,7 +63,8 @@ impl Executor<'_> {
             Ok(Outcome::Owed(owed)) => return After::Owed(owed),
             Err(status) => compose_status(opcode, opaque, status, out),
         }
-        self.after_ledger(1)
+        self.extended += 1;
+        if self.extended < steps::LEDGER_REQUESTS { After::Continue } else { After::Pause }
     }
 
     fn extended(&mut self, opaque: Opaque, request: &Extended<'_>) -> Result<Outcome<'static>, Denial> {

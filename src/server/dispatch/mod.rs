@@ -17,7 +17,7 @@ pub(super) use owed::Owed;
 pub(super) use party::{Party, Revoked};
 
 use super::metrics::Tally;
-use super::{Port, Server, port_name, statistics, steps};
+use super::{Port, Server, port_name, statistics};
 use crate::core::{Claim, Refusal, Session, SessionId, UnixSeconds};
 use crate::protocol::{Frame, Request, Response, Status};
 use translation::status_of;
@@ -41,8 +41,8 @@ pub(super) struct Executor<'a> {
     pub(super) party: &'a mut Party,
     pub(super) now: UnixSeconds,
     pub(super) tally: Tally,
-    /// Requests executed so far that the ledger had to do with, each of which may have served others.
-    pub(super) by_ledger: usize,
+    /// Extended requests executed so far.
+    pub(super) extended: usize,
 }
 
 impl Executor<'_> {
@@ -65,12 +65,8 @@ impl Executor<'_> {
             Request::Get { name } => answer(self.get(name), out),
             Request::Acquire { name, resources, maximum } => {
                 answer(self.acquire(name, resources, maximum), out);
-                return self.after_plain();
             }
-            Request::Release { name, resources } => {
-                answer(self.release(name, resources), out);
-                return self.after_plain();
-            }
+            Request::Release { name, resources } => answer(self.release(name, resources), out),
             Request::Stats => {
                 self.settle();
                 answer(Response::Statistics(&statistics::items(self.server, self.port)), out);
@@ -84,20 +80,9 @@ impl Executor<'_> {
         After::Continue
     }
 
-    /// What comes after an Acquire or a Release.
-    #[inline]
-    fn after_plain(&mut self) -> After {
-        match self.session.take_supervised() {
-            0 => After::Continue,
-            supervised => self.after_ledger(supervised),
-        }
-    }
-
-    /// What comes after so many requests that the ledger had to do with.
-    #[cold]
-    fn after_ledger(&mut self, requests: usize) -> After {
-        self.by_ledger += requests;
-        if self.by_ledger < steps::LEDGER_REQUESTS { After::Continue } else { After::Pause }
+    /// Whether the ledger had to do with plain requests that were executed since it was last asked.
+    pub(super) fn was_supervised(&mut self) -> bool {
+        self.session.take_supervised() > 0
     }
 
     /// Makes the commands executed so far show in the statistics.
