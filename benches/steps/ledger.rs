@@ -35,7 +35,7 @@ const KEY: SessionKey = SessionKey([0; 16]);
 
 /// 100,000 waiters time out at once.
 pub fn time_out(steps: &mut Steps) {
-    let (core, ..) = awaited();
+    let (core, ..) = awaited(MANY);
     while steps.time(|| core.expire(at(TTL_MS))) {}
     assert_eq!(core.ledger_stats().timed_out, u64::from(MANY));
 }
@@ -60,9 +60,8 @@ pub fn hand_over(steps: &mut Steps) {
 
 /// A release frees what 100,000 waiters wait for.
 pub fn release(steps: &mut Steps) {
-    let (core, holder, grant) = awaited();
-    steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Asked::Answered(Answer::Done));
-    while steps.time(|| core.expire(at(0))) {}
+    let (core, holder, grant) = awaited(MANY);
+    give_back(steps, &core, holder, grant);
     assert_eq!(core.ledger_stats().waiters, 0);
 }
 
@@ -77,18 +76,20 @@ pub fn watched_by_all(steps: &mut Steps) {
 }
 
 fn watched(steps: &mut Steps, waiters: u32, scope: impl Fn(u32) -> Scope) {
-    let core = empty();
-    let holder = connect(&core);
-    let grant = granted(ask(&core, holder, 1, NAME, waiters, waiters));
+    let (core, holder, grant) = awaited(waiters);
     for number in 0..WATCHES {
         let mut tour =
             core.watch(connect(&core), Token(1), SPACE, scope(number), at(0)).expect("there is room");
         while core.show(&mut tour, WATCH_NAMES) {}
     }
-    wait_for_the_name(&core, waiters, TTL_MS);
+    give_back(steps, &core, holder, grant);
+    assert_eq!(core.ledger_stats().waiters, 0);
+}
+
+/// Gives back a grant, and does all that comes of it.
+fn give_back(steps: &mut Steps, core: &Core, holder: SessionId, grant: GrantId) {
     steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Asked::Answered(Answer::Done));
     while steps.time(|| core.expire(at(0))) {}
-    assert_eq!(core.ledger_stats().waiters, 0);
 }
 
 /// A connection ends whose own session has 10,000 grants.
@@ -102,14 +103,14 @@ pub fn leave(steps: &mut Steps) {
 
 /// The server stops while 100,000 wait.
 pub fn shut_down(steps: &mut Steps) {
-    let (core, ..) = awaited();
+    let (core, ..) = awaited(MANY);
     while steps.time(|| core.shut_down(at(0))) {}
     assert_eq!(core.ledger_stats().waiters, 0);
 }
 
 /// A listing of 100,000 waiters.
 pub fn list_waiters(steps: &mut Steps) {
-    let (core, ..) = awaited();
+    let (core, ..) = awaited(MANY);
     list(steps, &core, true, MANY);
 }
 
@@ -157,8 +158,7 @@ pub fn idle(steps: &mut Steps) {
     let grant = granted(ask(&core, holder, 1, NAME, 1, 1));
     let mailboxes: Vec<_> =
         (0..MANY / WAITERS_OF_A_SESSION).map(|_| await_idle(&core, WAITERS_OF_A_SESSION).1).collect();
-    steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Asked::Answered(Answer::Done));
-    while steps.time(|| core.expire(at(0))) {}
+    give_back(steps, &core, holder, grant);
     let told = mailboxes.iter().map(|mailbox| std::iter::from_fn(|| mailbox.take()).count());
     assert_eq!(told.sum::<usize>(), MANY as usize);
 }
@@ -183,9 +183,8 @@ pub fn cancel(steps: &mut Steps) {
 /// A watch begins over a million names, and its reader keeps up.
 pub fn show(steps: &mut Steps, names: u32) {
     let (core, _held) = filled(names);
-    let mailbox = Arc::new(Mailbox::default());
-    let connection = core.open_session().id();
-    core.join(connection, None, &mailbox);
+    let mailbox = Arc::default();
+    let connection = connect_with(&core, &mailbox);
     let all = Scope::Prefix(Box::default());
     let mut tour = core.watch(connection, Token(1), SPACE, all, at(0)).expect("there is room");
     while steps.time(|| core.show(&mut tour, WATCH_NAMES)) {
@@ -206,12 +205,12 @@ fn list(steps: &mut Steps, core: &Core, waiters: bool, expected: u32) {
     assert_eq!(listed, expected as usize);
 }
 
-/// A core in which 100,000 wait for what one connection holds.
-fn awaited() -> (Core, SessionId, GrantId) {
+/// A core in which so many wait for what one connection holds.
+fn awaited(waiters: u32) -> (Core, SessionId, GrantId) {
     let core = empty();
     let holder = connect(&core);
-    let grant = granted(ask(&core, holder, 1, NAME, MANY, MANY));
-    wait_for_the_name(&core, MANY, TTL_MS);
+    let grant = granted(ask(&core, holder, 1, NAME, waiters, waiters));
+    wait_for_the_name(&core, waiters, TTL_MS);
     (core, holder, grant)
 }
 
@@ -238,8 +237,7 @@ fn wait_often(core: &Core, connection: SessionId) {
 /// A connection of which so many requests wait until the one name is idle.
 fn await_idle(core: &Core, requests: u32) -> (SessionId, Arc<Mailbox>) {
     let mailbox = Arc::default();
-    let connection = core.open_session().id();
-    core.join(connection, None, &mailbox);
+    let connection = connect_with(core, &mailbox);
     for request in 0..requests {
         let asked = core.await_idle(
             (connection, Token(request.into())),
@@ -270,8 +268,12 @@ fn take_many(core: &Core, connection: SessionId) {
 }
 
 fn connect(core: &Core) -> SessionId {
+    connect_with(core, &Arc::default())
+}
+
+fn connect_with(core: &Core, mailbox: &Arc<Mailbox>) -> SessionId {
     let connection = core.open_session().id();
-    core.join(connection, None, &Arc::default());
+    core.join(connection, None, mailbox);
     connection
 }
 

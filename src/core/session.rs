@@ -66,8 +66,8 @@ pub struct Session {
     /// Slots of `objects` that are empty.
     free: Vec<Slot>,
     recent: [Recent; Namespace::ALL.len()],
-    /// Operations that went through the ledger.
-    supervised: usize,
+    /// Whether an operation went through the ledger.
+    supervised: bool,
 }
 
 /// Slots for which a session keeps room though all are empty.
@@ -75,7 +75,7 @@ const SLOTS_KEPT: usize = 1024;
 
 impl Session {
     pub(super) fn new(id: SessionId) -> Self {
-        Self { id, objects: Vec::new(), free: Vec::new(), recent: Default::default(), supervised: 0 }
+        Self { id, objects: Vec::new(), free: Vec::new(), recent: Default::default(), supervised: false }
     }
 
     /// The session's number.
@@ -84,12 +84,12 @@ impl Session {
     }
 
     pub(super) fn note_supervised(&mut self) {
-        self.supervised += 1;
+        self.supervised = true;
     }
 
-    /// How many operations since it was last asked were on names that are waited for or watched: each may have served
+    /// Whether an operation since it was last asked was on a name that is waited for or watched, and so may have served
     /// others.
-    pub fn take_supervised(&mut self) -> usize {
+    pub fn take_supervised(&mut self) -> bool {
         std::mem::take(&mut self.supervised)
     }
 

@@ -400,10 +400,11 @@ where
             executed += 1;
             match executor.execute(&frame, out) {
                 // Asked seldom, since it is seldom so.
-                After::Continue if executed.is_multiple_of(steps::LEDGER_REQUESTS) => {
-                    if executor.was_supervised() {
-                        break;
-                    }
+                After::Continue
+                    if executed.is_multiple_of(steps::LEDGER_REQUESTS)
+                        && executor.session.take_supervised() =>
+                {
+                    break;
                 }
                 After::Continue => {}
                 After::Pause => break,
@@ -595,7 +596,6 @@ mod tests {
         };
         let first = turn();
         let second = turn();
-        // The first of all makes the name, which the ledger has nothing to do with.
         assert_eq!(second - first, steps::LEDGER_REQUESTS as u64);
         assert_eq!(second, 2 * steps::LEDGER_REQUESTS as u64);
     }

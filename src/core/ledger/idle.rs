@@ -59,17 +59,6 @@ impl Ledger {
         outcome
     }
 
-    /// Has whatever is lessened looked at by the step that goes on, or by the next.
-    pub(super) fn note_lessened(&mut self, namespace: Namespace, object: &ObjectRef) {
-        // Often it is one name of which many give back: it stands there once.
-        let is_last = |(last, other): &(Namespace, ObjectRef)| {
-            (*last, other.address()) == (namespace, object.address())
-        };
-        if !self.lessened.last().is_some_and(is_last) {
-            self.lessened.push((namespace, object.clone()));
-        }
-    }
-
     /// Looks whether somebody waited for what was given back of a name. Who did is told by [`Self::tell_idles`].
     pub(super) fn note_less(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) {
         let slots = self.slots.get(&object.address());

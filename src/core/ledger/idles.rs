@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::grant::Reply;
 use super::idle::Until;
-use super::{Namespace, ObjectRef, SessionId};
+use super::{Namespace, ObjectRef, SessionId, remove_from};
 use crate::core::mailbox::Token;
 
 /// Who asked, and what his connection calls the request.
 pub(super) type Asker = (SessionId, Token);
 
-/// Requests that wait for the same, by their numbers and so in the order in which they came.
-type Askers = BTreeMap<u64, Asker>;
+/// Requests that wait for the same, each behind its number and so in the order in which they came.
+type Askers = BTreeSet<(u64, Asker)>;
 
 /// Requests of connections that wait so.
 #[derive(Debug, Default)]
@@ -57,21 +57,21 @@ impl Awaited {
             Until::Level(level) => self.levels.entry(level).or_default(),
             Until::Slot(slot) => self.slots.entry(slot).or_default(),
         };
-        askers.insert(number, asker);
+        askers.insert((number, asker));
         self.requests += 1;
     }
 
     /// Takes out a request, if it is not over.
-    fn remove(&mut self, until: Until, number: u64) {
+    fn remove(&mut self, until: Until, request: (u64, Asker)) {
         let was_there = match until {
-            Until::Level(level) => remove(&mut self.levels, level, number),
-            Until::Slot(slot) => remove(&mut self.slots, slot, number),
+            Until::Level(level) => remove_from(&mut self.levels, &level, &request),
+            Until::Slot(slot) => remove_from(&mut self.slots, &slot, &request),
         };
         self.requests -= usize::from(was_there);
     }
 
-    /// Takes out what is over with so much in use, and with the slots that are free. It looks at
-    /// what is waited for, and not at each request.
+    /// Takes out what is over with so much in use, and with the slots that are free. It looks at what is waited
+    /// for, and not at each request.
     fn take_over(&mut self, in_use: u32, is_free: impl Fn(u16) -> bool) -> Option<Over> {
         let levels = self.levels.split_off(&in_use);
         let free: Vec<_> = self.slots.keys().copied().filter(|slot| is_free(*slot)).collect();
@@ -80,15 +80,6 @@ impl Awaited {
         let is_some = !levels.is_empty() || !slots.is_empty();
         is_some.then_some(Over { in_use, levels, slots })
     }
-}
-
-fn remove<K: Ord>(by_condition: &mut BTreeMap<K, Askers>, condition: K, number: u64) -> bool {
-    let Some(askers) = by_condition.get_mut(&condition) else { return false };
-    let was_there = askers.remove(&number).is_some();
-    if askers.is_empty() {
-        by_condition.remove(&condition);
-    }
-    was_there
 }
 
 impl Over {
@@ -134,7 +125,7 @@ impl Idles {
         self.ends.remove(&(idle.until_ms, asker));
         let name = (idle.namespace, idle.object.address());
         if let Some(awaited) = self.by_name.get_mut(&name) {
-            awaited.remove(idle.until, number);
+            awaited.remove(idle.until, (number, asker));
         }
         self.forget_unawaited(name);
         Some(idle)
@@ -229,7 +220,7 @@ impl Idles {
         let (mut requests, mut awaiting) = (0, 0);
         for (asker, (number, idle)) in waits {
             requests += 1;
-            let is_here = |askers: &Askers| askers.get(number) == Some(&asker);
+            let is_here = |askers: &Askers| askers.contains(&(*number, asker));
             let awaited = self.by_name.get(&(idle.namespace, idle.object.address()));
             let awaits = awaited.is_some_and(|awaited| {
                 awaited.levels.values().any(is_here) || awaited.slots.values().any(is_here)

@@ -33,6 +33,7 @@ mod slots;
 mod time;
 mod watch;
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::task::Waker;
@@ -160,7 +161,7 @@ pub(super) struct Ledger {
     /// Names whose queues may have a head that fits.
     unserved: VecDeque<(Namespace, ObjectRef)>,
     /// Names of which less is in use, where somebody waits for that.
-    lessened: Vec<(Namespace, ObjectRef)>,
+    lessened: VecDeque<(Namespace, ObjectRef)>,
     prunings: VecDeque<Pruning>,
     evictions: VecDeque<Eviction>,
     disconnections: Disconnections,
@@ -204,7 +205,7 @@ impl Ledger {
             declarations: Declarations::default(),
             slots: BTreeMap::new(),
             unserved: VecDeque::new(),
-            lessened: Vec::new(),
+            lessened: VecDeque::new(),
             prunings: VecDeque::new(),
             evictions: VecDeque::new(),
             disconnections: Disconnections::default(),
@@ -382,4 +383,18 @@ impl Ledger {
 /// Milliseconds from now until then.
 fn left(then_ms: u64, now_ms: u64) -> u32 {
     u32::try_from(then_ms.saturating_sub(now_ms)).unwrap_or(u32::MAX - 1).min(u32::MAX - 1)
+}
+
+/// Takes an item out of the set that stands under a key, and the set with its last. Tells whether it was there.
+fn remove_from<K: Borrow<Q> + Ord, Q: Ord + ?Sized, T: Ord>(
+    sets: &mut BTreeMap<K, BTreeSet<T>>,
+    key: &Q,
+    item: &T,
+) -> bool {
+    let Some(set) = sets.get_mut(key) else { return false };
+    let was_there = set.remove(item);
+    if set.is_empty() {
+        sets.remove(key);
+    }
+    was_there
 }

@@ -1,5 +1,7 @@
 //! Queues: who is served next, what a grant takes on its way, and how it is given back.
 
+use std::collections::VecDeque;
+
 use super::grant::{Part, Target};
 use super::slots::GRANT_SLOTS_MAX;
 use super::{
@@ -22,6 +24,15 @@ enum Step {
     Taken,
     Waits,
     Fails(Refusal),
+}
+
+/// Puts a name behind others. Often it is one name that many leave: it stands there once.
+fn put_last(names: &mut VecDeque<(Namespace, ObjectRef)>, namespace: Namespace, object: &ObjectRef) {
+    let is_last =
+        |(last, other): &(Namespace, ObjectRef)| (*last, other.address()) == (namespace, object.address());
+    if !names.back().is_some_and(is_last) {
+        names.push_back((namespace, object.clone()));
+    }
 }
 
 impl Ledger {
@@ -146,7 +157,7 @@ impl Ledger {
         }
         // Only now is in use what stays in use.
         for _ in 0..STEP_GRANTS {
-            let Some((namespace, object)) = self.lessened.pop() else { break };
+            let Some((namespace, object)) = self.lessened.pop_back() else { break };
             self.note_less(namespace, &object, world);
         }
         if self.tell_idles() || !self.lessened.is_empty() {
@@ -156,13 +167,12 @@ impl Ledger {
 
     /// Has a queue served by the step that goes on, or by the next.
     pub(super) fn serve_later(&mut self, namespace: Namespace, object: &ObjectRef) {
-        // Often it is one queue that many leave: it stands there once.
-        let is_last = |(last, other): &(Namespace, ObjectRef)| {
-            (*last, other.address()) == (namespace, object.address())
-        };
-        if !self.unserved.back().is_some_and(is_last) {
-            self.unserved.push_back((namespace, object.clone()));
-        }
+        put_last(&mut self.unserved, namespace, object);
+    }
+
+    /// Has a name of which less is in use looked at by the step that goes on, or by the next.
+    pub(super) fn note_lessened(&mut self, namespace: Namespace, object: &ObjectRef) {
+        put_last(&mut self.lessened, namespace, object);
     }
 
     /// The work that a grant may be, in names. To tell many watches is work as well.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{EventKind, GrantId, Ledger, Letter, Mailbox, Namespace, ObjectRef, Refusal, SessionId};
+use super::{
+    EventKind, GrantId, Ledger, Letter, Mailbox, Namespace, ObjectRef, Refusal, SessionId, remove_from,
+};
 use crate::core::ledger::World;
 use crate::core::ledger::grant::Part;
 use crate::core::mailbox::{Event, Token};
@@ -64,10 +66,12 @@ impl Scopes {
 
     fn remove(&mut self, scope: &Scope, watcher: Watcher) {
         match scope {
-            Scope::Name(name) => remove(&mut self.names, name, watcher),
+            Scope::Name(name) => {
+                remove_from(&mut self.names, name, &watcher);
+            }
             Scope::Prefix(prefix) => {
                 let Some(prefixes) = self.prefixes.get_mut(&prefix.len()) else { return };
-                remove(prefixes, prefix, watcher);
+                remove_from(prefixes, prefix, &watcher);
                 if prefixes.is_empty() {
                     self.prefixes.remove(&prefix.len());
                 }
@@ -83,15 +87,6 @@ impl Scopes {
 
     fn is_empty(&self) -> bool {
         self.names.is_empty() && self.prefixes.is_empty()
-    }
-}
-
-fn remove(scopes: &mut BTreeMap<Box<[u8]>, BTreeSet<Watcher>>, scope: &[u8], watcher: Watcher) {
-    if let Some(watchers) = scopes.get_mut(scope) {
-        watchers.remove(&watcher);
-        if watchers.is_empty() {
-            scopes.remove(scope);
-        }
     }
 }
 

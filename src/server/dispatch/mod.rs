@@ -80,11 +80,6 @@ impl Executor<'_> {
         After::Continue
     }
 
-    /// Whether the ledger had to do with plain requests that were executed since it was last asked.
-    pub(super) fn was_supervised(&mut self) -> bool {
-        self.session.take_supervised() > 0
-    }
-
     /// Makes the commands executed so far show in the statistics.
     pub(super) fn settle(&mut self) {
         self.tally.settle(&self.port.metrics.traffic);
