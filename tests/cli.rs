@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Output, Stdio};
 
-use fake_server::{Asked, FakeServer, Peer, soon};
+use fake_server::{FakeServer, Outcome, Peer, soon};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signalbox::protocol::{DumpEntry, Response, Status};
@@ -82,7 +82,7 @@ async fn ping_prints_a_time_for_each_answer() {
     let child = program(&server, &["ping", "-c", "2", "--interval", "0.01"]).spawn().unwrap();
     let mut peer = server.accept().await;
     for _ in 0..2 {
-        let request = peer.expect(Asked::Noop).await;
+        let request = peer.expect(Outcome::Noop).await;
         peer.answer(&request, Response::Done).await;
     }
     let output = finished(child).await;
@@ -105,7 +105,7 @@ async fn where_no_answer_comes_in_time_the_status_is_69() {
     let server = FakeServer::bind().await;
     let child = program(&server, &["ping", "--timeout", "0.1"]).spawn().unwrap();
     let mut peer = server.accept().await;
-    peer.expect(Asked::Noop).await;
+    peer.expect(Outcome::Noop).await;
     assert_fails(&finished(child).await, 69, "gave no answer within 0.1 s");
 }
 
@@ -115,7 +115,7 @@ async fn get_prints_the_number() {
     let name = OsStr::from_bytes(b"strange \xff name");
     let child = program(&server, &["get"]).arg(name).spawn().unwrap();
     let mut peer = server.accept().await;
-    let request = peer.expect(Asked::Get { name: b"strange \xff name".to_vec() }).await;
+    let request = peer.expect(Outcome::Get { name: b"strange \xff name".to_vec() }).await;
     peer.answer(&request, Response::Resources(42)).await;
     assert_eq!(stdout(&finished(child).await), "42\n");
 }
@@ -140,7 +140,7 @@ async fn stats_are_aligned_or_json_in_the_servers_order() {
     ] {
         let child = program(&server, arguments).spawn().unwrap();
         let mut peer = server.accept().await;
-        let request = peer.expect(Asked::Stats).await;
+        let request = peer.expect(Outcome::Stats).await;
         peer.answer(&request, Response::Statistics(&items)).await;
         assert_eq!(stdout(&finished(child).await), expected);
     }
@@ -151,7 +151,7 @@ async fn dumped(arguments: &[&str], names: &[&[u8]]) -> Output {
     let server = FakeServer::bind().await;
     let child = program(&server, arguments).spawn().unwrap();
     let mut peer = server.accept().await;
-    let request = peer.expect(Asked::Dump).await;
+    let request = peer.expect(Outcome::Dump).await;
     peer.answer_dump(&request, names).await;
     finished(child).await
 }
@@ -180,7 +180,7 @@ async fn a_dump_that_nobody_reads_to_its_end_is_no_failure() {
     let server = FakeServer::bind().await;
     let mut child = program(&server, &["dump"]).spawn().unwrap();
     let mut peer = server.accept().await;
-    let request = peer.expect(Asked::Dump).await;
+    let request = peer.expect(Outcome::Dump).await;
     drop(child.stdout.take());
     let entry = DumpEntry { consumption: 3, peak: 7, name: &[b'x'; 60_000][..] };
     peer.answer(&request, Response::Entry(entry)).await;
@@ -194,7 +194,7 @@ async fn a_dump_that_breaks_off_is_a_failure() {
     let server = FakeServer::bind().await;
     let child = program(&server, &["dump"]).spawn().unwrap();
     let mut peer = server.accept().await;
-    let request = peer.expect(Asked::Dump).await;
+    let request = peer.expect(Outcome::Dump).await;
     let entry = DumpEntry { consumption: 3, peak: 7, name: &b"x"[..] };
     peer.answer(&request, Response::Entry(entry)).await;
     drop(peer);
@@ -249,7 +249,7 @@ async fn run_holds_while_the_command_runs_and_gives_back_when_it_ends() {
     peer.grant(b"job", 2, 5).await;
     assert_eq!(line(&mut stdout_of(&mut child)).await, "started");
     child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
-    let release = peer.expect(Asked::Release { name: b"job".to_vec(), resources: 2 }).await;
+    let release = peer.expect(Outcome::Release { name: b"job".to_vec(), resources: 2 }).await;
     peer.answer(&release, Response::Done).await;
     let output = finished(child).await;
     assert_eq!((output.status.code(), stderr(&output)), (Some(3), ""));
@@ -285,7 +285,7 @@ async fn ran(command: &[&str]) -> Output {
     let child = program(&server, &["run", "job", "--max", "1", "--"]).args(command).spawn().unwrap();
     let mut peer = server.accept().await;
     peer.grant(b"job", 1, 1).await;
-    let release = peer.expect(Asked::Release { name: b"job".to_vec(), resources: 1 }).await;
+    let release = peer.expect(Outcome::Release { name: b"job".to_vec(), resources: 1 }).await;
     peer.answer(&release, Response::Done).await;
     finished(child).await
 }
@@ -328,7 +328,7 @@ impl Running {
 
     /// Waits for the Release and answers it.
     async fn gives_back(&mut self) {
-        let release = self.peer.expect(Asked::Release { name: b"job".to_vec(), resources: 1 }).await;
+        let release = self.peer.expect(Outcome::Release { name: b"job".to_vec(), resources: 1 }).await;
         self.peer.answer(&release, Response::Done).await;
     }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use fake_server::{Asked, FakeServer, Peer, Received, soon};
+use fake_server::{FakeServer, Outcome, Peer, Received, soon};
 use signalbox::client::{Address, ConnectError, Error, Loss, Maximum, PlainClient, Resources};
 use signalbox::protocol::{DumpEntry, Response, Status};
 
@@ -17,8 +17,8 @@ async fn connected() -> (PlainClient, Peer) {
     (client, server.accept().await)
 }
 
-fn get(name: &[u8]) -> Asked {
-    Asked::Get { name: name.to_vec() }
+fn get(name: &[u8]) -> Outcome {
+    Outcome::Get { name: name.to_vec() }
 }
 
 /// Asks for a name in a task of its own.
@@ -39,14 +39,14 @@ async fn assert_usable(client: &PlainClient, peer: &mut Peer) {
 async fn requests_carry_what_was_asked_and_answers_what_was_given() {
     let (client, mut peer) = connected().await;
     let server = async {
-        let noop = peer.expect(Asked::Noop).await;
+        let noop = peer.expect(Outcome::Noop).await;
         peer.answer(&noop, Response::Done).await;
         peer.grant(b"a\0\xff", 2, 5).await;
-        let release = peer.expect(Asked::Release { name: b"a\0\xff".to_vec(), resources: 1 }).await;
+        let release = peer.expect(Outcome::Release { name: b"a\0\xff".to_vec(), resources: 1 }).await;
         peer.answer(&release, Response::Done).await;
-        let stats = peer.expect(Asked::Stats).await;
+        let stats = peer.expect(Outcome::Stats).await;
         peer.answer(&stats, Response::Statistics(&[("objects", "1".to_owned())])).await;
-        let dump = peer.expect(Asked::Dump).await;
+        let dump = peer.expect(Outcome::Dump).await;
         peer.answer_dump(&dump, &[b"a", b"b"]).await;
     };
     let asking = async {
@@ -76,7 +76,7 @@ async fn answers_find_their_caller_in_whatever_order_they_come() {
         requests.push(peer.next().await.unwrap());
     }
     for request in requests.iter().rev() {
-        let Asked::Get { name } = &request.asked else { panic!("{request:?}") };
+        let Outcome::Get { name } = &request.asked else { panic!("{request:?}") };
         peer.answer(request, Response::Resources(name[0].into())).await;
     }
     for (name, asking) in asking {
@@ -88,7 +88,7 @@ async fn answers_find_their_caller_in_whatever_order_they_come() {
 async fn an_answer_may_overtake_a_dump() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
-    let request = peer.expect(Asked::Dump).await;
+    let request = peer.expect(Outcome::Dump).await;
     let entry = Response::Entry(DumpEntry { consumption: 1, peak: 1, name: b"x" });
     peer.answer(&request, entry).await;
     assert_usable(&client, &mut peer).await;
@@ -182,7 +182,7 @@ async fn calls_dropped_at_any_point_leave_a_usable_connection() {
     let answering = tokio::spawn(async move {
         while let Some(request) = peer.next().await {
             match request.asked {
-                Asked::Dump => peer.answer_dump(&request, &[b"a".as_slice(); 100]).await,
+                Outcome::Dump => peer.answer_dump(&request, &[b"a".as_slice(); 100]).await,
                 _ => peer.answer(&request, Response::Resources(1)).await,
             }
         }
@@ -209,7 +209,7 @@ async fn many_tasks_on_many_threads_get_their_own_answers() {
             let mut burst = vec![first];
             burst.append(&mut peer.received_already());
             for request in burst.iter().rev() {
-                let Asked::Get { name } = &request.asked else { panic!("{request:?}") };
+                let Outcome::Get { name } = &request.asked else { panic!("{request:?}") };
                 let number = u32::from_be_bytes(*name.first_chunk().unwrap());
                 peer.answer(request, Response::Resources(number)).await;
             }
@@ -267,7 +267,7 @@ async fn answers_that_nobody_asked_for_are_ignored() {
 async fn a_dropped_dump_is_received_and_thrown_away() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
-    let request = peer.expect(Asked::Dump).await;
+    let request = peer.expect(Outcome::Dump).await;
     peer.answer(&request, Response::Entry(DumpEntry { consumption: 1, peak: 1, name: b"first" })).await;
     assert_eq!(&dump.next().await.unwrap().unwrap().name[..], b"first");
     drop(dump);
@@ -279,7 +279,7 @@ async fn a_dropped_dump_is_received_and_thrown_away() {
 async fn a_dump_that_is_not_read_holds_the_server_up_until_it_is_dropped() {
     let (client, mut peer) = connected().await;
     let dump = client.dump().await.unwrap();
-    let request = peer.expect(Asked::Dump).await;
+    let request = peer.expect(Outcome::Dump).await;
     let mut entry = BytesMut::new();
     let name = vec![b'x'; 65535];
     Response::Entry(DumpEntry { consumption: 1, peak: 1, name: &name }).compose(
@@ -299,7 +299,7 @@ async fn a_dump_that_is_not_read_holds_the_server_up_until_it_is_dropped() {
 async fn a_refused_dump_yields_the_refusal_and_ends() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
-    let request = peer.expect(Asked::Dump).await;
+    let request = peer.expect(Outcome::Dump).await;
     peer.answer(&request, Response::Failed(Status::UnknownCommand)).await;
     assert!(matches!(dump.next().await, Some(Err(Error::Status(Status::UnknownCommand)))));
     assert!(dump.next().await.is_none());
@@ -310,7 +310,7 @@ async fn a_refused_dump_yields_the_refusal_and_ends() {
 async fn a_malformed_entry_ends_the_dump_and_not_the_connection() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
-    let request = peer.expect(Asked::Dump).await;
+    let request = peer.expect(Outcome::Dump).await;
     peer.answer_raw(&request, 0, b"short").await;
     assert!(matches!(dump.next().await, Some(Err(Error::Body(_)))));
     assert!(dump.next().await.is_none());
@@ -362,7 +362,7 @@ async fn a_dump_keeps_the_connection_open_until_it_is_dropped() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
     drop(client);
-    let request = peer.expect(Asked::Dump).await;
+    let request = peer.expect(Outcome::Dump).await;
     peer.answer_dump(&request, &[b"a"]).await;
     assert!(dump.next().await.unwrap().is_ok());
     drop(dump);
@@ -382,7 +382,7 @@ async fn a_flood_of_requests_waits_for_room_and_is_answered() {
         .collect();
     for _ in 0..asking.len() {
         let request = peer.next().await.unwrap();
-        let Asked::Get { name } = &request.asked else { panic!("{request:?}") };
+        let Outcome::Get { name } = &request.asked else { panic!("{request:?}") };
         let number = u32::from_be_bytes(*name.first_chunk().unwrap());
         peer.answer(&request, Response::Resources(number)).await;
     }

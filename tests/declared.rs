@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use signalbox::core::Namespace;
 use signalbox::protocol::{
-    AS_DECLARED, Declaration, Declarations, DeclaredEntry, Extended, Generation, GrantId, Granted, Idle,
-    IfExists, Milliseconds, Notice, Opaque, Queueing, Removal, Resizing, ResponseFrame, Revocation, Settled,
-    Standing, Status, Wait, WaitingRequest, Wanted, WantedNames,
+    AS_DECLARED, Declaration, Declarations, DeclaredEntry, DeclaredState, Extended, Generation, GrantId,
+    Granted, Idle, IfExists, Milliseconds, Notice, Opaque, Queueing, Removal, Resizing, ResponseFrame,
+    Revocation, Standing, Status, Wait, WaitingRequest, Wanted, WantedNames,
 };
 use signalbox::storage::Memory;
 use support::caller::{Caller, LONG, NOW, for_ms, on_wire};
@@ -79,7 +79,7 @@ fn declare(caller: &mut Caller, if_exists: IfExists, list: &[Declaration<'_>]) -
 
 /// Declares one that is not there.
 #[track_caller]
-fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> Settled {
+fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> DeclaredState {
     let answer = declare(caller, IfExists::Fail, &[declaration]);
     assert_eq!(answer.status, OK, "{answer:?}");
     answer.declared().unwrap()[0]
@@ -96,7 +96,7 @@ fn ask_to_resize(
 }
 
 #[track_caller]
-fn resize(caller: &mut Caller, name: &[u8], how: Resizing) -> Settled {
+fn resize(caller: &mut Caller, name: &[u8], how: Resizing) -> DeclaredState {
     let answer = ask_to_resize(caller, name, how, None);
     assert_eq!(answer.status, OK, "{answer:?}");
     answer.resized().unwrap()

@@ -9,9 +9,9 @@ use std::net::Shutdown;
 
 use signalbox::core::{Change, Declare, Key, Moment, Namespace, Record, UnixSeconds};
 use signalbox::protocol::{
-    AS_DECLARED, Declaration, Declarations, Extended, ExtendedOpcode, Generation, GrantId, Granted, IfExists,
-    Milliseconds, Notice, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame,
-    Revocation, Settled, Standing, Status, TtlLeft, Wanted, WantedNames,
+    AS_DECLARED, Declaration, Declarations, DeclaredState, Extended, ExtendedOpcode, Generation, GrantId,
+    Granted, IfExists, Milliseconds, Notice, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing,
+    ResponseFrame, Revocation, Standing, Status, TtlLeft, Wanted, WantedNames,
 };
 use signalbox::storage::{Fault, Memory};
 use support::caller::{Caller, LONG, NOW, on_wire, one_of};
@@ -60,7 +60,7 @@ fn declare(caller: &mut Caller, if_exists: IfExists, declaration: Declaration<'_
 }
 
 #[track_caller]
-fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> Settled {
+fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> DeclaredState {
     let answer = declare(caller, IfExists::Fail, declaration);
     assert_eq!(answer.status, OK, "{answer:?}");
     answer.declared().unwrap()[0]

@@ -13,7 +13,7 @@ use std::task::Waker;
 use proptest::prelude::*;
 use run::{NAMES, Request, Run, Step};
 use signalbox::core::{
-    Answer, Asked, Call, Claim, Core, IfExists, Moment, NameHasher, Namespace, Queueing, Refusal, Removal,
+    Answer, Call, Claim, Core, IfExists, Moment, NameHasher, Namespace, Outcome, Queueing, Refusal, Removal,
     RequestIds, Resizing, Token, UnixSeconds, Want,
 };
 
@@ -181,8 +181,8 @@ fn a_store_that_hangs_keeps_nobody_without_a_lease_from_grants() {
         let call = Call { connection: connection.id(), ids, token: Token(own) };
         let asked = core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now);
         let is_right = match asked {
-            Asked::Answered(Answer::Granted(_)) => own == 1,
-            Asked::Refused(refusal) => refusal == Refusal::NotAvailable,
+            Outcome::Answered(Answer::Granted(_)) => own == 1,
+            Outcome::Refused(refusal) => refusal == Refusal::NotAvailable,
             _ => false,
         };
         assert!(is_right, "request {own}: {asked:?}");

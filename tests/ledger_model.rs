@@ -17,8 +17,8 @@ use std::task::{Wake, Waker};
 use model::{Attachment, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox::core::{
-    Answer, Asked, Call, Claim, Core, Declare, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId,
-    IfExists, Lease, LedgerLimits, Letter, Limits, Listed, Mailbox, Moment, NameHasher, Namespace, Notice,
+    Answer, Call, Claim, Core, Declare, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists,
+    Lease, LedgerLimits, Limits, Listed, Mailbox, Message, Moment, NameHasher, Namespace, Notice, Outcome,
     Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, Session, SessionId,
     SessionKey, Token, UnixSeconds, Until, Waiting,
 };
@@ -202,7 +202,7 @@ impl Wake for Alarm {
 /// What a connection was told, as far as the order is promised.
 #[derive(Debug, Default, PartialEq)]
 struct Told {
-    answers: BTreeMap<Token, Vec<Letter>>,
+    answers: BTreeMap<Token, Vec<Message>>,
     notices: Vec<Notice>,
     is_closed: bool,
     events: BTreeMap<(Token, Box<[u8]>), Vec<Event>>,
@@ -212,7 +212,7 @@ fn new_core() -> Core {
     Core::new(NonZeroU32::new(INTERVAL_S as u32).unwrap(), NameHasher::with_seeds(1, 2, 3, 4))
 }
 
-fn letters_of(mailbox: &Mailbox) -> Vec<Letter> {
+fn letters_of(mailbox: &Mailbox) -> Vec<Message> {
     std::iter::from_fn(|| mailbox.take()).collect()
 }
 
@@ -235,14 +235,14 @@ fn by_grant(mut listed: Vec<Listed>) -> Vec<Listed> {
 }
 
 impl Told {
-    fn of(letters: impl IntoIterator<Item = Letter>) -> Self {
+    fn of(messages: impl IntoIterator<Item = Message>) -> Self {
         let mut told = Self::default();
-        for letter in letters {
-            match letter {
-                Letter::Answer { token, .. } => told.answers.entry(token).or_default().push(letter),
-                Letter::Notice(notice) => told.notices.push(notice),
-                Letter::Close => told.is_closed = true,
-                Letter::Event { token, event } => {
+        for message in messages {
+            match message {
+                Message::Answer { token, .. } => told.answers.entry(token).or_default().push(message),
+                Message::Notice(notice) => told.notices.push(notice),
+                Message::Close => told.is_closed = true,
+                Message::Event { token, event } => {
                     let is_live = told.events.contains_key(&(token, Box::default()));
                     assert!(
                         event.kind != EventKind::Present || !is_live,
@@ -432,7 +432,7 @@ impl Pair {
             Step::Hear { by } => {
                 if let Attachment::To(id) = self.model.attachment(self.id(by)) {
                     let (.., lease) = self.leased.iter().find(|(session, ..)| *session == id).unwrap();
-                    lease.hear(now.monotonic_ms);
+                    lease.renew(now.monotonic_ms);
                     self.model.renew(id);
                 }
             }
@@ -441,9 +441,9 @@ impl Pair {
                 let (connection, token) = (self.id(by), self.token());
                 let found = self.core.watch(connection, token, namespace, scope.clone(), now);
                 let expected = self.model.watch(connection, token, namespace, scope.clone());
-                if let Ok(mut tour) = found.map_err(|refusal| assert_eq!(Err(refusal), expected)) {
+                if let Ok(mut snapshot) = found.map_err(|refusal| assert_eq!(Err(refusal), expected)) {
                     assert_eq!(expected, Ok(()));
-                    while self.core.show(&mut tour, 2) {}
+                    while self.core.show(&mut snapshot, 2) {}
                 }
             }
             Step::Unwatch { by, watch } => {
@@ -509,12 +509,12 @@ impl Pair {
         let key = SessionKey([self.leased.len() as u8 + 1; 16]);
         let expected = self.model.check_open();
         match self.core.open_leased(connection, key, ttl_ms, b"leased", token, self.now()) {
-            Asked::Answered(Answer::Opened(opened)) => {
+            Outcome::Answered(Answer::Opened(opened)) => {
                 assert_eq!((expected, opened.key.0, opened.ttl_ms), (Ok(()), key.0, ttl_ms));
                 self.model.open(opened.session, connection, key, ttl_ms, b"leased");
                 self.leased.push((opened.session, key, self.core.lease(connection).unwrap()));
             }
-            Asked::Refused(refusal) => assert_eq!(expected, Err(refusal)),
+            Outcome::Refused(refusal) => assert_eq!(expected, Err(refusal)),
             other => panic!("{other:?}"),
         }
     }
@@ -565,9 +565,9 @@ impl Pair {
     fn compare_letters(&mut self, by: usize) -> bool {
         let connection = self.id(by);
         let found = Told::of(letters_of(&self.connections[by].mailbox));
-        let expected = self.model.letters.extract_if(.., |(to, _)| *to == connection);
-        let expected = Told::of(expected.map(|(_, letter)| letter).collect::<Vec<_>>());
-        assert_eq!(found, expected, "the letters of connection {connection}");
+        let expected = self.model.messages.extract_if(.., |(to, _)| *to == connection);
+        let expected = Told::of(expected.map(|(_, message)| message).collect::<Vec<_>>());
+        assert_eq!(found, expected, "the messages of connection {connection}");
         found.is_closed
     }
 
@@ -915,7 +915,7 @@ impl Server {
     }
 
     /// Asks for resources of names under this maximum, and waits for them for ever.
-    fn acquire(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> Asked {
+    fn acquire(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> Outcome {
         let claim = Claim::new(resources, maximum).unwrap();
         let want = |key: &Key| signalbox::core::Want { namespace: key.0, name: key.1, claim };
         let wants: Vec<_> = keys.iter().map(want).collect();
@@ -926,7 +926,7 @@ impl Server {
 
     fn granted(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> GrantId {
         match self.acquire(by, keys, resources, maximum) {
-            Asked::Answered(Answer::Granted(granted)) => granted.grant,
+            Outcome::Answered(Answer::Granted(granted)) => granted.grant,
             other => panic!("{other:?}"),
         }
     }
@@ -940,7 +940,7 @@ impl Server {
     fn open(&self, by: usize, ttl_ms: u32, now: Moment) -> Arc<Lease> {
         let key = SessionKey([by as u8 + 1; 16]);
         let asked = self.core.open_leased(self.id(by), key, ttl_ms, b"", Token(0), now);
-        assert!(matches!(asked, Asked::Answered(Answer::Opened(_))), "{asked:?}");
+        assert!(matches!(asked, Outcome::Answered(Answer::Opened(_))), "{asked:?}");
         self.core.lease(self.id(by)).unwrap()
     }
 
@@ -950,7 +950,7 @@ impl Server {
 
     fn release(&mut self, by: usize, grant: GrantId) {
         let call = self.call(by);
-        assert_eq!(self.core.release_grant(call, grant, START), Asked::Answered(Answer::Done));
+        assert_eq!(self.core.release_grant(call, grant, START), Outcome::Answered(Answer::Done));
     }
 
     fn value(&self, key: Key) -> u32 {
@@ -959,8 +959,8 @@ impl Server {
 
     fn watch(&self, by: usize, key: Key) {
         let scope = Scope::Name(key.1.into());
-        let mut tour = self.core.watch(self.id(by), Token(0), key.0, scope, START).unwrap();
-        while self.core.show(&mut tour, 100) {}
+        let mut snapshot = self.core.watch(self.id(by), Token(0), key.0, scope, START).unwrap();
+        while self.core.show(&mut snapshot, 100) {}
         letters_of(&self.connections[by].mailbox);
     }
 
@@ -968,15 +968,15 @@ impl Server {
     fn await_idle(&self, by: usize, key: Key, until: Until, wait_ms: u32, tokens: Range<u64>) {
         for token in tokens {
             let asked = self.core.await_idle((self.id(by), Token(token)), key, until, wait_ms, START);
-            assert_eq!(asked, Asked::Waiting);
+            assert_eq!(asked, Outcome::Waiting);
         }
     }
 
     /// What a connection was told of requests that waited until a name is idle, since it was last asked.
     fn told_idle(&self, by: usize) -> Vec<(u64, Result<u32, Refusal>)> {
-        let outcome = |letter| match letter {
-            Letter::Answer { token, outcome: Ok(Answer::Idle { in_use }) } => (token.0, Ok(in_use)),
-            Letter::Answer { token, outcome: Err(refusal) } => (token.0, Err(refusal)),
+        let outcome = |message| match message {
+            Message::Answer { token, outcome: Ok(Answer::Idle { in_use }) } => (token.0, Ok(in_use)),
+            Message::Answer { token, outcome: Err(refusal) } => (token.0, Err(refusal)),
             other => panic!("{other:?}"),
         };
         letters_of(&self.connections[by].mailbox).into_iter().map(outcome).collect()
@@ -984,8 +984,8 @@ impl Server {
 
     /// The grants that events since then were about.
     fn events(&self, by: usize) -> Vec<Option<GrantId>> {
-        let grant = |letter| match letter {
-            Letter::Event { event, .. } => event.grant,
+        let grant = |message| match message {
+            Message::Event { event, .. } => event.grant,
             other => panic!("{other:?}"),
         };
         letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
@@ -993,8 +993,8 @@ impl Server {
 
     /// The grants that a connection was told of since it was last asked.
     fn answers(&self, by: usize) -> Vec<GrantId> {
-        let grant = |letter| match letter {
-            Letter::Answer { outcome: Ok(Answer::Granted(granted)), .. } => granted.grant,
+        let grant = |message| match message {
+            Message::Answer { outcome: Ok(Answer::Granted(granted)), .. } => granted.grant,
             other => panic!("{other:?}"),
         };
         letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
@@ -1005,8 +1005,8 @@ impl Server {
 fn two_who_want_the_same_names_in_opposite_order_both_get_them() {
     let mut server = Server::new(3);
     let blocked = server.granted(2, &[TWO], 1, 1);
-    assert_eq!(server.acquire(0, &[ONE, TWO], 1, 1), Asked::Waiting);
-    assert_eq!(server.acquire(1, &[TWO, ONE], 1, 1), Asked::Waiting);
+    assert_eq!(server.acquire(0, &[ONE, TWO], 1, 1), Outcome::Waiting);
+    assert_eq!(server.acquire(1, &[TWO, ONE], 1, 1), Outcome::Waiting);
     server.release(2, blocked);
     for by in 0..2 {
         let answers = server.answers(by);
@@ -1021,8 +1021,8 @@ fn two_who_want_the_same_names_in_opposite_order_both_get_them() {
 fn who_wants_several_names_stands_in_each_queue_before_those_who_came_later() {
     let mut server = Server::new(3);
     let (one, two) = (server.granted(0, &[ONE], 1, 1), server.granted(0, &[TWO], 1, 1));
-    assert_eq!(server.acquire(1, &[ONE, TWO], 1, 1), Asked::Waiting);
-    assert_eq!(server.acquire(2, &[TWO], 1, 1), Asked::Waiting);
+    assert_eq!(server.acquire(1, &[ONE, TWO], 1, 1), Outcome::Waiting);
+    assert_eq!(server.acquire(2, &[TWO], 1, 1), Outcome::Waiting);
     server.release(0, one);
     let waiters: Vec<_> = list(&server.core, TWO, true).into_iter().map(|waiter| waiter.session).collect();
     assert_eq!(waiters, [server.id(1), server.id(2)]);
@@ -1038,7 +1038,7 @@ fn a_session_that_ends_gives_back_the_newest_first() {
     let grants: Vec<_> = (0..5).map(|_| server.granted(0, &[ONE], 1, 5)).collect();
     server.release(0, grants[1]);
     server.watch(1, ONE);
-    assert_eq!(server.core.close_leased(holder, Token(0), START), Asked::Answered(Answer::Done));
+    assert_eq!(server.core.close_leased(holder, Token(0), START), Outcome::Answered(Answer::Done));
     assert_eq!(server.events(1), [grants[4], grants[3], grants[2], grants[0]].map(Some));
 }
 
@@ -1048,7 +1048,7 @@ fn of_two_sessions_the_one_that_is_due_first_ends_first() {
     let lease = server.open(0, 100, START);
     server.open(1, 100, at(50));
     let grants = [0, 1].map(|by| server.granted(by, &[ONE], 1, 2));
-    lease.hear(90);
+    lease.renew(90);
     server.watch(2, ONE);
     assert!(!server.core.expire(at(200)));
     assert_eq!(server.events(2), [grants[1], grants[0]].map(Some));
@@ -1063,7 +1063,7 @@ fn a_session_that_holds_much_expires_in_steps() {
     for _ in 0..GRANTS {
         server.granted(0, &[ONE], 1, GRANTS);
     }
-    assert_eq!(server.acquire(1, &[ONE], GRANTS, GRANTS), Asked::Waiting);
+    assert_eq!(server.acquire(1, &[ONE], GRANTS, GRANTS), Outcome::Waiting);
     let mut steps = 1;
     while server.core.expire(at(100)) {
         assert_eq!(server.core.check_ledger(), Ok(()));
@@ -1089,15 +1089,15 @@ fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
         server.granted(0, &[ONE], 1, GRANTS);
     }
     server.watch(1, ONE);
-    assert_eq!(server.core.close_leased(connection, Token(0), START), Asked::Answered(Answer::Done));
+    assert_eq!(server.core.close_leased(connection, Token(0), START), Outcome::Answered(Answer::Done));
     while server.core.expire(START) {}
     let events = letters_of(&server.connections[1].mailbox);
     assert_eq!(events.len(), GRANTS as usize);
-    let is_release = |letter: &Letter| match letter {
-        Letter::Event { event, .. } => event.kind == EventKind::Released,
+    let is_release = |message: &Message| match message {
+        Message::Event { event, .. } => event.kind == EventKind::Released,
         _ => false,
     };
-    assert!(events.iter().all(is_release), "{:?}", events.iter().find(|letter| !is_release(letter)));
+    assert!(events.iter().all(is_release), "{:?}", events.iter().find(|message| !is_release(message)));
     assert_eq!(server.core.ledger_stats().expired_sessions, 0);
 }
 
@@ -1107,7 +1107,7 @@ fn many_who_wait_are_served_in_steps_and_in_order() {
     let mut server = Server::new(2);
     let all = server.granted(0, &[ONE], WAITERS as u32, WAITERS as u32);
     for _ in 0..WAITERS {
-        assert_eq!(server.acquire(1, &[ONE], 1, WAITERS as u32), Asked::Waiting);
+        assert_eq!(server.acquire(1, &[ONE], 1, WAITERS as u32), Outcome::Waiting);
     }
     let order: Vec<_> = list(&server.core, ONE, true).into_iter().filter_map(|waiter| waiter.grant).collect();
     assert_eq!(order.len(), WAITERS);
@@ -1175,7 +1175,7 @@ fn what_is_given_back_while_queues_are_served_is_told_in_steps_too() {
     }
     let all = server.granted(0, &[ONE], 1000, 1000);
     for _ in 0..1000 {
-        assert_eq!(server.acquire(0, &[ONE], 1, 1000), Asked::Waiting);
+        assert_eq!(server.acquire(0, &[ONE], 1, 1000), Outcome::Waiting);
     }
     server.release(0, all);
     for grant in grants {
@@ -1203,16 +1203,16 @@ fn a_connection_whose_session_is_taken_away_in_steps_asks_in_vain() {
     let session = list(&server.core, TWO, false)[0].session;
     server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS);
     let (revoked, call) = (server.id(1), server.call(0));
-    assert_eq!(server.core.revoke_session(call, revoked, 0, START), Asked::Answered(Answer::Done));
+    assert_eq!(server.core.revoke_session(call, revoked, 0, START), Outcome::Answered(Answer::Done));
     let gone = Refusal::NoSuchSession;
     let until = Until::Level(0);
-    assert_eq!(server.core.await_idle((revoked, Token(1000)), ONE, until, 1, START), Asked::Refused(gone));
+    assert_eq!(server.core.await_idle((revoked, Token(1000)), ONE, until, 1, START), Outcome::Refused(gone));
     let watch = server.core.watch(revoked, Token(1001), ONE.0, Scope::Prefix(Box::default()), START);
     assert_eq!(watch.err(), Some(gone));
     assert_eq!(server.core.attach(session, revoked, &SessionKey([3; 16]), START).err(), Some(gone));
     let opened = server.core.open_leased(revoked, SessionKey([9; 16]), 1000, b"", Token(1002), START);
-    assert_eq!(opened, Asked::Refused(gone));
-    assert_eq!(server.acquire(1, &[TWO], 1, 2), Asked::Refused(gone));
+    assert_eq!(opened, Outcome::Refused(gone));
+    assert_eq!(server.acquire(1, &[TWO], 1, 2), Outcome::Refused(gone));
     assert!(!server.connections[1].mailbox.is_closed(), "there is more than a step's work");
     while server.core.expire(START) {}
     assert!(server.connections[1].mailbox.is_closed());
@@ -1230,15 +1230,15 @@ fn a_server_that_stops_tells_first_who_has_what_he_waited_for() {
     while server.core.shut_down(START) {
         assert_eq!(server.core.check_ledger(), Ok(()));
     }
-    let letters = letters_of(&server.connections[1].mailbox);
-    let outcome = |letter: &Letter| match letter {
-        Letter::Answer { token, outcome } => Some((token.0, outcome.clone())),
+    let messages = letters_of(&server.connections[1].mailbox);
+    let outcome = |message: &Message| match message {
+        Message::Answer { token, outcome } => Some((token.0, outcome.clone())),
         _ => None,
     };
     let is_as_expected = |(token, outcome): (u64, Result<Answer, Refusal>)| {
         outcome == if token < REQUESTS { Ok(Answer::Idle { in_use: 0 }) } else { Err(Refusal::ShuttingDown) }
     };
-    let outcomes: Vec<_> = letters.iter().filter_map(outcome).collect();
+    let outcomes: Vec<_> = messages.iter().filter_map(outcome).collect();
     assert_eq!(outcomes.len(), 2 * REQUESTS as usize);
     assert!(outcomes.into_iter().all(is_as_expected));
 }
@@ -1250,7 +1250,7 @@ fn a_connection_for_which_many_requests_wait_ends_in_steps() {
     let grant = server.granted(0, &[ONE], REQUESTS, REQUESTS);
     server.open(1, 1000, START);
     for _ in 0..REQUESTS {
-        assert_eq!(server.acquire(1, &[ONE], 1, REQUESTS), Asked::Waiting);
+        assert_eq!(server.acquire(1, &[ONE], 1, REQUESTS), Outcome::Waiting);
     }
     let last = RequestIds { own: server.requests, lowest_unanswered: server.requests };
     server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS.into());
@@ -1273,7 +1273,7 @@ fn a_connection_for_which_many_requests_wait_ends_in_steps() {
         [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, REQUESTS).unwrap() }];
     let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
     let call = Call { connection: server.id(2), ids: last, token: Token(7) };
-    assert_eq!(server.core.acquire_grant(call, &wants, queueing, START), Asked::Waiting);
+    assert_eq!(server.core.acquire_grant(call, &wants, queueing, START), Outcome::Waiting);
     server.release(0, grant);
     while server.core.expire(START) {}
     assert_eq!(server.answers(2).len(), 1);
@@ -1288,7 +1288,7 @@ fn a_connection_that_ends_in_steps_loses_its_session_to_another_meanwhile() {
     server.granted(0, &[ONE], 1, 1);
     server.open(1, 1000, START);
     for _ in 0..REQUESTS {
-        assert_eq!(server.acquire(1, &[ONE], 1, 1), Asked::Waiting);
+        assert_eq!(server.acquire(1, &[ONE], 1, 1), Outcome::Waiting);
     }
     let session = list(&server.core, ONE, true)[0].session;
     assert!(server.core.leave(server.id(1), START), "there is more than a step's work");
@@ -1306,15 +1306,18 @@ fn a_second_revoke_never_delays_the_first_and_its_notice_says_so() {
     let holder = server.id(0);
     for (grace_ms, left_ms) in [(500, 500), (900, 500), (200, 200)] {
         let call = server.call(1);
-        assert_eq!(server.core.revoke_grant(call, grant, grace_ms, START), Asked::Answered(Answer::Done));
+        assert_eq!(server.core.revoke_grant(call, grant, grace_ms, START), Outcome::Answered(Answer::Done));
         let notice = Notice::GrantRevoked { grant, grace_ms: left_ms };
-        assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Notice(notice)]);
+        assert_eq!(letters_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
     }
     for (grace_ms, left_ms) in [(900, 900), (950, 900), (300, 300)] {
         let call = server.call(1);
-        assert_eq!(server.core.revoke_session(call, holder, grace_ms, START), Asked::Answered(Answer::Done));
+        assert_eq!(
+            server.core.revoke_session(call, holder, grace_ms, START),
+            Outcome::Answered(Answer::Done)
+        );
         let notice = Notice::SessionRevoked { session: holder, grace_ms: left_ms };
-        assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Notice(notice)]);
+        assert_eq!(letters_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
     }
     for (at_ms, grants) in [(199, 1), (200, 0), (299, 0)] {
         assert!(!server.core.expire(at(at_ms)));
@@ -1322,7 +1325,7 @@ fn a_second_revoke_never_delays_the_first_and_its_notice_says_so() {
         assert_eq!(letters_of(&server.connections[0].mailbox), []);
     }
     assert!(!server.core.expire(at(300)));
-    assert_eq!(letters_of(&server.connections[0].mailbox), [Letter::Close]);
+    assert_eq!(letters_of(&server.connections[0].mailbox), [Message::Close]);
 }
 
 #[test]
@@ -1336,12 +1339,12 @@ fn live_is_told_when_there_is_room_for_it() {
     }
     let watcher = server.id(0);
     let all = Scope::Prefix(Box::default());
-    let mut tour = server.core.watch(watcher, Token(1), Namespace::Counters, all, START).unwrap();
-    assert!(server.core.show(&mut tour, 2 * EVENTS_MAX), "there is no room for Live");
+    let mut snapshot = server.core.watch(watcher, Token(1), Namespace::Counters, all, START).unwrap();
+    assert!(server.core.show(&mut snapshot, 2 * EVENTS_MAX), "there is no room for Live");
     let present = letters_of(&server.connections[0].mailbox);
     assert_eq!(present.len(), EVENTS_MAX);
-    assert!(!server.core.show(&mut tour, 1));
-    let [Letter::Event { event, .. }] = &letters_of(&server.connections[0].mailbox)[..] else { panic!() };
+    assert!(!server.core.show(&mut snapshot, 1));
+    let [Message::Event { event, .. }] = &letters_of(&server.connections[0].mailbox)[..] else { panic!() };
     assert_eq!(event.kind, EventKind::Live);
 }
 
@@ -1356,8 +1359,8 @@ proptest! {
         let mut server = Server::new(1);
         let watcher = server.id(0);
         let scope = Scope::Name(ONE.1.into());
-        let mut tour = server.core.watch(watcher, Token(1), ONE.0, scope, START).unwrap();
-        prop_assert!(!server.core.show(&mut tour, 1));
+        let mut snapshot = server.core.watch(watcher, Token(1), ONE.0, scope, START).unwrap();
+        prop_assert!(!server.core.show(&mut snapshot, 1));
         let mailbox = Arc::clone(&server.connections[0].mailbox);
         let live = mailbox.take();
         prop_assert!(live.is_some());
@@ -1371,8 +1374,8 @@ proptest! {
                 happened += 1;
             }
             was_full |= (unread + events) as usize > EVENTS_MAX;
-            for letter in std::iter::from_fn(|| mailbox.take()).take(reads) {
-                let Letter::Event { event, .. } = letter else { panic!("{letter:?}") };
+            for message in std::iter::from_fn(|| mailbox.take()).take(reads) {
+                let Message::Event { event, .. } = message else { panic!("{message:?}") };
                 if event.kind == EventKind::Missed {
                     prop_assert!(was_full && event.resources > 0);
                     was_full = false;
@@ -1394,7 +1397,7 @@ fn a_session_that_ends_in_steps_is_granted_nothing_more() {
     let mut server = Server::new(2);
     let theirs = server.granted(1, &[ONE], 1, 1);
     server.open(0, 100, START);
-    assert_eq!(server.acquire(0, &[ONE], 1, 1), Asked::Waiting);
+    assert_eq!(server.acquire(0, &[ONE], 1, 1), Outcome::Waiting);
     for _ in 0..GRANTS {
         server.granted(0, &[TWO], 1, GRANTS);
     }
@@ -1402,10 +1405,10 @@ fn a_session_that_ends_in_steps_is_granted_nothing_more() {
     server.release(1, theirs);
     assert_eq!(server.value(ONE), 0, "what it waited for is not given to it");
     while server.core.expire(at(100)) {}
-    let letters = letters_of(&server.connections[0].mailbox);
+    let messages = letters_of(&server.connections[0].mailbox);
     assert!(
-        matches!(letters[..], [Letter::Answer { outcome: Err(Refusal::NoSuchSession), .. }]),
-        "{letters:?}"
+        matches!(messages[..], [Message::Answer { outcome: Err(Refusal::NoSuchSession), .. }]),
+        "{messages:?}"
     );
     assert_eq!(server.core.check_ledger(), Ok(()));
 }
@@ -1419,14 +1422,15 @@ fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
     let wants = [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap() }];
     let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
     for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
-        lease.hear(at(at_ms).monotonic_ms);
+        lease.renew(at(at_ms).monotonic_ms);
         let asked = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
-        assert_eq!(asked, Asked::Waiting);
+        assert_eq!(asked, Outcome::Waiting);
     }
     server.release(1, theirs);
-    let letters = letters_of(&server.connections[0].mailbox);
-    let [_, Letter::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &letters[..] else {
-        panic!("{letters:?}")
+    let messages = letters_of(&server.connections[0].mailbox);
+    let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..]
+    else {
+        panic!("{messages:?}")
     };
     assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
 }
@@ -1439,13 +1443,13 @@ impl Server {
         let declare = Declare { name: LAST.1, capacity: 1, numbered: false, label: b"" };
         let call = self.call(by);
         let asked = self.core.declare(call, &[declare], IfExists::Fail, START);
-        assert!(matches!(asked, Asked::Answered(Answer::Settled(_))), "{asked:?}");
+        assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
     }
 
     fn remove_last(&mut self, by: usize) {
         let call = self.call(by);
         let asked = self.core.remove(call, LAST.1, Removal::WithLastHolder, None, START);
-        assert_eq!(asked, Asked::Answered(Answer::Settled(Box::default())));
+        assert_eq!(asked, Outcome::Answered(Answer::Declared(Box::default())));
     }
 }
 
@@ -1454,8 +1458,8 @@ fn what_was_set_aside_for_what_is_removed_goes_to_the_next_at_once() {
     let mut server = Server::new(3);
     server.declare_last(2);
     server.granted(2, &[LAST], 1, 1);
-    assert_eq!(server.acquire(0, &[ONE, LAST], 1, 1), Asked::Waiting);
-    assert_eq!(server.acquire(1, &[ONE], 1, 1), Asked::Waiting);
+    assert_eq!(server.acquire(0, &[ONE, LAST], 1, 1), Outcome::Waiting);
+    assert_eq!(server.acquire(1, &[ONE], 1, 1), Outcome::Waiting);
     server.remove_last(2);
     assert_eq!(server.answers(1).len(), 1);
 }
@@ -1466,7 +1470,7 @@ fn what_is_removed_goes_when_those_who_set_it_aside_are_told_of_the_end() {
     let behind = (Namespace::Semaphores, &b"later"[..]);
     server.declare_last(1);
     server.granted(1, &[behind], 1, 1);
-    assert_eq!(server.acquire(0, &[LAST, behind], 1, 1), Asked::Waiting);
+    assert_eq!(server.acquire(0, &[LAST, behind], 1, 1), Outcome::Waiting);
     server.remove_last(1);
     while server.core.shut_down(START) {}
     assert_eq!(server.core.ledger_stats().declared, 0);
@@ -1478,11 +1482,11 @@ fn what_is_removed_at_once_is_taken_from_its_holders() {
     let declare = Declare { name: b"one", capacity: 2, numbered: true, label: b"" };
     let call = server.call(1);
     let asked = server.core.declare(call, &[declare], IfExists::Fail, START);
-    assert!(matches!(asked, Asked::Answered(Answer::Settled(_))), "{asked:?}");
+    assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
     server.granted(0, &[semaphore(b"one")], 2, 2);
     let call = server.call(1);
     let asked = server.core.remove(call, b"one", Removal::Now { grace_ms: 100 }, None, START);
-    assert_eq!(asked, Asked::Answered(Answer::Settled(Box::default())));
+    assert_eq!(asked, Outcome::Answered(Answer::Declared(Box::default())));
     for (at_ms, grants) in [(0, 1), (99, 1), (100, 0)] {
         let is_more = || server.core.expire(at(at_ms)) || server.core.evict(at(at_ms), |_| None);
         assert!((0..10).any(|_| !is_more()), "there is an end to what is to be done at once");
@@ -1498,22 +1502,22 @@ fn whoever_waited_for_what_was_removed_is_told_so_though_it_is_declared_anew_at_
     let declare = Declare { name: b"one", capacity: 1, numbered: false, label: b"" };
     let call = server.call(2);
     let asked = server.core.declare(call, &[declare], IfExists::Fail, START);
-    assert!(matches!(asked, Asked::Answered(Answer::Settled(_))), "{asked:?}");
+    assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
     server.granted(0, &[semaphore(b"one")], 1, 1);
     for _ in 0..WAITERS {
-        assert_eq!(server.acquire(1, &[semaphore(b"one")], 1, 1), Asked::Waiting);
+        assert_eq!(server.acquire(1, &[semaphore(b"one")], 1, 1), Outcome::Waiting);
     }
     let call = server.call(2);
     let asked = server.core.remove(call, b"one", Removal::WithLastHolder, None, START);
-    assert_eq!(asked, Asked::Answered(Answer::Settled(Box::default())));
+    assert_eq!(asked, Outcome::Answered(Answer::Declared(Box::default())));
     let call = server.call(2);
     let anew = Declare { capacity: 1000, ..declare };
     let asked = server.core.declare(call, &[anew], IfExists::Fail, START);
-    assert!(matches!(asked, Asked::Answered(Answer::Settled(_))), "{asked:?}");
+    assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
     while server.core.expire(START) {}
     let mut told = 0;
-    for letter in letters_of(&server.connections[1].mailbox) {
-        let Letter::Answer { outcome, .. } = letter else { panic!("{letter:?}") };
+    for message in letters_of(&server.connections[1].mailbox) {
+        let Message::Answer { outcome, .. } = message else { panic!("{message:?}") };
         assert_eq!(outcome, Err(Refusal::Removed));
         told += 1;
     }
@@ -1576,8 +1580,8 @@ fn nothing_is_told_of_what_is_removed_after_its_removal() {
         server.core.remove(call, b"one", Removal::IfIdle, None, START);
     }
     store(&server.core);
-    let kind = |letter| match letter {
-        Letter::Event { event, .. } => event.kind,
+    let kind = |message| match message {
+        Message::Event { event, .. } => event.kind,
         other => panic!("{other:?}"),
     };
     let kinds: Vec<_> = letters_of(&server.connections[0].mailbox).into_iter().map(kind).collect();

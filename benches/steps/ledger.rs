@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use signalbox::core::{
-    Answer, Asked, Call, Claim, Core, GrantId, Mailbox, Moment, Namespace, Queueing, RequestIds, Scope,
+    Answer, Call, Claim, Core, GrantId, Mailbox, Moment, Namespace, Outcome, Queueing, RequestIds, Scope,
     SessionId, SessionKey, Token, Until, Waiting, Want,
 };
 use signalbox::server::steps::WATCH_NAMES;
@@ -88,7 +88,7 @@ fn watched(steps: &mut Steps, waiters: u32, scope: impl Fn(u32) -> Scope) {
 
 /// Gives back a grant, and does all that comes of it.
 fn give_back(steps: &mut Steps, core: &Core, holder: SessionId, grant: GrantId) {
-    steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Asked::Answered(Answer::Done));
+    steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Outcome::Answered(Answer::Done));
     while steps.time(|| core.expire(at(0))) {}
 }
 
@@ -188,8 +188,8 @@ pub fn show(steps: &mut Steps, names: u32) {
     let all = Scope::Prefix(Box::default());
     let mut tour = core.watch(connection, Token(1), SPACE, all, at(0)).expect("there is room");
     while steps.time(|| core.show(&mut tour, WATCH_NAMES)) {
-        while let Some(letter) = mailbox.take() {
-            black_box(letter);
+        while let Some(message) = mailbox.take() {
+            black_box(message);
         }
     }
 }
@@ -220,7 +220,7 @@ fn wait_for_the_name(core: &Core, waiters: u32, wait_ms: u32) {
         let connection = connect(core);
         for request in 1..=WAITERS_OF_A_SESSION {
             let asked = ask_for(core, connection, request.into(), NAME, claim(1, waiters), wait_ms);
-            assert_eq!(asked, Asked::Waiting);
+            assert_eq!(asked, Outcome::Waiting);
         }
     }
 }
@@ -230,7 +230,7 @@ fn wait_often(core: &Core, connection: SessionId) {
     granted(ask(core, connect(core), 1, NAME, 1, 1));
     for request in 1..=GRANTS {
         let asked = ask(core, connection, request.into(), NAME, 1, 1);
-        assert_eq!(asked, Asked::Waiting);
+        assert_eq!(asked, Outcome::Waiting);
     }
 }
 
@@ -246,13 +246,13 @@ fn await_idle(core: &Core, requests: u32) -> (SessionId, Arc<Mailbox>) {
             TTL_MS,
             at(0),
         );
-        assert_eq!(asked, Asked::Waiting);
+        assert_eq!(asked, Outcome::Waiting);
     }
     (connection, mailbox)
 }
 
 /// Opens 100,000 sessions, and gives each something to hold.
-fn leased(core: &Core, hold: impl Fn(SessionId, u32) -> Asked) {
+fn leased(core: &Core, hold: impl Fn(SessionId, u32) -> Outcome) {
     let connection = connect(core);
     for number in 0..MANY {
         open(core, connection);
@@ -277,7 +277,7 @@ fn connect_with(core: &Core, mailbox: &Arc<Mailbox>) -> SessionId {
     connection
 }
 
-fn ask(core: &Core, connection: SessionId, request: u64, name: &[u8], resources: u32, of: u32) -> Asked {
+fn ask(core: &Core, connection: SessionId, request: u64, name: &[u8], resources: u32, of: u32) -> Outcome {
     ask_for(core, connection, request, name, claim(resources, of), TTL_MS)
 }
 
@@ -288,22 +288,22 @@ fn ask_for(
     name: &[u8],
     claim: Claim,
     wait_ms: u32,
-) -> Asked {
+) -> Outcome {
     let want = Want { namespace: SPACE, name, claim };
     let queueing = Queueing { wait_ms, queue_max: u32::MAX };
     core.acquire_grant(call(connection, request), &[want], queueing, at(0))
 }
 
-fn granted(asked: Asked) -> GrantId {
+fn granted(asked: Outcome) -> GrantId {
     match asked {
-        Asked::Answered(Answer::Granted(granted)) => granted.grant,
+        Outcome::Answered(Answer::Granted(granted)) => granted.grant,
         other => panic!("{other:?} where there is enough"),
     }
 }
 
 fn open(core: &Core, connection: SessionId) -> SessionId {
     match core.open_leased(connection, KEY, TTL_MS, b"", Token(0), at(0)) {
-        Asked::Answered(Answer::Opened(opened)) => opened.session,
+        Outcome::Answered(Answer::Opened(opened)) => opened.session,
         other => panic!("{other:?} where there is room"),
     }
 }

@@ -7,18 +7,18 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::{Form, Named, escaped, json};
-use crate::client::{Error, Settled, Status};
+use crate::client::{DeclaredState, Error, Status};
 
 /// Prints what semaphores came to be, one a line.
 pub(super) fn print<'a>(
     form: Form,
-    settled: impl Iterator<Item = (&'a Name, &'a Settled)>,
+    settled: impl Iterator<Item = (&'a Name, &'a DeclaredState)>,
 ) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if form == Form::Table {
         writeln!(out, "{:>10}  {:>10}  {:>20}  NAME", "CAPACITY", "IN USE", "GENERATION")?;
     }
-    for (name, Settled { generation, capacity, in_use }) in settled {
+    for (name, DeclaredState { generation, capacity, in_use }) in settled {
         let (generation, text) = (generation.0, escaped(name.bytes()));
         match form {
             Form::Table => writeln!(out, "{capacity:>10}  {in_use:>10}  {generation:>20}  {text}")?,

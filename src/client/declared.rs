@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Declared, Direct, Error, checked};
 use crate::protocol::{
-    Declaration, Declarations, Extended, Generation, Idle, IfExists, Milliseconds, Namespace, Removal,
-    Resizing, ResponseFrame, Settled, Wait,
+    Declaration, Declarations, DeclaredState, Extended, Generation, Idle, IfExists, Milliseconds, Namespace,
+    Removal, Resizing, ResponseFrame, Wait,
 };
 
 impl Direct {
@@ -27,7 +27,7 @@ impl Direct {
         &self,
         declarations: &[Declaration<'_>],
         if_exists: IfExists,
-    ) -> Result<Vec<Settled>, Error> {
+    ) -> Result<Vec<DeclaredState>, Error> {
         let declarations = Declarations::new(declarations)?;
         let request = Extended::Declare { ids: self.next_ids(), if_exists, declarations };
         Ok(self.connection().ask_for_success(request).await?.declared()?)
@@ -51,7 +51,7 @@ impl Direct {
         name: &[u8],
         how: Resizing,
         expected: Option<Generation>,
-    ) -> Result<Settled, Error> {
+    ) -> Result<DeclaredState, Error> {
         let request = Extended::Resize { ids: self.next_ids(), expected, how, name: checked(name)? };
         Ok(self.connection().ask_for_success(request).await?.resized()?)
     }

@@ -101,9 +101,9 @@ pub use series::{Declared, Dump, Listing, Series, Watch};
 
 /// What answers and limits consist of is the wire's to say; callers of the client need no more of it than this.
 pub use crate::protocol::{
-    BodyError, Declaration, DeclarationError, DeclaredEntry, DecodeError, DumpEntry, Event, EventKind,
-    Features, Generation, GrantId, HelloAnswer, Idle, IfExists, ListEntry, Milliseconds, NAME_BYTES_MAX,
-    Namespace, Removal, Resizing, Revocation, Scope, SessionKey, Settled, Standing, Statistic, Status,
+    BodyError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError, DumpEntry, Event,
+    EventKind, Features, Generation, GrantId, HelloAnswer, Idle, IfExists, ListEntry, Milliseconds,
+    NAME_BYTES_MAX, Namespace, Removal, Resizing, Revocation, Scope, SessionKey, Standing, Statistic, Status,
     TtlLeft, VerifiedGrant, Wait, WantedError,
 };
 

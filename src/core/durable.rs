@@ -135,12 +135,12 @@ pub struct AnswerRecord {
     /// The request's number.
     pub request: u64,
     /// What was answered.
-    pub answer: Box<[Settled]>,
+    pub answer: Box<[DeclaredState]>,
 }
 
 /// What a declared semaphore came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct DeclaredState {
     /// The number of the change.
     pub generation: u64,
     /// The capacity since.

@@ -23,7 +23,7 @@ pub struct Token(pub u64);
 
 /// Something for a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Letter {
+pub enum Message {
     /// The answer to a request that waited.
     Answer {
         /// Which request.
@@ -118,19 +118,19 @@ pub enum Notice {
     ShuttingDown,
 }
 
-/// The letters of one connection.
+/// The messages of one connection.
 #[derive(Debug, Default)]
 pub struct Mailbox {
-    letters: Mutex<Letters>,
+    messages: Mutex<Messages>,
     /// Whether there is any, so that a connection sees at a glance that there is none.
     is_filled: AtomicBool,
-    /// Whether [`Letter::Close`] came.
+    /// Whether [`Message::Close`] came.
     is_closed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Letters {
-    waiting: VecDeque<Letter>,
+struct Messages {
+    waiting: VecDeque<Message>,
     events: usize,
     /// Of the events that wait.
     name_bytes: usize,
@@ -142,7 +142,7 @@ struct Letters {
 impl Mailbox {
     /// Says whom to wake when something comes.
     pub fn set_reader(&self, reader: &Waker) {
-        lock(&self.letters).reader = Some(reader.clone());
+        lock(&self.messages).reader = Some(reader.clone());
     }
 
     /// Whether something waits.
@@ -151,72 +151,74 @@ impl Mailbox {
         self.is_filled.load(Ordering::Acquire)
     }
 
-    /// Whether the connection is to be closed, even where its peer takes nothing of what comes before that letter.
+    /// Whether the connection is to be closed, even where its peer takes nothing of what comes before that message.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Takes the next letter, in the order in which they came. Events that were dropped are told of after those
+    /// Takes the next message, in the order in which they came. Events that were dropped are told of after those
     /// before them.
-    pub fn take(&self) -> Option<Letter> {
-        let mut letters = lock(&self.letters);
-        if let Some(letter) = letters.waiting.pop_front() {
-            if let Letter::Event { event, .. } = &letter {
-                letters.events -= 1;
-                letters.name_bytes -= event.name.len();
+    pub fn take(&self) -> Option<Message> {
+        let mut messages = lock(&self.messages);
+        if let Some(message) = messages.waiting.pop_front() {
+            if let Message::Event { event, .. } = &message {
+                messages.events -= 1;
+                messages.name_bytes -= event.name.len();
             }
-            return Some(letter);
+            return Some(message);
         }
-        let missed = letters.missed.pop_first();
+        let missed = messages.missed.pop_first();
         if missed.is_none() {
             self.is_filled.store(false, Ordering::Release);
         }
         let (token, count) = missed?;
-        Some(Letter::Event { token, event: Event::about_no_name(EventKind::Missed, count) })
+        Some(Message::Event { token, event: Event::about_no_name(EventKind::Missed, count) })
     }
 
     /// Whether events would be dropped.
     pub(super) fn has_room(&self) -> bool {
-        let letters = lock(&self.letters);
-        letters.have_room()
+        let messages = lock(&self.messages);
+        messages.have_room()
     }
 
     /// Drops the events of a watch that ended, and what it missed.
     pub fn drop_events(&self, watch: Token) {
-        let mut letters = lock(&self.letters);
-        letters.waiting.retain(|letter| !matches!(letter, Letter::Event { token, .. } if *token == watch));
-        let names = letters.waiting.iter().filter_map(|letter| match letter {
-            Letter::Event { event, .. } => Some(event.name.len()),
+        let mut messages = lock(&self.messages);
+        messages
+            .waiting
+            .retain(|message| !matches!(message, Message::Event { token, .. } if *token == watch));
+        let names = messages.waiting.iter().filter_map(|message| match message {
+            Message::Event { event, .. } => Some(event.name.len()),
             _ => None,
         });
         let (events, name_bytes) = names.fold((0, 0), |(events, sum), bytes| (events + 1, sum + bytes));
-        (letters.events, letters.name_bytes) = (events, name_bytes);
-        letters.missed.remove(&watch);
+        (messages.events, messages.name_bytes) = (events, name_bytes);
+        messages.missed.remove(&watch);
     }
 
     /// Puts something in, and wakes the reader.
-    pub fn put(&self, letter: Letter) {
+    pub fn put(&self, message: Message) {
         let reader = {
-            let mut letters = lock(&self.letters);
-            match &letter {
-                Letter::Event { token, .. } if !letters.have_room() => {
-                    let count = letters.missed.entry(*token).or_default();
+            let mut messages = lock(&self.messages);
+            match &message {
+                Message::Event { token, .. } if !messages.have_room() => {
+                    let count = messages.missed.entry(*token).or_default();
                     *count = count.saturating_add(1);
                 }
-                Letter::Event { event, .. } => {
-                    letters.events += 1;
-                    letters.name_bytes += event.name.len();
-                    letters.waiting.push_back(letter);
+                Message::Event { event, .. } => {
+                    messages.events += 1;
+                    messages.name_bytes += event.name.len();
+                    messages.waiting.push_back(message);
                 }
                 _ => {
-                    if letter == Letter::Close {
+                    if message == Message::Close {
                         self.is_closed.store(true, Ordering::Release);
                     }
-                    letters.waiting.push_back(letter);
+                    messages.waiting.push_back(message);
                 }
             }
             self.is_filled.store(true, Ordering::Release);
-            letters.reader.clone()
+            messages.reader.clone()
         };
         if let Some(reader) = reader {
             reader.wake();
@@ -224,7 +226,7 @@ impl Mailbox {
     }
 }
 
-impl Letters {
+impl Messages {
     /// Whether an event more would be kept.
     fn have_room(&self) -> bool {
         self.events < EVENTS_MAX && self.name_bytes < NAME_BYTES_MAX && self.missed.is_empty()

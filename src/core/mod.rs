@@ -13,9 +13,9 @@
 //! Invariant 1 of `docs/design.md` (consumption is the sum of what is held) is kept by `object` and can be checked
 //! at any time with [`Core::check`].
 
+mod api;
 mod counter;
 mod durable;
-mod extended;
 mod holders;
 mod invariant;
 mod ledger;
@@ -32,17 +32,17 @@ mod visit;
 use std::num::NonZeroU32;
 
 pub use ahash::RandomState as NameHasher;
+pub use api::WatchSnapshot;
 pub use durable::{
-    AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, Origin, PartRecord, Record, SessionRecord,
-    Settled,
+    AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantRecord, Key, Origin, PartRecord, Record,
+    SessionRecord,
 };
-pub use extended::Tour;
 pub use ledger::{
-    Answer, Asked, Batch, Call, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, GrantId, Granted,
-    IfExists, Lease, LedgerLimits, LedgerStats, Listed, Listing, Moment, Opened, Queueing, REQUESTS_MAX,
+    Answer, Batch, Call, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, GrantId, Granted, IfExists,
+    Lease, LedgerLimits, LedgerStats, Listed, Listing, Moment, Opened, Outcome, Queueing, REQUESTS_MAX,
     Removal, RequestIds, Resizing, SLOTS_MAX, Scope, SessionKey, TICK_MS, Until, Verified, Waiting, Want,
 };
-pub use mailbox::{EVENTS_MAX, Event, EventKind, Letter, Mailbox, Notice, Token};
+pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice, Token};
 pub use object::DumpItem;
 pub use registry::{Limits, RegistryStats};
 pub use session::{Ending, Session, SessionId};

@@ -206,7 +206,7 @@ impl Registry {
         if claim.is_of_existing() {
             return self.find(name, visit).ok_or(Refusal::NotFound);
         }
-        // Asked for ahead of the allocation, which a refusal must not cost.
+        // Outcome for ahead of the allocation, which a refusal must not cost.
         if self.names() >= self.names_max.load(Ordering::Relaxed) {
             // Somebody may have made the name since it was not found; then it counts against nothing.
             return self.find(name, visit).ok_or(Refusal::TooManyNames);
@@ -303,7 +303,7 @@ impl Registry {
         if !object.is_collectable(interval) {
             return false;
         }
-        // Asked again under the shard's lock, where no request can reach the object any more. Under the same name
+        // Outcome again under the shard's lock, where no request can reach the object any more. Under the same name
         // another object may stand by now, which is collected as gladly.
         let removed = self.map.remove_if(object.name(), |found, ()| found.is_collectable(interval));
         let Some((removed, ())) = removed else { return false };

@@ -241,7 +241,7 @@ where
         }
         let mut turn = Turn::MoreAtOnce;
         let is_finishing = self.is_finishing();
-        // Asked before the news are looked at: what is stored meanwhile is among them.
+        // Outcome before the news are looked at: what is stored meanwhile is among them.
         let is_storing = is_finishing && self.party.is_storing(self.server);
         let is_news = self.party.has_news() && (self.end.is_none() || is_finishing);
         if is_news {
@@ -309,7 +309,7 @@ where
         }
         self.port.metrics.traffic.note_received(read);
         parking::note_read();
-        self.party.hear(self.server);
+        self.party.renew(self.server);
         let buffer = if self.input.is_empty() {
             &mut *shared
         } else {
@@ -399,7 +399,7 @@ where
         {
             executed += 1;
             match executor.execute(&frame, out) {
-                // Asked seldom, since it is seldom so.
+                // Outcome seldom, since it is seldom so.
                 After::Continue
                     if executed.is_multiple_of(steps::LEDGER_REQUESTS)
                         && executor.session.take_supervised() =>

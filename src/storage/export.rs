@@ -19,8 +19,8 @@ use super::engine::{FORMAT, FileStorage, Opened, Options, each_record, file_back
 use super::record::in_words;
 use super::{CommitError, Storage, StorageError};
 use crate::core::{
-    AnswerRecord, Change, DeclarationRecord, GrantId, GrantRecord, Namespace, Origin, PartRecord, Record,
-    SessionId, SessionKey, SessionRecord, Settled, UnixSeconds,
+    AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin,
+    PartRecord, Record, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 /// Why records were not imported. Nothing was changed then.
@@ -305,7 +305,7 @@ impl From<&Record> for Line {
                 parts: grant.parts.iter().map(PartLine::from).collect(),
             },
             Record::Answer(answer) => {
-                let line = |settled: &Settled| SettledLine {
+                let line = |settled: &DeclaredState| SettledLine {
                     generation: Wide(settled.generation),
                     capacity: settled.capacity,
                     in_use: settled.in_use,
@@ -391,7 +391,7 @@ impl TryFrom<Line> for Record {
                 })
             }
             Line::Answer { session, request, answer } => {
-                let settled = |line: SettledLine| Settled {
+                let settled = |line: SettledLine| DeclaredState {
                     generation: line.generation.0,
                     capacity: line.capacity,
                     in_use: line.in_use,

@@ -18,8 +18,8 @@
 use thiserror::Error;
 
 use crate::core::{
-    AnswerRecord, DeclarationRecord, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord, Record,
-    SessionId, SessionKey, SessionRecord, Settled, UnixSeconds,
+    AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord,
+    Record, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 const MARK: u8 = 1;
@@ -251,7 +251,8 @@ impl Bytes<'_> {
 
     fn answer(&mut self, session: SessionId, request: u64) -> Read<AnswerRecord> {
         let count = self.u32()?;
-        let settled = |_| Ok(Settled { generation: self.u64()?, capacity: self.u32()?, in_use: self.u32()? });
+        let settled =
+            |_| Ok(DeclaredState { generation: self.u64()?, capacity: self.u32()?, in_use: self.u32()? });
         let answer = (0..count).map(settled).collect::<Read<_>>()?;
         Ok(AnswerRecord { session, request, answer })
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use signalbox::client::{
-    Client, Declaration, Direct, Error, GrantId, Idle, IfExists, Namespace, Removal, Settled, Standing,
+    Client, Declaration, DeclaredState, Direct, Error, GrantId, Idle, IfExists, Namespace, Removal, Standing,
     Status,
 };
 use tokio::time::sleep;
@@ -111,7 +111,7 @@ impl Program {
     }
 
     /// Whether what an administrator is told of a change can be.
-    pub fn judge(&self, order: &Order, result: &Result<Vec<Settled>, Error>, asked_ms: u64) {
+    pub fn judge(&self, order: &Order, result: &Result<Vec<DeclaredState>, Error>, asked_ms: u64) {
         let Order { name, wish, expected } = order;
         let declared = &self.beliefs.declared;
         let is_right = match (wish, result) {

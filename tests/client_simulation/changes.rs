@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use signalbox::client::{IfExists, Removal, Resizing, Settled};
+use signalbox::client::{DeclaredState, IfExists, Removal, Resizing};
 use signalbox::core::DeclarationRecord;
 
 use crate::declared::State;
@@ -59,7 +59,7 @@ pub struct Changes {
 }
 
 /// Changes that were asked for in one request, until its answer is noted. Dropped before that, they may be made or not.
-pub struct Asked<'a> {
+pub struct Outcome<'a> {
     changes: &'a Changes,
     indices: Vec<usize>,
 }
@@ -80,14 +80,18 @@ impl Changes {
     }
 
     /// Somebody asks for changes from now on, all in one request.
-    pub fn ask(&self, wishes: impl IntoIterator<Item = (Vec<u8>, Wish)>, expected: Option<u64>) -> Asked<'_> {
+    pub fn ask(
+        &self,
+        wishes: impl IntoIterator<Item = (Vec<u8>, Wish)>,
+        expected: Option<u64>,
+    ) -> Outcome<'_> {
         let (asked_ms, life) = self.moment();
         let mut log = self.log();
         let first = log.changes.len();
         let change = |(name, wish)| Change { name, wish, expected, asked_ms, life, end: End::Open };
         log.changes.extend(wishes.into_iter().map(change));
         let indices = (first..log.changes.len()).collect();
-        Asked { changes: self, indices }
+        Outcome { changes: self, indices }
     }
 
     /// How many changes of a name may have been made since then.
@@ -147,9 +151,9 @@ impl Changes {
     }
 }
 
-impl Asked<'_> {
+impl Outcome<'_> {
     /// They are made; of those that were not removed, the answer tells what they came to.
-    pub fn done(mut self, settled: &[Settled]) -> Result<(), String> {
+    pub fn done(mut self, settled: &[DeclaredState]) -> Result<(), String> {
         let ((at_ms, life), indices) = (self.changes.moment(), std::mem::take(&mut self.indices));
         let keeps = self.changes.scene.disk.is_some();
         let mut log = self.changes.log();
@@ -183,7 +187,7 @@ impl Asked<'_> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for Outcome<'_> {
     fn drop(&mut self) {
         if self.indices.is_empty() {
             return;

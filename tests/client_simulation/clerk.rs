@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use signalbox::client::{
-    COUNTER_PORT, Declaration, Error, Milliseconds, SessionKey, Settled, Status, Transport,
+    COUNTER_PORT, Declaration, DeclaredState, Error, Milliseconds, SessionKey, Status, Transport,
 };
 use signalbox::protocol::{
     Declarations, EXTENDED_VERSION, Extended, Opaque, OpenedSession, RequestId, RequestIds, ResponseCodec,
@@ -87,7 +87,7 @@ impl Program {
         number: u64,
         desk: &mut Option<Desk>,
         session: &mut Option<OpenedSession>,
-    ) -> Option<Result<Vec<Settled>, Error>> {
+    ) -> Option<Result<Vec<DeclaredState>, Error>> {
         loop {
             let asking = async {
                 let at = match desk {
@@ -130,7 +130,11 @@ impl Desk {
         Ok(desk)
     }
 
-    async fn request(&mut self, order: &Order, number: u64) -> Result<Result<Vec<Settled>, Error>, Trouble> {
+    async fn request(
+        &mut self,
+        order: &Order,
+        number: u64,
+    ) -> Result<Result<Vec<DeclaredState>, Error>, Trouble> {
         let own = RequestId(number);
         let ids = RequestIds { own, lowest_unanswered: own };
         let Order { name, wish, expected } = order;

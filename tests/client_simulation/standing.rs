@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use signalbox::client::{IfExists, Resizing, Settled};
+use signalbox::client::{DeclaredState, IfExists, Resizing};
 use signalbox::core::DeclarationRecord;
 
 use crate::changes::{Change, Wish};
@@ -58,7 +58,7 @@ impl Standing {
     pub fn done(
         &mut self,
         (index, change): (usize, &Change),
-        settled: Option<&Settled>,
+        settled: Option<&DeclaredState>,
         at_ms: u64,
     ) -> Result<(), String> {
         let Change { wish, expected, asked_ms, .. } = change;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::*;
 use signalbox::protocol::{
     ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, BodyError, DECLARATIONS_MAX, Declaration,
-    DeclarationError, Declarations, DeclaredEntry, Event, EventKind, Extended, ExtendedOpcode,
+    DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event, EventKind, Extended, ExtendedOpcode,
     ExtendedResponse, Features, Generation, GrantId, Granted, HelloAnswer, Idle, IfExists, LABEL_BYTES_MAX,
     ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Queueing, Removal,
-    RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, Settled, Standing, TtlLeft,
-    VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedNames,
+    RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, Standing, TtlLeft, VerifiedGrant, Wait,
+    WaitingRequest, Wanted, WantedError, WantedNames,
 };
 
 /// Random values that requests and responses of every operation are made of.
@@ -193,8 +193,8 @@ impl Values {
     }
 
     /// What became of what was declared.
-    fn settled(&self) -> [Settled; 3] {
-        self.numbers.map(|number| Settled {
+    fn settled(&self) -> [DeclaredState; 3] {
+        self.numbers.map(|number| DeclaredState {
             generation: Generation(number),
             capacity: self.small[0],
             in_use: self.small[1],
@@ -205,7 +205,7 @@ impl Values {
     fn responses<'a>(
         &'a self,
         slots_of_all: &'a [&'a [u16]],
-        settled: &'a [Settled],
+        settled: &'a [DeclaredState],
     ) -> Vec<(ExtendedResponse<'a>, Reading<'a>)> {
         let [first, second, third] = self.numbers;
         let span = |index: usize| Milliseconds(self.small[index]);

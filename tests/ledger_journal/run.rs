@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, Asked, Batch, Call, Change, Claim, Core, DeclarationRecord, Declare, GrantId, Granted, IfExists,
-    Key, Letter, Mailbox, Moment, NameHasher, Namespace, Origin, Queueing, Record, Refusal, Removal,
-    RequestIds, Resizing, Session, SessionId, SessionKey, Settled, Token, UnixSeconds, Want,
+    Answer, Batch, Call, Change, Claim, Core, DeclarationRecord, Declare, DeclaredState, GrantId, Granted,
+    IfExists, Key, Mailbox, Message, Moment, NameHasher, Namespace, Origin, Outcome, Queueing, Record,
+    Refusal, Removal, RequestIds, Resizing, Session, SessionId, SessionKey, Token, UnixSeconds, Want,
 };
 
 pub const CONNECTIONS: usize = 3;
@@ -154,7 +154,7 @@ pub struct Run {
     /// What the configuration said lately may not be stored yet.
     is_configured: bool,
     /// What the last answered change of a declared semaphore was: its place, generation and capacity.
-    changes: BTreeMap<&'static [u8], (u64, Settled)>,
+    changes: BTreeMap<&'static [u8], (u64, DeclaredState)>,
     /// The last request that may have ended a declaration.
     removals: BTreeMap<&'static [u8], u64>,
     /// The last removals at once that were asked for.
@@ -291,7 +291,7 @@ impl Run {
                 let (token, key) = (self.token(), SessionKey([self.leased.len() as u8 + 1; 16]));
                 let id = self.connections[by].session.id();
                 let asked = self.core.open_leased(id, key, TTL_MS, b"leased", token, self.now());
-                assert_eq!(asked, Asked::Waiting, "a session is stored before it is told");
+                assert_eq!(asked, Outcome::Waiting, "a session is stored before it is told");
                 // Sessions are counted one by one.
                 let id = SessionId::from_number(self.core.open_session().id().number() - 1).unwrap();
                 self.awaited.insert(token, Awaited::Open(self.leased.len()));
@@ -316,7 +316,7 @@ impl Run {
                     self.excuse(|told| told.session == session);
                     self.forget(session);
                     let asked = self.core.close_leased(connection, token, self.now());
-                    assert_ne!(asked, Asked::Answered(Answer::Done), "it is told when it is stored");
+                    assert_ne!(asked, Outcome::Answered(Answer::Done), "it is told when it is stored");
                 }
             }
             Step::Leave { by } => self.leave(by),
@@ -450,9 +450,9 @@ impl Run {
             }
         };
         match asked {
-            Asked::Waiting => {}
-            Asked::Answered(answer) => self.answered(token, Ok(answer)),
-            Asked::Refused(refusal) => self.answered(token, Err(refusal)),
+            Outcome::Waiting => {}
+            Outcome::Answered(answer) => self.answered(token, Ok(answer)),
+            Outcome::Refused(refusal) => self.answered(token, Err(refusal)),
         }
     }
 
@@ -600,10 +600,10 @@ impl Run {
     fn read(&mut self) {
         for by in 0..CONNECTIONS {
             let mailbox = Arc::clone(&self.connections[by].mailbox);
-            while let Some(letter) = mailbox.take() {
-                match letter {
-                    Letter::Answer { token, outcome } => self.answered(token, outcome),
-                    Letter::Close => {
+            while let Some(message) = mailbox.take() {
+                match message {
+                    Message::Answer { token, outcome } => self.answered(token, outcome),
+                    Message::Close => {
                         self.leave(by);
                         break;
                     }
@@ -649,7 +649,7 @@ impl Run {
         sent.answer = Some(Ok(answer.clone()));
         match &answer {
             Answer::Granted(granted) => self.granted(session, &sent_first, granted, is_leased),
-            Answer::Settled(settled) => self.settled(&sent_first, settled),
+            Answer::Declared(settled) => self.settled(&sent_first, settled),
             _ => {}
         }
     }
@@ -687,7 +687,7 @@ impl Run {
         self.highest = self.highest.max(id.0);
     }
 
-    fn settled(&mut self, sent: &Sent, settled: &[Settled]) {
+    fn settled(&mut self, sent: &Sent, settled: &[DeclaredState]) {
         if let Request::Remove { name, .. } = sent.request {
             let removed = self.removed.entry(name).or_default();
             *removed = sent.generation.max(*removed);

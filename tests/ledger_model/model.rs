@@ -9,10 +9,10 @@
 use std::collections::BTreeSet;
 
 use signalbox::core::{
-    Answer, Asked, Call, DeclarationRecord, Declare, Declared, Event, EventKind, GRANT_SLOTS_MAX, GrantId,
-    Granted, IfExists, LedgerLimits, LedgerStats, Letter, Listed, Namespace, Notice, Origin, Queueing,
-    REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, SessionId, SessionKey, Settled,
-    Token, UnixSeconds, Until, Verified, Waiting,
+    Answer, Call, DeclarationRecord, Declare, Declared, DeclaredState, Event, EventKind, GRANT_SLOTS_MAX,
+    GrantId, Granted, IfExists, LedgerLimits, LedgerStats, Listed, Message, Namespace, Notice, Origin,
+    Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, SessionId,
+    SessionKey, Token, UnixSeconds, Until, Verified, Waiting,
 };
 
 /// A name and its kind.
@@ -40,7 +40,7 @@ pub struct Model {
     pub stats: LedgerStats,
     pub is_closing: bool,
     /// What each connection is told, in order.
-    pub letters: Vec<(SessionId, Letter)>,
+    pub messages: Vec<(SessionId, Message)>,
     last_id: u64,
     /// Names of which something came free or somebody left.
     freed: Vec<Key>,
@@ -193,7 +193,7 @@ impl Model {
             evictions: Vec::new(),
             stats: LedgerStats::default(),
             is_closing: false,
-            letters: Vec::new(),
+            messages: Vec::new(),
             last_id: 0,
             freed: Vec::new(),
             granted: Vec::new(),
@@ -363,7 +363,7 @@ impl Model {
         self.forget_reader(connection);
         self.end(connection, EventKind::Released, Refusal::Canceled);
         self.serve();
-        self.letters.retain(|(to, _)| *to != connection);
+        self.messages.retain(|(to, _)| *to != connection);
     }
 
     fn forget_reader(&mut self, connection: SessionId) {
@@ -415,7 +415,7 @@ impl Model {
         if let Some(before) = before {
             self.detach(before, Some(Refusal::NoSuchSession));
             self.set_attachment(before, Attachment::Lost);
-            self.letters.push((before, Letter::Notice(Notice::AttachedElsewhere { session: id })));
+            self.messages.push((before, Message::Notice(Notice::AttachedElsewhere { session: id })));
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
         self.set_attachment(connection, Attachment::To(id));
@@ -424,7 +424,8 @@ impl Model {
         }
         if let Some(at_ms) = self.session(id).and_then(|session| session.revoked_ms) {
             let grace_ms = u32::try_from(at_ms.saturating_sub(self.now_ms)).unwrap();
-            self.letters.push((connection, Letter::Notice(Notice::SessionRevoked { session: id, grace_ms })));
+            self.messages
+                .push((connection, Message::Notice(Notice::SessionRevoked { session: id, grace_ms })));
         }
         Ok(ttl_ms)
     }
@@ -454,7 +455,7 @@ impl Model {
         for grant in self.grants.iter_mut().filter(|grant| grant.session == id) {
             let reply = grant.wait.as_mut().and_then(|wait| wait.reply.take());
             if let (Some((to, token)), Some(refusal)) = (reply, told) {
-                self.letters.push((to, Letter::Answer { token, outcome: Err(refusal) }));
+                self.messages.push((to, Message::Answer { token, outcome: Err(refusal) }));
             }
         }
     }
@@ -473,13 +474,13 @@ impl Model {
         Ok(self.ttl_left_ms(id, self.now_ms).unwrap())
     }
 
-    pub fn close(&mut self, connection: SessionId) -> Asked {
+    pub fn close(&mut self, connection: SessionId) -> Outcome {
         let attachment = self.attachment(connection);
         self.detach(connection, Some(Refusal::Canceled));
-        let Attachment::To(id) = attachment else { return Asked::Refused(Refusal::NoSuchSession) };
+        let Attachment::To(id) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
         self.end(id, EventKind::Released, Refusal::Canceled);
         self.serve();
-        Asked::Answered(Answer::Done)
+        Outcome::Answered(Answer::Done)
     }
 
     /// When a session ends by itself.
@@ -516,7 +517,7 @@ impl Model {
                 self.detach(id, None);
                 self.forget_reader(id);
                 if refusal == Refusal::Revoked {
-                    self.letters.push((id, Letter::Close));
+                    self.messages.push((id, Message::Close));
                 }
             }
             Kind::Leased { connection, .. } => {
@@ -574,7 +575,7 @@ impl Model {
         &mut self,
         call: Call,
         change: impl FnOnce(&mut Self, SessionId) -> Result<Answer, Refusal>,
-    ) -> Asked {
+    ) -> Outcome {
         let outcome = match self.begin(call.connection, call.ids) {
             Err(refusal) => Err(refusal),
             Ok((_, Some(Remembered::Done(outcome)))) => outcome,
@@ -585,14 +586,14 @@ impl Model {
                 outcome
             }
         };
-        outcome.map_or_else(Asked::Refused, Asked::Answered)
+        outcome.map_or_else(Outcome::Refused, Outcome::Answered)
     }
 
-    pub fn acquire(&mut self, call: Call, wants: &[Want], queueing: Queueing) -> Asked {
+    pub fn acquire(&mut self, call: Call, wants: &[Want], queueing: Queueing) -> Outcome {
         let Call { connection, ids, token } = call;
         let (session, before) = match self.begin(connection, ids) {
             Ok(begun) => begun,
-            Err(refusal) => return Asked::Refused(refusal),
+            Err(refusal) => return Outcome::Refused(refusal),
         };
         if before.is_some() {
             return self.answer(session, ids.own, connection, token);
@@ -608,7 +609,7 @@ impl Model {
         };
         if let Some(refusal) = refusal {
             self.remember(session, ids.own, Remembered::Done(Err(refusal)));
-            return Asked::Refused(refusal);
+            return Outcome::Refused(refusal);
         }
         let mut parts: Vec<_> =
             wants.iter().enumerate().map(|(place, want)| Part::new(place, want)).collect();
@@ -633,14 +634,14 @@ impl Model {
     }
 
     /// What a request got, or that the answer comes to this connection by this token and to no other.
-    fn answer(&mut self, session: SessionId, request: u64, connection: SessionId, token: Token) -> Asked {
+    fn answer(&mut self, session: SessionId, request: u64, connection: SessionId, token: Token) -> Outcome {
         let answers = &self.session(session).unwrap().answers;
         match answers.iter().find(|(other, _)| *other == request).unwrap().1.clone() {
-            Remembered::Done(Ok(_)) => Asked::Refused(Refusal::StaleRequest),
-            Remembered::Done(Err(refusal)) => Asked::Refused(refusal),
+            Remembered::Done(Ok(_)) => Outcome::Refused(Refusal::StaleRequest),
+            Remembered::Done(Err(refusal)) => Outcome::Refused(refusal),
             Remembered::Granted(granted) => {
                 let ttl_left_ms = self.ttl_left_ms(session, self.now_ms);
-                Asked::Answered(Answer::Granted(Granted { ttl_left_ms, ..granted }))
+                Outcome::Answered(Answer::Granted(Granted { ttl_left_ms, ..granted }))
             }
             Remembered::Waits(id) => {
                 let now_ms = self.now_ms;
@@ -648,14 +649,14 @@ impl Model {
                 // Who asks again counts from then.
                 wait.received_ms = now_ms;
                 if let Some((to, token)) = wait.reply.replace((connection, token)) {
-                    self.letters.push((to, Letter::Answer { token, outcome: Err(Refusal::Canceled) }));
+                    self.messages.push((to, Message::Answer { token, outcome: Err(Refusal::Canceled) }));
                 }
-                Asked::Waiting
+                Outcome::Waiting
             }
         }
     }
 
-    pub fn release(&mut self, call: Call, grant: GrantId) -> Asked {
+    pub fn release(&mut self, call: Call, grant: GrantId) -> Outcome {
         self.once(call, |model, session| {
             let held = |found: &&Grant| found.session == session && found.wait.is_none();
             model.find(grant).filter(held).ok_or(Refusal::NotAcquired)?;
@@ -697,7 +698,7 @@ impl Model {
         })
     }
 
-    pub fn revoke_grant(&mut self, call: Call, grant: GrantId, grace_ms: u32) -> Asked {
+    pub fn revoke_grant(&mut self, call: Call, grant: GrantId, grace_ms: u32) -> Outcome {
         self.once(call, |model, _| model.revoke_grant_now(grant, grace_ms).map(|()| Answer::Done))
     }
 
@@ -722,7 +723,7 @@ impl Model {
         Ok(())
     }
 
-    pub fn revoke_session(&mut self, call: Call, id: SessionId, grace_ms: u32) -> Asked {
+    pub fn revoke_session(&mut self, call: Call, id: SessionId, grace_ms: u32) -> Outcome {
         self.once(call, |model, _| model.revoke_session_now(id, grace_ms).map(|()| Answer::Done))
     }
 
@@ -743,7 +744,7 @@ impl Model {
 
     fn notify(&mut self, id: SessionId, notice: Notice) {
         if let Some(connection) = self.connection_of(id) {
-            self.letters.push((connection, Letter::Notice(notice)));
+            self.messages.push((connection, Message::Notice(notice)));
         }
     }
 
@@ -773,10 +774,10 @@ impl Model {
         u32::try_from(self.consumption(key)).unwrap()
     }
 
-    fn settled(&self, key: Key) -> Settled {
+    fn settled(&self, key: Key) -> DeclaredState {
         let declaration = self.declaration(key).unwrap();
         let Declaration { generation, capacity, .. } = *declaration;
-        Settled { generation, capacity, in_use: self.in_use(key) }
+        DeclaredState { generation, capacity, in_use: self.in_use(key) }
     }
 
     /// Numbers are neither given nor taken while something is in use.
@@ -785,7 +786,7 @@ impl Model {
         if was_numbered != numbered && self.consumption(key) > 0 { Err(Refusal::InUse) } else { Ok(()) }
     }
 
-    pub fn declare(&mut self, call: Call, wanted: &[Declare<'static>], if_exists: IfExists) -> Asked {
+    pub fn declare(&mut self, call: Call, wanted: &[Declare<'static>], if_exists: IfExists) -> Outcome {
         self.once(call, |model, _| {
             for declare in wanted {
                 model.check_declare(declare, if_exists)?;
@@ -810,11 +811,12 @@ impl Model {
                 if model.standing(key).is_some_and(stays) {
                     return model.settled(key);
                 }
-                let settled = Settled { generation, capacity: declare.capacity, in_use: model.in_use(key) };
+                let settled =
+                    DeclaredState { generation, capacity: declare.capacity, in_use: model.in_use(key) };
                 model.set(declare, generation, Origin::Request);
                 settled
             };
-            Ok(Answer::Settled(wanted.iter().zip(first..).map(settle).collect()))
+            Ok(Answer::Declared(wanted.iter().zip(first..).map(settle).collect()))
         })
     }
 
@@ -881,7 +883,7 @@ impl Model {
         name: &'static [u8],
         resizing: Resizing,
         generation: Option<u64>,
-    ) -> Asked {
+    ) -> Outcome {
         let key = semaphore(name);
         self.once(call, |model, _| {
             let mut after = model.declaration(key).ok_or(Refusal::NotFound)?.clone();
@@ -902,9 +904,9 @@ impl Model {
             model.last_id += 1;
             after.generation = model.last_id;
             let Declaration { generation, capacity, .. } = after;
-            let settled = Settled { generation, capacity, in_use: model.in_use(key) };
+            let settled = DeclaredState { generation, capacity, in_use: model.in_use(key) };
             model.become_declared(key, after);
-            Ok(Answer::Settled([settled].into()))
+            Ok(Answer::Declared([settled].into()))
         })
     }
 
@@ -914,7 +916,7 @@ impl Model {
         name: &'static [u8],
         removal: Removal,
         generation: Option<u64>,
-    ) -> Asked {
+    ) -> Outcome {
         let key = semaphore(name);
         self.once(call, |model, _| {
             let declaration = model.declaration(key).ok_or(Refusal::NotFound)?;
@@ -931,7 +933,7 @@ impl Model {
                 model.evictions.push(Eviction { key, at_ms, removed, plain, is_told: false });
             }
             model.become_removed(key, removal);
-            Ok(Answer::Settled(Box::default()))
+            Ok(Answer::Declared(Box::default()))
         })
     }
 
@@ -1070,28 +1072,28 @@ impl Model {
         key: Key,
         until: Until,
         wait_ms: u32,
-    ) -> Asked {
+    ) -> Outcome {
         if self.is_closing {
-            return Asked::Refused(Refusal::ShuttingDown);
+            return Outcome::Refused(Refusal::ShuttingDown);
         }
         if self.name(key).is_none() {
-            return Asked::Refused(Refusal::NotFound);
+            return Outcome::Refused(Refusal::NotFound);
         }
         if self.is_idle(key, until) {
-            return Asked::Answered(Answer::Idle { in_use: self.in_use(key) });
+            return Outcome::Answered(Answer::Idle { in_use: self.in_use(key) });
         }
         if wait_ms == 0 {
-            return Asked::Refused(Refusal::NotAvailable);
+            return Outcome::Refused(Refusal::NotAvailable);
         }
         let of_connection = self.idles.iter().filter(|idle| idle.connection == connection).count();
         let for_name = self.idles.iter().filter(|idle| idle.key == key).count();
         if of_connection >= self.limits.grants_max || for_name >= self.limits.waiters_max {
             self.stats.limited += 1;
-            return Asked::Refused(Refusal::LimitReached);
+            return Outcome::Refused(Refusal::LimitReached);
         }
         let until_ms = self.now_ms + u64::from(wait_ms);
         self.idles.push(Idle { connection, token, key, until, until_ms });
-        Asked::Waiting
+        Outcome::Waiting
     }
 
     fn is_idle(&self, key: Key, until: Until) -> bool {
@@ -1103,7 +1105,7 @@ impl Model {
 
     fn end_idle(&mut self, place: usize, outcome: Result<Answer, Refusal>) {
         let Idle { connection, token, .. } = self.idles.remove(place);
-        self.letters.push((connection, Letter::Answer { token, outcome }));
+        self.messages.push((connection, Message::Answer { token, outcome }));
     }
 
     /// Answers who waited for less to be in use, and ends removals after the last holder.
@@ -1236,7 +1238,7 @@ impl Model {
         };
         self.remember(session, request, Remembered::Granted(granted.clone()));
         if let Some((to, token)) = wait.reply {
-            self.letters.push((to, Letter::Answer { token, outcome: Ok(Answer::Granted(granted)) }));
+            self.messages.push((to, Message::Answer { token, outcome: Ok(Answer::Granted(granted)) }));
         }
         for (key, resources) in keys {
             self.tell(key, EventKind::Granted, Some(id), session, resources);
@@ -1270,7 +1272,7 @@ impl Model {
         self.stats.waiters -= 1;
         self.remember(grant.session, grant.request, Remembered::Done(Err(refusal)));
         if let Some((to, token)) = wait.reply {
-            self.letters.push((to, Letter::Answer { token, outcome: Err(refusal) }));
+            self.messages.push((to, Message::Answer { token, outcome: Err(refusal) }));
         }
     }
 
@@ -1353,7 +1355,7 @@ impl Model {
         if !self.is_closing {
             let is_own = |session: &&Session| matches!(session.kind, Kind::Own(_));
             for session in self.sessions.iter().filter(is_own) {
-                self.letters.push((session.id, Letter::Notice(Notice::ShuttingDown)));
+                self.messages.push((session.id, Message::Notice(Notice::ShuttingDown)));
             }
         }
         self.is_closing = true;
@@ -1427,7 +1429,7 @@ impl Model {
             waiting: 0,
         };
         for event in present.into_iter().chain([live]) {
-            self.letters.push((connection, Letter::Event { token, event }));
+            self.messages.push((connection, Message::Event { token, event }));
         }
         self.watches.push(watch);
         Ok(())
@@ -1459,7 +1461,8 @@ impl Model {
     ) {
         let event = self.event(key, kind, grant, session, resources);
         for watch in self.watches.iter().filter(|watch| watch.covers(key)) {
-            self.letters.push((watch.connection, Letter::Event { token: watch.token, event: event.clone() }));
+            self.messages
+                .push((watch.connection, Message::Event { token: watch.token, event: event.clone() }));
         }
     }
 

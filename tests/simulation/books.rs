@@ -15,7 +15,7 @@ use crate::support::{
 
 /// A request, as the client remembers it until it is answered.
 #[derive(Clone)]
-pub enum Asked {
+pub enum Outcome {
     Noop,
     Get {
         name: Vec<u8>,
@@ -37,7 +37,7 @@ pub enum Asked {
     Short,
 }
 
-impl Asked {
+impl Outcome {
     pub fn opcode(&self) -> u8 {
         match self {
             Self::Noop => NOOP,
@@ -76,7 +76,7 @@ pub struct Answered {
     pub body: Vec<u8>,
 }
 
-impl fmt::Debug for Asked {
+impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name().unwrap_or_default().escape_ascii();
         match self {
@@ -135,30 +135,30 @@ impl Books {
         self.held(name).saturating_sub(self.releasing.get(name).copied().unwrap_or(0))
     }
 
-    pub fn sent(&mut self, asked: &Asked) {
-        if let Asked::Release { name, resources } = asked {
+    pub fn sent(&mut self, asked: &Outcome) {
+        if let Outcome::Release { name, resources } = asked {
             *self.releasing.entry(name.clone()).or_insert(0) += u64::from(*resources);
         }
     }
 
     /// Takes an answer to the books. Tells whether the request has more answers to come, or what is wrong with it.
-    pub fn judge(&mut self, asked: &Asked, answer: &Answered) -> Result<bool, String> {
+    pub fn judge(&mut self, asked: &Outcome, answer: &Answered) -> Result<bool, String> {
         let is_right = match asked {
-            Asked::Noop => answer.status == OK && answer.body.is_empty(),
-            Asked::Unknown => answer.status == UNKNOWN_COMMAND,
-            Asked::Short => answer.status == INVALID,
-            Asked::Stats => answer.status == OK && has_no_panics(&answer.body),
-            Asked::Get { name } => self.judge_get(name, answer),
-            Asked::Acquire { name, resources, maximum } => {
+            Outcome::Noop => answer.status == OK && answer.body.is_empty(),
+            Outcome::Unknown => answer.status == UNKNOWN_COMMAND,
+            Outcome::Short => answer.status == INVALID,
+            Outcome::Stats => answer.status == OK && has_no_panics(&answer.body),
+            Outcome::Get { name } => self.judge_get(name, answer),
+            Outcome::Acquire { name, resources, maximum } => {
                 self.judge_acquire(name, *resources, *maximum, answer)
             }
-            Asked::Release { name, resources } => self.judge_release(name, *resources, answer),
-            Asked::Dump => return self.judge_dump(answer),
+            Outcome::Release { name, resources } => self.judge_release(name, *resources, answer),
+            Outcome::Dump => return self.judge_dump(answer),
         };
         if is_right { Ok(false) } else { Err(self.wrong(asked, answer)) }
     }
 
-    fn wrong(&self, asked: &Asked, answer: &Answered) -> String {
+    fn wrong(&self, asked: &Outcome, answer: &Answered) -> String {
         let held = self.holdings().map(|(name, held)| format!(" {held} of {},", name.escape_ascii()));
         let held: String = held.collect();
         format!("{asked:?} is answered by {answer:?}; the connection holds{held}")
@@ -214,7 +214,7 @@ impl Books {
 
     fn judge_dump(&mut self, answer: &Answered) -> Result<bool, String> {
         if answer.status != OK {
-            return Err(self.wrong(&Asked::Dump, answer));
+            return Err(self.wrong(&Outcome::Dump, answer));
         }
         if answer.body.is_empty() {
             let dumped = std::mem::take(&mut self.dumped);
@@ -224,11 +224,11 @@ impl Books {
             });
         }
         let (Some(consumption), Some(peak)) = (answer.number(0), answer.number(4)) else {
-            return Err(self.wrong(&Asked::Dump, answer));
+            return Err(self.wrong(&Outcome::Dump, answer));
         };
         let name = answer.body.get(10..).unwrap_or_default().to_vec();
         if name.is_empty() || peak < consumption || u64::from(consumption) < self.held(&name) {
-            return Err(self.wrong(&Asked::Dump, answer));
+            return Err(self.wrong(&Outcome::Dump, answer));
         }
         if !self.dumped.insert(name.clone()) {
             return Err(format!("a Dump shows {} twice", name.escape_ascii()));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use signalbox::core::Namespace;
 use tokio::time::sleep;
 
-use crate::books::Asked;
+use crate::books::Outcome;
 use crate::connection::{Connection, End, Pace};
 use crate::random::Random;
 use crate::scene::{Phase, Scene};
@@ -151,7 +151,7 @@ impl Client {
             }
             Act::Hoard => {
                 let names = self.random.between(20, 300);
-                let hoard = |serial| Asked::Acquire {
+                let hoard = |serial| Outcome::Acquire {
                     name: format!("{:0>100}", self.number * 1000 + serial as usize).into_bytes(),
                     resources: 1,
                     maximum: 50,
@@ -161,7 +161,7 @@ impl Client {
             }
             Act::SlowDump => {
                 let mut requests = self.requests(0, 2);
-                requests.push(Asked::Dump);
+                requests.push(Outcome::Dump);
                 requests.extend(self.requests(0, 2));
                 let read_bytes = self.random.between(100, 4000) as usize;
                 connection.talk(requests, Vec::new(), Pace::SlowReader { read_bytes }, false).await
@@ -203,11 +203,11 @@ impl Client {
         }
     }
 
-    fn requests(&mut self, low: u64, high: u64) -> Vec<Asked> {
+    fn requests(&mut self, low: u64, high: u64) -> Vec<Outcome> {
         (0..self.random.between(low, high)).map(|_| self.request()).collect()
     }
 
-    fn request(&mut self) -> Asked {
+    fn request(&mut self) -> Outcome {
         if self.random.percent(self.habits.shared_percent) {
             return self.shared_request();
         }
@@ -226,31 +226,31 @@ impl Client {
                     _ if huge => amount(&mut self.random, maximum),
                     _ => self.random.between_u32(1, maximum.min(3)),
                 };
-                Asked::Acquire { name, resources, maximum }
+                Outcome::Acquire { name, resources, maximum }
             }
-            45..=74 => Asked::Release { name, resources: self.random.between_u32(0, 3) },
-            75..=89 => Asked::Get { name },
-            90..=93 => Asked::Noop,
-            94 => Asked::Stats,
-            95..=96 => Asked::Dump,
-            97 => Asked::Unknown,
-            _ => Asked::Short,
+            45..=74 => Outcome::Release { name, resources: self.random.between_u32(0, 3) },
+            75..=89 => Outcome::Get { name },
+            90..=93 => Outcome::Noop,
+            94 => Outcome::Stats,
+            95..=96 => Outcome::Dump,
+            97 => Outcome::Unknown,
+            _ => Outcome::Short,
         }
     }
 
     /// Asks for a name that those with leases use too.
-    fn shared_request(&mut self) -> Asked {
+    fn shared_request(&mut self) -> Outcome {
         let shared = self.random.between(0, self.scene.shared.len() as u64 - 1) as usize;
         let (name, maximum) = (self.scene.shared[shared].name.clone(), self.scene.shared[shared].capacity);
         if self.random.percent(40) {
-            Asked::Acquire { name, resources: self.random.between_u32(1, maximum), maximum }
+            Outcome::Acquire { name, resources: self.random.between_u32(1, maximum), maximum }
         } else {
-            Asked::Release { name, resources: self.random.between_u32(1, maximum) }
+            Outcome::Release { name, resources: self.random.between_u32(1, maximum) }
         }
     }
 
     fn partial_frame(&mut self) -> Vec<u8> {
-        let bytes = Asked::Acquire { name: b"name 1".to_vec(), resources: 1, maximum: 1 }.bytes(*b"part");
+        let bytes = Outcome::Acquire { name: b"name 1".to_vec(), resources: 1, maximum: 1 }.bytes(*b"part");
         let length = self.random.between(1, bytes.len() as u64 - 1) as usize;
         bytes[..length].to_vec()
     }
@@ -272,7 +272,7 @@ impl Client {
         }
         let Some(mut connection) = self.connect(Namespace::ALL[self.number % 2]).await else { return };
         let name = format!("asked {}", self.number % 5).into_bytes();
-        let acquire = Asked::Acquire { name: name.clone(), resources: 1, maximum: 2 };
+        let acquire = Outcome::Acquire { name: name.clone(), resources: 1, maximum: 2 };
         loop {
             let got = connection.talk(vec![acquire.clone()], Vec::new(), Pace::Whole, false).await;
             match got {
@@ -282,7 +282,7 @@ impl Client {
             }
         }
         sleep(Duration::from_millis(20)).await;
-        let release = vec![Asked::Release { name, resources: 1 }, Asked::Stats];
+        let release = vec![Outcome::Release { name, resources: 1 }, Outcome::Stats];
         match connection.talk(release, Vec::new(), Pace::Whole, false).await {
             Ok(()) => {
                 self.scene.state().satisfied.insert(self.number);

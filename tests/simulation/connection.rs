@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use turmoil::net::TcpStream;
 use turmoil::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::books::{Answered, Asked, Books};
+use crate::books::{Answered, Books, Outcome};
 use crate::network::{SERVER, port_of};
 use crate::scene::{Scene, key};
 use crate::support::INVALID;
@@ -110,7 +110,7 @@ impl Connection {
     }
 
     /// Frames of requests, each with an opaque of its own.
-    fn compose(&mut self, requests: Vec<Asked>) -> (Vec<u8>, Vec<([u8; 4], Asked)>) {
+    fn compose(&mut self, requests: Vec<Outcome>) -> (Vec<u8>, Vec<([u8; 4], Outcome)>) {
         let mut bytes = Vec::new();
         let mut asked = Vec::new();
         for request in requests {
@@ -129,7 +129,7 @@ impl Connection {
     /// Sends requests, then the rest, and checks the answers. One who leaves says then that nothing more comes.
     pub async fn talk(
         &mut self,
-        requests: Vec<Asked>,
+        requests: Vec<Outcome>,
         rest: Vec<u8>,
         pace: Pace,
         leaves: bool,
@@ -154,7 +154,7 @@ impl Connection {
     }
 
     /// Sends requests and the rest, and does not wait for answers.
-    pub async fn send_only(&mut self, requests: Vec<Asked>, rest: &[u8]) -> Result<(), End> {
+    pub async fn send_only(&mut self, requests: Vec<Outcome>, rest: &[u8]) -> Result<(), End> {
         self.inbox.give_up();
         let (mut bytes, _) = self.compose(requests);
         bytes.extend_from_slice(rest);
@@ -163,7 +163,7 @@ impl Connection {
 
     /// Sends requests and then what is no frame. The requests are answered, the rest is refused, and nothing comes
     /// after that.
-    pub async fn send_garbage(&mut self, requests: Vec<Asked>) -> Result<(), End> {
+    pub async fn send_garbage(&mut self, requests: Vec<Outcome>) -> Result<(), End> {
         self.inbox.give_up();
         let (mut bytes, asked) = self.compose(requests);
         bytes.extend_from_slice(b"GET / HTTP/1.1\r\n\r\n");
@@ -244,7 +244,7 @@ impl Inbox {
     }
 
     /// Tells the scene what the client believes to hold of the name that was asked about.
-    fn tell_belief(&self, request: &Asked) {
+    fn tell_belief(&self, request: &Outcome) {
         if let Some(name) = request.name()
             && self.believes
         {
@@ -266,7 +266,7 @@ impl Inbox {
     }
 
     /// Reads the answers to all requests; they come in order.
-    async fn receive(&mut self, asked: &[([u8; 4], Asked)], pace: Pace) -> Result<(), End> {
+    async fn receive(&mut self, asked: &[([u8; 4], Outcome)], pace: Pace) -> Result<(), End> {
         let mut left_to_read = 0;
         for (opaque, request) in asked {
             loop {

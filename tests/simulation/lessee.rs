@@ -8,7 +8,7 @@ use signalbox::core::Namespace;
 use signalbox::protocol::{Extended, GrantId, Opaque, RequestId, Revocation, Scope, WaitingRequest};
 use tokio::time::sleep;
 
-use crate::line::Asked;
+use crate::line::Outcome;
 use crate::random::Random;
 use crate::scene::{Phase, Scene, Shared};
 use crate::stay::{Guest, Stay};
@@ -182,7 +182,7 @@ impl Lessee {
     async fn list(&mut self, stay: &mut Stay, part: Part) {
         let list = Extended::Holders { namespace: on_wire(part.namespace), name: &part.name };
         let is_quiet = stay.tenancy.unanswered().is_empty();
-        stay.tell(Place::Newest, &list, Asked::List { is_quiet }, &mut self.random).await;
+        stay.tell(Place::Newest, &list, Outcome::List { is_quiet }, &mut self.random).await;
     }
 
     async fn act(&mut self, act: Act, stay: &mut Stay) {
@@ -206,13 +206,13 @@ impl Lessee {
             }
             Act::Cancel => self.cancel(stay).await,
             Act::KeepAlive => {
-                stay.tell(Place::Newest, &Extended::KeepAlive, Asked::KeepAlive, &mut self.random).await;
+                stay.tell(Place::Newest, &Extended::KeepAlive, Outcome::KeepAlive, &mut self.random).await;
             }
             Act::Verify => {
                 let grants = self.scene.state().claims.grants();
                 if let Some(grant) = self.pick(&grants) {
                     let verify = Extended::VerifyGrant { grant: GrantId(grant) };
-                    stay.tell(Place::Newest, &verify, Asked::Verify { grant }, &mut self.random).await;
+                    stay.tell(Place::Newest, &verify, Outcome::Verify { grant }, &mut self.random).await;
                 }
             }
             Act::List => {
@@ -224,15 +224,15 @@ impl Lessee {
                 let scope =
                     if self.random.percent(50) { Scope::Prefix(b"") } else { Scope::Name(&part.name) };
                 let watch = Extended::Watch { namespace: on_wire(part.namespace), scope };
-                let asked = Asked::Watch { number: 0, is_live: false };
+                let asked = Outcome::Watch { number: 0, is_live: false };
                 stay.tell(Place::Newest, &watch, asked, &mut self.random).await;
             }
             Act::Unwatch => {
                 let mut awaited = stay.newest.iter().flat_map(|line| &line.awaited);
-                let watch = awaited.find(|(_, awaited)| matches!(awaited.asked, Asked::Watch { .. }));
+                let watch = awaited.find(|(_, awaited)| matches!(awaited.asked, Outcome::Watch { .. }));
                 if let Some(watch) = watch.map(|(opaque, _)| *opaque) {
                     let unwatch = Extended::Unwatch { watch: Opaque(watch.to_be_bytes()) };
-                    stay.tell(Place::Newest, &unwatch, Asked::Unwatch { watch }, &mut self.random).await;
+                    stay.tell(Place::Newest, &unwatch, Outcome::Unwatch { watch }, &mut self.random).await;
                 }
             }
             Act::Revoke => self.revoke(stay).await,
@@ -268,13 +268,13 @@ impl Lessee {
                 // Only where the answer to the newer attachment has come: then there can be no doubt.
                 let is_attached = stay.newest.as_ref().is_some_and(|line| line.is_attached);
                 if is_attached && !stay.tenancy.has_rival {
-                    stay.tell(Place::Left, &Extended::KeepAlive, Asked::Outlived, &mut self.random).await;
+                    stay.tell(Place::Left, &Extended::KeepAlive, Outcome::Outlived, &mut self.random).await;
                 }
             }
             Act::CutLeft => stay.cut(Place::Left),
             Act::CloseSession if stay.tenancy.is_leased() => {
                 stay.tenancy.close();
-                stay.tell(Place::Newest, &Extended::CloseSession, Asked::Close, &mut self.random).await;
+                stay.tell(Place::Newest, &Extended::CloseSession, Outcome::Close, &mut self.random).await;
                 stay.hear(1000).await;
                 stay.is_over = true;
             }
@@ -329,7 +329,7 @@ impl Lessee {
         } else {
             WaitingRequest::Id(RequestId(id))
         };
-        stay.tell(Place::Newest, &Extended::Cancel(waiting), Asked::Cancel { id }, &mut self.random).await;
+        stay.tell(Place::Newest, &Extended::Cancel(waiting), Outcome::Cancel { id }, &mut self.random).await;
     }
 
     async fn revoke(&mut self, stay: &mut Stay) {
@@ -367,7 +367,7 @@ impl Lessee {
                 return;
             }
             if self.random.percent(20) {
-                stay.tell(Place::Newest, &Extended::KeepAlive, Asked::KeepAlive, &mut self.random).await;
+                stay.tell(Place::Newest, &Extended::KeepAlive, Outcome::KeepAlive, &mut self.random).await;
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::scene::Scene;
 
 /// What a client remembers of a request until it is answered.
 #[derive(Clone, Copy, Debug)]
-pub enum Asked {
+pub enum Outcome {
     Hello,
     Open,
     Attach,
@@ -53,7 +53,7 @@ pub enum Asked {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Awaited {
-    pub asked: Asked,
+    pub asked: Outcome,
     pub opcode: u8,
     pub sent_ms: u64,
     /// Set where the answer may wait for the server's disk.
@@ -65,15 +65,15 @@ impl Awaited {
     fn is_in_order(&self) -> bool {
         match self.asked {
             _ if self.is_stored => false,
-            Asked::Watch { .. } => false,
-            Asked::Request { wait_ms, .. } => wait_ms.is_none(),
+            Outcome::Watch { .. } => false,
+            Outcome::Request { wait_ms, .. } => wait_ms.is_none(),
             _ => true,
         }
     }
 
     /// Whether one that waited in vain was told so soon after.
     pub fn check_waited(&self, frame: &ResponseFrame, now_ms: u64) -> Result<(), String> {
-        let Asked::Request { wait_ms: Some(wait_ms), .. } = self.asked else { return Ok(()) };
+        let Outcome::Request { wait_ms: Some(wait_ms), .. } = self.asked else { return Ok(()) };
         let late_ms = now_ms.saturating_sub(self.sent_ms + u64::from(wait_ms));
         if Status::from_code(frame.status) == Some(Status::TimedOut) && late_ms > LATE_MS_MAX {
             return Err(format!("{self:?} is told that it timed out, {late_ms} ms late"));
@@ -84,7 +84,7 @@ impl Awaited {
     /// When an answer is overdue.
     fn due_ms(&self) -> u64 {
         let wait_ms = match self.asked {
-            Asked::Request { wait_ms, .. } => wait_ms.unwrap_or(0),
+            Outcome::Request { wait_ms, .. } => wait_ms.unwrap_or(0),
             _ => 0,
         };
         self.sent_ms + u64::from(wait_ms) + PATIENCE.as_millis() as u64
@@ -139,11 +139,11 @@ impl Line {
     }
 
     /// Appends a request to `bytes`, and gives the opaque that its answer will have.
-    pub fn compose(&mut self, request: &Extended<'_>, asked: Asked, bytes: &mut BytesMut) -> u32 {
+    pub fn compose(&mut self, request: &Extended<'_>, asked: Outcome, bytes: &mut BytesMut) -> u32 {
         self.serial += 1;
         request.compose(Opaque(self.serial.to_be_bytes()), bytes);
         let sent_ms = self.scene.state().now_ms;
-        let is_stored = matches!(asked, Asked::Open | Asked::Close | Asked::Request { .. });
+        let is_stored = matches!(asked, Outcome::Open | Outcome::Close | Outcome::Request { .. });
         let is_stored = is_stored && self.scene.disk.is_some();
         let awaited = Awaited { asked, opcode: request.opcode().code(), sent_ms, is_stored };
         if awaited.is_in_order() {
@@ -157,7 +157,7 @@ impl Line {
     pub fn introduce(&mut self, bytes: &mut BytesMut) {
         self.says_hello = true;
         let hello = Extended::Hello { version: 1, label: b"lessee", credentials: &[] };
-        self.compose(&hello, Asked::Hello, bytes);
+        self.compose(&hello, Outcome::Hello, bytes);
     }
 
     /// Sends, and reads meanwhile: two ends that only write would wait for each other.
@@ -189,7 +189,7 @@ impl Line {
     }
 
     /// Asks one thing while nothing else is awaited, and gives the answer.
-    pub async fn ask(&mut self, request: &Extended<'_>, asked: Asked) -> Result<ResponseFrame, End> {
+    pub async fn ask(&mut self, request: &Extended<'_>, asked: Outcome) -> Result<ResponseFrame, End> {
         let mut bytes = BytesMut::new();
         self.compose(request, asked, &mut bytes);
         self.send(&bytes, Pace::Whole).await?;
@@ -241,16 +241,16 @@ impl Line {
                 "opcode {opcode:#x} with opaque {opaque} and status {status:#x} answers {awaited:?}"
             )));
         };
-        let is_notice = matches!(awaited.asked, Asked::Hello) && self.own.is_some();
+        let is_notice = matches!(awaited.asked, Outcome::Hello) && self.own.is_some();
         if awaited.is_in_order() && !is_notice && self.in_order.front() != Some(&opaque) {
             return Err(End::Wrong(format!("{awaited:?} is answered out of turn")));
         }
         let is_last = match awaited.asked {
-            Asked::Hello | Asked::Watch { .. } => is_notice || status != 0,
-            Asked::List { .. } => status != 0 || body.is_empty(),
+            Outcome::Hello | Outcome::Watch { .. } => is_notice || status != 0,
+            Outcome::List { .. } => status != 0 || body.is_empty(),
             _ => true,
         };
-        if awaited.is_in_order() && !is_notice && (is_last || matches!(awaited.asked, Asked::Hello)) {
+        if awaited.is_in_order() && !is_notice && (is_last || matches!(awaited.asked, Outcome::Hello)) {
             self.in_order.pop_front();
         }
         if is_last && !is_notice {
@@ -264,8 +264,8 @@ impl Line {
     pub fn check_overdue(&self) -> Result<(), End> {
         let now_ms = self.scene.state().now_ms;
         let is_open = |awaited: &Awaited| match awaited.asked {
-            Asked::Hello => self.own.is_none(),
-            Asked::Watch { .. } => false,
+            Outcome::Hello => self.own.is_none(),
+            Outcome::Watch { .. } => false,
             _ => true,
         };
         match self.awaited.values().find(|awaited| is_open(awaited) && awaited.due_ms() < now_ms) {

@@ -5,7 +5,7 @@
 use signalbox::protocol::{Milliseconds, ResponseFrame, Status, TtlLeft};
 
 use crate::claims::{Claim, Claims};
-use crate::line::{Asked, Awaited, Line};
+use crate::line::{Awaited, Line, Outcome};
 use crate::scene::{Scene, key};
 use crate::tenancy::{Answered, Errand, Part, Request, Tenancy};
 use crate::verdict::{Answer, Heard, Place, is_not_stored};
@@ -163,7 +163,7 @@ fn is_refused_rightly(
     status: Status,
     awaited: &Awaited,
 ) -> bool {
-    let Asked::Request { wait_ms, .. } = awaited.asked else { return false };
+    let Outcome::Request { wait_ms, .. } = awaited.asked else { return false };
     let is_patient = wait_ms.is_some();
     match status {
         Status::ResourceNotAvailable => !is_patient,

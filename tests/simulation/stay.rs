@@ -13,7 +13,7 @@ use signalbox::protocol::{Extended, Milliseconds};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::connection::{End, Pace, note_end};
-use crate::line::{Asked, Line};
+use crate::line::{Line, Outcome};
 use crate::random::Random;
 use crate::scene::{Phase, Scene};
 use crate::tenancy::{Errand, Tenancy};
@@ -114,7 +114,7 @@ impl Stay {
         let sent_ms = scene.state().now_ms;
         let open = Extended::OpenSession { ttl: Some(Milliseconds(ttl_ms)), label: b"leased" };
         // A notice may come before the answer, as others may revoke the connection's own session.
-        let mut frame = line.ask(&open, Asked::Open).await?;
+        let mut frame = line.ask(&open, Outcome::Open).await?;
         while frame.opcode != open.opcode().code() {
             frame = line.answer().await?;
         }
@@ -160,7 +160,7 @@ impl Stay {
         }
         self.tenancy.attaches(life);
         let attach = Extended::AttachSession { session: self.tenancy.session, key };
-        line.compose(&attach, Asked::Attach, &mut bytes);
+        line.compose(&attach, Outcome::Attach, &mut bytes);
         for id in repeated {
             self.tenancy.repeat(&mut line, id, &mut bytes);
         }
@@ -192,7 +192,7 @@ impl Stay {
     }
 
     /// Sends one request without an id.
-    pub async fn tell(&mut self, place: Place, request: &Extended<'_>, asked: Asked, random: &mut Random) {
+    pub async fn tell(&mut self, place: Place, request: &Extended<'_>, asked: Outcome, random: &mut Random) {
         let Some(line) = self.line(place) else { return };
         let mut bytes = BytesMut::new();
         line.compose(request, asked, &mut bytes);

@@ -11,7 +11,7 @@ use signalbox::protocol::{
     WantedNames,
 };
 
-use crate::line::{Asked, Line};
+use crate::line::{Line, Outcome};
 use crate::scene::{Key, Scene, key};
 use crate::support::caller::on_wire;
 
@@ -253,7 +253,7 @@ impl Tenancy {
                 Extended::Revoke { ids, what: *what, grace: Milliseconds(*grace_ms) }
             }
         };
-        let asked = Asked::Request { id, wait_ms: wait };
+        let asked = Outcome::Request { id, wait_ms: wait };
         request.newest = (line.local, line.compose(&composed, asked, bytes));
     }
 }

@@ -5,7 +5,7 @@
 
 use signalbox::protocol::{EventKind, GrantId, Milliseconds, Notice, ResponseFrame, Status};
 
-use crate::line::{Asked, Awaited, Line};
+use crate::line::{Awaited, Line, Outcome};
 use crate::scene::Scene;
 use crate::settled::judge_request;
 use crate::support::OK;
@@ -47,8 +47,8 @@ pub fn judge(
     answer: &Answer<'_>,
 ) -> Result<Heard, String> {
     let heard = match answer.awaited.asked {
-        Asked::Request { id, .. } => judge_request(scene, tenancy, (place, line), id, answer),
-        Asked::Watch { .. } | Asked::Unwatch { .. } | Asked::Hello => judge_party(scene, line, answer),
+        Outcome::Request { id, .. } => judge_request(scene, tenancy, (place, line), id, answer),
+        Outcome::Watch { .. } | Outcome::Unwatch { .. } | Outcome::Hello => judge_party(scene, line, answer),
         _ => judge_session(scene, tenancy, (place, line), answer),
     }?;
     match heard {
@@ -57,7 +57,7 @@ pub fn judge(
         }
         // A connection that was left has lost its session; the client has not. But what was sent behind a refused
         // attachment is for the connection's own session, and nobody's concern.
-        Heard::NoSession if place == Place::Left && !matches!(answer.awaited.asked, Asked::Attach) => {
+        Heard::NoSession if place == Place::Left && !matches!(answer.awaited.asked, Outcome::Attach) => {
             return Ok(Heard::Nothing);
         }
         Heard::NoSession if tenancy.may_be_over() => {}
@@ -73,18 +73,18 @@ fn judge_party(scene: &Scene, line: &mut Line, answer: &Answer<'_>) -> Result<He
     let Answer { opaque, awaited, frame } = answer;
     let is_ok = frame.status == OK;
     match awaited.asked {
-        Asked::Hello if line.own.is_none() => {
+        Outcome::Hello if line.own.is_none() => {
             let hello = frame.hello().map_err(|_| "no Hello")?;
             line.own = Some(hello.session);
             let local = line.local;
             scene.meet(line.life(), hello.session)?;
             scene.with_claims(scene.life_of(local), |claims, _| claims.introduce(hello.session, local));
         }
-        Asked::Hello => match frame.notice() {
+        Outcome::Hello => match frame.notice() {
             Ok(Some(Notice::ShuttingDown { .. })) | Err(_) => return Err("no notice to be had".to_owned()),
             Ok(_) => {}
         },
-        Asked::Watch { number, is_live } => {
+        Outcome::Watch { number, is_live } => {
             if !is_ok {
                 let is_right =
                     !line.says_hello && Status::from_code(frame.status) == Some(Status::NotPermitted);
@@ -96,10 +96,10 @@ fn judge_party(scene: &Scene, line: &mut Line, answer: &Answer<'_>) -> Result<He
                 return Err("an event out of turn".to_owned());
             }
             if let Some(awaited) = line.awaited.get_mut(opaque) {
-                awaited.asked = Asked::Watch { number: event.number, is_live: is_live || is_live_now };
+                awaited.asked = Outcome::Watch { number: event.number, is_live: is_live || is_live_now };
             }
         }
-        Asked::Unwatch { watch } => {
+        Outcome::Unwatch { watch } => {
             line.awaited.remove(&watch);
             if !is_ok && Status::from_code(frame.status) != Some(Status::NotFound) {
                 return Err("a watch that cannot be ended".to_owned());
@@ -122,18 +122,18 @@ fn judge_session(
     let is_ok = frame.status == OK;
     let is_leased = tenancy.is_leased();
     match awaited.asked {
-        Asked::Outlived if status == Some(Status::NoSuchSession) => Ok(Heard::Nothing),
-        Asked::Outlived => Err("another connection is attached".to_owned()),
+        Outcome::Outlived if status == Some(Status::NoSuchSession) => Ok(Heard::Nothing),
+        Outcome::Outlived => Err("another connection is attached".to_owned()),
         // Of a session that is not leased there is nothing to be told; where it is, this is its end.
-        Asked::KeepAlive | Asked::Close if status == Some(Status::NoSuchSession) && !is_leased => {
+        Outcome::KeepAlive | Outcome::Close if status == Some(Status::NoSuchSession) && !is_leased => {
             Ok(Heard::Nothing)
         }
-        Asked::Attach | Asked::KeepAlive | Asked::Close | Asked::Cancel { .. }
+        Outcome::Attach | Outcome::KeepAlive | Outcome::Close | Outcome::Cancel { .. }
             if status == Some(Status::NoSuchSession) =>
         {
             Ok(Heard::NoSession)
         }
-        Asked::Attach => {
+        Outcome::Attach => {
             if !is_ok || frame.ttl() != Ok(Milliseconds(tenancy.ttl_ms)) {
                 return Err("not attached".to_owned());
             }
@@ -143,7 +143,7 @@ fn judge_session(
             }
             Ok(Heard::Session)
         }
-        Asked::KeepAlive => {
+        Outcome::KeepAlive => {
             let ttl = frame.ttl().map_err(|_| "no ttl")?;
             if !is_ok || !is_leased || ttl.0 > tenancy.ttl_ms {
                 return Err("too long a lease".to_owned());
@@ -151,11 +151,11 @@ fn judge_session(
             tenancy.renew(awaited.sent_ms, ttl.0);
             Ok(Heard::Session)
         }
-        Asked::Close if is_ok && is_leased => {
+        Outcome::Close if is_ok && is_leased => {
             scene.give_back(tenancy.life, std::mem::take(&mut tenancy.held));
             Ok(Heard::Nothing)
         }
-        Asked::Cancel { id } if is_ok => {
+        Outcome::Cancel { id } if is_ok => {
             if let Some(request) = tenancy.requests.get_mut(&id) {
                 request.is_surely_canceled = true;
                 let is_granted = |answer: &Answered| answer.status == OK && answer.life == tenancy.life;
@@ -165,9 +165,9 @@ fn judge_session(
             }
             Ok(Heard::Session)
         }
-        Asked::Cancel { .. } if status == Some(Status::NotFound) => Ok(Heard::Session),
-        Asked::Verify { .. } if is_ok => Ok(Heard::Nothing),
-        Asked::Verify { grant } => {
+        Outcome::Cancel { .. } if status == Some(Status::NotFound) => Ok(Heard::Session),
+        Outcome::Verify { .. } if is_ok => Ok(Heard::Nothing),
+        Outcome::Verify { grant } => {
             let is_believed =
                 scene.with_claims(tenancy.life, |claims, now_ms| claims.is_believed(grant, now_ms));
             if status != Some(Status::NotAcquired) || is_believed.unwrap_or(false) {
@@ -175,8 +175,8 @@ fn judge_session(
             }
             Ok(Heard::Nothing)
         }
-        Asked::List { .. } if status == Some(Status::NotFound) => Ok(Heard::Nothing),
-        Asked::List { is_quiet } if is_ok => {
+        Outcome::List { .. } if status == Some(Status::NotFound) => Ok(Heard::Nothing),
+        Outcome::List { is_quiet } if is_ok => {
             let entry = frame.list_entry().map_err(|_| "no entry")?;
             let Some(entry) = entry.filter(|entry| is_quiet && entry.session == tenancy.session) else {
                 return Ok(Heard::Nothing);

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use signalbox::core::{
-    AnswerRecord, DeclarationRecord, GrantId, GrantRecord, Namespace, Origin, PartRecord, Record, SessionKey,
-    SessionRecord, Settled, UnixSeconds,
+    AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin, PartRecord,
+    Record, SessionKey, SessionRecord, UnixSeconds,
 };
 use signalbox::storage::record::{decode, decode_key, encode_key, encode_value};
 
@@ -132,7 +132,7 @@ fn the_bytes_of_each_kind_stay() {
             Record::Answer(AnswerRecord {
                 session: session(5),
                 request: 9,
-                answer: [Settled { generation: 17, capacity: 3, in_use: 2 }].into(),
+                answer: [DeclaredState { generation: 17, capacity: 3, in_use: 2 }].into(),
             }),
             "0500000000000000050000000000000009",
             concat!("00000001", "0000000000000011", "00000003", "00000002"),

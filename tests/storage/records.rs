@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use signalbox::core::{
-    AnswerRecord, Change, DeclarationRecord, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord,
-    Record, SessionId, SessionKey, SessionRecord, Settled, UnixSeconds,
+    AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin,
+    PartRecord, Record, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 pub fn session(number: u64) -> SessionId {
@@ -80,7 +80,7 @@ pub fn any_record() -> impl Strategy<Value = Record> {
             })
         },
     );
-    let settled = any::<(u64, u32, u32)>().prop_map(|(generation, capacity, in_use)| Settled {
+    let settled = any::<(u64, u32, u32)>().prop_map(|(generation, capacity, in_use)| DeclaredState {
         generation,
         capacity,
         in_use,
@@ -183,7 +183,7 @@ impl Life {
                     vec![Change::Put(Record::Answer(AnswerRecord {
                         session: owner,
                         request: some,
-                        answer: [Settled { generation: mark, capacity: some as u32, in_use: 3 }].into(),
+                        answer: [DeclaredState { generation: mark, capacity: some as u32, in_use: 3 }].into(),
                     }))]
                 }
                 (6, _) => {

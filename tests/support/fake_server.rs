@@ -62,12 +62,12 @@ pub(crate) struct Peer {
 pub(crate) struct Received {
     pub(crate) opcode: u8,
     pub(crate) opaque: Opaque,
-    pub(crate) asked: Asked,
+    pub(crate) asked: Outcome,
 }
 
 /// [`Request`] without its borrow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Outcome {
     Noop,
     Get { name: Vec<u8> },
     Acquire { name: Vec<u8>, resources: u32, maximum: u32 },
@@ -76,7 +76,7 @@ pub(crate) enum Asked {
     Dump,
 }
 
-impl From<Request<'_>> for Asked {
+impl From<Request<'_>> for Outcome {
     fn from(request: Request<'_>) -> Self {
         match request {
             Request::Noop => Self::Noop,
@@ -104,7 +104,7 @@ impl Peer {
             }
             if let Some(mut frames) = RequestCodec::default().decode(&mut self.buffer).unwrap() {
                 while let Some(frame) = frames.next() {
-                    let asked = Asked::from(frame.parse().expect("the client sends valid requests"));
+                    let asked = Outcome::from(frame.parse().expect("the client sends valid requests"));
                     self.received.push(Received { opcode: frame.opcode(), opaque: frame.opaque(), asked });
                 }
                 self.received.reverse();
@@ -123,7 +123,7 @@ impl Peer {
     }
 
     /// The next request, which must be this one.
-    pub(crate) async fn expect(&mut self, asked: Asked) -> Received {
+    pub(crate) async fn expect(&mut self, asked: Outcome) -> Received {
         let received = self.next().await.expect("the client closed the connection instead of asking");
         assert_eq!(received.asked, asked);
         received
@@ -174,7 +174,7 @@ impl Peer {
 
     /// Answers an Acquire, which must come next, with success.
     pub(crate) async fn grant(&mut self, name: &[u8], resources: u32, maximum: u32) {
-        let asked = Asked::Acquire { name: name.to_vec(), resources, maximum };
+        let asked = Outcome::Acquire { name: name.to_vec(), resources, maximum };
         let received = self.expect(asked).await;
         self.answer(&received, Response::Resources(resources)).await;
     }
@@ -182,7 +182,7 @@ impl Peer {
     /// Answers an Acquire, which must come next, with a status.
     pub(crate) async fn refuse(&mut self, status: Status) {
         let received = self.next().await.expect("an Acquire");
-        assert!(matches!(received.asked, Asked::Acquire { .. }), "{received:?}");
+        assert!(matches!(received.asked, Outcome::Acquire { .. }), "{received:?}");
         self.answer(&received, Response::Failed(status)).await;
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::{ObjectRef, Refusal};
-use crate::core::durable::{DeclarationRecord, Origin, Settled};
+use crate::core::durable::{DeclarationRecord, DeclaredState, Origin};
 use crate::core::semaphore::Standing;
 
 /// A semaphore that is to be declared.
@@ -162,8 +162,8 @@ impl Declaration {
             && *self.label == *declare.label
     }
 
-    pub(super) fn settled(&self, object: &ObjectRef) -> Settled {
-        Settled { generation: self.generation, capacity: self.capacity, in_use: object.consumption() }
+    pub(super) fn settled(&self, object: &ObjectRef) -> DeclaredState {
+        DeclaredState { generation: self.generation, capacity: self.capacity, in_use: object.consumption() }
     }
 
     pub(super) fn check(&self, generation: Option<u64>) -> Result<(), Refusal> {

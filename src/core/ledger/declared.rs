@@ -12,7 +12,7 @@ use super::declaration::{Before, Declaration, Declare, Declared, IfExists, Remov
 use super::grant::{Part, Target};
 use super::journal::Then;
 use super::slots::SLOTS_MAX;
-use super::{Asked, Call, Done, GrantId, Ledger, Namespace, ObjectRef, Refusal, Remembered, World};
+use super::{Call, Done, GrantId, Ledger, Namespace, ObjectRef, Outcome, Refusal, Remembered, World};
 use crate::core::Claim;
 use crate::core::durable::{Change, DeclarationRecord, Origin, Record};
 use crate::core::mailbox::EventKind;
@@ -45,7 +45,7 @@ impl Ledger {
         wanted: &[Declare<'_>],
         if_exists: IfExists,
         world: World<'_>,
-    ) -> Asked {
+    ) -> Outcome {
         self.change(call, world, |ledger, _| {
             ledger.check_declares(wanted, if_exists, world)?;
             let objects = ledger.objects_for(wanted, world)?;
@@ -154,7 +154,7 @@ impl Ledger {
         resizing: Resizing,
         generation: Option<u64>,
         world: World<'_>,
-    ) -> Asked {
+    ) -> Outcome {
         self.change(call, world, |ledger, _| {
             let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
             declaration.check(generation)?;
@@ -185,7 +185,7 @@ impl Ledger {
         removal: Removal,
         generation: Option<u64>,
         world: World<'_>,
-    ) -> Asked {
+    ) -> Outcome {
         self.change(call, world, |ledger, _| {
             let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
             declaration.check(generation)?;

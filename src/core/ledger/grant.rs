@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Answer;
-use crate::core::mailbox::{Letter, Mailbox, Token};
+use crate::core::mailbox::{Mailbox, Message, Token};
 use crate::core::object::ObjectRef;
 use crate::core::{Claim, Namespace, Refusal, SessionId, UnixSeconds};
 
@@ -146,7 +146,7 @@ pub(super) struct Reply {
 impl Reply {
     /// Answers the request.
     pub(super) fn answer(self, outcome: Result<Answer, Refusal>) {
-        self.mailbox.put(Letter::Answer { token: self.token, outcome });
+        self.mailbox.put(Message::Answer { token: self.token, outcome });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::grant::Reply;
 use super::idles::{Asker, Idle};
-use super::{Answer, Asked, Ledger, Namespace, ObjectRef, Refusal, STEP_GRANTS, SessionId, World};
+use super::{Answer, Ledger, Namespace, ObjectRef, Outcome, Refusal, STEP_GRANTS, SessionId, World};
 use crate::core::mailbox::Token;
 
 /// What is waited for.
@@ -23,31 +23,31 @@ impl Ledger {
         until: Until,
         wait_ms: u32,
         world: World<'_>,
-    ) -> Asked {
+    ) -> Outcome {
         if let Err(refusal) = self.check_staying(connection).and_then(|()| self.check_open()) {
-            return Asked::Refused(refusal);
+            return Outcome::Refused(refusal);
         }
         let found = world.registries[namespace as usize].find(name, |object| {
             // Said before it is looked at, so that nothing is given back unseen in between.
             object.supervise(|supervision| supervision.awaited = true);
             object.clone()
         });
-        let Some(object) = found else { return Asked::Refused(Refusal::NotFound) };
+        let Some(object) = found else { return Outcome::Refused(Refusal::NotFound) };
         let in_use = object.consumption();
         let outcome = if self.is_idle(&object, until) {
-            Asked::Answered(Answer::Idle { in_use })
+            Outcome::Answered(Answer::Idle { in_use })
         } else if wait_ms == 0 {
-            Asked::Refused(Refusal::NotAvailable)
+            Outcome::Refused(Refusal::NotAvailable)
         } else if self.idles.count_of(connection) >= self.limits.grants_max
             || self.idles.count_for(namespace, &object) >= self.limits.waiters_max
         {
             self.stats.limited += 1;
-            Asked::Refused(Refusal::LimitReached)
+            Outcome::Refused(Refusal::LimitReached)
         } else {
-            Asked::Waiting
+            Outcome::Waiting
         };
         let mailbox = self.mailbox_of(connection).cloned();
-        if let (Asked::Waiting, Some(mailbox)) = (&outcome, mailbox) {
+        if let (Outcome::Waiting, Some(mailbox)) = (&outcome, mailbox) {
             let until_ms = world.now.monotonic_ms + u64::from(wait_ms);
             let reply = Reply { mailbox, token };
             let idle = Idle { namespace, object, until, until_ms, reply };

@@ -292,7 +292,7 @@ impl Ledger {
     fn would_be_stored(&mut self, session: SessionId, request: u64) -> Option<Key> {
         match &self.journal.as_mut()?.storing(session, request)?.outcome {
             Remembered::Granted(granted) => Some(Key::Grant(granted.grant)),
-            Remembered::Settled(_) => Some(Key::Answer(session, request)),
+            Remembered::Declared(_) => Some(Key::Answer(session, request)),
             _ => None,
         }
     }
@@ -372,7 +372,7 @@ impl Ledger {
                 self.give_back(granted.grant, EventKind::Released, world);
                 Remembered::Done(Err(Refusal::NotStored))
             }
-            Remembered::Settled(_) if !is_safe => Remembered::Done(Err(Refusal::NotStored)),
+            Remembered::Declared(_) if !is_safe => Remembered::Done(Err(Refusal::NotStored)),
             outcome => outcome,
         };
         self.stats.not_stored += u64::from(matches!(outcome, Remembered::Done(Err(Refusal::NotStored))));

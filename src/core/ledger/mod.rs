@@ -45,13 +45,13 @@ pub use idle::Until;
 pub use journal::Batch;
 pub use listing::{Listed, Listing};
 pub use owner::{Lease, REQUESTS_MAX, RequestIds, SessionKey};
-pub use request::{Answer, Asked, Call, Opened};
+pub use request::{Answer, Call, Opened, Outcome};
 pub use slots::{GRANT_SLOTS_MAX, SLOTS_MAX};
 pub use time::TICK_MS;
 pub use watch::Scope;
 
 use super::counter::Interval;
-use super::mailbox::{EventKind, Letter, Mailbox, Notice, Token};
+use super::mailbox::{EventKind, Mailbox, Message, Notice, Token};
 use super::object::ObjectRef;
 use super::registry::Registry;
 use super::{Namespace, Refusal, SessionId, UnixSeconds};
@@ -242,11 +242,11 @@ impl Ledger {
         wants: &[Want<'_>],
         queueing: Queueing,
         world: World<'_>,
-    ) -> Asked {
+    ) -> Outcome {
         let ids = call.ids;
         let (session, repeated) = match self.begin(call.connection, ids) {
             Ok(begun) => begun,
-            Err(refusal) => return Asked::Refused(refusal),
+            Err(refusal) => return Outcome::Refused(refusal),
         };
         let now = world.now;
         if let Some(repeated) = repeated {
@@ -257,7 +257,7 @@ impl Ledger {
                 Ok(id) => GrantId(id),
                 Err(refusal) => {
                     self.remember(session, ids.own, Remembered::Done(Err(refusal)));
-                    return Asked::Refused(refusal);
+                    return Outcome::Refused(refusal);
                 }
             };
         let until_ms = now.monotonic_ms + u64::from(queueing.wait_ms);
@@ -281,7 +281,7 @@ impl Ledger {
     }
 
     /// Gives a grant back. Only its session can.
-    pub(super) fn release(&mut self, call: Call, grant: GrantId, world: World<'_>) -> Asked {
+    pub(super) fn release(&mut self, call: Call, grant: GrantId, world: World<'_>) -> Outcome {
         self.change(call, world, |ledger, session| {
             let held = ledger.grants.get(&grant);
             if !held.is_some_and(|held| held.session == session && !held.is_waiting()) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::grant::{Grant, Part, Reply};
 use super::{GrantId, Granted};
-use crate::core::durable::{AnswerRecord, Settled};
+use crate::core::durable::{AnswerRecord, DeclaredState};
 use crate::core::mailbox::{EventKind, Mailbox, Token};
 use crate::core::ring_map::RingMap;
 use crate::core::sync::{AtomicU64, Ordering};
@@ -55,7 +55,7 @@ impl Lease {
 
     /// Renews the lease: something was received at this time.
     #[inline]
-    pub fn hear(&self, now_ms: u64) {
+    pub fn renew(&self, now_ms: u64) {
         self.heard_ms.fetch_max(now_ms, Ordering::Relaxed);
     }
 
@@ -171,26 +171,26 @@ pub(super) enum Remembered {
     Done(Result<(), Refusal>),
     /// Declared semaphores are as it asked for. Boxed twice, since a box of a slice would make the answers to all other
     /// requests larger by a half.
-    Settled(Box<Box<[Settled]>>),
+    Declared(Box<Box<[DeclaredState]>>),
 }
 
 const _: () = assert!(size_of::<Remembered>() <= 16);
 
 impl Remembered {
     /// Declared semaphores are as it asked for.
-    pub(super) fn settled(settled: impl Into<Box<[Settled]>>) -> Self {
-        Self::Settled(Box::new(settled.into()))
+    pub(super) fn settled(settled: impl Into<Box<[DeclaredState]>>) -> Self {
+        Self::Declared(Box::new(settled.into()))
     }
 
     /// The answer to a request as it is to be kept; `None`: it is not.
     pub(super) fn record(&self, session: SessionId, request: u64) -> Option<AnswerRecord> {
-        let Self::Settled(answer) = self else { return None };
+        let Self::Declared(answer) = self else { return None };
         Some(AnswerRecord { session, request, answer: answer.as_ref().clone() })
     }
 
     /// Whether a store may have this answer, or is about to get it.
     fn may_be_stored(&self) -> bool {
-        matches!(self, Self::Settled(_) | Self::Storing)
+        matches!(self, Self::Declared(_) | Self::Storing)
     }
 }
 

@@ -4,7 +4,7 @@
 use super::grant::{Phase, Reply};
 use super::owner::{RequestIds, SessionKey};
 use super::{GrantId, Granted, Ledger, Moment, Refusal, Remembered, SessionId, World};
-use crate::core::durable::{Change, Key, Settled};
+use crate::core::durable::{Change, DeclaredState, Key};
 use crate::core::mailbox::Token;
 
 /// Which request of which connection asks for a change.
@@ -20,10 +20,10 @@ pub struct Call {
 
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Outcome {
     /// It is done.
     Answered(Answer),
-    /// It waits; the answer comes as a [`Letter`](crate::core::Letter).
+    /// It waits; the answer comes as a [`Message`](crate::core::Message).
     Waiting,
     /// It is refused.
     Refused(Refusal),
@@ -40,7 +40,7 @@ pub enum Answer {
     Opened(Opened),
     /// Declared semaphores are as was asked for, in the order of the request; of one that is removed there is nothing to
     /// say.
-    Settled(Box<[Settled]>),
+    Declared(Box<[DeclaredState]>),
     /// As little is in use as was waited for.
     Idle {
         /// Resources in use.
@@ -95,10 +95,10 @@ impl Ledger {
         call: Call,
         world: World<'_>,
         change: impl FnOnce(&mut Self, SessionId) -> Result<Done, Refusal>,
-    ) -> Asked {
+    ) -> Outcome {
         let (session, repeated) = match self.begin(call.connection, call.ids) {
             Ok(begun) => begun,
-            Err(refusal) => return Asked::Refused(refusal),
+            Err(refusal) => return Outcome::Refused(refusal),
         };
         let (request, now) = (call.ids.own, world.now);
         let remembered = match repeated {
@@ -149,39 +149,39 @@ impl Ledger {
         expected: Expected,
         call: Call,
         now: Moment,
-    ) -> Asked {
+    ) -> Outcome {
         if let Remembered::Storing = remembered {
             return self.await_store(session, expected, call, now);
         }
         // What was done under this number was another request.
         if !expected.is(&remembered) {
-            return Asked::Refused(Refusal::StaleRequest);
+            return Outcome::Refused(Refusal::StaleRequest);
         }
         if let Remembered::Waiting(id) = remembered {
             self.reply_to(id, call.connection, call.token, now);
-            return Asked::Waiting;
+            return Outcome::Waiting;
         }
         match self.told(session, remembered, now.monotonic_ms) {
-            Ok(answer) => Asked::Answered(answer),
-            Err(refusal) => Asked::Refused(refusal),
+            Ok(answer) => Outcome::Answered(answer),
+            Err(refusal) => Outcome::Refused(refusal),
         }
     }
 
     /// Answers a request that waits for the store to this connection from now on.
-    fn await_store(&mut self, session: SessionId, expected: Expected, call: Call, now: Moment) -> Asked {
+    fn await_store(&mut self, session: SessionId, expected: Expected, call: Call, now: Moment) -> Outcome {
         let mailbox = self.mailbox_of(call.connection).cloned();
         let storing = self.journal.as_mut().and_then(|journal| journal.storing(session, call.ids.own));
         let (Some(mailbox), Some(storing)) = (mailbox, storing) else {
-            return Asked::Refused(Refusal::NoSuchSession);
+            return Outcome::Refused(Refusal::NoSuchSession);
         };
         if !expected.is(&storing.outcome) {
-            return Asked::Refused(Refusal::StaleRequest);
+            return Outcome::Refused(Refusal::StaleRequest);
         }
         storing.received_ms = now.monotonic_ms;
         if let Some(before) = storing.reply.replace(Reply { mailbox, token: call.token }) {
             before.answer(Err(Refusal::Canceled));
         }
-        Asked::Waiting
+        Outcome::Waiting
     }
 
     /// What came of a request, as its client is told.
@@ -195,7 +195,7 @@ impl Ledger {
             Remembered::Granted(granted) => {
                 Ok(Answer::Granted(granted.told(self.ttl_left_ms(session, received_ms))))
             }
-            Remembered::Settled(settled) => Ok(Answer::Settled(*settled)),
+            Remembered::Declared(settled) => Ok(Answer::Declared(*settled)),
             Remembered::Done(outcome) => outcome.map(|()| Answer::Done),
             Remembered::Waiting(_) | Remembered::Storing => Err(Refusal::StaleRequest),
         }

@@ -31,7 +31,7 @@ impl Ledger {
     pub(in crate::core) fn end_restore(&mut self, world: World<'_>) {
         for owner in self.owners.values() {
             if let OwnerKind::Leased { lease, .. } = &owner.kind {
-                lease.hear(world.now.monotonic_ms);
+                lease.renew(world.now.monotonic_ms);
             }
         }
         self.finish_removals(world);

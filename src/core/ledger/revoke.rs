@@ -1,7 +1,8 @@
 //! What an administrator takes away: a grant or a session, at once or after a grace.
 
 use super::{
-    Asked, Call, Done, EventKind, GrantId, Ledger, Notice, Phase, Refusal, Remembered, SessionId, World, left,
+    Call, Done, EventKind, GrantId, Ledger, Notice, Outcome, Phase, Refusal, Remembered, SessionId, World,
+    left,
 };
 
 impl Ledger {
@@ -12,7 +13,7 @@ impl Ledger {
         grant: GrantId,
         grace_ms: u32,
         world: World<'_>,
-    ) -> Asked {
+    ) -> Outcome {
         self.change(call, world, |ledger, _| {
             let is_durable = ledger.grants.get(&grant).is_some_and(|grant| ledger.is_durable(grant.session));
             ledger.revoke_grant_now(grant, grace_ms, world)?;
@@ -72,7 +73,7 @@ impl Ledger {
         session: SessionId,
         grace_ms: u32,
         world: World<'_>,
-    ) -> Asked {
+    ) -> Outcome {
         self.change(call, world, |ledger, _| {
             let is_durable = ledger.is_durable(session);
             let at_ms = ledger.revoke_session_later(session, grace_ms, world)?;

@@ -6,7 +6,7 @@ use super::grant::{Phase, Reply};
 use super::journal::Then;
 use super::owner::{Attachment, OwnerKind};
 use super::{
-    Answer, Asked, EventKind, Lease, Ledger, Letter, Mailbox, Moment, Notice, Opened, Owner, Refusal,
+    Answer, EventKind, Lease, Ledger, Mailbox, Message, Moment, Notice, Opened, Outcome, Owner, Refusal,
     STEP_GRANTS, SessionId, SessionKey, World, left,
 };
 use crate::core::mailbox::Token;
@@ -41,14 +41,14 @@ impl Ledger {
         opened: Opened,
         label: &[u8],
         world: World<'_>,
-    ) -> Asked {
+    ) -> Outcome {
         let Opened { session, key, ttl_ms } = opened;
         if let Err(refusal) = self.check_staying(connection).and_then(|()| self.check_open()) {
-            return Asked::Refused(refusal);
+            return Outcome::Refused(refusal);
         }
         if self.stats.sessions >= self.limits.sessions_max as u64 {
             self.stats.limited += 1;
-            return Asked::Refused(Refusal::LimitReached);
+            return Outcome::Refused(Refusal::LimitReached);
         }
         let now_ms = world.now.monotonic_ms;
         let lease = Arc::new(Lease::new(ttl_ms, now_ms));
@@ -62,9 +62,9 @@ impl Ledger {
             Some(mailbox) => {
                 self.note_session(session, world);
                 self.then(Then::Opened(session, Reply { mailbox, token }));
-                Asked::Waiting
+                Outcome::Waiting
             }
-            None => Asked::Answered(Answer::Opened(opened)),
+            None => Outcome::Answered(Answer::Opened(opened)),
         }
     }
 
@@ -92,7 +92,7 @@ impl Ledger {
             return Err(Refusal::NoSuchSession);
         };
         let (lease, before) = (Arc::clone(lease), *before);
-        lease.hear(now.monotonic_ms);
+        lease.renew(now.monotonic_ms);
         if before == Some(connection) {
             return Ok(lease);
         }
@@ -128,10 +128,10 @@ impl Ledger {
         &mut self,
         (connection, token): (SessionId, Token),
         world: World<'_>,
-    ) -> Asked {
+    ) -> Outcome {
         let attachment = self.attachment(connection);
         self.detach(connection, Some(Refusal::Canceled));
-        let Attachment::To(session) = attachment else { return Asked::Refused(Refusal::NoSuchSession) };
+        let Attachment::To(session) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
         let mailbox = self.mailbox_of(connection).cloned().filter(|_| self.journal.is_some());
         let is_told_later = mailbox.is_some();
         if let Some(owner) = self.owners.get_mut(&session) {
@@ -141,7 +141,7 @@ impl Ledger {
             self.end_session_at(world.now.monotonic_ms, session);
         }
         self.serve(world);
-        if is_told_later { Asked::Waiting } else { Asked::Answered(Answer::Done) }
+        if is_told_later { Outcome::Waiting } else { Outcome::Answered(Answer::Done) }
     }
 
     /// The session that owns what a connection asks for.
@@ -219,7 +219,7 @@ impl Ledger {
 
     pub(super) fn notify(&self, connection: SessionId, notice: Notice) {
         if let Some(mailbox) = self.mailbox_of(connection) {
-            mailbox.put(Letter::Notice(notice));
+            mailbox.put(Message::Notice(notice));
         }
     }
 

@@ -5,7 +5,7 @@ use std::task::Waker;
 use super::journal::Then;
 use super::owner::{Attachment, OwnerKind};
 use super::{
-    EventKind, GrantId, Ledger, Letter, Moment, Phase, Refusal, STEP_GRANTS, SessionId, World, left,
+    EventKind, GrantId, Ledger, Message, Moment, Phase, Refusal, STEP_GRANTS, SessionId, World, left,
 };
 use crate::core::durable::{Change, Key};
 
@@ -200,7 +200,7 @@ impl Ledger {
         match &owner.kind {
             OwnerKind::Own { mailbox, .. } => {
                 if refusal == Refusal::Revoked {
-                    mailbox.put(Letter::Close);
+                    mailbox.put(Message::Close);
                 }
                 self.detach(session, None);
                 self.watches.end_all_of(session, world);
@@ -277,7 +277,7 @@ impl Ledger {
 
     /// How long the lease of the session that a connection is attached to lasts.
     pub(in crate::core) fn keep_alive(&self, connection: SessionId, now: Moment) -> Result<u32, Refusal> {
-        self.lease(connection)?.hear(now.monotonic_ms);
+        self.lease(connection)?.renew(now.monotonic_ms);
         let session = self.acting(connection)?;
         self.ttl_left_ms(session, now.monotonic_ms).ok_or(Refusal::NoSuchSession)
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{
-    EventKind, GrantId, Ledger, Letter, Mailbox, Namespace, ObjectRef, Refusal, SessionId, remove_from,
+    EventKind, GrantId, Ledger, Mailbox, Message, Namespace, ObjectRef, Refusal, SessionId, remove_from,
 };
 use crate::core::ledger::World;
 use crate::core::ledger::grant::Part;
@@ -209,7 +209,7 @@ impl Ledger {
             in_use: object.consumption(),
             waiting: self.waiting(watch.namespace, object) as u32,
         };
-        watch.mailbox.put(Letter::Event { token, event });
+        watch.mailbox.put(Message::Event { token, event });
         Some(true)
     }
 
@@ -219,7 +219,7 @@ impl Ledger {
         let Some(watch) = self.watches.all.get(&(connection, token)) else { return false };
         let has_room = watch.mailbox.has_room();
         if has_room {
-            watch.mailbox.put(Letter::Event { token, event: Event::about_no_name(EventKind::Live, 0) });
+            watch.mailbox.put(Message::Event { token, event: Event::about_no_name(EventKind::Live, 0) });
         }
         !has_room
     }
@@ -249,7 +249,7 @@ impl Ledger {
                 in_use: object.consumption(),
                 waiting: self.waiting(namespace, object) as u32,
             });
-            watch.mailbox.put(Letter::Event { token, event: event.clone() });
+            watch.mailbox.put(Message::Event { token, event: event.clone() });
         }
     }
 

@@ -7,7 +7,7 @@ use crate::protocol::fields::Fields;
 
 /// What a declared semaphore came to be ("Declare" and "Resize").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct DeclaredState {
     /// The number of the semaphore's last change.
     pub generation: Generation,
     /// The capacity since.
@@ -16,7 +16,7 @@ pub struct Settled {
     pub in_use: u32,
 }
 
-impl Settled {
+impl DeclaredState {
     pub(super) fn compose(&self, out: &mut BytesMut) {
         out.put_u64(self.generation.0);
         out.put_u32(self.capacity);
@@ -29,16 +29,16 @@ impl Settled {
 }
 
 /// The rows of the answer to Declare.
-pub(super) fn put_all_settled(rows: &[Settled], out: &mut BytesMut) {
+pub(super) fn put_declared_states(rows: &[DeclaredState], out: &mut BytesMut) {
     out.put_u16(u16::try_from(rows.len()).expect("a request declares few semaphores"));
     out.put_u16(0);
     rows.iter().for_each(|row| row.compose(out));
 }
 
-pub(super) fn read_all_settled(fields: &mut Fields<'_>) -> Option<Vec<Settled>> {
+pub(super) fn read_declared_states(fields: &mut Fields<'_>) -> Option<Vec<DeclaredState>> {
     let count = fields.length()?;
     fields.u16()?;
-    (0..count).map(|_| Settled::read(fields)).collect()
+    (0..count).map(|_| DeclaredState::read(fields)).collect()
 }
 
 /// A declared semaphore as it is ("List").

@@ -15,7 +15,7 @@ mod wanted;
 pub use declaration::{
     Declaration, DeclarationError, Declarations, DeclarationsIter, Idle, IfExists, Removal, Resizing,
 };
-pub use declared::{DeclaredEntry, Settled};
+pub use declared::{DeclaredEntry, DeclaredState};
 pub use event::{Event, EventKind, Notice};
 pub use opcode::ExtendedOpcode;
 pub use request::{Extended, Queueing, Revocation, Scope, WaitingRequest};

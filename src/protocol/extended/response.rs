@@ -2,10 +2,10 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::declared::{put_all_settled, read_all_settled};
+use super::declared::{put_declared_states, read_declared_states};
 use super::{
-    DeclaredEntry, Event, Features, GrantId, Milliseconds, Notice, SessionKey, Settled, Standing, TtlLeft,
-    length_of,
+    DeclaredEntry, DeclaredState, Event, Features, GrantId, Milliseconds, Notice, SessionKey, Standing,
+    TtlLeft, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque, RESPONSE_MAGIC};
@@ -32,9 +32,9 @@ pub enum ExtendedResponse<'a> {
     /// One holder of Holders or one waiter of Waiters.
     Entry(ListEntry<&'a [u8], &'a [u16]>),
     /// The answer to Declare: each semaphore in the order of the request.
-    Declared(&'a [Settled]),
+    Declared(&'a [DeclaredState]),
     /// The answer to Resize.
-    Resized(Settled),
+    Resized(DeclaredState),
     /// The answer to AwaitIdle: the resources that are in use.
     InUse(u32),
     /// One semaphore of List.
@@ -74,7 +74,7 @@ impl ExtendedResponse<'_> {
                 out.put_slice(&[verified.standing.code(), 0, 0, 0]);
             }
             Self::Entry(entry) => entry.compose(out),
-            Self::Declared(rows) => put_all_settled(rows, out),
+            Self::Declared(rows) => put_declared_states(rows, out),
             Self::Resized(settled) => settled.compose(out),
             Self::InUse(resources) => out.put_u32(*resources),
             Self::DeclaredEntry(entry) => entry.compose(out),
@@ -374,13 +374,13 @@ impl ResponseFrame {
     }
 
     /// What the semaphores came to be that Declare is about, in the order of the request.
-    pub fn declared(&self) -> Result<Vec<Settled>, BodyError> {
-        read_all_settled(&mut Fields::new(&self.body)).ok_or(BodyError)
+    pub fn declared(&self) -> Result<Vec<DeclaredState>, BodyError> {
+        read_declared_states(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
     /// What the semaphore came to be that Resize is about.
-    pub fn resized(&self) -> Result<Settled, BodyError> {
-        Settled::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    pub fn resized(&self) -> Result<DeclaredState, BodyError> {
+        DeclaredState::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
     /// The resources that are in use as AwaitIdle ends.

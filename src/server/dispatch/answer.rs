@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::translation::{grant_on_wire, settled_on_wire, ttl_left_on_wire};
+use super::translation::{declared_state_on_wire, grant_on_wire, ttl_left_on_wire};
 use crate::core::{Answer, Granted};
 use crate::protocol::{
     self as wire, AllGranted, ExtendedOpcode, ExtendedResponse, Milliseconds, Opaque, OpenedSession,
@@ -22,14 +22,14 @@ pub(super) fn compose_answer(opcode: u8, opaque: Opaque, answer: &Answer, out: &
                 ttl: Milliseconds(opened.ttl_ms),
             })
         }
-        (Some(ExtendedOpcode::Declare), Answer::Settled(settled)) => {
-            let settled: Vec<_> = settled.iter().map(settled_on_wire).collect();
+        (Some(ExtendedOpcode::Declare), Answer::Declared(settled)) => {
+            let settled: Vec<_> = settled.iter().map(declared_state_on_wire).collect();
             return ExtendedResponse::Declared(&settled).compose(opcode, opaque, out);
         }
-        (Some(ExtendedOpcode::Resize), Answer::Settled(settled)) if !settled.is_empty() => {
-            ExtendedResponse::Resized(settled_on_wire(&settled[0]))
+        (Some(ExtendedOpcode::Resize), Answer::Declared(settled)) if !settled.is_empty() => {
+            ExtendedResponse::Resized(declared_state_on_wire(&settled[0]))
         }
-        (Some(ExtendedOpcode::Remove), Answer::Settled(settled)) if settled.is_empty() => {
+        (Some(ExtendedOpcode::Remove), Answer::Declared(settled)) if settled.is_empty() => {
             ExtendedResponse::Plain(Response::Done)
         }
         (Some(ExtendedOpcode::AwaitIdle), Answer::Idle { in_use }) => ExtendedResponse::InUse(*in_use),

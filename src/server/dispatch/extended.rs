@@ -13,7 +13,7 @@ use super::translation::{
 };
 use super::{After, Executor, Owed, note_refusal};
 use crate::core::{
-    Answer, Asked, Call, Declare, GrantId, Lease, Moment, Queueing, REQUESTS_MAX, Refusal, SessionId,
+    Answer, Call, Declare, GrantId, Lease, Moment, Outcome, Queueing, REQUESTS_MAX, Refusal, SessionId,
     SessionKey, Waiting, Want,
 };
 use crate::protocol::{
@@ -30,7 +30,7 @@ const FEATURES: Features = Features::GRANTS
     .union(Features::DECLARE);
 
 /// What becomes of a request that is in order.
-enum Outcome<'a> {
+enum Execution<'a> {
     Response(ExtendedResponse<'a>),
     Answer(Answer),
     /// The answer comes when there is one.
@@ -38,7 +38,7 @@ enum Outcome<'a> {
     Owed(Owed),
 }
 
-const DONE: Outcome<'static> = Outcome::Response(ExtendedResponse::Plain(Response::Done));
+const DONE: Execution<'static> = Execution::Response(ExtendedResponse::Plain(Response::Done));
 
 impl Executor<'_> {
     /// Answers a frame that is none of yrmcds' operations, appending to `out`, unless it has to wait or is long.
@@ -57,22 +57,22 @@ impl Executor<'_> {
             })
         });
         match outcome {
-            Ok(Outcome::Response(response)) => response.compose(opcode, opaque, out),
-            Ok(Outcome::Answer(answer)) => compose_answer(opcode, opaque, &answer, out),
-            Ok(Outcome::Later) => {}
-            Ok(Outcome::Owed(owed)) => return After::Owed(owed),
+            Ok(Execution::Response(response)) => response.compose(opcode, opaque, out),
+            Ok(Execution::Answer(answer)) => compose_answer(opcode, opaque, &answer, out),
+            Ok(Execution::Later) => {}
+            Ok(Execution::Owed(owed)) => return After::Owed(owed),
             Err(status) => compose_status(opcode, opaque, status, out),
         }
         self.extended += 1;
         if self.extended < steps::LEDGER_REQUESTS { After::Continue } else { After::Pause }
     }
 
-    fn extended(&mut self, opaque: Opaque, request: &Extended<'_>) -> Result<Outcome<'static>, Denial> {
+    fn extended(&mut self, opaque: Opaque, request: &Extended<'_>) -> Result<Execution<'static>, Denial> {
         let (core, connection) = (&self.server.core, self.party.connection);
         let now = self.server.moment();
         let token = token_of(opaque);
         let call = |ids| Call { connection, ids: ids_of(ids), token };
-        let asked = match *request {
+        let outcome = match *request {
             Extended::Hello { version, label, .. } => return self.hello(opaque, version, label),
             Extended::OpenSession { ttl, label } => {
                 self.check_opaque(opaque)?;
@@ -80,9 +80,9 @@ impl Executor<'_> {
                 let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
                 let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
                 let key = SessionKey(random_key()?);
-                let asked = core.open_leased(connection, key, ttl_ms, label, token, now);
+                let outcome = core.open_leased(connection, key, ttl_ms, label, token, now);
                 self.party.lease = core.lease(connection);
-                asked
+                outcome
             }
             Extended::AttachSession { session, key } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
@@ -130,28 +130,28 @@ impl Executor<'_> {
             Extended::Declare { ids, if_exists, declarations } => {
                 self.administer(opaque)?;
                 let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
-                let asked = core.declare(call(ids), &wanted, if_exists_of(if_exists), now);
+                let outcome = core.declare(call(ids), &wanted, if_exists_of(if_exists), now);
                 for declare in &wanted {
                     let Declare { name, capacity, numbered, .. } = declare;
                     self.log_change(
-                        &asked,
+                        &outcome,
                         name,
                         format_args!("declare {capacity}, numbered {numbered}, {if_exists:?}"),
                     );
                 }
-                asked
+                outcome
             }
             Extended::Resize { ids, expected, how, name } => {
                 self.administer(opaque)?;
-                let asked = core.resize(call(ids), name, resizing_of(how), generation_of(expected), now);
-                self.log_change(&asked, name, format_args!("resize {how:?}"));
-                asked
+                let outcome = core.resize(call(ids), name, resizing_of(how), generation_of(expected), now);
+                self.log_change(&outcome, name, format_args!("resize {how:?}"));
+                outcome
             }
             Extended::Remove { ids, expected, how, name } => {
                 self.administer(opaque)?;
-                let asked = core.remove(call(ids), name, removal_of(how), generation_of(expected), now);
-                self.log_change(&asked, name, format_args!("remove {how:?}"));
-                asked
+                let outcome = core.remove(call(ids), name, removal_of(how), generation_of(expected), now);
+                self.log_change(&outcome, name, format_args!("remove {how:?}"));
+                outcome
             }
             Extended::AwaitIdle { wait, until, namespace, name } => {
                 self.check_opaque(opaque)?;
@@ -159,27 +159,27 @@ impl Executor<'_> {
                 core.await_idle(key, name, until_of(until), self.wait_ms(wait), now)
             }
             Extended::List { prefix } => {
-                return Ok(Outcome::Owed(Owed::declared(core.declared(prefix), opaque)));
+                return Ok(Execution::Owed(Owed::declared(core.declared(prefix), opaque)));
             }
         };
-        match asked {
-            Asked::Answered(answer) => Ok(Outcome::Answer(answer)),
-            Asked::Refused(refusal) => Err(refusal.into()),
-            Asked::Waiting => {
+        match outcome {
+            Outcome::Answered(answer) => Ok(Execution::Answer(answer)),
+            Outcome::Refused(refusal) => Err(refusal.into()),
+            Outcome::Waiting => {
                 self.party.waiting.insert(opaque, request.opcode().code());
-                Ok(Outcome::Later)
+                Ok(Execution::Later)
             }
         }
     }
 
-    fn hello(&mut self, opaque: Opaque, version: u32, label: &[u8]) -> Result<Outcome<'static>, Denial> {
+    fn hello(&mut self, opaque: Opaque, version: u32, label: &[u8]) -> Result<Execution<'static>, Denial> {
         if version == 0 {
             return Err(Denial::Status(Status::InvalidArguments));
         }
         self.party.introduce(self.server, opaque, label);
         let limits = self.server.session_limits();
         let durable = if self.server.is_durable() { Features::DURABLE } else { Features::default() };
-        Ok(Outcome::Response(ExtendedResponse::Hello(HelloAnswer {
+        Ok(Execution::Response(ExtendedResponse::Hello(HelloAnswer {
             version: EXTENDED_VERSION,
             features: FEATURES.union(durable),
             session: self.party.connection.number(),
@@ -192,7 +192,7 @@ impl Executor<'_> {
         })))
     }
 
-    fn attached(&mut self, lease: Arc<Lease>) -> Outcome<'static> {
+    fn attached(&mut self, lease: Arc<Lease>) -> Execution<'static> {
         let ttl_ms = lease.ttl_ms();
         self.party.lease = Some(lease);
         ttl(ttl_ms)
@@ -205,7 +205,7 @@ impl Executor<'_> {
         wants: &[Want<'_>],
         queueing: wire::Queueing,
         now: Moment,
-    ) -> Result<Asked, Denial> {
+    ) -> Result<Outcome, Denial> {
         self.check_opaque(opaque)?;
         let queue_max = queueing.queue_max.unwrap_or(u32::MAX);
         let queueing = Queueing { wait_ms: self.wait_ms(queueing.wait), queue_max };
@@ -222,10 +222,10 @@ impl Executor<'_> {
         }
     }
 
-    fn verify(&self, grant: GrantId, now: Moment) -> Result<Outcome<'static>, Denial> {
+    fn verify(&self, grant: GrantId, now: Moment) -> Result<Execution<'static>, Denial> {
         let verified = self.server.core.verify(grant, now)?;
         let standing = if verified.is_retiring { Standing::Retiring } else { Standing::Held };
-        Ok(Outcome::Response(ExtendedResponse::Verified(VerifiedGrant {
+        Ok(Execution::Response(ExtendedResponse::Verified(VerifiedGrant {
             session: verified.session.number(),
             ttl_left: ttl_left_on_wire(verified.ttl_left_ms),
             standing,
@@ -238,14 +238,15 @@ impl Executor<'_> {
         namespace: wire::Namespace,
         scope: wire::Scope<'_>,
         now: Moment,
-    ) -> Result<Outcome<'static>, Denial> {
+    ) -> Result<Execution<'static>, Denial> {
         self.party.hello.ok_or(Denial::Status(Status::NotPermitted))?;
         self.check_opaque(opaque)?;
         let (core, namespace) = (&self.server.core, namespace_of(namespace));
-        let tour = core.watch(self.party.connection, token_of(opaque), namespace, scope_of(scope), now)?;
+        let snapshot =
+            core.watch(self.party.connection, token_of(opaque), namespace, scope_of(scope), now)?;
         self.party.watches.insert(opaque, 0);
-        self.party.tours.push((opaque, tour));
-        Ok(Outcome::Later)
+        self.party.snapshots.push((opaque, snapshot));
+        Ok(Execution::Later)
     }
 
     fn revoke(
@@ -254,9 +255,9 @@ impl Executor<'_> {
         what: Revocation,
         grace: Milliseconds,
         now: Moment,
-    ) -> Result<Asked, Denial> {
+    ) -> Result<Outcome, Denial> {
         let core = &self.server.core;
-        let asked = match what {
+        let outcome = match what {
             Revocation::Grant(grant) => core.revoke_grant(call, GrantId(grant.0), grace.0, now),
             Revocation::Session(number) => {
                 let session = SessionId::from_number(number).ok_or(Refusal::NoSuchSession)?;
@@ -267,15 +268,15 @@ impl Executor<'_> {
                 core.revoke_session(call, session, grace.0, now)
             }
         };
-        if !matches!(asked, Asked::Refused(_)) {
+        if !matches!(outcome, Outcome::Refused(_)) {
             info!(?what, grace_ms = grace.0, by = %self.party.address, "revoked");
         }
-        Ok(asked)
+        Ok(outcome)
     }
 
     /// Logs what somebody has done to a declared semaphore, or is about to.
-    fn log_change(&self, asked: &Asked, name: &[u8], what: std::fmt::Arguments<'_>) {
-        if !matches!(asked, Asked::Refused(_)) {
+    fn log_change(&self, outcome: &Outcome, name: &[u8], what: std::fmt::Arguments<'_>) {
+        if !matches!(outcome, Outcome::Refused(_)) {
             info!(name = %name.escape_ascii(), by = %self.party.address, "{what}");
         }
     }
@@ -286,9 +287,9 @@ impl Executor<'_> {
         namespace: wire::Namespace,
         name: &[u8],
         waiters: bool,
-    ) -> Result<Outcome<'static>, Denial> {
+    ) -> Result<Execution<'static>, Denial> {
         let listing = self.server.core.listing(namespace_of(namespace), name, waiters)?;
-        Ok(Outcome::Owed(Owed::listing(listing, opaque)))
+        Ok(Execution::Owed(Owed::listing(listing, opaque)))
     }
 
     /// Refuses an opaque under which something is still to come: its answers could not be told apart.
@@ -328,8 +329,8 @@ impl From<Status> for Denial {
     }
 }
 
-fn ttl(ttl_ms: u32) -> Outcome<'static> {
-    Outcome::Response(ExtendedResponse::Ttl(Milliseconds(ttl_ms)))
+fn ttl(ttl_ms: u32) -> Execution<'static> {
+    Execution::Response(ExtendedResponse::Ttl(Milliseconds(ttl_ms)))
 }
 
 /// A key that nobody can guess.

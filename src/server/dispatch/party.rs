@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use super::super::{Server, steps};
 use super::answer::{compose_answer, compose_status};
 use super::translation::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
-use crate::core::{Lease, Letter, Mailbox, Notice, SessionId, Tour};
+use crate::core::{Lease, Mailbox, Message, Notice, SessionId, WatchSnapshot};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque};
 
 /// The part of one connection. It takes part from its first extended request on.
@@ -27,7 +27,7 @@ pub(in crate::server) struct Party {
     /// The number of the last event of each watch.
     pub(super) watches: HashMap<Opaque, u64>,
     /// Watches that have still to be shown the names that exist.
-    pub(super) tours: Vec<(Opaque, Tour)>,
+    pub(super) snapshots: Vec<(Opaque, WatchSnapshot)>,
     /// Renewed by whatever is received.
     pub(super) lease: Option<Arc<Lease>>,
 }
@@ -46,7 +46,7 @@ impl Party {
             hello: None,
             waiting: HashMap::new(),
             watches: HashMap::new(),
-            tours: Vec::new(),
+            snapshots: Vec::new(),
             lease: None,
         }
     }
@@ -67,22 +67,22 @@ impl Party {
     /// Forgets a watch that ended: nothing of it must come under the next one's opaque.
     pub(super) fn end_watch(&mut self, watch: Opaque) {
         self.watches.remove(&watch);
-        self.tours.retain(|(opaque, _)| *opaque != watch);
+        self.snapshots.retain(|(opaque, _)| *opaque != watch);
         self.mailbox.drop_events(token_of(watch));
     }
 
     /// Notes that something was received.
     #[inline]
-    pub(in crate::server) fn hear(&self, server: &Server) {
+    pub(in crate::server) fn renew(&self, server: &Server) {
         if let Some(lease) = &self.lease {
-            lease.hear(server.monotonic_ms());
+            lease.renew(server.monotonic_ms());
         }
     }
 
     /// Whether there is something to tell the peer, or to show it.
     #[inline]
     pub(in crate::server) fn has_news(&self) -> bool {
-        self.mailbox.is_filled() || !self.tours.is_empty()
+        self.mailbox.is_filled() || !self.snapshots.is_empty()
     }
 
     /// Whether answers are still to come.
@@ -108,23 +108,23 @@ impl Party {
         out: &mut BytesMut,
     ) -> Result<(), Revoked> {
         while out.len() < bytes
-            && let Some(letter) = self.mailbox.take()
+            && let Some(message) = self.mailbox.take()
         {
-            self.compose(server, letter, out)?;
+            self.compose(server, message, out)?;
         }
         // One at a time, so that many take no longer than one. What it is shown comes by the mailbox too, in the next
         // turn.
-        if let Some((_, tour)) = self.tours.last_mut()
-            && !server.core.show(tour, steps::WATCH_NAMES)
+        if let Some((_, snapshot)) = self.snapshots.last_mut()
+            && !server.core.show(snapshot, steps::WATCH_NAMES)
         {
-            self.tours.pop();
+            self.snapshots.pop();
         }
         Ok(())
     }
 
-    fn compose(&mut self, server: &Server, letter: Letter, out: &mut BytesMut) -> Result<(), Revoked> {
-        match letter {
-            Letter::Answer { token, outcome } => {
+    fn compose(&mut self, server: &Server, message: Message, out: &mut BytesMut) -> Result<(), Revoked> {
+        match message {
+            Message::Answer { token, outcome } => {
                 let opaque = opaque_of(token);
                 if let Some(opcode) = self.waiting.remove(&opaque) {
                     match &outcome {
@@ -133,7 +133,7 @@ impl Party {
                     }
                 }
             }
-            Letter::Event { token, event } => {
+            Message::Event { token, event } => {
                 let opaque = opaque_of(token);
                 if let Some(number) = self.watches.get_mut(&opaque) {
                     *number += 1;
@@ -141,7 +141,7 @@ impl Party {
                     response.compose(ExtendedOpcode::Watch.code(), opaque, out);
                 }
             }
-            Letter::Notice(notice) => {
+            Message::Notice(notice) => {
                 if let Notice::AttachedElsewhere { .. } = notice {
                     // It may have another since.
                     self.lease = server.core.lease(self.connection);
@@ -151,7 +151,7 @@ impl Party {
                     response.compose(ExtendedOpcode::Hello.code(), hello, out);
                 }
             }
-            Letter::Close => return Err(Revoked),
+            Message::Close => return Err(Revoked),
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use crate::core::{
-    Claim, Declare, Declared, Event, EventKind, GrantId, IfExists, Listed, Namespace, Notice, Origin,
-    Refusal, Removal, RequestIds, Resizing, Scope, Settled, Token, Until, Want,
+    Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Listed, Namespace, Notice,
+    Origin, Refusal, Removal, RequestIds, Resizing, Scope, Token, Until, Want,
 };
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
@@ -138,9 +138,9 @@ pub(super) fn until_of(idle: wire::Idle) -> Until {
     }
 }
 
-pub(super) fn settled_on_wire(settled: &Settled) -> wire::Settled {
-    let Settled { generation, capacity, in_use } = *settled;
-    wire::Settled { generation: Generation(generation), capacity, in_use }
+pub(super) fn declared_state_on_wire(settled: &DeclaredState) -> wire::DeclaredState {
+    let DeclaredState { generation, capacity, in_use } = *settled;
+    wire::DeclaredState { generation: Generation(generation), capacity, in_use }
 }
 
 pub(super) fn declared_on_wire(declared: &Declared) -> wire::DeclaredEntry<&[u8]> {

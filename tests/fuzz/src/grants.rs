@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, Asked, Batch, Call, Claim, Core, Declare, GrantId, IfExists, Letter, Mailbox, Moment, NameHasher,
-    Namespace, Queueing, Removal, RequestIds, Resizing, Session, SessionId, SessionKey, Token, UnixSeconds,
-    Until, Waiting, Want,
+    Answer, Batch, Call, Claim, Core, Declare, GrantId, IfExists, Mailbox, Message, Moment, NameHasher,
+    Namespace, Outcome, Queueing, Removal, RequestIds, Resizing, Session, SessionId, SessionKey, Token,
+    UnixSeconds, Until, Waiting, Want,
 };
 
 /// Steps that an input may hold: more say nothing new, and take long.
@@ -309,8 +309,8 @@ impl World {
         }
     }
 
-    fn heard(&mut self, asked: Asked) {
-        if let Asked::Answered(answer) = asked {
+    fn heard(&mut self, asked: Outcome) {
+        if let Outcome::Answered(answer) = asked {
             self.answered(answer);
         }
     }
@@ -319,7 +319,7 @@ impl World {
         match answer {
             Answer::Granted(granted) => self.grants.push(granted.grant),
             Answer::Opened(opened) => self.leased.push((opened.session, opened.key)),
-            Answer::Settled(settled) => self.generations.extend(settled.iter().map(|it| it.generation)),
+            Answer::Declared(settled) => self.generations.extend(settled.iter().map(|it| it.generation)),
             Answer::Done | Answer::Idle { .. } => {}
         }
     }
@@ -327,10 +327,10 @@ impl World {
     fn read(&mut self) {
         for by in 0..CONNECTIONS {
             let mailbox = Arc::clone(&self.connections[by].mailbox);
-            while let Some(letter) = mailbox.take() {
-                match letter {
-                    Letter::Answer { outcome, .. } => _ = outcome.map(|answer| self.answered(answer)),
-                    Letter::Close => {
+            while let Some(message) = mailbox.take() {
+                match message {
+                    Message::Answer { outcome, .. } => _ = outcome.map(|answer| self.answered(answer)),
+                    Message::Close => {
                         self.leave(by);
                         break;
                     }

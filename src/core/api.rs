@@ -8,8 +8,8 @@ use std::task::Waker;
 use super::durable::Record;
 use super::invariant::lock;
 use super::ledger::{
-    Asked, Batch, Call, Declare, Declared, DeclaredListing, GrantId, IfExists, Lease, LedgerLimits,
-    LedgerStats, Listed, Listing, Moment, Opened, Queueing, Removal, Resizing, Scope, SessionKey, Until,
+    Batch, Call, Declare, Declared, DeclaredListing, GrantId, IfExists, Lease, LedgerLimits, LedgerStats,
+    Listed, Listing, Moment, Opened, Outcome, Queueing, Removal, Resizing, Scope, SessionKey, Until,
     Verified, Waiting, Want, World,
 };
 use super::mailbox::{EventKind, Mailbox, Token};
@@ -63,7 +63,7 @@ impl Core {
         label: &[u8],
         token: Token,
         now: Moment,
-    ) -> Asked {
+    ) -> Outcome {
         let opened = Opened { session: self.next_session(), key, ttl_ms };
         lock(&self.ledger).open((connection, token), opened, label, self.world(now))
     }
@@ -90,17 +90,17 @@ impl Core {
     }
 
     /// Ends the leased session that the connection is attached to.
-    pub fn close_leased(&self, connection: SessionId, token: Token, now: Moment) -> Asked {
+    pub fn close_leased(&self, connection: SessionId, token: Token, now: Moment) -> Outcome {
         lock(&self.ledger).close((connection, token), self.world(now))
     }
 
     /// Asks for a grant of one name or of several, all or nothing. No name may be wanted twice.
-    pub fn acquire_grant(&self, call: Call, wants: &[Want<'_>], queueing: Queueing, now: Moment) -> Asked {
+    pub fn acquire_grant(&self, call: Call, wants: &[Want<'_>], queueing: Queueing, now: Moment) -> Outcome {
         lock(&self.ledger).acquire(call, wants, queueing, self.world(now))
     }
 
     /// Gives back a grant of the connection's session.
-    pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Asked {
+    pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Outcome {
         lock(&self.ledger).release(call, grant, self.world(now))
     }
 
@@ -115,17 +115,17 @@ impl Core {
     }
 
     /// Takes a grant away after a grace.
-    pub fn revoke_grant(&self, call: Call, grant: GrantId, grace_ms: u32, now: Moment) -> Asked {
+    pub fn revoke_grant(&self, call: Call, grant: GrantId, grace_ms: u32, now: Moment) -> Outcome {
         lock(&self.ledger).revoke_grant(call, grant, grace_ms, self.world(now))
     }
 
     /// Takes a session away after a grace. A connection's own has to have joined; it is then closed.
-    pub fn revoke_session(&self, call: Call, session: SessionId, grace_ms: u32, now: Moment) -> Asked {
+    pub fn revoke_session(&self, call: Call, session: SessionId, grace_ms: u32, now: Moment) -> Outcome {
         lock(&self.ledger).revoke_session(call, session, grace_ms, self.world(now))
     }
 
     /// Declares semaphores, all or none of them. No name may be declared twice.
-    pub fn declare(&self, call: Call, wanted: &[Declare<'_>], if_exists: IfExists, now: Moment) -> Asked {
+    pub fn declare(&self, call: Call, wanted: &[Declare<'_>], if_exists: IfExists, now: Moment) -> Outcome {
         lock(&self.ledger).declare(call, wanted, if_exists, self.world(now))
     }
 
@@ -137,7 +137,7 @@ impl Core {
         resizing: Resizing,
         generation: Option<u64>,
         now: Moment,
-    ) -> Asked {
+    ) -> Outcome {
         lock(&self.ledger).resize(call, name, resizing, generation, self.world(now))
     }
 
@@ -149,7 +149,7 @@ impl Core {
         removal: Removal,
         generation: Option<u64>,
         now: Moment,
-    ) -> Asked {
+    ) -> Outcome {
         lock(&self.ledger).remove(call, name, removal, generation, self.world(now))
     }
 
@@ -161,7 +161,7 @@ impl Core {
         until: Until,
         wait_ms: u32,
         now: Moment,
-    ) -> Asked {
+    ) -> Outcome {
         let mut ledger = lock(&self.ledger);
         ledger.await_idle((connection, token), (namespace, name), until, wait_ms, self.world(now))
     }
@@ -297,9 +297,9 @@ impl Core {
         namespace: Namespace,
         scope: Scope,
         now: Moment,
-    ) -> Result<Tour, Refusal> {
+    ) -> Result<WatchSnapshot, Refusal> {
         lock(&self.ledger).watch(connection, token, namespace, scope, self.world(now))?;
-        Ok(Tour { connection, token, namespace, visit: Visit::default() })
+        Ok(WatchSnapshot { connection, token, namespace, visit: Visit::default() })
     }
 
     /// Ends a watch.
@@ -309,20 +309,20 @@ impl Core {
 
     /// Visits at most `names` names for a watch that begins. Tells whether there is more to do; while its reader has
     /// no room, nothing is done.
-    pub fn show(&self, tour: &mut Tour, names: usize) -> bool {
-        let registry = self.registry(tour.namespace);
+    pub fn show(&self, snapshot: &mut WatchSnapshot, names: usize) -> bool {
+        let registry = self.registry(snapshot.namespace);
         for _ in 0..names {
-            let Some(object) = tour.visit.peek(registry) else {
-                return lock(&self.ledger).go_live(tour.connection, tour.token);
+            let Some(object) = snapshot.visit.peek(registry) else {
+                return lock(&self.ledger).go_live(snapshot.connection, snapshot.token);
             };
             let mut ledger = lock(&self.ledger);
             // It may have been collected since it was visited, and another made of its name.
             let Some(object) = registry.find(object.name(), ObjectRef::clone) else {
-                tour.visit.advance();
+                snapshot.visit.advance();
                 continue;
             };
-            match ledger.show(tour.connection, tour.token, &object) {
-                Some(true) => tour.visit.advance(),
+            match ledger.show(snapshot.connection, snapshot.token, &object) {
+                Some(true) => snapshot.visit.advance(),
                 Some(false) => return true,
                 None => return false,
             }
@@ -407,7 +407,7 @@ impl Core {
 
 /// The names that exist, shown to a watch that begins.
 #[derive(Debug)]
-pub struct Tour {
+pub struct WatchSnapshot {
     connection: SessionId,
     token: Token,
     namespace: Namespace,
