@@ -134,6 +134,32 @@ fn a_stop_and_a_crash_leave_what_was_acknowledged() {
     }
 }
 
+/// Sessions with few and with many slots: no word of 64 of them is forgotten.
+#[test]
+fn slots_that_are_held_at_a_crash_are_granted_to_nobody_else_after_it() {
+    let file = configured("");
+    let mut daemon = start(&file);
+    let [mut one, mut other] = [caller(&mut daemon), caller(&mut daemon)];
+    assert_eq!(declare(&mut one, b"a", 200, true).status, OK);
+    one.open(60_000);
+    other.open(60_000);
+    let held = [one.take(semaphore(3, b"a")), other.take(semaphore(67, b"a")), one.take(semaphore(70, b"a"))];
+    assert_eq!(held.each_ref().map(|granted| granted.slots.len()), [3, 67, 70]);
+    daemon.signal(Signal::SIGKILL);
+    daemon.exit_status();
+
+    let mut daemon = start(&file);
+    let mut third = caller(&mut daemon);
+    third.open(60_000);
+    let mut slots: Vec<_> = held.iter().flat_map(|granted| &granted.slots).copied().collect();
+    for resources in [1, 59] {
+        slots.extend(third.take(semaphore(resources, b"a")).slots);
+    }
+    slots.sort_unstable();
+    assert_eq!(slots, (0..200).collect::<Vec<u16>>(), "each slot is held once");
+    stop(daemon);
+}
+
 #[test]
 fn without_a_data_directory_it_says_what_a_restart_forgets() {
     let mut daemon = Daemon::start();

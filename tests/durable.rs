@@ -451,6 +451,45 @@ fn what_was_given_back_stands_and_is_stored_when_it_can_be() {
     }
 }
 
+/// The releases are acknowledged when the write fails, and the next write stores them.
+#[test]
+fn releases_that_come_while_a_write_fails_are_stored_with_the_next_one() {
+    const GRANTS: u32 = 10;
+    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
+    let [mut one, mut admin] = callers(&server);
+    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    assert!(server.store_next());
+    assert_eq!(one.answer(opened).status, OK);
+    let asked = [(); GRANTS as usize].map(|()| one.want(one_of(GRANTS, b"a"), NOW));
+    one.sync();
+    assert!(server.store_next());
+    let held = asked.map(|opaque| one.answer(opaque).granted().unwrap().grant);
+    let ids = admin.ids();
+    let declared = admin.send(&declaring_a(ids));
+    admin.sync();
+
+    let core = server.server.server.core();
+    let batch = core.take_batch().unwrap();
+    let released = held.map(|grant| {
+        let ids = one.ids();
+        one.send(&Extended::ReleaseGrant { ids, grant })
+    });
+    one.sync();
+    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+    assert!(!core.settle(&batch, false, usize::MAX, now));
+    let mut answers = released.map(|_| one.next()).map(|answer| (answer.opaque, answer.status));
+    answers.sort_unstable_by_key(|(opaque, _)| opaque.0);
+    assert_eq!(answers, released.map(|opaque| (opaque, OK)));
+    assert_eq!(admin.answer(declared).status, NOT_STORED);
+    assert!(server.store_next());
+
+    let server = server.crash();
+    let mut other = caller(&server);
+    assert_eq!(held.map(|grant| verify(&mut other, grant)), [Err(GONE); GRANTS as usize]);
+    other.take(Wanted { resources: GRANTS, ..one_of(GRANTS, b"a") });
+    server.check();
+}
+
 #[test]
 fn who_waits_for_what_could_not_be_stored_is_served() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});

@@ -13,13 +13,13 @@ use std::task::Waker;
 use proptest::prelude::*;
 use run::{NAMES, Request, Run, Step};
 use signalbox::core::{
-    Answer, Call, Claim, Core, IfExists, Moment, NameHasher, Namespace, Outcome, Queueing, Refusal, Removal,
-    RequestIds, Resizing, Token, UnixSeconds, Want,
+    Answer, Call, Claim, Core, IfExists, Moment, NameHasher, Namespace, Outcome, Queueing, Record, Refusal,
+    Removal, RequestIds, Resizing, Token, UnixSeconds, Want,
 };
 
 fn requests() -> impl Strategy<Value = Request> {
     let names = || prop_oneof![3 => Just(0), 1 => Just(1)].prop_map(|name: usize| NAMES[name]);
-    let amounts = prop_oneof![6 => 1..=2u32, 1 => Just(4)];
+    let amounts = prop_oneof![6 => 1..=2u32, 1 => Just(4), 1 => Just(run::MANY)];
     let wants = prop_oneof![
         3 => (names(), amounts).prop_map(|want| vec![want]),
         1 => (1..=2u32).prop_map(|resources| NAMES.map(|name| (name, resources)).to_vec()),
@@ -29,6 +29,7 @@ fn requests() -> impl Strategy<Value = Request> {
         3 => Just(Removal::WithLastHolder),
         2 => prop::sample::select(vec![0, 500]).prop_map(|grace_ms| Removal::Now { grace_ms }),
     ];
+    let capacities = || prop_oneof![6 => 0..5u32, 1 => Just(2 * run::MANY)];
     let resizings = prop_oneof![
         2 => (0..5u32).prop_map(Resizing::To),
         2 => (1..3u32).prop_map(Resizing::Grow),
@@ -39,7 +40,7 @@ fn requests() -> impl Strategy<Value = Request> {
     prop_oneof![
         10 => (wants, any::<bool>()).prop_map(|(wants, waits)| Request::Acquire { wants, waits }),
         5 => any::<usize>().prop_map(|grant| Request::Release { grant }),
-        5 => (names(), 0..5u32, prop::bool::weighted(0.6), if_exist).prop_map(
+        5 => (names(), capacities(), prop::bool::weighted(0.6), if_exist).prop_map(
             |(name, capacity, numbered, if_exists)| Request::Declare { name, capacity, numbered, if_exists }
         ),
         4 => (names(), resizings).prop_map(|(name, resizing)| Request::Resize { name, resizing }),
@@ -67,7 +68,8 @@ fn steps() -> impl Strategy<Value = Step> {
         12 => Just(Step::Settle { is_stored: true, is_on_disk: true }),
         6 => Just(Step::SettleOne),
         4 => any::<bool>().prop_map(|is_on_disk| Step::Settle { is_stored: false, is_on_disk }),
-        3 => any::<bool>().prop_map(|is_on_disk| Step::Crash { is_on_disk }),
+        3 => (any::<bool>(), prop::bool::weighted(0.8))
+            .prop_map(|(is_on_disk, is_mark_stored)| Step::Crash { is_on_disk, is_mark_stored }),
         3 => prop::sample::select(vec![1, 400, 900]).prop_map(|by_ms| Step::Time { by_ms }),
     ]
 }
@@ -94,7 +96,7 @@ fn take(history: &[Step]) {
         run.step(step);
     }
     run.store_all();
-    run.step(&Step::Crash { is_on_disk: true });
+    run.step(&Step::Crash { is_on_disk: true, is_mark_stored: true });
 }
 
 // What histories have shown.
@@ -187,6 +189,58 @@ fn a_store_that_hangs_keeps_nobody_without_a_lease_from_grants() {
         };
         assert!(is_right, "request {own}: {asked:?}");
     }
+}
+
+/// The releases are acknowledged when the write fails, and the next write stores them.
+#[test]
+fn releases_that_come_while_a_write_fails_are_stored_with_the_next_one() {
+    let open = [Step::Open { by: 0 }];
+    let acquires: Vec<_> = (0..3).map(|_| acquire(0, 1)).collect();
+    let release = |grant| ask(0, Request::Release { grant });
+    let begun = [declare(1, 1, IfExists::Fail), Step::Take];
+    let failed = [Step::Settle { is_stored: false, is_on_disk: false }];
+    for releases in [&[release(0)][..], &[release(0), release(1), release(2)]] {
+        let history = [&open[..], &STORE, &acquires, &STORE, &begun, releases, &failed, &STORE].concat();
+        take(&history);
+    }
+}
+
+/// The slots are marked in words of 64 bits.
+#[test]
+fn slots_of_a_second_word_are_held_after_a_restart() {
+    let name = NAMES[0];
+    let numbered =
+        Request::Declare { name, capacity: 2 * run::MANY, numbered: true, if_exists: IfExists::Fail };
+    let begun = [Step::Open { by: 0 }, ask(1, numbered)];
+    let held = [acquire(0, 1), acquire(0, run::MANY)];
+    let others =
+        [Step::Crash { is_on_disk: false, is_mark_stored: true }, acquire(1, 1), acquire(1, run::MANY - 1)];
+    take(&[&begun[..], &STORE, &held, &STORE, &others].concat());
+}
+
+/// Ids up to the mark on disk may have been given out by the process before.
+#[test]
+fn nothing_is_granted_before_the_first_mark_is_stored() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+    core.restore(Record::Mark(1000), now).unwrap();
+    core.keep_journal(Waker::noop().clone(), now);
+    let connection = core.open_session();
+    core.join(connection.id(), None, &Arc::default());
+    let wants = [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap() }];
+    let acquire = |own| {
+        let ids = RequestIds { own, lowest_unanswered: own };
+        let call = Call { connection: connection.id(), ids, token: Token(own) };
+        core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now)
+    };
+    assert_eq!(acquire(1), Outcome::Refused(Refusal::NotStored));
+    let batch = core.take_batch().unwrap();
+    assert!(!core.settle(&batch, true, usize::MAX, now));
+    let asked = acquire(2);
+    assert!(
+        matches!(&asked, Outcome::Answered(Answer::Granted(granted)) if granted.grant.0 == 1001),
+        "{asked:?}"
+    );
 }
 
 #[test]

@@ -1524,6 +1524,121 @@ fn whoever_waited_for_what_was_removed_is_told_so_though_it_is_declared_anew_at_
     assert_eq!(told, WAITERS);
 }
 
+#[test]
+fn a_session_that_ends_in_steps_cannot_be_attached_to() {
+    const GRANTS: u32 = 300;
+    let mut server = Server::new(2);
+    let lease_holder = server.id(0);
+    server.open(0, 100_000, START);
+    for _ in 0..GRANTS {
+        server.granted(0, &[ONE], 1, GRANTS);
+    }
+    let session = list(&server.core, ONE, false)[0].session;
+    assert_eq!(server.core.close_leased(lease_holder, Token(0), START), Outcome::Answered(Answer::Done));
+    assert!(server.value(ONE) > 0, "it ends in steps");
+    let attached = server.core.attach(session, server.id(1), &SessionKey([1; 16]), START);
+    assert_eq!(attached.err(), Some(Refusal::NoSuchSession));
+    while server.core.expire(START) {}
+    // The connection that asked in vain has its own session as before.
+    server.granted(1, &[ONE], GRANTS, GRANTS);
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}
+
+/// Connections on different threads read the clock and renew the lease in any order.
+#[test]
+fn a_renewal_with_an_earlier_time_does_not_shorten_a_lease() {
+    let mut server = Server::new(1);
+    let lease = server.open(0, 1000, START);
+    server.granted(0, &[ONE], 1, 1);
+    lease.renew(500);
+    lease.renew(400);
+    for (at_ms, sessions) in [(1000, 1), (1499, 1), (1500, 0)] {
+        assert!(!server.core.expire(at(at_ms)));
+        assert_eq!(server.core.ledger_stats().sessions, sessions, "at {at_ms} ms");
+    }
+}
+
+/// A semaphore gets slots while a waiter that has as many slots as one grant may have is next in its queue.
+#[test]
+fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
+    const OTHERS: u32 = 200;
+    for slots in [GRANT_SLOTS_MAX as u32 - 1, GRANT_SLOTS_MAX as u32] {
+        let mut server = Server::new(3);
+        let declare = |server: &mut Server, name, capacity, numbered| {
+            let declare = Declare { name, capacity, numbered, label: b"" };
+            let call = server.call(2);
+            let asked = server.core.declare(call, &[declare], IfExists::Set, START);
+            assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+        };
+        declare(&mut server, b"a", MANY, true);
+        declare(&mut server, b"b", 1, false);
+        let last = server.granted(1, &[semaphore(b"b")], 1, 1);
+        let want = |name, resources| signalbox::core::Want {
+            namespace: Namespace::Semaphores,
+            name,
+            claim: Claim::new(resources, resources).unwrap(),
+        };
+        let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+        let call = server.call(0);
+        let asked = server.core.acquire_grant(call, &[want(b"a", slots), want(b"b", 1)], queueing, START);
+        assert_eq!(asked, Outcome::Waiting);
+        // Enough others are served first that the release and the change fall between two steps.
+        let all = server.granted(1, &[ONE], OTHERS, OTHERS);
+        for _ in 0..OTHERS {
+            assert_eq!(server.acquire(1, &[ONE], 1, OTHERS), Outcome::Waiting);
+        }
+        server.release(1, all);
+        server.release(1, last);
+        assert_eq!(letters_of(&server.connections[0].mailbox), [], "others are served first");
+        declare(&mut server, b"b", 1, true);
+        while server.core.expire(START) {}
+        let [Message::Answer { outcome, .. }] = &letters_of(&server.connections[0].mailbox)[..] else {
+            panic!("there is one answer")
+        };
+        match outcome {
+            Ok(Answer::Granted(granted)) => {
+                assert_eq!(granted.slots.iter().map(|slots| slots.len()).sum::<usize>(), GRANT_SLOTS_MAX);
+                assert_eq!(slots as usize, GRANT_SLOTS_MAX - 1);
+            }
+            outcome => {
+                assert_eq!(outcome, &Err(Refusal::NotAvailable));
+                assert_eq!(slots as usize, GRANT_SLOTS_MAX);
+            }
+        }
+        assert_eq!(server.core.check_ledger(), Ok(()));
+    }
+}
+
+#[test]
+fn a_watch_that_ended_leaves_nothing_of_what_it_missed() {
+    let mut server = Server::new(2);
+    let (watcher, token) = (server.id(0), Token(1));
+    let mailbox = Arc::clone(&server.connections[0].mailbox);
+    let watch = |server: &Server| {
+        let scope = Scope::Name(ONE.1.into());
+        let mut tour = server.core.watch(watcher, token, ONE.0, scope, START).unwrap();
+        assert!(!server.core.show(&mut tour, 2));
+        letters_of(&mailbox)
+    };
+    let take = |server: &mut Server| {
+        let session = &mut server.connections[1].session;
+        let claim = Claim::new(1, u32::MAX).unwrap();
+        server.core.acquire(ONE.0, ONE.1, claim, session, START.unix).unwrap();
+    };
+    take(&mut server);
+    let shown = watch(&server);
+    for _ in 0..EVENTS_MAX + 3 {
+        take(&mut server);
+    }
+    server.core.unwatch(watcher, token, START).unwrap();
+    mailbox.drop_events(token);
+    assert_eq!(letters_of(&mailbox), [], "no event and no count of missed ones");
+    assert_eq!(watch(&server).len(), shown.len(), "the next watch begins with room for all events");
+    take(&mut server);
+    let [Message::Event { event, .. }] = &letters_of(&mailbox)[..] else { panic!("there is one event") };
+    assert_eq!(event.kind, EventKind::Granted);
+}
+
 /// A sweep may come at any moment, and takes what nothing refers to.
 #[test]
 fn what_is_being_declared_is_not_collected_meanwhile() {

@@ -7,13 +7,15 @@ use std::task::Waker;
 
 use signalbox::core::{
     Answer, Batch, Call, Change, Claim, Core, DeclarationRecord, Declare, DeclaredState, GrantId, Granted,
-    IfExists, Key, Mailbox, Message, Moment, NameHasher, Namespace, Origin, Outcome, Queueing, Record,
-    Refusal, Removal, RequestIds, Resizing, Session, SessionId, SessionKey, Token, UnixSeconds, Want,
+    IfExists, Key, Listed, Mailbox, Message, Moment, NameHasher, Namespace, Origin, Outcome, Queueing,
+    Record, Refusal, Removal, RequestIds, Resizing, Session, SessionId, SessionKey, Token, UnixSeconds, Want,
 };
 
 pub const CONNECTIONS: usize = 3;
 pub const NAMES: [&[u8]; 2] = [b"a", b"b"];
 const SEMAPHORES: Namespace = Namespace::Semaphores;
+/// More slots than fit into one word of bits.
+pub const MANY: u32 = 66;
 const TTL_MS: u32 = 1_000_000;
 
 #[derive(Clone, Debug)]
@@ -60,9 +62,11 @@ pub enum Step {
     },
     /// The batch is stored, and one of those is told who wait for that; what is left of it is settled later.
     SettleOne,
-    /// The process ends, and another comes up; what was on its way to the disk may have come there.
+    /// The process ends, and another starts; the batch that was being stored may be on disk.
     Crash {
         is_on_disk: bool,
+        /// The next process stores its first mark before it is asked for anything.
+        is_mark_stored: bool,
     },
     Time {
         by_ms: u64,
@@ -113,6 +117,8 @@ struct Leased {
 struct Told {
     session: SessionId,
     names: Vec<&'static [u8]>,
+    /// The slots of each name; empty where no name has numbered ones.
+    slots: Box<[Box<[u16]>]>,
     /// Somebody asked for its end, or it may have come by itself.
     may_be_gone: bool,
 }
@@ -200,7 +206,7 @@ impl Run {
             removed: BTreeMap::new(),
             deleted: BTreeSet::new(),
         };
-        run.start();
+        run.start(true);
         run
     }
 
@@ -214,7 +220,7 @@ impl Run {
     }
 
     /// Starts a process from what is on disk.
-    fn start(&mut self) {
+    fn start(&mut self, is_mark_stored: bool) {
         self.core = new_core();
         self.core.start_sessions_after(self.crashes * 1_000_000);
         for record in self.disk.values() {
@@ -223,9 +229,10 @@ impl Run {
         self.core.keep_journal(Waker::noop().clone(), self.now());
         self.configure();
         self.connections = (0..CONNECTIONS).map(|_| self.connect()).collect();
-        // No id is given out before the mark is stored.
-        self.take();
-        self.settle(true, true);
+        if is_mark_stored {
+            self.take();
+            self.settle(true, true);
+        }
     }
 
     fn connect(&mut self) -> Connection {
@@ -342,7 +349,7 @@ impl Run {
             Step::Take => self.take(),
             Step::Settle { is_stored, is_on_disk } => self.settle(is_stored, is_on_disk),
             Step::SettleOne => self.settle_step(true, true, 1),
-            Step::Crash { is_on_disk } => self.crash(is_on_disk),
+            Step::Crash { is_on_disk, is_mark_stored } => self.crash(is_on_disk, is_mark_stored),
             Step::Time { by_ms } => {
                 self.now_ms += by_ms;
                 let now = self.now();
@@ -576,7 +583,7 @@ impl Run {
         }
     }
 
-    fn crash(&mut self, is_on_disk: bool) {
+    fn crash(&mut self, is_on_disk: bool, is_mark_stored: bool) {
         if is_on_disk && !self.is_settling {
             if let Some(before) = self.before_failure.take() {
                 (self.disk, self.deleted) = before;
@@ -592,7 +599,7 @@ impl Run {
         self.clients.retain(|session, _| leased.contains(session));
         // A session whose opener was not told yet may be there or not; nobody has its key.
         self.is_disk_ahead = false;
-        self.start();
+        self.start(is_mark_stored);
     }
 
     // What clients are told.
@@ -683,7 +690,7 @@ impl Run {
         let names: Vec<_> = wants.iter().map(|(name, _)| *name).collect();
         let is_evicted = |name: &&[u8]| self.evictions.get(*name).is_some_and(|place| *place >= sent.place);
         let may_be_gone = names.iter().any(is_evicted);
-        self.told.insert(id, Told { session, names, may_be_gone });
+        self.told.insert(id, Told { session, names, slots: granted.slots.clone(), may_be_gone });
         self.highest = self.highest.max(id.0);
     }
 
@@ -720,6 +727,10 @@ impl Run {
             let held = held.unwrap_or_else(|refusal| panic!("{id} was told and is not held: {refusal:?}"));
             assert_eq!(held.session, told.session);
         }
+        let holders = NAMES.map(|name| (name, self.holders(name)));
+        for (name, holders) in &holders {
+            self.check_slots(name, holders);
+        }
         let declared = self.declared();
         for (name, (place, settled)) in &self.changes {
             let is_removed = self.removals.get(name).is_some_and(|removal| removal >= place);
@@ -744,11 +755,49 @@ impl Run {
                 assert!(is_new, "one request was granted twice");
             }
         }
-        for name in NAMES {
-            self.check_slots(name);
-        }
         if self.core.is_stored() {
             self.check_settled();
+            // What is on disk of a batch that was said to have failed is deleted by the next one.
+            if self.before_failure.is_none() {
+                self.check_stored(&holders);
+            }
+        }
+    }
+
+    /// When everything is stored, the disk has the grants and sessions that the ledger has: no others come back.
+    fn check_stored(&self, holders: &[(&'static [u8], Vec<Listed>)]) {
+        let mut held = BTreeSet::new();
+        for (name, holders) in holders {
+            for holder in holders.iter().filter(|holder| self.is_leased(holder.session)) {
+                // A waiter for several names is listed with those that it has so far, and is not stored.
+                if holder.grant.is_none_or(|grant| self.core.verify(grant, self.now()).is_err()) {
+                    continue;
+                }
+                held.insert((holder.grant, holder.session, *name, holder.resources, &holder.slots));
+            }
+        }
+        let mut stored = BTreeSet::new();
+        for record in self.disk.values() {
+            let Record::Grant(grant) = record else { continue };
+            for part in &grant.parts {
+                let name = in_name(&part.name);
+                stored.insert((Some(grant.grant), grant.session, name, part.resources, &part.slots));
+            }
+        }
+        assert_eq!(stored, held, "the grants on disk are those that are held");
+        let sessions = self.disk.keys().filter(|key| matches!(key, Key::Session(_))).count();
+        assert_eq!(sessions as u64, self.core.ledger_stats().sessions, "sessions on disk");
+    }
+
+    fn holders(&self, name: &[u8]) -> Vec<Listed> {
+        let Ok(mut listing) = self.core.listing(SEMAPHORES, name, false) else { return Vec::new() };
+        let mut holders = Vec::new();
+        loop {
+            let some = self.core.list(&mut listing);
+            if some.is_empty() {
+                return holders;
+            }
+            holders.extend(some);
         }
     }
 
@@ -766,13 +815,18 @@ impl Run {
         }
     }
 
-    fn check_slots(&self, name: &[u8]) {
+    /// No slot is held twice, and a leased session has the slots that it was told of.
+    fn check_slots(&self, name: &[u8], holders: &[Listed]) {
         let mut slots = BTreeSet::new();
-        let Ok(mut listing) = self.core.listing(SEMAPHORES, name, false) else { return };
-        for holder in self.core.list(&mut listing) {
+        for holder in holders {
             for slot in &holder.slots {
                 assert!(slots.insert(*slot), "slot {slot} is held twice");
             }
+            let told = holder.grant.and_then(|grant| self.told.get(&grant));
+            let Some(told) = told.filter(|told| self.is_leased(told.session)) else { continue };
+            let place = told.names.iter().position(|own| *own == name).unwrap();
+            let told = told.slots.get(place).map_or(&[][..], |slots| slots);
+            assert_eq!(*holder.slots, *told, "the slots of grant {:?}", holder.grant);
         }
     }
 }

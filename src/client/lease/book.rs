@@ -142,3 +142,32 @@ impl Book {
         (requests, grants)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Servers refuse a request whose number is more than 1024 above the oldest unanswered one (`docs/protocol.md`).
+    #[test]
+    fn a_request_waits_while_its_number_is_too_far_above_the_oldest_unanswered_one() {
+        let mut book = Book::default();
+        for number in 1..=1030 {
+            book.add(What::Release { grant: GrantId(number), reply: None });
+        }
+        let send_all = |book: &mut Book| {
+            let mut sent = Vec::new();
+            while let Some((ids, request)) = book.next_unsent() {
+                request.was_sent = true;
+                sent.push((ids.own.0, ids.lowest_unanswered.0));
+            }
+            sent
+        };
+        assert_eq!(send_all(&mut book), (1..=1025).map(|own| (own, 1)).collect::<Vec<_>>());
+        assert_eq!(book.window(), 1030);
+        // Only the oldest holds the others up.
+        book.remove(2);
+        assert_eq!(send_all(&mut book), []);
+        book.remove(1);
+        assert_eq!(send_all(&mut book), [(1026, 3), (1027, 3)]);
+    }
+}
