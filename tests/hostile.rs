@@ -4,8 +4,6 @@
 //! test, a client beside the hostile ones is answered throughout, everything that was held comes back, and the books
 //! balance. Peers that vanish are in `daemon_vanished_peer.rs`, descriptors that run out in `daemon_descriptors.rs`.
 
-#[path = "support/daemon.rs"]
-mod daemon;
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
@@ -15,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use daemon::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
+use support::daemon::*;
 use support::*;
 
 /// Longest that the client beside the hostile ones waits for one answer. No measure of speed: what keeps others

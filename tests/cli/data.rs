@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::assert_fails;
-use super::daemon::{ConfigFile, Daemon, SIGNALBOX, outcome, serve_file_on_any_ports};
+use crate::support::daemon::{ConfigFile, Daemon, SIGNALBOX, outcome, serve_file_on_any_ports};
 
 /// A configuration with a data directory.
 fn configuration(directory: &Path) -> ConfigFile {

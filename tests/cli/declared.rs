@@ -7,9 +7,9 @@ use std::process::{Output, Stdio};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::daemon::Daemon;
-use super::fake_server::soon;
 use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
+use crate::support::daemon::Daemon;
+use crate::support::fake_server::soon;
 
 /// Runs the program to its end.
 async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {

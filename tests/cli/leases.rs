@@ -8,11 +8,11 @@ use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::daemon::Daemon;
-use super::fake_server::soon;
 use super::proxy::Proxy;
-use super::yrmcdsd::Yrmcdsd;
 use super::{assert_fails, finished, line, program_at, stderr, stderr_of, stdout, stdout_of};
+use crate::support::daemon::Daemon;
+use crate::support::fake_server::soon;
+use crate::support::yrmcdsd::Yrmcdsd;
 
 /// Runs the program to its end.
 async fn ran(server: SocketAddr, arguments: &[&str]) -> std::process::Output {

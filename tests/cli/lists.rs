@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::daemon::Daemon;
 use super::{assert_fails, finished, line, program_at, stdout, stdout_of};
+use crate::support::daemon::Daemon;
 
 fn parsed(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))

@@ -24,7 +24,6 @@ use tokio::time::{Instant, Sleep};
 use turmoil::net::{TcpListener, TcpStream};
 
 use crate::disk::{Written, store};
-use crate::faults::machine_name;
 use crate::scene::{Scene, Shared};
 
 pub const SERVER: &str = "server";
@@ -33,6 +32,11 @@ pub const STAT_INTERVAL_S: u32 = 10;
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PEER_TIMEOUT: Duration = Duration::from_secs(35);
 const SEMAPHORE_SWEEP: Duration = Duration::from_millis(200);
+
+/// The host that a machine of clients is.
+pub fn machine_name(machine: usize) -> String {
+    format!("machine-{machine}")
+}
 
 pub fn port_of(namespace: Namespace) -> u16 {
     match namespace {

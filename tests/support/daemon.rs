@@ -2,9 +2,6 @@
 
 #![allow(dead_code, unused_imports, reason = "each test file uses its own part of this")]
 
-#[path = "ports.rs"]
-mod ports;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-pub use ports::free_ports;
 use serde_json::Value;
 
-use super::support::{PATIENCE, Wire};
+pub use super::ports::free_ports;
+use super::{PATIENCE, Wire};
 
 /// The program.
 pub const SIGNALBOX: &str = env!("CARGO_BIN_EXE_signalbox");

@@ -8,7 +8,12 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 pub mod caller;
+pub mod daemon;
+pub mod fake_server;
+pub mod ports;
+pub mod proxy;
 pub mod store;
+pub mod yrmcdsd;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};

@@ -2,17 +2,14 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
-#[path = "ports.rs"]
-mod ports;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::support::{NOOP, frame, skipped};
-use ports::free_ports;
+use super::ports::free_ports;
+use super::{NOOP, frame, skipped};
 
 const PROGRAM: &str = "/usr/sbin/yrmcdsd";
 

@@ -1,6 +1,6 @@
 //! What must hold for arbitrary bytes: one function a target of the fuzzer, each of which panics where it does not.
 //!
-//! They need no fuzzer: `tests/corpus.rs` of the server's own package runs them over the inputs that were kept.
+//! They need no fuzzer: `tests/wire/corpus.rs` of the server's own package runs them over the inputs that were kept.
 
 mod grants;
 

@@ -1,0 +1,496 @@
+//! The recipes of `docs/guide.md`, run as they stand there.
+//!
+//! The blocks of shell are run by `bash -e`, those of a crontab by `sh` as cron does, with the program on the PATH and
+//! a server of the test; stand-ins take the place of the reader's commands. The blocks of Rust are compiled into this
+//! file by `recipe!`, and called. There is no copy of any of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::{PATIENCE, TestServer, eventually};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use signalbox::client::{Client, Error, GrantId, Lost, Revocation, Status};
+use tempfile::TempDir;
+
+mod budget {
+    recipes::recipe!("A connection budget per tenant");
+}
+
+mod leader {
+    recipes::recipe!("Leader election");
+}
+
+mod several {
+    recipes::recipe!("Several resources at once");
+}
+
+mod slots {
+    recipes::recipe!("A pool of numbered slots");
+}
+
+mod fence {
+    recipes::recipe!("Downstream with a grant id");
+}
+
+const GUIDE: &str = include_str!("../../docs/guide.md");
+
+/// The guide's blocks of code: the heading of the recipe, the language, and the text.
+fn all_blocks() -> Vec<(&'static str, &'static str, &'static str)> {
+    let mut blocks = Vec::new();
+    for section in GUIDE.split("\n## ").skip(1) {
+        let heading = section.lines().next().unwrap();
+        for block in section.split("\n```").skip(1).step_by(2) {
+            let (language, text) = block.split_once('\n').unwrap();
+            blocks.push((heading, language, text));
+        }
+    }
+    blocks
+}
+
+/// The blocks of a recipe in a language, of which there are as many as the test knows.
+fn blocks<const N: usize>(heading: &str, language: &str) -> [&'static str; N] {
+    let blocks = all_blocks().into_iter().filter(|block| (block.0, block.1) == (heading, language));
+    let texts: Vec<_> = blocks.map(|(_, _, text)| text).collect();
+    texts.try_into().unwrap_or_else(|texts| panic!("blocks of {language} under {heading}: {texts:?}"))
+}
+
+#[test]
+fn every_block_of_the_guide_is_run() {
+    let source = include_str!("guide.rs");
+    let kinds: BTreeSet<_> =
+        all_blocks().into_iter().map(|(heading, language, _)| (heading, language)).collect();
+    assert!(kinds.len() > 6, "{kinds:?}");
+    for (heading, language) in kinds {
+        let used = match language {
+            "rust" => format!("recipe!(\"{heading}\")"),
+            language => format!("blocks(\"{heading}\", \"{language}\")"),
+        };
+        // Put together above, so that this function does not find itself.
+        assert!(source.contains(&used), "no test has {used}");
+    }
+}
+
+/// A directory of commands that stand in for the reader's, and of what they leave, with a server.
+struct Place {
+    server: TestServer,
+    directory: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { server: TestServer::start(), directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Has a command do this. Another process writes it: this one starts others at the same time, and a file that one
+    /// of them has open for writing could not be run.
+    fn stand_in(&self, command: &str, does: &str) {
+        let write = "printf '#!/bin/bash\n%s\n' \"$2\" > \"$1\" && chmod +x \"$1\"";
+        let file = self.path().join(command);
+        let status = Command::new("sh").args(["-c", write, "sh"]).arg(file).arg(does).status().unwrap();
+        assert!(status.success());
+    }
+
+    fn start(&self, shell: &[&str], script: &str) -> Running {
+        let program = Path::new(env!("CARGO_BIN_EXE_signalbox")).parent().unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let path = format!("{}:{}:{path}", self.path().display(), program.display());
+        let (shell, options) = shell.split_first().unwrap();
+        let child = Command::new(shell)
+            .args(options)
+            .arg(script)
+            .env("PATH", path)
+            .env("SIGNALBOX_SERVER", self.server.counters.to_string())
+            .current_dir(self.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn();
+        Running(Some(child.unwrap()))
+    }
+
+    /// Starts a block as a shell script.
+    fn bash(&self, block: &str) -> Running {
+        self.start(&["bash", "-e", "-c"], block)
+    }
+
+    /// Starts the command of a line of a crontab.
+    fn cron(&self, block: &str) -> Running {
+        let line = block.trim_end();
+        assert!(!line.contains(['\n', '%']), "one line, and without what cron would change: {line}");
+        let mut command = line;
+        for _ in 0..5 {
+            command = command.trim_start().split_once(' ').unwrap().1;
+        }
+        self.start(&["sh", "-c"], command.trim_start())
+    }
+
+    /// The lines that stand-ins have left in a file.
+    fn lines(&self, file: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.path().join(file)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn waiters(&self) -> u64 {
+        self.server.server.core().ledger_stats().waiters
+    }
+
+    fn sessions(&self) -> u64 {
+        self.server.server.core().ledger_stats().sessions
+    }
+}
+
+/// A shell that runs, with all that it has started.
+struct Running(Option<Child>);
+
+impl Running {
+    fn ended(mut self) -> Output {
+        let child = self.0.as_mut().unwrap();
+        eventually("the shell ends", || child.try_wait().unwrap().is_some());
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    /// Waits for its success and gives what it has printed.
+    #[track_caller]
+    fn output(self) -> String {
+        let Output { status, stdout, stderr } = self.ended();
+        assert!(status.success(), "{status}: {}", String::from_utf8_lossy(&stderr));
+        String::from_utf8(stdout).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = killpg(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGKILL);
+            let _ = child.wait();
+        }
+    }
+}
+
+async fn connected(address: SocketAddr) -> Client {
+    Client::connect(&address.to_string().parse().unwrap()).await.unwrap()
+}
+
+/// Starts a server elsewhere, as the runtimes that it has may not be dropped within another.
+fn server_of(change: fn(&mut signalbox::config::Config)) -> TestServer {
+    std::thread::spawn(move || TestServer::start_with(change)).join().unwrap()
+}
+
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never came: {what}"))
+}
+
+// ---- A cron job on one machine
+
+#[test]
+fn of_all_machines_one_runs_the_job() {
+    let place = Place::new();
+    let [line, _] = blocks("A cron job on one machine", "crontab");
+    place.stand_in("nightly-report", "echo begins >> log; until [ -e end ]; do sleep 0.05; done");
+    let first = place.cron(line);
+    eventually("the first runs it", || place.lines("log").len() == 1);
+    place.cron(line).output();
+    assert_eq!(place.lines("log").len(), 1, "the second did not, and calls that no failure");
+    fs::write(place.path().join("end"), "").unwrap();
+    first.output();
+    place.cron(line).output();
+    assert_eq!(place.lines("log").len(), 2, "the next night another runs it");
+    place.stand_in("nightly-report", "exit 3");
+    assert!(!place.cron(line).ended().status.success(), "a job that fails is a failure");
+}
+
+#[test]
+fn without_a_server_no_job_is_run_and_cron_has_something_to_send() {
+    let mut place = Place::new();
+    place.stand_in("nightly-report", "echo begins >> log");
+    place.server.counters = SocketAddr::from(([127, 0, 0, 1], 1));
+    let lines: [_; 2] = blocks("A cron job on one machine", "crontab");
+    for line in lines {
+        let output = place.cron(line).ended();
+        assert!(!output.status.success() && output.stderr.starts_with(b"signalbox: "), "{output:?}");
+    }
+    assert!(place.lines("log").is_empty());
+}
+
+#[test]
+fn a_machine_whose_clock_is_late_does_not_run_the_job_again() {
+    let place = Place::new();
+    let [_, line] = blocks("A cron job on one machine", "crontab");
+    place.stand_in("nightly-report", "echo begins >> log");
+    place.cron(line).output();
+    place.cron(line).output();
+    assert_eq!(place.lines("log").len(), 1);
+    place.server.server.core().check_ledger().unwrap();
+}
+
+// ---- A connection budget per tenant
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn no_more_connections_than_the_budget_are_open() {
+    let server = server_of(|_| {});
+    let client = connected(server.counters).await;
+    let open = Arc::new(AtomicUsize::new(0));
+    let (close, closed) = tokio::sync::watch::channel(false);
+    let job = || {
+        let (client, open, mut closed) = (client.clone(), Arc::clone(&open), closed.clone());
+        tokio::spawn(async move {
+            let job = async {
+                open.fetch_add(1, Ordering::Relaxed);
+                closed.wait_for(|closed| *closed).await.unwrap();
+                7
+            };
+            budget::with_connection(&client, "a", job).await
+        })
+    };
+    let jobs: Vec<_> = (0..8).map(|_| job()).collect();
+    eventually("all of the budget is used", || open.load(Ordering::Relaxed) == 8);
+    let refused = soon("a refusal", job()).await.unwrap();
+    assert!(matches!(refused, Err(Error::Status(Status::TimedOut))), "{refused:?}");
+    let other = budget::with_connection(&client, "b", async { 1 }).await;
+    assert_eq!(other.unwrap(), 1, "another tenant has a budget of its own");
+    close.send_replace(true);
+    for job in jobs {
+        assert_eq!(soon("the end of a job", job).await.unwrap().unwrap(), 7);
+    }
+    assert_eq!(server.counter().dumped(b"tenant/a"), Some((0, 8)));
+}
+
+// ---- A rolling restart
+
+#[test]
+fn two_machines_restart_at_a_time_and_keep_their_places_until_they_are_healthy() {
+    let place = Place::new();
+    let [restart, look] = blocks("A rolling restart", "sh");
+    place.stand_in("restart-web", "echo restarts >> log; exit 1");
+    place.stand_in("web-is-healthy", "[ -e healthy ]");
+    place.stand_in("sleep", "exec /bin/sleep 0.05");
+    let machines = [(); 3].map(|()| place.bash(restart));
+    eventually("two restart", || place.lines("log").len() == 2);
+    eventually("one waits", || place.waiters() == 1);
+    let seen = place.bash(look).output();
+    assert_eq!(seen.lines().count(), 3, "two hold and one waits: {seen}");
+    assert_eq!(place.lines("log").len(), 2, "though the command has returned");
+    fs::write(place.path().join("healthy"), "").unwrap();
+    for machine in machines {
+        machine.output();
+    }
+    assert_eq!(place.lines("log").len(), 3);
+    assert_eq!(place.server.counter().dumped(b"restart/web"), Some((0, 2)));
+}
+
+// ---- Leader election
+
+#[test]
+fn a_service_stands_by_until_the_other_ends() {
+    let place = Place::new();
+    let [line] = blocks("Leader election", "sh");
+    place.stand_in("scheduler", "echo leads >> log; until rm end 2>/dev/null; do sleep 0.05; done");
+    let first = place.bash(line);
+    eventually("one leads", || place.lines("log").len() == 1);
+    let second = place.bash(line);
+    eventually("one stands by", || place.waiters() == 1);
+    assert_eq!(place.lines("log").len(), 1);
+    for (number, service) in [first, second].into_iter().enumerate() {
+        fs::write(place.path().join("end"), "").unwrap();
+        service.output();
+        eventually("who is left leads", || place.lines("log").len() == 2 || number == 1);
+    }
+    assert_eq!(place.sessions(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_leader_that_is_cut_off_stops_and_another_leads() {
+    let server = server_of(|config| {
+        config.session.default_ttl_s = 1;
+        config.session.max_ttl_s = 1;
+    });
+    let proxy = Proxy::to(server.counters);
+    let (leads, mut leaders) = tokio::sync::mpsc::unbounded_channel();
+    let candidate = |name: &'static str, address| {
+        let leads = leads.clone();
+        tokio::spawn(async move {
+            let client = connected(address).await;
+            let work = async |term| {
+                leads.send((name, term)).unwrap();
+                std::future::pending().await
+            };
+            leader::lead(&client, work).await
+        })
+    };
+    let first = candidate("first", proxy.address);
+    let (name, old) = soon("a leader", leaders.recv()).await.unwrap();
+    assert_eq!(name, "first");
+    let second = candidate("second", server.counters);
+    eventually("the second waits", || server.server.core().ledger_stats().waiters == 1);
+    proxy.set(Mode::Silent);
+    let (name, new) = soon("another leader", leaders.recv()).await.unwrap();
+    assert_eq!(name, "second");
+    assert!(new > old, "for a store that checks it");
+    let ended = soon("the end of the first", first).await.unwrap();
+    assert!(matches!(ended, Err(Error::Lost(Lost::Unreachable))), "{ended:?}");
+
+    let direct = connected(server.counters).await.direct().await.unwrap();
+    direct.revoke(Revocation::Grant(GrantId(new)), Duration::from_secs(60)).await.unwrap();
+    soon("the end of the second", second).await.unwrap().unwrap();
+    assert_eq!(server.server.core().ledger_stats().grants, 0, "given back before the grace is over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_leader_whose_work_is_done_lets_the_next_one_lead() {
+    let server = server_of(|_| {});
+    let client = connected(server.counters).await;
+    for _ in 0..2 {
+        soon("a term", leader::lead(&client, async |_| {})).await.unwrap();
+    }
+}
+
+// ---- Several resources at once
+
+#[test]
+fn work_has_all_that_it_needs_or_waits() {
+    let place = Place::new();
+    let [line] = blocks("Several resources at once", "sh");
+    place.stand_in("train", "echo trains >> log; until [ -e end ]; do sleep 0.05; done");
+    let first = [(); 2].map(|()| place.bash(line));
+    eventually("two train", || place.lines("log").len() == 2);
+    let left = |name: &[u8]| place.server.semaphore().get(name).number();
+    assert_eq!((left(b"gpu"), left(b"licences")), (0, 8));
+    let third = place.bash(line);
+    eventually("the third waits", || place.waiters() == 1);
+    fs::write(place.path().join("end"), "").unwrap();
+    first.into_iter().chain([third]).for_each(|training| drop(training.output()));
+    // Semaphores of which nothing is held may be collected already, so it is the grants that are counted.
+    assert_eq!(place.server.server.core().ledger_stats().grants, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_program_has_both_kinds_at_once() {
+    let server = server_of(|_| {});
+    let client = connected(server.counters).await;
+    let first = several::for_training(&client).await.unwrap();
+    let _second = several::for_training(&client).await.unwrap();
+    assert_eq!((server.semaphore().get(b"gpu").number(), server.counter().get(b"licences").number()), (0, 2));
+    let third = tokio::spawn({
+        let client = client.clone();
+        async move { several::for_training(&client).await }
+    });
+    eventually("the third waits", || server.server.core().ledger_stats().waiters == 1);
+    first.release().await.unwrap();
+    assert_eq!(soon("the third", third).await.unwrap().unwrap().capacities(), [4, 10]);
+}
+
+// ---- A pool of numbered slots
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_job_has_a_gpu_of_its_own_and_one_that_is_retired_goes_to_nobody() {
+    let server = server_of(|_| {});
+    let client = connected(server.counters).await;
+    let direct = client.direct().await.unwrap();
+    for _ in 0..2 {
+        slots::declare_gpus(&direct, 2).await.unwrap();
+    }
+    let (begin, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let (finish, finished) = tokio::sync::watch::channel(false);
+    let job = || {
+        let (client, begin, mut finished) = (client.clone(), begin.clone(), finished.clone());
+        tokio::spawn(async move {
+            let job = async move |gpu| {
+                begin.send(gpu).unwrap();
+                finished.wait_for(|finished| *finished).await.unwrap();
+            };
+            slots::on_a_gpu(&client, job).await
+        })
+    };
+    let mut jobs = vec![job(), job()];
+    let mut gpus = Vec::new();
+    for _ in 0..2 {
+        gpus.push(soon("a job", begun.recv()).await.unwrap());
+    }
+    gpus.sort_unstable();
+    assert_eq!(gpus, [0, 1]);
+    jobs.push(job());
+    eventually("the third waits", || server.server.core().ledger_stats().waiters == 1);
+
+    let retired = tokio::spawn(async move { slots::retire(&direct, 1).await });
+    let administrator = client.direct().await.unwrap();
+    soon("the shrink", async {
+        loop {
+            let listed = administrator.list(b"gpus").await.unwrap().next().await.unwrap().unwrap();
+            if listed.capacity == 1 {
+                break assert_eq!(listed.in_use, 2, "nobody lost his GPU");
+            }
+        }
+    })
+    .await;
+    assert!(!retired.is_finished(), "somebody uses it");
+    finish.send_replace(true);
+    soon("that nobody uses it", retired).await.unwrap().unwrap();
+    assert_eq!(soon("the third", begun.recv()).await.unwrap(), 0);
+    for job in jobs {
+        soon("the end of a job", job).await.unwrap().unwrap();
+    }
+}
+
+// ---- Downstream with a grant id
+
+#[test]
+fn a_script_publishes_under_numbers_that_grow_and_gives_back() {
+    let place = Place::new();
+    let [script] = blocks("Downstream with a grant id", "sh");
+    place.stand_in("publish", "echo \"$@\" >> log; signalbox renew > renewed; [ ! -e fail ]");
+    place.bash(script).output();
+    assert_eq!(place.sessions(), 0, "given back");
+    place.bash(script).output();
+    let lines = place.lines("log");
+    let number = |line: &String| -> u64 {
+        let words: Vec<_> = line.split(' ').collect();
+        assert_eq!((words.len(), words[0], words[2]), (3, "--fence", "report.csv"));
+        words[1].parse().unwrap()
+    };
+    assert!(number(&lines[0]) < number(&lines[1]), "{lines:?}");
+    assert_eq!(place.lines("renewed"), ["300"]);
+    fs::write(place.path().join("fail"), "").unwrap();
+    assert!(!place.bash(script).ended().status.success());
+    assert_eq!(place.sessions(), 0, "given back after a failure, too");
+}
+
+#[test]
+fn a_script_without_a_grant_publishes_nothing() {
+    let mut place = Place::new();
+    let [script] = blocks("Downstream with a grant id", "sh");
+    place.stand_in("publish", "echo \"$@\" >> log");
+    let gone = Proxy::to(place.server.counters);
+    gone.set(Mode::Cut);
+    place.server.counters = gone.address;
+    let output = place.bash(script).ended();
+    assert_eq!(output.status.code(), Some(69), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(place.lines("log").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_store_refuses_who_was_overtaken() {
+    let server = server_of(|_| {});
+    let client = connected(server.counters).await;
+    let mut report = fence::Report::default();
+    assert_eq!(fence::publish(&client, &mut report, "a").await.unwrap(), Ok(()));
+    let first = report.fence;
+    assert_eq!(fence::publish(&client, &mut report, "b").await.unwrap(), Ok(()));
+    assert!(report.fence > first);
+    assert_eq!(report.write(report.fence, "more of b"), Ok(()), "a holder writes more than once");
+    assert_eq!(report.write(first, "late"), Err(fence::Overtaken));
+    assert_eq!(report.text, "more of b");
+}

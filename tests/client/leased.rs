@@ -1,0 +1,680 @@
+//! What a program may rely on when it uses the leased client, against a real server over real sockets.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::{PATIENCE, TestServer, eventually};
+use bytes::BytesMut;
+use signalbox::client::{
+    Admission, Builder, Claim, Client, Error, EventKind, Loss, Lost, Maximum, Namespace, PlainClient,
+    Resources, Revocation, Scope, Status, blocking,
+};
+use signalbox::config::Config;
+use signalbox::protocol::{
+    ExtendedOpcode, ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque, OpenedSession, SessionKey,
+};
+
+/// Short enough for a test to wait for its end.
+const SHORT: Duration = Duration::from_secs(1);
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Starts a server elsewhere: it has runtimes of its own, which none is that a test runs in.
+fn started(change: fn(&mut Config)) -> TestServer {
+    std::thread::spawn(move || TestServer::start_with(change)).join().unwrap()
+}
+
+fn builder(address: SocketAddr) -> Builder {
+    Client::builder(address.to_string().parse().unwrap()).label("a test")
+}
+
+async fn connected(server: &TestServer) -> Client {
+    builder(server.counters).ttl(LONG).connect().await.unwrap()
+}
+
+/// Waits for what must come.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never came: {what}"))
+}
+
+fn waiters(server: &TestServer) -> u64 {
+    server.server.core().ledger_stats().waiters
+}
+
+fn grants(server: &TestServer) -> u64 {
+    server.server.core().ledger_stats().grants
+}
+
+fn sessions(server: &TestServer) -> u64 {
+    server.server.core().ledger_stats().sessions
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_permit_is_held_until_it_is_dropped_or_released() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.semaphore("a").capacity(1).acquire().await.unwrap();
+    assert!(permit.is_held());
+    assert!(permit.time_left().unwrap() > LONG / 2 && permit.time_left().unwrap() < LONG);
+    assert_eq!((permit.capacities(), permit.claims()), (&[1][..], &[Claim::semaphore("a", 1)][..]));
+    let busy = client.semaphore("a").capacity(1).try_acquire().await;
+    assert!(matches!(busy, Err(Error::Status(Status::ResourceNotAvailable))), "{busy:?}");
+    permit.release().await.unwrap();
+
+    let permit = client.semaphore("a").capacity(1).try_acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.semaphore("a").capacity(1).acquire().await }
+    });
+    eventually("another waits", || waiters(&server) == 1);
+    let first = permit.id();
+    drop(permit);
+    let second = soon("the next permit", waiting).await.unwrap().unwrap();
+    assert!(second.id() > first);
+    drop((second, client));
+    eventually("all is given back and the session closed", || grants(&server) == 0 && sessions(&server) == 0);
+    server.assert_books_balance();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn refusals_are_told_apart() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let held = client.counter("a").maximum(2).resources(2).acquire().await.unwrap();
+    let request = || client.counter("a").maximum(2);
+    let timed_out = request().timeout(Duration::from_millis(50)).acquire().await;
+    assert!(matches!(timed_out, Err(Error::Status(Status::TimedOut))), "{timed_out:?}");
+    let full = request().queue_max(0).acquire().await;
+    assert!(matches!(full, Err(Error::Status(Status::QueueFull))), "{full:?}");
+    let invalid = request().resources(3).acquire().await;
+    assert!(matches!(invalid, Err(Error::Claims(_))), "{invalid:?}");
+    let nameless = client.counter("").maximum(1).acquire().await;
+    assert!(matches!(nameless, Err(Error::Claims(_))), "{nameless:?}");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn several_names_are_one_permit() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let claims = || [Claim::counter("b", 5).resources(2), Claim::semaphore("a", 3)];
+    let permit = client.acquire_all(claims()).acquire().await.unwrap();
+    assert_eq!(permit.capacities(), [5, 3]);
+    assert_eq!(server.counter().get(b"b").number(), 2);
+    let most = client.acquire_all([Claim::counter("b", 5).resources(4), Claim::semaphore("c", 3)]);
+    assert!(most.try_acquire().await.is_err());
+    permit.release().await.unwrap();
+    assert_eq!(server.counter().get(b"b").number(), 0);
+    let twice = client.acquire_all([Claim::counter("b", 5), Claim::counter("b", 5)]).acquire().await;
+    assert!(matches!(twice, Err(Error::Claims(_))), "{twice:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_dropped_acquire_leaves_the_queue() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let held = client.counter("a").maximum(1).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("a").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&server) == 1);
+    waiting.abort();
+    eventually("it has left", || waiters(&server) == 0);
+    held.release().await.unwrap();
+    assert_eq!(server.counter().get(b"a").number(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_cut_costs_neither_permits_nor_places() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let client = builder(proxy.address).ttl(LONG).connect().await.unwrap();
+    let held = client.counter("held").maximum(1).acquire().await.unwrap();
+    let mut other = crate::support::caller::Caller::new(server.counter());
+    let theirs = other.take(crate::support::caller::one_of(1, b"wanted"));
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("wanted").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&server) == 1);
+    let behind = other.want(crate::support::caller::one_of(1, b"wanted"), crate::support::caller::LONG);
+    eventually("another waits behind", || waiters(&server) == 2);
+
+    proxy.set(Mode::Cut);
+    let released = tokio::spawn(held.release());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(waiters(&server), 2, "places are kept");
+    assert_eq!(grants(&server), 2, "and what is held");
+    proxy.set(Mode::To(server.counters));
+    soon("the release that was on its way", released).await.unwrap().unwrap();
+    assert_eq!(other.give_back(theirs.grant), 0);
+    let permit = soon("the permit", waiting).await.unwrap().unwrap();
+    assert!(permit.is_held());
+    permit.release().await.unwrap();
+    assert_eq!(other.answer(behind).status, 0, "who was behind comes after");
+    server.server.core().check_ledger().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_lease_that_cannot_be_renewed_is_lost_before_the_server_ends_it() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let client = builder(proxy.address).ttl(SHORT).connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    proxy.set(Mode::Silent);
+    let lost = soon("the loss", permit.lost()).await;
+    assert_eq!(lost, Lost::Unreachable);
+    assert_eq!(grants(&server), 1, "the server still holds it");
+    assert!(!permit.is_held());
+    assert!(permit.time_left().is_none() && permit.held_until().is_none());
+    let released = permit.release().await;
+    assert!(matches!(released, Err(Error::Lost(Lost::Unreachable))), "{released:?}");
+    eventually("the server ends it", || grants(&server) == 0);
+    proxy.set(Mode::To(server.counters));
+    let again = soon("a permit of another session", client.counter("a").maximum(1).acquire()).await;
+    assert!(again.unwrap().is_held());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_was_started_anew_loses_permits_and_keeps_who_waits() {
+    let first = started(|_| {});
+    let proxy = Proxy::to(first.counters);
+    let client = builder(proxy.address).ttl(LONG).connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("a").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&first) == 1);
+    let second = started(|_| {});
+    proxy.set(Mode::To(second.counters));
+    assert_eq!(soon("the loss", permit.lost()).await, Lost::Expired);
+    let again = soon("a permit of the new server", waiting).await.unwrap().unwrap();
+    assert!(again.is_held());
+    assert_eq!(second.counter().get(b"a").number(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn work_that_is_guarded_ends_with_the_permit() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    assert_eq!(permit.guard(async { 7 }).await, Ok(7));
+    let direct = client.direct().await.unwrap();
+    direct.revoke(Revocation::Grant(permit.id()), Duration::from_secs(2)).await.unwrap();
+    soon("the notice", permit.revocation()).await;
+    assert!(permit.time_left().is_none_or(|left| left < Duration::from_secs(2)));
+    let work = permit.guard(std::future::pending::<()>());
+    assert_eq!(soon("the loss", work).await, Err(Lost::Revoked));
+    assert!(!permit.is_held());
+    eventually("the server has freed it", || grants(&server) == 0);
+    assert_eq!(server.counter().get(b"a").number(), 0);
+    let again = client.counter("a").maximum(1).acquire().await.unwrap();
+    assert!(again.is_held(), "the session goes on");
+}
+
+#[tokio::test]
+async fn work_that_is_guarded_takes_no_step_after_the_lease_whoever_notices_first() {
+    let server = started(|_| {});
+    // Its driver is a task of this thread, and so cannot notice before the work goes on.
+    let client = builder(server.counters).ttl(SHORT).in_this_runtime().connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let steps = Cell::new(0);
+    let work = poll_fn(|_| {
+        steps.set(steps.get() + 1);
+        std::thread::sleep(2 * SHORT);
+        Poll::<()>::Pending
+    });
+    let mut guarded = pin!(permit.guard(work));
+    poll_fn(|context| {
+        // Twice in one turn, so that no other task has one in between.
+        for _ in 0..2 {
+            assert_eq!(guarded.as_mut().poll(context), Poll::Pending);
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let lost = soon("the loss", guarded).await;
+    assert_eq!(lost, Err(Lost::Unreachable));
+    assert_eq!(steps.get(), 1, "the second would be without a permit");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn whether_to_go_on_without_a_server_is_the_callers_choice() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let limit = Duration::from_millis(100);
+    let client = builder(proxy.address).ttl(LONG).unreachable_after(limit).connect().await.unwrap();
+    proxy.set(Mode::Cut);
+    let request = || client.counter("a").maximum(1);
+    let closed = soon("an end of the trying", request().acquire()).await;
+    assert!(matches!(closed, Err(Error::Unreachable { .. })), "{closed:?}");
+    assert!(!closed.unwrap_err().is_refusal());
+    let open = soon("an end of the trying", request().try_acquire_or_proceed()).await.unwrap();
+    assert!(matches!(open, Admission::Unguarded(_)), "{open:?}");
+    proxy.set(Mode::To(server.counters));
+    let permit = soon("the server", async {
+        loop {
+            if let Admission::Held(permit) = request().acquire_or_proceed().await.unwrap() {
+                break permit;
+            }
+        }
+    });
+    assert!(permit.await.is_held());
+    let _held = request().acquire().await.unwrap();
+    let refused = request().try_acquire_or_proceed().await;
+    assert!(refused.is_err_and(|error| error.is_refusal()), "what is refused stays refused");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nothing_is_left_of_acquires_that_were_given_up_while_no_server_answered() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let limit = Duration::from_millis(100);
+    let client = builder(proxy.address).ttl(LONG).unreachable_after(limit).connect().await.unwrap();
+    let held = client.counter("a").maximum(1).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("a").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&server) == 1);
+    proxy.set(Mode::Cut);
+    let given_up = soon("an end of the waiting", waiting).await.unwrap();
+    assert!(matches!(given_up, Err(Error::Unreachable { .. })), "{given_up:?}");
+    proxy.set(Mode::To(server.counters));
+    eventually("it has left the queue", || waiters(&server) == 0);
+    held.release().await.unwrap();
+    eventually("nothing is held", || grants(&server) == 0);
+}
+
+#[tokio::test]
+async fn a_program_that_blocks_its_runtime_keeps_its_leases() {
+    let server = started(|_| {});
+    let client = builder(server.counters).ttl(SHORT).connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    // This runtime has one thread, and it is here.
+    std::thread::sleep(3 * SHORT);
+    assert!(permit.is_held());
+    assert_eq!(grants(&server), 1);
+}
+
+#[test]
+fn a_program_without_a_runtime_waits() {
+    let server = TestServer::start();
+    let client = blocking::Client::connect_with(builder(server.counters).ttl(LONG)).unwrap();
+    let permit = client.wait(client.counter("a").maximum(1).acquire()).unwrap();
+    assert!(permit.is_held());
+    client.wait(permit.release()).unwrap();
+    let permit = client.wait(client.counter("a").maximum(1).acquire()).unwrap();
+    client.close();
+    assert_eq!(sessions(&server), 0, "closed before it was left");
+    assert!(!permit.is_held());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn many_requests_may_pass_one_that_waits_long() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let held = client.counter("slow").maximum(1).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("slow").maximum(1).acquire().await }
+    });
+    eventually("it waits", || waiters(&server) == 1);
+    for _ in 0..3_000 {
+        let request = client.counter("fast").maximum(1).acquire();
+        soon("a permit beside it", request).await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(server.server.core().ledger_stats().limited, 0);
+    assert!(sessions(&server) > 1, "that takes more than one session");
+    held.release().await.unwrap();
+    let permit = soon("the permit", waiting).await.unwrap().unwrap();
+    drop((permit, client));
+    eventually("all sessions are closed", || sessions(&server) == 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_session_can_be_handed_to_another_process() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let handed = permit.hand_over().await.unwrap();
+    drop(client);
+    let observer = connected(&server).await;
+    let direct = observer.direct().await.unwrap();
+    let verified = direct.verify(handed.grant).await.unwrap();
+    assert_eq!(verified.session, handed.session);
+    let left = direct.attach_session(handed.session, handed.key).await.unwrap();
+    assert_eq!(left, handed.ttl);
+    direct.close_session().await.unwrap();
+    assert!(matches!(direct.verify(handed.grant).await, Err(Error::Status(Status::NotAcquired))));
+    assert_eq!(server.counter().get(b"a").number(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn who_holds_and_what_happens_is_told_over_another_connection() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let direct = client.direct().await.unwrap();
+    let mut watch = direct.watch(Namespace::Counters, Scope::Prefix(b"")).await.unwrap();
+    let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
+    let holder = holders.next().await.unwrap().unwrap();
+    assert_eq!((holder.grant, &holder.label[..]), (Some(permit.id()), &b"a test"[..]));
+    assert!(holders.next().await.is_none());
+    let mut dump = direct.dump().await.unwrap();
+    assert_eq!(dump.next().await.unwrap().unwrap().name, "a");
+    assert!(dump.next().await.is_none());
+    for expected in [EventKind::Present, EventKind::Live] {
+        assert_eq!(watch.next().await.unwrap().unwrap().kind, expected);
+    }
+    permit.release().await.unwrap();
+    let released = soon("the event", watch.next()).await.unwrap().unwrap();
+    assert_eq!((released.kind, &released.name[..]), (EventKind::Released, &b"a"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_timeout_of_the_callers_is_no_reason_to_go_on_without_a_permit() {
+    let server = started(|_| {});
+    let proxy = Proxy::to(server.counters);
+    let client = builder(proxy.address).ttl(LONG).unreachable_after(LONG).connect().await.unwrap();
+    proxy.set(Mode::Silent);
+    let request = || client.counter("a").maximum(1).timeout(Duration::from_millis(20));
+    proxy.set(Mode::Cut);
+    let over = soon("an end of the waiting", request().acquire_or_proceed()).await;
+    assert!(matches!(over, Err(Error::Status(Status::TimedOut))), "{over:?}");
+    proxy.set(Mode::To(server.counters));
+    soon("a permit", client.counter("a").maximum(1).acquire()).await.unwrap().release().await.unwrap();
+    let _held = client.counter("a").maximum(1).acquire().await.unwrap();
+    let over = client.counter("a").maximum(1).timeout(Duration::ZERO).acquire().await;
+    assert!(matches!(over, Err(Error::Status(Status::TimedOut))), "{over:?}");
+}
+
+/// Lets each connection in and closes it at once; gives how many there were.
+fn closing_server() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+            for _ in 0..2 {
+                let mut header = [0; 12];
+                if stream.read_exact(&mut header).is_err() {
+                    break;
+                }
+                let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
+                let mut body = vec![0; body_bytes as usize];
+                stream.read_exact(&mut body).unwrap();
+                let ttl = Milliseconds(60_000);
+                let opened = OpenedSession { session: 7, key: SessionKey([7; 16]), ttl };
+                let answer = match ExtendedOpcode::from_code(header[1]).unwrap() {
+                    ExtendedOpcode::Hello => ExtendedResponse::Hello(HelloAnswer {
+                        version: 1,
+                        features: Features(0),
+                        session: 1,
+                        wait_max: ttl,
+                        wait_default: ttl,
+                        ttl_min: ttl,
+                        ttl_max: ttl,
+                        names_max: 1,
+                        requests_max: 1,
+                    }),
+                    ExtendedOpcode::OpenSession => ExtendedResponse::Opened(opened),
+                    _ => ExtendedResponse::Ttl(ttl),
+                };
+                let mut out = BytesMut::new();
+                answer.compose(header[1], Opaque(*header[8..].first_chunk().unwrap()), &mut out);
+                stream.write_all(&out).unwrap();
+            }
+        }
+    });
+    (address, connections)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_lets_in_and_closes_is_not_run_down() {
+    let (address, connections) = closing_server();
+    let _client = soon("a session", builder(address).connect()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let connections = connections.load(Ordering::Relaxed);
+    // Without a pause there are thousands; with one, a slow machine only makes fewer.
+    assert!((2..50).contains(&connections), "{connections} connections in half a second");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn of_several_addresses_one_that_answers_is_enough() {
+    let server = started(|_| {});
+    let closed = Proxy::to(server.counters);
+    closed.set(Mode::Cut);
+    for seed in 0..4 {
+        let address = server.counters.to_string().parse().unwrap();
+        let client = builder(closed.address).address(address).seed(seed).connect();
+        let client = soon("a connection", client).await.unwrap();
+        client.counter("a").maximum(1).acquire().await.unwrap().release().await.unwrap();
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_without_sessions_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // A connection that is lost before its answer is heard is followed by another.
+    let refuse = |mut stream: std::net::TcpStream| {
+        let mut header = [0; 12];
+        while stream.read_exact(&mut header).is_ok() {
+            let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
+            let mut body = vec![0; body_bytes as usize];
+            stream.read_exact(&mut body).unwrap();
+            let text = b"Unknown command";
+            let mut answer = vec![0x91, header[1], crate::support::UNKNOWN_COMMAND, 0];
+            answer.extend((text.len() as u32).to_be_bytes());
+            answer.extend(&header[8..]);
+            answer.extend(text);
+            // The client may have heard enough.
+            let _ = stream.write_all(&answer);
+        }
+    };
+    let server = std::thread::spawn(move || listener.incoming().for_each(|stream| refuse(stream.unwrap())));
+    let error = soon("a refusal", builder(address).connect()).await.unwrap_err();
+    assert!(matches!(error, Error::Status(Status::UnknownCommand)), "{error}");
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_plain_permit_is_given_back_when_it_is_dropped() {
+    let server = started(|_| {});
+    let client = PlainClient::connect(&server.counters.to_string().parse().unwrap()).await.unwrap();
+    let permit = client.hold(b"a", Resources(2), Maximum(3)).await.unwrap();
+    assert_eq!(permit.resources(), Resources(2));
+    assert!(client.hold(b"a", Resources(2), Maximum(3)).await.is_err());
+    drop(permit);
+    assert_eq!(client.get(b"a").await.unwrap(), Resources(0));
+    let permit = client.hold(b"a", Resources(2), Maximum(3)).await.unwrap();
+    permit.release().await.unwrap();
+    assert_eq!(client.get(b"a").await.unwrap(), Resources(0));
+    // A caller that goes away before the answer leaves nothing behind, either.
+    let mut holding = Box::pin(client.hold(b"a", Resources(1), Maximum(3)));
+    tokio::select! {
+        biased;
+        // Answered already, where this thread was kept waiting: given back all the same.
+        held = &mut holding => drop(held),
+        () = std::future::ready(()) => drop(holding),
+    }
+    // The connection's requests are carried out in their order, but this one is queued by a task of its own.
+    let mut watcher = server.counter();
+    let asked = |wire: &mut crate::support::Wire| wire.stat("command:acquire");
+    eventually("it was asked for", || asked(&mut watcher) == 4);
+    eventually("it was given back", || watcher.get(b"a").number() == 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_bounds_of_the_server_hold_for_times_to_live() {
+    let server = started(|config| config.session.max_ttl_s = 2);
+    let client = builder(server.counters).ttl(LONG).connect().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    assert!(permit.time_left().unwrap() <= Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn acquires_of_one_moment_leave_room_for_their_releases() {
+    let server = started(|_| {});
+    let other = connected(&server).await;
+    let held = other.counter("slow").maximum(1).acquire().await.unwrap();
+    // What keeps the sessions cannot run before all have asked.
+    let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
+    let ask = |name: &'static str| {
+        let client = client.clone();
+        tokio::spawn(async move { client.counter(name).maximum(2_000).acquire().await })
+    };
+    let slow = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("slow").maximum(1).acquire().await }
+    });
+    let fast: Vec<_> = (0..800).map(|_| ask("fast")).collect();
+    let mut permits = Vec::new();
+    for asked in fast {
+        permits.push(soon("a permit", asked).await.unwrap().unwrap());
+    }
+    let released: Vec<_> = permits.into_iter().map(|permit| tokio::spawn(permit.release())).collect();
+    for release in released {
+        soon("a release", release).await.unwrap().unwrap();
+    }
+    held.release().await.unwrap();
+    soon("the slow one", slow).await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// A runtime of one thread, which a task keeps for as long as it does not await.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn an_acquire_fails_where_the_runtime_of_the_client_has_ended() {
+    let server = TestServer::start();
+    let first = runtime();
+    let client = builder(server.counters).ttl(LONG).in_this_runtime();
+    let client = first.block_on(async { client.connect().await }).unwrap();
+    drop(first);
+    let request = client.counter("a").maximum(1).acquire();
+    let failed = runtime().block_on(async { soon("a failure", request).await });
+    assert!(matches!(failed, Err(Error::ConnectionLost(Loss::Stopped))), "{failed:?}");
+}
+
+/// Takes so many connections, and answers each request with success and a body of such bytes, which is long enough for
+/// any.
+fn answering(listener: &TcpListener, connections: usize, byte: u8) {
+    for _ in 0..connections {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut header = [0; 12];
+        while stream.read_exact(&mut header).is_ok() {
+            let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
+            stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
+            let mut body = [byte; 48];
+            // Where a grant says how many slots it has.
+            body[20..24].fill(0);
+            let mut answer = vec![0x91, header[1], 0, 0];
+            answer.extend((body.len() as u32).to_be_bytes());
+            answer.extend(&header[8..]);
+            answer.extend(body);
+            if stream.write_all(&answer).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn sessions_that_end_at_once_are_not_opened_without_a_pause() {
+    const SESSIONS: usize = 20;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = builder(listener.local_addr().unwrap()).build().unwrap();
+    let server = tokio::task::spawn_blocking(move || {
+        let from = std::time::Instant::now();
+        // Their time to live is 0.
+        answering(&listener, SESSIONS, 0);
+        from.elapsed()
+    });
+    let waiting = tokio::spawn(async move { client.counter("a").maximum(1).acquire().await });
+    let took = soon("sessions", server).await.unwrap();
+    waiting.abort();
+    assert!(took > Duration::from_millis(300), "{SESSIONS} sessions within {took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_grant_that_is_given_twice_leaves_nobody_waiting() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = builder(listener.local_addr().unwrap()).build().unwrap();
+    let server = std::thread::spawn(move || answering(&listener, 1, 1));
+    let first = soon("a permit", client.counter("a").maximum(1).acquire()).await.unwrap();
+    let second = soon("the same", client.counter("b").maximum(1).acquire()).await.unwrap();
+    assert_eq!(first.id(), second.id());
+    soon("an end", client.close()).await;
+    for permit in [first, second] {
+        soon("the loss", permit.lost()).await;
+        assert!(soon("an answer", permit.release()).await.is_err());
+    }
+    server.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_hand_over_that_is_given_up_gives_back() {
+    let server = started(|_| {});
+    let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+        let mut handing = Box::pin(permit.hand_over());
+        tokio::select! {
+            biased;
+            handed = &mut handing => panic!("before anybody could answer: {handed:?}"),
+            () = std::future::ready(()) => {}
+        }
+        // Whether what keeps the session has answered or not.
+        tokio::time::sleep(wait).await;
+        drop(handing);
+        let given_back = async {
+            while grants(&server) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon("that it is given back", given_back).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn texts_that_are_too_long_for_the_wire_do_no_harm() {
+    let server = started(|_| {});
+    let long = vec![b'x'; 70_000];
+    let client = builder(server.counters).ttl(LONG).label(&long);
+    let client = soon("a connection", client.connect()).await.unwrap();
+    let _held = client.counter("a").maximum(1).acquire().await.unwrap();
+    let direct = client.direct().await.unwrap();
+    let refused = direct.watch(Namespace::Counters, Scope::Prefix(&long)).await;
+    assert!(matches!(refused, Err(Error::NameTooLong { bytes: 70_000 })), "{:?}", refused.err());
+    let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
+    assert_eq!(holders.next().await.unwrap().unwrap().label, long[..255]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_was_revoked_is_not_handed_over() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let direct = client.direct().await.unwrap();
+    direct.revoke(Revocation::Grant(permit.id()), Duration::ZERO).await.unwrap();
+    assert_eq!(soon("the loss", permit.lost()).await, Lost::Revoked);
+    let handed = soon("an answer", permit.hand_over()).await;
+    assert!(matches!(handed, Err(Error::Lost(Lost::Revoked))), "{handed:?}");
+}

@@ -1,0 +1,9 @@
+//! The Rust client: what a program may rely on, the examples, and the recipes of the guide.
+
+mod close;
+mod examples;
+mod guide;
+mod leased;
+mod plain;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,451 @@
+//! What a program may rely on when it uses the client, tried against a server that answers as each test says.
+
+use std::io;
+use std::time::Duration;
+
+use crate::support::fake_server::{FakeServer, Outcome, Peer, Received, soon};
+use bytes::BytesMut;
+use signalbox::client::{Address, ConnectError, Error, Loss, Maximum, PlainClient, Resources};
+use signalbox::protocol::{DumpEntry, Response, Status};
+
+async fn connected() -> (PlainClient, Peer) {
+    let server = FakeServer::bind().await;
+    let client = PlainClient::connect(&server.address().to_string().parse().unwrap()).await.unwrap();
+    (client, server.accept().await)
+}
+
+fn get(name: &[u8]) -> Outcome {
+    Outcome::Get { name: name.to_vec() }
+}
+
+/// Asks for a name in a task of its own.
+fn spawn_get(client: &PlainClient, name: &'static [u8]) -> tokio::task::JoinHandle<Result<Resources, Error>> {
+    let client = client.clone();
+    tokio::spawn(async move { client.get(name).await })
+}
+
+/// The two must still understand each other: nothing before was mixed up.
+async fn assert_usable(client: &PlainClient, peer: &mut Peer) {
+    let asking = spawn_get(client, b"still usable");
+    let request = peer.expect(get(b"still usable")).await;
+    peer.answer(&request, Response::Resources(4711)).await;
+    assert_eq!(asking.await.unwrap().unwrap(), Resources(4711));
+}
+
+#[tokio::test]
+async fn requests_carry_what_was_asked_and_answers_what_was_given() {
+    let (client, mut peer) = connected().await;
+    let server = async {
+        let noop = peer.expect(Outcome::Noop).await;
+        peer.answer(&noop, Response::Done).await;
+        peer.grant(b"a\0\xff", 2, 5).await;
+        let release = peer.expect(Outcome::Release { name: b"a\0\xff".to_vec(), resources: 1 }).await;
+        peer.answer(&release, Response::Done).await;
+        let stats = peer.expect(Outcome::Stats).await;
+        peer.answer(&stats, Response::Statistics(&[("objects", "1".to_owned())])).await;
+        let dump = peer.expect(Outcome::Dump).await;
+        peer.answer_dump(&dump, &[b"a", b"b"]).await;
+    };
+    let asking = async {
+        client.noop().await.unwrap();
+        assert_eq!(client.acquire(b"a\0\xff", Resources(2), Maximum(5)).await.unwrap(), Resources(2));
+        client.release(b"a\0\xff", Resources(1)).await.unwrap();
+        let stats = client.stats().await.unwrap();
+        assert_eq!((stats[0].name.as_str(), stats[0].value.as_str()), ("objects", "1"));
+        let mut dump = client.dump().await.unwrap();
+        for name in ["a", "b"] {
+            let entry = dump.next().await.unwrap().unwrap();
+            assert_eq!((entry.consumption, entry.peak, &entry.name[..]), (3, 7, name.as_bytes()));
+        }
+        assert!(dump.next().await.is_none());
+        assert!(dump.next().await.is_none(), "a Dump that ended stays so");
+    };
+    soon("both sides", async { tokio::join!(server, asking) }).await;
+}
+
+#[tokio::test]
+async fn answers_find_their_caller_in_whatever_order_they_come() {
+    let (client, mut peer) = connected().await;
+    let asking: Vec<_> =
+        [b"a", b"b", b"c"].into_iter().map(|name| (name[0], spawn_get(&client, name))).collect();
+    let mut requests = Vec::new();
+    for _ in &asking {
+        requests.push(peer.next().await.unwrap());
+    }
+    for request in requests.iter().rev() {
+        let Outcome::Get { name } = &request.asked else { panic!("{request:?}") };
+        peer.answer(request, Response::Resources(name[0].into())).await;
+    }
+    for (name, asking) in asking {
+        assert_eq!(asking.await.unwrap().unwrap(), Resources(name.into()));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_may_overtake_a_dump() {
+    let (client, mut peer) = connected().await;
+    let mut dump = client.dump().await.unwrap();
+    let request = peer.expect(Outcome::Dump).await;
+    let entry = Response::Entry(DumpEntry { consumption: 1, peak: 1, name: b"x" });
+    peer.answer(&request, entry).await;
+    assert_usable(&client, &mut peer).await;
+    peer.answer(&request, entry).await;
+    peer.answer(&request, Response::Done).await;
+    assert_eq!(&dump.next().await.unwrap().unwrap().name[..], b"x");
+    assert_eq!(&dump.next().await.unwrap().unwrap().name[..], b"x");
+    assert!(dump.next().await.is_none());
+}
+
+#[tokio::test]
+async fn answers_in_pieces_are_put_together() {
+    let (client, mut peer) = connected().await;
+    let asking = spawn_get(&client, b"a");
+    let request = peer.next().await.unwrap();
+    let mut bytes = BytesMut::new();
+    Response::Resources(9).compose(request.opcode, request.opaque, &mut bytes);
+    for byte in &bytes {
+        peer.send(std::slice::from_ref(byte)).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(asking.await.unwrap().unwrap(), Resources(9));
+}
+
+#[tokio::test]
+async fn a_refusal_is_the_servers_status() {
+    let (client, mut peer) = connected().await;
+    for status in [Status::NotFound, Status::InvalidArguments, Status::ResourceNotAvailable] {
+        let asking = spawn_get(&client, b"a");
+        let request = peer.next().await.unwrap();
+        peer.answer(&request, Response::Failed(status)).await;
+        let error = asking.await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Status(found) if found == status), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_status_of_a_newer_server_is_told_with_its_message() {
+    let (client, mut peer) = connected().await;
+    let asking = spawn_get(&client, b"a");
+    let request = peer.next().await.unwrap();
+    peer.answer_raw(&request, 0x77, b"Too blue").await;
+    let error = asking.await.unwrap().unwrap_err();
+    assert!(
+        matches!(&error, Error::UnknownStatus { code: 0x77, message } if message == "Too blue"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_fit_fails_the_call_and_nothing_else() {
+    let (client, mut peer) = connected().await;
+    let asking = spawn_get(&client, b"a");
+    let request = peer.next().await.unwrap();
+    peer.answer_raw(&request, 0, b"abc").await;
+    assert!(matches!(asking.await.unwrap(), Err(Error::Body(_))));
+    assert_usable(&client, &mut peer).await;
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_fit_the_wire_is_not_sent() {
+    let (client, mut peer) = connected().await;
+    assert!(matches!(client.get(b"").await, Err(Error::NameEmpty)));
+    let long = vec![b'x'; 65536];
+    let taken = client.acquire(&long, Resources(1), Maximum(1)).await;
+    assert!(matches!(taken, Err(Error::NameTooLong { bytes: 65536 })));
+    assert!(matches!(client.release(&long, Resources(1)).await, Err(Error::NameTooLong { .. })));
+    assert_usable(&client, &mut peer).await;
+}
+
+#[tokio::test]
+async fn a_dropped_call_takes_nobody_elses_answer() {
+    let (client, mut peer) = connected().await;
+    let dropped = spawn_get(&client, b"dropped");
+    let late = peer.expect(get(b"dropped")).await;
+    dropped.abort();
+    assert!(dropped.await.unwrap_err().is_cancelled());
+
+    let asking = spawn_get(&client, b"kept");
+    let request = peer.expect(get(b"kept")).await;
+    assert_ne!(request.opaque, late.opaque, "the opaque is taken while its answer may come");
+    peer.answer(&late, Response::Resources(1)).await;
+    peer.answer(&request, Response::Resources(2)).await;
+    assert_eq!(asking.await.unwrap().unwrap(), Resources(2));
+}
+
+/// Polls calls a different number of times before it drops them: each await point is hit.
+#[tokio::test]
+async fn calls_dropped_at_any_point_leave_a_usable_connection() {
+    let (client, mut peer) = connected().await;
+    let answering = tokio::spawn(async move {
+        while let Some(request) = peer.next().await {
+            match request.asked {
+                Outcome::Dump => peer.answer_dump(&request, &[b"a".as_slice(); 100]).await,
+                _ => peer.answer(&request, Response::Resources(1)).await,
+            }
+        }
+    });
+    for polls in 0..50 {
+        poll_times(polls, client.get(b"a")).await;
+        poll_times(polls, async {
+            while client.dump().await?.next().await.is_some() {}
+            Ok::<_, Error>(())
+        })
+        .await;
+    }
+    assert_eq!(soon("an answer", client.get(b"a")).await.unwrap(), Resources(1));
+    drop(client);
+    soon("the server's end", answering).await.unwrap();
+}
+
+/// Every caller asks for its own number; some lose patience. Answers come in reversed bursts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_tasks_on_many_threads_get_their_own_answers() {
+    let (client, mut peer) = connected().await;
+    let answering = tokio::spawn(async move {
+        while let Some(first) = peer.next().await {
+            let mut burst = vec![first];
+            burst.append(&mut peer.received_already());
+            for request in burst.iter().rev() {
+                let Outcome::Get { name } = &request.asked else { panic!("{request:?}") };
+                let number = u32::from_be_bytes(*name.first_chunk().unwrap());
+                peer.answer(request, Response::Resources(number)).await;
+            }
+        }
+    });
+    let asking: Vec<_> = (0..50_u32)
+        .map(|task| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for round in 0..200 {
+                    let number = task * 1000 + round;
+                    if round % 3 == 0 {
+                        poll_times(1 + round as usize % 5, client.get(&number.to_be_bytes())).await;
+                    } else {
+                        assert_eq!(client.get(&number.to_be_bytes()).await.unwrap(), Resources(number));
+                    }
+                }
+            })
+        })
+        .collect();
+    for asking in asking {
+        soon("all answers", asking).await.unwrap();
+    }
+    drop(client);
+    soon("the server's end", answering).await.unwrap();
+}
+
+async fn poll_times<T>(times: usize, future: impl Future<Output = T>) {
+    let mut future = std::pin::pin!(future);
+    for _ in 0..times {
+        let poll = std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context)));
+        if poll.await.is_ready() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn answers_that_nobody_asked_for_are_ignored() {
+    let (client, mut peer) = connected().await;
+    let asking = spawn_get(&client, b"a");
+    let mut request = peer.next().await.unwrap();
+    let opaque = request.opaque;
+    request.opaque.0[0] ^= 0xff;
+    peer.answer(&request, Response::Resources(1)).await;
+    let request = Received { opaque, ..request };
+    peer.answer(&request, Response::Resources(2)).await;
+    peer.answer(&request, Response::Resources(3)).await;
+    assert_eq!(asking.await.unwrap().unwrap(), Resources(2));
+    assert_usable(&client, &mut peer).await;
+}
+
+#[tokio::test]
+async fn a_dropped_dump_is_received_and_thrown_away() {
+    let (client, mut peer) = connected().await;
+    let mut dump = client.dump().await.unwrap();
+    let request = peer.expect(Outcome::Dump).await;
+    peer.answer(&request, Response::Entry(DumpEntry { consumption: 1, peak: 1, name: b"first" })).await;
+    assert_eq!(&dump.next().await.unwrap().unwrap().name[..], b"first");
+    drop(dump);
+    peer.answer_dump(&request, &[b"rest".as_slice(); 1000]).await;
+    assert_usable(&client, &mut peer).await;
+}
+
+#[tokio::test]
+async fn a_dump_that_is_not_read_holds_the_server_up_until_it_is_dropped() {
+    let (client, mut peer) = connected().await;
+    let dump = client.dump().await.unwrap();
+    let request = peer.expect(Outcome::Dump).await;
+    let mut entry = BytesMut::new();
+    let name = vec![b'x'; 65535];
+    Response::Entry(DumpEntry { consumption: 1, peak: 1, name: &name }).compose(
+        request.opcode,
+        request.opaque,
+        &mut entry,
+    );
+    let unsent = peer.send_until_stuck(&entry, 2000).await;
+    let unsent = unsent.expect("the client must not read on while nobody takes the entries");
+    drop(dump);
+    peer.send(&unsent).await;
+    peer.answer(&request, Response::Done).await;
+    assert_usable(&client, &mut peer).await;
+}
+
+#[tokio::test]
+async fn a_refused_dump_yields_the_refusal_and_ends() {
+    let (client, mut peer) = connected().await;
+    let mut dump = client.dump().await.unwrap();
+    let request = peer.expect(Outcome::Dump).await;
+    peer.answer(&request, Response::Failed(Status::UnknownCommand)).await;
+    assert!(matches!(dump.next().await, Some(Err(Error::Status(Status::UnknownCommand)))));
+    assert!(dump.next().await.is_none());
+    assert_usable(&client, &mut peer).await;
+}
+
+#[tokio::test]
+async fn a_malformed_entry_ends_the_dump_and_not_the_connection() {
+    let (client, mut peer) = connected().await;
+    let mut dump = client.dump().await.unwrap();
+    let request = peer.expect(Outcome::Dump).await;
+    peer.answer_raw(&request, 0, b"short").await;
+    assert!(matches!(dump.next().await, Some(Err(Error::Body(_)))));
+    assert!(dump.next().await.is_none());
+    peer.answer_dump(&request, &[b"rest".as_slice(); 200]).await;
+    assert_usable(&client, &mut peer).await;
+}
+
+#[tokio::test]
+async fn a_cut_connection_fails_all_who_wait_and_all_who_come() {
+    let (client, mut peer) = connected().await;
+    let asking: Vec<_> = [b"a", b"b", b"c"].into_iter().map(|name| spawn_get(&client, name)).collect();
+    let mut dump = client.dump().await.unwrap();
+    for _ in 0..4 {
+        peer.next().await.unwrap();
+    }
+    drop(peer);
+    for asking in asking {
+        let error = soon("an end of waiting", asking).await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::ConnectionLost(Loss::ClosedByServer)), "{error}");
+    }
+    assert!(matches!(dump.next().await, Some(Err(Error::ConnectionLost(_)))));
+    assert!(dump.next().await.is_none());
+    assert!(matches!(soon("closed()", client.closed()).await, Loss::ClosedByServer));
+    assert!(matches!(client.noop().await, Err(Error::ConnectionLost(_))));
+}
+
+#[tokio::test]
+async fn what_is_no_response_ends_the_connection() {
+    let (client, mut peer) = connected().await;
+    let asking = spawn_get(&client, b"a");
+    peer.next().await.unwrap();
+    peer.send(b"HTTP/1.1 400 Bad Request\r\n").await;
+    assert!(matches!(asking.await.unwrap(), Err(Error::ConnectionLost(Loss::Protocol(_)))));
+    peer.closed().await;
+}
+
+#[tokio::test]
+async fn the_last_client_closes_the_connection() {
+    let (client, mut peer) = connected().await;
+    let clone = client.clone();
+    drop(client);
+    assert_usable(&clone, &mut peer).await;
+    drop(clone);
+    peer.closed().await;
+}
+
+#[tokio::test]
+async fn a_dump_keeps_the_connection_open_until_it_is_dropped() {
+    let (client, mut peer) = connected().await;
+    let mut dump = client.dump().await.unwrap();
+    drop(client);
+    let request = peer.expect(Outcome::Dump).await;
+    peer.answer_dump(&request, &[b"a"]).await;
+    assert!(dump.next().await.unwrap().is_ok());
+    drop(dump);
+    peer.closed().await;
+}
+
+/// More than the connection queues and the kernel buffers: callers wait for room and all are served in the end.
+#[tokio::test]
+async fn a_flood_of_requests_waits_for_room_and_is_answered() {
+    let (client, mut peer) = connected().await;
+    let asking: Vec<_> = (0..400_u32)
+        .map(|number| {
+            let client = client.clone();
+            let name = [&number.to_be_bytes()[..], &[b'x'; 60_000]].concat();
+            tokio::spawn(async move { client.get(&name).await })
+        })
+        .collect();
+    for _ in 0..asking.len() {
+        let request = peer.next().await.unwrap();
+        let Outcome::Get { name } = &request.asked else { panic!("{request:?}") };
+        let number = u32::from_be_bytes(*name.first_chunk().unwrap());
+        peer.answer(&request, Response::Resources(number)).await;
+    }
+    for (number, asking) in (0..).zip(asking) {
+        assert_eq!(asking.await.unwrap().unwrap(), Resources(number));
+    }
+}
+
+#[tokio::test]
+async fn callers_that_wait_for_room_are_told_of_a_lost_connection() {
+    let (near, far) = tokio::io::duplex(1);
+    let client = PlainClient::over(near);
+    let asking: Vec<_> = (0..50)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.get(&[b'x'; 60_000]).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    drop(far);
+    for asking in asking {
+        let result = soon("an end of waiting", asking).await.unwrap();
+        assert!(matches!(result, Err(Error::ConnectionLost(_))));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_gives_its_reason() {
+    struct Broken;
+    impl tokio::io::AsyncRead for Broken {
+        fn poll_read(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            _: &mut tokio::io::ReadBuf<'_>,
+        ) -> std::task::Poll<io::Result<()>> {
+            std::task::Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+    }
+    let client = PlainClient::over(tokio::io::join(Broken, tokio::io::sink()));
+    let loss = soon("closed()", client.closed()).await;
+    assert!(matches!(loss, Loss::Io(error) if error.kind() == io::ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn a_runtime_that_is_shut_down_leaves_nobody_waiting() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let serving = runtime();
+    let (near, _far) = tokio::io::duplex(64);
+    let client = serving.block_on(async { PlainClient::over(near) });
+    drop(serving);
+    let result = runtime().block_on(async { soon("an end of waiting", client.noop()).await });
+    assert!(matches!(result, Err(Error::ConnectionLost(Loss::Stopped))));
+}
+
+#[tokio::test]
+async fn a_port_where_nobody_listens_is_refused_with_its_address() {
+    let server = FakeServer::bind().await;
+    let address = server.address();
+    drop(server);
+    let error = PlainClient::connect(&address.to_string().parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { address: tried, .. } if tried == address), "{error}");
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_exist_is_told_by_name() {
+    let address: Address = "no-such-host.invalid".parse().unwrap();
+    let result = PlainClient::connect_within(&address, Duration::from_secs(15)).await;
+    assert!(matches!(result, Err(ConnectError::Resolve { .. } | ConnectError::TimedOut { .. })));
+}

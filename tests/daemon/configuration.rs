@@ -1,0 +1,408 @@
+//! What a configuration file makes of the daemon, and how a wrong one is refused.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use crate::support::daemon::*;
+use crate::support::*;
+use nix::sys::signal::Signal;
+use nix::unistd::{User, geteuid};
+
+/// The status of sysexits.h for a wrong configuration.
+const EX_CONFIG: i32 = 78;
+
+/// The status for what the system refuses.
+const EX_OSERR: i32 = 71;
+
+fn check_config(file: &ConfigFile) -> Command {
+    let mut command = Command::new(SIGNALBOX);
+    command.args([OsStr::new("check-config"), file.path().as_os_str()]);
+    command
+}
+
+/// Both `serve` and `check-config` refuse the file with a message that starts so, though its port is taken.
+#[track_caller]
+fn refused(file: &ConfigFile, message: &str) {
+    for command in [serve_file(&file.path()), check_config(file)] {
+        let what = format!("{command:?}");
+        let output = outcome(command);
+        let said = stderr(&output);
+        assert!(said.starts_with(&format!("signalbox: {message}")), "{what}: {message}: {said}");
+        assert_eq!(said.lines().count(), 1, "{what}: {said}");
+        assert_eq!(output.status.code(), Some(EX_CONFIG), "{what}");
+        assert_eq!(output.stdout, b"");
+    }
+}
+
+#[test]
+fn a_wrong_file_is_refused_by_file_line_key_and_value_before_anything_is_bound() {
+    // A daemon that bound first would say that the port is taken.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let toml = |last: &str| {
+        ConfigFile::toml(&format!("bind_ip = '127.0.0.1'\n[counter]\nenable = true\nport = {port}\n{last}\n"))
+    };
+    for (last, message) in [
+        ("max_names = 'many'", "counter.max_names = 'many': must be a whole number"),
+        ("max_connections = -1", "counter.max_connections = -1: must be a whole number"),
+        ("stat_interval = 0", "counter.stat_interval = 0: must be a whole number"),
+        ("max_conections = 1", "counter.max_conections is not a key of signalbox; did you mean"),
+    ] {
+        let file = toml(last);
+        refused(&file, &format!("{}:5: {message}", file.path().display()));
+    }
+    let yrmcds = |last: &str| {
+        ConfigFile::yrmcds(&format!(
+            "bind_ip = 127.0.0.1\ncounter.enable = true\ncounter.port = {port}\n{last}\n"
+        ))
+    };
+    for (last, message) in [
+        ("workers = many", "workers = many: must be a whole number from 1 to 1024"),
+        ("log.threshold = loud", "log.threshold = loud: must be error, warning, info or debug"),
+        ("counter.max_connections = 5X", "counter.max_connections = 5X: must be a whole number"),
+    ] {
+        let file = yrmcds(last);
+        refused(&file, &format!("{}:4: {message}", file.path().display()));
+    }
+    drop(taken);
+    assert!(is_free(port));
+}
+
+#[test]
+fn a_file_that_enables_nothing_is_refused_by_the_keys_to_set() {
+    for file in [ConfigFile::toml("bind_ip = '127.0.0.1'\n"), ConfigFile::yrmcds("counter.enable = false\n")]
+    {
+        refused(&file, "nothing is enabled; set `counter.enable = true`, `semaphore.enable = true` or both");
+    }
+}
+
+#[test]
+fn two_on_one_port_are_refused_by_both_keys() {
+    for file in [
+        ConfigFile::toml("counter.enable = true\nsemaphore.enable = true\n"),
+        ConfigFile::yrmcds("counter.enable = true\nsemaphore.enable = true\n"),
+    ] {
+        refused(&file, "counter.port and semaphore.port are both 11215; set one of them to another port");
+    }
+}
+
+#[test]
+fn times_of_sessions_out_of_order_are_refused_by_both_keys() {
+    let file = ConfigFile::toml("counter.enable = true\n[session]\nmin_ttl = 60\n");
+    refused(
+        &file,
+        "session.min_ttl is 60 and session.default_ttl is 30; lower the first or raise the second",
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_refused() {
+    let file = ConfigFile::toml("");
+    fs::remove_file(file.path()).unwrap();
+    refused(&file, &format!("{}: the configuration file cannot be read", file.path().display()));
+}
+
+#[test]
+fn ports_of_the_command_line_are_checked_like_those_of_a_file() {
+    let mut command = serve::<&str>([]);
+    command.args(["--counter-port", "12345", "--semaphore-port", "12345"]);
+    let output = outcome(command);
+    assert!(stderr(&output).contains("are both 12345"), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(EX_CONFIG));
+}
+
+#[test]
+fn a_right_file_is_told_so_and_nothing_is_bound_by_checking_it() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let file =
+        ConfigFile::toml(&format!("bind_ip = '127.0.0.1'\ncounter.enable = true\ncounter.port = {port}\n"));
+    let output = outcome(check_config(&file));
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, format!("{}: the configuration is right\n", file.path().display()));
+}
+
+#[test]
+fn a_port_in_use_is_refused_by_key_and_address() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for (key, free) in [("counter", "semaphore"), ("semaphore", "counter")] {
+        let mut command = serve::<&str>([]);
+        command.args([&format!("--{key}-port"), &port, &format!("--{free}-port"), "0"]);
+        let output = outcome(command);
+        let said = stderr(&output);
+        let message = format!("signalbox: {key}.port = {port}: the port cannot be bound: 127.0.0.1:{port}: ");
+        assert!(said.contains(&message), "{message}: {said}");
+        assert_eq!(output.status.code(), Some(EX_OSERR));
+    }
+}
+
+#[test]
+fn an_address_of_another_machine_is_refused_by_key_and_address() {
+    let mut command = serve(ANY_PORTS);
+    command.args(["--bind", "192.0.2.1"]);
+    let output = outcome(command);
+    let message = "counter.port = 0: the port cannot be bound: 192.0.2.1:0: ";
+    assert!(stderr(&output).contains(message), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(EX_OSERR));
+}
+
+#[test]
+fn an_address_is_bound_once_though_another_of_the_file_covers_it() {
+    // yrmcds.conf names 127.0.0.1 too, as the virtual_ip that it has unless set.
+    let yrmcds = |bind_ip| ConfigFile::yrmcds(&format!("bind_ip = {bind_ip}\ncounter.enable = true\n"));
+    let toml = |bind_ip| ConfigFile::toml(&format!("bind_ip = '{bind_ip}'\ncounter.enable = true\n"));
+    let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
+    for (file, address) in [
+        (yrmcds("0.0.0.0"), "0.0.0.0"),
+        (yrmcds("::"), "[::]"),
+        (toml("0.0.0.0 127.0.0.1"), "0.0.0.0"),
+        (toml("127.0.0.1 0.0.0.0 ::"), "[::]"),
+        (toml(":: ::1"), "[::]"),
+    ] {
+        if !has_ipv6 && address == "[::]" {
+            skipped("for ::, this machine has no IPv6");
+            continue;
+        }
+        let [port] = free_ports();
+        let mut command = serve_file(&file.path());
+        command.args(["--counter-port", &port.to_string()]);
+        let mut daemon = Daemon::spawn(command);
+        assert_eq!(text(&daemon.ready(), "counter"), format!("{address}:{port}"));
+        assert_eq!(Wire::connect(([127, 0, 0, 1], port).into()).ask(NOOP, &[]).status, OK);
+    }
+    if has_ipv6 {
+        let file = toml("0.0.0.0 ::1");
+        let [port] = free_ports();
+        let mut command = serve_file(&file.path());
+        command.args(["--counter-port", &port.to_string()]);
+        let addresses = Daemon::spawn(command).addresses("counter");
+        assert_eq!(addresses.len(), 2, "0.0.0.0 does not cover IPv6: {addresses:?}");
+    }
+}
+
+#[test]
+fn max_connections_of_a_file_holds_and_is_counted() {
+    let file =
+        ConfigFile::yrmcds("bind_ip = 127.0.0.1\ncounter.enable = true\ncounter.max_connections = 2\n");
+    let mut command = serve_file(&file.path());
+    command.args(["--counter-port", &free_ports::<1>()[0].to_string()]);
+    let mut daemon = Daemon::spawn(command);
+    let address = daemon.addresses("counter")[0];
+    let (mut one, mut two) = (Wire::connect(address), Wire::connect(address));
+    assert_eq!(one.ask(NOOP, &[]).status, OK);
+    assert_eq!(two.ask(NOOP, &[]).status, OK);
+    for _ in 0..3 {
+        assert!(Wire::connect(address).is_closed());
+    }
+    assert_eq!(one.stat("refused_connections"), 3);
+    assert_eq!(one.stat("curr_connections"), 2);
+    assert_eq!(one.stat("total_connections"), 2);
+    drop(two);
+    eventually("its place is free", || one.stat("curr_connections") == 1);
+    assert_eq!(Wire::connect(address).ask(NOOP, &[]).status, OK);
+}
+
+#[test]
+fn a_log_file_that_cannot_be_opened_is_refused_by_its_path() {
+    let directory = open_directory();
+    let log = directory.path().join("no/such/directory.log");
+    let file = ConfigFile::toml(&format!("log.file = '{}'\ncounter.enable = true\n", log.display()));
+    let output = outcome(serve_file_on_any_ports(&file.path()));
+    let message = format!("signalbox: the log file {} cannot be opened: ", log.display());
+    assert!(stderr(&output).starts_with(&message), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(74));
+}
+
+#[test]
+fn an_account_that_does_not_exist_is_refused() {
+    if !is_root() {
+        skipped("only root takes on another account");
+        return;
+    }
+    for key in ["user", "group"] {
+        let file =
+            ConfigFile::toml(&format!("bind_ip = '127.0.0.1'\n{key} = 'no-such'\ncounter.enable = true\n"));
+        let mut command = serve_file(&file.path());
+        command.args(["--counter-port", "0"]);
+        let output = outcome(command);
+        let message = format!("signalbox: {key} = no-such: there is no such {key}");
+        assert!(stderr(&output).contains(&message), "{}", stderr(&output));
+        assert_eq!(output.status.code(), Some(77));
+    }
+}
+
+/// Debian's stock file with counters enabled, on another port and with another log file so that the machine's own
+/// are left alone.
+struct Stock {
+    file: ConfigFile,
+    log: std::path::PathBuf,
+    port: u16,
+}
+
+impl Stock {
+    fn new() -> Self {
+        let stock = fs::read_to_string("/etc/yrmcds.conf")
+            .unwrap_or_else(|_| include_str!("../data/yrmcds.conf").to_owned());
+        let file = ConfigFile::yrmcds("");
+        let log = file.directory().join("yrmcds.log");
+        let [port] = free_ports();
+        let mut text = stock;
+        for (old, new) in [
+            ("counter.enable = false", "counter.enable = true".to_owned()),
+            ("counter.port = 11215", format!("counter.port = {port}")),
+            ("/var/log/yrmcds.log", log.display().to_string()),
+        ] {
+            assert_eq!(text.matches(old).count(), 1, "{old}");
+            text = text.replace(old, &new);
+        }
+        file.write(&text);
+        Self { file, log, port }
+    }
+
+    /// Runs it, started by `wrapper`.
+    fn serve_within(&self, wrapper: &[&str]) -> Daemon {
+        let path = self.file.path();
+        let command = serve_within(wrapper, [OsStr::new("--config"), path.as_os_str()]);
+        Daemon::spawn_with_log_file(command, &self.log)
+    }
+}
+
+/// Whether all four of a thread's accounts are this one: real, effective, saved and of the file system.
+#[track_caller]
+fn assert_account(status: &str, field: &str, number: u32) {
+    assert_eq!(identity(status, field), vec![number.to_string(); 4], "{status}");
+}
+
+/// The fields of a thread's identity in /proc/PID/task/TID/status.
+fn identity<'a>(status: &'a str, field: &str) -> Vec<&'a str> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    line.unwrap_or_else(|| panic!("no {field} {status}")).split_whitespace().collect()
+}
+
+#[test]
+fn the_stock_file_of_yrmcds_with_counters_enabled_means_what_it_means_there() {
+    if is_root() && !matches!(User::from_name("yrmcds"), Ok(Some(_))) {
+        skipped("the file's user yrmcds does not exist here");
+        return;
+    }
+    let stock = Stock::new();
+    let mut daemon = stock.serve_within(&[]);
+    let addresses = daemon.addresses("counter");
+    let loopback: [SocketAddr; 2] =
+        [(IpAddr::from([127, 0, 0, 1]), stock.port).into(), ([127, 0, 0, 2], stock.port).into()];
+    for address in loopback {
+        assert_eq!(Wire::connect(address).ask(NOOP, &[]).status, OK, "every address is served");
+    }
+    if TcpListener::bind("[::1]:0").is_ok() {
+        assert_eq!(addresses, [format!("[::]:{}", stock.port).parse().unwrap()]);
+        assert_eq!(
+            Wire::connect(SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, stock.port)))
+                .ask(NOOP, &[])
+                .status,
+            OK
+        );
+    }
+    assert_eq!(text(&daemon.ready(), "semaphore"), "disabled");
+    assert_eq!(number(&daemon.ready(), "workers"), 10);
+    let names = daemon.of_each_thread("comm");
+    assert_eq!(names.iter().filter(|name| name.starts_with("worker-")).count(), 10, "{names:?}");
+
+    let unused = daemon.lines_with("not used");
+    assert_eq!(unused.len(), 1, "{unused:?}");
+    for key in ["temp_dir", "repl_port", "slave_timeout", "memory_limit"] {
+        assert!(message(&unused[0]).contains(key), "{key}: {unused:?}");
+    }
+    let troubles: Vec<_> = daemon.log().into_iter().filter(|line| line["level"] != "info").collect();
+    assert!(troubles.is_empty(), "{troubles:?}");
+}
+
+#[test]
+fn root_becomes_the_user_of_the_stock_file_in_every_thread() {
+    let user = User::from_name("yrmcds").ok().flatten();
+    let Some(user) = user.filter(|_| is_root()) else {
+        skipped("the tests do not run as root, or there is no user yrmcds");
+        return;
+    };
+    let stock = Stock::new();
+    // With supplementary groups of root's, which have to go.
+    let mut daemon = stock.serve_within(&["setpriv", "--groups=0,4"]);
+    daemon.ready();
+    let mut wire = Wire::connect(([127, 0, 0, 1], stock.port).into());
+    assert_eq!(wire.acquire(b"name", 1, 1).status, OK);
+    let statuses = daemon.of_each_thread("status");
+    assert!(statuses.len() > 10, "the workers are among them");
+    for status in statuses {
+        assert_account(&status, "Uid:", user.uid.as_raw());
+        assert_account(&status, "Gid:", user.gid.as_raw());
+        assert!(identity(&status, "Groups:").is_empty(), "{status}");
+        for set in ["CapPrm:", "CapEff:"] {
+            assert_eq!(identity(&status, set), ["0000000000000000"], "{status}");
+        }
+    }
+    let log = fs::metadata(&stock.log).unwrap();
+    assert_eq!((log.uid(), log.gid(), log.mode() & 0o777), (user.uid.as_raw(), user.gid.as_raw(), 0o640));
+
+    // And what it needs later it may still do.
+    fs::rename(&stock.log, stock.file.directory().join("yrmcds.log.1")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.logged_message("the configuration was read again");
+    assert_eq!(fs::metadata(&stock.log).unwrap().uid(), user.uid.as_raw());
+}
+
+#[test]
+fn a_user_without_a_group_takes_its_own_along() {
+    let user = User::from_name("nobody").ok().flatten();
+    let Some(user) = user.filter(|_| is_root()) else {
+        skipped("the tests do not run as root, or there is no user nobody");
+        return;
+    };
+    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\nuser = 'nobody'\ncounter.enable = true\n");
+    let mut command = serve_file(&file.path());
+    command.args(["--counter-port", "0"]);
+    let mut daemon = Daemon::spawn(command);
+    daemon.ready();
+    for status in daemon.of_each_thread("status") {
+        assert_account(&status, "Uid:", user.uid.as_raw());
+        assert_account(&status, "Gid:", user.gid.as_raw());
+        assert!(identity(&status, "Groups:").is_empty());
+    }
+}
+
+#[test]
+fn user_and_group_are_ignored_with_a_notice_where_root_did_not_start_it() {
+    let stock = Stock::new();
+    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let (wrapper, uid): (&[&str], _) =
+        if is_root() { (&as_nobody, 65_534) } else { (&[], geteuid().as_raw()) };
+    if is_root() && !works("setpriv", &[&as_nobody[1..], &[SIGNALBOX, "--version"]].concat()) {
+        skipped(&format!("setpriv is not there, or another account may not run {SIGNALBOX}"));
+        return;
+    }
+    let mut daemon = stock.serve_within(wrapper);
+    daemon.ready();
+    let notices = daemon.lines_with("user and group are ignored");
+    assert_eq!(notices.len(), 1, "{:?}", daemon.log());
+    assert_eq!(notices[0]["level"], "info");
+    let mut wire = Wire::connect(([127, 0, 0, 1], stock.port).into());
+    assert_eq!(wire.ask(NOOP, &[]).status, OK);
+    for status in daemon.of_each_thread("status") {
+        assert_account(&status, "Uid:", uid);
+    }
+}
+
+#[test]
+fn an_unknown_key_of_a_yrmcds_file_is_a_warning() {
+    let file = ConfigFile::yrmcds("bind_ip = 127.0.0.1\ncounter.enable = true\ncounter.prot = 5\n");
+    let mut command = serve_file(&file.path());
+    command.args(["--counter-port", &free_ports::<1>()[0].to_string()]);
+    let mut daemon = Daemon::spawn(command);
+    daemon.ready();
+    let line = daemon.logged_message("counter.prot is not a key");
+    assert_eq!(line["level"], "warning");
+    assert!(message(&line).contains("yrmcds.conf:3: "), "{line}");
+}

@@ -1,0 +1,457 @@
+//! The daemon under load, killed at random moments and started again on the same data directory, over and over: what it
+//! acknowledged is there, and nothing is there twice.
+//!
+//! Eight clients have a leased session each, and one request at a time that may be unanswered when the daemon is killed.
+//! After the restart each sends it again under its ids, and then all that the clients know has to be all that there is.
+//! A failure tells its round; the moments of the kills are not the same again. `SIGNALBOX_CRASHES` asks for more rounds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::support::caller::NOW;
+use crate::support::daemon::*;
+use crate::support::*;
+use bytes::BytesMut;
+use nix::sys::signal::Signal;
+use signalbox::protocol::{
+    AS_DECLARED, Declaration, Declarations, DeclaredEntry, Extended, GrantId, IfExists, Milliseconds,
+    Namespace, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame, Status,
+    Wanted,
+};
+
+const ROUNDS: u32 = 50;
+const CLIENTS: usize = 8;
+
+/// Numbered, and never resized.
+const FIXED: &[u8] = b"fixed";
+const FIXED_CAPACITY: u32 = 12;
+/// Numbered, and resized by the first client.
+const MOVING: &[u8] = b"moving";
+/// Everybody has it grow by one, over and over: each growth counts once.
+const GROWING: &[u8] = b"growing";
+
+/// Longer than all rounds.
+const TTL: Milliseconds = Milliseconds(3_600_000);
+
+/// What a client asks for.
+#[derive(Clone, Debug)]
+enum Op {
+    Open,
+    Close,
+    Take {
+        name: &'static [u8],
+        namespace: Namespace,
+        resources: u32,
+    },
+    GiveBack(GrantId),
+    Grow,
+    Resize(u32),
+    /// Of the client's own semaphore.
+    Declare {
+        capacity: u32,
+        numbered: bool,
+    },
+    ResizeOwn(u32),
+    RemoveOwn,
+}
+
+/// What a client was told that it holds.
+#[derive(Clone, Debug, PartialEq)]
+struct Held {
+    name: &'static [u8],
+    slots: Vec<u16>,
+}
+
+/// A client and all that it was told.
+struct Client {
+    number: usize,
+    own: Vec<u8>,
+    session: Option<OpenedSession>,
+    request: u64,
+    /// Sent and not answered.
+    pending: Option<Op>,
+    held: BTreeMap<GrantId, Held>,
+    /// Given back, acknowledged.
+    released: BTreeSet<GrantId>,
+    /// Capacity and generation of its own semaphore.
+    declared: Option<(u32, u64)>,
+    moving: u32,
+    growths: u32,
+    /// The highest number of a grant or a generation that it was told.
+    highest: u64,
+    answers: u64,
+    random: fastrand::Rng,
+}
+
+/// The grants of a name: whose they are, how much, and which slots.
+type Holders = BTreeMap<GrantId, (u64, u32, Vec<u16>)>;
+
+struct Connection {
+    wire: Wire,
+    serial: u32,
+}
+
+impl Connection {
+    fn open(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self { wire: Wire::over(std::net::TcpStream::connect(address)?), serial: 0 })
+    }
+
+    fn ask(&mut self, request: &Extended<'_>) -> io::Result<ResponseFrame> {
+        self.serial += 1;
+        let opaque = Opaque(self.serial.to_be_bytes());
+        let mut bytes = BytesMut::new();
+        request.compose(opaque, &mut bytes);
+        self.wire.stream.write_all(&bytes)?;
+        self.next(opaque)
+    }
+
+    fn next(&mut self, opaque: Opaque) -> io::Result<ResponseFrame> {
+        let Answer { opcode, status, opaque: answered, body, .. } = self.wire.try_answer()?;
+        assert_eq!(Opaque(answered), opaque);
+        Ok(ResponseFrame { opcode, status, opaque, body: body.into() })
+    }
+
+    fn list(&mut self) -> io::Result<BTreeMap<Vec<u8>, DeclaredEntry<bytes::Bytes>>> {
+        let mut answer = self.ask(&Extended::List { prefix: b"" })?;
+        let mut entries = BTreeMap::new();
+        while let Some(entry) = answer.declared_entry().unwrap() {
+            entries.insert(entry.name.to_vec(), entry);
+            answer = self.next(answer.opaque)?;
+        }
+        Ok(entries)
+    }
+
+    fn holders(&mut self, namespace: Namespace, name: &[u8]) -> io::Result<Holders> {
+        let mut answer = self.ask(&Extended::Holders { namespace, name })?;
+        let mut holders = BTreeMap::new();
+        if answer.status == NOT_FOUND {
+            return Ok(holders);
+        }
+        while let Some(entry) = answer.list_entry().unwrap() {
+            let before = holders.insert(entry.grant.unwrap(), (entry.session, entry.resources, entry.slots));
+            assert!(before.is_none(), "a grant is listed twice");
+            answer = self.next(answer.opaque)?;
+        }
+        Ok(holders)
+    }
+}
+
+impl Client {
+    fn new(number: usize) -> Self {
+        Self {
+            number,
+            own: format!("own-{number}").into_bytes(),
+            session: None,
+            request: 0,
+            pending: None,
+            held: BTreeMap::new(),
+            released: BTreeSet::new(),
+            declared: None,
+            moving: 0,
+            growths: 0,
+            highest: 0,
+            answers: 0,
+            random: fastrand::Rng::with_seed(number as u64),
+        }
+    }
+
+    /// Asks for one thing after the other until the daemon is gone.
+    fn work(&mut self, address: SocketAddr) -> io::Result<()> {
+        let mut connection = Connection::open(address)?;
+        self.resume(&mut connection)?;
+        loop {
+            let op = self.choose();
+            self.do_one(&mut connection, op)?;
+        }
+    }
+
+    fn choose(&mut self) -> Op {
+        if self.session.is_none() {
+            return Op::Open;
+        }
+        let random = &mut self.random;
+        match random.u8(0..100) {
+            0 => Op::Close,
+            1..45 if self.held.len() < 4 => {
+                let (name, namespace) = *random
+                    .choice(&[
+                        (FIXED, Namespace::Semaphores),
+                        (MOVING, Namespace::Semaphores),
+                        (b"counter", Namespace::Counters),
+                    ])
+                    .unwrap();
+                Op::Take { name, namespace, resources: random.u32(1..4) }
+            }
+            1..70 if !self.held.is_empty() => {
+                Op::GiveBack(*self.held.keys().nth(random.usize(0..self.held.len())).unwrap())
+            }
+            70..80 if self.number == 0 => Op::Resize(random.u32(1..40)),
+            _ if random.u8(0..3) == 0 => Op::Grow,
+            _ => match self.declared {
+                None => Op::Declare { capacity: random.u32(0..100), numbered: random.bool() },
+                Some(_) if random.u8(0..4) == 0 => Op::RemoveOwn,
+                Some(_) => Op::ResizeOwn(random.u32(0..100)),
+            },
+        }
+    }
+
+    fn do_one(&mut self, connection: &mut Connection, op: Op) -> io::Result<()> {
+        if !matches!(op, Op::Open | Op::Close) {
+            self.request += 1;
+        }
+        self.pending = Some(op.clone());
+        let answer = self.send(connection, &op)?;
+        self.pending = None;
+        self.note(&op, &answer, false);
+        Ok(())
+    }
+
+    /// Sends what was chosen, under the ids of the last request.
+    fn send(&self, connection: &mut Connection, op: &Op) -> io::Result<ResponseFrame> {
+        let ids =
+            RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(self.request.max(1)) };
+        let own = &self.own[..];
+        let resize = |name, how| Extended::Resize { ids, expected: None, how, name };
+        match *op {
+            Op::Open => connection.ask(&Extended::OpenSession { ttl: Some(TTL), label: b"" }),
+            Op::Close => connection.ask(&Extended::CloseSession),
+            Op::Take { name, namespace, resources } => {
+                let maximum = if namespace == Namespace::Counters { 20 } else { AS_DECLARED };
+                let wanted = Wanted { namespace, name, resources, maximum };
+                connection.ask(&Extended::AcquireGrant { ids, wanted, queueing: NOW })
+            }
+            Op::GiveBack(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant }),
+            Op::Grow => connection.ask(&resize(GROWING, Resizing::GrowBy(1))),
+            Op::Resize(to) => connection.ask(&resize(MOVING, Resizing::To(to))),
+            Op::ResizeOwn(to) => connection.ask(&resize(own, Resizing::To(to))),
+            Op::Declare { capacity, numbered } => {
+                let list = [Declaration { name: own, capacity, numbered, label: b"own" }];
+                let declarations = Declarations::new(&list).unwrap();
+                connection.ask(&Extended::Declare { ids, if_exists: IfExists::Fail, declarations })
+            }
+            Op::RemoveOwn => {
+                let how = Removal::WithLastHolder;
+                connection.ask(&Extended::Remove { ids, expected: None, how, name: own })
+            }
+        }
+    }
+
+    /// Takes up what was answered. Only what was asked for twice may have been done before.
+    fn note(&mut self, op: &Op, answer: &ResponseFrame, is_repeated: bool) {
+        self.answers += 1;
+        let is_new = |highest: u64, id: u64| id > highest || is_repeated;
+        if let (Op::Take { .. }, NOT_AVAILABLE) = (op, answer.status) {
+            return;
+        }
+        if let Op::GiveBack(grant) = op {
+            // A Release that was stored is not remembered: there is nothing left that could be given back twice.
+            let was_done = is_repeated && answer.status == NOT_ACQUIRED;
+            assert!(answer.status == OK || was_done, "{op:?}: {answer:?}");
+            self.held.remove(grant);
+            self.released.insert(*grant);
+            return;
+        }
+        assert_eq!(answer.status, OK, "client {}: {op:?}, repeated: {is_repeated}: {answer:?}", self.number);
+        match *op {
+            Op::Open => {
+                self.session = Some(answer.opened().unwrap());
+                self.request = 0;
+            }
+            Op::Close => self.end_session(),
+            Op::Take { name, resources, namespace } => {
+                let granted = answer.granted().unwrap();
+                assert!(is_new(self.highest, granted.grant.0), "{granted:?} after {}", self.highest);
+                self.highest = self.highest.max(granted.grant.0);
+                let slots = if namespace == Namespace::Semaphores { resources as usize } else { 0 };
+                assert_eq!(granted.slots.len(), slots);
+                self.held.insert(granted.grant, Held { name, slots: granted.slots });
+            }
+            Op::Grow | Op::Resize(_) | Op::ResizeOwn(_) => {
+                let settled = answer.resized().unwrap();
+                assert!(is_new(self.highest, settled.generation.0), "{settled:?} after {}", self.highest);
+                self.highest = self.highest.max(settled.generation.0);
+                match *op {
+                    Op::Grow => self.growths += 1,
+                    Op::Resize(_) => self.moving = settled.capacity,
+                    _ => self.declared = Some((settled.capacity, settled.generation.0)),
+                }
+            }
+            Op::Declare { capacity, .. } => {
+                let settled = answer.declared().unwrap()[0];
+                assert!(is_new(self.highest, settled.generation.0), "{settled:?} after {}", self.highest);
+                self.highest = self.highest.max(settled.generation.0);
+                self.declared = Some((capacity, settled.generation.0));
+            }
+            Op::RemoveOwn => self.declared = None,
+            Op::GiveBack(_) => {}
+        }
+    }
+
+    fn end_session(&mut self) {
+        self.session = None;
+        self.released.extend(std::mem::take(&mut self.held).into_keys());
+    }
+
+    /// Attaches to the session again, which has to be there unless its end was asked for.
+    fn resume(&mut self, connection: &mut Connection) -> io::Result<()> {
+        let Some(session) = self.session else { return Ok(()) };
+        let attach = Extended::AttachSession { session: session.session, key: session.key };
+        let status = connection.ask(&attach)?.status;
+        if status == Status::NoSuchSession.code() && matches!(self.pending, Some(Op::Close)) {
+            self.pending = None;
+            self.end_session();
+            return Ok(());
+        }
+        assert_eq!(status, OK, "client {}: its session is not there", self.number);
+        Ok(())
+    }
+
+    /// Sends again what was not answered, twice, which has to come to the same.
+    fn repeat(&mut self, connection: &mut Connection) -> io::Result<()> {
+        let Some(op) = self.pending.take() else { return Ok(()) };
+        if let Op::Open | Op::Close = op {
+            // The one has no ids, and a session that nobody knows the key of ends by itself. The other is not to be.
+            return Ok(());
+        }
+        let answer = self.send(connection, &op)?;
+        let again = self.send(connection, &op)?;
+        let without_times =
+            |answer: &ResponseFrame| answer.granted().map(|granted| (granted.grant, granted.slots));
+        let is_same = if let Op::Take { .. } = op {
+            answer.status == again.status
+                && (answer.status != OK || without_times(&answer) == without_times(&again))
+        } else {
+            (answer.status, &answer.body) == (again.status, &again.body)
+        };
+        assert!(is_same, "client {}: {op:?}: {answer:?}, then {again:?}", self.number);
+        self.note(&op, &answer, true);
+        Ok(())
+    }
+}
+
+/// What has to hold right after a restart, before anything that was not answered is sent again.
+fn check_what_was_acknowledged(clients: &[Client], connection: &mut Connection) -> io::Result<()> {
+    let pending =
+        |is: fn(&Op) -> bool| clients.iter().filter(|c| c.pending.as_ref().is_some_and(is)).count() as u32;
+    let listed = connection.list()?;
+    assert_eq!(listed[FIXED].capacity, FIXED_CAPACITY);
+    let growths: u32 = clients.iter().map(|client| client.growths).sum();
+    let under_way = pending(|op| matches!(op, Op::Grow));
+    let grown = listed[GROWING].capacity;
+    assert!((growths..=growths + under_way).contains(&grown), "{growths} and {under_way}, but {grown}");
+    for client in clients {
+        let entry = listed.get(&client.own[..]).map(|entry| (entry.capacity, entry.generation.0));
+        let is_changing =
+            matches!(client.pending, Some(Op::Declare { .. } | Op::ResizeOwn(_) | Op::RemoveOwn));
+        assert!(entry == client.declared || is_changing, "{entry:?}, not {:?}", client.declared);
+        let known = entry.map_or(0, |(_, generation)| generation);
+        assert!(known >= client.declared.map_or(0, |(_, generation)| generation) || is_changing);
+        for (grant, held) in &client.held {
+            let is_leaving = matches!(&client.pending, Some(Op::Close))
+                || matches!(&client.pending, Some(Op::GiveBack(id)) if id == grant);
+            let answer = connection.ask(&Extended::VerifyGrant { grant: *grant })?;
+            if answer.status != OK {
+                assert!(is_leaving, "client {}: {grant:?} of {held:?} is lost", client.number);
+                continue;
+            }
+            assert_eq!(answer.verified().unwrap().session, client.session.unwrap().session);
+        }
+        for grant in client.released.iter().rev().take(50) {
+            let status = connection.ask(&Extended::VerifyGrant { grant: *grant })?.status;
+            assert_eq!(status, NOT_ACQUIRED, "client {}: {grant:?} is back", client.number);
+        }
+    }
+    if clients[0].moving != 0 && !matches!(clients[0].pending, Some(Op::Resize(_))) {
+        assert_eq!(listed[MOVING].capacity, clients[0].moving);
+    }
+    Ok(())
+}
+
+/// What has to hold when everything is answered: what the clients know is all that there is.
+fn check_that_nothing_else_is_there(clients: &[Client], connection: &mut Connection) -> io::Result<()> {
+    let listed = connection.list()?;
+    let own: BTreeSet<_> = clients.iter().filter(|c| c.declared.is_some()).map(|c| c.own.clone()).collect();
+    let others = listed.keys().filter(|name| name.starts_with(b"own-")).cloned().collect::<BTreeSet<_>>();
+    assert_eq!(others, own);
+    let growths: u32 = clients.iter().map(|client| client.growths).sum();
+    assert_eq!(listed[GROWING].capacity, growths, "each growth counts once");
+    for (name, namespace) in
+        [(FIXED, Namespace::Semaphores), (MOVING, Namespace::Semaphores), (b"counter", Namespace::Counters)]
+    {
+        let holders = connection.holders(namespace, name)?;
+        let mut slots: Vec<_> = holders.values().flat_map(|(_, _, slots)| slots.clone()).collect();
+        slots.sort_unstable();
+        assert!(slots.windows(2).all(|pair| pair[0] < pair[1]), "a slot is held twice: {holders:?}");
+        let in_use: u32 = holders.values().map(|(_, resources, _)| resources).sum();
+        if name == FIXED {
+            assert!(in_use <= FIXED_CAPACITY && slots.iter().all(|slot| u32::from(*slot) < FIXED_CAPACITY));
+        }
+        if namespace == Namespace::Semaphores {
+            assert_eq!((listed[name].in_use, slots.len() as u32), (in_use, in_use));
+        }
+        let mut known = BTreeMap::new();
+        for client in clients {
+            for (grant, held) in client.held.iter().filter(|(_, held)| held.name == name) {
+                known.insert(*grant, (client.session.unwrap().session, held.slots.clone()));
+            }
+        }
+        let found: BTreeMap<_, _> =
+            holders.into_iter().map(|(grant, (session, _, slots))| (grant, (session, slots))).collect();
+        assert_eq!(found, known, "{}", name.escape_ascii());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_was_acknowledged_survives_every_crash_and_nothing_is_there_twice() {
+    let rounds = std::env::var("SIGNALBOX_CRASHES").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let file = ConfigFile::toml(&format!(
+        "bind_ip = '127.0.0.1'\nworkers = 2\ndata_dir = '{}'\nsemaphore.enable = true\nsemaphore.port = 1\n\
+         session.max_ttl = 3600\n",
+        directory.path().join("data").display()
+    ));
+    let mut clients: Vec<_> = (0..CLIENTS).map(Client::new).collect();
+    let mut random = fastrand::Rng::new();
+    for round in 0..=rounds {
+        eprintln!("round {round}");
+        let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+        let address = daemon.address("semaphore");
+        let mut admin = Connection::open(address).unwrap();
+        if round == 0 {
+            let declare = |name, capacity, numbered| Declaration { name, capacity, numbered, label: b"" };
+            let list =
+                [declare(FIXED, FIXED_CAPACITY, true), declare(MOVING, 20, true), declare(GROWING, 0, false)];
+            let ids = RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
+            let declarations = Declarations::new(&list).unwrap();
+            let request = Extended::Declare { ids, if_exists: IfExists::Fail, declarations };
+            assert_eq!(admin.ask(&request).unwrap().status, OK);
+        }
+        check_what_was_acknowledged(&clients, &mut admin).unwrap();
+        for client in &mut clients {
+            let mut connection = Connection::open(address).unwrap();
+            client.resume(&mut connection).unwrap();
+            client.repeat(&mut connection).unwrap();
+        }
+        check_that_nothing_else_is_there(&clients, &mut admin).unwrap();
+        if round == rounds {
+            daemon.signal(Signal::SIGUSR1);
+            daemon.logged_message("checked the books");
+            break;
+        }
+        std::thread::scope(|scope| {
+            for client in &mut clients {
+                // It ends with the daemon.
+                scope.spawn(move || client.work(address).expect_err("it goes on for ever"));
+            }
+            std::thread::sleep(Duration::from_millis(random.u64(0..200)));
+            daemon.signal(Signal::SIGKILL);
+            daemon.exit_status();
+        });
+    }
+    let answers: u64 = clients.iter().map(|client| client.answers).sum();
+    eprintln!("{answers} answers in {rounds} rounds");
+    assert!(answers > u64::from(rounds), "there was hardly any load");
+}

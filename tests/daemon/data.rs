@@ -1,0 +1,454 @@
+//! The daemon and its data directory: what a restart finds there, who may use it, and what happens when it is damaged
+//! or full.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::caller::{Caller, LONG, NOW};
+use crate::support::daemon::*;
+use crate::support::*;
+use nix::sys::signal::Signal;
+use signalbox::protocol::{
+    AS_DECLARED, Declaration, Declarations, DeclaredEntry, Extended, IfExists, Milliseconds, Namespace,
+    Removal, Resizing, ResponseFrame, Status, Wanted,
+};
+
+/// The status for what the system refuses.
+const EX_OSERR: i32 = 71;
+
+/// The status for data that is damaged.
+const EX_DATAERR: i32 = 65;
+
+const ENGINE_HEADER_BYTES: usize = 4096;
+
+const DATA_FILE: &str = "signalbox.redb";
+
+/// A configuration with a data directory, and what else it is to say.
+fn configured(more: &str) -> ConfigFile {
+    let file = ConfigFile::toml("");
+    write(&file, more);
+    file
+}
+
+fn write(file: &ConfigFile, more: &str) {
+    let directory = data_directory(file);
+    file.write(&format!(
+        "bind_ip = '127.0.0.1'\ndata_dir = '{}'\nworkers = 1\ncounter.enable = true\ncounter.port = 1\n\
+         [semaphore]\nenable = true\nport = 2\ngc_interval = 1\n{more}",
+        directory.display()
+    ));
+}
+
+fn data_directory(file: &ConfigFile) -> PathBuf {
+    file.directory().join("data")
+}
+
+fn start(file: &ConfigFile) -> Daemon {
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    daemon.ready();
+    daemon
+}
+
+fn stop(mut daemon: Daemon) {
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.exit_status().code(), Some(0), "{}", daemon.said());
+}
+
+fn caller(daemon: &mut Daemon) -> Caller {
+    Caller::new(daemon.semaphore())
+}
+
+fn semaphore(resources: u32, name: &[u8]) -> Wanted<'_> {
+    Wanted { namespace: Namespace::Semaphores, name, resources, maximum: AS_DECLARED }
+}
+
+fn declare(caller: &mut Caller, name: &[u8], capacity: u32, numbered: bool) -> ResponseFrame {
+    let list = [Declaration { name, capacity, numbered, label: b"" }];
+    let ids = caller.ids();
+    let declarations = Declarations::new(&list).unwrap();
+    caller.ask(&Extended::Declare { ids, if_exists: IfExists::Set, declarations })
+}
+
+fn list(caller: &mut Caller) -> Vec<DeclaredEntry<bytes::Bytes>> {
+    let opaque = caller.send(&Extended::List { prefix: b"" });
+    std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect()
+}
+
+fn names(caller: &mut Caller) -> Vec<(String, u32, bool)> {
+    let entries = list(caller);
+    let name = |entry: &DeclaredEntry<bytes::Bytes>| String::from_utf8(entry.name.to_vec()).unwrap();
+    entries.iter().map(|entry| (name(entry), entry.capacity, entry.numbered)).collect()
+}
+
+#[test]
+fn a_stop_and_a_crash_leave_what_was_acknowledged() {
+    let file = configured("");
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut daemon = start(&file);
+        let [mut one, mut bound] = [caller(&mut daemon), caller(&mut daemon)];
+        let features =
+            one.ask(&Extended::Hello { version: 1, label: b"", credentials: b"" }).hello().unwrap();
+        assert!(features.features.contains(signalbox::protocol::Features::DURABLE));
+        let session = one.open(60_000);
+        assert_eq!(declare(&mut one, b"a", 4, true).status, OK);
+        let held = one.take(semaphore(2, b"a"));
+        bound.take(semaphore(1, b"a"));
+        assert_eq!(bound.wire.acquire(b"a", 1, 1).status, OK);
+        let waiting = bound.want(semaphore(1, b"a"), LONG);
+        bound.sync();
+        daemon.signal(signal);
+        daemon.exit_status();
+        if signal == Signal::SIGTERM {
+            let answer = loop {
+                let answer = bound.next();
+                if answer.opaque == waiting {
+                    break answer;
+                }
+            };
+            assert_eq!(answer.status, Status::ShuttingDown.code());
+        }
+
+        let mut daemon = start(&file);
+        let found = daemon.logged_message("brought back what was kept");
+        assert_eq!(
+            [number(&found, "declared"), number(&found, "sessions"), number(&found, "grants")],
+            [1, 1, 1]
+        );
+        let repaired = daemon.lines_with("was not stopped in an orderly way").len();
+        assert_eq!(repaired == 1, signal == Signal::SIGKILL, "{:?}", daemon.log());
+        let mut other = caller(&mut daemon);
+        assert_eq!(other.take(semaphore(1, b"a")).slots, [2]);
+        assert_eq!(other.attach(session), OK);
+        for _ in 0..3 {
+            other.ids();
+        }
+        assert_eq!(other.give_back(held.grant), OK);
+        assert_eq!(other.ask(&Extended::CloseSession).status, OK);
+        stop(daemon);
+    }
+}
+
+/// Sessions with few and with many slots: no word of 64 of them is forgotten.
+#[test]
+fn slots_that_are_held_at_a_crash_are_granted_to_nobody_else_after_it() {
+    let file = configured("");
+    let mut daemon = start(&file);
+    let [mut one, mut other] = [caller(&mut daemon), caller(&mut daemon)];
+    assert_eq!(declare(&mut one, b"a", 200, true).status, OK);
+    one.open(60_000);
+    other.open(60_000);
+    let held = [one.take(semaphore(3, b"a")), other.take(semaphore(67, b"a")), one.take(semaphore(70, b"a"))];
+    assert_eq!(held.each_ref().map(|granted| granted.slots.len()), [3, 67, 70]);
+    daemon.signal(Signal::SIGKILL);
+    daemon.exit_status();
+
+    let mut daemon = start(&file);
+    let mut third = caller(&mut daemon);
+    third.open(60_000);
+    let mut slots: Vec<_> = held.iter().flat_map(|granted| &granted.slots).copied().collect();
+    for resources in [1, 59] {
+        slots.extend(third.take(semaphore(resources, b"a")).slots);
+    }
+    slots.sort_unstable();
+    assert_eq!(slots, (0..200).collect::<Vec<u16>>(), "each slot is held once");
+    stop(daemon);
+}
+
+#[test]
+fn without_a_data_directory_it_says_what_a_restart_forgets() {
+    let mut daemon = Daemon::start();
+    let said = daemon.logged_message("a restart forgets them");
+    assert_eq!(said["level"], "info");
+    assert!(message(&said).contains("declared semaphores and leased sessions"), "{said}");
+    assert!(!message(&said).contains("  "), "{said}");
+    let mut caller = caller(&mut daemon);
+    let hello = caller.ask(&Extended::Hello { version: 1, label: b"", credentials: b"" }).hello().unwrap();
+    assert!(!hello.features.contains(signalbox::protocol::Features::DURABLE));
+    assert_eq!(declare(&mut caller, b"a", 1, true).status, OK, "it works all the same");
+}
+
+/// Starts a daemon that is to end by itself, and gives what it said.
+#[track_caller]
+fn refused(file: &ConfigFile, status: i32) -> String {
+    let output = outcome(serve_file_on_any_ports(&file.path()));
+    assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+    let said = stderr(&output);
+    let last = said.lines().last().unwrap().to_owned();
+    assert!(last.starts_with("signalbox: data_dir"), "{said}");
+    last
+}
+
+#[test]
+fn a_second_daemon_on_the_same_data_is_refused_and_the_first_goes_on() {
+    let file = configured("");
+    let mut first = start(&file);
+    let mut caller = caller(&mut first);
+    assert_eq!(declare(&mut caller, b"a", 1, false).status, OK);
+    let said = refused(&file, EX_OSERR);
+    assert!(said.contains("a server has this data directory open; stop that server"), "{said}");
+    assert_eq!(declare(&mut caller, b"b", 1, false).status, OK);
+    stop(first);
+    let mut next = start(&file);
+    assert_eq!(names(&mut self::caller(&mut next)).len(), 2);
+}
+
+#[test]
+fn damaged_data_is_refused_with_what_to_do_and_left_as_it_is() {
+    let file = configured("");
+    let mut daemon = start(&file);
+    let mut caller = caller(&mut daemon);
+    for number in 0..200 {
+        assert_eq!(declare(&mut caller, format!("semaphore-{number}").as_bytes(), 1, false).status, OK);
+    }
+    stop(daemon);
+    let path = data_directory(&file).join(DATA_FILE);
+    let whole = fs::read(&path).unwrap();
+    let name = whole.windows(12).position(|bytes| bytes == b"semaphore-17").unwrap();
+    let mut changed = whole.clone();
+    changed[name + 3] ^= 0x40;
+    let damages = [
+        changed,
+        Vec::new(),
+        b"not a store at all".to_vec(),
+        vec![0; whole.len()],
+        whole[..whole.len() / 2].to_vec(),
+        whole[..100].to_vec(),
+    ];
+    for (number, damaged) in damages.into_iter().enumerate() {
+        fs::write(&path, &damaged).unwrap();
+        let said = refused(&file, EX_DATAERR);
+        assert!(said.contains("the file is damaged, or not signalbox's"), "{number}: {said}");
+        assert!(said.contains("restore a backup"), "{number}: {said}");
+        // The engine notes in its header that it had the file open; all else is as it was.
+        let left = fs::read(&path).unwrap();
+        assert_eq!(left.len(), damaged.len(), "{number}");
+        let header = left.len().min(ENGINE_HEADER_BYTES);
+        assert!(left[header..] == damaged[header..], "{number}: it was changed");
+    }
+    fs::write(&path, &whole).unwrap();
+    let mut daemon = start(&file);
+    assert_eq!(names(&mut self::caller(&mut daemon)).len(), 200);
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_made_is_refused() {
+    let file = configured("");
+    fs::write(data_directory(&file), b"a file").unwrap();
+    let said = refused(&file, EX_OSERR);
+    assert!(said.contains("see that it can be made, read and written"), "{said}");
+}
+
+fn limit_file_size(daemon: &Daemon, bytes: &str) {
+    let mut command = Command::new("prlimit");
+    command.args(["--pid", &daemon.pid().to_string(), &format!("--fsize={bytes}:unlimited")]);
+    assert!(outcome(command).status.success());
+}
+
+/// Fills the disk of a daemon and makes room again, as it is said how. It goes on with what it has, and takes up again.
+fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOnce(&Daemon)) {
+    let mut daemon = start(file);
+    let [mut admin, mut one, mut bound] = std::array::from_fn(|_| caller(&mut daemon));
+    let session = one.open(600_000);
+    assert_eq!(declare(&mut admin, b"a", 10, true).status, OK);
+    let held = one.take(semaphore(1, b"a"));
+    make_full(&daemon);
+
+    let long = vec![b'n'; 60_000];
+    let mut stored = 0;
+    loop {
+        let name = [format!("{stored}-").as_bytes(), &long].concat();
+        let answer = declare(&mut admin, &name, 1, false);
+        if answer.status == Status::NotStored.code() {
+            break;
+        }
+        assert_eq!(answer.status, OK, "{answer:?}");
+        stored += 1;
+        assert!(stored < 900, "the file did not fill");
+    }
+    let failure = daemon.logged_message("cannot be stored");
+    assert_eq!(failure["level"], "error");
+    assert!(text(&failure, "error").contains("see that it can be made, read and written"), "{failure}");
+    assert_eq!(names(&mut admin).len(), stored + 1);
+    assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "what needs no store goes on");
+    assert_eq!(one.ask(&Extended::VerifyGrant { grant: held.grant }).status, OK);
+
+    make_room(&daemon);
+    daemon.logged_message("the store works again");
+    let second = one.take(semaphore(1, b"a"));
+    assert_eq!(second.slots, [2]);
+    assert_eq!(daemon.lines_with("cannot be stored").len(), 1, "said once");
+    daemon.signal(Signal::SIGKILL);
+    daemon.exit_status();
+
+    let mut daemon = start(file);
+    let mut other = caller(&mut daemon);
+    assert_eq!(names(&mut other).len(), stored + 1, "what was acknowledged, and nothing else");
+    assert_eq!(other.take(semaphore(1, b"a")).slots, [1]);
+    assert_eq!(other.attach(session), OK);
+    stop(daemon);
+}
+
+/// A file that cannot grow is as good as a full disk, and can be had without being root.
+#[test]
+fn where_the_file_may_not_grow_it_goes_on_with_what_it_has() {
+    if !works("prlimit", &["--fsize=1000000000:unlimited", "true"]) {
+        skipped("prlimit (util-linux) is not there, or may not set limits");
+        return;
+    }
+    let file = configured("");
+    let size = || fs::metadata(data_directory(&file).join(DATA_FILE)).unwrap().len();
+    fill(
+        &file,
+        |daemon| limit_file_size(daemon, &(size() + 1).to_string()),
+        |daemon| limit_file_size(daemon, "unlimited"),
+    );
+}
+
+/// A file system in memory.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // Where it is busy, it goes when it is not.
+        works("umount", &["--lazy", self.0.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn on_a_full_disk_it_goes_on_with_what_it_has() {
+    let file = configured("");
+    let directory = data_directory(&file);
+    fs::create_dir(&directory).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", directory.to_str().unwrap()];
+    if !is_root() || !works("mount", &mount) {
+        skipped("only root can have a small disk made");
+        return;
+    }
+    let _mounted = Mounted(&directory);
+    let ballast = directory.join("ballast");
+    fill(
+        &file,
+        |_| {
+            // Until nothing more fits.
+            let mut full = fs::File::create(&ballast).unwrap();
+            while full.write_all(&[1; 4096]).is_ok() {}
+        },
+        |_| fs::remove_file(&ballast).unwrap(),
+    );
+}
+
+/// What is in the way of every write, from the first one on.
+#[test]
+fn a_stop_does_not_wait_for_a_disk_that_is_full() {
+    if !works("prlimit", &["--fsize=1000000000:unlimited", "true"]) {
+        skipped("prlimit (util-linux) is not there, or may not set limits");
+        return;
+    }
+    let file = configured("");
+    let mut daemon = start(&file);
+    let mut one = caller(&mut daemon);
+    one.open(600_000);
+    limit_file_size(&daemon, "1");
+    let asked = one.want(Wanted { maximum: 1, ..semaphore(1, b"a") }, NOW);
+    assert_eq!(one.answer(asked).status, Status::NotStored.code());
+    stop(daemon);
+}
+
+const TWO: &str = "[[semaphore.declare]]\nname = 'lift'\ncapacity = 2\nlabel = 'two lifts'\n\
+                   [[semaphore.declare]]\nname = 'lane'\ncapacity = 8\nslots = true\n";
+
+#[test]
+fn what_the_file_declares_the_file_owns() {
+    let file = configured(TWO);
+    let mut daemon = start(&file);
+    let mut admin = caller(&mut daemon);
+    let session = admin.open(60_000);
+    assert_eq!(names(&mut admin), [("lane".to_owned(), 8, true), ("lift".to_owned(), 2, false)]);
+    assert!(list(&mut admin).iter().all(|entry| entry.configured));
+    let not_permitted = Status::NotPermitted.code();
+    let ids = admin.ids();
+    let grow = Extended::Resize { ids, expected: None, how: Resizing::GrowBy(1), name: b"lift" };
+    assert_eq!(admin.ask(&grow).status, not_permitted);
+    for how in [Removal::IfIdle, Removal::WithLastHolder, Removal::Now { grace: Milliseconds(0) }] {
+        let ids = admin.ids();
+        let remove = Extended::Remove { ids, expected: None, how, name: b"lift" };
+        assert_eq!(admin.ask(&remove).status, not_permitted);
+    }
+    assert_eq!(declare(&mut admin, b"lift", 9, false).status, not_permitted);
+    assert_eq!(declare(&mut admin, b"own", 1, false).status, OK);
+    let held = admin.take(semaphore(3, b"lane"));
+
+    // One is changed, one that somebody declared is taken over, one is gone while it is held.
+    write(
+        &file,
+        "[[semaphore.declare]]\nname = 'lift'\ncapacity = 3\n[[semaphore.declare]]\nname = 'own'\ncapacity = 5\n",
+    );
+    daemon.reload("the configuration was read again");
+    let figures = |entry: &DeclaredEntry<bytes::Bytes>| {
+        (entry.capacity, entry.in_use, entry.removing, entry.configured)
+    };
+    assert_eq!(
+        list(&mut admin).iter().map(figures).collect::<Vec<_>>(),
+        [(8, 3, true, true), (3, 0, false, true), (5, 0, false, true)]
+    );
+    let refused = admin.want(semaphore(1, b"lane"), NOW);
+    assert_eq!(admin.answer(refused).status, Status::Removed.code());
+    let ids = admin.ids();
+    let grow = Extended::Resize { ids, expected: None, how: Resizing::GrowBy(1), name: b"own" };
+    assert_eq!(admin.ask(&grow).status, not_permitted);
+
+    daemon.signal(Signal::SIGKILL);
+    daemon.exit_status();
+    let mut daemon = start(&file);
+    let mut after = caller(&mut daemon);
+    assert_eq!(after.attach(session), OK);
+    for _ in 0..20 {
+        after.ids();
+    }
+    assert!(list(&mut after)[0].removing, "it is held still");
+    assert_eq!(after.give_back(held.grant), OK);
+    assert_eq!(names(&mut after), [("lift".to_owned(), 3, false), ("own".to_owned(), 5, false)]);
+    let generations: Vec<_> = list(&mut after).iter().map(|entry| entry.generation).collect();
+    daemon.reload("the configuration was read again");
+    let same: Vec<_> = list(&mut after).iter().map(|entry| entry.generation).collect();
+    assert_eq!(same, generations, "what is so already is not changed");
+
+    // Numbered while it is held is refused, and said; else the file goes first.
+    assert_eq!(after.wire.acquire(b"own", 1, 1).status, OK);
+    write(&file, "[[semaphore.declare]]\nname = 'own'\ncapacity = 5\nslots = true\n");
+    daemon.reload("the configuration was read again");
+    let refusal = daemon.logged_message("whether slots are numbered cannot change");
+    assert_eq!((&refusal["level"], text(&refusal, "name")), (&"error".into(), "own"));
+    assert_eq!(names(&mut after), [("own".to_owned(), 5, false)], "and what nobody held is gone");
+    stop(daemon);
+
+    write(&file, "");
+    let mut daemon = start(&file);
+    assert_eq!(names(&mut caller(&mut daemon)), [], "gone from the file while it was stopped");
+}
+
+#[test]
+fn the_file_declares_without_a_data_directory_too() {
+    let file = ConfigFile::toml(&format!(
+        "bind_ip = '127.0.0.1'\ncounter.enable = false\nsemaphore.enable = true\n{TWO}"
+    ));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let mut admin = caller(&mut daemon);
+    assert_eq!(names(&mut admin), [("lane".to_owned(), 8, true), ("lift".to_owned(), 2, false)]);
+}
+
+/// Nobody but the server's user has to know the keys of sessions.
+#[test]
+fn the_data_is_for_the_user_of_the_server_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = configured("");
+    stop(start(&file));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&data_directory(&file)), 0o700);
+    for entry in fs::read_dir(data_directory(&file)).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+    }
+}

@@ -1,0 +1,96 @@
+//! The daemon when its file descriptors are used up.
+
+use std::time::Duration;
+
+use crate::support::daemon::*;
+use crate::support::*;
+use nix::sys::signal::Signal;
+
+/// More connections than fit the limit below.
+const CONNECTIONS: usize = 60;
+
+/// A daemon that may have 40 descriptors, of which some are sockets to listen on and the like. Soft and hard limit,
+/// as it raises the first to the second. `None`, and a line that says so, where limits cannot be set.
+fn short_of_descriptors() -> Option<Daemon> {
+    let limit = ["prlimit", "--nofile=40:40"];
+    if !works(limit[0], &[limit[1], "true"]) {
+        skipped("prlimit (util-linux) is not there");
+        return None;
+    }
+    let file = ConfigFile::toml(
+        "bind_ip = '127.0.0.1'\nworkers = 1\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 1\n",
+    );
+    let path = file.path();
+    let mut command = serve_within(&limit, ["--config".as_ref(), path.as_os_str()]);
+    command.args(ANY_PORTS);
+    let mut daemon = Daemon::spawn(command);
+    assert_eq!(number(&daemon.ready(), "files_max"), 40);
+    Some(daemon)
+}
+
+/// Opens more connections than fit and gives them, with the number of those that are served: the first ones.
+fn crowd(daemon: &mut Daemon) -> (Vec<Wire>, usize) {
+    let mut wires: Vec<_> = (0..CONNECTIONS).map(|_| daemon.counter()).collect();
+    assert_eq!(wires[0].ask(NOOP, &[]).status, OK);
+    eventually("accepting fails", || wires[0].stat("failed_accepts") > 1);
+    let served = usize::try_from(wires[0].stat("curr_connections")).unwrap();
+    assert!((2..40).contains(&served), "{served}");
+    (wires, served)
+}
+
+#[test]
+fn when_descriptors_run_out_those_inside_are_served_and_the_others_wait() {
+    let Some(mut daemon) = short_of_descriptors() else { return };
+    let (mut wires, served) = crowd(&mut daemon);
+    for (index, wire) in wires[..served].iter_mut().enumerate() {
+        assert_eq!(wire.acquire(format!("{index}").as_bytes(), 1, 1).status, OK);
+    }
+    let warning = daemon.logged_message("connections cannot be accepted and wait");
+    assert_eq!((&warning["level"], text(&warning, "port")), (&"warning".into(), "counter"));
+
+    // Some leave, among them holders; as many of those who wait come in, first come, first served.
+    drop(wires.drain(1..served));
+    let served = served.min(wires.len());
+    for (index, wire) in wires[..served].iter_mut().enumerate() {
+        assert_eq!(wire.acquire(format!("again-{index}").as_bytes(), 1, 1).status, OK);
+    }
+    drop(wires.drain(1..served));
+    for wire in &mut wires {
+        assert_eq!(wire.ask(NOOP, &[]).status, OK, "in the end everybody is served");
+    }
+    let names = wires[0].dump();
+    assert!(
+        names
+            .iter()
+            .all(|(consumption, _, name)| (*consumption == 1) == (name == b"0" || name == b"again-0"))
+    );
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.exit_status().code(), Some(0));
+}
+
+#[test]
+fn when_descriptors_run_out_accepting_is_not_tried_without_a_pause() {
+    let Some(mut daemon) = short_of_descriptors() else { return };
+    let (mut wires, _) = crowd(&mut daemon);
+    let (ticks, failures) = (daemon.cpu_ticks(), wires[0].stat("failed_accepts"));
+    // Not to wait for anything: this is the time over which it is measured.
+    std::thread::sleep(Duration::from_secs(1));
+    let ticks = daemon.cpu_ticks() - ticks;
+    let failures = wires[0].stat("failed_accepts") - failures;
+    assert!(ticks < 30, "{ticks} hundredths of a second of processor time in one second of waiting");
+    assert!(failures < 200, "{failures} tries in one second");
+    assert_eq!(daemon.lines_with("connections cannot be accepted").len(), 1, "said once");
+}
+
+#[test]
+fn when_descriptors_run_out_it_still_stops_and_reports() {
+    let Some(mut daemon) = short_of_descriptors() else { return };
+    let (wires, _) = crowd(&mut daemon);
+    daemon.signal(Signal::SIGUSR1);
+    daemon.logged_message("checked the books");
+    daemon.signal(Signal::SIGHUP);
+    daemon.logged_message("the configuration");
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.exit_status().code(), Some(0));
+    drop(wires);
+}

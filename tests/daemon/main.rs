@@ -1,0 +1,12 @@
+//! The program as a service: a process, its files and its signals.
+
+mod configuration;
+mod crash;
+mod data;
+mod descriptors;
+mod lifecycle;
+mod signals;
+#[path = "../support/mod.rs"]
+mod support;
+mod systemd;
+mod vanished_peer;

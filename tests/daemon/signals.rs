@@ -1,0 +1,248 @@
+//! Signals to a running daemon: SIGHUP reads the configuration again, SIGUSR1 reports.
+
+use std::fs;
+
+use crate::support::daemon::*;
+use crate::support::*;
+use nix::sys::signal::Signal;
+
+const READ_AGAIN: &str = "the configuration was read again";
+const LEFT_AS_IT_WAS: &str = "the configuration is left as it was";
+
+/// A file with both ports on loopback and some more lines of the top level and of `[counter]`.
+fn file_with(top: &str, counter: &str) -> String {
+    format!(
+        "bind_ip = '127.0.0.1'\n{top}\nsemaphore.enable = true\nsemaphore.port = 11216\n\
+         [counter]\nenable = true\n{counter}\n"
+    )
+}
+
+#[test]
+fn sighup_changes_the_log_level() {
+    let file = ConfigFile::toml(&file_with("log.threshold = 'info'", ""));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    assert_eq!(daemon.counter().ask(NOOP, &[]).status, OK);
+    file.write(&file_with("log.threshold = 'debug'", ""));
+    daemon.reload(READ_AGAIN);
+    assert!(daemon.lines_with("connection opened").is_empty(), "nothing of debug was logged before");
+    assert_eq!(daemon.counter().ask(NOOP, &[]).status, OK);
+    daemon.logged_message("connection opened");
+
+    file.write(&file_with("log.threshold = 'error'", ""));
+    daemon.signal(Signal::SIGHUP);
+    // The line that says so is not logged any more.
+    let mut wire = daemon.counter();
+    daemon.wait_for("lines of debug end", |daemon| {
+        let before = daemon.log().len();
+        assert_eq!(wire.ask(NOOP, &[]).status, OK);
+        drop(Wire::connect(wire.stream.peer_addr().unwrap()));
+        eventually("that one is gone", || wire.stat("curr_connections") == 1);
+        (daemon.log().len() == before).then_some(())
+    });
+}
+
+#[test]
+fn sighup_changes_the_most_connections() {
+    let file = ConfigFile::toml(&file_with("", "max_connections = 1"));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let mut first = daemon.counter();
+    assert_eq!(first.ask(NOOP, &[]).status, OK);
+    assert!(daemon.counter().is_closed(), "one too many is closed at once");
+    assert_eq!(first.stat("refused_connections"), 1);
+    assert_eq!(daemon.semaphore().ask(NOOP, &[]).status, OK, "the limit is of one port");
+
+    file.write(&file_with("", "max_connections = 2"));
+    daemon.reload(READ_AGAIN);
+    let mut second = daemon.counter();
+    assert_eq!(second.ask(NOOP, &[]).status, OK);
+    assert!(daemon.counter().is_closed());
+
+    file.write(&file_with("", "max_connections = 1"));
+    daemon.reload(READ_AGAIN);
+    assert_eq!(first.stat("max_connections"), 1);
+    assert_eq!(second.ask(NOOP, &[]).status, OK, "a connection beyond a lowered limit stays");
+    assert!(daemon.counter().is_closed());
+    assert_eq!(first.stat("refused_connections"), 3);
+}
+
+#[test]
+fn sighup_changes_the_most_names() {
+    let file = ConfigFile::toml(&file_with("", "max_names = 1"));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let mut wire = daemon.counter();
+    assert_eq!(wire.acquire(b"one", 1, 1).status, OK);
+    assert_eq!(wire.acquire(b"two", 1, 1).status, OUT_OF_MEMORY);
+    file.write(&file_with("", "max_names = 2"));
+    daemon.reload(READ_AGAIN);
+    assert_eq!(wire.acquire(b"two", 1, 1).status, OK);
+    assert_eq!(wire.acquire(b"three", 1, 1).status, OUT_OF_MEMORY);
+    assert_eq!(wire.stat("refused_names"), 2);
+}
+
+#[test]
+fn sighup_names_what_takes_effect_only_with_a_restart() {
+    let [port] = free_ports();
+    let file = ConfigFile::toml(&file_with("", ""));
+    let mut command = serve_file(&file.path());
+    command.args(["--semaphore-port", "0", "--counter-port", &port.to_string()]);
+    let mut daemon = Daemon::spawn(command);
+    let semaphores = daemon.address("semaphore");
+    file.write(&file_with("workers = 7", "stat_interval = 60\nmax_names = 5"));
+    daemon.reload(READ_AGAIN);
+    let named: Vec<_> = daemon.lines_with("restarted").iter().map(|l| text(l, "key").to_owned()).collect();
+    assert_eq!(named, ["workers", "counter.stat_interval"]);
+    assert_eq!(daemon.counter().stat("max_names"), 5, "the rest is taken on");
+    assert_eq!(Wire::connect(semaphores).ask(NOOP, &[]).status, OK);
+}
+
+#[test]
+fn sighup_names_a_changed_port_and_keeps_the_old_one() {
+    let [old, new] = free_ports();
+    let file = ConfigFile::toml(&file_with("", &format!("port = {old}")));
+    let mut command = serve_file(&file.path());
+    command.args(["--semaphore-port", "0"]);
+    let mut daemon = Daemon::spawn(command);
+    daemon.ready();
+    file.write(&file_with("", &format!("port = {new}")));
+    daemon.reload(READ_AGAIN);
+    let line = daemon.logged_message("restarted");
+    assert_eq!((&line["level"], text(&line, "key")), (&"warning".into(), "counter.port"));
+    assert_eq!(daemon.counter().ask(NOOP, &[]).status, OK);
+    assert!(is_free(new));
+}
+
+#[test]
+fn sighup_reports_a_broken_file_and_keeps_the_old_configuration() {
+    let file = ConfigFile::toml(&file_with("", "max_names = 1"));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let mut wire = daemon.counter();
+    assert_eq!(wire.acquire(b"one", 1, 1).status, OK);
+    let path = file.path();
+    for (text_of_file, error) in [
+        (file_with("", "max_names = 'many'"), format!("{}:7: counter.max_names = 'many'", path.display())),
+        (file_with("frobnicate = 1", "max_names = 0"), format!("{}:2: frobnicate", path.display())),
+        ("bind_ip = '127.0.0.1'".to_owned(), "nothing is enabled".to_owned()),
+        ("[[[".to_owned(), format!("{}:1: ", path.display())),
+    ] {
+        file.write(&text_of_file);
+        let line = daemon.reload(LEFT_AS_IT_WAS);
+        assert_eq!(line["level"], "error");
+        assert!(text(&line, "error").starts_with(&error), "{error}: {line}");
+        assert_eq!(wire.acquire(b"two", 1, 1).status, OUT_OF_MEMORY);
+    }
+    fs::remove_file(file.path()).unwrap();
+    let line = daemon.reload(LEFT_AS_IT_WAS);
+    assert!(text(&line, "error").contains("cannot be read"), "{line}");
+    assert!(daemon.lines_with(READ_AGAIN).is_empty());
+
+    file.write(&file_with("", "max_names = 2"));
+    daemon.reload(READ_AGAIN);
+    assert_eq!(wire.acquire(b"two", 1, 1).status, OK, "and it goes on from there");
+}
+
+#[test]
+fn sighup_without_a_file_is_survived() {
+    let mut daemon = Daemon::start();
+    daemon.ready();
+    daemon.reload(READ_AGAIN);
+    assert_eq!(daemon.counter().ask(NOOP, &[]).status, OK);
+    assert!(daemon.lines_with("restarted").is_empty(), "{}", daemon.said());
+}
+
+#[test]
+fn the_command_line_stands_above_a_file_that_is_read_again() {
+    let file = ConfigFile::toml(&file_with("log.threshold = 'error'", ""));
+    let mut command = serve_file_on_any_ports(&file.path());
+    command.args(["--log-level", "info"]);
+    let mut daemon = Daemon::spawn(command);
+    daemon.ready();
+    daemon.reload(READ_AGAIN);
+    daemon.reload(READ_AGAIN);
+}
+
+#[test]
+fn sighup_opens_the_log_file_anew_where_logrotate_has_moved_it_away() {
+    let directory = open_directory();
+    let (log, moved) = (directory.path().join("signalbox.log"), directory.path().join("signalbox.log.1"));
+    let file = ConfigFile::toml(&file_with(&format!("log.file = '{}'", log.display()), ""));
+    let mut daemon = Daemon::spawn_with_log_file(serve_file_on_any_ports(&file.path()), &log);
+    let mut wire = daemon.counter();
+    fs::rename(&log, &moved).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.logged_message(READ_AGAIN);
+    let old = fs::read_to_string(&moved).unwrap();
+    assert!(old.contains("signalbox is ready") && !old.contains(READ_AGAIN), "{old}");
+    assert_eq!(wire.ask(NOOP, &[]).status, OK);
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.exit_status().code(), Some(0));
+    assert_eq!(daemon.lines_with("stopped").len(), 1);
+    assert_eq!(fs::read_to_string(&moved).unwrap(), old, "nothing more went to the old file");
+    assert_eq!(daemon.said(), "", "standard error was not used");
+}
+
+#[test]
+fn a_log_file_that_cannot_be_opened_anew_stays_in_use() {
+    let directory = open_directory();
+    let logs = directory.path().join("logs");
+    fs::create_dir(&logs).unwrap();
+    let log = logs.join("signalbox.log");
+    let file = ConfigFile::toml(&file_with(&format!("log.file = '{}'", log.display()), ""));
+    let moved = directory.path().join("moved");
+    let mut daemon = Daemon::spawn_with_log_file(serve_file_on_any_ports(&file.path()), &log);
+    let address = daemon.address("counter");
+    fs::rename(&logs, &moved).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    let log_now = || fs::read_to_string(moved.join("signalbox.log")).unwrap();
+    eventually("it says so in the old file", || log_now().contains("could not be reopened"));
+    eventually("and reads the configuration", || log_now().contains(READ_AGAIN));
+    assert_eq!(Wire::connect(address).ask(NOOP, &[]).status, OK);
+}
+
+#[test]
+fn sigusr1_logs_the_statistics_of_each_port_and_checks_the_books() {
+    let mut daemon = Daemon::start();
+    let (mut counter, mut semaphore) = (daemon.counter(), daemon.semaphore());
+    for name in [b"a", b"b", b"c"] {
+        assert_eq!(counter.acquire(name, 2, 5).status, OK);
+    }
+    assert_eq!(semaphore.acquire(b"a", 2, 5).status, OK);
+    daemon.signal(Signal::SIGUSR1);
+    for (port, names) in [("counter", 3), ("semaphore", 1)] {
+        let of_port =
+            |line: &serde_json::Value, what| message(line).starts_with(what) && text(line, "port") == port;
+        let statistics = daemon.logged("statistics", |line| of_port(line, "statistics: "));
+        let items = message(&statistics);
+        assert!(items.starts_with(&format!("statistics: objects={names} total_objects={names} ")), "{items}");
+        assert!(items.contains(&format!(" command:acquire={names} ")), "{items}");
+        let checked = daemon.logged("books", |line| of_port(line, "checked the books"));
+        assert_eq!((number(&checked, "names"), number(&checked, "failures")), (names, 0));
+    }
+}
+
+#[test]
+fn sigusr1_leaves_out_a_port_that_is_not_enabled() {
+    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\nsemaphore.enable = true\n");
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    daemon.ready();
+    daemon.signal(Signal::SIGUSR1);
+    daemon.logged_message("checked the books");
+    let ports: Vec<_> =
+        daemon.log().iter().filter_map(|l| l["fields"]["port"].as_str().map(String::from)).collect();
+    assert_eq!(ports, ["semaphore", "semaphore"]);
+}
+
+#[test]
+fn who_waits_is_told_when_the_server_stops() {
+    use crate::support::caller::{Caller, LONG, one_of};
+    use signalbox::protocol::Status;
+    let mut daemon = Daemon::start();
+    let mut holder = Caller::new(daemon.counter());
+    holder.take(one_of(1, b"a"));
+    let mut waiters: Vec<_> = (0..300).map(|_| Caller::new(daemon.counter())).collect();
+    let asked: Vec<_> = waiters.iter_mut().map(|waiter| waiter.want(one_of(1, b"a"), LONG)).collect();
+    eventually("all wait", || holder.wire.stat("waiters") == 300);
+    daemon.signal(Signal::SIGTERM);
+    for (waiter, opaque) in waiters.iter_mut().zip(asked) {
+        assert_eq!(waiter.answer(opaque).status, Status::ShuttingDown.code());
+    }
+}

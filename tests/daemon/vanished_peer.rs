@@ -1,0 +1,229 @@
+//! Peers that vanish without a word: what they held is given back all the same.
+//!
+//! A peer vanishes when the cable between two network namespaces is cut. The namespaces are made by the test and
+//! removed after it, which takes root; without, the tests say that they are skipped.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::daemon::*;
+use crate::support::*;
+use nix::sched::{CloneFlags, setns};
+
+const SERVER_IP: &str = "10.99.71.1";
+const CLIENT_IP: &str = "10.99.71.2";
+
+/// `peer_timeout` in the tests, the least that the configuration allows.
+const PEER_TIMEOUT_S: u32 = 5;
+
+/// How long a test waits for a vanished peer to be noticed.
+const GONE_BOUND: Duration = Duration::from_secs(30);
+
+/// Two namespaces, of a server and of a client, and a cable between them.
+struct Cable {
+    server: String,
+    client: String,
+}
+
+impl Cable {
+    /// `None`, and a line that says so, where this is not permitted.
+    fn lay() -> Option<Self> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = |end| format!("signalbox-test-{}-{serial}-{end}", std::process::id());
+        let cable = Self { server: name("server"), client: name("client") };
+        let (server, client) = (cable.server.as_str(), cable.client.as_str());
+        let (server_net, client_net) = (format!("{SERVER_IP}/24"), format!("{CLIENT_IP}/24"));
+        let is_laid = [
+            &["netns", "add", server][..],
+            &["netns", "add", client],
+            &["link", "add", "v0", "netns", server, "type", "veth", "peer", "name", "v0", "netns", client],
+            &["-n", server, "addr", "add", &server_net, "dev", "v0"],
+            &["-n", client, "addr", "add", &client_net, "dev", "v0"],
+            &["-n", server, "link", "set", "lo", "up"],
+            &["-n", server, "link", "set", "v0", "up"],
+            &["-n", client, "link", "set", "v0", "up"],
+        ]
+        .iter()
+        .all(|arguments| works("ip", arguments));
+        if !is_laid {
+            skipped("network namespaces cannot be made here; that takes root and iproute2");
+            return None;
+        }
+        Some(cable)
+    }
+
+    /// From here on nothing that one end sends reaches the other, and neither is told.
+    fn cut(&self) {
+        assert!(works("ip", &["-n", &self.client, "link", "set", "v0", "down"]));
+    }
+
+    /// Starts the daemon at the server's end.
+    fn serve(&self) -> (Daemon, SocketAddr) {
+        let file = ConfigFile::toml(&format!(
+            "bind_ip = '{SERVER_IP}'\npeer_timeout = {PEER_TIMEOUT_S}\nlog.threshold = 'debug'\n\
+             counter.enable = true\n"
+        ));
+        let path = file.path();
+        let wrapper = ["ip", "netns", "exec", &self.server];
+        let mut command = serve_within(&wrapper, ["--config".as_ref(), path.as_os_str()]);
+        command.args(ANY_PORTS);
+        let mut daemon = Daemon::spawn(command);
+        let address = daemon.address("counter");
+        (daemon, address)
+    }
+
+    /// A connection from the server's own end, which outlives the cable.
+    fn connect_beside(&self, address: SocketAddr) -> Wire {
+        within(&self.server, || Wire::connect(address))
+    }
+
+    /// A connection over the cable.
+    fn connect_across(&self, address: SocketAddr) -> Wire {
+        within(&self.client, || Wire::connect(address))
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        for namespace in [&self.server, &self.client] {
+            works("ip", &["netns", "del", namespace]);
+        }
+    }
+}
+
+/// Does something in a network namespace. A socket stays in the one that it was made in.
+fn within<T: Send>(namespace: &str, act: impl FnOnce() -> T + Send) -> T {
+    let namespace = File::open(format!("/run/netns/{namespace}")).unwrap();
+    // The namespace is the thread's, which ends with what it does.
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            setns(&namespace, CloneFlags::CLONE_NEWNET).unwrap();
+            act()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// Waits until a name can be had, though not for ever.
+#[track_caller]
+fn free_in_time(other: &mut Wire, name: &[u8]) {
+    let started = Instant::now();
+    while other.acquire(name, 1, 1).status != OK {
+        assert!(started.elapsed() < GONE_BOUND, "a vanished peer holds on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    eprintln!(
+        "free {:?} after the cable was cut, with a peer_timeout of {PEER_TIMEOUT_S} s",
+        started.elapsed()
+    );
+}
+
+/// `signalbox run` with a command that ends when its input does.
+struct Run(Child);
+
+impl Run {
+    fn start(cable: &Cable, address: SocketAddr, name: &str) -> Self {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &cable.client, SIGNALBOX, "run", name, "--max", "1"]);
+        command.args(["--timeout", "1", "--server", &address.to_string(), "--", "cat"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_a_vanished_run_held_is_given_back() {
+    let Some(cable) = Cable::lay() else { return };
+    let (_daemon, address) = cable.serve();
+    let mut other = cable.connect_beside(address);
+    let _run = Run::start(&cable, address, "job");
+    eventually("the name is held", || other.get(b"job").status == OK);
+    assert_eq!(other.acquire(b"job", 1, 1).status, NOT_AVAILABLE);
+    cable.cut();
+    free_in_time(&mut other, b"job");
+    eventually("its connection is gone", || other.stat("curr_connections") == 1);
+}
+
+#[test]
+fn what_a_vanished_reader_of_a_dump_held_is_given_back() {
+    let Some(cable) = Cable::lay() else { return };
+    let (_daemon, address) = cable.serve();
+    let mut other = cable.connect_beside(address);
+    fill(&mut other);
+    let mut reader = cable.connect_across(address);
+    assert_eq!(reader.acquire(b"held", 1, 1).status, OK);
+    reader.send(&frame(DUMP, *b"dump", &[]));
+    reader.answer();
+    assert_eq!(other.acquire(b"held", 1, 1).status, NOT_AVAILABLE);
+    cable.cut();
+    free_in_time(&mut other, b"held");
+}
+
+#[test]
+fn what_a_peer_held_that_vanished_before_its_answer_was_taken_is_given_back() {
+    let Some(cable) = Cable::lay() else { return };
+    let (_daemon, address) = cable.serve();
+    let mut other = cable.connect_beside(address);
+    let mut peer = cable.connect_across(address);
+    assert_eq!(peer.acquire(b"held", 1, 1).status, OK);
+    cable.cut();
+    // Written into the void.
+    peer.stream.write_all(&frame(NOOP, *b"void", &[])).unwrap();
+    free_in_time(&mut other, b"held");
+}
+
+/// Takes names whose Dump is more than sockets hold.
+fn fill(wire: &mut Wire) {
+    for chunk in (0..20_000u32).collect::<Vec<_>>().chunks(1000) {
+        let burst = chunk
+            .iter()
+            .flat_map(|i| frame(ACQUIRE, i.to_be_bytes(), &named(&[1, 1], format!("{i:0>1000}").as_bytes())));
+        wire.send(&burst.collect::<Vec<u8>>());
+        for _ in chunk {
+            assert_eq!(wire.answer().status, OK);
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_lives_but_takes_no_output_for_so_long_is_gone_too() {
+    let file = ConfigFile::toml(&format!(
+        "bind_ip = '127.0.0.1'\npeer_timeout = {PEER_TIMEOUT_S}\ncounter.enable = true\n"
+    ));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let mut other = daemon.counter();
+    fill(&mut other);
+    let mut reader = daemon.counter();
+    assert_eq!(reader.acquire(b"held", 1, 1).status, OK);
+    reader.send(&frame(DUMP, *b"dump", &[]));
+    free_in_time(&mut other, b"held");
+}
+
+#[test]
+fn a_peer_that_lives_and_is_idle_for_longer_is_left_alone() {
+    let Some(cable) = Cable::lay() else { return };
+    let (_daemon, address) = cable.serve();
+    let (mut other, mut idle) = (cable.connect_beside(address), cable.connect_across(address));
+    assert_eq!(idle.acquire(b"held", 1, 1).status, OK);
+    // Not to wait for anything: it is to be idle for longer than a vanished peer may be.
+    std::thread::sleep(Duration::from_secs(u64::from(PEER_TIMEOUT_S) + 2));
+    assert_eq!(other.acquire(b"held", 1, 1).status, NOT_AVAILABLE);
+    assert_eq!(idle.release(b"held", 1).status, OK);
+}

@@ -1,0 +1,257 @@
+//! The ledger with a store that fails and a server that crashes: random histories, and what must hold in each of them.
+//!
+//! Nothing is predicted here. What clients were told is held against what is on disk and against what the ledger says
+//! then: nothing is told before it is stored, what was told is still so after a crash, a number is given once.
+//! `PROPTEST_CASES=1500000 cargo test --release --test model journal::` runs it for an hour.
+
+mod run;
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use proptest::prelude::*;
+use run::{NAMES, Request, Run, Step};
+use signalbox::core::{
+    Answer, Call, Claim, Core, IfExists, Moment, NameHasher, Namespace, Outcome, Queueing, Record, Refusal,
+    Removal, RequestIds, Resizing, Token, UnixSeconds, Want,
+};
+
+fn requests() -> impl Strategy<Value = Request> {
+    let names = || prop_oneof![3 => Just(0), 1 => Just(1)].prop_map(|name: usize| NAMES[name]);
+    let amounts = prop_oneof![6 => 1..=2u32, 1 => Just(4)];
+    let wants = prop_oneof![
+        3 => (names(), amounts).prop_map(|want| vec![want]),
+        1 => (1..=2u32).prop_map(|resources| NAMES.map(|name| (name, resources)).to_vec()),
+    ];
+    let removals = prop_oneof![
+        1 => Just(Removal::IfIdle),
+        3 => Just(Removal::WithLastHolder),
+        2 => prop::sample::select(vec![0, 500]).prop_map(|grace_ms| Removal::Now { grace_ms }),
+    ];
+    let capacities = || prop_oneof![9 => 0..5u32, 1 => Just(2 * run::MANY)];
+    let resizings = prop_oneof![
+        2 => (0..5u32).prop_map(Resizing::To),
+        2 => (1..3u32).prop_map(Resizing::Grow),
+        1 => (1..3u32).prop_map(Resizing::Shrink),
+    ];
+    let if_exist = prop::sample::select(vec![IfExists::Fail, IfExists::Keep, IfExists::Set, IfExists::Set]);
+    let graces_ms = prop::sample::select(vec![0, 500]);
+    prop_oneof![
+        10 => (wants, any::<bool>()).prop_map(|(wants, waits)| Request::Acquire { wants, waits }),
+        5 => any::<usize>().prop_map(|grant| Request::Release { grant }),
+        5 => (names(), capacities(), prop::bool::weighted(0.6), if_exist).prop_map(
+            |(name, capacity, numbered, if_exists)| Request::Declare { name, capacity, numbered, if_exists }
+        ),
+        4 => (names(), resizings).prop_map(|(name, resizing)| Request::Resize { name, resizing }),
+        3 => (names(), removals).prop_map(|(name, removal)| Request::Remove { name, removal }),
+        1 => (any::<usize>(), graces_ms).prop_map(|(grant, grace_ms)| Request::Revoke { grant, grace_ms }),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let by = || 0..run::CONNECTIONS;
+    let choice = any::<usize>;
+    prop_oneof![
+        30 => (by(), requests(), prop::bool::weighted(0.2))
+            .prop_map(|(by, request, forgets)| Step::Ask { by, request, forgets }),
+        4 => (by(), choice()).prop_map(|(by, back)| Step::Repeat { by, back }),
+        5 => by().prop_map(|by| Step::Open { by }),
+        4 => (by(), choice()).prop_map(|(by, session)| Step::Attach { by, session }),
+        2 => by().prop_map(|by| Step::Close { by }),
+        2 => by().prop_map(|by| Step::Leave { by }),
+        1 => prop::collection::vec((0..2usize, 0..5u32), 0..=1)
+            .prop_map(|wanted| Step::Configure { wanted }),
+        3 => (by(), 1..=2u32).prop_map(|(by, resources)| Step::PlainAcquire { by, resources }),
+        2 => by().prop_map(|by| Step::PlainRelease { by }),
+        12 => Just(Step::Take),
+        12 => Just(Step::Settle { is_stored: true, is_on_disk: true }),
+        6 => Just(Step::SettleOne),
+        4 => any::<bool>().prop_map(|is_on_disk| Step::Settle { is_stored: false, is_on_disk }),
+        3 => (any::<bool>(), prop::bool::weighted(0.8))
+            .prop_map(|(is_on_disk, is_mark_stored)| Step::Crash { is_on_disk, is_mark_stored }),
+        3 => prop::sample::select(vec![1, 400, 900]).prop_map(|by_ms| Step::Time { by_ms }),
+    ]
+}
+
+/// `PROPTEST_CASES` says how many histories, else there are so many.
+fn cases(default: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { cases: asked.unwrap_or(default), failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(2000))]
+
+    #[test]
+    fn what_was_told_outlives_the_process(
+        holds_many in prop::bool::weighted(0.2),
+        history in prop::collection::vec(steps(), 1..60),
+    ) {
+        let begun = if holds_many { holding_many() } else { Vec::new() };
+        take(&[begun, history].concat());
+    }
+}
+
+/// Takes the steps, and looks after each of them, and at what another process finds in the end.
+fn take(history: &[Step]) {
+    let mut run = Run::new();
+    for step in history {
+        run.step(step);
+    }
+    run.store_all();
+    run.step(&Step::Crash { is_on_disk: true, is_mark_stored: true });
+}
+
+// What histories have shown.
+
+const STORE: [Step; 2] = [Step::Take, Step::Settle { is_stored: true, is_on_disk: true }];
+const FAIL: [Step; 2] = [Step::Take, Step::Settle { is_stored: false, is_on_disk: false }];
+
+fn ask(by: usize, request: Request) -> Step {
+    Step::Ask { by, request, forgets: false }
+}
+
+fn acquire(by: usize, resources: u32) -> Step {
+    ask(by, Request::Acquire { wants: vec![(NAMES[0], resources)], waits: true })
+}
+
+fn remove(by: usize, removal: Removal) -> Step {
+    ask(by, Request::Remove { name: NAMES[0], removal })
+}
+
+fn declare(by: usize, capacity: u32, if_exists: IfExists) -> Step {
+    let request = Request::Declare { name: NAMES[0], capacity, numbered: false, if_exists };
+    ask(by, request)
+}
+
+#[test]
+fn a_declare_that_changes_nothing_is_told_when_what_stays_is_stored() {
+    take(&[declare(0, 1, IfExists::Fail), declare(1, 1, IfExists::Keep)]);
+}
+
+#[test]
+fn an_answer_that_is_on_its_way_to_the_store_goes_with_its_session() {
+    take(&[Step::Open { by: 0 }, declare(0, 1, IfExists::Fail), Step::Close { by: 0 }]);
+}
+
+#[test]
+fn an_answer_that_is_on_its_way_to_the_store_goes_when_the_client_needs_it_no_more() {
+    let request = Request::Release { grant: 0 };
+    let forget = Step::Ask { by: 0, request, forgets: true };
+    let asked = [Step::Open { by: 0 }, declare(0, 1, IfExists::Fail), forget];
+    take(&[&asked[..], &STORE, &[Step::Close { by: 0 }]].concat());
+}
+
+#[test]
+fn what_is_to_be_removed_is_not_opened_by_an_older_change() {
+    let asked = [declare(0, 2, IfExists::Fail), remove(0, Removal::IfIdle), acquire(0, 1)];
+    take(&[&asked[..], &STORE].concat());
+}
+
+#[test]
+fn what_is_removed_and_not_declared_anew_after_all_is_gone_with_its_last_holder() {
+    let removed = [acquire(1, 1), remove(0, Removal::WithLastHolder)];
+    let anew = [declare(0, 2, IfExists::Set), Step::Leave { by: 1 }];
+    take(&[&[declare(0, 2, IfExists::Fail)][..], &STORE, &removed, &STORE, &anew, &FAIL].concat());
+}
+
+#[test]
+fn who_waits_in_vain_for_what_is_not_removed_after_all_is_told() {
+    let asked = [acquire(1, 1), remove(0, Removal::WithLastHolder), acquire(2, 3), acquire(2, 4)];
+    take(&[&[declare(0, 3, IfExists::Fail)][..], &STORE, &asked, &FAIL].concat());
+}
+
+#[test]
+fn what_was_declared_and_told_stays_though_a_later_removal_is_not_stored() {
+    let first = [declare(0, 2, IfExists::Fail)];
+    let anew = [remove(0, Removal::IfIdle), declare(0, 3, IfExists::Fail), Step::Take];
+    let stored = [remove(0, Removal::IfIdle), Step::Settle { is_stored: true, is_on_disk: true }];
+    take(&[&first[..], &STORE, &anew, &stored, &FAIL].concat());
+}
+
+/// Each request takes an id, and ids of a run must not come again in the next: they are reserved on disk.
+#[test]
+fn a_store_that_hangs_keeps_nobody_without_a_lease_from_grants() {
+    let interval_s = 10.try_into().unwrap();
+    let core = Core::new(interval_s, NameHasher::with_seeds(1, 2, 3, 4));
+    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+    core.keep_journal(Waker::noop().clone(), now);
+    let batch = core.take_batch().unwrap();
+    while core.settle(&batch, true, 1, now) {}
+    let connection = core.open_session();
+    core.join(connection.id(), None, &Arc::default());
+    let wants = [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap() }];
+    for own in 1..=3_000_000 {
+        let ids = RequestIds { own, lowest_unanswered: own };
+        let call = Call { connection: connection.id(), ids, token: Token(own) };
+        let asked = core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now);
+        let is_right = match asked {
+            Outcome::Answered(Answer::Granted(_)) => own == 1,
+            Outcome::Refused(refusal) => refusal == Refusal::NotAvailable,
+            _ => false,
+        };
+        assert!(is_right, "request {own}: {asked:?}");
+    }
+}
+
+/// The releases are acknowledged when the write fails, and the next write stores them.
+#[test]
+fn releases_that_come_while_a_write_fails_are_stored_with_the_next_one() {
+    let open = [Step::Open { by: 0 }];
+    let acquires: Vec<_> = (0..3).map(|_| acquire(0, 1)).collect();
+    let release = |grant| ask(0, Request::Release { grant });
+    let begun = [declare(1, 1, IfExists::Fail), Step::Take];
+    let failed = [Step::Settle { is_stored: false, is_on_disk: false }];
+    for releases in [&[release(0)][..], &[release(0), release(1), release(2)]] {
+        let history = [&open[..], &STORE, &acquires, &STORE, &begun, releases, &failed, &STORE].concat();
+        take(&history);
+    }
+}
+
+/// A session holds so many slots of the first name that those that are free are in a second word of 64 bits.
+fn holding_many() -> Vec<Step> {
+    let (name, capacity) = (NAMES[0], 2 * run::MANY);
+    let numbered = Request::Declare { name, capacity, numbered: true, if_exists: IfExists::Fail };
+    let begun = [Step::Open { by: 0 }, ask(1, numbered)];
+    [&begun[..], &STORE, &[acquire(0, run::MANY)], &STORE].concat()
+}
+
+#[test]
+fn slots_of_a_second_word_are_held_after_a_restart() {
+    let crash = Step::Crash { is_on_disk: false, is_mark_stored: true };
+    let others = [acquire(1, 1), acquire(1, run::MANY - 2)];
+    take(&[&holding_many()[..], &[acquire(0, 1)], &STORE, &[crash], &others].concat());
+}
+
+/// Ids up to the mark on disk may have been given out by the process before.
+#[test]
+fn nothing_is_granted_before_the_first_mark_is_stored() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+    core.restore(Record::Mark(1000), now).unwrap();
+    core.keep_journal(Waker::noop().clone(), now);
+    let connection = core.open_session();
+    core.join(connection.id(), None, &Arc::default());
+    let wants = [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap() }];
+    let acquire = |own| {
+        let ids = RequestIds { own, lowest_unanswered: own };
+        let call = Call { connection: connection.id(), ids, token: Token(own) };
+        core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now)
+    };
+    assert_eq!(acquire(1), Outcome::Refused(Refusal::NotStored));
+    let batch = core.take_batch().unwrap();
+    assert!(!core.settle(&batch, true, usize::MAX, now));
+    let asked = acquire(2);
+    assert!(
+        matches!(&asked, Outcome::Answered(Answer::Granted(granted)) if granted.grant.0 == 1001),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn what_is_granted_while_it_is_removed_at_once_may_be_gone_when_it_is_told() {
+    let once = |by| ask(by, Request::Acquire { wants: vec![(NAMES[0], 1)], waits: false });
+    let removed = [declare(0, 0, IfExists::Fail), remove(0, Removal::Now { grace_ms: 0 })];
+    let asked = [once(0), Step::Open { by: 1 }, once(1)];
+    take(&[&asked[..], &removed, &STORE, &[Step::Time { by_ms: 1 }]].concat());
+}

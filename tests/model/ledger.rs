@@ -1,0 +1,1704 @@
+//! The ledger against a model of the extended rules: random histories, everything compared after each step.
+//!
+//! The model (`tests/model/ledger/model.rs`) is written from `docs/design.md` and `docs/protocol.md` and keeps nothing
+//! but plain lists. `PROPTEST_CASES=700000 cargo test --release --test model ledger::` runs it for an hour; a
+//! failure prints the shortest history that shows it.
+
+mod model;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+use model::{Attachment, INTERVAL_S, Key, Model, Want, semaphore};
+use proptest::prelude::*;
+use signalbox::core::{
+    Answer, Call, Claim, Core, Declare, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists,
+    Lease, LedgerLimits, Limits, Listed, Mailbox, Message, Moment, NameHasher, Namespace, Notice, Outcome,
+    Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, Session, SessionId,
+    SessionKey, Token, UnixSeconds, Until, Waiting,
+};
+
+const CONNECTIONS: usize = 3;
+/// More than the slots that one grant may have.
+const MANY: u32 = 2 * GRANT_SLOTS_MAX as u32;
+/// One is the prefix of another, and one stands before both in the order of bytes though it is made later.
+const NAMES: [&[u8]; 3] = [b"b", b"ba", b"a"];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Acquire {
+        by: usize,
+        ids: Ids,
+        wants: Vec<Want>,
+        queueing: Queueing,
+    },
+    Release {
+        by: usize,
+        ids: Ids,
+        grant: usize,
+    },
+    Cancel {
+        by: usize,
+        waiter: usize,
+        by_token: bool,
+    },
+    Verify {
+        grant: usize,
+    },
+    RevokeGrant {
+        by: usize,
+        ids: Ids,
+        grant: usize,
+        grace_ms: u32,
+    },
+    RevokeSession {
+        by: usize,
+        ids: Ids,
+        session: usize,
+        grace_ms: u32,
+    },
+    PlainAcquire {
+        by: usize,
+        want: Want,
+    },
+    PlainRelease {
+        by: usize,
+        key: Key,
+        resources: u32,
+    },
+    Open {
+        by: usize,
+        ttl_ms: u32,
+    },
+    Attach {
+        by: usize,
+        session: usize,
+        with_key: bool,
+    },
+    Close {
+        by: usize,
+    },
+    KeepAlive {
+        by: usize,
+    },
+    /// Something is received that asks the core for nothing.
+    Hear {
+        by: usize,
+    },
+    /// The connection ends and a new one comes in its place.
+    Leave {
+        by: usize,
+    },
+    Watch {
+        by: usize,
+        namespace: Namespace,
+        scope: Scope,
+    },
+    Unwatch {
+        by: usize,
+        watch: usize,
+    },
+    Declare {
+        by: usize,
+        ids: Ids,
+        wanted: Vec<Declare<'static>>,
+        if_exists: IfExists,
+    },
+    Resize {
+        by: usize,
+        ids: Ids,
+        name: &'static [u8],
+        resizing: Resizing,
+        expected: Expected,
+    },
+    Remove {
+        by: usize,
+        ids: Ids,
+        name: &'static [u8],
+        removal: Removal,
+        expected: Expected,
+    },
+    Configure {
+        wanted: Vec<Declare<'static>>,
+    },
+    AwaitIdle {
+        by: usize,
+        key: Key,
+        until: Until,
+        wait_ms: u32,
+    },
+    Sweep {
+        namespace: Namespace,
+    },
+    Time {
+        by_ms: u64,
+    },
+    ShutDown,
+}
+
+/// The generation that a change of a declared semaphore is meant for.
+#[derive(Clone, Copy, Debug)]
+enum Expected {
+    Any,
+    Present,
+    Other,
+}
+
+/// How a request is numbered, seen from those of its session before.
+#[derive(Clone, Copy, Debug)]
+struct Ids {
+    own: Own,
+    lowest: Lowest,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Own {
+    Next,
+    /// A repetition, or a number that was left out.
+    Back(u64),
+    /// About as far above the lowest unanswered as may be.
+    Ahead(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Lowest {
+    Same,
+    Own,
+    Behind(u64),
+    Zero,
+}
+
+/// The model and the core, and what the clients know.
+struct Pair {
+    model: Model,
+    core: Core,
+    connections: Vec<Connection>,
+    /// Every leased session that was opened.
+    leased: Vec<(SessionId, SessionKey, Arc<Lease>)>,
+    highest_requests: BTreeMap<SessionId, u64>,
+    last_token: u64,
+    alarm: Arc<Alarm>,
+}
+
+struct Connection {
+    session: Session,
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Default)]
+struct Alarm(AtomicBool);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a connection was told, as far as the order is promised.
+#[derive(Debug, Default, PartialEq)]
+struct Told {
+    answers: BTreeMap<Token, Vec<Message>>,
+    notices: Vec<Notice>,
+    is_closed: bool,
+    events: BTreeMap<(Token, Box<[u8]>), Vec<Event>>,
+}
+
+fn new_core() -> Core {
+    Core::new(NonZeroU32::new(INTERVAL_S as u32).unwrap(), NameHasher::with_seeds(1, 2, 3, 4))
+}
+
+fn letters_of(mailbox: &Mailbox) -> Vec<Message> {
+    std::iter::from_fn(|| mailbox.take()).collect()
+}
+
+fn list(core: &Core, key: Key, waiters: bool) -> Vec<Listed> {
+    let mut listed = Vec::new();
+    let Ok(mut listing) = core.listing(key.0, key.1, waiters) else { return listed };
+    loop {
+        let some = core.list(&mut listing);
+        if some.is_empty() {
+            return listed;
+        }
+        listed.extend(some);
+    }
+}
+
+/// Plain holdings come first and in any order.
+fn by_grant(mut listed: Vec<Listed>) -> Vec<Listed> {
+    listed.sort_by_key(|listed| (listed.grant, listed.grant.is_none().then_some(listed.session)));
+    listed
+}
+
+impl Told {
+    fn of(messages: impl IntoIterator<Item = Message>) -> Self {
+        let mut told = Self::default();
+        for message in messages {
+            match message {
+                Message::Answer { token, .. } => told.answers.entry(token).or_default().push(message),
+                Message::Notice(notice) => told.notices.push(notice),
+                Message::Close => told.is_closed = true,
+                Message::Event { token, event } => {
+                    let is_live = told.events.contains_key(&(token, Box::default()));
+                    assert!(
+                        event.kind != EventKind::Present || !is_live,
+                        "what is present comes before Live"
+                    );
+                    told.events.entry((token, event.name.clone())).or_default().push(event);
+                }
+            }
+        }
+        told
+    }
+}
+
+impl Pair {
+    fn new(limits: LedgerLimits, names_max: Option<u64>) -> Self {
+        let core = new_core();
+        core.set_ledger_limits(limits);
+        for namespace in Namespace::ALL {
+            core.set_limits(namespace, Limits { names_max });
+        }
+        let mut pair = Self {
+            model: Model::new(limits, names_max),
+            core,
+            connections: Vec::new(),
+            leased: Vec::new(),
+            highest_requests: BTreeMap::new(),
+            last_token: 0,
+            alarm: Arc::default(),
+        };
+        pair.connections = (0..CONNECTIONS).map(|_| pair.connect()).collect();
+        pair.take(&Step::Time { by_ms: 0 });
+        pair
+    }
+
+    fn connect(&mut self) -> Connection {
+        let connection = Connection { session: self.core.open_session(), mailbox: Arc::default() };
+        let id = connection.session.id();
+        let label = id.to_string();
+        self.core.join(id, Some(label.as_bytes()), &connection.mailbox);
+        self.model.join(id, label.as_bytes());
+        connection
+    }
+
+    fn now(&self) -> Moment {
+        Moment { monotonic_ms: self.model.now_ms, unix: self.model.unix() }
+    }
+
+    fn id(&self, by: usize) -> SessionId {
+        self.connections[by].session.id()
+    }
+
+    fn token(&mut self) -> Token {
+        self.last_token += 1;
+        Token(self.last_token)
+    }
+
+    fn ids(&mut self, by: usize, ids: Ids) -> RequestIds {
+        let Ok(session) = self.model.acting(self.id(by)) else {
+            return RequestIds { own: 1, lowest_unanswered: 1 };
+        };
+        let floor = self.model.session(session).unwrap().floor;
+        let highest = self.highest_requests.entry(session).or_default();
+        let own = match ids.own {
+            Own::Next => *highest + 1,
+            Own::Back(by) => (*highest + 1).saturating_sub(by),
+            Own::Ahead(by) => floor + REQUESTS_MAX - 2 + by,
+        };
+        *highest = own.max(*highest);
+        let lowest_unanswered = match ids.lowest {
+            Lowest::Same => floor,
+            Lowest::Own => own,
+            Lowest::Behind(by) => own.saturating_sub(by).max(1),
+            Lowest::Zero => 0,
+        };
+        RequestIds { own, lowest_unanswered }
+    }
+
+    fn call(&mut self, by: usize, ids: Ids) -> Call {
+        Call { connection: self.id(by), ids: self.ids(by, ids), token: self.token() }
+    }
+
+    /// One that is held or waits, or any other.
+    fn grant(&self, choice: usize) -> GrantId {
+        let alive = self.model.grants.len();
+        if choice.is_multiple_of(4) || alive == 0 {
+            return GrantId(choice as u64 / 4);
+        }
+        GrantId(self.model.grants[choice % alive].id)
+    }
+
+    fn generation(&self, name: &'static [u8], expected: Expected) -> Option<u64> {
+        let present = self.model.declaration(semaphore(name)).map_or(0, |declaration| declaration.generation);
+        match expected {
+            Expected::Any => None,
+            Expected::Present => Some(present),
+            Expected::Other => Some(present + 1),
+        }
+    }
+
+    fn waiting(&self, choice: usize, by_token: bool) -> Waiting {
+        // One in two, where there is any, waits for less to be in use.
+        if by_token && choice % 2 == 1 && !self.model.idles.is_empty() {
+            return Waiting::Token(self.model.idles[choice / 2 % self.model.idles.len()].token);
+        }
+        let mut waiters =
+            self.model.grants.iter().filter_map(|grant| Some((grant.request, grant.wait.as_ref()?)));
+        let count = waiters.clone().count().max(1);
+        let waiter = waiters.nth(choice % count);
+        if by_token {
+            let reply = waiter.and_then(|(_, wait)| wait.reply);
+            return Waiting::Token(reply.map_or(Token(choice as u64), |(_, token)| token));
+        }
+        Waiting::Request(waiter.map_or(choice as u64, |(request, _)| request))
+    }
+
+    fn take(&mut self, step: &Step) {
+        let now = self.now();
+        match *step {
+            Step::Acquire { by, ids, ref wants, queueing } => {
+                let call = self.call(by, ids);
+                let wanted = |want: &Want| signalbox::core::Want {
+                    namespace: want.key.0,
+                    name: want.key.1,
+                    claim: claim(*want),
+                };
+                let wanted: Vec<_> = wants.iter().map(wanted).collect();
+                let found = self.core.acquire_grant(call, &wanted, queueing, now);
+                assert_eq!(found, self.model.acquire(call, wants, queueing));
+            }
+            Step::Release { by, ids, grant } => {
+                let (call, grant) = (self.call(by, ids), self.grant(grant));
+                let found = self.core.release_grant(call, grant, now);
+                assert_eq!(found, self.model.release(call, grant));
+            }
+            Step::Cancel { by, waiter, by_token } => {
+                let (connection, waiting) = (self.id(by), self.waiting(waiter, by_token));
+                let found = self.core.cancel(connection, waiting, now);
+                assert_eq!(found, self.model.cancel(connection, waiting));
+            }
+            Step::Verify { grant } => {
+                let grant = self.grant(grant);
+                assert_eq!(self.core.verify(grant, now), self.model.verify(grant));
+            }
+            Step::RevokeGrant { by, ids, grant, grace_ms } => {
+                let (call, grant) = (self.call(by, ids), self.grant(grant));
+                let found = self.core.revoke_grant(call, grant, grace_ms, now);
+                assert_eq!(found, self.model.revoke_grant(call, grant, grace_ms));
+            }
+            Step::RevokeSession { by, ids, session, grace_ms } => {
+                let call = self.call(by, ids);
+                // Those that are there, and one that was never.
+                let sessions = self.model.sessions.iter().map(|session| session.id);
+                let sessions: Vec<_> = sessions.chain(SessionId::from_number(u64::MAX)).collect();
+                let session = sessions[session % sessions.len()];
+                let found = self.core.revoke_session(call, session, grace_ms, now);
+                assert_eq!(found, self.model.revoke_session(call, session, grace_ms));
+            }
+            Step::PlainAcquire { by, want: Want { key, resources, maximum } } => {
+                let session = &mut self.connections[by].session;
+                let claim = claim(Want { key, resources, maximum });
+                let found = self.core.acquire(key.0, key.1, claim, session, now.unix);
+                assert_eq!(found, self.model.plain_acquire(session.id(), key, resources, maximum));
+            }
+            Step::PlainRelease { by, key, resources } => {
+                let session = &mut self.connections[by].session;
+                let found = self.core.release(key.0, key.1, resources, session, now.unix);
+                assert_eq!(found, self.model.plain_release(session.id(), key, resources));
+            }
+            Step::Open { by, ttl_ms } => self.open(by, ttl_ms),
+            Step::Attach { by, session, with_key } => {
+                let connection = self.id(by);
+                let some = self.leased.iter().rev().take(4).collect::<Vec<_>>();
+                let Some((session, key, _)) = some.get(session % some.len().max(1)) else { return };
+                let key = if with_key { *key } else { SessionKey([0; 16]) };
+                let found = self.core.attach(*session, connection, &key, now);
+                let expected = self.model.attach(*session, connection, key);
+                assert_eq!(found.map(|lease| lease.ttl_ms()), expected);
+            }
+            Step::Close { by } => {
+                let (connection, token) = (self.id(by), self.token());
+                assert_eq!(self.core.close_leased(connection, token, now), self.model.close(connection));
+            }
+            Step::KeepAlive { by } => {
+                let connection = self.id(by);
+                assert_eq!(self.core.keep_alive(connection, now), self.model.keep_alive(connection));
+            }
+            Step::Hear { by } => {
+                if let Attachment::To(id) = self.model.attachment(self.id(by)) {
+                    let (.., lease) = self.leased.iter().find(|(session, ..)| *session == id).unwrap();
+                    lease.renew(now.monotonic_ms);
+                    self.model.renew(id);
+                }
+            }
+            Step::Leave { by } => self.leave(by),
+            Step::Watch { by, namespace, ref scope } => {
+                let (connection, token) = (self.id(by), self.token());
+                let found = self.core.watch(connection, token, namespace, scope.clone(), now);
+                let expected = self.model.watch(connection, token, namespace, scope.clone());
+                if let Ok(mut snapshot) = found.map_err(|refusal| assert_eq!(Err(refusal), expected)) {
+                    assert_eq!(expected, Ok(()));
+                    while self.core.show(&mut snapshot, 2) {}
+                }
+            }
+            Step::Unwatch { by, watch } => {
+                let connection = self.id(by);
+                let watches = self.model.watches.len().max(1);
+                let token = self.model.watches.get(watch % watches).map_or(Token(0), |watch| watch.token);
+                let found = self.core.unwatch(connection, token, now);
+                assert_eq!(found, self.model.unwatch(connection, token));
+            }
+            Step::Declare { by, ids, ref wanted, if_exists } => {
+                let call = self.call(by, ids);
+                let found = self.core.declare(call, wanted, if_exists, now);
+                assert_eq!(found, self.model.declare(call, wanted, if_exists));
+            }
+            Step::Resize { by, ids, name, resizing, expected } => {
+                let (call, generation) = (self.call(by, ids), self.generation(name, expected));
+                let found = self.core.resize(call, name, resizing, generation, now);
+                assert_eq!(found, self.model.resize(call, name, resizing, generation));
+            }
+            Step::Remove { by, ids, name, removal, expected } => {
+                let (call, generation) = (self.call(by, ids), self.generation(name, expected));
+                let found = self.core.remove(call, name, removal, generation, now);
+                assert_eq!(found, self.model.remove(call, name, removal, generation));
+            }
+            Step::Configure { ref wanted } => {
+                let found = self.core.declare_configured(wanted, now);
+                assert_eq!(found, self.model.declare_configured(wanted));
+            }
+            Step::AwaitIdle { by, key, until, wait_ms } => {
+                let who = (self.id(by), self.token());
+                let found = self.core.await_idle(who, key, until, wait_ms, now);
+                assert_eq!(found, self.model.await_idle(who, key, until, wait_ms));
+            }
+            Step::Sweep { namespace } => {
+                self.model.sweep(namespace);
+                let mut sweep = self.core.sweep(namespace);
+                while sweep.step(3, now.unix) {}
+            }
+            Step::Time { by_ms } => {
+                self.model.tick(by_ms);
+                let plain_holders = |key: Key| {
+                    let holders = list(&self.core, key, false).into_iter();
+                    holders.filter(|holder| holder.grant.is_none()).map(|holder| holder.session).collect()
+                };
+                self.model.evict(plain_holders);
+                let mailbox_of = |session| {
+                    let mut connections = self.connections.iter();
+                    let connection = connections.find(|connection| connection.session.id() == session)?;
+                    Some(Arc::clone(&connection.mailbox))
+                };
+                let now = self.now();
+                while self.core.expire(now) || self.core.evict(now, mailbox_of) {}
+            }
+            Step::ShutDown => {
+                self.model.shut_down();
+                while self.core.shut_down(now) {}
+            }
+        }
+    }
+
+    fn open(&mut self, by: usize, ttl_ms: u32) {
+        let (connection, token) = (self.id(by), self.token());
+        let key = SessionKey([self.leased.len() as u8 + 1; 16]);
+        let expected = self.model.check_open();
+        match self.core.open_leased(connection, key, ttl_ms, b"leased", token, self.now()) {
+            Outcome::Answered(Answer::Opened(opened)) => {
+                assert_eq!((expected, opened.key.0, opened.ttl_ms), (Ok(()), key.0, ttl_ms));
+                self.model.open(opened.session, connection, key, ttl_ms, b"leased");
+                self.leased.push((opened.session, key, self.core.lease(connection).unwrap()));
+            }
+            Outcome::Refused(refusal) => assert_eq!(expected, Err(refusal)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Gives back one name after the other where their order matters, since that of the end is not promised.
+    fn leave(&mut self, by: usize) {
+        let (now, connection) = (self.now(), self.id(by));
+        while self.core.leave(connection, now) {}
+        self.model.leave(connection);
+        let mut held = self.model.plain_holdings(connection);
+        let last = held.pop();
+        for (key, resources) in held {
+            self.take(&Step::PlainRelease { by, key, resources });
+        }
+        if let Some((key, resources)) = last {
+            self.model.plain_release(connection, key, resources).unwrap();
+        }
+        let new = self.connect();
+        let left = std::mem::replace(&mut self.connections[by], new);
+        let mut ending = self.core.end_session(left.session);
+        while ending.step(1, now.unix) {}
+        assert!(!self.core.leave(connection, now), "who has left is gone");
+    }
+
+    /// Takes a step, and compares all that can be seen.
+    fn step(&mut self, step: &Step) {
+        self.alarm.0.store(false, Ordering::Relaxed);
+        let waker = Waker::from(Arc::clone(&self.alarm));
+        let due_ms = self.core.next_due(&waker);
+        self.take(step);
+        let new_due_ms = self.core.next_due(&waker);
+        let is_earlier = new_due_ms.is_some_and(|new| due_ms.is_none_or(|due_ms| new < due_ms));
+        assert!(!is_earlier || self.alarm.0.load(Ordering::Relaxed), "who sleeps until {due_ms:?} is woken");
+        if let Some(expected) = self.model.next_due_ms() {
+            assert!(new_due_ms.is_some_and(|new| new <= expected), "{new_due_ms:?} is not before {expected}");
+        }
+        self.compare();
+        for by in 0..CONNECTIONS {
+            if self.compare_letters(by) {
+                // As the server does.
+                self.leave(by);
+                self.compare();
+            }
+        }
+    }
+
+    /// Compares what a connection was told. Tells whether it was told to go.
+    fn compare_letters(&mut self, by: usize) -> bool {
+        let connection = self.id(by);
+        let found = Told::of(letters_of(&self.connections[by].mailbox));
+        let expected = self.model.messages.extract_if(.., |(to, _)| *to == connection);
+        let expected = Told::of(expected.map(|(_, message)| message).collect::<Vec<_>>());
+        assert_eq!(found, expected, "the messages of connection {connection}");
+        found.is_closed
+    }
+
+    fn compare(&self) {
+        self.model.check();
+        for namespace in Namespace::ALL {
+            for name in NAMES {
+                let key = (namespace, name);
+                let shown = (namespace, name.escape_ascii().to_string());
+                let value = self.core.value(namespace, name).map(u64::from);
+                assert_eq!(value, self.model.value(key), "the value of {shown:?}");
+                let waiters = list(&self.core, key, true);
+                assert_eq!(waiters, self.model.waiters(key), "who waits for {shown:?}");
+                let holders = list(&self.core, key, false);
+                let held: u64 = holders.iter().map(|holder| u64::from(holder.resources)).sum();
+                assert_eq!(held, self.model.consumption(key), "what is held of {shown:?}");
+                assert_eq!(by_grant(holders), by_grant(self.model.holders(key)), "who holds {shown:?}");
+            }
+            let names = self.model.names.iter().filter(|name| name.key.0 == namespace).count();
+            assert_eq!(self.core.stats(namespace).objects, names as u64);
+            let mut failures = Vec::new();
+            let mut check = self.core.check(namespace);
+            while check.step(64, &mut failures) {}
+            assert_eq!(failures, []);
+        }
+        for prefix in [&b""[..], b"b"] {
+            let mut listing = self.core.declared(prefix);
+            let found: Vec<_> = std::iter::from_fn(|| {
+                Some(self.core.list_declared(&mut listing)).filter(|some| !some.is_empty())
+            })
+            .flatten()
+            .collect();
+            let mut expected = self.model.list_declared();
+            expected.retain(|declared| declared.record.name.starts_with(prefix));
+            assert_eq!(found, expected, "what is declared");
+        }
+        for grant in &self.model.grants {
+            let grant = GrantId(grant.id);
+            assert_eq!(self.core.verify(grant, self.now()), self.model.verify(grant));
+        }
+        assert_eq!(self.core.ledger_stats(), self.model.stats());
+        assert_eq!(self.core.check_ledger(), Ok(()));
+    }
+}
+
+/// A maximum of 0: of the name as it is.
+fn claim(want: Want) -> Claim {
+    match NonZeroU32::new(want.resources).filter(|_| want.maximum == 0) {
+        Some(resources) => Claim::of_existing(resources),
+        None => Claim::new(want.resources, want.maximum).unwrap(),
+    }
+}
+
+fn keys() -> impl Strategy<Value = Key> {
+    // Much happens to one name, or nothing would wait.
+    let namespaces = prop_oneof![Just(Namespace::Counters), Just(Namespace::Semaphores)];
+    (namespaces, prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(2)])
+        .prop_map(|(namespace, name): (_, usize)| (namespace, NAMES[name]))
+}
+
+fn wants() -> impl Strategy<Value = Want> {
+    let amounts = prop_oneof![
+        6 => (1..=3u32, Just(3)),
+        2 => (1..=2u32, Just(2)),
+        2 => (1..=3u32, Just(0)),
+        // About as many slots as one grant may have.
+        1 => (GRANT_SLOTS_MAX as u32 - 1..GRANT_SLOTS_MAX as u32 + 2, Just(MANY)),
+        // More than a semaphore of moderate size has.
+        1 => Just((4, 5)),
+        1 => (prop_oneof![Just(1), Just(2), Just(u32::MAX - 1), Just(u32::MAX)], Just(u32::MAX)),
+    ];
+    (keys(), amounts).prop_map(|(key, (resources, maximum))| Want { key, resources, maximum })
+}
+
+/// No name twice.
+fn many_wants() -> impl Strategy<Value = Vec<Want>> {
+    prop_oneof![
+        2 => wants().prop_map(|want| vec![want]),
+        1 => prop::collection::vec(wants(), 1..=3).prop_map(|mut wants| {
+            let keys: Vec<_> = wants.iter().map(|want| want.key).collect();
+            let mut place = 0;
+            wants.retain(|want| {
+                place += 1;
+                !keys[..place - 1].contains(&want.key)
+            });
+            wants
+        }),
+    ]
+}
+
+fn names() -> impl Strategy<Value = &'static [u8]> {
+    prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(2)].prop_map(|name: usize| NAMES[name])
+}
+
+fn declares() -> impl Strategy<Value = Declare<'static>> {
+    let capacities =
+        prop_oneof![12 => 0..5u32, 1 => Just(MANY), 1 => Just(SLOTS_MAX + 1), 1 => Just(u32::MAX)];
+    let labels = prop::sample::select(vec![&b""[..], b"label"]);
+    (names(), capacities, any::<bool>(), labels).prop_map(|(name, capacity, numbered, label)| Declare {
+        name,
+        capacity,
+        numbered,
+        label,
+    })
+}
+
+/// No name twice.
+fn many_declares(counts: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<Declare<'static>>> {
+    prop::collection::vec(declares(), counts).prop_map(|mut declares| {
+        let names: Vec<_> = declares.iter().map(|declare| declare.name).collect();
+        let mut place = 0;
+        declares.retain(|declare| {
+            place += 1;
+            !names[..place - 1].contains(&declare.name)
+        });
+        declares
+    })
+}
+
+/// What the configuration has was checked already.
+fn configurations() -> impl Strategy<Value = Vec<Declare<'static>>> {
+    many_declares(0..=2).prop_map(|mut declares| {
+        declares.retain(|declare| !declare.numbered || declare.capacity <= SLOTS_MAX);
+        declares
+    })
+}
+
+fn resizings() -> impl Strategy<Value = Resizing> {
+    prop_oneof![
+        3 => (0..5u32).prop_map(Resizing::To),
+        2 => (0..3u32).prop_map(Resizing::Grow),
+        2 => (0..3u32).prop_map(Resizing::Shrink),
+        1 => prop::sample::select(vec![SLOTS_MAX, u32::MAX]).prop_map(Resizing::Grow),
+        1 => Just(Resizing::To(MANY)),
+    ]
+}
+
+fn removals() -> impl Strategy<Value = Removal> {
+    prop_oneof![
+        1 => Just(Removal::IfIdle),
+        2 => Just(Removal::WithLastHolder),
+        2 => graces_ms().prop_map(|grace_ms| Removal::Now { grace_ms }),
+    ]
+}
+
+fn expectations() -> impl Strategy<Value = Expected> {
+    prop_oneof![3 => Just(Expected::Any), 2 => Just(Expected::Present), 1 => Just(Expected::Other)]
+}
+
+/// Only semaphores have slots.
+fn idles() -> impl Strategy<Value = (Key, Until)> {
+    let slots = prop_oneof![4 => 0..3u16, 1 => Just(u16::MAX)];
+    prop_oneof![
+        2 => (keys(), (0..3u32).prop_map(Until::Level)),
+        1 => (names().prop_map(semaphore), slots.prop_map(Until::Slot)),
+    ]
+}
+
+fn ids() -> impl Strategy<Value = Ids> {
+    let own = prop_oneof![
+        20 => Just(Own::Next),
+        4 => (1..5u64).prop_map(Own::Back),
+        1 => (0..6u64).prop_map(Own::Ahead),
+    ];
+    let lowest = prop_oneof![
+        20 => Just(Lowest::Same),
+        4 => (0..4u64).prop_map(Lowest::Behind),
+        2 => Just(Lowest::Own),
+        1 => Just(Lowest::Zero),
+    ];
+    (own, lowest).prop_map(|(own, lowest)| Ids { own, lowest })
+}
+
+fn waits_ms() -> impl Strategy<Value = u32> {
+    prop_oneof![2 => Just(0), 3 => Just(60), 5 => Just(5000), 1 => Just(u32::MAX)]
+}
+
+fn if_exist() -> impl Strategy<Value = IfExists> {
+    prop::sample::select(vec![IfExists::Fail, IfExists::Keep, IfExists::Set])
+}
+
+fn queueings() -> impl Strategy<Value = Queueing> {
+    let queues_max = prop_oneof![1 => 0..3u32, 6 => Just(u32::MAX)];
+    (waits_ms(), queues_max).prop_map(|(wait_ms, queue_max)| Queueing { wait_ms, queue_max })
+}
+
+fn graces_ms() -> impl Strategy<Value = u32> {
+    prop_oneof![2 => Just(0), 1 => Just(50), 1 => Just(2500)]
+}
+
+fn ttls_ms() -> impl Strategy<Value = u32> {
+    prop_oneof![1 => Just(100), 2 => Just(2500), 3 => Just(60_000)]
+}
+
+fn times_ms() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => prop::sample::select(vec![1, 9, 40, 50, 60, 100]),
+        3 => prop::sample::select(vec![1000, 2500, 2999]),
+        1 => prop::sample::select(vec![3000, 3001, 12_000]),
+    ]
+}
+
+fn scopes() -> impl Strategy<Value = Scope> {
+    prop_oneof![
+        prop::sample::select(NAMES.to_vec()).prop_map(|name| Scope::Name(name.into())),
+        prop::sample::select(vec![&b""[..], b"b"]).prop_map(|prefix| Scope::Prefix(prefix.into())),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let by = || 0..CONNECTIONS;
+    let namespaces = || prop::sample::select(Namespace::ALL.to_vec());
+    let choice = any::<usize>;
+    prop_oneof![
+        24 => (by(), ids(), many_wants(), queueings())
+            .prop_map(|(by, ids, wants, queueing)| Step::Acquire { by, ids, wants, queueing }),
+        12 => (by(), ids(), choice()).prop_map(|(by, ids, grant)| Step::Release { by, ids, grant }),
+        4 => (by(), choice(), any::<bool>())
+            .prop_map(|(by, waiter, by_token)| Step::Cancel { by, waiter, by_token }),
+        2 => choice().prop_map(|grant| Step::Verify { grant }),
+        3 => (by(), ids(), choice(), graces_ms())
+            .prop_map(|(by, ids, grant, grace_ms)| Step::RevokeGrant { by, ids, grant, grace_ms }),
+        2 => (by(), ids(), choice(), graces_ms())
+            .prop_map(|(by, ids, session, grace_ms)| Step::RevokeSession { by, ids, session, grace_ms }),
+        6 => (by(), wants()).prop_map(|(by, want)| Step::PlainAcquire { by, want }),
+        5 => (by(), keys(), 0..3u32)
+            .prop_map(|(by, key, resources)| Step::PlainRelease { by, key, resources }),
+        6 => (by(), ids(), many_declares(1..=3), if_exist())
+            .prop_map(|(by, ids, wanted, if_exists)| Step::Declare { by, ids, wanted, if_exists }),
+        5 => (by(), ids(), names(), resizings(), expectations()).prop_map(
+            |(by, ids, name, resizing, expected)| Step::Resize { by, ids, name, resizing, expected }
+        ),
+        4 => (by(), ids(), names(), removals(), expectations()).prop_map(
+            |(by, ids, name, removal, expected)| Step::Remove { by, ids, name, removal, expected }
+        ),
+        1 => configurations().prop_map(|wanted| Step::Configure { wanted }),
+        4 => (by(), idles(), waits_ms())
+            .prop_map(|(by, (key, until), wait_ms)| Step::AwaitIdle { by, key, until, wait_ms }),
+        4 => (by(), ttls_ms()).prop_map(|(by, ttl_ms)| Step::Open { by, ttl_ms }),
+        5 => (by(), choice(), prop::bool::weighted(0.9))
+            .prop_map(|(by, session, with_key)| Step::Attach { by, session, with_key }),
+        1 => by().prop_map(|by| Step::Close { by }),
+        2 => by().prop_map(|by| Step::KeepAlive { by }),
+        2 => by().prop_map(|by| Step::Hear { by }),
+        2 => by().prop_map(|by| Step::Leave { by }),
+        3 => (by(), namespaces(), scopes())
+            .prop_map(|(by, namespace, scope)| Step::Watch { by, namespace, scope }),
+        1 => (by(), choice()).prop_map(|(by, watch)| Step::Unwatch { by, watch }),
+        2 => namespaces().prop_map(|namespace| Step::Sweep { namespace }),
+        12 => times_ms().prop_map(|by_ms| Step::Time { by_ms }),
+    ]
+}
+
+/// Mostly what the configuration has, at times so little that histories meet it.
+fn limits() -> impl Strategy<Value = LedgerLimits> {
+    let small = (1..3usize, 1..4usize, 1..3usize, 1..3usize);
+    let small = small.prop_map(|(sessions_max, grants_max, waiters_max, watches_max)| LedgerLimits {
+        sessions_max,
+        grants_max,
+        waiters_max,
+        watches_max,
+    });
+    prop_oneof![3 => Just(LedgerLimits::NONE), 1 => small]
+}
+
+/// `PROPTEST_CASES` says how many histories, else there are so many.
+fn cases(default: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { cases: asked.unwrap_or(default), failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(2000))]
+
+    #[test]
+    fn the_ledger_does_what_the_design_says(
+        limits in limits(),
+        names_max in prop_oneof![5 => Just(None), 1 => (1..3u64).prop_map(Some)],
+        history in prop::collection::vec(steps(), 1..60),
+        shuts_down in any::<bool>(),
+        rest in prop::collection::vec(steps(), 0..4),
+    ) {
+        let mut pair = Pair::new(limits, names_max);
+        for step in &history {
+            pair.step(step);
+        }
+        if shuts_down {
+            pair.step(&Step::ShutDown);
+        }
+        for step in &rest {
+            pair.step(step);
+        }
+        // At rest nothing is consumed by who is gone.
+        for by in 0..CONNECTIONS {
+            pair.step(&Step::Leave { by });
+        }
+        for _ in 0..25 {
+            pair.take(&Step::Time { by_ms: 2900 });
+        }
+        for namespace in Namespace::ALL {
+            pair.step(&Step::Sweep { namespace });
+        }
+        prop_assert_eq!(pair.core.stats(Namespace::Semaphores).objects, pair.core.ledger_stats().declared);
+        pair.step(&Step::Configure { wanted: Vec::new() });
+        let ids = Ids { own: Own::Next, lowest: Lowest::Own };
+        let (removal, expected) = (Removal::IfIdle, Expected::Any);
+        for name in NAMES {
+            pair.step(&Step::Remove { by: 0, ids, name, removal, expected });
+        }
+        for namespace in Namespace::ALL {
+            prop_assert_eq!(pair.core.stats(namespace).objects, 0);
+        }
+        let stats = pair.core.ledger_stats();
+        prop_assert_eq!((stats.sessions, stats.grants, stats.waiters, stats.watches), (0, 0, 0, 0));
+    }
+}
+
+// What random histories rarely meet.
+
+/// A core with connections, at the time 0.
+struct Server {
+    core: Core,
+    connections: Vec<Connection>,
+    requests: u64,
+}
+
+const START: Moment = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+const ONE: Key = (Namespace::Counters, b"one");
+const TWO: Key = (Namespace::Counters, b"two");
+
+fn at(monotonic_ms: u64) -> Moment {
+    Moment { monotonic_ms, ..START }
+}
+
+impl Server {
+    fn new(connections: usize) -> Self {
+        let core = new_core();
+        let connect = |_| Connection { session: core.open_session(), mailbox: Arc::default() };
+        let connections: Vec<_> = (0..connections).map(connect).collect();
+        for connection in &connections {
+            core.join(connection.session.id(), None, &connection.mailbox);
+        }
+        core.expire(START);
+        Self { core, connections, requests: 0 }
+    }
+
+    /// Asks for resources of names under this maximum, and waits for them for ever.
+    fn acquire(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> Outcome {
+        let claim = Claim::new(resources, maximum).unwrap();
+        let want = |key: &Key| signalbox::core::Want { namespace: key.0, name: key.1, claim };
+        let wants: Vec<_> = keys.iter().map(want).collect();
+        let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+        let call = self.call(by);
+        self.core.acquire_grant(call, &wants, queueing, START)
+    }
+
+    fn granted(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> GrantId {
+        match self.acquire(by, keys, resources, maximum) {
+            Outcome::Answered(Answer::Granted(granted)) => granted.grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn call(&mut self, by: usize) -> Call {
+        self.requests += 1;
+        let ids = RequestIds { own: self.requests, lowest_unanswered: self.requests };
+        Call { connection: self.id(by), ids, token: Token(self.requests) }
+    }
+
+    fn open(&self, by: usize, ttl_ms: u32, now: Moment) -> Arc<Lease> {
+        let key = SessionKey([by as u8 + 1; 16]);
+        let asked = self.core.open_leased(self.id(by), key, ttl_ms, b"", Token(0), now);
+        assert!(matches!(asked, Outcome::Answered(Answer::Opened(_))), "{asked:?}");
+        self.core.lease(self.id(by)).unwrap()
+    }
+
+    fn id(&self, by: usize) -> SessionId {
+        self.connections[by].session.id()
+    }
+
+    fn release(&mut self, by: usize, grant: GrantId) {
+        let call = self.call(by);
+        assert_eq!(self.core.release_grant(call, grant, START), Outcome::Answered(Answer::Done));
+    }
+
+    fn value(&self, key: Key) -> u32 {
+        self.core.value(key.0, key.1).unwrap()
+    }
+
+    fn watch(&self, by: usize, key: Key) {
+        let scope = Scope::Name(key.1.into());
+        let mut snapshot = self.core.watch(self.id(by), Token(0), key.0, scope, START).unwrap();
+        while self.core.show(&mut snapshot, 100) {}
+        letters_of(&self.connections[by].mailbox);
+    }
+
+    /// Requests, called by the numbers of a range, that wait until a name is idle.
+    fn await_idle(&self, by: usize, key: Key, until: Until, wait_ms: u32, tokens: Range<u64>) {
+        for token in tokens {
+            let asked = self.core.await_idle((self.id(by), Token(token)), key, until, wait_ms, START);
+            assert_eq!(asked, Outcome::Waiting);
+        }
+    }
+
+    /// What a connection was told of requests that waited until a name is idle, since it was last asked.
+    fn told_idle(&self, by: usize) -> Vec<(u64, Result<u32, Refusal>)> {
+        let outcome = |message| match message {
+            Message::Answer { token, outcome: Ok(Answer::Idle { in_use }) } => (token.0, Ok(in_use)),
+            Message::Answer { token, outcome: Err(refusal) } => (token.0, Err(refusal)),
+            other => panic!("{other:?}"),
+        };
+        letters_of(&self.connections[by].mailbox).into_iter().map(outcome).collect()
+    }
+
+    /// The grants that events since then were about.
+    fn events(&self, by: usize) -> Vec<Option<GrantId>> {
+        let grant = |message| match message {
+            Message::Event { event, .. } => event.grant,
+            other => panic!("{other:?}"),
+        };
+        letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
+    }
+
+    /// The grants that a connection was told of since it was last asked.
+    fn answers(&self, by: usize) -> Vec<GrantId> {
+        let grant = |message| match message {
+            Message::Answer { outcome: Ok(Answer::Granted(granted)), .. } => granted.grant,
+            other => panic!("{other:?}"),
+        };
+        letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
+    }
+}
+
+#[test]
+fn two_who_want_the_same_names_in_opposite_order_both_get_them() {
+    let mut server = Server::new(3);
+    let blocked = server.granted(2, &[TWO], 1, 1);
+    assert_eq!(server.acquire(0, &[ONE, TWO], 1, 1), Outcome::Waiting);
+    assert_eq!(server.acquire(1, &[TWO, ONE], 1, 1), Outcome::Waiting);
+    server.release(2, blocked);
+    for by in 0..2 {
+        let answers = server.answers(by);
+        assert_eq!(answers.len(), 1);
+        assert_eq!(server.answers(1 - by), [], "the other waits");
+        server.release(by, answers[0]);
+    }
+    assert_eq!((server.value(ONE), server.value(TWO)), (0, 0));
+}
+
+#[test]
+fn who_wants_several_names_stands_in_each_queue_before_those_who_came_later() {
+    let mut server = Server::new(3);
+    let (one, two) = (server.granted(0, &[ONE], 1, 1), server.granted(0, &[TWO], 1, 1));
+    assert_eq!(server.acquire(1, &[ONE, TWO], 1, 1), Outcome::Waiting);
+    assert_eq!(server.acquire(2, &[TWO], 1, 1), Outcome::Waiting);
+    server.release(0, one);
+    let waiters: Vec<_> = list(&server.core, TWO, true).into_iter().map(|waiter| waiter.session).collect();
+    assert_eq!(waiters, [server.id(1), server.id(2)]);
+    server.release(0, two);
+    assert_eq!((server.answers(1).len(), server.answers(2).len()), (1, 0));
+}
+
+#[test]
+fn a_session_that_ends_gives_back_the_newest_first() {
+    let mut server = Server::new(2);
+    let holder = server.id(0);
+    server.open(0, 1000, START);
+    let grants: Vec<_> = (0..5).map(|_| server.granted(0, &[ONE], 1, 5)).collect();
+    server.release(0, grants[1]);
+    server.watch(1, ONE);
+    assert_eq!(server.core.close_leased(holder, Token(0), START), Outcome::Answered(Answer::Done));
+    assert_eq!(server.events(1), [grants[4], grants[3], grants[2], grants[0]].map(Some));
+}
+
+#[test]
+fn of_two_sessions_the_one_that_is_due_first_ends_first() {
+    let mut server = Server::new(3);
+    let lease = server.open(0, 100, START);
+    server.open(1, 100, at(50));
+    let grants = [0, 1].map(|by| server.granted(by, &[ONE], 1, 2));
+    lease.renew(90);
+    server.watch(2, ONE);
+    assert!(!server.core.expire(at(200)));
+    assert_eq!(server.events(2), [grants[1], grants[0]].map(Some));
+}
+
+#[test]
+fn a_session_that_holds_much_expires_in_steps() {
+    const GRANTS: u32 = 1000;
+    let mut server = Server::new(2);
+    let connection = server.id(0);
+    server.open(0, 100, START);
+    for _ in 0..GRANTS {
+        server.granted(0, &[ONE], 1, GRANTS);
+    }
+    assert_eq!(server.acquire(1, &[ONE], GRANTS, GRANTS), Outcome::Waiting);
+    let mut steps = 1;
+    while server.core.expire(at(100)) {
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        assert!(server.value(ONE) > 0, "all is given back, and there is more to do");
+        assert_eq!(server.answers(1), [], "not all is given back");
+        steps += 1;
+    }
+    assert!(steps > 4, "a step gives back a few");
+    assert_eq!(server.answers(1).len(), 1);
+    assert_eq!(list(&server.core, ONE, false).len(), 1);
+    let stats = server.core.ledger_stats();
+    assert_eq!((stats.sessions, stats.expired_sessions, stats.grants), (0, 1, 1));
+    assert_eq!(server.core.keep_alive(connection, at(100)), Err(Refusal::NoSuchSession));
+}
+
+#[test]
+fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
+    const GRANTS: u32 = 300;
+    let mut server = Server::new(2);
+    let connection = server.id(0);
+    server.open(0, 100_000, START);
+    for _ in 0..GRANTS {
+        server.granted(0, &[ONE], 1, GRANTS);
+    }
+    server.watch(1, ONE);
+    assert_eq!(server.core.close_leased(connection, Token(0), START), Outcome::Answered(Answer::Done));
+    while server.core.expire(START) {}
+    let events = letters_of(&server.connections[1].mailbox);
+    assert_eq!(events.len(), GRANTS as usize);
+    let is_release = |message: &Message| match message {
+        Message::Event { event, .. } => event.kind == EventKind::Released,
+        _ => false,
+    };
+    assert!(events.iter().all(is_release), "{:?}", events.iter().find(|message| !is_release(message)));
+    assert_eq!(server.core.ledger_stats().expired_sessions, 0);
+}
+
+#[test]
+fn many_who_wait_are_served_in_steps_and_in_order() {
+    const WAITERS: usize = 1000;
+    let mut server = Server::new(2);
+    let all = server.granted(0, &[ONE], WAITERS as u32, WAITERS as u32);
+    for _ in 0..WAITERS {
+        assert_eq!(server.acquire(1, &[ONE], 1, WAITERS as u32), Outcome::Waiting);
+    }
+    let order: Vec<_> = list(&server.core, ONE, true).into_iter().filter_map(|waiter| waiter.grant).collect();
+    assert_eq!(order.len(), WAITERS);
+    server.release(0, all);
+    let mut served = server.answers(1);
+    let mut is_done = false;
+    while !is_done {
+        assert!(!served.is_empty() && served.len() < WAITERS, "{} were served", served.len());
+        // Nobody overtakes those whose turn is to come.
+        let claim = Claim::new(1, u32::MAX).unwrap();
+        let session = &mut server.connections[0].session;
+        let overtaking = server.core.acquire(ONE.0, ONE.1, claim, session, START.unix);
+        assert_eq!(overtaking, Err(Refusal::NotAvailable));
+        is_done = !server.core.expire(START);
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        served.extend(server.answers(1));
+    }
+    assert_eq!(served, order);
+}
+
+#[test]
+fn many_who_wait_until_a_name_is_idle_are_told_in_steps_what_was_at_that_moment() {
+    const REQUESTS: u64 = 200;
+    const WAIT_MS: u32 = 10;
+    let mut server = Server::new(2);
+    let grant = server.granted(0, &[ONE], 1, 2);
+    server.await_idle(1, ONE, Until::Level(0), WAIT_MS, 0..REQUESTS / 2);
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, REQUESTS / 2..REQUESTS);
+    let alarm = Arc::<Alarm>::default();
+    assert_eq!(server.core.next_due(&Waker::from(Arc::clone(&alarm))), Some(u64::from(WAIT_MS)));
+    server.release(0, grant);
+    assert!(alarm.0.load(Ordering::Relaxed), "whoever sleeps until something is due is woken");
+    assert_eq!(server.core.check_ledger(), Ok(()));
+    let mut told = server.told_idle(1);
+    assert!(!told.is_empty() && told.len() < REQUESTS as usize, "{} were told", told.len());
+    // Who takes it now comes after that moment; so does who waits for its end under a token that is free again.
+    let session = &mut server.connections[0].session;
+    let claim = Claim::new(2, 2).unwrap();
+    server.core.acquire(ONE.0, ONE.1, claim, session, START.unix).unwrap();
+    let last = Waiting::Token(Token(REQUESTS - 1));
+    assert_eq!(server.core.cancel(server.id(1), last, START), Ok(()));
+    assert_eq!(server.told_idle(1), [(REQUESTS - 1, Err(Refusal::Canceled))]);
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, REQUESTS - 1..REQUESTS);
+    // And who was to be told by then did not wait for too long.
+    let later = at(u64::from(WAIT_MS) + 1);
+    while server.core.expire(later) {
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        told.extend(server.told_idle(1));
+    }
+    told.extend(server.told_idle(1));
+    assert!(told.into_iter().eq((0..REQUESTS - 1).map(|token| (token, Ok(0)))));
+    let session = &mut server.connections[0].session;
+    server.core.release(ONE.0, ONE.1, 2, session, later.unix).unwrap();
+    assert_eq!(server.told_idle(1), [(REQUESTS - 1, Ok(0))]);
+}
+
+#[test]
+fn what_is_given_back_while_queues_are_served_is_told_in_steps_too() {
+    let mut server = Server::new(2);
+    let name = |number: u32| &*format!("{number:03}").leak();
+    let keys: Vec<Key> = (0..200).map(|number| (Namespace::Counters, name(number).as_bytes())).collect();
+    let grants: Vec<_> = keys.chunks(50).map(|keys| server.granted(0, keys, 1, 1)).collect();
+    for (key, token) in keys.iter().zip(0..) {
+        server.await_idle(1, *key, Until::Level(0), u32::MAX, token..token + 1);
+    }
+    let all = server.granted(0, &[ONE], 1000, 1000);
+    for _ in 0..1000 {
+        assert_eq!(server.acquire(0, &[ONE], 1, 1000), Outcome::Waiting);
+    }
+    server.release(0, all);
+    for grant in grants {
+        server.release(0, grant);
+    }
+    assert_eq!(server.told_idle(1), [], "the queue comes first");
+    let mut told = Vec::new();
+    while server.core.expire(START) {
+        let some = server.told_idle(1);
+        assert!(some.len() < 100, "{} were told in one step", some.len());
+        told.extend(some);
+    }
+    told.extend(server.told_idle(1));
+    told.sort_by_key(|(token, _)| *token);
+    assert!(told.into_iter().eq((0..200).map(|token| (token, Ok(0)))));
+}
+
+#[test]
+fn a_connection_whose_session_is_taken_away_in_steps_asks_in_vain() {
+    const REQUESTS: u64 = 200;
+    let mut server = Server::new(3);
+    server.granted(0, &[ONE], 1, 1);
+    server.open(2, 1000, START);
+    server.granted(2, &[TWO], 1, 1);
+    let session = list(&server.core, TWO, false)[0].session;
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS);
+    let (revoked, call) = (server.id(1), server.call(0));
+    assert_eq!(server.core.revoke_session(call, revoked, 0, START), Outcome::Answered(Answer::Done));
+    let gone = Refusal::NoSuchSession;
+    let until = Until::Level(0);
+    assert_eq!(server.core.await_idle((revoked, Token(1000)), ONE, until, 1, START), Outcome::Refused(gone));
+    let watch = server.core.watch(revoked, Token(1001), ONE.0, Scope::Prefix(Box::default()), START);
+    assert_eq!(watch.err(), Some(gone));
+    assert_eq!(server.core.attach(session, revoked, &SessionKey([3; 16]), START).err(), Some(gone));
+    let opened = server.core.open_leased(revoked, SessionKey([9; 16]), 1000, b"", Token(1002), START);
+    assert_eq!(opened, Outcome::Refused(gone));
+    assert_eq!(server.acquire(1, &[TWO], 1, 2), Outcome::Refused(gone));
+    assert!(!server.connections[1].mailbox.is_closed(), "there is more than a step's work");
+    while server.core.expire(START) {}
+    assert!(server.connections[1].mailbox.is_closed());
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}
+
+#[test]
+fn a_server_that_stops_tells_first_who_has_what_he_waited_for() {
+    const REQUESTS: u64 = 100;
+    let mut server = Server::new(2);
+    let [one, _two] = [ONE, TWO].map(|key| server.granted(0, &[key], 1, 1));
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS);
+    server.await_idle(1, TWO, Until::Level(0), u32::MAX, REQUESTS..2 * REQUESTS);
+    server.release(0, one);
+    while server.core.shut_down(START) {
+        assert_eq!(server.core.check_ledger(), Ok(()));
+    }
+    let messages = letters_of(&server.connections[1].mailbox);
+    let outcome = |message: &Message| match message {
+        Message::Answer { token, outcome } => Some((token.0, outcome.clone())),
+        _ => None,
+    };
+    let is_as_expected = |(token, outcome): (u64, Result<Answer, Refusal>)| {
+        outcome == if token < REQUESTS { Ok(Answer::Idle { in_use: 0 }) } else { Err(Refusal::ShuttingDown) }
+    };
+    let outcomes: Vec<_> = messages.iter().filter_map(outcome).collect();
+    assert_eq!(outcomes.len(), 2 * REQUESTS as usize);
+    assert!(outcomes.into_iter().all(is_as_expected));
+}
+
+#[test]
+fn a_connection_for_which_many_requests_wait_ends_in_steps() {
+    const REQUESTS: u32 = 200;
+    let mut server = Server::new(3);
+    let grant = server.granted(0, &[ONE], REQUESTS, REQUESTS);
+    server.open(1, 1000, START);
+    for _ in 0..REQUESTS {
+        assert_eq!(server.acquire(1, &[ONE], 1, REQUESTS), Outcome::Waiting);
+    }
+    let last = RequestIds { own: server.requests, lowest_unanswered: server.requests };
+    server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS.into());
+    let gone = server.id(1);
+    let mut steps = 1;
+    while server.core.leave(gone, START) {
+        assert_eq!(server.core.check_ledger(), Ok(()));
+        steps += 1;
+    }
+    assert!(steps > 2, "a step forgets a few");
+    assert_eq!(
+        server.core.ledger_stats().waiters,
+        u64::from(REQUESTS),
+        "the session waits without a connection"
+    );
+    // Another connection has the answer of what it asks again.
+    let session = list(&server.core, ONE, true)[0].session;
+    server.core.attach(session, server.id(2), &SessionKey([2; 16]), START).unwrap();
+    let wants =
+        [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, REQUESTS).unwrap() }];
+    let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+    let call = Call { connection: server.id(2), ids: last, token: Token(7) };
+    assert_eq!(server.core.acquire_grant(call, &wants, queueing, START), Outcome::Waiting);
+    server.release(0, grant);
+    while server.core.expire(START) {}
+    assert_eq!(server.answers(2).len(), 1);
+    assert_eq!(letters_of(&server.connections[1].mailbox), []);
+    assert_eq!(server.value(ONE), REQUESTS);
+}
+
+#[test]
+fn a_connection_that_ends_in_steps_loses_its_session_to_another_meanwhile() {
+    const REQUESTS: u32 = 200;
+    let mut server = Server::new(3);
+    server.granted(0, &[ONE], 1, 1);
+    server.open(1, 1000, START);
+    for _ in 0..REQUESTS {
+        assert_eq!(server.acquire(1, &[ONE], 1, 1), Outcome::Waiting);
+    }
+    let session = list(&server.core, ONE, true)[0].session;
+    assert!(server.core.leave(server.id(1), START), "there is more than a step's work");
+    let lease = server.core.attach(session, server.id(2), &SessionKey([2; 16]), START);
+    while server.core.leave(server.id(1), START) {}
+    assert_eq!(server.core.check_ledger(), Ok(()));
+    assert!(lease.is_ok());
+    assert!(server.core.keep_alive(server.id(2), START).is_ok(), "the session is the other's now");
+}
+
+#[test]
+fn a_second_revoke_never_delays_the_first_and_its_notice_says_so() {
+    let mut server = Server::new(2);
+    let grant = server.granted(0, &[ONE], 1, 1);
+    let holder = server.id(0);
+    for (grace_ms, left_ms) in [(500, 500), (900, 500), (200, 200)] {
+        let call = server.call(1);
+        assert_eq!(server.core.revoke_grant(call, grant, grace_ms, START), Outcome::Answered(Answer::Done));
+        let notice = Notice::GrantRevoked { grant, grace_ms: left_ms };
+        assert_eq!(letters_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
+    }
+    for (grace_ms, left_ms) in [(900, 900), (950, 900), (300, 300)] {
+        let call = server.call(1);
+        assert_eq!(
+            server.core.revoke_session(call, holder, grace_ms, START),
+            Outcome::Answered(Answer::Done)
+        );
+        let notice = Notice::SessionRevoked { session: holder, grace_ms: left_ms };
+        assert_eq!(letters_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
+    }
+    for (at_ms, grants) in [(199, 1), (200, 0), (299, 0)] {
+        assert!(!server.core.expire(at(at_ms)));
+        assert_eq!(server.core.ledger_stats().grants, grants);
+        assert_eq!(letters_of(&server.connections[0].mailbox), []);
+    }
+    assert!(!server.core.expire(at(300)));
+    assert_eq!(letters_of(&server.connections[0].mailbox), [Message::Close]);
+}
+
+#[test]
+fn live_is_told_when_there_is_room_for_it() {
+    let mut server = Server::new(1);
+    let names: Vec<_> = (0..EVENTS_MAX).map(|number| number.to_string()).collect();
+    for name in &names {
+        let claim = Claim::new(1, 1).unwrap();
+        let session = &mut server.connections[0].session;
+        server.core.acquire(Namespace::Counters, name.as_bytes(), claim, session, START.unix).unwrap();
+    }
+    let watcher = server.id(0);
+    let all = Scope::Prefix(Box::default());
+    let mut snapshot = server.core.watch(watcher, Token(1), Namespace::Counters, all, START).unwrap();
+    assert!(server.core.show(&mut snapshot, 2 * EVENTS_MAX), "there is no room for Live");
+    let present = letters_of(&server.connections[0].mailbox);
+    assert_eq!(present.len(), EVENTS_MAX);
+    assert!(!server.core.show(&mut snapshot, 1));
+    let [Message::Event { event, .. }] = &letters_of(&server.connections[0].mailbox)[..] else { panic!() };
+    assert_eq!(event.kind, EventKind::Live);
+}
+
+proptest! {
+    #![proptest_config(cases(50))]
+
+    /// The counter tells by its consumption which events there were: each raises it by one.
+    #[test]
+    fn a_slow_reader_is_told_what_it_missed(
+        rounds in prop::collection::vec((0..3000u32, 0..2000usize), 1..6),
+    ) {
+        let mut server = Server::new(1);
+        let watcher = server.id(0);
+        let scope = Scope::Name(ONE.1.into());
+        let mut snapshot = server.core.watch(watcher, Token(1), ONE.0, scope, START).unwrap();
+        prop_assert!(!server.core.show(&mut snapshot, 1));
+        let mailbox = Arc::clone(&server.connections[0].mailbox);
+        let live = mailbox.take();
+        prop_assert!(live.is_some());
+        let (mut told, mut happened, mut was_full) = (0, 0, false);
+        for (events, reads) in rounds.into_iter().chain([(0, usize::MAX)]) {
+            let unread = happened - told;
+            for _ in 0..events {
+                let claim = Claim::new(1, u32::MAX).unwrap();
+                let session = &mut server.connections[0].session;
+                server.core.acquire(ONE.0, ONE.1, claim, session, START.unix).unwrap();
+                happened += 1;
+            }
+            was_full |= (unread + events) as usize > EVENTS_MAX;
+            for message in std::iter::from_fn(|| mailbox.take()).take(reads) {
+                let Message::Event { event, .. } = message else { panic!("{message:?}") };
+                if event.kind == EventKind::Missed {
+                    prop_assert!(was_full && event.resources > 0);
+                    was_full = false;
+                    told += event.resources;
+                } else {
+                    told += 1;
+                    prop_assert_eq!((event.kind, event.in_use), (EventKind::Granted, told));
+                }
+            }
+            prop_assert!(told <= happened);
+        }
+        prop_assert_eq!(told, happened, "all is told or missed");
+    }
+}
+
+#[test]
+fn a_session_that_ends_in_steps_is_granted_nothing_more() {
+    const GRANTS: u32 = 1000;
+    let mut server = Server::new(2);
+    let theirs = server.granted(1, &[ONE], 1, 1);
+    server.open(0, 100, START);
+    assert_eq!(server.acquire(0, &[ONE], 1, 1), Outcome::Waiting);
+    for _ in 0..GRANTS {
+        server.granted(0, &[TWO], 1, GRANTS);
+    }
+    assert!(server.core.expire(at(100)), "it ends in steps");
+    server.release(1, theirs);
+    assert_eq!(server.value(ONE), 0, "what it waited for is not given to it");
+    while server.core.expire(at(100)) {}
+    let messages = letters_of(&server.connections[0].mailbox);
+    assert!(
+        matches!(messages[..], [Message::Answer { outcome: Err(Refusal::NoSuchSession), .. }]),
+        "{messages:?}"
+    );
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}
+
+#[test]
+fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
+    let mut server = Server::new(2);
+    let theirs = server.granted(1, &[ONE], 1, 1);
+    let lease = server.open(0, 90_000, START);
+    let call = server.call(0);
+    let wants = [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap() }];
+    let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
+    for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
+        lease.renew(at(at_ms).monotonic_ms);
+        let asked = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
+        assert_eq!(asked, Outcome::Waiting);
+    }
+    server.release(1, theirs);
+    let messages = letters_of(&server.connections[0].mailbox);
+    let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..]
+    else {
+        panic!("{messages:?}")
+    };
+    assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
+}
+
+const LAST: Key = (Namespace::Semaphores, b"last");
+
+impl Server {
+    /// Declares [`LAST`] with one resource.
+    fn declare_last(&mut self, by: usize) {
+        let declare = Declare { name: LAST.1, capacity: 1, numbered: false, label: b"" };
+        let call = self.call(by);
+        let asked = self.core.declare(call, &[declare], IfExists::Fail, START);
+        assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+    }
+
+    fn remove_last(&mut self, by: usize) {
+        let call = self.call(by);
+        let asked = self.core.remove(call, LAST.1, Removal::WithLastHolder, None, START);
+        assert_eq!(asked, Outcome::Answered(Answer::Declared(Box::default())));
+    }
+}
+
+#[test]
+fn what_was_set_aside_for_what_is_removed_goes_to_the_next_at_once() {
+    let mut server = Server::new(3);
+    server.declare_last(2);
+    server.granted(2, &[LAST], 1, 1);
+    assert_eq!(server.acquire(0, &[ONE, LAST], 1, 1), Outcome::Waiting);
+    assert_eq!(server.acquire(1, &[ONE], 1, 1), Outcome::Waiting);
+    server.remove_last(2);
+    assert_eq!(server.answers(1).len(), 1);
+}
+
+#[test]
+fn what_is_removed_goes_when_those_who_set_it_aside_are_told_of_the_end() {
+    let mut server = Server::new(2);
+    let behind = (Namespace::Semaphores, &b"later"[..]);
+    server.declare_last(1);
+    server.granted(1, &[behind], 1, 1);
+    assert_eq!(server.acquire(0, &[LAST, behind], 1, 1), Outcome::Waiting);
+    server.remove_last(1);
+    while server.core.shut_down(START) {}
+    assert_eq!(server.core.ledger_stats().declared, 0);
+}
+
+#[test]
+fn what_is_removed_at_once_is_taken_from_its_holders() {
+    let mut server = Server::new(2);
+    let declare = Declare { name: b"one", capacity: 2, numbered: true, label: b"" };
+    let call = server.call(1);
+    let asked = server.core.declare(call, &[declare], IfExists::Fail, START);
+    assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+    server.granted(0, &[semaphore(b"one")], 2, 2);
+    let call = server.call(1);
+    let asked = server.core.remove(call, b"one", Removal::Now { grace_ms: 100 }, None, START);
+    assert_eq!(asked, Outcome::Answered(Answer::Declared(Box::default())));
+    for (at_ms, grants) in [(0, 1), (99, 1), (100, 0)] {
+        let is_more = || server.core.expire(at(at_ms)) || server.core.evict(at(at_ms), |_| None);
+        assert!((0..10).any(|_| !is_more()), "there is an end to what is to be done at once");
+        assert_eq!(server.core.ledger_stats().grants, grants);
+    }
+    assert_eq!(server.core.ledger_stats().declared, 0);
+}
+
+#[test]
+fn whoever_waited_for_what_was_removed_is_told_so_though_it_is_declared_anew_at_once() {
+    const WAITERS: usize = 300;
+    let mut server = Server::new(3);
+    let declare = Declare { name: b"one", capacity: 1, numbered: false, label: b"" };
+    let call = server.call(2);
+    let asked = server.core.declare(call, &[declare], IfExists::Fail, START);
+    assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+    server.granted(0, &[semaphore(b"one")], 1, 1);
+    for _ in 0..WAITERS {
+        assert_eq!(server.acquire(1, &[semaphore(b"one")], 1, 1), Outcome::Waiting);
+    }
+    let call = server.call(2);
+    let asked = server.core.remove(call, b"one", Removal::WithLastHolder, None, START);
+    assert_eq!(asked, Outcome::Answered(Answer::Declared(Box::default())));
+    let call = server.call(2);
+    let anew = Declare { capacity: 1000, ..declare };
+    let asked = server.core.declare(call, &[anew], IfExists::Fail, START);
+    assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+    while server.core.expire(START) {}
+    let mut told = 0;
+    for message in letters_of(&server.connections[1].mailbox) {
+        let Message::Answer { outcome, .. } = message else { panic!("{message:?}") };
+        assert_eq!(outcome, Err(Refusal::Removed));
+        told += 1;
+    }
+    assert_eq!(told, WAITERS);
+}
+
+#[test]
+fn a_session_that_ends_in_steps_cannot_be_attached_to() {
+    const GRANTS: u32 = 300;
+    let mut server = Server::new(2);
+    let lease_holder = server.id(0);
+    server.open(0, 100_000, START);
+    for _ in 0..GRANTS {
+        server.granted(0, &[ONE], 1, GRANTS);
+    }
+    let session = list(&server.core, ONE, false)[0].session;
+    assert_eq!(server.core.close_leased(lease_holder, Token(0), START), Outcome::Answered(Answer::Done));
+    assert!(server.value(ONE) > 0, "it ends in steps");
+    let attached = server.core.attach(session, server.id(1), &SessionKey([1; 16]), START);
+    assert_eq!(attached.err(), Some(Refusal::NoSuchSession));
+    while server.core.expire(START) {}
+    // The connection that asked in vain has its own session as before.
+    server.granted(1, &[ONE], GRANTS, GRANTS);
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}
+
+/// Connections on different threads read the clock and renew the lease in any order.
+#[test]
+fn a_renewal_with_an_earlier_time_does_not_shorten_a_lease() {
+    let mut server = Server::new(1);
+    let lease = server.open(0, 1000, START);
+    server.granted(0, &[ONE], 1, 1);
+    lease.renew(500);
+    lease.renew(400);
+    for (at_ms, sessions) in [(1000, 1), (1499, 1), (1500, 0)] {
+        assert!(!server.core.expire(at(at_ms)));
+        assert_eq!(server.core.ledger_stats().sessions, sessions, "at {at_ms} ms");
+    }
+}
+
+/// A semaphore gets slots while a waiter that has as many slots as one grant may have is next in its queue.
+#[test]
+fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
+    const OTHERS: u32 = 200;
+    for slots in [GRANT_SLOTS_MAX as u32 - 1, GRANT_SLOTS_MAX as u32] {
+        let mut server = Server::new(3);
+        let declare = |server: &mut Server, name, capacity, numbered| {
+            let declare = Declare { name, capacity, numbered, label: b"" };
+            let call = server.call(2);
+            let asked = server.core.declare(call, &[declare], IfExists::Set, START);
+            assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+        };
+        declare(&mut server, b"a", MANY, true);
+        declare(&mut server, b"b", 1, false);
+        let last = server.granted(1, &[semaphore(b"b")], 1, 1);
+        let want = |name, resources| signalbox::core::Want {
+            namespace: Namespace::Semaphores,
+            name,
+            claim: Claim::new(resources, resources).unwrap(),
+        };
+        let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+        let call = server.call(0);
+        let asked = server.core.acquire_grant(call, &[want(b"a", slots), want(b"b", 1)], queueing, START);
+        assert_eq!(asked, Outcome::Waiting);
+        // Enough others are served first that the release and the change fall between two steps.
+        let all = server.granted(1, &[ONE], OTHERS, OTHERS);
+        for _ in 0..OTHERS {
+            assert_eq!(server.acquire(1, &[ONE], 1, OTHERS), Outcome::Waiting);
+        }
+        server.release(1, all);
+        server.release(1, last);
+        assert_eq!(letters_of(&server.connections[0].mailbox), [], "others are served first");
+        declare(&mut server, b"b", 1, true);
+        while server.core.expire(START) {}
+        let [Message::Answer { outcome, .. }] = &letters_of(&server.connections[0].mailbox)[..] else {
+            panic!("there is one answer")
+        };
+        match outcome {
+            Ok(Answer::Granted(granted)) => {
+                assert_eq!(granted.slots.iter().map(|slots| slots.len()).sum::<usize>(), GRANT_SLOTS_MAX);
+                assert_eq!(slots as usize, GRANT_SLOTS_MAX - 1);
+            }
+            outcome => {
+                assert_eq!(outcome, &Err(Refusal::NotAvailable));
+                assert_eq!(slots as usize, GRANT_SLOTS_MAX);
+            }
+        }
+        assert_eq!(server.core.check_ledger(), Ok(()));
+    }
+}
+
+#[test]
+fn a_watch_that_ended_leaves_nothing_of_what_it_missed() {
+    let mut server = Server::new(2);
+    let (watcher, token) = (server.id(0), Token(1));
+    let mailbox = Arc::clone(&server.connections[0].mailbox);
+    let watch = |server: &Server| {
+        let scope = Scope::Name(ONE.1.into());
+        let mut tour = server.core.watch(watcher, token, ONE.0, scope, START).unwrap();
+        assert!(!server.core.show(&mut tour, 2));
+        letters_of(&mailbox)
+    };
+    let take = |server: &mut Server| {
+        let session = &mut server.connections[1].session;
+        let claim = Claim::new(1, u32::MAX).unwrap();
+        server.core.acquire(ONE.0, ONE.1, claim, session, START.unix).unwrap();
+    };
+    take(&mut server);
+    let shown = watch(&server);
+    for _ in 0..EVENTS_MAX + 3 {
+        take(&mut server);
+    }
+    server.core.unwatch(watcher, token, START).unwrap();
+    mailbox.drop_events(token);
+    assert_eq!(letters_of(&mailbox), [], "no event and no count of missed ones");
+    assert_eq!(watch(&server).len(), shown.len(), "the next watch begins with room for all events");
+    take(&mut server);
+    let [Message::Event { event, .. }] = &letters_of(&mailbox)[..] else { panic!("there is one event") };
+    assert_eq!(event.kind, EventKind::Granted);
+}
+
+/// A sweep may come at any moment, and takes what nothing refers to.
+#[test]
+fn what_is_being_declared_is_not_collected_meanwhile() {
+    let names: Vec<_> = (0..500).map(|number| format!("{number}").into_bytes()).collect();
+    let declares: Vec<_> =
+        names.iter().map(|name| Declare { name, capacity: 1, numbered: false, label: b"" }).collect();
+    let is_over = AtomicBool::new(false);
+    let mut server = Server::new(1);
+    let calls: Vec<_> = (0..100).map(|_| server.call(0)).collect();
+    let core = &server.core;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let mut sweep = core.sweep(Namespace::Semaphores);
+                while sweep.step(64, START.unix) {}
+            }
+        });
+        let mut outcome = Ok(());
+        for call in calls {
+            core.declare(call, &declares, IfExists::Fail, START);
+            outcome = core.check_ledger();
+            if outcome.is_err() {
+                break;
+            }
+            core.declare_configured(&declares, START);
+            core.declare_configured(&[], START);
+            while core.expire(START) {}
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(outcome, Ok(()));
+    });
+}
+
+/// Of changes that are stored together, one may end what a later one was to change: the end is the last that is told.
+#[test]
+fn nothing_is_told_of_what_is_removed_after_its_removal() {
+    let mut server = Server::new(2);
+    server.core.keep_journal(Waker::noop().clone(), START);
+    let store = |core: &Core| {
+        while let Some(batch) = core.take_batch() {
+            while core.settle(&batch, true, 1, START) {}
+        }
+    };
+    store(&server.core);
+    let declare = Declare { name: b"one", capacity: 2, numbered: false, label: b"" };
+    let call = server.call(1);
+    server.core.declare(call, &[declare], IfExists::Fail, START);
+    store(&server.core);
+    server.watch(0, semaphore(b"one"));
+    for _ in 0..2 {
+        let call = server.call(1);
+        server.core.declare(call, &[declare], IfExists::Keep, START);
+        let call = server.call(1);
+        server.core.remove(call, b"one", Removal::IfIdle, None, START);
+    }
+    store(&server.core);
+    let kind = |message| match message {
+        Message::Event { event, .. } => event.kind,
+        other => panic!("{other:?}"),
+    };
+    let kinds: Vec<_> = letters_of(&server.connections[0].mailbox).into_iter().map(kind).collect();
+    assert_eq!(kinds, [EventKind::Resized, EventKind::Removed], "declared anew in between");
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}

@@ -1,0 +1,211 @@
+//! Configuration files as they are shipped, by us and by Debian, and the documents that describe them.
+
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use signalbox::config::{Config, Key, Language, Loaded, Severity, Threshold};
+
+const SHIPPED: &str = include_str!("../../etc/signalbox.toml");
+const UNIT: &str = include_str!("../../etc/signalbox.service");
+const DOCUMENT: &str = include_str!("../../docs/configuration.md");
+const STOCK_COPY: &str = include_str!("../data/yrmcds.conf");
+
+/// Debian's own file where the package is installed, else the copy of its keys and values.
+fn stock_yrmcds_conf() -> String {
+    fs::read_to_string("/etc/yrmcds.conf").unwrap_or_else(|_| STOCK_COPY.to_owned())
+}
+
+fn parse(text: &str, path: &str, language: Language) -> Loaded {
+    Config::parse(text, Path::new(path), language).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn the_stock_file_enables_nothing() {
+    let loaded = parse(&stock_yrmcds_conf(), "/etc/yrmcds.conf", Language::Yrmcds);
+    let message = loaded.config.validate().unwrap_err().to_string();
+    assert!(message.contains("counter.enable = true"), "{message}");
+}
+
+#[test]
+fn the_stock_file_with_counters_enabled_means_what_it_means_to_yrmcds() {
+    for stock in [stock_yrmcds_conf(), STOCK_COPY.to_owned()] {
+        let text = stock.replace("counter.enable = false", "counter.enable = true");
+        let Loaded { config, notices } = parse(&text, "/etc/yrmcds.conf", Language::Yrmcds);
+        config.validate().unwrap();
+        assert!(config.bind.is_empty(), "no bind_ip is every address");
+        assert_eq!(config.floating_ip(), None);
+        assert_eq!((config.user.as_deref(), config.group.as_deref()), (Some("yrmcds"), Some("yrmcds")));
+        assert_eq!(config.workers.map(|workers| workers.get()), Some(10));
+        assert_eq!(config.log.threshold, Threshold::Info);
+        assert_eq!(config.log.file.as_deref(), Some(Path::new("/var/log/yrmcds.log")));
+        assert!(config.counter.port.enable && !config.semaphore.port.enable);
+        assert_eq!((config.counter.port.port, config.counter.port.max_connections), (11215, 0));
+        assert_eq!(config.counter.stat_interval_s, 86_400);
+
+        assert!(notices.iter().all(|notice| notice.severity == Severity::Info), "{notices:?}");
+        let unused: Vec<_> = notices.iter().filter(|notice| notice.sentence.contains("not used")).collect();
+        assert_eq!(unused.len(), 1, "{notices:?}");
+        assert!(unused[0].sentence.contains("repl_port") && unused[0].sentence.contains("temp_dir"));
+    }
+}
+
+#[test]
+fn the_shipped_file_means_what_no_file_means() {
+    let loaded = parse(SHIPPED, "etc/signalbox.toml", Language::Toml);
+    assert_eq!(loaded.config, Config::without_file());
+    assert_eq!(loaded.notices, []);
+    loaded.config.validate().unwrap();
+}
+
+/// The shipped file with the settings and tables that are commented out, which have no space after the `#`.
+fn shipped_with_everything() -> String {
+    let uncommented = SHIPPED.lines().map(|line| match line.strip_prefix('#') {
+        Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => setting,
+        _ => line,
+    });
+    uncommented.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_shipped_file_has_every_key() {
+    let text = shipped_with_everything();
+    let document = toml::Value::Table(text.parse().unwrap());
+    for key in Key::all() {
+        // Of an array of tables, the first.
+        let within =
+            |value: &toml::Value, name: &str| value.get(name).or_else(|| value.get(0)?.get(name)).cloned();
+        let value = key.name().split('.').try_fold(document.clone(), |value, name| within(&value, name));
+        assert!(value.is_some(), "etc/signalbox.toml does not have {}", key.name());
+    }
+}
+
+#[test]
+fn what_the_shipped_file_comments_out_is_the_default() {
+    let config = parse(&shipped_with_everything(), "etc/signalbox.toml", Language::Toml).config;
+    let (shipped, default) = (Config::without_file(), Config::default());
+    for key in Key::all() {
+        let is_an_example = key.value_in(&default).is_empty();
+        if !is_an_example {
+            assert_eq!(key.value_in(&config), key.value_in(&shipped), "{}", key.name());
+        }
+    }
+}
+
+#[test]
+fn the_example_of_a_declaration_in_the_shipped_file_is_one() {
+    let loaded = parse(&shipped_with_everything(), "etc/signalbox.toml", Language::Toml);
+    let [declared] = &loaded.config.semaphore.declare[..] else { panic!("{loaded:?}") };
+    assert_eq!((&*declared.name, declared.capacity, declared.slots), ("licences/compiler", 8, true));
+    loaded.config.validate().unwrap();
+}
+
+#[test]
+fn the_examples_of_the_document_are_read() {
+    for example in DOCUMENT.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        let loaded = parse(example, "docs/configuration.md", Language::Toml);
+        assert_eq!(loaded.notices, []);
+        let names: Vec<_> = loaded.config.semaphore.declare.iter().map(|declared| &*declared.name).collect();
+        let is_of_declarations = example.contains("[[semaphore.declare]]");
+        assert_eq!(names, if is_of_declarations { vec!["licences/compiler", "deploy"] } else { vec![] });
+    }
+}
+
+#[test]
+fn declarations_change_while_running_and_are_no_reason_to_restart() {
+    let old = parse(SHIPPED, "etc/signalbox.toml", Language::Toml).config;
+    let entry = "[[semaphore.declare]]\nname = 'a'\ncapacity = 1\n";
+    let new = parse(&format!("{SHIPPED}\n{entry}"), "etc/signalbox.toml", Language::Toml).config;
+    assert_eq!(new.semaphore.declare.len(), 1);
+    assert!(old.changes_needing_restart(&new).is_empty());
+}
+
+#[test]
+fn the_unit_lets_the_server_write_where_the_shipped_file_points() {
+    let config = parse(&shipped_with_everything(), "etc/signalbox.toml", Language::Toml).config;
+    let directory_of = |setting: &str| {
+        let value = UNIT.lines().find_map(|line| line.strip_prefix(setting));
+        value.unwrap_or_else(|| panic!("etc/signalbox.service does not set {setting}"))
+    };
+    let state = Path::new("/var/lib").join(directory_of("StateDirectory="));
+    assert_eq!(config.data_dir, Some(state));
+    let logs = Path::new("/var/log").join(directory_of("LogsDirectory="));
+    assert_eq!(config.log.file.as_deref().and_then(Path::parent), Some(&*logs));
+}
+
+#[test]
+fn the_document_has_a_row_for_every_key() {
+    let start = DOCUMENT.find("## Keys").unwrap();
+    let section = DOCUMENT[start..].split("\n## ").next().unwrap_or_default();
+    let rows: Vec<Vec<&str>> = section
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert_eq!(rows.len(), Key::all().len(), "as many rows as keys");
+    for (row, key) in rows.iter().zip(Key::all()) {
+        let [name, default, allowed, _, on_sighup] = row[..] else { panic!("five columns: {row:?}") };
+        assert_eq!(name, format!("`{}`", key.name()));
+        let value = key.value_in(&Config::default());
+        if !value.is_empty() {
+            assert_eq!(default, format!("`{value}`"), "the default of {name}");
+        }
+        let range = key.allowed().replace("a whole number from ", "").replace("a whole number, ", "");
+        assert!(
+            range.starts_with(allowed) || !range.starts_with(|c: char| c.is_ascii_digit()),
+            "{name}: {range}"
+        );
+        assert_eq!(on_sighup == "no effect", key.no_effect_because().is_some(), "{name}");
+        assert_eq!(default == "required", key.is_required(), "{name}");
+        let changes = matches!(on_sighup, "at once" | "new connections");
+        assert_eq!(changes, key.changes_while_running(), "what SIGHUP does to {name}");
+    }
+}
+
+#[test]
+fn the_languages_of_both_shipped_files_are_told_by_content() {
+    let nameless = Path::new("configuration");
+    assert_eq!(Language::of(nameless, SHIPPED), Language::Toml);
+    assert_eq!(Language::of(nameless, &stock_yrmcds_conf()), Language::Yrmcds);
+}
+
+/// Both shipped files in pieces, so that random texts reach further than the first line.
+fn pieces() -> impl Strategy<Value = String> {
+    let lines: Vec<String> = SHIPPED.lines().chain(STOCK_COPY.lines()).map(str::to_owned).collect();
+    let keys: Vec<String> = Key::all().iter().map(|key| key.name().to_owned()).collect();
+    let declared = vec!["[[semaphore.declare]]", "name = 'a'", "capacity = 1", "slots = true", "label = 'b'"];
+    let piece = prop_oneof![
+        prop::sample::select(lines),
+        (prop::sample::select(keys), "[ -~äß]{0,12}").prop_map(|(key, value)| format!("{key} = {value}")),
+        prop::sample::select(declared).prop_map(str::to_owned),
+        "\\PC{0,20}",
+        prop::sample::select(vec!["[", "]", "=", "\"", "'", "\n", "#", "{ a = ", "}", "\r", "\0"])
+            .prop_map(str::to_owned),
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.join("\n"))
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic_and_every_error_names_the_file(text in prop_oneof![pieces(), any::<String>()]) {
+        let path = Path::new("/some/where/file");
+        for language in [Language::of(path, &text), Language::Toml, Language::Yrmcds] {
+            match Config::parse(&text, path, language) {
+                Ok(loaded) => { let _ = loaded.config.validate(); }
+                Err(error) => prop_assert!(error.to_string().starts_with("/some/where/file:"), "{}", error),
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_loading_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let directory = tempfile::tempdir().unwrap();
+        for ending in ["toml", "conf", "other"] {
+            let path = directory.path().join(format!("file.{ending}"));
+            fs::write(&path, &bytes).unwrap();
+            if let Err(error) = Config::load(&path) {
+                prop_assert!(error.to_string().starts_with(&path.display().to_string()), "{}", error);
+            }
+        }
+    }
+}

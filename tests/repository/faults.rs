@@ -1,0 +1,46 @@
+//! The planted faults of `tests/faults` still fit the code, so that `tests/faults/run` can show that they are found.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn patches() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults");
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "patch")).collect()
+}
+
+#[test]
+fn every_fault_can_be_planted() {
+    let patches = patches();
+    assert!(patches.len() >= 12);
+    for patch in patches {
+        let mut command = Command::new("git");
+        command.args(["apply", "--check"]).arg(&patch).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let Ok(checked) = command.output() else {
+            let _ = writeln!(std::io::stderr(), "skipped: git is not there to plant the faults with");
+            return;
+        };
+        assert!(
+            checked.status.success(),
+            "{} does not fit the code any more: make it anew\n{}",
+            patch.display(),
+            String::from_utf8_lossy(&checked.stderr)
+        );
+    }
+}
+
+#[test]
+fn every_fault_names_a_test_that_finds_it() {
+    for patch in patches() {
+        let text = fs::read_to_string(&patch).unwrap();
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+        assert!(field("Fault: ").is_some_and(|fault| fault.ends_with('.')), "{}", patch.display());
+        let finder = field("Found by: ").unwrap_or_else(|| panic!("{}", patch.display()));
+        // "Found by: BINARY MODULE", or "Found by: BINARY" where the binary is one file.
+        let test =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{}.rs", finder.replace(' ', "/")));
+        assert!(test.exists(), "{}: there is no {}", patch.display(), test.display());
+    }
+}

@@ -1,0 +1,212 @@
+//! A server and two machines on a simulated network, for tests that say themselves what happens.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
+
+use signalbox::client::{Builder, Client};
+use signalbox::core::{LedgerStats, Namespace};
+use signalbox::server::Server;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+
+use super::beliefs::{Beliefs, Who};
+use super::clock::SkewedClock;
+use super::wire::Simulated;
+use crate::network::{self, SERVER, machine_name};
+use crate::scene::{Scene, Shared, key};
+
+pub const NAME: &[u8] = b"name";
+pub const CAPACITY: u32 = 2;
+
+/// Simulated time after which a script waits for what never comes.
+const PLAY_MS_MAX: u64 = 1_000_000;
+
+type Job = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// Where a test plays: on the first machine.
+#[derive(Clone)]
+pub struct Stage {
+    pub beliefs: Arc<Beliefs>,
+    /// For how long the server is to be down from now on, in milliseconds.
+    stop: Arc<AtomicU64>,
+    jobs: mpsc::UnboundedSender<Job>,
+}
+
+/// Plays until the script is over, and checks after every 10 ms what is believed.
+pub fn play<F>(latency_ms: (u64, u64), seed: u64, script: impl FnOnce(Stage) -> F)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let scene = Scene::new(2, vec![Shared { name: NAME.to_vec(), capacity: CAPACITY }]);
+    let beliefs = Beliefs::new(Arc::clone(&scene));
+    let mut sim = turmoil::Builder::new()
+        .rng_seed(seed)
+        .epoch(UNIX_EPOCH)
+        .simulation_duration(Duration::from_secs(100_000))
+        .tick_duration(Duration::from_millis(10))
+        .min_message_latency(Duration::from_millis(latency_ms.0))
+        .max_message_latency(Duration::from_millis(latency_ms.1))
+        .build();
+    let server_scene = Arc::clone(&scene);
+    sim.host(SERVER, move || network::serve(Arc::clone(&server_scene), 1, usize::MAX));
+    let (jobs, received) = mpsc::unbounded_channel::<Job>();
+    let received = Arc::new(Mutex::new(Some(received)));
+    sim.host(machine_name(1), move || {
+        let mut received = received.lock().unwrap().take().expect("this machine starts once");
+        async move {
+            while let Some(job) = received.recv().await {
+                tokio::task::spawn_local(job());
+            }
+            std::future::pending().await
+        }
+    });
+    let stage = Stage { beliefs: Arc::clone(&beliefs), stop: Arc::default(), jobs };
+    let (stop, script) = (Arc::clone(&stage.stop), script(stage));
+    sim.client(machine_name(0), async move {
+        script.await;
+        Ok(())
+    });
+    let mut starts = 0;
+    let mut start = |now_ms: u64| {
+        starts += 1;
+        let unix_s = 1_000_000_000 + starts * 100_000 + now_ms / 1000;
+        beliefs.server_starts((unix_s * 1000) << 20);
+        unix_s - now_ms / 1000
+    };
+    let mut offset_s = start(0);
+    scene.set_clock(offset_s);
+    let (mut stopping, mut down_until) = (false, None);
+    loop {
+        if std::mem::take(&mut stopping) {
+            sim.crash(SERVER);
+        }
+        let now_ms = scene.state().now_ms;
+        scene.set_clock(offset_s + now_ms / 1000);
+        if down_until.is_some_and(|until| now_ms >= until) {
+            down_until = None;
+            offset_s = start(now_ms);
+            scene.set_clock(offset_s + now_ms / 1000);
+            sim.bounce(SERVER);
+        }
+        match stop.swap(0, Ordering::Relaxed) {
+            0 => {}
+            down_ms => {
+                scene.stop.notify_one();
+                scene.server_stopped();
+                stopping = true;
+                down_until = Some(now_ms + down_ms);
+            }
+        }
+        assert!(now_ms < PLAY_MS_MAX, "expected that the script comes to its end");
+        let is_over = sim.step().unwrap();
+        scene.state().now_ms = sim.elapsed().as_millis() as u64;
+        beliefs.check().unwrap_or_else(|what| panic!("expected that nobody believes too much: {what}"));
+        let failure = scene.state().failure();
+        assert_eq!(failure, None);
+        if is_over {
+            return;
+        }
+    }
+}
+
+impl Stage {
+    pub fn who(&self, machine: usize, ttl_ms: u64) -> Who {
+        Who { client: machine, machine, ttl_ms }
+    }
+
+    /// A client on this machine; `fast_ppm` millionths too fast.
+    pub fn builder(&self, ttl_ms: u64, fast_ppm: i64) -> (Builder, SkewedClock) {
+        self.builder_on(0, SERVER, ttl_ms, fast_ppm)
+    }
+
+    pub fn builder_on(
+        &self,
+        machine: usize,
+        host: &str,
+        ttl_ms: u64,
+        fast_ppm: i64,
+    ) -> (Builder, SkewedClock) {
+        let clock = SkewedClock::new(Arc::clone(&self.beliefs.scene), fast_ppm);
+        let who = self.who(machine, ttl_ms);
+        let builder = Client::builder(host.parse().unwrap())
+            .ttl(Duration::from_millis(ttl_ms))
+            .transport(Simulated { beliefs: Arc::clone(&self.beliefs), who })
+            .clock(clock.clone())
+            .seed(1)
+            .in_this_runtime();
+        (builder, clock)
+    }
+
+    pub async fn client(&self, ttl_ms: u64) -> Client {
+        self.builder(ttl_ms, 0).0.connect().await.unwrap()
+    }
+
+    pub fn server(&self) -> Arc<Server> {
+        self.beliefs.scene.state().server.clone().expect("the server is up")
+    }
+
+    pub fn ledger(&self) -> LedgerStats {
+        self.server().core().ledger_stats()
+    }
+
+    /// What is held of the name, or set aside for who waits.
+    pub fn in_use(&self) -> u32 {
+        let left = self.server().core().value(Namespace::Semaphores, NAME);
+        left.map_or(0, |left| CAPACITY - left)
+    }
+
+    /// After a while nobody holds anything or waits, though the client is there.
+    pub async fn assert_free(&self, what: &str) {
+        sleep(Duration::from_millis(300)).await;
+        let ledger = self.ledger();
+        assert_eq!(
+            (ledger.grants, ledger.waiters, self.in_use()),
+            (0, 0, 0),
+            "expected that nothing is left: {what}"
+        );
+    }
+
+    pub fn belief_parts(&self) -> Vec<(crate::scene::Key, u64)> {
+        vec![(key(Namespace::Semaphores, NAME), 1)]
+    }
+
+    /// Does something on the other machine.
+    pub async fn elsewhere<F>(&self, job: impl FnOnce(Stage) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let (done, over) = oneshot::channel();
+        let stage = self.clone();
+        let job: Job = Box::new(move || {
+            Box::pin(async move {
+                job(stage).await;
+                let _ = done.send(());
+            })
+        });
+        assert!(self.jobs.send(job).is_ok());
+        over.await.expect("the other machine did not panic");
+    }
+
+    pub fn partition(&self) {
+        turmoil::partition(machine_name(0), SERVER);
+    }
+
+    pub fn mend(&self) {
+        turmoil::repair(machine_name(0), SERVER);
+    }
+
+    /// No message passes for so long; what was on its way is lost.
+    pub async fn cut(&self, span: Duration) {
+        self.partition();
+        sleep(span).await;
+        self.mend();
+    }
+
+    /// The server stops, and another one starts.
+    pub async fn restart(&self, down: Duration) {
+        self.stop.store(down.as_millis() as u64, Ordering::Relaxed);
+        sleep(down + Duration::from_millis(50)).await;
+    }
+}

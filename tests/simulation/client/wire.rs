@@ -1,0 +1,179 @@
+//! The client's way to the server over the simulated network, and what is seen of the client there.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use signalbox::client::{Address, ConnectError, Transport};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
+use turmoil::net::TcpStream;
+
+use super::beliefs::{Beliefs, Who};
+
+/// How long after the end of a stream that what was stuck arrives.
+const LATE: Duration = Duration::from_secs(3);
+
+const HEADER_BYTES: usize = 12;
+const OPEN_SESSION: u8 = 0x21;
+const ATTACH_SESSION: u8 = 0x22;
+const REQUESTS: std::ops::RangeInclusive<u8> = 0x30..=0x33;
+
+/// Connections of one client.
+#[derive(Clone)]
+pub struct Simulated {
+    pub beliefs: Arc<Beliefs>,
+    pub who: Who,
+}
+
+impl Transport for Simulated {
+    type Stream = WatchedStream;
+
+    async fn connect(&self, address: Address, limit: Duration) -> Result<WatchedStream, ConnectError> {
+        let port = address.port().unwrap_or(signalbox::client::COUNTER_PORT);
+        let refused = |source: io::Error| {
+            let address = SocketAddr::new(turmoil::lookup(address.host()), port);
+            ConnectError::Refused { address, source: Arc::new(source) }
+        };
+        let inner = match timeout(limit, TcpStream::connect((address.host(), port))).await {
+            Ok(connected) => connected.map_err(refused)?,
+            Err(_) => return Err(ConnectError::TimedOut { address: address.to_string(), limit }),
+        };
+        let local = inner.local_addr().expect("a simulated stream knows its address");
+        self.beliefs.scene.event(self.who.client, format_args!("connects as {local}"));
+        self.beliefs.scene.opened(local, self.who.machine);
+        Ok(WatchedStream {
+            inner: Some(inner),
+            local,
+            stuck: Vec::new(),
+            of: self.clone(),
+            sent: Frames::default(),
+            received: Frames::default(),
+            answers: 0,
+        })
+    }
+}
+
+/// A stream whose frames are looked at as they pass.
+pub struct WatchedStream {
+    inner: Option<TcpStream>,
+    local: SocketAddr,
+    /// What was written and stays in the machine until a while after the stream is closed, as if it were sent again
+    /// and again in vain.
+    stuck: Vec<u8>,
+    of: Simulated,
+    sent: Frames,
+    received: Frames,
+    /// How many frames were received.
+    answers: usize,
+}
+
+impl WatchedStream {
+    fn inner(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(self.inner.as_mut().expect("it is taken when this is dropped"))
+    }
+
+    fn look_at_sent(&mut self, bytes: &[u8]) {
+        let Simulated { beliefs, who } = &self.of;
+        for (opcode, _) in self.sent.take(bytes) {
+            match opcode {
+                OPEN_SESSION => beliefs.opens_session(*who),
+                ATTACH_SESSION => beliefs.scene.event(who.client, format_args!("attaches")),
+                // Behind the answers to Hello and to what makes the connection the session's: before that, a request
+                // could be for the connection's own session.
+                _ if REQUESTS.contains(&opcode) && self.answers < 2 => {
+                    beliefs.scene.fail(format!(
+                        "{who:?} sends a request before it knows whom the connection acts for"
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn look_at_received(&mut self, bytes: &[u8]) {
+        for (opcode, status) in self.received.take(bytes) {
+            self.answers += 1;
+            if opcode == OPEN_SESSION && status == 0 {
+                self.of.beliefs.session_opened(self.of.who);
+            }
+        }
+    }
+}
+
+impl AsyncRead for WatchedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(self.inner().poll_read(context, buffer))?;
+        self.look_at_received(&buffer.filled()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for WatchedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let is_attachment =
+            Frames::default().take(bytes).last().is_some_and(|frame| frame.0 == ATTACH_SESSION);
+        if !self.stuck.is_empty() || is_attachment && self.of.beliefs.is_next_attachment_stuck() {
+            self.stuck.extend_from_slice(bytes);
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = ready!(self.inner().poll_write(context, bytes))?;
+        self.look_at_sent(&bytes[..written]);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner().poll_shutdown(context)
+    }
+}
+
+impl Drop for WatchedStream {
+    fn drop(&mut self) {
+        self.of.beliefs.scene.closed(self.local);
+        if let Some(mut inner) = self.inner.take().filter(|_| !self.stuck.is_empty()) {
+            let stuck = std::mem::take(&mut self.stuck);
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                let _ = inner.write_all(&stuck).await;
+            });
+        }
+    }
+}
+
+/// Takes a stream of bytes apart, without the product's own codec.
+#[derive(Default)]
+struct Frames(Vec<u8>);
+
+impl Frames {
+    /// Opcode and status of the frames that are complete by these bytes.
+    fn take(&mut self, bytes: &[u8]) -> Vec<(u8, u8)> {
+        self.0.extend_from_slice(bytes);
+        let (mut frames, mut from) = (Vec::new(), 0);
+        while let Some(header) = self.0.get(from..from + HEADER_BYTES) {
+            let body = u32::from_be_bytes(header[4..8].try_into().expect("four bytes")) as usize;
+            if self.0.len() < from + HEADER_BYTES + body {
+                break;
+            }
+            frames.push((header[1], header[2]));
+            from += HEADER_BYTES + body;
+        }
+        self.0.drain(..from);
+        frames
+    }
+}

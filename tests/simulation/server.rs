@@ -1,0 +1,264 @@
+//! The real server shell and many clients on a simulated network and clock, while things break.
+//!
+//! A seed decides everything: how many clients there are, how they behave, what breaks and when. After every step
+//! of a simulation the server's books add up and clients believe to hold no more than the server knows of; every
+//! answer is in order and possible; queues are served in their order; leases last for as long as their clients may think,
+//! over restarts too where the server has a disk; when everybody has left, nothing is in use, nor kept on the disk; and
+//! then everybody gets what he asks within 10 s. `docs/reliability.md` tells more.
+//!
+//! `SIGNALBOX_SEEDS=10000 cargo test --release --test simulation server::` runs as many seeds as one likes, and
+//! `SIGNALBOX_SEED=7` says which is the first. A failure prints the seed and the command that replays it. If the core
+//! ends the process, the seeds at work are in `simulation.seeds` in the folder for temporary files of the target.
+
+mod books;
+mod clients;
+mod connection;
+mod faults;
+mod lessee;
+mod line;
+mod settled;
+mod stay;
+mod tenancy;
+mod verdict;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::checks::{self, Checks};
+use crate::disk::Disk;
+use crate::network::{self, machine_name};
+use crate::random::Random;
+use crate::scene::{Phase, Scene, Shared};
+use clients::{Client, Habits};
+use faults::Faults;
+use lessee::{Leases, Lessee};
+use turmoil::Sim;
+
+/// Simulated time between two checks.
+const STEP: Duration = Duration::from_millis(10);
+
+/// How long a vanished peer may stay unnoticed, and then some.
+const REST_MS_MAX: u64 = 60_000;
+
+/// Names are collected at the end of an interval and by the next sweep.
+const SWEEP_MS_MAX: u64 = 3000;
+
+/// Everybody gets what he asks within this time when nothing is broken.
+const ASK_MS_MAX: u64 = 10_000;
+
+struct Simulation<'a> {
+    scene: Arc<Scene>,
+    sim: Sim<'a>,
+    checks: Checks,
+    faults: Faults,
+    clients: usize,
+    work_ms: u64,
+}
+
+impl Simulation<'_> {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::of(seed, 0);
+        let clients = random.weighted(&[((2, 4), 5), ((5, 12), 3), ((13, 50), 1)]);
+        let clients = random.between(clients.0, clients.1) as usize;
+        let machines = random.between(1, (clients as u64).min(5)) as usize;
+        let latency_ms_max = random.between(2, 100);
+        let work_ms = random.between(5000, 20_000);
+        let write_bytes_max = random.weighted(&[(64, 1), (500, 1), (usize::MAX, 2)]);
+        let habits = Habits::of(&mut random);
+        let shared = (1..=random.between(1, 4)).map(|number| Shared {
+            name: format!("shared {number}").into_bytes(),
+            capacity: random.between_u32(1, 4),
+        });
+        let shared: Vec<_> = shared.collect();
+        // Half of the servers keep what leased sessions hold.
+        let numbered = random.between(0, shared.len() as u64) as usize;
+        let disk = random.percent(50).then(|| Disk::new(random.between(0, 60), numbered));
+        let scene = Scene::with(machines, shared, Vec::new(), disk);
+        let leases = Leases::of(&mut random);
+        // In some seeds nobody has a lease, in some nearly everybody.
+        let lessees_percent = random.weighted(&[(0, 1), (50, 2), (90, 1)]);
+
+        let mut sim = turmoil::Builder::new()
+            .rng_seed(seed)
+            .epoch(UNIX_EPOCH)
+            .tick_duration(STEP)
+            .min_message_latency(Duration::from_millis(1))
+            .max_message_latency(Duration::from_millis(latency_ms_max))
+            .tcp_capacity(1024)
+            .enable_random_order()
+            .build();
+        let mut faults = Faults::new(Arc::clone(&scene), Random::of(seed, 1), latency_ms_max);
+        faults.pass_time(0);
+        let hash_seed = random.next();
+        let server_scene = Arc::clone(&scene);
+        sim.host(network::SERVER, move || {
+            network::serve(Arc::clone(&server_scene), hash_seed, write_bytes_max)
+        });
+        for machine in 0..machines {
+            let (scene, habits, leases) = (Arc::clone(&scene), habits.clone(), leases.clone());
+            sim.host(machine_name(machine), move || {
+                let start = {
+                    let mut state = scene.state();
+                    state.machines[machine].starts += 1;
+                    state.machines[machine].starts
+                };
+                for number in (machine..clients).step_by(machines) {
+                    let scene = Arc::clone(&scene);
+                    let mut random = Random::of(seed, (start << 32) + 2 + number as u64);
+                    if random.percent(lessees_percent) {
+                        let lessee = Lessee::new(scene, number, machine, random, leases.clone());
+                        tokio::task::spawn_local(lessee.run());
+                    } else {
+                        let client = Client { scene, number, machine, random, habits: habits.clone() };
+                        tokio::task::spawn_local(client.run());
+                    }
+                }
+                std::future::pending()
+            });
+        }
+        Self { scene, sim, checks: Checks::default(), faults, clients, work_ms }
+    }
+
+    /// Runs to the end. Gives the hash of all that happened, or what was wrong.
+    fn run(mut self) -> Result<u64, String> {
+        while self.now_ms() < self.work_ms || !self.faults.may_stop() {
+            self.faults.before_step(&mut self.sim, &mut self.checks);
+            self.step()?;
+        }
+        self.faults.stop(&mut self.sim);
+        self.enter(Phase::Rest);
+        self.wait(REST_MS_MAX, |simulation| {
+            let state = simulation.scene.state();
+            let served = state.served();
+            let Some(server) = &state.server else { return Err("the server is down".to_owned()) };
+            let is_at_rest = served.is_empty() && checks::has_no_sessions(server);
+            let ledger = server.core().ledger_stats();
+            is_at_rest.then_some(()).ok_or_else(|| format!("still connected: {served:?}; {ledger:?}"))
+        })?;
+        let server = self.scene.state().server.clone().expect("it was waited for");
+        checks::at_rest(&server).map_err(|what| self.told(what))?;
+        self.faults.end_every_interval();
+        self.wait(SWEEP_MS_MAX, |simulation| {
+            checks::is_empty(&server, simulation.scene.disk.as_ref())
+                .then_some(())
+                .ok_or_else(|| "names are left that nobody uses, or kept though nobody holds them".to_owned())
+        })?;
+        self.enter(Phase::Ask);
+        self.wait(ASK_MS_MAX, |simulation| {
+            let state = simulation.scene.state();
+            let all: BTreeSet<_> = (0..simulation.clients).collect();
+            let left: Vec<_> = all.difference(&state.satisfied).collect();
+            left.is_empty()
+                .then_some(())
+                .ok_or_else(|| format!("without what they asked for: clients {left:?}"))
+        })?;
+        Ok(self.scene.state().trace())
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.scene.state().now_ms
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.scene.event("all", format_args!("{phase:?}"));
+        self.scene.state().phase = phase;
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let stepped = self.sim.step();
+        self.scene.state().now_ms = self.sim.elapsed().as_millis() as u64;
+        stepped.map_err(|error| self.told(format!("a host ended: {error}")))?;
+        self.checks.after_step(&self.scene);
+        let failure = self.scene.state().failure();
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Steps without new faults until what is waited for is there.
+    fn wait(&mut self, ms_max: u64, ready: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
+        let deadline_ms = self.now_ms() + ms_max;
+        while let Err(what) = ready(self) {
+            if self.now_ms() > deadline_ms {
+                return Err(self.told(format!("after {ms_max} ms without faults: {what}")));
+            }
+            self.faults.pass_time(self.now_ms());
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// A failure with what led to it.
+    fn told(&self, what: String) -> String {
+        let mut state = self.scene.state();
+        state.fail(what);
+        state.failure().expect("it was set just now")
+    }
+}
+
+/// Runs a seed on a thread of its own: what the server keeps in its threads must not differ between runs.
+fn run(seed: u64) -> Result<u64, String> {
+    let thread = std::thread::Builder::new().name(format!("seed {seed}"));
+    let thread = thread.spawn(move || Simulation::new(seed).run()).expect("a thread can be started");
+    thread.join().unwrap_or_else(|_| Err("the simulation panicked; see above".to_owned()))
+}
+
+fn number_in(variable: &str, otherwise: u64) -> u64 {
+    let value = std::env::var(variable).ok();
+    value.map_or(otherwise, |value| {
+        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number"))
+    })
+}
+
+#[test]
+fn whatever_breaks_nobody_gets_too_much_and_then_everybody_gets_enough() {
+    let seeds = number_in("SIGNALBOX_SEEDS", 300);
+    let first = number_in("SIGNALBOX_SEED", 1);
+    let next = AtomicU64::new(first);
+    let failed = Mutex::new(None);
+    // The core ends the process when it finds itself wrong; then this file tells the seeds.
+    let at_work = Mutex::new(BTreeSet::new());
+    let note = |seed: u64, is_at_work: bool| {
+        let mut at_work = at_work.lock().unwrap();
+        if is_at_work {
+            at_work.insert(seed)
+        } else {
+            at_work.remove(&seed)
+        };
+        std::fs::write(concat!(env!("CARGO_TARGET_TMPDIR"), "/simulation.seeds"), format!("{at_work:?}\n"))
+            .unwrap();
+    };
+    let work = || {
+        while failed.lock().unwrap().is_none() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + seeds {
+                break;
+            }
+            note(seed, true);
+            if let Err(what) = run(seed) {
+                failed.lock().unwrap().get_or_insert((seed, what));
+            }
+            note(seed, false);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, |threads| threads.get().min(4)) {
+            scope.spawn(work);
+        }
+    });
+    if let Some((seed, what)) = failed.into_inner().unwrap() {
+        panic!(
+            "seed {seed}, {what}\nreplay: SIGNALBOX_SEED={seed} SIGNALBOX_SEEDS=1 \
+            cargo test --test simulation server::whatever"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    let traces = |seeds: std::ops::Range<u64>| seeds.map(run).collect::<Result<Vec<_>, _>>();
+    let first = traces(1..11).unwrap_or_else(|what| panic!("{what}"));
+    assert_eq!(Ok(&first), traces(1..11).as_ref());
+    let different: BTreeSet<_> = first.iter().collect();
+    assert_eq!(different.len(), first.len(), "and another seed another one");
+}

@@ -1,0 +1,248 @@
+//! The store: what is committed is there after any end, and nothing else is.
+//!
+//! `SIGNALBOX_POWER_LOSSES=100000 cargo test --release --test storage power` loses power as often as one likes.
+
+mod disk;
+mod failures;
+mod format;
+mod power;
+mod process;
+mod records;
+mod text;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use disk::{Disk, Fault};
+use records::{Life, Random, State, session};
+use signalbox::core::{Change, GrantId, Key, Record, SessionKey, SessionRecord};
+use signalbox::storage::{
+    CommitError, FILE_NAME, FailingStorage, Faults, FileStorage, Memory, Options, Storage, StorageError,
+    check,
+};
+
+/// What a store gives back.
+pub fn loaded(storage: &mut dyn Storage) -> State {
+    let mut state = State::new();
+    let mut last = None;
+    let mut keep = |record: Record| {
+        let key = record.key();
+        assert!(last.as_ref().is_none_or(|last| *last < key), "records come in the order of keys");
+        last = Some(key.clone());
+        state.insert(key, record);
+    };
+    storage.load(&mut keep).unwrap();
+    state
+}
+
+/// Opens the store in a directory.
+pub fn open(directory: &Path) -> Result<FileStorage, StorageError> {
+    FileStorage::open(directory, Options::default())
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn a_session(number: u64) -> Record {
+    Record::Session(SessionRecord {
+        session: session(number),
+        key: SessionKey([7; 16]),
+        ttl_ms: 10_000,
+        label: (*b"a label").into(),
+        revoked_grace_ms: None,
+    })
+}
+
+#[test]
+fn what_was_committed_is_there_after_a_restart() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("data");
+    let mut life = Life::new(1);
+    for opening in 1..=4 {
+        let mut storage = open(&directory).unwrap();
+        assert_eq!(storage.epoch(), opening, "every opening takes the next epoch");
+        assert!(!storage.was_repaired());
+        assert_eq!(loaded(&mut storage), life.state);
+        for _ in 0..50 {
+            storage.commit(&life.changes()).unwrap();
+        }
+        assert_eq!(loaded(&mut storage), life.state);
+    }
+    assert!(life.state.len() > 50, "a history leaves something: {}", life.state.len());
+}
+
+#[test]
+fn the_last_change_of_a_key_counts() {
+    for storage in [&mut Disk::laid_out().open().unwrap() as &mut dyn Storage, &mut Memory::default().open()]
+    {
+        storage.commit(&[Change::Put(a_session(1)), Change::Delete(Key::Session(session(1)))]).unwrap();
+        assert_eq!(loaded(storage).len(), 0);
+        storage.commit(&[Change::Delete(Key::Grant(GrantId(9))), Change::Put(a_session(1))]).unwrap();
+        storage.commit(&[]).unwrap();
+        assert_eq!(loaded(storage).len(), 1);
+    }
+}
+
+#[test]
+fn memory_keeps_what_a_file_keeps() {
+    let memory = Memory::default();
+    let mut life = Life::new(2);
+    let mut storage = memory.open();
+    (0..200).for_each(|_| storage.commit(&life.changes()).unwrap());
+    let mut later = memory.open();
+    assert_eq!((storage.epoch(), later.epoch()), (1, 2));
+    assert_eq!(loaded(&mut later), life.state);
+    let superseded = storage.commit(&life.changes()).unwrap_err();
+    assert!(matches!(superseded, CommitError::Superseded { own: 1, newest: 2 }), "{superseded}");
+}
+
+#[test]
+fn an_owner_of_an_older_epoch_changes_nothing() {
+    let disk = Disk::laid_out();
+    let mut older = disk.open().unwrap();
+    older.commit(&[Change::Put(a_session(1))]).unwrap();
+    // It fails and has to open the disk again, where somebody else was meanwhile.
+    disk.set_fault(Some(Fault { nth: 1, calls: u64::MAX, is_done: false }));
+    let not_stored = older.commit(&[Change::Put(a_session(2))]).unwrap_err();
+    assert!(!matches!(not_stored, CommitError::Superseded { .. }), "{not_stored}");
+    disk.set_fault(None);
+    let mut newer = disk.open().unwrap();
+    newer.commit(&[Change::Put(a_session(3))]).unwrap();
+    drop(newer);
+    for _ in 0..2 {
+        let superseded = older.commit(&[Change::Put(a_session(4))]).unwrap_err();
+        assert!(matches!(superseded, CommitError::Superseded { own: 1, newest: 2 }), "{superseded}");
+    }
+    drop(older);
+    let keys: Vec<_> = loaded(&mut disk.open().unwrap()).into_keys().collect();
+    assert_eq!(keys, [Key::Session(session(1)), Key::Session(session(3))]);
+}
+
+#[test]
+fn the_directory_and_the_file_are_for_their_owner_alone() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("data");
+    let storage = open(&directory).unwrap();
+    assert_eq!(mode_of(&directory), 0o700);
+    assert_eq!(mode_of(&directory.join(FILE_NAME)), 0o600);
+    drop(storage);
+    let deep = open(&scratch.path().join("no/such")).unwrap_err();
+    assert!(matches!(deep, StorageError::Unusable { .. }), "{deep}");
+}
+
+#[test]
+fn a_start_that_was_cut_short_leaves_nothing_in_the_way() {
+    let scratch = tempfile::tempdir().unwrap();
+    fs::write(scratch.path().join("signalbox.redb.new"), b"half of it").unwrap();
+    let mut storage = open(scratch.path()).unwrap();
+    storage.commit(&[Change::Put(a_session(1))]).unwrap();
+    assert!(!scratch.path().join("signalbox.redb.new").exists());
+}
+
+#[test]
+fn a_file_that_is_no_store_is_refused_and_left_alone() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join(FILE_NAME);
+    let another = {
+        let disk = Disk::default();
+        let database = redb::Builder::new().create_with_backend(disk.clone()).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(redb::TableDefinition::<u64, u64>::new("another")).unwrap();
+        transaction.commit().unwrap();
+        drop(database);
+        disk.bytes()
+    };
+    let short = Disk::laid_out().bytes()[..5_000].to_vec();
+    for content in [Vec::new(), b"not a store".to_vec(), vec![0; 1 << 20], another, short] {
+        fs::write(&file, &content).unwrap();
+        let error = open(scratch.path()).unwrap_err();
+        assert!(matches!(error, StorageError::Damaged { .. }), "{error}");
+        let sentence = error.to_string();
+        assert!(sentence.contains("restore a backup") && sentence.contains(FILE_NAME), "{sentence}");
+        let checked = check(scratch.path()).unwrap_err();
+        assert!(matches!(checked, StorageError::Damaged { .. }), "{checked}");
+        // A file of the engine's may have been repaired; what is in it is not ours.
+        let after = fs::read(&file).unwrap();
+        assert!(after == content || after.starts_with(b"redb"), "{} bytes", content.len());
+        assert_eq!(after.len(), content.len());
+    }
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let disk = Disk::laid_out();
+    let database = redb::Builder::new().create_with_backend(disk.clone()).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let table = redb::TableDefinition::<&[u8], &[u8]>::new("signalbox");
+    transaction.open_table(table).unwrap().insert([0, b'f'].as_slice(), [0, 0, 0, 2].as_slice()).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let error = disk.open().unwrap_err();
+    assert!(matches!(error, StorageError::Newer { found: 2, known: 1, .. }), "{error}");
+    assert!(error.to_string().contains("update signalbox"), "{error}");
+}
+
+/// A file in which some bytes are others is refused, or the bytes were none that matter.
+#[test]
+fn damage_is_found_and_never_believed() {
+    let disk = Disk::laid_out();
+    let mut life = Life::new(4);
+    let mut storage = disk.open().unwrap();
+    (0..60).for_each(|_| storage.commit(&life.changes()).unwrap());
+    drop(storage);
+    let sound = disk.bytes();
+    let used: Vec<_> =
+        sound.chunks(512).enumerate().filter(|(_, piece)| piece.iter().any(|byte| *byte != 0)).collect();
+    let mut random = Random::new(5);
+    let mut refused = 0;
+    for _ in 0..300 {
+        let (chunk, _) = used[random.below(used.len() as u64) as usize];
+        let mut bytes = sound.clone();
+        let at = chunk * 512 + random.below(512) as usize;
+        bytes[at] ^= 1 << random.below(8);
+        let outcome = Disk::with(bytes).open().and_then(|mut storage| {
+            let mut found = State::new();
+            storage.load(&mut |record| _ = found.insert(record.key(), record)).map(|()| found)
+        });
+        match outcome {
+            Ok(found) => assert!(found == life.state, "byte {at} was changed, and nobody noticed"),
+            Err(StorageError::Damaged { .. }) => refused += 1,
+            Err(error) => panic!("byte {at}: {error}"),
+        }
+    }
+    assert!(refused > 50, "damage is found: {refused}");
+}
+
+#[test]
+fn a_store_fails_on_demand() {
+    use signalbox::storage::Fault;
+    let memory = Memory::default();
+    let faults = Faults::default();
+    let mut storage = FailingStorage::new(memory.open(), faults.clone());
+    let put = |number| [Change::Put(a_session(number))];
+    faults.fail_nth(2, Fault::Full);
+    storage.commit(&put(1)).unwrap();
+    assert!(matches!(storage.commit(&put(2)), Err(CommitError::NotStored(_))));
+    storage.commit(&put(3)).unwrap();
+    faults.fail_all(Fault::Full);
+    for _ in 0..3 {
+        assert!(matches!(storage.commit(&put(4)), Err(CommitError::NotStored(_))));
+    }
+    faults.stop();
+    storage.commit(&put(5)).unwrap();
+    faults.fail_nth(1, Fault::Flush { kept: true });
+    assert!(matches!(storage.commit(&put(6)), Err(CommitError::NotFlushed(_))));
+    faults.stop();
+    assert!(matches!(storage.commit(&put(7)), Err(CommitError::NotFlushed(_))));
+    assert!(storage.load(&mut |_| ()).is_err());
+    assert_eq!(faults.commits(), 8);
+    let mut anew = FailingStorage::new(memory.open(), faults.clone());
+    anew.commit(&put(8)).unwrap();
+    let found: Vec<_> = loaded(&mut anew).into_keys().collect();
+    assert_eq!(found, [1, 3, 5, 6, 8].map(|number| Key::Session(session(number))));
+    faults.fail_nth(1, Fault::Flush { kept: false });
+    assert!(matches!(anew.commit(&put(9)), Err(CommitError::NotFlushed(_))));
+    assert_eq!(loaded(&mut anew.into_inner()).len(), 5);
+}

@@ -1,0 +1,345 @@
+//! Grants and the queues they come from, over real sockets (`docs/protocol.md`, "Extended operations").
+
+use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
+use crate::support::{TestServer, eventually};
+use signalbox::protocol::{
+    EventKind, Extended, Milliseconds, Notice, Queueing, Revocation, Scope, Status, Wait, WaitingRequest,
+    Wanted, WantedNames,
+};
+
+use signalbox::core::Namespace;
+
+fn callers<const COUNT: usize>(server: &TestServer) -> [Caller; COUNT] {
+    std::array::from_fn(|_| Caller::new(server.counter()))
+}
+
+fn code(status: Status) -> u8 {
+    status.code()
+}
+
+/// Waits until so many requests wait at the server.
+fn wait_for_waiters(server: &TestServer, count: u64) {
+    eventually(&format!("{count} requests wait"), || server.server.core().ledger_stats().waiters == count);
+}
+
+fn check(server: &TestServer) {
+    server.server.core().check_ledger().unwrap();
+    server.assert_books_balance();
+}
+
+#[test]
+fn requests_are_served_in_the_order_in_which_they_came() {
+    let server = TestServer::start();
+    let [mut holder, mut first, mut second] = callers(&server);
+    let held = holder.take(one_of(1, b"a"));
+    let first_asked = first.want(one_of(1, b"a"), LONG);
+    wait_for_waiters(&server, 1);
+    let second_asked = second.want(one_of(1, b"a"), LONG);
+    wait_for_waiters(&server, 2);
+    assert_eq!(holder.give_back(held.grant), 0);
+    let granted = first.answer(first_asked).granted().unwrap();
+    assert!(granted.grant > held.grant);
+    assert_eq!((granted.resources, granted.capacity), (1, 1));
+    assert_eq!(server.server.core().ledger_stats().waiters, 1, "one resource wakes one waiter");
+    assert_eq!(first.give_back(granted.grant), 0);
+    let last = second.answer(second_asked).granted().unwrap();
+    assert!(last.grant > granted.grant);
+    check(&server);
+}
+
+#[test]
+fn nothing_overtakes_who_waits() {
+    let server = TestServer::start();
+    let [mut holder, mut waiter, mut other] = callers(&server);
+    let held = holder.take(Wanted { resources: 2, ..one_of(3, b"a") });
+    // One is left, and two are wanted.
+    let asked = waiter.want(Wanted { resources: 2, ..one_of(3, b"a") }, LONG);
+    wait_for_waiters(&server, 1);
+    let refused = other.wire.acquire(b"a", 1, 3);
+    assert_eq!(refused.status, code(Status::ResourceNotAvailable), "a plain Acquire");
+    let impatient = other.want(one_of(3, b"a"), NOW);
+    assert_eq!(other.answer(impatient).status, code(Status::ResourceNotAvailable), "and a grant");
+    assert_eq!(holder.give_back(held.grant), 0);
+    assert_eq!(waiter.answer(asked).status, 0);
+    assert_eq!(other.wire.acquire(b"a", 1, 3).status, 0);
+    check(&server);
+}
+
+#[test]
+fn what_plain_clients_give_back_goes_to_who_waits() {
+    let server = TestServer::start();
+    let [mut plain, mut first, mut second] = callers(&server);
+    assert_eq!(plain.wire.acquire(b"a", 2, 2).status, 0);
+    let first_asked = first.want(one_of(2, b"a"), LONG);
+    wait_for_waiters(&server, 1);
+    let second_asked = second.want(one_of(2, b"a"), LONG);
+    wait_for_waiters(&server, 2);
+    assert_eq!(plain.wire.release(b"a", 1).status, 0);
+    assert_eq!(first.answer(first_asked).status, 0);
+    drop(plain);
+    assert_eq!(second.answer(second_asked).status, 0, "the end of a connection gives back too");
+    check(&server);
+}
+
+#[test]
+fn the_ways_in_which_waiting_ends_are_told_apart() {
+    let server = TestServer::start();
+    let [mut holder, mut waiter] = callers(&server);
+    holder.take(one_of(1, b"a"));
+    let asked = waiter.want(one_of(1, b"a"), for_ms(20));
+    assert_eq!(waiter.answer(asked).status, code(Status::TimedOut));
+
+    let asked = waiter.want(one_of(1, b"a"), LONG);
+    wait_for_waiters(&server, 1);
+    let short = Queueing { wait: Wait::ServerDefault, queue_max: Some(1) };
+    let refused = waiter.want(one_of(1, b"a"), short);
+    assert_eq!(waiter.answer(refused).status, code(Status::QueueFull));
+    let cancel = waiter.send(&Extended::Cancel(WaitingRequest::Opaque(asked)));
+    let statuses = [waiter.next(), waiter.next()];
+    let of = |opaque| statuses.iter().find(|answer| answer.opaque == opaque).unwrap().status;
+    assert_eq!((of(asked), of(cancel)), (code(Status::Canceled), 0));
+    let cancel = waiter.ask(&Extended::Cancel(WaitingRequest::Opaque(asked)));
+    assert_eq!(cancel.status, code(Status::NotFound));
+
+    let never = Wanted { namespace: on_wire(Namespace::Semaphores), resources: 1, maximum: 1, name: b"s" };
+    holder.take(never);
+    let never = Wanted { resources: 2, maximum: 2, ..never };
+    let asked = waiter.want(never, LONG);
+    assert_eq!(waiter.answer(asked).status, code(Status::ResourceNotAvailable), "more than the capacity");
+    check(&server);
+}
+
+#[test]
+fn a_repeated_request_gets_the_first_answer() {
+    let server = TestServer::start();
+    let [mut caller, mut other] = callers(&server);
+    let ids = caller.ids();
+    let request = Extended::AcquireGrant { ids, wanted: one_of(5, b"a"), queueing: NOW };
+    let first = caller.ask(&request).granted().unwrap();
+    let second = caller.ask(&request).granted().unwrap();
+    assert_eq!(first, second);
+    assert_eq!(other.wire.get(b"a").number(), 1);
+    let release = Extended::ReleaseGrant { ids: caller.ids(), grant: first.grant };
+    assert_eq!(caller.ask(&release).status, 0);
+    assert_eq!(caller.ask(&release).status, 0, "repeated, it says what it said");
+    assert_eq!(
+        caller.give_back(first.grant),
+        code(Status::NotAcquired),
+        "again, it says that there is nothing"
+    );
+    let theirs = other.take(one_of(5, b"a"));
+    assert_eq!(caller.give_back(theirs.grant), code(Status::NotAcquired), "what another holds");
+    check(&server);
+}
+
+#[test]
+fn an_opaque_that_waits_already_is_refused() {
+    let server = TestServer::start();
+    let [mut holder, mut waiter] = callers(&server);
+    holder.take(one_of(1, b"a"));
+    let asked = waiter.want(one_of(1, b"a"), LONG);
+    wait_for_waiters(&server, 1);
+    let mut bytes = bytes::BytesMut::new();
+    let ids = waiter.ids();
+    Extended::AcquireGrant { ids, wanted: one_of(1, b"b"), queueing: NOW }.compose(asked, &mut bytes);
+    waiter.wire.send(&bytes);
+    assert_eq!(waiter.answer(asked).status, code(Status::InvalidArguments));
+    check(&server);
+}
+
+#[test]
+fn several_names_are_granted_together_or_not_at_all() {
+    let server = TestServer::start();
+    let [mut one, mut other] = callers(&server);
+    let held = one.take(one_of(1, b"b"));
+    let list = [one_of(1, b"c"), one_of(1, b"b"), one_of(1, b"a")];
+    let ids = other.ids();
+    let request = Extended::AcquireAll { ids, queueing: NOW, wanted: WantedNames::new(&list).unwrap() };
+    assert_eq!(other.ask(&request).status, code(Status::ResourceNotAvailable));
+    assert_eq!(one.wire.get(b"a").number(), 0, "what was taken on the way is given back");
+    let ids = other.ids();
+    let request = Extended::AcquireAll { ids, queueing: LONG, wanted: WantedNames::new(&list).unwrap() };
+    let asked = other.send(&request);
+    wait_for_waiters(&server, 1);
+    assert_eq!(one.wire.get(b"a").number(), 1, "set aside, in the order of bytes");
+    assert_eq!(one.wire.get(b"c").status, code(Status::NotFound), "not yet its turn");
+    assert_eq!(one.give_back(held.grant), 0);
+    let granted = other.answer(asked).all_granted().unwrap();
+    assert_eq!(granted.capacities, [1, 1, 1]);
+    assert_eq!(other.give_back(granted.grant), 0);
+    for name in [b"a", b"b", b"c"] {
+        assert_eq!(one.wire.get(name).number(), 0, "released whole");
+    }
+    check(&server);
+}
+
+#[test]
+fn clients_that_want_the_same_names_in_opposite_orders_all_get_them() {
+    let server = TestServer::start();
+    let names: Vec<_> = (b'a'..=b'd').map(|byte| [byte]).collect();
+    std::thread::scope(|threads| {
+        for number in 0..8 {
+            let mut caller = Caller::new(server.counter());
+            let mut list: Vec<_> = names.iter().map(|name| one_of(1, name)).collect();
+            list.rotate_left(number % 4);
+            if number % 2 == 0 {
+                list.reverse();
+            }
+            threads.spawn(move || {
+                for _ in 0..50 {
+                    let ids = caller.ids();
+                    let wanted = WantedNames::new(&list).unwrap();
+                    let opaque = caller.send(&Extended::AcquireAll { ids, queueing: LONG, wanted });
+                    let granted = caller.answer(opaque).all_granted().unwrap();
+                    assert_eq!(caller.give_back(granted.grant), 0);
+                }
+            });
+        }
+    });
+    check(&server);
+}
+
+#[test]
+fn holders_and_waiters_are_listed() {
+    let server = TestServer::start();
+    let [mut plain, mut holder, mut waiter] = callers(&server);
+    assert_eq!(plain.wire.acquire(b"a", 1, 3).status, 0);
+    let holder_session = holder.hello("deploy@web-1");
+    let held = holder.take(Wanted { resources: 2, ..one_of(3, b"a") });
+    waiter.want(one_of(3, b"a"), LONG);
+    wait_for_waiters(&server, 1);
+    let (namespace, name) = (on_wire(Namespace::Counters), &b"a"[..]);
+    let mut list = |request: Extended<'_>| {
+        let opaque = plain.send(&request);
+        std::iter::from_fn(|| plain.answer(opaque).list_entry().unwrap()).collect::<Vec<_>>()
+    };
+    let holders = list(Extended::Holders { namespace, name });
+    let amounts: Vec<_> =
+        holders.iter().map(|entry| (entry.grant, entry.resources, entry.position)).collect();
+    assert_eq!(amounts, [(None, 1, 0), (Some(held.grant), 2, 0)]);
+    assert_eq!((holders[1].session, &holders[1].label[..]), (holder_session, &b"deploy@web-1"[..]));
+    assert_eq!(holders[1].address, holder.wire.stream.local_addr().unwrap().to_string());
+    assert_eq!(holders[1].since, Some(1_000_000_050));
+    let waiters = list(Extended::Waiters { namespace, name });
+    assert_eq!(waiters.iter().map(|entry| (entry.resources, entry.position)).collect::<Vec<_>>(), [(1, 1)]);
+    let absent = plain.ask(&Extended::Holders { namespace, name: b"absent" });
+    assert_eq!(absent.status, code(Status::NotFound));
+}
+
+#[test]
+fn a_watch_tells_what_is_and_then_what_happens() {
+    let server = TestServer::start();
+    let [mut watcher, mut plain, mut waiter] = callers(&server);
+    assert_eq!(plain.wire.acquire(b"app/a", 1, 1).status, 0);
+    let namespace = on_wire(Namespace::Counters);
+    let watch = Extended::Watch { namespace, scope: Scope::Prefix(b"app/") };
+    assert_eq!(watcher.ask(&watch).status, code(Status::NotPermitted), "without Hello");
+    watcher.hello("watcher");
+    let opaque = watcher.send(&watch);
+    let mut number = 0;
+    let mut next = |watcher: &mut Caller| {
+        let event = watcher.answer(opaque).event().unwrap();
+        number += 1;
+        assert_eq!(event.number, number, "without gaps");
+        (event.kind, event.name.to_vec(), event.resources, event.in_use, event.waiting)
+    };
+    assert_eq!(next(&mut watcher), (EventKind::Present, b"app/a".to_vec(), 0, 1, 0));
+    assert_eq!(next(&mut watcher).0, EventKind::Live);
+    let asked = waiter.want(one_of(1, b"app/a"), LONG);
+    assert_eq!(next(&mut watcher), (EventKind::Queued, b"app/a".to_vec(), 1, 1, 1));
+    assert_eq!(plain.wire.release(b"app/a", 1).status, 0);
+    assert_eq!(next(&mut watcher), (EventKind::Released, b"app/a".to_vec(), 1, 0, 1));
+    assert_eq!(next(&mut watcher), (EventKind::Granted, b"app/a".to_vec(), 1, 1, 0));
+    assert_eq!(waiter.answer(asked).status, 0);
+    assert_eq!(plain.wire.acquire(b"app/new", 2, 2).status, 0);
+    assert_eq!(next(&mut watcher), (EventKind::Granted, b"app/new".to_vec(), 2, 2, 0));
+    assert_eq!(plain.wire.acquire(b"other", 1, 1).status, 0);
+    drop(plain);
+    assert_eq!(next(&mut watcher), (EventKind::Released, b"app/new".to_vec(), 2, 0, 0));
+    assert_eq!(watcher.ask(&Extended::Unwatch { watch: opaque }).status, 0);
+    drop(waiter);
+    watcher.sync();
+    check(&server);
+}
+
+#[test]
+fn a_grant_that_is_revoked_is_free_after_its_grace() {
+    let server = TestServer::start();
+    let [mut admin, mut holder, mut waiter] = callers(&server);
+    holder.hello("holder");
+    let held = holder.take(one_of(1, b"a"));
+    let asked = waiter.want(one_of(1, b"a"), LONG);
+    wait_for_waiters(&server, 1);
+    let (ids, what) = (admin.ids(), Revocation::Grant(held.grant));
+    let grace = Milliseconds(30);
+    assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace }).status, 0);
+    let notice = holder.next().notice().unwrap();
+    assert_eq!(notice, Some(Notice::GrantRevoked { grant: held.grant, grace }));
+    assert_eq!(waiter.answer(asked).status, 0);
+    assert_eq!(holder.give_back(held.grant), code(Status::NotAcquired));
+    let ids = admin.ids();
+    assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace }).status, code(Status::NotAcquired));
+    check(&server);
+}
+
+#[test]
+fn a_connection_whose_session_is_revoked_is_closed() {
+    let server = TestServer::start();
+    let [mut admin, mut plain] = callers(&server);
+    assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
+    let name = Extended::Holders { namespace: on_wire(Namespace::Counters), name: b"a" };
+    let opaque = admin.send(&name);
+    let session = admin.answer(opaque).list_entry().unwrap().unwrap().session;
+    assert!(admin.answer(opaque).list_entry().unwrap().is_none());
+    let (ids, what) = (admin.ids(), Revocation::Session(session));
+    assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(0) }).status, 0);
+    assert!(plain.wire.is_closed());
+    eventually("what it held is free", || admin.wire.get(b"a").number() == 0);
+    check(&server);
+}
+
+#[test]
+fn a_connection_that_reads_nothing_is_revoked_like_any_other() {
+    let server = TestServer::start();
+    let [mut admin, mut plain] = callers(&server);
+    assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
+    for number in 0..400_u32 {
+        let mut name = vec![b'n'; 60_000];
+        name[..4].copy_from_slice(&number.to_be_bytes());
+        assert_eq!(plain.wire.acquire(&name, 1, 1).status, 0);
+    }
+    let opaque = admin.send(&Extended::Holders { namespace: on_wire(Namespace::Counters), name: b"a" });
+    let session = admin.answer(opaque).list_entry().unwrap().unwrap().session;
+    assert!(admin.answer(opaque).list_entry().unwrap().is_none());
+    plain.wire.send(&crate::support::frame(crate::support::DUMP, [0; 4], &[]));
+    // The Dump comes to a halt when the sockets' buffers are full.
+    let sent = |admin: &mut Caller| admin.wire.stat("bytes_sent");
+    eventually("nothing more is sent", || {
+        let before = sent(&mut admin);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        sent(&mut admin) - before < 10_000
+    });
+    let (ids, what) = (admin.ids(), Revocation::Session(session));
+    assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(0) }).status, 0);
+    eventually("what it held is free", || admin.wire.get(b"a").number() == 0);
+    check(&server);
+}
+
+#[test]
+fn a_watch_is_told_nothing_of_one_that_had_its_opaque_before() {
+    let server = TestServer::start();
+    let [mut watcher, mut plain] = callers(&server);
+    assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
+    watcher.hello("watcher");
+    let mut bytes = bytes::BytesMut::new();
+    let [watch, unwatch] = [1_u8, 2].map(|number| signalbox::protocol::Opaque([number; 4]));
+    let scope = Scope::Prefix(b"");
+    Extended::Watch { namespace: on_wire(Namespace::Counters), scope }.compose(watch, &mut bytes);
+    Extended::Unwatch { watch }.compose(unwatch, &mut bytes);
+    Extended::Watch { namespace: on_wire(Namespace::Semaphores), scope }.compose(watch, &mut bytes);
+    watcher.wire.send(&bytes);
+    assert_eq!(watcher.answer(unwatch).status, 0);
+    assert_eq!(watcher.answer(watch).event().unwrap().kind, EventKind::Live, "there are no semaphores");
+    watcher.sync();
+    check(&server);
+}

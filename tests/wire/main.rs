@@ -1,0 +1,19 @@
+//! Bytes over real sockets to a server within the test, and the codec that reads and writes them.
+
+mod codec;
+mod compatibility;
+mod connection_end;
+mod corpus;
+mod declared;
+mod durable;
+mod framing;
+mod grants;
+mod lifetime;
+mod limits;
+mod linearizability;
+mod operations;
+mod panic;
+mod sessions;
+#[path = "../support/mod.rs"]
+mod support;
+mod yrmcds;

@@ -1,0 +1,198 @@
+//! Leased sessions, which outlive connections, over real sockets (`docs/protocol.md`, "Extended operations").
+
+use crate::support::caller::{Caller, LONG, one_of};
+use crate::support::{TestServer, eventually};
+use signalbox::protocol::{Extended, Milliseconds, Namespace, Notice, Scope, SessionKey, Status, TtlLeft};
+
+fn caller(server: &TestServer) -> Caller {
+    Caller::new(server.counter())
+}
+
+const LONG_MS: u32 = 60_000;
+
+/// Asks for the only one of a name that is held, and gives the request, to be sent again.
+fn wait_for<'a>(server: &TestServer, caller: &mut Caller, name: &'a [u8]) -> Extended<'a> {
+    let request = Extended::AcquireGrant { ids: caller.ids(), wanted: one_of(1, name), queueing: LONG };
+    caller.send(&request);
+    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    request
+}
+
+#[test]
+fn what_a_leased_session_holds_and_waits_for_survives_a_cut() {
+    let server = TestServer::start();
+    let mut before = caller(&server);
+    let session = before.open(LONG_MS);
+    let held = before.take(one_of(1, b"held"));
+    assert!(matches!(held.ttl_left, TtlLeft::For(left) if left.0 <= LONG_MS && left.0 > LONG_MS / 2));
+    let mut other = caller(&server);
+    let theirs = other.take(one_of(1, b"wanted"));
+    let request = wait_for(&server, &mut before, b"wanted");
+    drop(before);
+
+    let mut late = caller(&server);
+    let behind = late.want(one_of(1, b"wanted"), LONG);
+    eventually("another waits behind", || server.server.core().ledger_stats().waiters == 2);
+    let mut after = caller(&server);
+    assert_eq!(after.attach(session), 0);
+    assert_eq!(
+        after.ask(&Extended::VerifyGrant { grant: held.grant }).verified().unwrap().session,
+        session.session
+    );
+    let asked = after.send(&request);
+    after.sync();
+    assert_eq!(other.give_back(theirs.grant), 0);
+    let granted = after.answer(asked).granted().unwrap();
+    assert_eq!(after.ask(&request).granted().unwrap().grant, granted.grant, "sent again, nothing changes");
+    after.ids();
+    assert_eq!(after.ask(&Extended::CloseSession).status, 0);
+    assert_eq!(late.answer(behind).status, 0, "the end of the session hands over");
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn a_grant_that_came_while_nobody_was_attached_is_told_when_it_is_asked_for_again() {
+    let server = TestServer::start();
+    let [mut holder, mut before] = [caller(&server), caller(&server)];
+    let held = holder.take(one_of(1, b"a"));
+    let session = before.open(LONG_MS);
+    let request = wait_for(&server, &mut before, b"a");
+    drop(before);
+    eventually("the cut is seen", || server.server.core().ledger_stats().sessions == 1);
+    assert_eq!(holder.give_back(held.grant), 0);
+    assert_eq!(holder.wire.get(b"a").number(), 1, "granted to who is not there");
+    let mut after = caller(&server);
+    assert_eq!(after.attach(session), 0);
+    assert!(after.ask(&request).granted().is_ok());
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn the_time_left_of_a_repeated_request_counts_from_the_repetition() {
+    let server = TestServer::start();
+    let [mut holder, mut before] = [caller(&server), caller(&server)];
+    let held = holder.take(one_of(1, b"a"));
+    let session = before.open(LONG_MS);
+    let request = wait_for(&server, &mut before, b"a");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let mut after = caller(&server);
+    assert_eq!(after.attach(session), 0);
+    let asked = after.send(&request);
+    // Until the server has it; nothing that is sent after it may renew the lease.
+    assert_eq!(before.next().status, Status::NoSuchSession.code());
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(holder.give_back(held.grant), 0);
+    let granted = after.answer(asked).granted().unwrap();
+    assert!(matches!(granted.ttl_left, TtlLeft::For(left) if left.0 <= LONG_MS), "{granted:?}");
+}
+
+#[test]
+fn the_newest_attachment_wins_and_the_one_before_is_told() {
+    let server = TestServer::start();
+    let [mut before, mut after] = [caller(&server), caller(&server)];
+    before.hello("before");
+    let session = before.open(LONG_MS);
+    let held = before.take(one_of(1, b"a"));
+    let waiting = before.want(one_of(1, b"a"), LONG);
+    eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
+    assert_eq!(after.attach(session), 0);
+    assert_eq!(before.answer(waiting).status, Status::NoSuchSession.code());
+    let notice = before.next().notice().unwrap();
+    assert_eq!(notice, Some(Notice::AttachedElsewhere { session: session.session }));
+    let refused = before.want(one_of(5, b"b"), LONG);
+    assert_eq!(
+        before.answer(refused).status,
+        Status::NoSuchSession.code(),
+        "what is meant for a session does not go to another"
+    );
+    assert_eq!(
+        after.give_back(held.grant),
+        Status::InvalidArguments.code(),
+        "a request id that was another's"
+    );
+    for _ in 0..3 {
+        after.ids();
+    }
+    assert_eq!(after.give_back(held.grant), 0);
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn a_wrong_key_opens_nothing() {
+    let server = TestServer::start();
+    let [mut one, mut other] = [caller(&server), caller(&server)];
+    let mut session = one.open(LONG_MS);
+    assert_eq!(format!("{:?}", session.key), "SessionKey(secret)");
+    let SessionKey(key) = &mut session.key;
+    key[15] ^= 1;
+    assert_eq!(other.attach(session), Status::NoSuchSession.code());
+    assert_eq!(other.ask(&Extended::KeepAlive).status, Status::NoSuchSession.code());
+}
+
+#[test]
+fn a_session_that_nothing_is_heard_of_expires_and_hands_over() {
+    let server = TestServer::start();
+    let [mut silent, mut waiter] = [caller(&server), caller(&server)];
+    // The shortest that the server allows.
+    silent.open(1);
+    let held = silent.take(one_of(1, b"a"));
+    let asked = waiter.want(one_of(1, b"a"), LONG);
+    assert_eq!(waiter.answer(asked).status, 0, "it is granted when the lease is over");
+    assert_eq!(waiter.ask(&Extended::VerifyGrant { grant: held.grant }).status, Status::NotAcquired.code());
+    assert_eq!(silent.give_back(held.grant), Status::NoSuchSession.code());
+    assert_eq!(server.server.core().ledger_stats().expired_sessions, 1);
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn plain_holdings_end_with_their_connection_whatever_is_attached() {
+    let server = TestServer::start();
+    let [mut one, mut other] = [caller(&server), caller(&server)];
+    one.open(LONG_MS);
+    let granted = one.take(one_of(2, b"a"));
+    assert_eq!(one.wire.acquire(b"a", 1, 2).status, 0);
+    drop(one);
+    eventually("the plain holding is gone", || other.wire.get(b"a").number() == 1);
+    assert!(
+        other.ask(&Extended::VerifyGrant { grant: granted.grant }).verified().is_ok(),
+        "the grant is not"
+    );
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn sessions_that_were_closed_leave_nothing_behind() {
+    let server = TestServer::start();
+    let mut one = caller(&server);
+    for _ in 0..10 {
+        one.open(LONG_MS);
+        assert_eq!(one.ask(&Extended::CloseSession).status, 0);
+    }
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
+fn a_lost_session_is_not_mistaken_for_the_next_one() {
+    let server = TestServer::start();
+    let [mut one, mut other] = [caller(&server), caller(&server)];
+    one.hello("one");
+    let first = one.open(LONG_MS);
+    let name = vec![b'n'; 60_000];
+    let watch = one.send(&Extended::Watch { namespace: Namespace::Counters, scope: Scope::Name(&name) });
+    one.answer(watch);
+    // It reads nothing, so that the notice stands behind events that it was not sent yet.
+    for _ in 0..200 {
+        assert_eq!(other.wire.acquire(&name, 1, 1).status, 0);
+        assert_eq!(other.wire.release(&name, 1).status, 0);
+    }
+    assert_eq!(other.attach(first), 0);
+    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(1)), label: b"" });
+    while one.next().opaque != opened {}
+    // What is received renews it, though it is nothing but a Noop.
+    for _ in 0..8 {
+        std::thread::sleep(std::time::Duration::from_millis(250));
+        one.wire.send(&crate::support::frame(crate::support::NOOP, [7; 4], &[]));
+        while one.next().opaque.0 != [7; 4] {}
+    }
+    assert_eq!(server.server.core().ledger_stats().expired_sessions, 0);
+}
