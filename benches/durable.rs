@@ -34,7 +34,6 @@ use support::arguments::FromCargo;
 use support::ports::free_ports;
 use support::servers::{find, program, quiet, start_durable_signalbox};
 use tempfile::TempDir;
-use tokio_util::codec::Decoder;
 
 /// The most of the engine's own rate, and the least of RabbitMQ's, that is to be reached.
 const OF_THE_ENGINE: f64 = 0.6;

@@ -11,7 +11,6 @@ use std::process::Command;
 use bytes::BytesMut;
 use signalbox::core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
 use signalbox::protocol::{Opaque, Request, RequestCodec, Response};
-use tokio_util::codec::Decoder;
 
 const NAMES: u32 = 10_000;
 const SHORT: u32 = 16_000;

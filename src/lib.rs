@@ -8,10 +8,16 @@
 
 #![warn(clippy::unwrap_used)]
 
+#[cfg(feature = "program")]
 pub mod cli;
+#[cfg(feature = "client")]
 pub mod client;
+#[cfg(feature = "program")]
 pub mod config;
+#[cfg(feature = "core")]
 pub mod core;
 pub mod protocol;
+#[cfg(feature = "program")]
 pub mod server;
+#[cfg(feature = "program")]
 pub mod storage;

@@ -7,7 +7,6 @@ use signalbox::core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
 use signalbox::protocol::{
     Extended, Opaque, Queueing, Request, RequestCodec, RequestId, RequestIds, Wait, Wanted, WantedNames,
 };
-use tokio_util::codec::Decoder;
 
 const NOW: UnixSeconds = UnixSeconds(1_000_000_000);
 

@@ -2,7 +2,7 @@
 //! scheduler comes upon, the core's own code under shuttle's locks (`src/core/sync.rs` says what that leaves out).
 //!
 //! ```sh
-//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --test races
+//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --no-default-features --features core --test races
 //! ```
 //!
 //! `SIGNALBOX_RACES` sets the number of schedules that each scenario is run under. They follow from a fixed seed, so

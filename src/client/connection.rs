@@ -22,7 +22,6 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio_util::codec::Decoder;
 use tracing::debug;
 
 use super::error::{Error, Loss};

@@ -194,10 +194,7 @@ impl From<io::Error> for Loss {
 
 impl From<DecodeError> for Loss {
     fn from(error: DecodeError) -> Self {
-        match error {
-            DecodeError::Io(error) => error.into(),
-            other => Self::Protocol(Arc::new(other)),
-        }
+        Self::Protocol(Arc::new(error))
     }
 }
 

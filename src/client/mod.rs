@@ -79,6 +79,7 @@ mod declared;
 mod direct;
 mod error;
 mod lease;
+#[cfg(feature = "program")]
 pub mod load;
 mod plain;
 mod plain_permit;

@@ -5,10 +5,9 @@
 
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
-use tokio_util::codec::{Decoder, Encoder};
 
-use super::header::{HEADER_BYTES, Header, Opaque, REQUEST_MAGIC, RESPONSE_MAGIC};
-use super::request::{Frame, Request};
+use super::header::{HEADER_BYTES, Header, REQUEST_MAGIC, RESPONSE_MAGIC};
+use super::request::Frame;
 use super::response::ResponseFrame;
 
 /// Longest body of a request in bytes; a longer one ends the connection when it is announced.
@@ -40,9 +39,6 @@ pub enum DecodeError {
         /// Bytes that are allowed.
         limit: usize,
     },
-    /// Reading failed. The codec itself reads nothing; `tokio-util` asks for this variant.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
 }
 
 /// The server's codec: requests in. Decoding gives every complete frame of the buffer at once; a frame that ends
@@ -56,11 +52,9 @@ pub struct RequestCodec {
     failure: Option<DecodeError>,
 }
 
-impl Decoder for RequestCodec {
-    type Item = Frames;
-    type Error = DecodeError;
-
-    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frames>, DecodeError> {
+impl RequestCodec {
+    /// Takes every complete frame from the front of the buffer; `None` where no frame is complete.
+    pub fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frames>, DecodeError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -121,15 +115,13 @@ impl Frames {
     }
 }
 
-/// The client's codec: requests out, responses in.
+/// The client's codec: responses in. Requests compose themselves ([`Request::compose`](super::Request::compose)).
 #[derive(Debug, Default)]
 pub struct ResponseCodec;
 
-impl Decoder for ResponseCodec {
-    type Item = ResponseFrame;
-    type Error = DecodeError;
-
-    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<ResponseFrame>, DecodeError> {
+impl ResponseCodec {
+    /// Takes one response from the front of the buffer; `None` where none is complete.
+    pub fn decode(&mut self, source: &mut BytesMut) -> Result<Option<ResponseFrame>, DecodeError> {
         let Some(header) = Header::read(source) else {
             return Ok(None);
         };
@@ -150,18 +142,5 @@ impl Decoder for ResponseCodec {
         }
         let body: Bytes = source.split_to(frame_bytes).freeze().slice(HEADER_BYTES..);
         Ok(Some(ResponseFrame { opcode: header.opcode, status: header.status, opaque: header.opaque, body }))
-    }
-}
-
-impl Encoder<(Opaque, Request<'_>)> for ResponseCodec {
-    type Error = DecodeError;
-
-    fn encode(
-        &mut self,
-        (opaque, request): (Opaque, Request<'_>),
-        out: &mut BytesMut,
-    ) -> Result<(), DecodeError> {
-        request.compose(opaque, out);
-        Ok(())
     }
 }

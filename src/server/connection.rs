@@ -24,7 +24,6 @@ use bytes::{Buf, BytesMut};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep};
-use tokio_util::codec::Decoder;
 use tokio_util::io::poll_read_buf;
 use tracing::{debug, warn};
 

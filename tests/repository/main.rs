@@ -1,8 +1,9 @@
-//! The repository against itself: documents, shipped files, the layers of the code, and the planted faults.
+//! The repository against itself: documents, shipped files, the layers of the code, what each feature builds, and the planted faults.
 
 mod configuration;
 mod documents;
 mod faults;
+mod features;
 mod layers;
 #[path = "../support/mod.rs"]
 mod support;

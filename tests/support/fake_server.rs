@@ -12,7 +12,6 @@ use bytes::{Bytes, BytesMut};
 use signalbox::protocol::{DumpEntry, Opaque, Request, RequestCodec, Response, ResponseFrame, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_util::codec::Decoder;
 
 /// How long a test waits for what must happen.
 const BOUND: Duration = Duration::from_secs(20);

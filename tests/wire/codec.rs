@@ -8,7 +8,6 @@ use signalbox::protocol::{
     DecodeError, DumpEntry, Opaque, REQUEST_BODY_BYTES_MAX, Request, RequestCodec, Response, ResponseCodec,
     ResponseFrame, Status,
 };
-use tokio_util::codec::Decoder;
 
 /// What a server makes of bytes: what it would answer to each frame, and how the conversation ended.
 #[derive(Debug, Default, PartialEq)]

@@ -1,7 +1,6 @@
 //! What the same load looks like on the wire of one kind of server or another.
 
 use bytes::BytesMut;
-use tokio_util::codec::Decoder;
 
 use super::error::LoadError;
 use crate::client::{Maximum, Resources};

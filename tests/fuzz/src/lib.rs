@@ -10,7 +10,6 @@ use signalbox::protocol::{
     AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, Granted, ListEntry,
     Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
 };
-use tokio_util::codec::Decoder;
 
 pub use grants::run as grants;
 

@@ -14,7 +14,6 @@ use signalbox::protocol::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
-use tokio_util::codec::Decoder;
 
 use super::beliefs::Who;
 use super::changes::Wish;

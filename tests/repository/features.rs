@@ -1,0 +1,42 @@
+//! What each cargo feature builds: a program that uses a part of the library does not pay for the rest.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// The crates that are built for the library with some features and for no tests, `signalbox` left out.
+fn crates_with(features: &str) -> BTreeSet<String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["tree", "--locked", "--offline", "--edges", "normal,build", "--prefix", "none"]);
+    cargo.args(["--format", "{p}", "--no-default-features", "--features", features]);
+    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).unwrap();
+    let names = tree.lines().filter_map(|line| line.split(' ').next());
+    names.filter(|name| !name.is_empty() && *name != "signalbox").map(str::to_owned).collect()
+}
+
+#[test]
+fn frames_need_no_runtime() {
+    let for_errors = ["proc-macro2", "quote", "syn", "thiserror", "thiserror-impl", "unicode-ident"];
+    let expected = for_errors.into_iter().chain(["bytes"]).map(str::to_owned).collect();
+    assert_eq!(crates_with(""), expected, "the codec is loaded into processes that are not ours");
+}
+
+#[test]
+fn the_client_builds_no_more_crates_than_it_did() {
+    let crates = crates_with("client");
+    assert!(crates.len() <= 21, "each program that uses the client builds {}: {crates:?}", crates.len());
+}
+
+#[test]
+fn the_core_needs_no_runtime() {
+    let crates = crates_with("core");
+    let unwanted = ["tokio", "clap", "redb", "serde", "nix"];
+    assert!(unwanted.iter().all(|name| !crates.contains(*name)), "{crates:?}");
+}
+
+#[test]
+fn the_program_builds_no_more_crates_than_it_did() {
+    let crates = crates_with("program");
+    assert!(crates.len() <= 83, "the first command of the README builds {}: {crates:?}", crates.len());
+}
