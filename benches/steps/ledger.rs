@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use signalbox::core::{
-    Answer, Call, Claim, Core, GrantId, Mailbox, Moment, Namespace, Outcome, Queueing, RequestIds, Scope,
-    SessionId, SessionKey, Token, Until, Waiting, Want,
+    Answer, Call, Claim, ConnectionId, Core, GrantId, ListingKind, Mailbox, Moment, MonotonicMs, Namespace,
+    Outcome, Queueing, RequestId, RequestIds, Scope, SessionId, SessionKey, Token, Until, Waiting, Want,
 };
 use signalbox::server::steps::WATCH_NAMES;
 
@@ -87,7 +87,7 @@ fn watched(steps: &mut Steps, waiters: u32, scope: impl Fn(u32) -> Scope) {
 }
 
 /// Gives back a grant, and does all that comes of it.
-fn give_back(steps: &mut Steps, core: &Core, holder: SessionId, grant: GrantId) {
+fn give_back(steps: &mut Steps, core: &Core, holder: ConnectionId, grant: GrantId) {
     steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Outcome::Answered(Answer::Done));
     while steps.time(|| core.expire(at(0))) {}
 }
@@ -111,14 +111,14 @@ pub fn shut_down(steps: &mut Steps) {
 /// A listing of 100,000 waiters.
 pub fn list_waiters(steps: &mut Steps) {
     let (core, ..) = awaited(MANY);
-    list(steps, &core, true, MANY);
+    list(steps, &core, ListingKind::Waiters, MANY);
 }
 
 /// A listing of 100,000 holders.
 pub fn list_holders(steps: &mut Steps) {
     let core = empty();
     leased(&core, |connection, _| ask(&core, connection, 1, NAME, 1, MANY));
-    list(steps, &core, false, MANY);
+    list(steps, &core, ListingKind::Holders, MANY);
 }
 
 /// A listing of holders by plain Acquires.
@@ -129,7 +129,7 @@ pub fn list_plain_holders(steps: &mut Steps) {
         core.acquire(SPACE, NAME, claim(1, PLAIN_HOLDERS), &mut session, NOW).expect("there is enough");
         core.join(session.id(), None, &Arc::default());
     }
-    list(steps, &core, false, PLAIN_HOLDERS);
+    list(steps, &core, ListingKind::Holders, PLAIN_HOLDERS);
 }
 
 /// A leased session for which 10,000 requests wait is attached to another connection.
@@ -194,8 +194,8 @@ pub fn show(steps: &mut Steps, names: u32) {
     }
 }
 
-fn list(steps: &mut Steps, core: &Core, waiters: bool, expected: u32) {
-    let mut listing = core.listing(SPACE, NAME, waiters).expect("the name is there");
+fn list(steps: &mut Steps, core: &Core, kind: ListingKind, expected: u32) {
+    let mut listing = core.listing(SPACE, NAME, kind).expect("the name is there");
     let mut listed = 0;
     while steps.time(|| {
         let some = core.list(&mut listing);
@@ -206,7 +206,7 @@ fn list(steps: &mut Steps, core: &Core, waiters: bool, expected: u32) {
 }
 
 /// A core in which so many wait for what one connection holds.
-fn awaited(waiters: u32) -> (Core, SessionId, GrantId) {
+fn awaited(waiters: u32) -> (Core, ConnectionId, GrantId) {
     let core = empty();
     let holder = connect(&core);
     let grant = granted(ask(&core, holder, 1, NAME, waiters, waiters));
@@ -226,7 +226,7 @@ fn wait_for_the_name(core: &Core, waiters: u32, wait_ms: u32) {
 }
 
 /// 10,000 requests of one connection for the one name, which another holds.
-fn wait_often(core: &Core, connection: SessionId) {
+fn wait_often(core: &Core, connection: ConnectionId) {
     granted(ask(core, connect(core), 1, NAME, 1, 1));
     for request in 1..=GRANTS {
         let asked = ask(core, connection, request.into(), NAME, 1, 1);
@@ -235,7 +235,7 @@ fn wait_often(core: &Core, connection: SessionId) {
 }
 
 /// A connection of which so many requests wait until the one name is idle.
-fn await_idle(core: &Core, requests: u32) -> (SessionId, Arc<Mailbox>) {
+fn await_idle(core: &Core, requests: u32) -> (ConnectionId, Arc<Mailbox>) {
     let mailbox = Arc::default();
     let connection = connect_with(core, &mailbox);
     for request in 0..requests {
@@ -252,7 +252,7 @@ fn await_idle(core: &Core, requests: u32) -> (SessionId, Arc<Mailbox>) {
 }
 
 /// Opens 100,000 sessions, and gives each something to hold.
-fn leased(core: &Core, hold: impl Fn(SessionId, u32) -> Outcome) {
+fn leased(core: &Core, hold: impl Fn(ConnectionId, u32) -> Outcome) {
     let connection = connect(core);
     for number in 0..MANY {
         open(core, connection);
@@ -261,29 +261,29 @@ fn leased(core: &Core, hold: impl Fn(SessionId, u32) -> Outcome) {
 }
 
 /// Takes 10,000 grants, each of a name of its own.
-fn take_many(core: &Core, connection: SessionId) {
+fn take_many(core: &Core, connection: ConnectionId) {
     for number in 0..GRANTS {
         granted(ask(core, connection, u64::from(number) + 1, &own_name(number), 1, 1));
     }
 }
 
-fn connect(core: &Core) -> SessionId {
+fn connect(core: &Core) -> ConnectionId {
     connect_with(core, &Arc::default())
 }
 
-fn connect_with(core: &Core, mailbox: &Arc<Mailbox>) -> SessionId {
+fn connect_with(core: &Core, mailbox: &Arc<Mailbox>) -> ConnectionId {
     let connection = core.open_session().id();
     core.join(connection, None, mailbox);
     connection
 }
 
-fn ask(core: &Core, connection: SessionId, request: u64, name: &[u8], resources: u32, of: u32) -> Outcome {
+fn ask(core: &Core, connection: ConnectionId, request: u64, name: &[u8], resources: u32, of: u32) -> Outcome {
     ask_for(core, connection, request, name, claim(resources, of), TTL_MS)
 }
 
 fn ask_for(
     core: &Core,
-    connection: SessionId,
+    connection: ConnectionId,
     request: u64,
     name: &[u8],
     claim: Claim,
@@ -301,7 +301,7 @@ fn granted(asked: Outcome) -> GrantId {
     }
 }
 
-fn open(core: &Core, connection: SessionId) -> SessionId {
+fn open(core: &Core, connection: ConnectionId) -> SessionId {
     match core.open_leased(connection, KEY, TTL_MS, b"", Token(0), at(0)) {
         Outcome::Answered(Answer::Opened(opened)) => opened.session,
         other => panic!("{other:?} where there is room"),
@@ -309,9 +309,13 @@ fn open(core: &Core, connection: SessionId) -> SessionId {
 }
 
 /// A request of a client that has its answers to all but the last thousand.
-fn call(connection: SessionId, own: u64) -> Call {
+fn call(connection: ConnectionId, own: u64) -> Call {
     let lowest_unanswered = own.saturating_sub(u64::from(WAITERS_OF_A_SESSION)).max(1);
-    Call { connection, ids: RequestIds { own, lowest_unanswered }, token: Token(own) }
+    Call {
+        connection,
+        ids: RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest_unanswered) },
+        token: Token(own),
+    }
 }
 
 fn claim(resources: u32, of: u32) -> Claim {
@@ -323,5 +327,5 @@ fn own_name(number: u32) -> Vec<u8> {
 }
 
 fn at(monotonic_ms: u32) -> Moment {
-    Moment { monotonic_ms: monotonic_ms.into(), unix: NOW }
+    Moment { monotonic: MonotonicMs(monotonic_ms.into()), unix: NOW }
 }

@@ -1,135 +1,191 @@
-//! What [`Core`] does beyond the two documents: sessions, grants, queues, listings and watches. Each method locks the
-//! ledger once; [`super::ledger`] has the rules.
+//! The operations of [`Core`] beyond the two documents: sessions, grants, queues, declared semaphores, listings and
+//! watches. Each method holds the ledger's lock once, which is one step; [`super::ledger`] has the rules.
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::durable::Record;
+use super::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
 use super::invariant::lock;
 use super::ledger::{
-    Batch, Call, Declare, Declared, DeclaredListing, GrantId, IfExists, Lease, LedgerLimits, LedgerStats,
-    Listed, Listing, Moment, Opened, Outcome, Queueing, Removal, Resizing, Scope, SessionKey, Until,
-    Verified, Waiting, Want, World,
+    Batch, CommitOutcome, Declare, Declared, DeclaredListing, IfExists, Lease, Ledger, LedgerContext,
+    LedgerLimits, LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, Scope, Shown,
+    Until, Waiting, Want,
 };
-use super::mailbox::{EventKind, Mailbox, Token};
+use super::mailbox::{EventKind, Mailbox};
 use super::object::ObjectRef;
-use super::sync::Ordering;
+use super::outcome::{Call, Opened, Outcome, Verified};
+use super::sync::{MutexGuard, Ordering};
+use super::time::{Due, Moment, UnixSeconds};
 use super::visit::Visit;
-use super::{Claim, Core, Namespace, Refusal, Session, SessionId, UnixSeconds};
+use super::{Claim, Core, Namespace, Refusal, Session};
 
-/// Semaphores that the configuration declares which are taken on together.
+/// Semaphores of the configuration that are declared in one step.
 const CONFIGURED_STEP: usize = 64;
 
+/// The locked ledger. A step ends when the lock is released, so a batch of changes never has half of one.
+struct LockedLedger<'a>(MutexGuard<'a, Ledger>);
+
+impl Deref for LockedLedger<'_> {
+    type Target = Ledger;
+
+    fn deref(&self) -> &Ledger {
+        &self.0
+    }
+}
+
+impl DerefMut for LockedLedger<'_> {
+    fn deref_mut(&mut self) -> &mut Ledger {
+        &mut self.0
+    }
+}
+
+impl Drop for LockedLedger<'_> {
+    fn drop(&mut self) {
+        self.0.end_step();
+    }
+}
+
+/// Limits and figures.
 impl Core {
-    /// Sets the limits of sessions, grants, queues and watches; what is beyond a lowered limit stays.
+    /// Sets the limits of sessions, grants, queues and watches. What exceeds a lowered limit stays.
     pub fn set_ledger_limits(&self, limits: LedgerLimits) {
-        lock(&self.ledger).set_limits(limits);
+        self.ledger().set_limits(limits);
     }
 
-    /// Says what the ids of grants and generations are above: so that they grow from one run of a server to the next.
+    /// Sets what the ids of grants and generations are above, so that they grow from one run of a server to the next.
     pub fn start_ids_after(&self, last_id: u64) {
-        lock(&self.ledger).start_after(last_id);
+        self.ledger().start_after(last_id);
     }
 
-    /// Says what the numbers of sessions are above.
+    /// Sets what the numbers of sessions are above.
     pub fn start_sessions_after(&self, last_session: u64) {
         self.last_session.fetch_max(last_session, Ordering::Relaxed);
     }
 
     /// Live figures of sessions, grants, queues and watches.
     pub fn ledger_stats(&self) -> LedgerStats {
-        lock(&self.ledger).stats()
+        self.ledger().stats()
     }
 
-    /// Takes up a connection, known by its own session: from now on it may ask for grants, and hears of them by its
-    /// mailbox. A label, where there is one, is what listings call it from now on. Ended by [`Self::leave`].
-    pub fn join(&self, connection: SessionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
-        lock(&self.ledger).join(connection, label, mailbox);
+    /// Checks the ledger's invariants, and that it agrees with the objects. For tests: it visits everything at once.
+    pub fn check_ledger(&self) -> Result<(), String> {
+        self.ledger().check(self.registries())
+    }
+}
+
+/// Connections and sessions.
+impl Core {
+    /// Adds a connection, which may ask for grants from now on and receives late answers by its mailbox. A label, if
+    /// there is one, names it in listings from now on. Ended by [`Self::leave`].
+    pub fn join(&self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
+        self.ledger().join(connection, label, mailbox);
     }
 
-    /// Lets a connection go that joined: what its own session holds is given back, step by step; a leased session
-    /// lives on. Tells whether there is more to do.
-    pub fn leave(&self, connection: SessionId, now: Moment) -> bool {
-        lock(&self.ledger).leave(connection, self.world(now))
+    /// Takes a step of the end of a connection: what its session holds is released; a leased session lives on. Returns
+    /// whether there is more to do.
+    pub fn leave(&self, connection: ConnectionId, now: Moment) -> bool {
+        self.ledger().leave(connection, self.context(now.unix))
     }
 
-    /// Makes a leased session and attaches the connection to it. Its number and time to live are in the answer.
+    /// Opens a leased session and attaches the connection to it. The answer has its number and its time to live.
     pub fn open_leased(
         &self,
-        connection: SessionId,
+        connection: ConnectionId,
         key: SessionKey,
         ttl_ms: u32,
         label: &[u8],
         token: Token,
         now: Moment,
     ) -> Outcome {
-        let opened = Opened { session: self.next_session(), key, ttl_ms };
-        lock(&self.ledger).open((connection, token), opened, label, self.world(now))
+        let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
+        self.ledger().open((connection, token), opened, label, now.monotonic)
     }
 
-    /// Attaches a connection to a leased session; another that was attached is told and loses it.
+    /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it.
     pub fn attach(
         &self,
         session: SessionId,
-        connection: SessionId,
+        connection: ConnectionId,
         key: &SessionKey,
         now: Moment,
     ) -> Result<Arc<Lease>, Refusal> {
-        lock(&self.ledger).attach(session, connection, key, now)
+        self.ledger().attach(session, connection, key, now.monotonic)
     }
 
-    /// The lease of the session that the connection is attached to, if it is to any.
-    pub fn lease(&self, connection: SessionId) -> Option<Arc<Lease>> {
-        lock(&self.ledger).lease(connection).ok()
+    /// The lease of the session that the connection is attached to, if there is one.
+    pub fn lease(&self, connection: ConnectionId) -> Option<Arc<Lease>> {
+        self.ledger().lease(connection).ok()
     }
 
-    /// Renews the lease of the session that the connection is attached to, and tells for how many milliseconds.
-    pub fn keep_alive(&self, connection: SessionId, now: Moment) -> Result<u32, Refusal> {
-        lock(&self.ledger).keep_alive(connection, now)
+    /// Renews the lease of the session that the connection is attached to. Returns the rest of it in milliseconds.
+    pub fn keep_alive(&self, connection: ConnectionId, now: Moment) -> Result<u32, Refusal> {
+        self.ledger().keep_alive(connection, now.monotonic)
     }
 
-    /// Ends the leased session that the connection is attached to.
-    pub fn close_leased(&self, connection: SessionId, token: Token, now: Moment) -> Outcome {
-        lock(&self.ledger).close((connection, token), self.world(now))
+    /// Closes the leased session that the connection is attached to.
+    pub fn close_leased(&self, connection: ConnectionId, token: Token, now: Moment) -> Outcome {
+        self.ledger().close((connection, token), now.monotonic, self.context(now.unix))
     }
+}
 
+/// Grants.
+impl Core {
     /// Asks for a grant of one name or of several, all or nothing. No name may be wanted twice.
     pub fn acquire_grant(&self, call: Call, wants: &[Want<'_>], queueing: Queueing, now: Moment) -> Outcome {
-        lock(&self.ledger).acquire(call, wants, queueing, self.world(now))
+        self.ledger().acquire(call, wants, queueing, now.monotonic, self.context(now.unix))
     }
 
-    /// Gives back a grant of the connection's session.
+    /// Releases a grant of the connection's session.
     pub fn release_grant(&self, call: Call, grant: GrantId, now: Moment) -> Outcome {
-        lock(&self.ledger).release(call, grant, self.world(now))
+        self.ledger().release(call, grant, now.monotonic, self.context(now.unix))
     }
 
-    /// Ends the waiting of a request of the connection's session.
-    pub fn cancel(&self, connection: SessionId, waiting: Waiting, now: Moment) -> Result<(), Refusal> {
-        lock(&self.ledger).cancel(connection, waiting, self.world(now))
+    /// Ends the wait of a request of the connection's session.
+    pub fn cancel(&self, connection: ConnectionId, waiting: Waiting, now: Moment) -> Result<(), Refusal> {
+        self.ledger().cancel(connection, waiting, self.context(now.unix))
     }
 
-    /// Whether a grant is held, whose it is, and how long its lease lasts.
+    /// The session of a held grant, and how long it lasts.
     pub fn verify(&self, grant: GrantId, now: Moment) -> Result<Verified, Refusal> {
-        lock(&self.ledger).verify(grant, now)
+        self.ledger().verify(grant, now.monotonic)
     }
 
-    /// Takes a grant away after a grace.
+    /// Revokes a grant: it ends after a grace period.
     pub fn revoke_grant(&self, call: Call, grant: GrantId, grace_ms: u32, now: Moment) -> Outcome {
-        lock(&self.ledger).revoke_grant(call, grant, grace_ms, self.world(now))
+        self.ledger().revoke_grant(call, grant, grace_ms, now.monotonic, self.context(now.unix))
     }
 
-    /// Takes a session away after a grace. A connection's own has to have joined; it is then closed.
+    /// Revokes a session: it ends after a grace period. The connection of a connection's session has to have joined; it
+    /// is closed then.
     pub fn revoke_session(&self, call: Call, session: SessionId, grace_ms: u32, now: Moment) -> Outcome {
-        lock(&self.ledger).revoke_session(call, session, grace_ms, self.world(now))
+        self.ledger().revoke_session(call, session, grace_ms, now.monotonic, self.context(now.unix))
     }
 
+    /// Waits until the usage of a name has dropped, for `wait_ms` milliseconds at most.
+    pub fn await_idle(
+        &self,
+        (connection, token): (ConnectionId, Token),
+        (namespace, name): (Namespace, &[u8]),
+        until: Until,
+        wait_ms: u32,
+        now: Moment,
+    ) -> Outcome {
+        let (request, context) = ((connection, token), self.context(now.unix));
+        self.ledger().await_idle(request, (namespace, name), until, wait_ms, now.monotonic, context)
+    }
+}
+
+/// Declared semaphores.
+impl Core {
     /// Declares semaphores, all or none of them. No name may be declared twice.
     pub fn declare(&self, call: Call, wanted: &[Declare<'_>], if_exists: IfExists, now: Moment) -> Outcome {
-        lock(&self.ledger).declare(call, wanted, if_exists, self.world(now))
+        self.ledger().declare(call, wanted, if_exists, now.monotonic, self.context(now.unix))
     }
 
-    /// Changes the capacity of a declared semaphore, where its generation is the given one or none is given.
+    /// Changes the capacity of a declared semaphore, if it has the expected generation.
     pub fn resize(
         &self,
         call: Call,
@@ -138,10 +194,10 @@ impl Core {
         generation: Option<u64>,
         now: Moment,
     ) -> Outcome {
-        lock(&self.ledger).resize(call, name, resizing, generation, self.world(now))
+        self.ledger().resize(call, name, resizing, generation, now.monotonic, self.context(now.unix))
     }
 
-    /// Removes a declared semaphore, where its generation is the given one or none is given.
+    /// Removes a declared semaphore, if it has the expected generation.
     pub fn remove(
         &self,
         call: Call,
@@ -150,20 +206,7 @@ impl Core {
         generation: Option<u64>,
         now: Moment,
     ) -> Outcome {
-        lock(&self.ledger).remove(call, name, removal, generation, self.world(now))
-    }
-
-    /// Waits until less of a name is in use, for `wait_ms` milliseconds at most.
-    pub fn await_idle(
-        &self,
-        (connection, token): (SessionId, Token),
-        (namespace, name): (Namespace, &[u8]),
-        until: Until,
-        wait_ms: u32,
-        now: Moment,
-    ) -> Outcome {
-        let mut ledger = lock(&self.ledger);
-        ledger.await_idle((connection, token), (namespace, name), until, wait_ms, self.world(now))
+        self.ledger().remove(call, name, removal, generation, now.monotonic, self.context(now.unix))
     }
 
     /// Begins a listing of the declared semaphores whose names start with these bytes.
@@ -173,16 +216,18 @@ impl Core {
 
     /// The next declared semaphores of a listing; none at its end.
     pub fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
-        lock(&self.ledger).list_declared(listing)
+        self.ledger().list_declared(listing)
     }
 
-    /// Takes on what the configuration declares. Gives those that cannot be as it says, and why.
+    /// Declares the semaphores of the configuration, and removes those that it declared before. Returns those that cannot
+    /// be as it says, and why.
     pub fn declare_configured(&self, wanted: &[Declare<'_>], now: Moment) -> Vec<(Box<[u8]>, Refusal)> {
+        let context = self.context(now.unix);
         let mut refused = Vec::new();
         for some in wanted.chunks(CONFIGURED_STEP) {
-            let mut ledger = lock(&self.ledger);
+            let mut ledger = self.ledger();
             for declare in some {
-                if let Err(refusal) = ledger.configure(declare, self.world(now)) {
+                if let Err(refusal) = ledger.configure(declare, now.monotonic, context) {
                     refused.push((declare.name.into(), refusal));
                 }
             }
@@ -190,149 +235,156 @@ impl Core {
         let configured: BTreeSet<_> = wanted.iter().map(|declare| declare.name).collect();
         let mut last = None;
         loop {
-            last = lock(&self.ledger).retire(&configured, last.as_ref(), self.world(now));
-            if last.is_none() {
-                return refused;
-            }
+            let next = self.ledger().remove_unconfigured(&configured, last.as_ref(), now.monotonic, context);
+            let Some(next) = next else { return refused };
+            last = Some(next);
         }
     }
+}
 
-    /// Takes semaphores that are removed at once from those who hold them, some a step; tells whether there is more to
-    /// do. `mailbox_of` finds the connection that a session is the own one of: who holds by plain Acquires when the grace
-    /// is over is disconnected.
-    pub fn evict(&self, now: Moment, mailbox_of: impl Fn(SessionId) -> Option<Arc<Mailbox>>) -> bool {
-        let mut ledger = lock(&self.ledger);
-        let world = self.world(now);
-        let Some(plain) = ledger.evict(world) else { return false };
-        for session in plain {
-            // One that is being closed already is not revoked once more.
-            if let Some(mailbox) = mailbox_of(session).filter(|mailbox| !mailbox.is_closed()) {
-                ledger.join(session, None, &mailbox);
-                // One that ended meanwhile has nothing to lose.
-                let _ = ledger.revoke_session_later(session, 0, world);
+/// What comes due.
+impl Core {
+    /// Takes a step of what is due: waits, leases and grace periods that are over. Returns whether there is more to do at
+    /// once. To be called whenever something is due, and every [`TICK_MS`](super::TICK_MS) in any case: a longer pause
+    /// counts as time in which the server could receive nothing, and extends every lease.
+    pub fn expire(&self, now: Moment) -> bool {
+        self.ledger().expire(now.monotonic, self.context(now.unix))
+    }
+
+    /// Takes a step of the evictions from semaphores that are removed at once. Returns whether there is more to do.
+    /// `mailbox_of` finds the mailbox of a connection: one that holds by plain Acquires when the grace period is over is
+    /// closed.
+    pub fn evict(&self, now: Moment, mailbox_of: impl Fn(ConnectionId) -> Option<Arc<Mailbox>>) -> bool {
+        let mut ledger = self.ledger();
+        let Some(holders) = ledger.evict(now.monotonic, self.context(now.unix)) else { return false };
+        for connection in holders {
+            // A connection that is being closed is not revoked again.
+            if let Some(mailbox) = mailbox_of(connection).filter(|mailbox| !mailbox.is_closed()) {
+                ledger.join(connection, None, &mailbox);
+                ledger.revoke_connection(connection, now.monotonic);
             }
         }
         true
     }
 
-    /// Brings back a record that a store kept, before anything else is done. They come in the order of their keys, and
-    /// leases begin anew now. An error says what does not fit what was brought back before.
-    pub fn restore(&self, record: Record, now: Moment) -> Result<(), String> {
-        let next_session = match &record {
-            Record::Session(record) => record.session.number(),
-            _ => 0,
-        };
-        self.start_sessions_after(next_session);
-        lock(&self.ledger).restore(record, self.world(now))
+    /// When something is due next. `sleeper` is woken once if something comes due earlier.
+    pub fn next_due(&self, sleeper: &Waker) -> Option<Due> {
+        self.ledger().next_due(sleeper)
     }
 
-    /// Does what is due when everything was brought back, and keeps a journal of what is to be stored from now on;
-    /// `taker` is woken when there is something to take.
-    pub fn keep_journal(&self, taker: Waker, now: Moment) {
-        let mut ledger = lock(&self.ledger);
-        ledger.keep_journal(taker);
-        ledger.end_restore(self.world(now));
-    }
-
-    /// Takes what is to be stored together; `None`: nothing, or the batch before it is not settled.
-    pub fn take_batch(&self) -> Option<Batch> {
-        lock(&self.ledger).take_batch()
-    }
-
-    /// Tells that a batch is stored, or could not be: who waits for that is answered, `step` of them at most, or what all
-    /// asked for is taken back. Tells whether there is more to do.
-    pub fn settle(&self, batch: &Batch, is_stored: bool, step: usize, now: Moment) -> bool {
-        lock(&self.ledger).settle(batch.number, is_stored, step, self.world(now))
-    }
-
-    /// Whether everything is stored that is to be.
-    pub fn is_stored(&self) -> bool {
-        lock(&self.ledger).is_stored()
-    }
-
-    /// Whether answers for a connection wait for the store and for nothing else.
-    pub fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
-        lock(&self.ledger).is_storing_for(mailbox)
-    }
-
-    /// Does what is due at this time: waits, leases and graces that are over. In steps; tells whether there is more to
-    /// do at once. To be called whenever something is due, and every [`super::TICK_MS`] in any case: a longer pause
-    /// counts as time in which the server heard nobody, and is added to every lease.
-    pub fn expire(&self, now: Moment) -> bool {
-        lock(&self.ledger).expire(self.world(now))
-    }
-
-    /// When something is due next, in milliseconds of [`Moment::monotonic_ms`]. `alarm` is woken once when that comes
-    /// to be earlier.
-    pub fn next_due(&self, alarm: &Waker) -> Option<u64> {
-        lock(&self.ledger).next_due(alarm)
-    }
-
-    /// Refuses new requests for grants, and answers those that wait, step by step; tells whether there is more to do.
+    /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.
     pub fn shut_down(&self, now: Moment) -> bool {
-        lock(&self.ledger).shut_down(self.world(now))
+        self.ledger().shut_down(self.context(now.unix))
+    }
+}
+
+/// The store.
+impl Core {
+    /// Restores a record of a store, before anything else is done. Records come in the order of their keys, and leases
+    /// start again now. An error describes a contradiction between records.
+    pub fn restore(&self, record: Record, now: Moment) -> Result<(), String> {
+        if let Record::Session(record) = &record {
+            self.start_sessions_after(record.session.number());
+        }
+        self.ledger().restore(record, now.monotonic, self.context(now.unix))
     }
 
-    /// Begins a listing of who holds a name, or of who waits for it.
-    pub fn listing(&self, namespace: Namespace, name: &[u8], waiters: bool) -> Result<Listing, Refusal> {
+    /// Everything is restored: does what is due, and keeps a journal of changes for a store from now on; `taker` is woken
+    /// when there are some.
+    pub fn keep_journal(&self, taker: Waker, now: Moment) {
+        let mut ledger = self.ledger();
+        ledger.keep_journal(taker);
+        ledger.end_restore(now.monotonic, self.context(now.unix));
+    }
+
+    /// Takes the oldest changes, at most `changes_max` unless one step alone has more. `None`: there are none, or the
+    /// batch before is not complete.
+    pub fn take_batch(&self, changes_max: usize) -> Option<Batch> {
+        self.ledger().take_batch(changes_max)
+    }
+
+    /// The outcome of a batch is known. If it is stored, requests that waited for that are answered, `step` of them at
+    /// most; else it is rolled back with everything after it. Returns whether there is more to do.
+    pub fn complete(&self, batch: &Batch, outcome: CommitOutcome, step: usize, now: Moment) -> bool {
+        self.ledger().complete(batch.number, outcome, step, now.monotonic, self.context(now.unix))
+    }
+
+    /// Whether every change is stored.
+    pub fn is_stored(&self) -> bool {
+        self.ledger().is_stored()
+    }
+
+    /// Whether answers to a connection wait for the store and for nothing else.
+    pub fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
+        self.ledger().is_storing_for(mailbox)
+    }
+}
+
+/// Listings and watches.
+impl Core {
+    /// Begins a listing of the holders or waiters of a name.
+    pub fn listing(&self, namespace: Namespace, name: &[u8], kind: ListingKind) -> Result<Listing, Refusal> {
         let exists = self.registry(namespace).find(name, |_| ());
-        exists.map(|()| Listing::new(namespace, name, waiters)).ok_or(Refusal::NotFound)
+        exists.map(|()| Listing::new(namespace, name, kind)).ok_or(Refusal::NotFound)
     }
 
     /// The next entries of a listing; none at its end.
     pub fn list(&self, listing: &mut Listing) -> Vec<Listed> {
-        let ledger = lock(&self.ledger);
-        let (namespace, name) = listing.target();
+        let ledger = self.ledger();
+        let (namespace, name) = listing.name();
         match self.registry(namespace).find(name, ObjectRef::clone) {
             Some(object) => ledger.list(listing, &object),
             None => Vec::new(),
         }
     }
 
-    /// Begins to tell a connection what happens to names. The names that exist come first, by [`Self::show`].
+    /// Begins a watch of names. The names that exist come first, by [`Self::show`].
     pub fn watch(
         &self,
-        connection: SessionId,
+        connection: ConnectionId,
         token: Token,
         namespace: Namespace,
         scope: Scope,
         now: Moment,
     ) -> Result<WatchSnapshot, Refusal> {
-        lock(&self.ledger).watch(connection, token, namespace, scope, self.world(now))?;
+        self.ledger().watch(connection, token, namespace, scope, self.context(now.unix))?;
         Ok(WatchSnapshot { connection, token, namespace, visit: Visit::default() })
     }
 
     /// Ends a watch.
-    pub fn unwatch(&self, connection: SessionId, token: Token, now: Moment) -> Result<(), Refusal> {
-        lock(&self.ledger).unwatch(connection, token, self.world(now))
+    pub fn unwatch(&self, connection: ConnectionId, token: Token, now: Moment) -> Result<(), Refusal> {
+        self.ledger().unwatch(connection, token, self.context(now.unix))
     }
 
-    /// Visits at most `names` names for a watch that begins. Tells whether there is more to do; while its reader has
-    /// no room, nothing is done.
+    /// Shows at most `names` names to a watch that begins. Returns whether there is more to do. While the reader has no
+    /// room, nothing is done.
     pub fn show(&self, snapshot: &mut WatchSnapshot, names: usize) -> bool {
         let registry = self.registry(snapshot.namespace);
         for _ in 0..names {
             let Some(object) = snapshot.visit.peek(registry) else {
-                return lock(&self.ledger).go_live(snapshot.connection, snapshot.token);
+                return self.ledger().go_live(snapshot.connection, snapshot.token) == Shown::Full;
             };
-            let mut ledger = lock(&self.ledger);
-            // It may have been collected since it was visited, and another made of its name.
+            let mut ledger = self.ledger();
+            // The object may have been collected since it was visited, and another one created under its name.
             let Some(object) = registry.find(object.name(), ObjectRef::clone) else {
                 snapshot.visit.advance();
                 continue;
             };
             match ledger.show(snapshot.connection, snapshot.token, &object) {
-                Some(true) => snapshot.visit.advance(),
-                Some(false) => return true,
-                None => return false,
+                Shown::Done => snapshot.visit.advance(),
+                Shown::Full => return true,
+                Shown::Ended => return false,
             }
         }
         true
     }
+}
 
-    /// A plain Acquire of a name that is waited for or watched.
+/// Plain operations on tracked names.
+impl Core {
+    /// A plain Acquire of a tracked name.
     #[cold]
-    pub(super) fn acquire_supervised(
+    pub(super) fn acquire_tracked(
         &self,
         namespace: Namespace,
         name: &[u8],
@@ -340,28 +392,28 @@ impl Core {
         session: &mut Session,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
-        session.note_supervised();
-        let ledger = lock(&self.ledger);
+        session.note_tracked();
+        let ledger = self.ledger();
         let registry = self.registry(namespace);
         let found = registry.find(name, ObjectRef::clone);
+        // It must not overtake the queue.
         if found.is_some_and(|object| ledger.waiting(namespace, &object) > 0) {
             return Err(Refusal::NotAvailable);
         }
-        let interval = self.interval(now);
-        let done = registry.acquire_supervised(namespace, name, claim, session, interval);
+        let done = registry.acquire_tracked(namespace, name, claim, session, self.interval(now));
         if let Some(object) = registry.find(name, ObjectRef::clone) {
             if done.is_ok() {
-                let id = Some(session.id());
-                ledger.tell_name(namespace, &object, EventKind::Granted, None, id, claim.resources());
+                let id = Some(session.id().session());
+                ledger.publish(namespace, &object, EventKind::Granted, None, id, claim.resources());
             }
-            ledger.let_go_unwatched(namespace, &object);
+            ledger.untrack_unwatched(namespace, &object);
         }
         done
     }
 
-    /// A plain Release of a name that is waited for or watched.
+    /// A plain Release of a tracked name.
     #[cold]
-    pub(super) fn release_supervised(
+    pub(super) fn release_tracked(
         &self,
         namespace: Namespace,
         name: &[u8],
@@ -369,46 +421,52 @@ impl Core {
         session: &mut Session,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
-        session.note_supervised();
-        let mut ledger = lock(&self.ledger);
+        session.note_tracked();
+        let mut ledger = self.ledger();
         let registry = self.registry(namespace);
-        let interval = self.interval(now);
         let found = registry.find(name, ObjectRef::clone);
-        registry.release_supervised(namespace, name, resources, session, interval)?;
+        registry.release_tracked(namespace, name, resources, session, self.interval(now))?;
         if let Some(object) = found {
-            ledger.after_release(namespace, &object, session.id(), resources, self.plain_world(now));
+            self.after_release(&mut ledger, namespace, &object, session.id(), resources, now);
         }
         Ok(())
     }
 
-    /// Gives back what a session that has ended holds of a name that is waited for or watched.
+    /// Releases what a connection that has ended holds of a tracked name.
     #[cold]
-    pub(super) fn release_all_supervised(&self, object: &ObjectRef, session: SessionId, now: UnixSeconds) {
-        let mut ledger = lock(&self.ledger);
-        let resources = object.release_all_supervised(session, self.interval(now));
-        let namespace = object.namespace();
-        ledger.after_release(namespace, object, session, resources, self.plain_world(now));
+    pub(super) fn release_all_tracked(&self, object: &ObjectRef, holder: ConnectionId, now: UnixSeconds) {
+        let mut ledger = self.ledger();
+        let resources = object.release_all_tracked(holder, self.interval(now));
+        self.after_release(&mut ledger, object.namespace(), object, holder, resources, now);
     }
 
-    /// Checks the ledger's invariants, and that it agrees with the objects. For tests: it visits everything at once.
-    pub fn check_ledger(&self) -> Result<(), String> {
-        lock(&self.ledger).check(self.registries())
+    fn after_release(
+        &self,
+        ledger: &mut Ledger,
+        namespace: Namespace,
+        object: &ObjectRef,
+        holder: ConnectionId,
+        resources: u32,
+        now: UnixSeconds,
+    ) {
+        ledger.released_plainly(namespace, object, holder.session(), resources);
+        ledger.run_backlog(self.context(now));
+        ledger.untrack_unwatched(namespace, object);
     }
 
-    fn world(&self, now: Moment) -> World<'_> {
-        World { registries: self.registries(), interval: self.interval(now.unix), now }
+    fn ledger(&self) -> LockedLedger<'_> {
+        LockedLedger(lock(&self.ledger))
     }
 
-    /// The world of a plain operation, which has only Unix time.
-    fn plain_world(&self, now: UnixSeconds) -> World<'_> {
-        self.world(Moment { monotonic_ms: 0, unix: now })
+    fn context(&self, now: UnixSeconds) -> LedgerContext<'_> {
+        LedgerContext { registries: self.registries(), interval: self.interval(now), now }
     }
 }
 
-/// The names that exist, shown to a watch that begins.
+/// The names that exist, to be shown to a watch that begins.
 #[derive(Debug)]
 pub struct WatchSnapshot {
-    connection: SessionId,
+    connection: ConnectionId,
     token: Token,
     namespace: Namespace,
     visit: Visit,

@@ -1,24 +1,25 @@
-//! What outlives the process: the facts that a store is to keep, and gives back at the next start.
+//! Records: the facts that outlive the process. A store keeps them and returns them at the next start.
 //!
-//! The core says what changes, in order; a store keeps the last record put under each key. What is not here (what
-//! connections hold, who waits, who watches) ends with the process.
+//! The core lists changes in order; a store keeps the last record that was put under each key. Everything else (what
+//! connections hold, waiters, watches) ends with the process.
 
-use super::ledger::{GrantId, SessionKey};
-use super::{Namespace, SessionId, UnixSeconds};
+use super::Namespace;
+use super::ids::{GrantId, RequestId, SessionId, SessionKey};
+use super::time::UnixSeconds;
 
-/// One step from what was kept to what is to be kept.
+/// One change of the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Keeps a record, in place of the one under the same key.
+    /// Stores a record, in place of the one under the same key.
     Put(Record),
-    /// Forgets the record under a key, if there is one.
+    /// Deletes the record under a key, if there is one.
     Delete(Key),
 }
 
-/// What a record is found by.
+/// The key of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
-    /// The mark of ids; there is one.
+    /// The highest reserved id; there is one such record.
     Mark,
     /// A declared semaphore, by its name.
     Declaration(Box<[u8]>),
@@ -27,21 +28,21 @@ pub enum Key {
     /// A grant of a leased session.
     Grant(GrantId),
     /// The answer to a request of a leased session, by its number.
-    Answer(SessionId, u64),
+    Answer(SessionId, RequestId),
 }
 
-/// One durable fact.
+/// One fact that outlives the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// No id above this one was given to a grant or a generation.
+    /// The highest id that a grant or a generation may have so far.
     Mark(u64),
-    /// A semaphore that somebody declared.
+    /// A declared semaphore.
     Declaration(DeclarationRecord),
     /// A leased session.
     Session(SessionRecord),
-    /// What a leased session holds.
+    /// A grant of a leased session.
     Grant(GrantRecord),
-    /// What came of a change that a leased session asked for, so that a repeated request makes none.
+    /// The answer to a request of a leased session, so that a repeated request changes nothing.
     Answer(AnswerRecord),
 }
 
@@ -50,26 +51,26 @@ pub enum Record {
 pub struct DeclarationRecord {
     /// Its name.
     pub name: Box<[u8]>,
-    /// How many resources may be in use.
+    /// Its capacity.
     pub capacity: u32,
-    /// What people call it; may be empty.
+    /// Its label for people; may be empty.
     pub label: Box<[u8]>,
     /// Whether its resources are numbered slots.
     pub numbered: bool,
-    /// The number of its last change.
+    /// The number of its last change: its generation.
     pub generation: u64,
     /// Grants with lower ids are of a semaphore of this name that was removed.
     pub created: u64,
-    /// Whose it is.
+    /// Who declared it.
     pub origin: Origin,
-    /// Whether it goes with its last holder, and grants nothing until then.
+    /// Whether it is being removed: it grants nothing, and ends with its last holder.
     pub removing: bool,
-    /// The grace in milliseconds after which its holders lose it, where it is removed at once; where it is declared anew
-    /// since, those whose grants have ids below `created`.
+    /// The grace period in milliseconds after which its holders lose it, if it is removed at once. If it was declared
+    /// again since then, this concerns grants with ids below `created`.
     pub evicted_grace_ms: Option<u32>,
 }
 
-/// Who declared a semaphore, and so may change it.
+/// Who declared a semaphore, and may change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A request.
@@ -87,70 +88,70 @@ pub struct SessionRecord {
     pub key: SessionKey,
     /// Its time to live in milliseconds.
     pub ttl_ms: u32,
-    /// What listings call it.
+    /// Its label in listings.
     pub label: Box<[u8]>,
-    /// The grace of its revocation in milliseconds, where it was revoked.
+    /// The rest of its grace period in milliseconds, if it was revoked.
     pub revoked_grace_ms: Option<u32>,
 }
 
-/// What a leased session holds.
+/// A grant of a leased session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantRecord {
     /// The grant's id.
     pub grant: GrantId,
-    /// Whose it is.
+    /// The session that holds it.
     pub session: SessionId,
     /// The number of the request that asked for it.
-    pub request: u64,
-    /// Since when it is held.
+    pub request: RequestId,
+    /// When it was granted.
     pub since: UnixSeconds,
-    /// The grace of its revocation in milliseconds, where it was revoked.
+    /// The rest of its grace period in milliseconds, if it was revoked.
     pub revoked_grace_ms: Option<u32>,
-    /// The names that it is of, in the order in which they were taken.
+    /// Its names, in the order in which they were taken.
     pub parts: Box<[PartRecord]>,
 }
 
 /// One name of a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartRecord {
-    /// The kind of the name.
+    /// The namespace of the name.
     pub namespace: Namespace,
     /// The name's bytes.
     pub name: Box<[u8]>,
-    /// The place in the request.
+    /// The position in the request.
     pub place: u8,
-    /// How much of it.
+    /// The resources taken.
     pub resources: u32,
-    /// What it was taken from: the semaphore's capacity, or the counter's maximum of the request.
+    /// The semaphore's capacity, or the counter's maximum of the request.
     pub capacity: u32,
-    /// The numbers of its slots, where the semaphore has numbered ones.
+    /// Its slots, if the semaphore has numbered ones.
     pub slots: Box<[u16]>,
 }
 
-/// What came of a change.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerRecord {
-    /// Whose request it was.
+    /// The session of the request.
     pub session: SessionId,
     /// The request's number.
-    pub request: u64,
-    /// What was answered.
+    pub request: RequestId,
+    /// The states of the declared semaphores, in the order of the request.
     pub answer: Box<[DeclaredState]>,
 }
 
-/// What a declared semaphore came to be.
+/// The state of a declared semaphore after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredState {
-    /// The number of the change.
+    /// The generation: the number of the change.
     pub generation: u64,
-    /// The capacity since.
+    /// The capacity after the change.
     pub capacity: u32,
-    /// Resources that were in use then.
+    /// Resources in use at the time of the change.
     pub in_use: u32,
 }
 
 impl Record {
-    /// What the record is found by.
+    /// The key of the record.
     pub fn key(&self) -> Key {
         match self {
             Self::Mark(_) => Key::Mark,
@@ -162,8 +163,8 @@ impl Record {
     }
 }
 
-/// Keys are compared here as any other field: a test's, or a store's that is checked. Whoever is asked for a key compares
-/// it by [`SessionKey`]'s own means.
+/// Compares the session's key like any other field, for tests and for checks of a store. A key that a client presents is
+/// compared by [`SessionKey`] in constant time.
 impl PartialEq for SessionRecord {
     fn eq(&self, other: &Self) -> bool {
         (self.session, self.key.0, self.ttl_ms, &self.label, self.revoked_grace_ms)

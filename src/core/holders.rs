@@ -10,14 +10,15 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::session::{SessionId, Slot};
+use super::ids::ConnectionId;
+use super::session::HandleIndex;
 
 /// What one session holds of one object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holding {
     pub(super) resources: u32,
     /// Where the session keeps its handle of the object.
-    pub(super) slot: Slot,
+    pub(super) index: HandleIndex,
 }
 
 /// The holdings of one object, by session. In this order, since the object ends where the crowd does.
@@ -25,9 +26,9 @@ pub(super) struct Holding {
 #[repr(C)]
 pub(super) struct Holders {
     /// Whose holding stands here.
-    first: Option<SessionId>,
+    first: Option<ConnectionId>,
     resources: u32,
-    slot: MarkedSlot,
+    index: MarkedIndex,
     /// Boxed, since it would make every object larger.
     crowd: Option<Box<Crowd>>,
 }
@@ -36,45 +37,45 @@ pub(super) struct Holders {
 #[derive(Debug, Default)]
 struct Crowd {
     /// A holding by itself, since a third at a time is rarer still and a table is two cache lines more.
-    second: Option<(SessionId, Holding)>,
+    second: Option<(ConnectionId, Holding)>,
     others: Table,
     /// Resources of grants, and those that waiters have set aside.
     granted: u32,
-    supervision: Supervision,
+    tracking: Tracking,
 }
 
-/// Why operations on an object go through the ledger.
+/// Why operations on an object go through the ledger: the object is tracked while any of these is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Supervision {
-    /// Requests wait for the object: nothing may overtake them, and what is given back is theirs.
+pub(super) struct Tracking {
+    /// Requests wait for the object: nothing may overtake them, and they are granted what is released.
     pub(super) queued: bool,
-    /// Somebody may want to know what happens to the object.
+    /// A watch may cover the object.
     pub(super) watched: bool,
-    /// Something is to happen when less is in use.
+    /// The ledger acts when the usage drops: a request waits for that, or the object is being removed.
     pub(super) awaited: bool,
 }
 
-/// A slot, and a mark in its highest bit: whether the crowd says anything. Without it every request would have to
+/// A handle index, and a mark in its highest bit: whether the crowd says anything. Without it every request would have to
 /// look into the crowd of a name that once had two holders, which is a cache line more.
 #[derive(Clone, Copy, Debug, Default)]
-struct MarkedSlot(u32);
+struct MarkedIndex(u32);
 
-type Table = HashMap<SessionId, Holding, BuildHasherDefault<SessionHasher>>;
+type Table = HashMap<ConnectionId, Holding, BuildHasherDefault<SessionHasher>>;
 
 const _: () = assert!(size_of::<Holders>() == 24, "the holders of a name are part of its 140 bytes");
 const _: () =
     assert!(size_of::<Crowd>() <= 56, "with the allocator's eight bytes a crowd is as large as a cache line");
 
-impl MarkedSlot {
+impl MarkedIndex {
     const MARK: u32 = 1 << 31;
 
-    fn new(slot: Slot, is_marked: bool) -> Self {
+    fn new(index: HandleIndex, is_marked: bool) -> Self {
         let mark = if is_marked { Self::MARK } else { 0 };
-        Self(slot.number() | mark)
+        Self(index.number() | mark)
     }
 
-    fn slot(self) -> Slot {
-        Slot::new(self.0 & !Self::MARK)
+    fn index(self) -> HandleIndex {
+        HandleIndex::new(self.0 & !Self::MARK)
     }
 
     fn is_marked(self) -> bool {
@@ -85,7 +86,7 @@ impl MarkedSlot {
 impl Holders {
     /// The resources that a session holds; `None` where it holds none.
     #[inline(always)]
-    pub(super) fn resources(&self, session: SessionId) -> Option<u32> {
+    pub(super) fn resources(&self, session: ConnectionId) -> Option<u32> {
         if self.first == Some(session) {
             return Some(self.resources);
         }
@@ -94,7 +95,7 @@ impl Holders {
 
     /// Sets the resources of a session that holds some already, to some.
     #[inline(always)]
-    pub(super) fn set_resources(&mut self, session: SessionId, resources: u32) {
+    pub(super) fn set_resources(&mut self, session: ConnectionId, resources: u32) {
         if self.first == Some(session) {
             self.resources = resources;
         } else if let Some(holding) = self.crowd.as_mut().and_then(|crowd| crowd.holding_mut(session)) {
@@ -104,11 +105,11 @@ impl Holders {
 
     /// Adds the holding of a session that has none.
     #[inline(always)]
-    pub(super) fn add(&mut self, session: SessionId, holding: Holding) {
+    pub(super) fn add(&mut self, session: ConnectionId, holding: Holding) {
         if self.first.is_none() {
             self.first = Some(session);
             self.resources = holding.resources;
-            self.slot = MarkedSlot::new(holding.slot, self.slot.is_marked());
+            self.index = MarkedIndex::new(holding.index, self.index.is_marked());
         } else {
             self.change_crowd(|crowd| crowd.add(session, holding));
         }
@@ -116,10 +117,10 @@ impl Holders {
 
     /// Removes the holding of a session.
     #[inline(always)]
-    pub(super) fn remove(&mut self, session: SessionId) -> Option<Holding> {
+    pub(super) fn remove(&mut self, session: ConnectionId) -> Option<Holding> {
         if self.first == Some(session) {
             self.first = None;
-            return Some(Holding { resources: self.resources, slot: self.slot.slot() });
+            return Some(Holding { resources: self.resources, index: self.index.index() });
         }
         self.crowd()?;
         self.change_crowd(|crowd| crowd.remove(session))
@@ -138,7 +139,7 @@ impl Holders {
     }
 
     /// The sessions that hold something, and how much.
-    pub(super) fn holdings(&self) -> impl Iterator<Item = (SessionId, u32)> {
+    pub(super) fn holdings(&self) -> impl Iterator<Item = (ConnectionId, u32)> {
         let first = self.first.map(|session| (session, self.resources));
         let others = self.crowd().into_iter().flat_map(Crowd::holdings);
         first.into_iter().chain(others.map(|(session, holding)| (session, holding.resources)))
@@ -155,19 +156,19 @@ impl Holders {
 
     /// Whether operations go through the ledger, and why.
     #[inline(always)]
-    pub(super) fn supervision(&self) -> Supervision {
-        self.crowd().map_or(Supervision::default(), |crowd| crowd.supervision)
+    pub(super) fn tracking(&self) -> Tracking {
+        self.crowd().map_or(Tracking::default(), |crowd| crowd.tracking)
     }
 
-    pub(super) fn set_supervision(&mut self, supervision: Supervision) {
-        if self.supervision() != supervision {
-            self.change_crowd(|crowd| crowd.supervision = supervision);
+    pub(super) fn set_supervision(&mut self, tracking: Tracking) {
+        if self.tracking() != tracking {
+            self.change_crowd(|crowd| crowd.tracking = tracking);
         }
     }
 
     /// Gives up the crowd where it says nothing.
     pub(super) fn shrink(&mut self) {
-        if !self.slot.is_marked() {
+        if !self.index.is_marked() {
             self.crowd = None;
         }
     }
@@ -175,36 +176,36 @@ impl Holders {
     /// The crowd, where it says anything.
     #[inline(always)]
     fn crowd(&self) -> Option<&Crowd> {
-        if self.slot.is_marked() { self.crowd.as_deref() } else { None }
+        if self.index.is_marked() { self.crowd.as_deref() } else { None }
     }
 
     #[cold]
     fn change_crowd<R>(&mut self, change: impl FnOnce(&mut Crowd) -> R) -> R {
         let crowd = self.crowd.get_or_insert_default();
         let outcome = change(crowd);
-        let is_told = crowd.is_held() || crowd.granted > 0 || crowd.supervision != Supervision::default();
-        self.slot = MarkedSlot::new(self.slot.slot(), is_told);
+        let is_told = crowd.is_held() || crowd.granted > 0 || crowd.tracking != Tracking::default();
+        self.index = MarkedIndex::new(self.index.index(), is_told);
         outcome
     }
 }
 
 impl Crowd {
     #[inline(always)]
-    fn holding(&self, session: SessionId) -> Option<&Holding> {
+    fn holding(&self, session: ConnectionId) -> Option<&Holding> {
         match &self.second {
             Some((second, holding)) if *second == session => Some(holding),
             _ => self.others.get(&session),
         }
     }
 
-    fn holding_mut(&mut self, session: SessionId) -> Option<&mut Holding> {
+    fn holding_mut(&mut self, session: ConnectionId) -> Option<&mut Holding> {
         match &mut self.second {
             Some((second, holding)) if *second == session => Some(holding),
             _ => self.others.get_mut(&session),
         }
     }
 
-    fn holdings(&self) -> impl Iterator<Item = (SessionId, Holding)> {
+    fn holdings(&self) -> impl Iterator<Item = (ConnectionId, Holding)> {
         self.second.into_iter().chain(self.others.iter().map(|(session, holding)| (*session, *holding)))
     }
 
@@ -212,7 +213,7 @@ impl Crowd {
         self.second.is_some() || !self.others.is_empty()
     }
 
-    fn add(&mut self, session: SessionId, holding: Holding) {
+    fn add(&mut self, session: ConnectionId, holding: Holding) {
         if self.second.is_none() {
             self.second = Some((session, holding));
         } else {
@@ -220,7 +221,7 @@ impl Crowd {
         }
     }
 
-    fn remove(&mut self, session: SessionId) -> Option<Holding> {
+    fn remove(&mut self, session: ConnectionId) -> Option<Holding> {
         match self.second.take_if(|(second, _)| *second == session) {
             Some((_, holding)) => Some(holding),
             None => self.others.remove(&session),
@@ -228,7 +229,7 @@ impl Crowd {
     }
 }
 
-impl Supervision {
+impl Tracking {
     #[inline(always)]
     pub(super) fn is_any(self) -> bool {
         self.queued || self.watched || self.awaited

@@ -1,120 +1,118 @@
-//! What the core has to tell a connection out of turn: answers to requests that waited, events, notices.
+//! Messages for a connection that are not the direct answer to a request: late answers, events and notices.
 //!
-//! A mailbox takes every answer and notice, of which there are as many as the connection asked for, and a bounded
-//! number of events: a reader that is too slow is told how many it missed.
+//! A mailbox takes every answer and notice, as there are no more of them than the connection caused, and a bounded number
+//! of events. A slow reader learns how many events it missed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::task::Waker;
 
+use super::ids::{GrantId, SessionId, Token};
 use super::invariant::lock;
-use super::ledger::{Answer, GrantId};
+use super::outcome::Answer;
 use super::sync::{AtomicBool, Mutex, Ordering};
-use super::{Namespace, Refusal, SessionId};
+use super::{Namespace, Refusal};
 
-/// Events that wait for a reader; what comes then is counted and dropped.
+/// Events that wait for a reader; further ones are counted and dropped.
 pub const EVENTS_MAX: usize = 1024;
 
-/// Bytes of the names of such events, beyond which more are dropped too.
+/// Bytes of the names of these events; further events are dropped too.
 const NAME_BYTES_MAX: usize = 1 << 20;
 
-/// What a connection calls a request or a watch of its own; the core gives it back with what it has to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Token(pub u64);
-
-/// Something for a connection.
+/// A message for a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The answer to a request that waited.
     Answer {
-        /// Which request.
+        /// The connection's name for the request.
         token: Token,
-        /// What came of it.
+        /// The answer, or why the request was refused.
         outcome: Result<Answer, Refusal>,
     },
-    /// What a watch reports.
+    /// An event for a watch.
     Event {
-        /// Which watch.
+        /// The connection's name for the watch.
         token: Token,
-        /// What happened.
+        /// The event.
         event: Event,
     },
-    /// What the connection is to know about what it holds.
+    /// News about what the connection holds.
     Notice(Notice),
-    /// The connection's own session was revoked: it is to be closed.
+    /// The connection's session was revoked: the server has to close the connection.
     Close,
 }
 
-/// Something that happened to a name.
+/// An event of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What happened.
     pub kind: EventKind,
-    /// The kind of the name.
+    /// The namespace of the name.
     pub namespace: Namespace,
-    /// The name's bytes; empty where the event is about none.
+    /// The name's bytes; empty where the event is not about a name.
     pub name: Box<[u8]>,
-    /// The grant it happened to; `None`: none, or resources taken by plain Acquires.
+    /// The grant of the event; `None`: there is none, or the resources were taken by plain Acquires.
     pub grant: Option<GrantId>,
-    /// The session it happened to, if any.
+    /// The session of the event, if there is one.
     pub session: Option<SessionId>,
-    /// How many resources it was about; of [`EventKind::Missed`]: how many events.
+    /// The resources of the event; for [`EventKind::Missed`], the number of events.
     pub resources: u32,
-    /// Resources in use since.
+    /// Resources in use after the event.
     pub in_use: u32,
-    /// Requests that wait since.
+    /// Waiters after the event.
     pub waiting: u32,
 }
 
-/// What an event is about.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A name as it was when the watch came to it.
+    /// The state of a name when the watch began.
     Present,
-    /// Every name that was there is told.
+    /// Every name that existed when the watch began has been reported.
     Live,
-    /// The reader was too slow, and so many events were dropped.
+    /// Events were dropped because the reader was too slow.
     Missed,
-    /// Resources were taken.
+    /// Resources were acquired.
     Granted,
-    /// Resources were given back.
+    /// Resources were released.
     Released,
     /// A request began to wait.
     Queued,
     /// A request stopped waiting without a grant.
     Left,
-    /// A session's time was up, and with it what it held.
+    /// A session expired, and its resources were released.
     Expired,
-    /// A grant or a session was taken away.
+    /// A grant or a session was revoked.
     Revoked,
-    /// The capacity of a declared semaphore was set: the event's resources.
+    /// The capacity of a declared semaphore was set; it is the event's resources.
     Resized,
-    /// A declared semaphore is gone.
+    /// A declared semaphore was removed.
     Removed,
 }
 
-/// What a connection is to know about what it holds.
+/// News about what a connection holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A grant is taken away when its grace is over.
+    /// A grant is revoked; it ends when the grace period is over.
     GrantRevoked {
-        /// Which one.
+        /// The grant.
         grant: GrantId,
-        /// How long it stays, in milliseconds.
+        /// The rest of the grace period in milliseconds.
         grace_ms: u32,
     },
-    /// A session is taken away when its grace is over.
+    /// A session is revoked; it ends when the grace period is over.
     SessionRevoked {
-        /// Which one.
+        /// The session.
         session: SessionId,
-        /// How long it stays, in milliseconds.
+        /// The rest of the grace period in milliseconds.
         grace_ms: u32,
     },
-    /// Another connection attached to the session that was attached here.
+    /// Another connection attached to the session of this connection.
     AttachedElsewhere {
-        /// Which one.
+        /// The session.
         session: SessionId,
     },
-    /// The server grants nothing more and is about to end.
+    /// The server is shutting down and grants nothing more.
     ShuttingDown,
 }
 
@@ -122,9 +120,9 @@ pub enum Notice {
 #[derive(Debug, Default)]
 pub struct Mailbox {
     messages: Mutex<Messages>,
-    /// Whether there is any, so that a connection sees at a glance that there is none.
+    /// Whether there is any message, so that a connection checks without the lock.
     is_filled: AtomicBool,
-    /// Whether [`Message::Close`] came.
+    /// Whether there was a [`Message::Close`].
     is_closed: AtomicBool,
 }
 
@@ -132,7 +130,7 @@ pub struct Mailbox {
 struct Messages {
     waiting: VecDeque<Message>,
     events: usize,
-    /// Of the events that wait.
+    /// Bytes of the names of the events that wait.
     name_bytes: usize,
     /// How many events of each watch were dropped.
     missed: BTreeMap<Token, u32>,
@@ -140,24 +138,23 @@ struct Messages {
 }
 
 impl Mailbox {
-    /// Says whom to wake when something comes.
+    /// Sets the task that a new message wakes.
     pub fn set_reader(&self, reader: &Waker) {
         lock(&self.messages).reader = Some(reader.clone());
     }
 
-    /// Whether something waits.
+    /// Whether a message waits.
     #[inline]
     pub fn is_filled(&self) -> bool {
         self.is_filled.load(Ordering::Acquire)
     }
 
-    /// Whether the connection is to be closed, even where its peer takes nothing of what comes before that message.
+    /// Whether the connection has to be closed, even if its peer reads none of the messages before that.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Takes the next message, in the order in which they came. Events that were dropped are told of after those
-    /// before them.
+    /// Takes the oldest message. The number of dropped events comes after the events before them.
     pub fn take(&self) -> Option<Message> {
         let mut messages = lock(&self.messages);
         if let Some(message) = messages.waiting.pop_front() {
@@ -175,13 +172,13 @@ impl Mailbox {
         Some(Message::Event { token, event: Event::about_no_name(EventKind::Missed, count) })
     }
 
-    /// Whether events would be dropped.
+    /// Whether one more event would be kept.
     pub(super) fn has_room(&self) -> bool {
         let messages = lock(&self.messages);
         messages.have_room()
     }
 
-    /// Drops the events of a watch that ended, and what it missed.
+    /// Drops the events of a watch that ended, and the count of those that it missed.
     pub fn drop_events(&self, watch: Token) {
         let mut messages = lock(&self.messages);
         messages
@@ -196,7 +193,7 @@ impl Mailbox {
         messages.missed.remove(&watch);
     }
 
-    /// Puts something in, and wakes the reader.
+    /// Adds a message and wakes the reader.
     pub fn put(&self, message: Message) {
         let reader = {
             let mut messages = lock(&self.messages);
@@ -226,8 +223,22 @@ impl Mailbox {
     }
 }
 
+/// Where a late answer goes.
+#[derive(Clone, Debug)]
+pub(super) struct ReplyTo {
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) token: Token,
+}
+
+impl ReplyTo {
+    /// Sends the answer.
+    pub(super) fn send(self, outcome: Result<Answer, Refusal>) {
+        self.mailbox.put(Message::Answer { token: self.token, outcome });
+    }
+}
+
 impl Messages {
-    /// Whether an event more would be kept.
+    /// Whether one more event would be kept.
     fn have_room(&self) -> bool {
         self.events < EVENTS_MAX && self.name_bytes < NAME_BYTES_MAX && self.missed.is_empty()
     }

@@ -17,16 +17,19 @@ mod api;
 mod counter;
 mod durable;
 mod holders;
+mod ids;
 mod invariant;
 mod ledger;
 mod mailbox;
 mod name;
 mod object;
+mod outcome;
 mod registry;
 mod ring_map;
 mod semaphore;
 mod session;
 mod sync;
+mod time;
 mod visit;
 
 use std::num::NonZeroU32;
@@ -37,20 +40,23 @@ pub use durable::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantRecord, Key, Origin, PartRecord, Record,
     SessionRecord,
 };
+pub use ids::{ConnectionId, GrantId, RequestId, RequestIds, SessionId, SessionKey, Token};
 pub use ledger::{
-    Answer, Batch, Call, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, GrantId, Granted, IfExists,
-    Lease, LedgerLimits, LedgerStats, Listed, Listing, Moment, Opened, Outcome, Queueing, REQUESTS_MAX,
-    Removal, RequestIds, Resizing, SLOTS_MAX, Scope, SessionKey, TICK_MS, Until, Verified, Waiting, Want,
+    Batch, CommitOutcome, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
+    LedgerStats, Listed, Listing, ListingKind, Queueing, REQUESTS_MAX, Removal, Resizing, SLOTS_MAX, Scope,
+    TICK_MS, Until, Waiting, Want,
 };
-pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice, Token};
+pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
 pub use object::DumpItem;
+pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
 pub use registry::{Limits, RegistryStats};
-pub use session::{Ending, Session, SessionId};
+pub use session::{Ending, Session};
+pub use time::{Due, Moment, MonotonicMs, UnixSeconds};
 pub use visit::{Check, CheckFailure, Dump, Sweep};
 
 use counter::Interval;
 use ledger::Ledger;
-use object::Miss;
+use object::PlainError;
 use registry::Registry;
 use sync::{AtomicU64, Mutex, Ordering};
 
@@ -67,10 +73,6 @@ impl Namespace {
     /// Both, in the order of their default ports.
     pub const ALL: [Self; 2] = [Self::Counters, Self::Semaphores];
 }
-
-/// Seconds since the Unix epoch, as the server read them from its clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct UnixSeconds(pub u64);
 
 /// What an Acquire asks for: 1 to `maximum` resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,11 +176,11 @@ impl Core {
 
     /// Opens a session. Its number is never given out again by this core.
     pub fn open_session(&self) -> Session {
-        Session::new(self.next_session())
+        Session::new(ConnectionId::new(self.next_session()))
     }
 
-    fn next_session(&self) -> SessionId {
-        SessionId::new(self.last_session.fetch_add(1, Ordering::Relaxed) + 1)
+    fn next_session(&self) -> u64 {
+        self.last_session.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Ends a session: it holds nothing more once the returned work is done.
@@ -198,8 +200,8 @@ impl Core {
         let registry = self.registry(namespace);
         match registry.acquire(namespace, name, claim, session, self.interval(now)) {
             Ok(()) => Ok(()),
-            Err(Miss::Refused(refusal)) => Err(refusal),
-            Err(Miss::Supervised) => self.acquire_supervised(namespace, name, claim, session, now),
+            Err(PlainError::Refused(refusal)) => Err(refusal),
+            Err(PlainError::NeedsLedger) => self.acquire_tracked(namespace, name, claim, session, now),
         }
     }
 
@@ -216,8 +218,8 @@ impl Core {
         let registry = self.registry(namespace);
         match registry.release(namespace, name, resources, session, self.interval(now)) {
             Ok(()) => Ok(()),
-            Err(Miss::Refused(refusal)) => Err(refusal),
-            Err(Miss::Supervised) => self.release_supervised(namespace, name, resources, session, now),
+            Err(PlainError::Refused(refusal)) => Err(refusal),
+            Err(PlainError::NeedsLedger) => self.release_tracked(namespace, name, resources, session, now),
         }
     }
 

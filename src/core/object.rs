@@ -9,11 +9,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::counter::{Counter, Interval};
-use super::holders::{Holders, Holding, Supervision};
+use super::holders::{Holders, Holding, Tracking};
+use super::ids::ConnectionId;
 use super::invariant::{invariant, lock};
 use super::name::Name;
-use super::semaphore::{Semaphore, Standing};
-use super::session::{Session, SessionId, Slot};
+use super::semaphore::{Lifecycle, Semaphore};
+use super::session::{HandleIndex, Session};
 use super::sync::Mutex;
 use super::{Claim, Namespace, Refusal};
 
@@ -88,37 +89,37 @@ impl ObjectRef {
         OBJECT_BYTES + self.0.name.heap_bytes()
     }
 
-    /// Takes resources for a session. Gives the slot of its handle where it held nothing before.
+    /// Takes resources for a session. Gives the index of its handle where it held nothing before.
     #[inline(always)]
     pub(super) fn acquire(
         &self,
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<Option<Slot>, Miss> {
+    ) -> Result<Option<HandleIndex>, PlainError> {
         let mut state = lock(&self.0.state);
         state.check_open()?;
         Ok(state.acquire(self, claim, session, interval)?)
     }
 
-    /// As [`Self::acquire`], by the ledger for what it supervises.
-    pub(super) fn acquire_supervised(
+    /// As [`Self::acquire`], called by the ledger for a tracked name.
+    pub(super) fn acquire_tracked(
         &self,
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<Option<Slot>, Refusal> {
+    ) -> Result<Option<HandleIndex>, Refusal> {
         lock(&self.0.state).acquire(self, claim, session, interval)
     }
 
-    /// Gives back some of what a session holds. Gives the slot of its handle where it holds nothing any more.
+    /// Gives back some of what a session holds. Gives the index of its handle where it holds nothing any more.
     #[inline(always)]
     pub(super) fn release(
         &self,
         resources: u32,
-        session: SessionId,
+        session: ConnectionId,
         interval: Interval,
-    ) -> Result<Option<Slot>, Miss> {
+    ) -> Result<Option<HandleIndex>, PlainError> {
         if resources == 0 {
             return Ok(None);
         }
@@ -127,56 +128,60 @@ impl ObjectRef {
         Ok(state.release(resources, session, interval)?)
     }
 
-    /// As [`Self::release`], by the ledger for what it supervises.
-    pub(super) fn release_supervised(
+    /// As [`Self::release`], called by the ledger for a tracked name.
+    pub(super) fn release_tracked(
         &self,
         resources: u32,
-        session: SessionId,
+        session: ConnectionId,
         interval: Interval,
-    ) -> Result<Option<Slot>, Refusal> {
+    ) -> Result<Option<HandleIndex>, Refusal> {
         lock(&self.0.state).release(resources, session, interval)
     }
 
     /// Gives back all that a session holds, which has ended and whose handle of the object is gone already.
-    pub(super) fn release_all(&self, session: SessionId, interval: Interval) -> Result<(), Miss> {
+    pub(super) fn release_all(&self, session: ConnectionId, interval: Interval) -> Result<(), PlainError> {
         let mut state = lock(&self.0.state);
         state.check_open()?;
         state.release_all(session, interval);
         Ok(())
     }
 
-    /// As [`Self::release_all`], by the ledger for what it supervises. Gives how much that was.
-    pub(super) fn release_all_supervised(&self, session: SessionId, interval: Interval) -> u32 {
+    /// As [`Self::release_all`], called by the ledger for a tracked name. Gives how much that was.
+    pub(super) fn release_all_tracked(&self, session: ConnectionId, interval: Interval) -> u32 {
         lock(&self.0.state).release_all(session, interval)
     }
 
-    /// Takes resources for a grant, or lets the claim wait. Only the ledger calls this, which knows who is next.
-    pub(super) fn take(&self, claim: Claim, interval: Interval, next: Next) -> Taken {
+    /// Takes resources for a grant, or marks the object as queued. Only the ledger calls this: it knows the claim's
+    /// place in the queue.
+    pub(super) fn grant(&self, claim: Claim, interval: Interval, next: QueuePlace) -> Granting {
         let mut state = lock(&self.0.state);
         if state.is_too_small(claim) {
-            return Taken::Never;
+            return Granting::Impossible;
         }
-        let after = if let Next::Behind = next { None } else { state.after(claim) };
-        let mut supervision = state.holders.supervision();
+        let after = if let QueuePlace::Behind = next { None } else { state.after(claim) };
+        let mut tracking = state.holders.tracking();
         let Some(after) = after else {
-            supervision.queued |= !matches!(next, Next::Now);
-            state.holders.set_supervision(supervision);
-            return Taken::Not;
+            tracking.queued |= !matches!(next, QueuePlace::Immediate);
+            state.holders.set_supervision(tracking);
+            return Granting::MustWait;
         };
-        if let Next::Last = next {
-            supervision.queued = false;
-            state.holders.set_supervision(supervision);
+        if let QueuePlace::OnlyWaiter = next {
+            tracking.queued = false;
+            state.holders.set_supervision(tracking);
         }
         let granted = state.holders.granted().checked_add(claim.resources);
         invariant!(granted.is_some(), "no more is granted than is in use");
         state.holders.set_granted(granted.unwrap_or(u32::MAX));
         state.consume(after, interval);
-        Taken::Yes { capacity: state.limit(claim), is_numbered: state.standing() == Standing::Numbered }
+        Granting::Granted {
+            capacity: state.limit(claim),
+            is_numbered: state.lifecycle() == Lifecycle::Numbered,
+        }
     }
 
-    /// Takes what a grant held before the process was started, whether or not it fits: a shrink may have left it above
-    /// the capacity.
-    pub(super) fn take_again(&self, resources: u32, interval: Interval) -> Option<()> {
+    /// Takes what a grant held before the process started, whether or not it fits: a shrink may have left it above the
+    /// capacity. `None`: the sum would overflow, so the records contradict each other.
+    pub(super) fn restore_grant(&self, resources: u32, interval: Interval) -> Option<()> {
         let mut state = lock(&self.0.state);
         let granted = state.holders.granted().checked_add(resources)?;
         let after = state.consumption.checked_add(resources)?;
@@ -185,27 +190,27 @@ impl ObjectRef {
         Some(())
     }
 
-    /// Sets what may be in use of a semaphore, and whose it is.
-    pub(super) fn declare(&self, standing: Standing, capacity: u32) {
+    /// Sets the lifecycle and the capacity of a semaphore.
+    pub(super) fn declare(&self, lifecycle: Lifecycle, capacity: u32) {
         if let Kind::Semaphore(semaphore) = &mut lock(&self.0.state).kind {
-            semaphore.standing = standing;
+            semaphore.lifecycle = lifecycle;
             semaphore.capacity = capacity;
         }
     }
 
-    /// Sets whose a semaphore is, and not what may be in use of it.
-    pub(super) fn stand(&self, standing: Standing) {
+    /// Sets the lifecycle of a semaphore and leaves its capacity.
+    pub(super) fn set_lifecycle(&self, lifecycle: Lifecycle) {
         if let Kind::Semaphore(semaphore) = &mut lock(&self.0.state).kind {
-            semaphore.standing = standing;
+            semaphore.lifecycle = lifecycle;
         }
     }
 
-    /// Whose a semaphore is; a counter is as one that an Acquire made.
-    pub(super) fn standing(&self) -> Standing {
-        lock(&self.0.state).standing()
+    /// The lifecycle of a semaphore; a counter is always implicit.
+    pub(super) fn lifecycle(&self) -> Lifecycle {
+        lock(&self.0.state).lifecycle()
     }
 
-    /// What may be in use of a semaphore; `None`: it is a counter.
+    /// The capacity of a semaphore; `None`: the object is a counter.
     pub(super) fn capacity(&self) -> Option<u32> {
         match &lock(&self.0.state).kind {
             Kind::Counter(_) => None,
@@ -213,30 +218,30 @@ impl ObjectRef {
         }
     }
 
-    /// Gives back what was taken for a grant. Tells whether something is to happen when less is in use.
-    pub(super) fn put_back(&self, resources: u32, interval: Interval) -> bool {
+    /// Returns what was taken for a grant. `true`: the ledger waits for a drop in usage of this name.
+    pub(super) fn release_grant(&self, resources: u32, interval: Interval) -> bool {
         let mut state = lock(&self.0.state);
         let granted = state.holders.granted().checked_sub(resources);
         invariant!(granted.is_some(), "what a grant gives back was granted");
         state.holders.set_granted(granted.unwrap_or(0));
         state.give_back(resources, interval);
-        state.holders.supervision().awaited
+        state.holders.tracking().awaited
     }
 
-    /// Whether something is to happen when less is in use.
+    /// Whether the ledger waits for a drop in usage of this name.
     pub(super) fn is_awaited(&self) -> bool {
-        lock(&self.0.state).holders.supervision().awaited
+        lock(&self.0.state).holders.tracking().awaited
     }
 
-    /// Says whether operations go through the ledger.
-    pub(super) fn supervise(&self, change: impl FnOnce(&mut Supervision)) {
+    /// Changes why operations on this name go through the ledger.
+    pub(super) fn set_tracking(&self, change: impl FnOnce(&mut Tracking)) {
         let mut state = lock(&self.0.state);
-        let mut supervision = state.holders.supervision();
-        change(&mut supervision);
-        state.holders.set_supervision(supervision);
+        let mut tracking = state.holders.tracking();
+        change(&mut tracking);
+        state.holders.set_supervision(tracking);
     }
 
-    /// The kind of its name.
+    /// The namespace of its name.
     pub(super) fn namespace(&self) -> Namespace {
         match lock(&self.0.state).kind {
             Kind::Counter(_) => Namespace::Counters,
@@ -244,17 +249,17 @@ impl ObjectRef {
         }
     }
 
-    /// What grants have taken, and whether requests wait.
+    /// The resources that grants have taken, and whether the object is marked as queued.
     pub(super) fn ledger_marks(&self) -> (u32, bool) {
         let state = lock(&self.0.state);
-        (state.holders.granted(), state.holders.supervision().queued)
+        (state.holders.granted(), state.holders.tracking().queued)
     }
 
-    /// Why a claim could never be taken, or not now.
+    /// Why a claim cannot be granted while the object stays as it is; `None`: it can, now or after a release.
     pub(super) fn refusal(&self, claim: Claim) -> Option<Refusal> {
         let state = lock(&self.0.state);
-        match state.standing() {
-            Standing::Removing => Some(Refusal::Removed),
+        match state.lifecycle() {
+            Lifecycle::Removing => Some(Refusal::Removed),
             _ => state.is_too_small(claim).then_some(Refusal::NotAvailable),
         }
     }
@@ -270,12 +275,12 @@ impl ObjectRef {
     }
 
     /// The sessions that hold something by plain Acquires, and how much.
-    pub(super) fn holdings(&self) -> Vec<(SessionId, u32)> {
+    pub(super) fn holdings(&self) -> Vec<(ConnectionId, u32)> {
         lock(&self.0.state).holders.holdings().collect()
     }
 
     /// Whether a session holds something by plain Acquires.
-    pub(super) fn is_held_by(&self, session: SessionId) -> bool {
+    pub(super) fn is_held_by(&self, session: ConnectionId) -> bool {
         lock(&self.0.state).holders.resources(session).is_some()
     }
 
@@ -304,10 +309,10 @@ impl ObjectRef {
     pub(super) fn is_collectable(&self, interval: Interval) -> bool {
         let state = lock(&self.0.state);
         state.consumption == 0
-            && !state.holders.supervision().queued
+            && !state.holders.tracking().queued
             && match &state.kind {
                 Kind::Counter(counter) => counter.is_over(interval),
-                Kind::Semaphore(semaphore) => semaphore.standing == Standing::Made,
+                Kind::Semaphore(semaphore) => semaphore.lifecycle == Lifecycle::Implicit,
             }
     }
 
@@ -324,52 +329,53 @@ impl ObjectRef {
     }
 }
 
-/// Why a plain operation came to nothing.
+/// Why a plain operation was not done. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Miss {
+pub(super) enum PlainError {
     Refused(Refusal),
-    /// Nothing has changed: it is for the ledger to do.
-    Supervised,
+    /// The name is tracked, so the operation has to go through the ledger.
+    NeedsLedger,
 }
 
-impl From<Refusal> for Miss {
+impl From<Refusal> for PlainError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-/// Where a claim stands for which resources are to be taken.
+/// The place of a claim in the queue of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// First, or nobody waits; it does not wait.
-    Now,
-    /// First, and others may wait; else it waits.
+pub(super) enum QueuePlace {
+    /// No waiter is before it, and it may not wait.
+    Immediate,
+    /// No waiter is before it, and it waits if it does not fit. Others may wait behind it.
     Head,
-    /// The only one that waits.
-    Last,
-    /// Others are before it, and it waits.
+    /// It is the only waiter, so that the queue is empty once it is granted.
+    OnlyWaiter,
+    /// Waiters are before it, and it waits behind them.
     Behind,
 }
 
-/// What came of taking.
+/// The result of [`ObjectRef::grant`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    Yes {
-        /// What the resources were taken from: the semaphore's capacity, or the maximum of the claim.
+pub(super) enum Granting {
+    Granted {
+        /// The semaphore's capacity, or the maximum of the claim.
         capacity: u32,
-        /// Whether the resources have numbers.
+        /// Whether the resources are numbered slots.
         is_numbered: bool,
     },
-    Not,
-    /// The claim is more than the semaphore has.
-    Never,
+    /// The claim does not fit now.
+    MustWait,
+    /// The claim is larger than the capacity.
+    Impossible,
 }
 
 impl State {
     /// Whether plain operations may be done without the ledger.
     #[inline(always)]
-    fn check_open(&self) -> Result<(), Miss> {
-        if self.holders.supervision().is_any() { Err(Miss::Supervised) } else { Ok(()) }
+    fn check_open(&self) -> Result<(), PlainError> {
+        if self.holders.tracking().is_any() { Err(PlainError::NeedsLedger) } else { Ok(()) }
     }
 
     #[inline(always)]
@@ -379,7 +385,7 @@ impl State {
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<Option<Slot>, Refusal> {
+    ) -> Result<Option<HandleIndex>, Refusal> {
         let after = self.after(claim).ok_or(Refusal::NotAvailable)?;
         let kept = self.hold(object, claim.resources, session);
         self.consume(after, interval);
@@ -390,9 +396,9 @@ impl State {
     fn release(
         &mut self,
         resources: u32,
-        session: SessionId,
+        session: ConnectionId,
         interval: Interval,
-    ) -> Result<Option<Slot>, Refusal> {
+    ) -> Result<Option<HandleIndex>, Refusal> {
         if resources == 0 {
             return Ok(None);
         }
@@ -405,10 +411,10 @@ impl State {
             self.holders.remove(session)
         };
         self.give_back(resources, interval);
-        Ok(gone.map(|holding| holding.slot))
+        Ok(gone.map(|holding| holding.index))
     }
 
-    fn release_all(&mut self, session: SessionId, interval: Interval) -> u32 {
+    fn release_all(&mut self, session: ConnectionId, interval: Interval) -> u32 {
         let holding = self.holders.remove(session);
         invariant!(holding.is_some(), "session {session} holds what it has a handle of");
         let resources = holding.map_or(0, |holding| holding.resources);
@@ -427,13 +433,13 @@ impl State {
 
     /// Whether a claim could never be taken: not by somebody's release, as long as nobody resizes the semaphore.
     fn is_too_small(&self, claim: Claim) -> bool {
-        self.limit(claim) < claim.resources && self.standing() != Standing::Closing
+        self.limit(claim) < claim.resources && self.lifecycle() != Lifecycle::Closing
     }
 
-    fn standing(&self) -> Standing {
+    fn lifecycle(&self) -> Lifecycle {
         match &self.kind {
-            Kind::Counter(_) => Standing::Made,
-            Kind::Semaphore(semaphore) => semaphore.standing,
+            Kind::Counter(_) => Lifecycle::Implicit,
+            Kind::Semaphore(semaphore) => semaphore.lifecycle,
         }
     }
 
@@ -444,9 +450,9 @@ impl State {
         self.consumption.checked_add(claim.resources).filter(|after| *after <= limit)
     }
 
-    /// Adds to a session's holding; the caller sees to the consumption. Gives the slot of a new one.
+    /// Adds to a session's holding; the caller sees to the consumption. Gives the index of a new one.
     #[inline(always)]
-    fn hold(&mut self, object: &ObjectRef, resources: u32, session: &mut Session) -> Option<Slot> {
+    fn hold(&mut self, object: &ObjectRef, resources: u32, session: &mut Session) -> Option<HandleIndex> {
         match self.holders.resources(session.id()) {
             Some(held) => {
                 let sum = held.checked_add(resources);
@@ -455,9 +461,9 @@ impl State {
                 None
             }
             None => {
-                let slot = session.keep(object.clone());
-                self.holders.add(session.id(), Holding { resources, slot });
-                Some(slot)
+                let index = session.keep(object.clone());
+                self.holders.add(session.id(), Holding { resources, index });
+                Some(index)
             }
         }
     }

@@ -14,7 +14,7 @@ use dashmap::{DashMap, Entry};
 
 use super::counter::Interval;
 use super::name::NameHash;
-use super::object::{Miss, ObjectRef};
+use super::object::{ObjectRef, PlainError};
 use super::session::Session;
 use super::sync::{AtomicBool, AtomicU64, Ordering};
 #[cfg(shuttle)]
@@ -106,7 +106,7 @@ impl Registry {
         claim: Claim,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<(), Miss> {
+    ) -> Result<(), PlainError> {
         let hash = self.hash(name);
         let outcome = self.find_hashed(name, hash, |object| object.acquire(claim, session, interval));
         let kept = match outcome {
@@ -115,15 +115,15 @@ impl Registry {
                 object.acquire(claim, session, interval)
             })??,
         };
-        if let Some(slot) = kept {
-            session.remember(namespace, hash, slot);
+        if let Some(index) = kept {
+            session.remember(namespace, hash, index);
         }
         Ok(())
     }
 
-    /// As [`Self::acquire`], by the ledger for what it supervises.
+    /// As [`Self::acquire`], called by the ledger for a tracked name.
     #[cold]
-    pub(super) fn acquire_supervised(
+    pub(super) fn acquire_tracked(
         &self,
         namespace: Namespace,
         name: &[u8],
@@ -131,7 +131,7 @@ impl Registry {
         session: &mut Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
-        let take = |object: &ObjectRef| object.acquire_supervised(claim, session, interval);
+        let take = |object: &ObjectRef| object.acquire_tracked(claim, session, interval);
         self.find_or_make(namespace, name, claim, interval, take)??;
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Registry {
         resources: u32,
         session: &mut Session,
         interval: Interval,
-    ) -> Result<(), Miss> {
+    ) -> Result<(), PlainError> {
         let hash = self.hash(name);
         let release = |object: &ObjectRef| object.release(resources, session.id(), interval);
         // A name stays while it is held, so the session's own handle is as good as the map's, and costs no lock.
@@ -152,16 +152,16 @@ impl Registry {
             Some(object) => Some(release(object)),
             None => self.find_hashed(name, hash, release),
         };
-        if let Some(slot) = outcome.ok_or(Miss::Refused(Refusal::NotFound))?? {
-            session.forget(namespace, hash, slot);
-            session.let_go(slot);
+        if let Some(index) = outcome.ok_or(PlainError::Refused(Refusal::NotFound))?? {
+            session.forget(namespace, hash, index);
+            session.drop_handle(index);
         }
         Ok(())
     }
 
-    /// As [`Self::release`], by the ledger for what it supervises.
+    /// As [`Self::release`], called by the ledger for a tracked name.
     #[cold]
-    pub(super) fn release_supervised(
+    pub(super) fn release_tracked(
         &self,
         namespace: Namespace,
         name: &[u8],
@@ -169,10 +169,10 @@ impl Registry {
         session: &mut Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
-        let release = |object: &ObjectRef| object.release_supervised(resources, session.id(), interval);
-        if let Some(slot) = self.find(name, release).ok_or(Refusal::NotFound)?? {
-            session.forget(namespace, self.hash(name), slot);
-            session.let_go(slot);
+        let release = |object: &ObjectRef| object.release_tracked(resources, session.id(), interval);
+        if let Some(index) = self.find(name, release).ok_or(Refusal::NotFound)?? {
+            session.forget(namespace, self.hash(name), index);
+            session.drop_handle(index);
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl Registry {
         if claim.is_of_existing() {
             return self.find(name, visit).ok_or(Refusal::NotFound);
         }
-        // Outcome for ahead of the allocation, which a refusal must not cost.
+        // Checked ahead of the allocation, which a refusal must not cost.
         if self.names() >= self.names_max.load(Ordering::Relaxed) {
             // Somebody may have made the name since it was not found; then it counts against nothing.
             return self.find(name, visit).ok_or(Refusal::TooManyNames);
@@ -216,7 +216,7 @@ impl Registry {
         let memory_bytes = Self::memory_bytes_of(&object);
         let found = match self.map.entry(object) {
             Entry::Vacant(vacant) => {
-                // Taken under the shard's lock and never on trial, so that nobody is refused for the sake of a name
+                // Granting under the shard's lock and never on trial, so that nobody is refused for the sake of a name
                 // that comes to nothing, because it is made by two at once or is refused itself.
                 if !self.take_place() {
                     return Err(Refusal::TooManyNames);
@@ -261,7 +261,7 @@ impl Registry {
     /// Whether a watch is about a name that was made is for the ledger to say.
     fn watch_made(&self, made: &ObjectRef) {
         if self.is_watched.load(Ordering::Relaxed) {
-            made.supervise(|supervision| supervision.watched = true);
+            made.set_tracking(|tracking| tracking.watched = true);
         }
     }
 
@@ -303,7 +303,7 @@ impl Registry {
         if !object.is_collectable(interval) {
             return false;
         }
-        // Outcome again under the shard's lock, where no request can reach the object any more. Under the same name
+        // Checked again under the shard's lock, where no request can reach the object any more. Under the same name
         // another object may stand by now, which is collected as gladly.
         let removed = self.map.remove_if(object.name(), |found, ()| found.is_collectable(interval));
         let Some((removed, ())) = removed else { return false };

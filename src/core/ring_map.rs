@@ -24,10 +24,6 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
         self.0.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(super) fn get(&self, key: K) -> Option<&V> {
         Some(&self.0[self.place_of(key).ok()?].1)
     }

@@ -1,34 +1,32 @@
-//! What a semaphore remembers beside its consumption: its capacity, its peak (`semaphore.md`, "Acquire"), and whether
-//! somebody declared it.
+//! What a semaphore keeps beside its consumption: its capacity, its peak (`semaphore.md`, "Acquire") and its lifecycle.
 
-/// The capacity of one semaphore, fixed by the Acquire that made it or by who declared it, and the most that was ever
-/// in use at once.
+/// The capacity of one semaphore, set by the Acquire that created it or by its declaration, and its peak usage.
 #[derive(Debug)]
 pub(super) struct Semaphore {
-    /// What may be in use now: 0 while it is being removed.
+    /// The most that may be in use now; 0 while the semaphore is being removed.
     pub(super) capacity: u32,
     pub(super) peak: u32,
-    pub(super) standing: Standing,
+    pub(super) lifecycle: Lifecycle,
 }
 
-/// Whose a semaphore is.
+/// How a semaphore came to exist, and whether it is being removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// An Acquire made it, and it is gone when nobody holds it.
-    Made,
-    /// Somebody declared it: it stays until it is removed.
+pub(super) enum Lifecycle {
+    /// An Acquire created it. It is collected when nothing refers to it.
+    Implicit,
+    /// An administrator declared it. It stays until it is removed.
     Declared,
-    /// The same, and its resources have numbers.
+    /// Declared, and its resources are numbered slots.
     Numbered,
-    /// Its removal was asked for and is not stored yet: it grants nothing, and refuses nobody who waits.
+    /// Its removal was requested and is not stored yet. It grants nothing, and its waiters keep waiting.
     Closing,
-    /// It is gone with its last holder.
+    /// It is removed when its last holder has left. It grants nothing, and its waiters are refused.
     Removing,
 }
 
 impl Semaphore {
     pub(super) fn new(capacity: u32) -> Self {
-        Self { capacity, peak: 0, standing: Standing::Made }
+        Self { capacity, peak: 0, lifecycle: Lifecycle::Implicit }
     }
 
     /// Notes that the consumption rose or fell to `after`.

@@ -59,10 +59,12 @@ where
     let port = admission.port();
     let port_name = port_name(port.namespace);
     let mut holder = server.core.open_session();
-    let session = holder.id();
+    let connection_id = holder.id();
+    let session = connection_id.session();
     let mailbox = Arc::new(Mailbox::default());
-    let place = server.peers.enter(session, Peer { address: peer, mailbox: Arc::clone(&mailbox) });
-    let party = Party::new(session, Arc::clone(&mailbox), peer);
+    let peer_entry = Peer { connection: connection_id, address: peer, mailbox: Arc::clone(&mailbox) };
+    let place = server.peers.enter(peer_entry);
+    let party = Party::new(connection_id, Arc::clone(&mailbox), peer);
     let mut connection = Connection::new(server, port, stream, party);
     poll_fn(|context| {
         mailbox.set_reader(context.waker());
@@ -104,12 +106,12 @@ where
 
 /// Gives back all that a session holds, letting others have their turns between steps.
 async fn give_back(server: &Server, holder: Session) {
-    let (session, holder) = (holder.id(), holder);
+    let connection = holder.id();
     let mut ending = server.core.end_session(holder);
     while ending.step(steps::ENDING_NAMES, server.clock.now()) {
         tokio::task::yield_now().await;
     }
-    while server.core.leave(session, server.moment()) {
+    while server.core.leave(connection, server.moment()) {
         tokio::task::yield_now().await;
     }
 }
@@ -400,8 +402,7 @@ where
             match executor.execute(&frame, out) {
                 // Outcome seldom, since it is seldom so.
                 After::Continue
-                    if executed.is_multiple_of(steps::LEDGER_REQUESTS)
-                        && executor.session.take_supervised() =>
+                    if executed.is_multiple_of(steps::LEDGER_REQUESTS) && executor.session.take_tracked() =>
                 {
                     break;
                 }

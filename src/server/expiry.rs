@@ -1,4 +1,4 @@
-//! The task that ends what is over: waits, leases, graces, and semaphores that are removed.
+//! The task that does what comes due: waits, leases and grace periods that end, and semaphores that are removed.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::Server;
-use crate::core::TICK_MS;
+use crate::core::{Due, TICK_MS};
 
 /// Does what is due when it is due, until it is dropped.
 pub async fn expire(server: Arc<Server>) {
     loop {
-        let mailbox_of = |session| server.peers.find(session).map(|peer| peer.mailbox);
-        // Both, each time: as long as somebody is to be evicted, something is due.
+        let mailbox_of = |connection| server.peers.find(connection).map(|peer| peer.mailbox);
+        // Both, each time: as long as there are evictions, something is due.
         while server.core.expire(server.moment()) | server.core.evict(server.moment(), mailbox_of) {
             tokio::task::yield_now().await;
         }
@@ -28,13 +28,17 @@ async fn until_due(server: &Server) {
     let tick = Instant::now() + Duration::from_millis(TICK_MS);
     let mut sleep = pin!(sleep_until(tick));
     poll_fn(|context| {
-        if let Some(due_ms) = server.core.next_due(context.waker()) {
-            let due = server.started + Duration::from_millis(due_ms);
-            if due <= Instant::now() {
-                return Poll::Ready(());
-            }
-            if due < sleep.deadline() {
-                sleep.as_mut().reset(due);
+        match server.core.next_due(context.waker()) {
+            None => {}
+            Some(Due::Now) => return Poll::Ready(()),
+            Some(Due::At(at)) => {
+                let at = server.started + Duration::from_millis(at.0);
+                if at <= Instant::now() {
+                    return Poll::Ready(());
+                }
+                if at < sleep.deadline() {
+                    sleep.as_mut().reset(at);
+                }
             }
         }
         sleep.as_mut().poll(context)

@@ -50,7 +50,7 @@ pub use workers::{SameThread, Spawn, Workers};
 use tokio::time::Instant;
 
 use crate::config::{Config, PortConfig};
-use crate::core::{Core, LedgerLimits, Limits, Moment, NameHasher, Namespace};
+use crate::core::{Core, LedgerLimits, Limits, Moment, MonotonicMs, NameHasher, Namespace};
 use metrics::{Metrics, Stored};
 use peers::Peers;
 use throttle::Throttle;
@@ -156,12 +156,12 @@ impl Server {
 
     /// Now, in both times that the core knows.
     fn moment(&self) -> Moment {
-        Moment { monotonic_ms: self.monotonic_ms(), unix: self.clock.now() }
+        Moment { monotonic: self.monotonic(), unix: self.clock.now() }
     }
 
-    /// Milliseconds since the start.
-    fn monotonic_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// The time since the start.
+    fn monotonic(&self) -> MonotonicMs {
+        MonotonicMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     fn session_limits(&self) -> Arc<SessionLimits> {

@@ -1,31 +1,37 @@
-//! Who is connected: by the number of the connection's own session, for listings and for whoever is to be told
-//! something or closed.
+//! The connections of a server, found by their ids: for listings, and for messages to a connection.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::core::{Mailbox, SessionId};
+use crate::core::{ConnectionId, Mailbox, SessionId};
 
-/// The connections of a server.
+/// By the session of the connection.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<HashMap<SessionId, Peer>>);
 
 /// One connection.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
+    pub(super) connection: ConnectionId,
     pub(super) address: SocketAddr,
     pub(super) mailbox: Arc<Mailbox>,
 }
 
 impl Peers {
     /// Enters a connection, until the returned place is dropped.
-    pub(super) fn enter(&self, session: SessionId, peer: Peer) -> Place<'_> {
+    pub(super) fn enter(&self, peer: Peer) -> Place<'_> {
+        let session = peer.connection.session();
         self.with(|peers| peers.insert(session, peer));
         Place { peers: self, session }
     }
 
-    pub(super) fn find(&self, session: SessionId) -> Option<Peer> {
+    pub(super) fn find(&self, connection: ConnectionId) -> Option<Peer> {
+        self.find_session(connection.session())
+    }
+
+    /// The connection with this session; `None`: it has ended, or the session is a leased one.
+    pub(super) fn find_session(&self, session: SessionId) -> Option<Peer> {
         self.with(|peers| peers.get(&session).cloned())
     }
 

@@ -1,11 +1,12 @@
-//! What writes what is to outlive the process.
+//! The thread that commits changes to the store.
 //!
-//! It takes what the core has come to want kept, all of it together, has the store make it durable, and tells the core;
-//! what comes meanwhile waits for the next turn. So one flush to disk serves everybody who asked in its time.
+//! It takes the pending changes as one batch, commits it, and reports the outcome to the core. Changes that come during a
+//! commit wait for the next batch, so one flush to disk serves every request of that time.
 //!
-//! Where the store fails, the core takes back what it could not keep, and the writer tries again after a pause. After a
-//! flush that failed the store refuses everything, and so it goes on until the daemon is started anew: what is on disk
-//! then is not known, and nothing more is promised.
+//! A batch that cannot be committed is rolled back, and the thread tries again after a pause. After a flush that failed,
+//! the store refuses everything until the daemon is restarted: what is on disk then is not known.
+//!
+//! A server that does not own the store any more answers nothing that depends on it: the process ends.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,39 +21,56 @@ use tracing::{error, info};
 
 use super::Server;
 use crate::config::DeclareConfig;
-use crate::core::{Declare, Refusal};
+use crate::core::{CommitOutcome, Declare, Refusal};
 use crate::storage::{CommitError, Storage, StorageError};
 
-/// How long the store is left alone after it failed.
+/// The pause after a commit that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Answers of one step, after which others may do something.
+/// Answers of one step, between which the lock of the ledger is released.
 const STEP_ANSWERS: usize = 64;
 
-/// How long the thread has to store what is left when the server stops. A disk that hangs may take for
-/// ever, and who started the server waits for 10 s (`etc/signalbox.service`).
+/// How long the thread may take to store the last changes when the server stops. A disk may hang for ever, and the service
+/// manager waits for 10 s (`etc/signalbox.service`).
 const END_MAX: Duration = Duration::from_secs(1);
+
+/// Changes of one batch, unless one request alone has more. With more of them, the requests of the batch would wait too
+/// long for their answers.
+const BATCH_CHANGES_MAX: usize = 16_384;
 
 /// Session numbers of a run start at its epoch, shifted by so many bits, so that no run gives out those of another.
 const SESSION_EPOCH_SHIFT: u32 = 32;
 
-/// Why what was kept could not be brought back.
+/// Why the records of a store could not be restored.
+#[non_exhaustive]
 #[derive(Debug, Error)]
 pub enum RestoreError {
-    /// It cannot be read.
+    /// The store cannot be read.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// It contradicts itself.
+    /// The records contradict each other.
     #[error("what was kept does not fit together: {0}; run `signalbox data check`, and restore a backup")]
     Contradiction(String),
-    /// Nothing can be written.
+    /// The store cannot be written.
     #[error("the data directory cannot be written: {0}")]
-    Commit(#[from] CommitError),
+    Commit(#[from] StoreError),
+}
+
+/// Why a batch was not stored.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It was rolled back: its requests were answered `Not stored`.
+    #[error(transparent)]
+    RolledBack(CommitError),
+    /// Another server owns the store. None of the batch's requests is answered, and this process has to end.
+    #[error(transparent)]
+    OwnershipLost(CommitError),
 }
 
 impl Server {
-    /// Brings back what a store kept, before anybody connects, and has a journal kept of what is to be stored from now
-    /// on by [`Server::store`]; `taker` is woken when there is something.
+    /// Restores the records of a store, before any client connects. From then on, changes are kept for [`Server::store`];
+    /// `taker` is woken when there are some.
     pub fn restore(&self, storage: &mut dyn Storage, taker: Waker) -> Result<(), RestoreError> {
         let now = self.moment();
         let mut contradiction = None;
@@ -67,30 +85,37 @@ impl Server {
         self.core.start_sessions_after(storage.epoch() << SESSION_EPOCH_SHIFT);
         self.core.keep_journal(taker, self.moment());
         self.durable.store(true, Ordering::Relaxed);
-        // Ids have to be reserved on disk before one is given out.
+        // Ids have to be reserved in the store before one is allocated.
         while self.store(storage)? {}
         Ok(())
     }
 
-    /// Stores what has come together, and has those answered who wait for it. Tells whether there was anything. Where it
-    /// cannot be stored, that is taken back, and what stands is said again next time.
-    pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, CommitError> {
-        let Some(batch) = self.core.take_batch() else { return Ok(false) };
-        let stored = storage.commit(&batch.changes);
-        match &stored {
+    /// Commits the pending changes, or the oldest of very many, and answers the requests that wait for that. Returns
+    /// whether there were any.
+    pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, StoreError> {
+        let Some(batch) = self.core.take_batch(BATCH_CHANGES_MAX) else { return Ok(false) };
+        let committed = storage.commit(&batch.changes);
+        let outcome = match &committed {
             Ok(()) => {
                 self.stored.commits.add(1);
                 self.stored.changes.add(batch.changes.len() as u64);
+                CommitOutcome::Stored
             }
-            Err(_) => self.stored.failures.add(1),
-        }
-        while self.core.settle(&batch, stored.is_ok(), STEP_ANSWERS, self.moment()) {
+            Err(CommitError::Superseded { .. }) => CommitOutcome::OwnershipLost,
+            Err(_) => CommitOutcome::RolledBack,
+        };
+        self.stored.failures.add(u64::from(committed.is_err()));
+        while self.core.complete(&batch, outcome, STEP_ANSWERS, self.moment()) {
             std::thread::yield_now();
         }
-        stored.map(|()| true)
+        match committed {
+            Ok(()) => Ok(true),
+            Err(error @ CommitError::Superseded { .. }) => Err(StoreError::OwnershipLost(error)),
+            Err(error) => Err(StoreError::RolledBack(error)),
+        }
     }
 
-    /// Takes on the semaphores that the configuration declares.
+    /// Declares the semaphores of the configuration.
     pub(super) fn declare_configured(&self, declared: &[DeclareConfig]) {
         let wanted: Vec<_> = declared
             .iter()
@@ -118,14 +143,14 @@ impl Server {
     }
 }
 
-/// A thread that stores.
+/// The thread that stores.
 #[derive(Debug)]
 pub(super) struct Writer {
     bell: Arc<Bell>,
     thread: JoinHandle<()>,
 }
 
-/// What the thread waits for.
+/// Wakes the thread.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     is_rung: Mutex<bool>,
@@ -162,15 +187,15 @@ impl Wake for Bell {
 }
 
 impl Writer {
-    /// Brings back what the store kept, and starts the thread.
+    /// Restores the records of the store, and starts the thread.
     pub(super) fn start(server: &Arc<Server>, storage: impl Storage + 'static) -> Result<Self, WriterError> {
         let mut storage = storage;
         let bell = Arc::new(Bell::default());
         server.restore(&mut storage, Waker::from(Arc::clone(&bell)))?;
         let (server, its_bell) = (Arc::clone(server), Arc::clone(&bell));
         let run = move || {
-            // What is stored is not known then, and nobody who waits for it could be answered: the process ends, and what
-            // is on disk is brought back by the next. The panic was logged by the hook that the daemon sets.
+            // After a panic it is not known what is stored, and no request that waits for it can be answered: the process
+            // ends, and the next one restores what is on disk. The hook that the daemon sets has logged the panic.
             let written = catch_unwind(AssertUnwindSafe(|| write(&server, &mut storage, &its_bell)));
             if written.is_err() {
                 error!("the thread that stores has panicked, so the server ends; please report this");
@@ -181,7 +206,7 @@ impl Writer {
         Ok(Self { bell, thread })
     }
 
-    /// Has the thread store what there is and end, and waits for that, if not for ever.
+    /// Has the thread store the last changes and end, and waits for that, but not for ever.
     pub(super) fn end(self) {
         self.bell.is_ending.store(true, Ordering::Release);
         self.bell.ring();
@@ -189,8 +214,8 @@ impl Writer {
         while !self.thread.is_finished() {
             if Instant::now() > deadline {
                 error!(
-                    "the disk has not taken what was left for {} s, and the server ends without it; nobody was told \
-                     that it is stored",
+                    "the disk has not stored the last changes within {} s, and the server ends without them; no client was \
+                     told that they are stored",
                     END_MAX.as_secs()
                 );
                 return;
@@ -200,7 +225,7 @@ impl Writer {
     }
 }
 
-/// Why the thread was not started.
+/// Why the thread could not be started.
 #[derive(Debug, Error)]
 pub(super) enum WriterError {
     #[error(transparent)]
@@ -210,7 +235,7 @@ pub(super) enum WriterError {
 }
 
 fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
-    // What was logged last: a flush that fails on a full disk is another thing than the full disk.
+    // The failure that was logged last: a flush that fails on a full disk differs from the full disk.
     let mut failure = None;
     loop {
         match server.store(storage) {
@@ -225,7 +250,11 @@ fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
                     bell.wait();
                 }
             }
-            Err(error) => {
+            Err(StoreError::OwnershipLost(error)) => {
+                error!(%error, "the data belongs to another server, so this one ends and answers nothing more");
+                std::process::abort();
+            }
+            Err(StoreError::RolledBack(error)) => {
                 let text = error.to_string();
                 if failure.as_ref() != Some(&text) {
                     error!(%error, "grants of leased sessions and declared semaphores cannot be stored");

@@ -9,7 +9,7 @@ use super::backend::Untouched;
 use super::directory::{Directory, unusable};
 use super::engine::{Opened, Options, each_record, open_engine, open_file, verify};
 use super::record::in_words;
-use crate::core::{Core, Moment, NameHasher, Namespace, Record, UnixSeconds};
+use crate::core::{Core, Moment, MonotonicMs, NameHasher, Namespace, Record, UnixSeconds};
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ pub fn disagreements(records: &[Record]) -> Vec<String> {
 /// Has a core bring records back, as a server does at its start.
 fn brought_back(records: &[Record]) -> Result<(), String> {
     let core = Core::new(NonZeroU32::MIN, NameHasher::with_seeds(0, 0, 0, 0));
-    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+    let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
     let mut records: Vec<_> = records.iter().collect();
     records.sort_by_cached_key(|record| record.key());
     records.into_iter().try_for_each(|record| core.restore(record.clone(), now))

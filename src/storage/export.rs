@@ -20,7 +20,7 @@ use super::record::in_words;
 use super::{CommitError, Storage, StorageError};
 use crate::core::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin,
-    PartRecord, Record, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    PartRecord, Record, RequestId, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 /// Why records were not imported. Nothing was changed then.
@@ -299,7 +299,7 @@ impl From<&Record> for Line {
             Record::Grant(grant) => Self::Grant {
                 grant: Wide(grant.grant.0),
                 session: grant.session.number(),
-                request: Wide(grant.request),
+                request: Wide(grant.request.0),
                 since: grant.since.0,
                 revoked_grace_ms: grant.revoked_grace_ms,
                 parts: grant.parts.iter().map(PartLine::from).collect(),
@@ -312,7 +312,7 @@ impl From<&Record> for Line {
                 };
                 Self::Answer {
                     session: answer.session.number(),
-                    request: Wide(answer.request),
+                    request: Wide(answer.request.0),
                     answer: answer.answer.iter().map(line).collect(),
                 }
             }
@@ -384,7 +384,7 @@ impl TryFrom<Line> for Record {
                 Self::Grant(GrantRecord {
                     grant: GrantId(grant.0),
                     session: session_id(session)?,
-                    request: request.0,
+                    request: RequestId(request.0),
                     since: UnixSeconds(since),
                     revoked_grace_ms,
                     parts: parts.into_iter().map(PartRecord::try_from).collect::<Result<_, _>>()?,
@@ -398,7 +398,7 @@ impl TryFrom<Line> for Record {
                 };
                 Self::Answer(AnswerRecord {
                     session: session_id(session)?,
-                    request: request.0,
+                    request: RequestId(request.0),
                     answer: answer.into_iter().map(settled).collect(),
                 })
             }

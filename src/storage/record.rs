@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::core::{
     AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord,
-    Record, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    Record, RequestId, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 const MARK: u8 = 1;
@@ -58,7 +58,7 @@ pub fn encode_key(key: &Key) -> Vec<u8> {
         Key::Answer(session, request) => {
             bytes.push(ANSWER);
             put_u64(&mut bytes, session.number());
-            put_u64(&mut bytes, *request);
+            put_u64(&mut bytes, request.0);
         }
     }
     bytes
@@ -92,7 +92,7 @@ pub fn encode_value(record: &Record) -> Vec<u8> {
         }
         Record::Grant(grant) => {
             put_u64(&mut bytes, grant.session.number());
-            put_u64(&mut bytes, grant.request);
+            put_u64(&mut bytes, grant.request.0);
             put_u64(&mut bytes, grant.since.0);
             put_grace(&mut bytes, grant.revoked_grace_ms);
             put_length(&mut bytes, grant.parts.len());
@@ -155,7 +155,7 @@ pub fn decode_key(bytes: &[u8]) -> Result<Key, DecodeError> {
         Ok(DECLARATION) => Ok(Key::Declaration(std::mem::take(&mut left.0).into())),
         Ok(SESSION) => left.session().map(Key::Session),
         Ok(GRANT) => left.u64().map(|id| Key::Grant(GrantId(id))),
-        Ok(ANSWER) => left.session().and_then(|session| Ok(Key::Answer(session, left.u64()?))),
+        Ok(ANSWER) => left.session().and_then(|session| Ok(Key::Answer(session, RequestId(left.u64()?)))),
         _ => Err("is of a kind that does not exist"),
     };
     let key = key.map_err(unnamed)?;
@@ -185,7 +185,7 @@ pub(super) fn in_words(key: &Key) -> String {
         Key::Declaration(name) => format!("the declared semaphore \"{}\"", name.escape_ascii()),
         Key::Session(session) => format!("session {session}"),
         Key::Grant(grant) => format!("grant {grant}"),
-        Key::Answer(session, request) => format!("the answer to request {request} of session {session}"),
+        Key::Answer(session, request) => format!("the answer to request {} of session {session}", request.0),
     }
 }
 
@@ -225,7 +225,7 @@ impl Bytes<'_> {
 
     fn grant(&mut self, grant: GrantId) -> Read<GrantRecord> {
         let session = self.session()?;
-        let request = self.u64()?;
+        let request = RequestId(self.u64()?);
         let since = UnixSeconds(self.u64()?);
         let revoked_grace_ms = self.grace()?;
         let parts = self.u32()?;
@@ -249,7 +249,7 @@ impl Bytes<'_> {
         Ok(PartRecord { namespace, name, place, resources, capacity, slots })
     }
 
-    fn answer(&mut self, session: SessionId, request: u64) -> Read<AnswerRecord> {
+    fn answer(&mut self, session: SessionId, request: RequestId) -> Read<AnswerRecord> {
         let count = self.u32()?;
         let settled =
             |_| Ok(DeclaredState { generation: self.u64()?, capacity: self.u32()?, in_use: self.u32()? });

@@ -12,8 +12,8 @@ use std::task::Waker;
 use proptest::prelude::*;
 use run::{NAMES, Request, Run, Step};
 use signalbox::core::{
-    Answer, Call, Claim, Core, IfExists, Moment, NameHasher, Namespace, Outcome, Queueing, Record, Refusal,
-    Removal, RequestIds, Resizing, Token, UnixSeconds, Want,
+    Answer, Call, Claim, CommitOutcome, Core, IfExists, Moment, MonotonicMs, NameHasher, Namespace, Outcome,
+    Queueing, Record, Refusal, Removal, RequestId, RequestIds, Resizing, Token, UnixSeconds, Want,
 };
 
 fn requests() -> impl Strategy<Value = Request> {
@@ -174,15 +174,15 @@ fn what_was_declared_and_told_stays_though_a_later_removal_is_not_stored() {
 fn a_store_that_hangs_keeps_nobody_without_a_lease_from_grants() {
     let interval_s = 10.try_into().unwrap();
     let core = Core::new(interval_s, NameHasher::with_seeds(1, 2, 3, 4));
-    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+    let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
     core.keep_journal(Waker::noop().clone(), now);
-    let batch = core.take_batch().unwrap();
-    while core.settle(&batch, true, 1, now) {}
+    let batch = core.take_batch(usize::MAX).unwrap();
+    while core.complete(&batch, CommitOutcome::Stored, 1, now) {}
     let connection = core.open_session();
     core.join(connection.id(), None, &Arc::default());
     let wants = [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap() }];
     for own in 1..=3_000_000 {
-        let ids = RequestIds { own, lowest_unanswered: own };
+        let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(own) };
         let call = Call { connection: connection.id(), ids, token: Token(own) };
         let asked = core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now);
         let is_right = match asked {
@@ -227,20 +227,20 @@ fn slots_of_a_second_word_are_held_after_a_restart() {
 #[test]
 fn nothing_is_granted_before_the_first_mark_is_stored() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
-    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+    let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
     core.restore(Record::Mark(1000), now).unwrap();
     core.keep_journal(Waker::noop().clone(), now);
     let connection = core.open_session();
     core.join(connection.id(), None, &Arc::default());
     let wants = [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap() }];
     let acquire = |own| {
-        let ids = RequestIds { own, lowest_unanswered: own };
+        let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(own) };
         let call = Call { connection: connection.id(), ids, token: Token(own) };
         core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now)
     };
     assert_eq!(acquire(1), Outcome::Refused(Refusal::NotStored));
-    let batch = core.take_batch().unwrap();
-    assert!(!core.settle(&batch, true, usize::MAX, now));
+    let batch = core.take_batch(usize::MAX).unwrap();
+    assert!(!core.complete(&batch, CommitOutcome::Stored, usize::MAX, now));
     let asked = acquire(2);
     assert!(
         matches!(&asked, Outcome::Answered(Answer::Granted(granted)) if granted.grant.0 == 1001),

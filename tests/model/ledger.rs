@@ -16,10 +16,11 @@ use std::task::{Wake, Waker};
 use model::{Attachment, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox::core::{
-    Answer, Call, Claim, Core, Declare, EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists,
-    Lease, LedgerLimits, Limits, Listed, Mailbox, Message, Moment, NameHasher, Namespace, Notice, Outcome,
-    Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, Session, SessionId,
-    SessionKey, Token, UnixSeconds, Until, Waiting,
+    Answer, Call, Claim, CommitOutcome, ConnectionId, Core, Declare, Due, EVENTS_MAX, Event, EventKind,
+    GRANT_SLOTS_MAX, GrantId, IfExists, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox, Message,
+    Moment, MonotonicMs, NameHasher, Namespace, Notice, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal,
+    RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, Session, SessionId, SessionKey, Token, UnixSeconds,
+    Until, Waiting,
 };
 
 const CONNECTIONS: usize = 3;
@@ -211,13 +212,13 @@ fn new_core() -> Core {
     Core::new(NonZeroU32::new(INTERVAL_S as u32).unwrap(), NameHasher::with_seeds(1, 2, 3, 4))
 }
 
-fn letters_of(mailbox: &Mailbox) -> Vec<Message> {
+fn messages_of(mailbox: &Mailbox) -> Vec<Message> {
     std::iter::from_fn(|| mailbox.take()).collect()
 }
 
-fn list(core: &Core, key: Key, waiters: bool) -> Vec<Listed> {
+fn list(core: &Core, key: Key, kind: ListingKind) -> Vec<Listed> {
     let mut listed = Vec::new();
-    let Ok(mut listing) = core.listing(key.0, key.1, waiters) else { return listed };
+    let Ok(mut listing) = core.listing(key.0, key.1, kind) else { return listed };
     loop {
         let some = core.list(&mut listing);
         if some.is_empty() {
@@ -286,10 +287,10 @@ impl Pair {
     }
 
     fn now(&self) -> Moment {
-        Moment { monotonic_ms: self.model.now_ms, unix: self.model.unix() }
+        Moment { monotonic: MonotonicMs(self.model.now_ms), unix: self.model.unix() }
     }
 
-    fn id(&self, by: usize) -> SessionId {
+    fn id(&self, by: usize) -> ConnectionId {
         self.connections[by].session.id()
     }
 
@@ -300,7 +301,7 @@ impl Pair {
 
     fn ids(&mut self, by: usize, ids: Ids) -> RequestIds {
         let Ok(session) = self.model.acting(self.id(by)) else {
-            return RequestIds { own: 1, lowest_unanswered: 1 };
+            return RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) };
         };
         let floor = self.model.session(session).unwrap().floor;
         let highest = self.highest_requests.entry(session).or_default();
@@ -316,7 +317,7 @@ impl Pair {
             Lowest::Behind(by) => own.saturating_sub(by).max(1),
             Lowest::Zero => 0,
         };
-        RequestIds { own, lowest_unanswered }
+        RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest_unanswered) }
     }
 
     fn call(&mut self, by: usize, ids: Ids) -> Call {
@@ -354,7 +355,7 @@ impl Pair {
             let reply = waiter.and_then(|(_, wait)| wait.reply);
             return Waiting::Token(reply.map_or(Token(choice as u64), |(_, token)| token));
         }
-        Waiting::Request(waiter.map_or(choice as u64, |(request, _)| request))
+        Waiting::Request(RequestId(waiter.map_or(choice as u64, |(request, _)| request)))
     }
 
     fn take(&mut self, step: &Step) {
@@ -431,7 +432,7 @@ impl Pair {
             Step::Hear { by } => {
                 if let Attachment::To(id) = self.model.attachment(self.id(by)) {
                     let (.., lease) = self.leased.iter().find(|(session, ..)| *session == id).unwrap();
-                    lease.renew(now.monotonic_ms);
+                    lease.renew(now.monotonic);
                     self.model.renew(id);
                 }
             }
@@ -484,8 +485,11 @@ impl Pair {
             Step::Time { by_ms } => {
                 self.model.tick(by_ms);
                 let plain_holders = |key: Key| {
-                    let holders = list(&self.core, key, false).into_iter();
-                    holders.filter(|holder| holder.grant.is_none()).map(|holder| holder.session).collect()
+                    let holders = list(&self.core, key, ListingKind::Holders).into_iter();
+                    holders
+                        .filter(|holder| holder.grant.is_none())
+                        .map(|holder| holder.session.connection())
+                        .collect()
                 };
                 self.model.evict(plain_holders);
                 let mailbox_of = |session| {
@@ -548,11 +552,14 @@ impl Pair {
         let is_earlier = new_due_ms.is_some_and(|new| due_ms.is_none_or(|due_ms| new < due_ms));
         assert!(!is_earlier || self.alarm.0.load(Ordering::Relaxed), "who sleeps until {due_ms:?} is woken");
         if let Some(expected) = self.model.next_due_ms() {
-            assert!(new_due_ms.is_some_and(|new| new <= expected), "{new_due_ms:?} is not before {expected}");
+            assert!(
+                new_due_ms.is_some_and(|new| new <= Due::At(MonotonicMs(expected))),
+                "{new_due_ms:?} is not before {expected}"
+            );
         }
         self.compare();
         for by in 0..CONNECTIONS {
-            if self.compare_letters(by) {
+            if self.compare_messages(by) {
                 // As the server does.
                 self.leave(by);
                 self.compare();
@@ -561,9 +568,9 @@ impl Pair {
     }
 
     /// Compares what a connection was told. Tells whether it was told to go.
-    fn compare_letters(&mut self, by: usize) -> bool {
+    fn compare_messages(&mut self, by: usize) -> bool {
         let connection = self.id(by);
-        let found = Told::of(letters_of(&self.connections[by].mailbox));
+        let found = Told::of(messages_of(&self.connections[by].mailbox));
         let expected = self.model.messages.extract_if(.., |(to, _)| *to == connection);
         let expected = Told::of(expected.map(|(_, message)| message).collect::<Vec<_>>());
         assert_eq!(found, expected, "the messages of connection {connection}");
@@ -578,9 +585,9 @@ impl Pair {
                 let shown = (namespace, name.escape_ascii().to_string());
                 let value = self.core.value(namespace, name).map(u64::from);
                 assert_eq!(value, self.model.value(key), "the value of {shown:?}");
-                let waiters = list(&self.core, key, true);
+                let waiters = list(&self.core, key, ListingKind::Waiters);
                 assert_eq!(waiters, self.model.waiters(key), "who waits for {shown:?}");
-                let holders = list(&self.core, key, false);
+                let holders = list(&self.core, key, ListingKind::Holders);
                 let held: u64 = holders.iter().map(|holder| u64::from(holder.resources)).sum();
                 assert_eq!(held, self.model.consumption(key), "what is held of {shown:?}");
                 assert_eq!(by_grant(holders), by_grant(self.model.holders(key)), "who holds {shown:?}");
@@ -893,12 +900,12 @@ struct Server {
     requests: u64,
 }
 
-const START: Moment = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
 const ONE: Key = (Namespace::Counters, b"one");
 const TWO: Key = (Namespace::Counters, b"two");
 
 fn at(monotonic_ms: u64) -> Moment {
-    Moment { monotonic_ms, ..START }
+    Moment { monotonic: MonotonicMs(monotonic_ms), ..START }
 }
 
 impl Server {
@@ -932,7 +939,7 @@ impl Server {
 
     fn call(&mut self, by: usize) -> Call {
         self.requests += 1;
-        let ids = RequestIds { own: self.requests, lowest_unanswered: self.requests };
+        let ids = RequestIds { own: RequestId(self.requests), lowest_unanswered: RequestId(self.requests) };
         Call { connection: self.id(by), ids, token: Token(self.requests) }
     }
 
@@ -943,7 +950,7 @@ impl Server {
         self.core.lease(self.id(by)).unwrap()
     }
 
-    fn id(&self, by: usize) -> SessionId {
+    fn id(&self, by: usize) -> ConnectionId {
         self.connections[by].session.id()
     }
 
@@ -960,7 +967,7 @@ impl Server {
         let scope = Scope::Name(key.1.into());
         let mut snapshot = self.core.watch(self.id(by), Token(0), key.0, scope, START).unwrap();
         while self.core.show(&mut snapshot, 100) {}
-        letters_of(&self.connections[by].mailbox);
+        messages_of(&self.connections[by].mailbox);
     }
 
     /// Requests, called by the numbers of a range, that wait until a name is idle.
@@ -978,7 +985,7 @@ impl Server {
             Message::Answer { token, outcome: Err(refusal) } => (token.0, Err(refusal)),
             other => panic!("{other:?}"),
         };
-        letters_of(&self.connections[by].mailbox).into_iter().map(outcome).collect()
+        messages_of(&self.connections[by].mailbox).into_iter().map(outcome).collect()
     }
 
     /// The grants that events since then were about.
@@ -987,7 +994,7 @@ impl Server {
             Message::Event { event, .. } => event.grant,
             other => panic!("{other:?}"),
         };
-        letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
+        messages_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
     }
 
     /// The grants that a connection was told of since it was last asked.
@@ -996,7 +1003,7 @@ impl Server {
             Message::Answer { outcome: Ok(Answer::Granted(granted)), .. } => granted.grant,
             other => panic!("{other:?}"),
         };
-        letters_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
+        messages_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
     }
 }
 
@@ -1023,8 +1030,9 @@ fn who_wants_several_names_stands_in_each_queue_before_those_who_came_later() {
     assert_eq!(server.acquire(1, &[ONE, TWO], 1, 1), Outcome::Waiting);
     assert_eq!(server.acquire(2, &[TWO], 1, 1), Outcome::Waiting);
     server.release(0, one);
-    let waiters: Vec<_> = list(&server.core, TWO, true).into_iter().map(|waiter| waiter.session).collect();
-    assert_eq!(waiters, [server.id(1), server.id(2)]);
+    let waiters: Vec<_> =
+        list(&server.core, TWO, ListingKind::Waiters).into_iter().map(|waiter| waiter.session).collect();
+    assert_eq!(waiters, [server.id(1).session(), server.id(2).session()]);
     server.release(0, two);
     assert_eq!((server.answers(1).len(), server.answers(2).len()), (1, 0));
 }
@@ -1047,7 +1055,7 @@ fn of_two_sessions_the_one_that_is_due_first_ends_first() {
     let lease = server.open(0, 100, START);
     server.open(1, 100, at(50));
     let grants = [0, 1].map(|by| server.granted(by, &[ONE], 1, 2));
-    lease.renew(90);
+    lease.renew(MonotonicMs(90));
     server.watch(2, ONE);
     assert!(!server.core.expire(at(200)));
     assert_eq!(server.events(2), [grants[1], grants[0]].map(Some));
@@ -1072,7 +1080,7 @@ fn a_session_that_holds_much_expires_in_steps() {
     }
     assert!(steps > 4, "a step gives back a few");
     assert_eq!(server.answers(1).len(), 1);
-    assert_eq!(list(&server.core, ONE, false).len(), 1);
+    assert_eq!(list(&server.core, ONE, ListingKind::Holders).len(), 1);
     let stats = server.core.ledger_stats();
     assert_eq!((stats.sessions, stats.expired_sessions, stats.grants), (0, 1, 1));
     assert_eq!(server.core.keep_alive(connection, at(100)), Err(Refusal::NoSuchSession));
@@ -1090,7 +1098,7 @@ fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
     server.watch(1, ONE);
     assert_eq!(server.core.close_leased(connection, Token(0), START), Outcome::Answered(Answer::Done));
     while server.core.expire(START) {}
-    let events = letters_of(&server.connections[1].mailbox);
+    let events = messages_of(&server.connections[1].mailbox);
     assert_eq!(events.len(), GRANTS as usize);
     let is_release = |message: &Message| match message {
         Message::Event { event, .. } => event.kind == EventKind::Released,
@@ -1108,7 +1116,8 @@ fn many_who_wait_are_served_in_steps_and_in_order() {
     for _ in 0..WAITERS {
         assert_eq!(server.acquire(1, &[ONE], 1, WAITERS as u32), Outcome::Waiting);
     }
-    let order: Vec<_> = list(&server.core, ONE, true).into_iter().filter_map(|waiter| waiter.grant).collect();
+    let order: Vec<_> =
+        list(&server.core, ONE, ListingKind::Waiters).into_iter().filter_map(|waiter| waiter.grant).collect();
     assert_eq!(order.len(), WAITERS);
     server.release(0, all);
     let mut served = server.answers(1);
@@ -1136,7 +1145,10 @@ fn many_who_wait_until_a_name_is_idle_are_told_in_steps_what_was_at_that_moment(
     server.await_idle(1, ONE, Until::Level(0), WAIT_MS, 0..REQUESTS / 2);
     server.await_idle(1, ONE, Until::Level(0), u32::MAX, REQUESTS / 2..REQUESTS);
     let alarm = Arc::<Alarm>::default();
-    assert_eq!(server.core.next_due(&Waker::from(Arc::clone(&alarm))), Some(u64::from(WAIT_MS)));
+    assert_eq!(
+        server.core.next_due(&Waker::from(Arc::clone(&alarm))),
+        Some(Due::At(MonotonicMs(WAIT_MS.into())))
+    );
     server.release(0, grant);
     assert!(alarm.0.load(Ordering::Relaxed), "whoever sleeps until something is due is woken");
     assert_eq!(server.core.check_ledger(), Ok(()));
@@ -1199,10 +1211,13 @@ fn a_connection_whose_session_is_taken_away_in_steps_asks_in_vain() {
     server.granted(0, &[ONE], 1, 1);
     server.open(2, 1000, START);
     server.granted(2, &[TWO], 1, 1);
-    let session = list(&server.core, TWO, false)[0].session;
+    let session = list(&server.core, TWO, ListingKind::Holders)[0].session;
     server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS);
     let (revoked, call) = (server.id(1), server.call(0));
-    assert_eq!(server.core.revoke_session(call, revoked, 0, START), Outcome::Answered(Answer::Done));
+    assert_eq!(
+        server.core.revoke_session(call, revoked.session(), 0, START),
+        Outcome::Answered(Answer::Done)
+    );
     let gone = Refusal::NoSuchSession;
     let until = Until::Level(0);
     assert_eq!(server.core.await_idle((revoked, Token(1000)), ONE, until, 1, START), Outcome::Refused(gone));
@@ -1229,7 +1244,7 @@ fn a_server_that_stops_tells_first_who_has_what_he_waited_for() {
     while server.core.shut_down(START) {
         assert_eq!(server.core.check_ledger(), Ok(()));
     }
-    let messages = letters_of(&server.connections[1].mailbox);
+    let messages = messages_of(&server.connections[1].mailbox);
     let outcome = |message: &Message| match message {
         Message::Answer { token, outcome } => Some((token.0, outcome.clone())),
         _ => None,
@@ -1251,7 +1266,7 @@ fn a_connection_for_which_many_requests_wait_ends_in_steps() {
     for _ in 0..REQUESTS {
         assert_eq!(server.acquire(1, &[ONE], 1, REQUESTS), Outcome::Waiting);
     }
-    let last = RequestIds { own: server.requests, lowest_unanswered: server.requests };
+    let last = RequestIds { own: RequestId(server.requests), lowest_unanswered: RequestId(server.requests) };
     server.await_idle(1, ONE, Until::Level(0), u32::MAX, 0..REQUESTS.into());
     let gone = server.id(1);
     let mut steps = 1;
@@ -1266,7 +1281,7 @@ fn a_connection_for_which_many_requests_wait_ends_in_steps() {
         "the session waits without a connection"
     );
     // Another connection has the answer of what it asks again.
-    let session = list(&server.core, ONE, true)[0].session;
+    let session = list(&server.core, ONE, ListingKind::Waiters)[0].session;
     server.core.attach(session, server.id(2), &SessionKey([2; 16]), START).unwrap();
     let wants =
         [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, REQUESTS).unwrap() }];
@@ -1276,7 +1291,7 @@ fn a_connection_for_which_many_requests_wait_ends_in_steps() {
     server.release(0, grant);
     while server.core.expire(START) {}
     assert_eq!(server.answers(2).len(), 1);
-    assert_eq!(letters_of(&server.connections[1].mailbox), []);
+    assert_eq!(messages_of(&server.connections[1].mailbox), []);
     assert_eq!(server.value(ONE), REQUESTS);
 }
 
@@ -1289,7 +1304,7 @@ fn a_connection_that_ends_in_steps_loses_its_session_to_another_meanwhile() {
     for _ in 0..REQUESTS {
         assert_eq!(server.acquire(1, &[ONE], 1, 1), Outcome::Waiting);
     }
-    let session = list(&server.core, ONE, true)[0].session;
+    let session = list(&server.core, ONE, ListingKind::Waiters)[0].session;
     assert!(server.core.leave(server.id(1), START), "there is more than a step's work");
     let lease = server.core.attach(session, server.id(2), &SessionKey([2; 16]), START);
     while server.core.leave(server.id(1), START) {}
@@ -1307,24 +1322,24 @@ fn a_second_revoke_never_delays_the_first_and_its_notice_says_so() {
         let call = server.call(1);
         assert_eq!(server.core.revoke_grant(call, grant, grace_ms, START), Outcome::Answered(Answer::Done));
         let notice = Notice::GrantRevoked { grant, grace_ms: left_ms };
-        assert_eq!(letters_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
+        assert_eq!(messages_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
     }
     for (grace_ms, left_ms) in [(900, 900), (950, 900), (300, 300)] {
         let call = server.call(1);
         assert_eq!(
-            server.core.revoke_session(call, holder, grace_ms, START),
+            server.core.revoke_session(call, holder.session(), grace_ms, START),
             Outcome::Answered(Answer::Done)
         );
-        let notice = Notice::SessionRevoked { session: holder, grace_ms: left_ms };
-        assert_eq!(letters_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
+        let notice = Notice::SessionRevoked { session: holder.session(), grace_ms: left_ms };
+        assert_eq!(messages_of(&server.connections[0].mailbox), [Message::Notice(notice)]);
     }
     for (at_ms, grants) in [(199, 1), (200, 0), (299, 0)] {
         assert!(!server.core.expire(at(at_ms)));
         assert_eq!(server.core.ledger_stats().grants, grants);
-        assert_eq!(letters_of(&server.connections[0].mailbox), []);
+        assert_eq!(messages_of(&server.connections[0].mailbox), []);
     }
     assert!(!server.core.expire(at(300)));
-    assert_eq!(letters_of(&server.connections[0].mailbox), [Message::Close]);
+    assert_eq!(messages_of(&server.connections[0].mailbox), [Message::Close]);
 }
 
 #[test]
@@ -1340,10 +1355,10 @@ fn live_is_told_when_there_is_room_for_it() {
     let all = Scope::Prefix(Box::default());
     let mut snapshot = server.core.watch(watcher, Token(1), Namespace::Counters, all, START).unwrap();
     assert!(server.core.show(&mut snapshot, 2 * EVENTS_MAX), "there is no room for Live");
-    let present = letters_of(&server.connections[0].mailbox);
+    let present = messages_of(&server.connections[0].mailbox);
     assert_eq!(present.len(), EVENTS_MAX);
     assert!(!server.core.show(&mut snapshot, 1));
-    let [Message::Event { event, .. }] = &letters_of(&server.connections[0].mailbox)[..] else { panic!() };
+    let [Message::Event { event, .. }] = &messages_of(&server.connections[0].mailbox)[..] else { panic!() };
     assert_eq!(event.kind, EventKind::Live);
 }
 
@@ -1404,7 +1419,7 @@ fn a_session_that_ends_in_steps_is_granted_nothing_more() {
     server.release(1, theirs);
     assert_eq!(server.value(ONE), 0, "what it waited for is not given to it");
     while server.core.expire(at(100)) {}
-    let messages = letters_of(&server.connections[0].mailbox);
+    let messages = messages_of(&server.connections[0].mailbox);
     assert!(
         matches!(messages[..], [Message::Answer { outcome: Err(Refusal::NoSuchSession), .. }]),
         "{messages:?}"
@@ -1421,12 +1436,12 @@ fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
     let wants = [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap() }];
     let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
     for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
-        lease.renew(at(at_ms).monotonic_ms);
+        lease.renew(at(at_ms).monotonic);
         let asked = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
         assert_eq!(asked, Outcome::Waiting);
     }
     server.release(1, theirs);
-    let messages = letters_of(&server.connections[0].mailbox);
+    let messages = messages_of(&server.connections[0].mailbox);
     let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..]
     else {
         panic!("{messages:?}")
@@ -1515,7 +1530,7 @@ fn whoever_waited_for_what_was_removed_is_told_so_though_it_is_declared_anew_at_
     assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
     while server.core.expire(START) {}
     let mut told = 0;
-    for message in letters_of(&server.connections[1].mailbox) {
+    for message in messages_of(&server.connections[1].mailbox) {
         let Message::Answer { outcome, .. } = message else { panic!("{message:?}") };
         assert_eq!(outcome, Err(Refusal::Removed));
         told += 1;
@@ -1532,7 +1547,7 @@ fn a_session_that_ends_in_steps_cannot_be_attached_to() {
     for _ in 0..GRANTS {
         server.granted(0, &[ONE], 1, GRANTS);
     }
-    let session = list(&server.core, ONE, false)[0].session;
+    let session = list(&server.core, ONE, ListingKind::Holders)[0].session;
     assert_eq!(server.core.close_leased(lease_holder, Token(0), START), Outcome::Answered(Answer::Done));
     assert!(server.value(ONE) > 0, "it ends in steps");
     let attached = server.core.attach(session, server.id(1), &SessionKey([1; 16]), START);
@@ -1549,8 +1564,8 @@ fn a_renewal_with_an_earlier_time_does_not_shorten_a_lease() {
     let mut server = Server::new(1);
     let lease = server.open(0, 1000, START);
     server.granted(0, &[ONE], 1, 1);
-    lease.renew(500);
-    lease.renew(400);
+    lease.renew(MonotonicMs(500));
+    lease.renew(MonotonicMs(400));
     for (at_ms, sessions) in [(1000, 1), (1499, 1), (1500, 0)] {
         assert!(!server.core.expire(at(at_ms)));
         assert_eq!(server.core.ledger_stats().sessions, sessions, "at {at_ms} ms");
@@ -1588,10 +1603,10 @@ fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
         }
         server.release(1, all);
         server.release(1, last);
-        assert_eq!(letters_of(&server.connections[0].mailbox), [], "others are served first");
+        assert_eq!(messages_of(&server.connections[0].mailbox), [], "others are served first");
         declare(&mut server, b"b", 1, true);
         while server.core.expire(START) {}
-        let [Message::Answer { outcome, .. }] = &letters_of(&server.connections[0].mailbox)[..] else {
+        let [Message::Answer { outcome, .. }] = &messages_of(&server.connections[0].mailbox)[..] else {
             panic!("there is one answer")
         };
         match outcome {
@@ -1617,7 +1632,7 @@ fn a_watch_that_ended_leaves_nothing_of_what_it_missed() {
         let scope = Scope::Name(ONE.1.into());
         let mut tour = server.core.watch(watcher, token, ONE.0, scope, START).unwrap();
         assert!(!server.core.show(&mut tour, 2));
-        letters_of(&mailbox)
+        messages_of(&mailbox)
     };
     let take = |server: &mut Server| {
         let session = &mut server.connections[1].session;
@@ -1631,10 +1646,10 @@ fn a_watch_that_ended_leaves_nothing_of_what_it_missed() {
     }
     server.core.unwatch(watcher, token, START).unwrap();
     mailbox.drop_events(token);
-    assert_eq!(letters_of(&mailbox), [], "no event and no count of missed ones");
+    assert_eq!(messages_of(&mailbox), [], "no event and no count of missed ones");
     assert_eq!(watch(&server).len(), shown.len(), "the next watch begins with room for all events");
     take(&mut server);
-    let [Message::Event { event, .. }] = &letters_of(&mailbox)[..] else { panic!("there is one event") };
+    let [Message::Event { event, .. }] = &messages_of(&mailbox)[..] else { panic!("there is one event") };
     assert_eq!(event.kind, EventKind::Granted);
 }
 
@@ -1677,8 +1692,8 @@ fn nothing_is_told_of_what_is_removed_after_its_removal() {
     let mut server = Server::new(2);
     server.core.keep_journal(Waker::noop().clone(), START);
     let store = |core: &Core| {
-        while let Some(batch) = core.take_batch() {
-            while core.settle(&batch, true, 1, START) {}
+        while let Some(batch) = core.take_batch(usize::MAX) {
+            while core.complete(&batch, CommitOutcome::Stored, 1, START) {}
         }
     };
     store(&server.core);
@@ -1698,7 +1713,7 @@ fn nothing_is_told_of_what_is_removed_after_its_removal() {
         Message::Event { event, .. } => event.kind,
         other => panic!("{other:?}"),
     };
-    let kinds: Vec<_> = letters_of(&server.connections[0].mailbox).into_iter().map(kind).collect();
+    let kinds: Vec<_> = messages_of(&server.connections[0].mailbox).into_iter().map(kind).collect();
     assert_eq!(kinds, [EventKind::Resized, EventKind::Removed], "declared anew in between");
     assert_eq!(server.core.check_ledger(), Ok(()));
 }

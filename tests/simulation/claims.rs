@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use signalbox::core::{GrantId, Moment, Refusal, UnixSeconds, Verified};
+use signalbox::core::{GrantId, Moment, MonotonicMs, Refusal, UnixSeconds, Verified};
 use signalbox::server::Server;
 
 use crate::scene::Key;
@@ -114,7 +114,7 @@ impl Claims {
         self.grants.retain(|_, claim| is_kept(&claim.session));
         self.greatest_before = self.greatest;
         self.returned.retain(|_, heard_ms| behind_since_ms.is_none_or(|since_ms| *heard_ms < since_ms));
-        let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+        let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
         let mut returned = self.returned.keys();
         match returned.find(|grant| server.core().verify(GrantId(**grant), now).is_ok()) {
             Some(grant) => Err(format!("grant {grant} is held again, though its return was acknowledged")),
@@ -176,7 +176,7 @@ impl Claims {
         started_ms: u64,
     ) -> Result<BTreeMap<Key, u64>, String> {
         let late_ms = (now_ms - started_ms).saturating_sub(LATE_MS_MAX);
-        let moment = Moment { monotonic_ms: late_ms, unix: UnixSeconds(0) };
+        let moment = Moment { monotonic: MonotonicMs(late_ms), unix: UnixSeconds(0) };
         let mut believed = BTreeMap::new();
         let mut slots = BTreeSet::new();
         let mut gone = Vec::new();

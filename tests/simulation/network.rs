@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use signalbox::config::Config;
-use signalbox::core::{Declare, Moment, NameHasher, Namespace, UnixSeconds};
+use signalbox::core::{Declare, Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{Listener, SameThread, Server, expire, serve_port, sweep_counters, sweep_semaphores};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
@@ -85,8 +85,9 @@ fn declare(shared: &[Shared], server: &Server) {
     for Shared { name, capacity } in shared {
         declares.push(Declare { name, capacity: *capacity, numbered: true, label: b"" });
     }
-    let refused =
-        server.core().declare_configured(&declares, Moment { monotonic_ms: 0, unix: UnixSeconds(0) });
+    let refused = server
+        .core()
+        .declare_configured(&declares, Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) });
     assert_eq!(refused, []);
 }
 

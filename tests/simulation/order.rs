@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use signalbox::core::{Listed, Namespace};
+use signalbox::core::{Listed, ListingKind, Namespace};
 use signalbox::server::Server;
 
 use crate::scene::{Key, key};
@@ -53,10 +53,10 @@ impl Order {
 
 fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Seen {
     let mut seen = Seen::default();
-    for Listed { grant, .. } in list(server, namespace, name, true) {
+    for Listed { grant, .. } in list(server, namespace, name, ListingKind::Waiters) {
         seen.waiting.extend(grant.map(|grant| grant.0));
     }
-    for Listed { grant, resources, .. } in list(server, namespace, name, false) {
+    for Listed { grant, resources, .. } in list(server, namespace, name, ListingKind::Holders) {
         match grant {
             Some(grant) => _ = seen.held.insert(grant.0),
             None => seen.plain += u64::from(resources),
@@ -65,8 +65,8 @@ fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Seen {
     seen
 }
 
-pub fn list(server: &Server, namespace: Namespace, name: &[u8], waiters: bool) -> Vec<Listed> {
-    let Ok(mut listing) = server.core().listing(namespace, name, waiters) else { return Vec::new() };
+pub fn list(server: &Server, namespace: Namespace, name: &[u8], kind: ListingKind) -> Vec<Listed> {
+    let Ok(mut listing) = server.core().listing(namespace, name, kind) else { return Vec::new() };
     let mut all = Vec::new();
     loop {
         let some = server.core().list(&mut listing);

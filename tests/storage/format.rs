@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use signalbox::core::{
     AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin, PartRecord,
-    Record, SessionKey, SessionRecord, UnixSeconds,
+    Record, RequestId, SessionKey, SessionRecord, UnixSeconds,
 };
 use signalbox::storage::record::{decode, decode_key, encode_key, encode_value};
 
@@ -96,7 +96,7 @@ fn the_bytes_of_each_kind_stay() {
             Record::Grant(GrantRecord {
                 grant: GrantId(0x1122),
                 session: session(5),
-                request: 9,
+                request: RequestId(9),
                 since: UnixSeconds(0x6500_0000),
                 revoked_grace_ms: None,
                 parts: [PartRecord {
@@ -131,7 +131,7 @@ fn the_bytes_of_each_kind_stay() {
         (
             Record::Answer(AnswerRecord {
                 session: session(5),
-                request: 9,
+                request: RequestId(9),
                 answer: [DeclaredState { generation: 17, capacity: 3, in_use: 2 }].into(),
             }),
             "0500000000000000050000000000000009",

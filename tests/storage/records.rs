@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use signalbox::core::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin,
-    PartRecord, Record, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    PartRecord, Record, RequestId, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 pub fn session(number: u64) -> SessionId {
@@ -73,7 +73,7 @@ pub fn any_record() -> impl Strategy<Value = Record> {
             Record::Grant(GrantRecord {
                 grant: GrantId(grant),
                 session,
-                request,
+                request: RequestId(request),
                 since: UnixSeconds(since),
                 revoked_grace_ms,
                 parts,
@@ -86,7 +86,9 @@ pub fn any_record() -> impl Strategy<Value = Record> {
         in_use,
     });
     let answer = (any_session(), any::<u64>(), prop::collection::vec(settled, 0..4)).prop_map(
-        |(session, request, answer)| Record::Answer(AnswerRecord { session, request, answer: answer.into() }),
+        |(session, request, answer)| {
+            Record::Answer(AnswerRecord { session, request: RequestId(request), answer: answer.into() })
+        },
     );
     prop_oneof![any::<u64>().prop_map(Record::Mark), declaration, session, grant, answer]
 }
@@ -165,7 +167,7 @@ impl Life {
                     vec![Change::Put(Record::Grant(GrantRecord {
                         grant: GrantId(mark),
                         session: owner,
-                        request: some,
+                        request: RequestId(some),
                         since: UnixSeconds(1_700_000_000),
                         revoked_grace_ms: None,
                         parts: [PartRecord {
@@ -182,7 +184,7 @@ impl Life {
                 (5, Some(Key::Session(owner))) => {
                     vec![Change::Put(Record::Answer(AnswerRecord {
                         session: owner,
-                        request: some,
+                        request: RequestId(some),
                         answer: [DeclaredState { generation: mark, capacity: some as u32, in_use: 3 }].into(),
                     }))]
                 }

@@ -3,8 +3,8 @@
 use std::fs;
 
 use signalbox::core::{
-    Change, DeclarationRecord, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord, Record, SessionKey,
-    SessionRecord, UnixSeconds,
+    Change, DeclarationRecord, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord, Record, RequestId,
+    SessionKey, SessionRecord, UnixSeconds,
 };
 use signalbox::storage::{
     Counts, FILE_NAME, ImportError, Storage, StorageError, check, disagreements, export, import,
@@ -190,7 +190,7 @@ fn records_that_no_server_would_bring_back_are_found() {
     let grant = |parts: &[PartRecord]| GrantRecord {
         grant: GrantId(3),
         session: session(1),
-        request: 1,
+        request: RequestId(1),
         since: UnixSeconds(0),
         revoked_grace_ms: None,
         parts: parts.into(),

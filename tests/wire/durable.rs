@@ -8,7 +8,9 @@ use std::net::Shutdown;
 use crate::support::caller::{Caller, LONG, NOW, on_wire, one_of};
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOOP, NOT_AVAILABLE, NOT_FOUND, OK, eventually, frame};
-use signalbox::core::{Change, Declare, Key, Moment, Namespace, Record, UnixSeconds};
+use signalbox::core::{
+    Change, CommitOutcome, Declare, Key, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
+};
 use signalbox::protocol::{
     AS_DECLARED, Declaration, Declarations, DeclaredState, Extended, ExtendedOpcode, Generation, GrantId,
     Granted, IfExists, Milliseconds, Notice, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing,
@@ -467,14 +469,14 @@ fn releases_that_come_while_a_write_fails_are_stored_with_the_next_one() {
     admin.sync();
 
     let core = server.server.server.core();
-    let batch = core.take_batch().unwrap();
+    let batch = core.take_batch(usize::MAX).unwrap();
     let released = held.map(|grant| {
         let ids = one.ids();
         one.send(&Extended::ReleaseGrant { ids, grant })
     });
     one.sync();
-    let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
-    assert!(!core.settle(&batch, false, usize::MAX, now));
+    let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
+    assert!(!core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, now));
     let mut answers = released.map(|_| one.next()).map(|answer| (answer.opaque, answer.status));
     answers.sort_unstable_by_key(|(opaque, _)| opaque.0);
     assert_eq!(answers, released.map(|opaque| (opaque, OK)));
@@ -658,7 +660,7 @@ fn what_came_to_nothing_is_not_kept_for_when_the_store_works_again() {
         assert_eq!(opener.answer(open).status, NOT_STORED);
     }
     let core = server.server.server.core();
-    let batch = core.take_batch().unwrap();
+    let batch = core.take_batch(usize::MAX).unwrap();
     let Some(Change::Delete(Key::Declaration(_))) = batch.changes.first() else { panic!("{batch:?}") };
     assert_eq!(batch.changes.len(), 1, "{batch:?}");
     assert_eq!(listed(&mut admin, b"a"), None);
@@ -942,7 +944,7 @@ fn a_removal_at_once_goes_on_though_the_configuration_declares_it() {
         });
         let configured = Declare { name: b"a", capacity: 100, numbered: false, label: b"" };
         let core = server.server.server.core();
-        let now = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+        let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
         assert_eq!(core.declare_configured(&[configured], now), []);
         if !is_stored {
             server.faults.fail_all(Fault::Full);

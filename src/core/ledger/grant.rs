@@ -1,80 +1,41 @@
-//! Grants, and the waiters that they come from: one thing, with one id, in two phases.
+//! Grants, and the waiters that they come from: one thing with one id, in two phases.
 
-use std::fmt;
-use std::sync::Arc;
+use std::num::NonZeroU8;
 
-use super::Answer;
-use crate::core::mailbox::{Mailbox, Message, Token};
+use super::request_log::CachedGrant;
+use crate::core::ids::{GrantId, RequestId, SessionId};
+use crate::core::mailbox::ReplyTo;
 use crate::core::object::ObjectRef;
-use crate::core::{Claim, Namespace, Refusal, SessionId, UnixSeconds};
-
-/// The number of a grant, and of the waiter that it comes from. It is never used again, and grows within a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GrantId(pub u64);
-
-impl fmt::Display for GrantId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+use crate::core::time::{MonotonicMs, UnixSeconds};
+use crate::core::{Claim, Namespace};
 
 /// What a request wants of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want<'a> {
-    /// The kind of the name.
+    /// The namespace of the name.
     pub namespace: Namespace,
     /// The name's bytes.
     pub name: &'a [u8],
-    /// How much of it.
+    /// The resources, and the maximum under which they are taken.
     pub claim: Claim,
 }
 
-/// Whether a request waits for what it cannot have at once.
+/// Whether a request waits if it cannot be granted at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queueing {
-    /// How long it waits, in milliseconds; 0 is not at all.
+    /// How long it waits, in milliseconds; 0: not at all.
     pub wait_ms: u32,
-    /// It joins a queue only while fewer than this many wait there.
+    /// It joins a queue only while fewer waiters than this are in it.
     pub queue_max: u32,
-}
-
-/// What a request was granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Granted {
-    /// The grant's id.
-    pub grant: GrantId,
-    /// How many resources, of all names together.
-    pub resources: u64,
-    /// What the resources were taken from, in the order of the request: a semaphore's capacity, or the maximum that
-    /// the request gave.
-    pub capacities: Box<[u32]>,
-    /// The numbers of the slots that were taken, from the lowest, in the order of the request; none at all where no
-    /// semaphore has numbered ones.
-    pub slots: Box<[Box<[u16]>]>,
-    /// How long the session's lease lasts, in milliseconds from the receipt of the request; `None`: as long as the
-    /// connection.
-    pub ttl_left_ms: Option<u32>,
-}
-
-/// A grant that is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verified {
-    /// Whose it is.
-    pub session: SessionId,
-    /// How long its lease lasts, in milliseconds; `None`: as long as the connection.
-    pub ttl_left_ms: Option<u32>,
-    /// Whether it is on its way out: it is being revoked, or its semaphore shrank below its slot, is being removed, or was
-    /// removed and declared anew.
-    pub is_retiring: bool,
 }
 
 /// A grant, or a waiter.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) session: SessionId,
-    pub(super) request: u64,
-    pub(super) parts: Parts,
-    pub(super) phase: Phase,
+    pub(super) request: RequestId,
+    parts: Parts,
+    phase: Phase,
 }
 
 const _: () =
@@ -82,9 +43,9 @@ const _: () =
 
 /// Nearly every grant is of one name, whose part needs no allocation.
 #[derive(Debug)]
-pub(super) enum Parts {
+enum Parts {
     One(Part),
-    /// By namespace and name.
+    /// In the order of namespace and name, in which they are taken.
     Many(Box<[Part]>),
 }
 
@@ -93,43 +54,47 @@ pub(super) enum Parts {
 pub(super) struct Part {
     pub(super) target: Target,
     pub(super) namespace: Namespace,
-    /// The place in the request.
+    /// The position in the request.
     pub(super) place: u8,
     pub(super) claim: Claim,
 }
 
-/// What a part is taken from.
+/// The name that a part takes from.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// Its turn has not come: the object need not exist.
+    /// The part's turn has not come: the object need not exist.
     Later(Box<[u8]>),
-    /// It waits there, or was taken from there.
+    /// The grant waits for the object, or has taken from it.
     Now(ObjectRef),
 }
 
 #[derive(Debug)]
-pub(super) enum Phase {
-    Waiting {
-        until_ms: u64,
-        /// When the request or its last repetition came, from which the answer's time to live counts.
-        received_ms: u64,
-        since: Since,
-        /// How many of the parts were taken, in their order.
-        taken: u8,
-        /// Who is to be answered; nobody while the session has no connection, or the answer is still to be given in
-        /// turn.
-        reply: Option<Reply>,
-    },
+enum Phase {
+    Waiting(Waiting),
     Held {
         since: Since,
-        /// When it is taken away.
-        revoked_ms: Option<u64>,
+        /// When it ends because it was revoked.
+        revoked: Option<MonotonicMs>,
     },
 }
 
-/// A time in half of the space: seconds since the Unix epoch until the year 2106, which then it stays.
+/// The state of a waiter.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// When it stops waiting.
+    pub(super) until: MonotonicMs,
+    /// When the request or its last repetition was received: the client counts its lease from then.
+    pub(super) received: MonotonicMs,
+    /// Where the answer goes. `None` while the session has no connection, or before the request was answered at all.
+    pub(super) reply_to: Option<ReplyTo>,
+    since: Since,
+    /// The part that is taken next, counted from one. The niche of a number that is not zero keeps a grant in its chunk.
+    next_part: NonZeroU8,
+}
+
+/// A time in half the space: seconds since the Unix epoch, at most those of the year 2106.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Since(u32);
+struct Since(u32);
 
 impl From<UnixSeconds> for Since {
     fn from(time: UnixSeconds) -> Self {
@@ -137,20 +102,33 @@ impl From<UnixSeconds> for Since {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Reply {
-    pub(super) mailbox: Arc<Mailbox>,
-    pub(super) token: Token,
-}
-
-impl Reply {
-    /// Answers the request.
-    pub(super) fn answer(self, outcome: Result<Answer, Refusal>) {
-        self.mailbox.put(Message::Answer { token: self.token, outcome });
-    }
-}
-
 impl Grant {
+    /// A waiter that has taken nothing. No name may be wanted twice.
+    pub(super) fn waiting(
+        session: SessionId,
+        request: RequestId,
+        wants: &[Want<'_>],
+        received: MonotonicMs,
+        until: MonotonicMs,
+        since: UnixSeconds,
+    ) -> Self {
+        let waiting =
+            Waiting { until, received, reply_to: None, since: since.into(), next_part: NonZeroU8::MIN };
+        Self { session, request, parts: Parts::of(wants), phase: Phase::Waiting(waiting) }
+    }
+
+    /// A grant with these parts, of which there is at least one, in the order in which they were taken.
+    pub(super) fn held(
+        session: SessionId,
+        request: RequestId,
+        mut parts: Vec<Part>,
+        since: UnixSeconds,
+        revoked: Option<MonotonicMs>,
+    ) -> Self {
+        let parts = if parts.len() == 1 { Parts::One(parts.remove(0)) } else { Parts::Many(parts.into()) };
+        Self { session, request, parts, phase: Phase::Held { since: since.into(), revoked } }
+    }
+
     pub(super) fn parts(&self) -> &[Part] {
         match &self.parts {
             Parts::One(part) => std::slice::from_ref(part),
@@ -158,47 +136,106 @@ impl Grant {
         }
     }
 
-    pub(super) fn parts_mut(&mut self) -> &mut [Part] {
-        match &mut self.parts {
-            Parts::One(part) => std::slice::from_mut(part),
-            Parts::Many(parts) => parts,
+    /// The parts that were taken.
+    pub(super) fn taken(&self) -> &[Part] {
+        match &self.phase {
+            Phase::Waiting(waiting) => &self.parts()[..usize::from(waiting.next_part.get()) - 1],
+            Phase::Held { .. } => self.parts(),
         }
     }
 
-    /// How many of the parts were taken, in their order.
-    pub(super) fn taken(&self) -> usize {
-        match self.phase {
-            Phase::Waiting { taken, .. } => taken.into(),
-            Phase::Held { .. } => self.parts().len(),
-        }
-    }
-
-    /// The part that is waited for; `None` where all are taken.
+    /// The part that is taken next; `None`: all are taken.
     pub(super) fn awaited(&self) -> Option<&Part> {
-        self.parts().get(self.taken())
+        self.parts().get(self.taken().len())
+    }
+
+    /// The part that is taken next, to set its target.
+    pub(super) fn awaited_mut(&mut self) -> Option<&mut Part> {
+        let index = self.taken().len();
+        match &mut self.parts {
+            Parts::One(part) => (index == 0).then_some(part),
+            Parts::Many(parts) => parts.get_mut(index),
+        }
+    }
+
+    /// The awaited part is taken.
+    pub(super) fn count_taken(&mut self) {
+        if let Phase::Waiting(waiting) = &mut self.phase {
+            waiting.next_part = waiting.next_part.saturating_add(1);
+        }
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Waiting { .. })
+        matches!(self.phase, Phase::Waiting(_))
     }
 
-    pub(super) fn since(&self) -> UnixSeconds {
-        match self.phase {
-            Phase::Waiting { since, .. } | Phase::Held { since, .. } => UnixSeconds(since.0.into()),
+    /// The state of a waiter; `None`: the grant is held.
+    pub(super) fn waiter(&self) -> Option<&Waiting> {
+        if let Phase::Waiting(waiting) = &self.phase { Some(waiting) } else { None }
+    }
+
+    pub(super) fn waiter_mut(&mut self) -> Option<&mut Waiting> {
+        if let Phase::Waiting(waiting) = &mut self.phase { Some(waiting) } else { None }
+    }
+
+    /// The state of a waiter that ends.
+    pub(super) fn into_waiter(self) -> Option<Waiting> {
+        if let Phase::Waiting(waiting) = self.phase { Some(waiting) } else { None }
+    }
+
+    /// Turns a waiter into a grant. `None`: it is held already.
+    pub(super) fn hold(&mut self, since: UnixSeconds) -> Option<Waiting> {
+        let held = Phase::Held { since: since.into(), revoked: None };
+        match std::mem::replace(&mut self.phase, held) {
+            Phase::Waiting(waiting) => Some(waiting),
+            before @ Phase::Held { .. } => {
+                self.phase = before;
+                None
+            }
         }
+    }
+
+    /// When it ends because it was revoked; `None`: it was not, or it waits.
+    pub(super) fn revoked(&self) -> Option<MonotonicMs> {
+        if let Phase::Held { revoked, .. } = self.phase { revoked } else { None }
+    }
+
+    /// Sets when a held grant ends.
+    pub(super) fn set_revoked(&mut self, at: MonotonicMs) {
+        if let Phase::Held { revoked, .. } = &mut self.phase {
+            *revoked = Some(at);
+        }
+    }
+
+    /// Since when it has waited or has been held.
+    pub(super) fn since(&self) -> UnixSeconds {
+        match &self.phase {
+            Phase::Waiting(Waiting { since, .. }) | Phase::Held { since, .. } => UnixSeconds(since.0.into()),
+        }
+    }
+
+    /// The answer to the request, as it is cached; `slots` has the slots of each part.
+    pub(super) fn cached<'a>(&self, id: GrantId, slots: impl Fn(&Part) -> &'a [u16]) -> CachedGrant {
+        let count = self.parts().len();
+        let mut capacities = vec![0; count].into_boxed_slice();
+        let mut all_slots: Box<[Box<[u16]>]> = Box::default();
+        for part in self.parts() {
+            capacities[usize::from(part.place)] = part.claim.maximum;
+            let slots = slots(part);
+            if !slots.is_empty() {
+                if all_slots.is_empty() {
+                    all_slots = vec![Box::default(); count].into_boxed_slice();
+                }
+                all_slots[usize::from(part.place)] = slots.into();
+            }
+        }
+        let resources = self.parts().iter().map(|part| u64::from(part.claim.resources)).sum();
+        CachedGrant { grant: id, resources, capacities, slots: all_slots }
     }
 }
 
 impl Parts {
-    /// Those of a grant that is held, in the order in which they were taken; at least one.
-    pub(super) fn taken(mut parts: Vec<Part>) -> Self {
-        match parts.len() {
-            1 => Self::One(parts.remove(0)),
-            _ => Self::Many(parts.into()),
-        }
-    }
-
-    pub(super) fn of(wants: &[Want<'_>]) -> Self {
+    fn of(wants: &[Want<'_>]) -> Self {
         let part = |(place, want): (usize, &Want<'_>)| Part {
             target: Target::Later(want.name.into()),
             namespace: want.namespace,
@@ -215,7 +252,7 @@ impl Parts {
 }
 
 impl Part {
-    /// The object; there is one from when the part is waited for.
+    /// The object; `None`: the part's turn has not come.
     pub(super) fn object(&self) -> Option<&ObjectRef> {
         match &self.target {
             Target::Later(_) => None,

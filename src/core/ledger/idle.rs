@@ -1,35 +1,31 @@
-//! Who waits until less of a name is in use: not to have it, but to know that others have left it.
+//! AwaitIdle: a request waits until the usage of a name has dropped. It does not acquire anything.
 
-use super::grant::Reply;
-use super::idles::{Asker, Idle};
-use super::{Answer, Ledger, Namespace, ObjectRef, Outcome, Refusal, STEP_GRANTS, SessionId, World};
-use crate::core::mailbox::Token;
-
-/// What is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// That at most so many resources are in use.
-    Level(u32),
-    /// That nobody has the slot with this number.
-    Slot(u16),
-}
+use super::backlog::STEP_GRANTS;
+use super::idle_waiters::{IdleRequest, IdleWaiter, Until};
+use super::{Ledger, LedgerContext};
+use crate::core::ids::{ConnectionId, Token};
+use crate::core::object::ObjectRef;
+use crate::core::outcome::{Answer, Outcome};
+use crate::core::time::{Due, MonotonicMs};
+use crate::core::{Namespace, Refusal};
 
 impl Ledger {
-    /// Waits until less of a name is in use (`docs/protocol.md`, "AwaitIdle").
+    /// Waits until the usage of a name has dropped (`docs/protocol.md`, "AwaitIdle").
     pub(in crate::core) fn await_idle(
         &mut self,
-        (connection, token): (SessionId, Token),
+        (connection, token): IdleRequest,
         (namespace, name): (Namespace, &[u8]),
         until: Until,
         wait_ms: u32,
-        world: World<'_>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
     ) -> Outcome {
-        if let Err(refusal) = self.check_staying(connection).and_then(|()| self.check_open()) {
+        if let Err(refusal) = self.sessions.check_staying(connection).and_then(|()| self.check_open()) {
             return Outcome::Refused(refusal);
         }
-        let found = world.registries[namespace as usize].find(name, |object| {
-            // Said before it is looked at, so that nothing is given back unseen in between.
-            object.supervise(|supervision| supervision.awaited = true);
+        let found = context.registry(namespace).find(name, |object| {
+            // Marked before the usage is read, so that no release in between goes unnoticed.
+            object.set_tracking(|tracking| tracking.awaited = true);
             object.clone()
         });
         let Some(object) = found else { return Outcome::Refused(Refusal::NotFound) };
@@ -38,110 +34,105 @@ impl Ledger {
             Outcome::Answered(Answer::Idle { in_use })
         } else if wait_ms == 0 {
             Outcome::Refused(Refusal::NotAvailable)
-        } else if self.idles.count_of(connection) >= self.limits.grants_max
-            || self.idles.count_for(namespace, &object) >= self.limits.waiters_max
+        } else if self.idle_waiters.count_of(connection) >= self.limits.grants_max
+            || self.idle_waiters.count_for(namespace, &object) >= self.limits.waiters_max
         {
-            self.stats.limited += 1;
+            self.counts.limited += 1;
             Outcome::Refused(Refusal::LimitReached)
         } else {
             Outcome::Waiting
         };
-        let mailbox = self.mailbox_of(connection).cloned();
-        if let (Outcome::Waiting, Some(mailbox)) = (&outcome, mailbox) {
-            let until_ms = world.now.monotonic_ms + u64::from(wait_ms);
-            let reply = Reply { mailbox, token };
-            let idle = Idle { namespace, object, until, until_ms, reply };
-            self.idles.insert((connection, token), idle);
-            self.sound_alarm(until_ms);
+        let reply_to = self.sessions.reply_to(connection, token);
+        if let (Outcome::Waiting, Some(reply_to)) = (&outcome, reply_to) {
+            let deadline = now.after(wait_ms);
+            let waiter = IdleWaiter { namespace, object, until, deadline, reply_to };
+            self.idle_waiters.insert((connection, token), waiter);
+            self.alarm.ring(Due::At(deadline));
         } else {
-            self.let_go_unawaited(namespace, &object);
+            self.untrack_unawaited(namespace, &object);
         }
         outcome
-    }
-
-    /// Looks whether somebody waited for what was given back of a name. Who did is told by [`Self::tell_idles`].
-    pub(super) fn note_less(&mut self, namespace: Namespace, object: &ObjectRef, world: World<'_>) {
-        let slots = self.slots.get(&object.address());
-        let is_free = |number| !slots.is_some_and(|slots| slots.is_held(number));
-        if self.idles.take_over((namespace, object), object.consumption(), is_free) {
-            self.let_go_unawaited(namespace, object);
-        }
-        if namespace == Namespace::Semaphores {
-            self.finish_removal(object, world);
-        }
-    }
-
-    /// Tells those who waited for what has come to be, some a step. Tells whether there are more.
-    pub(super) fn tell_idles(&mut self) -> bool {
-        for _ in 0..STEP_GRANTS {
-            let Some((asker, in_use)) = self.idles.next_over() else { return false };
-            if let Some(asker) = asker {
-                self.end_idle(asker, Ok(Answer::Idle { in_use }));
-            }
-        }
-        self.idles.is_any_over()
     }
 
     fn is_idle(&self, object: &ObjectRef, until: Until) -> bool {
         match until {
             Until::Level(level) => object.consumption() <= level,
-            Until::Slot(number) => !self.is_slot_held(object, number),
+            Until::Slot(number) => !self.slots.is_taken(object, number),
         }
     }
 
-    fn end_idle(&mut self, asker: Asker, outcome: Result<Answer, Refusal>) {
-        let Some(idle) = self.idles.remove(asker) else { return };
-        idle.reply.answer(outcome);
-        self.let_go_unawaited(idle.namespace, &idle.object);
+    /// Finds the requests that a drop in usage of a name satisfies. [`Self::answer_satisfied`] answers them.
+    pub(super) fn satisfy_idle_waiters(&mut self, namespace: Namespace, object: &ObjectRef) {
+        let is_free = |number| !self.slots.is_taken(object, number);
+        if self.idle_waiters.satisfy((namespace, object), object.consumption(), is_free) {
+            self.untrack_unawaited(namespace, object);
+        }
     }
 
-    /// Lets plain operations on a name by again where nothing is to happen when less is in use.
-    fn let_go_unawaited(&self, namespace: Namespace, object: &ObjectRef) {
-        let is_removed = self.declarations.get(object.name()).is_some_and(|declaration| declaration.removing);
-        let is_awaited =
-            self.idles.count_for(namespace, object) > 0 || (namespace == Namespace::Semaphores && is_removed);
-        object.supervise(|supervision| supervision.awaited = is_awaited);
-    }
-
-    /// Ends the waiting of a request of a connection. Tells whether there was one.
-    pub(super) fn cancel_idle(&mut self, connection: SessionId, token: Token) -> bool {
-        let is_there = self.idles.contains((connection, token));
-        self.end_idle((connection, token), Err(Refusal::Canceled));
-        is_there
-    }
-
-    /// Forgets what a connection waited for that has ended, some a step. Tells whether there is more.
-    pub(super) fn forget_idles_of(&mut self, connection: SessionId) -> bool {
+    /// Answers satisfied requests, some a step. Returns whether there are more.
+    pub(super) fn answer_satisfied(&mut self) -> bool {
         for _ in 0..STEP_GRANTS {
-            let Some(asker) = self.idles.first_of(connection) else { return false };
-            if let Some(idle) = self.idles.remove(asker) {
-                self.let_go_unawaited(idle.namespace, &idle.object);
+            let Some(satisfied) = self.idle_waiters.pop_satisfied() else { return false };
+            if let Some(request) = satisfied.request {
+                self.end_idle_wait(request, Ok(Answer::Idle { in_use: satisfied.in_use }));
+            }
+        }
+        self.idle_waiters.has_satisfied()
+    }
+
+    /// Does nothing for a request that does not wait.
+    fn end_idle_wait(&mut self, request: IdleRequest, outcome: Result<Answer, Refusal>) {
+        let Some(waiter) = self.idle_waiters.remove(request) else { return };
+        waiter.reply_to.send(outcome);
+        self.untrack_unawaited(waiter.namespace, &waiter.object);
+    }
+
+    /// Plain operations on a name pass the ledger by again if nothing waits for a drop in its usage.
+    fn untrack_unawaited(&self, namespace: Namespace, object: &ObjectRef) {
+        let is_removing = namespace == Namespace::Semaphores && self.declarations.is_removing(object.name());
+        let is_awaited = is_removing || self.idle_waiters.count_for(namespace, object) > 0;
+        object.set_tracking(|tracking| tracking.awaited = is_awaited);
+    }
+
+    /// Ends the wait of a connection's request. Returns whether there was one.
+    pub(super) fn cancel_idle_wait(&mut self, connection: ConnectionId, token: Token) -> bool {
+        let is_waiting = self.idle_waiters.contains((connection, token));
+        self.end_idle_wait((connection, token), Err(Refusal::Canceled));
+        is_waiting
+    }
+
+    /// Drops the requests of a connection that has ended, some a step. Returns whether there are more.
+    pub(super) fn drop_idle_waits_of(&mut self, connection: ConnectionId) -> bool {
+        for _ in 0..STEP_GRANTS {
+            let Some(request) = self.idle_waiters.first_of(connection) else { return false };
+            if let Some(waiter) = self.idle_waiters.remove(request) {
+                self.untrack_unawaited(waiter.namespace, &waiter.object);
             }
         }
         true
     }
 
-    /// Answers those that have waited for long enough, some a step.
-    pub(super) fn end_idles(&mut self, now_ms: u64) {
-        // Who has what he waited for, and is yet to be told so, did not wait in vain.
-        if self.idles.is_any_over() {
+    /// Answers requests whose wait has timed out, some a step.
+    pub(super) fn time_out_idle_waits(&mut self, now: MonotonicMs) {
+        // A satisfied request that is not answered yet has not timed out.
+        if self.idle_waiters.has_satisfied() {
             return;
         }
         for _ in 0..STEP_GRANTS {
-            let Some(asker) = self.idles.first_due(now_ms) else { return };
-            self.stats.timed_out += 1;
-            self.end_idle(asker, Err(Refusal::TimedOut));
+            let Some(request) = self.idle_waiters.first_due(now) else { return };
+            self.counts.timed_out += 1;
+            self.end_idle_wait(request, Err(Refusal::TimedOut));
         }
     }
 
-    /// Answers those that still wait when the server stops, some a step. Tells whether there are more.
-    pub(super) fn shut_idles_down(&mut self) -> bool {
-        if self.tell_idles() {
+    /// Answers requests that still wait when the server shuts down, some a step. Returns whether there are more.
+    pub(super) fn shut_down_idle_waits(&mut self) -> bool {
+        if self.answer_satisfied() {
             return true;
         }
         for _ in 0..STEP_GRANTS {
-            let Some(asker) = self.idles.first() else { return false };
-            self.end_idle(asker, Err(Refusal::ShuttingDown));
+            let Some(request) = self.idle_waiters.first() else { return false };
+            self.end_idle_wait(request, Err(Refusal::ShuttingDown));
         }
         true
     }

@@ -1,87 +1,143 @@
-//! Who holds a name, and who waits for it.
+//! Listings: the holders or waiters of a name, and the declared semaphores. Each takes some entries a step, so that a long
+//! one delays no other request. An entry that appears or disappears during the listing may be in it or not.
 
 use std::ops::Bound;
 use std::vec::IntoIter;
 
-use super::{GrantId, Ledger, Namespace, ObjectRef, SessionId};
-use crate::core::UnixSeconds;
-use crate::core::ledger::grant::Part;
+use super::Ledger;
+use super::declarations::{Declaration, Declared};
+use super::grant::Part;
+use super::removal::SEMAPHORES;
+use crate::core::Namespace;
+use crate::core::ids::{ConnectionId, GrantId, SessionId};
+use crate::core::object::ObjectRef;
+use crate::core::time::UnixSeconds;
+
+/// Entries of one step, and bytes of the names and labels of declared semaphores.
+pub(super) const STEP_ENTRIES: usize = 128;
+const STEP_BYTES: usize = 64 * 1024;
+
+/// What a listing of a name lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListingKind {
+    /// Those that hold resources of the name.
+    Holders,
+    /// The requests in its queue.
+    Waiters,
+}
 
 /// A holder or a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The grant's id, and the waiter's; `None`: held by plain Acquires.
+    /// The id of the grant or the waiter; `None`: held by plain Acquires.
     pub grant: Option<GrantId>,
-    /// Whose it is.
+    /// The session that holds or waits.
     pub session: SessionId,
-    /// Since when; `None`: not known, as of what plain Acquires hold.
+    /// Since when; `None`: not known, as of plain Acquires.
     pub since: Option<UnixSeconds>,
-    /// How much of the name.
+    /// The resources of the name.
     pub resources: u32,
-    /// A waiter's place in the queue, from 1; 0 of a holder.
+    /// A waiter's position in the queue, from 1; 0 for a holder.
     pub position: u32,
-    /// The numbers of the slots that a grant has, from the lowest.
+    /// The slots of a grant, in ascending order.
     pub slots: Box<[u16]>,
-    /// What the session is called.
+    /// The label of the session.
     pub label: Box<[u8]>,
-    /// The own session of the connection that it has; `None`: none at the moment.
-    pub connection: Option<SessionId>,
+    /// The connection of the session; `None`: it has none now.
+    pub connection: Option<ConnectionId>,
 }
 
-/// A listing at work: it takes some entries a step, so that a queue of a hundred thousand keeps nobody waiting. Who
-/// comes or goes meanwhile may be listed or not.
+/// A listing of the holders or waiters of a name.
 #[derive(Debug)]
 pub struct Listing {
-    pub(super) namespace: Namespace,
-    pub(super) name: Box<[u8]>,
-    pub(super) waiters: bool,
-    after: Option<GrantId>,
-    position: u32,
-    /// What plain Acquires hold and is still to be listed; `None`: not looked at yet.
-    plain: Option<IntoIter<(SessionId, u32)>>,
+    namespace: Namespace,
+    name: Box<[u8]>,
+    state: State,
 }
 
-/// Entries of one step.
-const STEP_ENTRIES: usize = 128;
+#[derive(Debug)]
+enum State {
+    /// The holders by plain Acquires come first; `None`: they have not been read yet.
+    PlainHolders(Option<IntoIter<(ConnectionId, u32)>>),
+    Grants {
+        after: Option<GrantId>,
+    },
+    Waiters {
+        after: Option<GrantId>,
+        position: u32,
+    },
+}
 
 impl Listing {
-    pub(in crate::core) fn new(namespace: Namespace, name: &[u8], waiters: bool) -> Self {
-        let plain = waiters.then(|| Vec::new().into_iter());
-        Self { namespace, name: name.into(), waiters, after: None, position: 0, plain }
+    pub(in crate::core) fn new(namespace: Namespace, name: &[u8], kind: ListingKind) -> Self {
+        let state = match kind {
+            ListingKind::Holders => State::PlainHolders(None),
+            ListingKind::Waiters => State::Waiters { after: None, position: 0 },
+        };
+        Self { namespace, name: name.into(), state }
     }
 
-    /// Whether it lists who waits.
-    pub fn is_of_waiters(&self) -> bool {
-        self.waiters
+    /// What it lists.
+    pub fn kind(&self) -> ListingKind {
+        match self.state {
+            State::PlainHolders(_) | State::Grants { .. } => ListingKind::Holders,
+            State::Waiters { .. } => ListingKind::Waiters,
+        }
     }
 
-    pub(in crate::core) fn target(&self) -> (Namespace, &[u8]) {
+    pub(in crate::core) fn name(&self) -> (Namespace, &[u8]) {
         (self.namespace, &self.name)
+    }
+}
+
+/// A listing of declared semaphores, in the order of their names.
+#[derive(Debug)]
+pub struct DeclaredListing {
+    prefix: Box<[u8]>,
+    after: Option<Box<[u8]>>,
+}
+
+impl DeclaredListing {
+    pub(in crate::core) fn new(prefix: &[u8]) -> Self {
+        Self { prefix: prefix.into(), after: None }
     }
 }
 
 impl Ledger {
     /// The next entries of a listing; none at its end.
     pub(in crate::core) fn list(&self, listing: &mut Listing, object: &ObjectRef) -> Vec<Listed> {
-        let plain = listing.plain.get_or_insert_with(|| object.holdings().into_iter());
-        if plain.len() > 0 {
-            return plain.take(STEP_ENTRIES).map(|held| self.listed_holding(held)).collect();
+        let namespace = listing.namespace;
+        if let State::PlainHolders(plain) = &mut listing.state {
+            let plain = plain.get_or_insert_with(|| object.holdings().into_iter());
+            if plain.len() > 0 {
+                return plain.take(STEP_ENTRIES).map(|holding| self.listed_holding(holding)).collect();
+            }
+            listing.state = State::Grants { after: None };
         }
-        let Some(entry) = self.names[listing.namespace as usize].get(&object.address()) else {
-            return Vec::new();
-        };
-        let ids = if listing.waiters { &entry.queue } else { &entry.held };
-        let from = listing.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut listed = Vec::new();
-        for id in ids.range((from, Bound::Unbounded)).take(STEP_ENTRIES) {
-            listing.after = Some(*id);
-            listing.position += u32::from(listing.waiters);
-            listed.extend(self.listed_grant(*id, listing.namespace, object, listing.position));
+        match &mut listing.state {
+            State::PlainHolders(_) => Vec::new(),
+            State::Grants { after } => {
+                let ids = self.queues.grants(namespace, object, from(*after)).take(STEP_ENTRIES);
+                let listed = ids.map(|id| {
+                    *after = Some(id);
+                    self.listed_grant(id, namespace, object, 0)
+                });
+                listed.collect()
+            }
+            State::Waiters { after, position } => {
+                let ids = self.queues.waiters(namespace, object, from(*after)).take(STEP_ENTRIES);
+                let listed = ids.map(|id| {
+                    *after = Some(id);
+                    *position += 1;
+                    self.listed_grant(id, namespace, object, *position)
+                });
+                listed.collect()
+            }
         }
-        listed
     }
 
-    fn listed_holding(&self, (session, resources): (SessionId, u32)) -> Listed {
+    fn listed_holding(&self, (connection, resources): (ConnectionId, u32)) -> Listed {
+        let session = connection.session();
         Listed {
             grant: None,
             session,
@@ -90,33 +146,61 @@ impl Ledger {
             position: 0,
             slots: Box::default(),
             label: self.label(session),
-            connection: Some(session),
+            connection: Some(connection),
         }
     }
 
-    fn listed_grant(
-        &self,
-        id: GrantId,
-        namespace: Namespace,
-        object: &ObjectRef,
-        position: u32,
-    ) -> Option<Listed> {
-        let grant = self.grants.get(&id)?;
+    fn listed_grant(&self, id: GrantId, namespace: Namespace, object: &ObjectRef, position: u32) -> Listed {
+        let grant = self.grants.known(id);
         let is_of_name = |part: &&Part| part.namespace == namespace && part.object() == Some(object);
-        let part = grant.parts().iter().find(is_of_name)?;
-        Some(Listed {
+        let part = grant.parts().iter().find(is_of_name);
+        Listed {
             grant: Some(id),
             session: grant.session,
             since: Some(grant.since()),
-            resources: part.claim.resources,
+            resources: part.map_or(0, |part| part.claim.resources),
             position,
-            slots: self.slots_of(id, part).into(),
+            slots: self.slots.of(object, id).into(),
             label: self.label(grant.session),
-            connection: self.connection_of(grant.session),
-        })
+            connection: self.sessions.connection_of(grant.session),
+        }
     }
 
     fn label(&self, session: SessionId) -> Box<[u8]> {
-        self.owners.get(&session).map_or_else(Box::default, |owner| owner.label.clone())
+        self.sessions.get(session).map_or_else(Box::default, |state| state.label().into())
     }
+
+    /// The next declared semaphores of a listing; none at its end.
+    pub(in crate::core) fn list_declared(&self, listing: &mut DeclaredListing) -> Vec<Declared> {
+        let from = match &listing.after {
+            Some(after) => Bound::Excluded(&after[..]),
+            None => Bound::Included(&listing.prefix[..]),
+        };
+        let mut bytes = 0;
+        let has_room = |(object, declaration): &(&ObjectRef, &Declaration)| {
+            let is_first = bytes == 0;
+            bytes += object.name().len() + declaration.label.len();
+            is_first || bytes <= STEP_BYTES
+        };
+        let listed: Vec<_> = self
+            .declarations
+            .from(from)
+            .take_while(|(object, _)| object.name().starts_with(&listing.prefix))
+            .take(STEP_ENTRIES)
+            .take_while(has_room)
+            .map(|(object, declaration)| Declared {
+                record: declaration.record(object.name()),
+                in_use: object.consumption(),
+                waiting: self.waiting(SEMAPHORES, object),
+            })
+            .collect();
+        if let Some(last) = listed.last() {
+            listing.after = Some(last.record.name.clone());
+        }
+        listed
+    }
+}
+
+fn from(after: Option<GrantId>) -> (Bound<GrantId>, Bound<GrantId>) {
+    (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
 }

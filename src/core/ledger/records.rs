@@ -1,44 +1,87 @@
-//! What stands in the ledger, as it is kept on disk.
+//! The ledger's durable facts, as records.
 
-use super::{GrantId, Ledger, Phase, SessionId, World, left};
-use crate::core::durable::{
-    AnswerRecord, Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord,
-};
-use crate::core::ledger::owner::OwnerKind;
+use super::Ledger;
+use super::grant::{Grant, Part};
+use super::on_commit::OnCommit;
+use crate::core::durable::{Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord};
+use crate::core::ids::{GrantId, SessionId};
+use crate::core::time::MonotonicMs;
 
 impl Ledger {
-    /// Says what is to be on disk under a key.
-    pub(super) fn present(&self, key: Key, world: World<'_>) -> Change {
+    /// Whether the grants of a session outlive the process.
+    pub(super) fn is_durable(&self, session: SessionId) -> bool {
+        self.journal.is_some() && self.sessions.is_leased(session)
+    }
+
+    /// Adds a change to the journal, if there is a store.
+    pub(super) fn store(&mut self, change: Change) {
+        if let Some(journal) = &mut self.journal {
+            journal.add(change);
+        }
+    }
+
+    /// Has something happen when everything so far is committed. There is a store.
+    pub(super) fn on_commit(&mut self, then: OnCommit) {
+        if let Some(journal) = &mut self.journal {
+            journal.on_commit(then);
+        }
+    }
+
+    /// Reserves more ids in the store when few are left.
+    pub(super) fn extend_reservation(&mut self) {
+        if let Some(up_to) = self.ids.begin_extension() {
+            self.store(Change::Put(Record::Mark(up_to)));
+            self.on_commit(OnCommit::Reserved(up_to));
+        }
+    }
+
+    /// Stores a durable grant that was not revoked.
+    pub(super) fn store_new_grant(&mut self, id: GrantId) {
+        let record = self.grant_record(id, self.grants.known(id));
+        self.store(Change::Put(Record::Grant(record)));
+    }
+
+    /// Stores a grant as it is now, if it is durable.
+    pub(super) fn store_grant(&mut self, id: GrantId, now: MonotonicMs) {
+        let change = self.current(Key::Grant(id), now);
+        if let Change::Put(_) = change {
+            self.store(change);
+        }
+    }
+
+    /// Stores a leased session as it is now.
+    pub(super) fn store_session(&mut self, session: SessionId, now: MonotonicMs) {
+        let change = self.current(Key::Session(session), now);
+        if let Change::Put(_) = change {
+            self.store(change);
+        }
+    }
+
+    /// The change after which a store has what is true now under a key.
+    pub(super) fn current(&self, key: Key, now: MonotonicMs) -> Change {
         let record = match &key {
-            Key::Mark => self.journal.as_ref().map(|journal| Record::Mark(journal.mark)),
+            Key::Mark => self.ids.reserved_up_to().map(Record::Mark),
             Key::Declaration(name) => self.declaration_record(name).map(Record::Declaration),
-            Key::Session(session) => self.session_record(*session, world).map(Record::Session),
-            Key::Grant(grant) => self.grant_record(*grant, world).map(Record::Grant),
-            Key::Answer(session, request) => self.answer_record(*session, *request).map(Record::Answer),
+            Key::Session(session) => self.session_record(*session, now).map(Record::Session),
+            Key::Grant(id) => self.held_durably(*id).map(|grant| {
+                let revoked_grace_ms = grant.revoked().map(|at| now.until(at));
+                Record::Grant(GrantRecord { revoked_grace_ms, ..self.grant_record(*id, grant) })
+            }),
+            Key::Answer(session, request) => {
+                let reply = self.sessions.get(*session).and_then(|state| state.log().get(*request));
+                reply.and_then(|reply| reply.record(*session, *request)).map(Record::Answer)
+            }
         };
         record.map_or(Change::Delete(key), Change::Put)
     }
 
-    pub(super) fn note_grant(&mut self, grant: GrantId, world: World<'_>) {
-        if let Some(record) = self.grant_record(grant, world) {
-            self.note(Change::Put(Record::Grant(record)));
-        }
+    fn held_durably(&self, id: GrantId) -> Option<&Grant> {
+        self.grants.get(id).filter(|grant| !grant.is_waiting() && self.is_durable(grant.session))
     }
 
-    pub(super) fn note_session(&mut self, session: SessionId, world: World<'_>) {
-        if let Some(record) = self.session_record(session, world) {
-            self.note(Change::Put(Record::Session(record)));
-        }
-    }
-
-    /// A grant as it is to be kept; `None`: it is not.
-    fn grant_record(&self, id: GrantId, world: World<'_>) -> Option<GrantRecord> {
-        let grant = self.grants.get(&id)?;
-        let Phase::Held { revoked_ms, .. } = grant.phase else { return None };
-        if !self.is_durable(grant.session) {
-            return None;
-        }
-        let part = |part: &super::grant::Part| {
+    /// The record of a held grant, as one that was not revoked.
+    fn grant_record(&self, id: GrantId, grant: &Grant) -> GrantRecord {
+        let part = |part: &Part| {
             let object = part.object()?;
             Some(PartRecord {
                 namespace: part.namespace,
@@ -46,36 +89,32 @@ impl Ledger {
                 place: part.place,
                 resources: part.claim.resources,
                 capacity: part.claim.maximum,
-                slots: self.slots_of(id, part).into(),
+                slots: self.slots.of(object, id).into(),
             })
         };
-        Some(GrantRecord {
+        GrantRecord {
             grant: id,
             session: grant.session,
             request: grant.request,
             since: grant.since(),
-            revoked_grace_ms: revoked_ms.map(|at_ms| left(at_ms, world.now.monotonic_ms)),
+            revoked_grace_ms: None,
             parts: grant.parts().iter().filter_map(part).collect(),
-        })
+        }
     }
 
-    fn session_record(&self, session: SessionId, world: World<'_>) -> Option<SessionRecord> {
-        let owner = self.owners.get(&session)?;
-        let OwnerKind::Leased { key, lease, .. } = &owner.kind else { return None };
+    fn session_record(&self, session: SessionId, now: MonotonicMs) -> Option<SessionRecord> {
+        let state = self.sessions.get(session)?;
+        let (key, lease) = state.lease()?;
         Some(SessionRecord {
             session,
             key: *key,
             ttl_ms: lease.ttl_ms(),
-            label: owner.label.clone(),
-            revoked_grace_ms: owner.revoked_ms.map(|at_ms| left(at_ms, world.now.monotonic_ms)),
+            label: state.label().into(),
+            revoked_grace_ms: state.revoked().map(|at| now.until(at)),
         })
     }
 
     fn declaration_record(&self, name: &[u8]) -> Option<DeclarationRecord> {
         self.declarations.get(name).map(|declaration| declaration.record(name))
-    }
-
-    fn answer_record(&self, session: SessionId, request: u64) -> Option<AnswerRecord> {
-        self.owners.get(&session)?.requests.get(request)?.record(session, request)
     }
 }

@@ -1,219 +1,122 @@
-//! The end of declared semaphores: who waits is told, who holds has until the grace is over or as long as he likes, and
-//! the semaphore goes with the last of them.
+//! The removal of declared semaphores: waiters are refused, holders keep what they have or lose it after a grace period,
+//! and the semaphore ends with its last holder.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use super::declaration::Declaration;
-use super::declared::SEMAPHORES;
-use super::{GrantId, Ledger, ObjectRef, Refusal, STEP_GRANTS, SessionId, World};
+use super::backlog::{Eviction, RefuseWaiters, STEP_GRANTS, Task};
+use super::declarations::Declaration;
+use super::on_commit::OnCommit;
+use super::{Ledger, LedgerContext};
 use crate::core::durable::{Change, Key};
-use crate::core::mailbox::{EventKind, Notice};
-use crate::core::semaphore::Standing;
+use crate::core::ids::GrantId;
+use crate::core::mailbox::EventKind;
+use crate::core::object::ObjectRef;
+use crate::core::semaphore::Lifecycle;
+use crate::core::time::{Due, MonotonicMs};
+use crate::core::{Namespace, Refusal};
 
-/// Who waits for a semaphore that shrank or is removed is told, some a step.
-#[derive(Debug)]
-pub(super) struct Pruning {
-    object: ObjectRef,
-    after: Option<GrantId>,
-    /// Whose ids are below this one waited for what is removed, whatever is declared under its name since.
-    removed: Option<GrantId>,
-}
-
-/// Who holds a semaphore that is removed loses it at a given time, whatever is declared under its name since; he is told
-/// in steps.
-#[derive(Debug)]
-pub(super) struct Eviction {
-    object: ObjectRef,
-    at_ms: u64,
-    after: Option<GrantId>,
-    /// Grants with lower ids are of what is removed.
-    removed: GrantId,
-    /// Sessions that held it by plain Acquires, and so without anything that could be taken from them but all.
-    plain: std::vec::IntoIter<SessionId>,
-}
-
-/// Connections that are closed when a grace is over, if they hold a removed semaphore by plain Acquires still.
-#[derive(Debug, Default)]
-pub(super) struct Disconnections(BTreeMap<u64, VecDeque<(ObjectRef, SessionId)>>);
-
-impl Disconnections {
-    pub(super) fn next_ms(&self) -> Option<u64> {
-        self.0.first_key_value().map(|(at_ms, _)| *at_ms)
-    }
-
-    /// The next sessions whose time is up, some a step; `None`: there are none.
-    fn due(&mut self, now_ms: u64) -> Option<Vec<SessionId>> {
-        let mut due = self.0.first_entry().filter(|due| *due.key() <= now_ms)?;
-        let some = due.get().len().min(STEP_GRANTS);
-        let some = due.get_mut().drain(..some).filter(|(object, session)| object.is_held_by(*session));
-        let some = some.map(|(_, session)| session).collect();
-        if due.get().is_empty() {
-            due.remove();
-        }
-        Some(some)
-    }
-}
+pub(super) const SEMAPHORES: Namespace = Namespace::Semaphores;
 
 impl Ledger {
-    /// Ends a removal when the last holder has left, and nothing that was asked for since may yet come to be.
-    pub(super) fn finish_removal(&mut self, object: &ObjectRef, world: World<'_>) {
-        let is_over = object.standing() == Standing::Removing
+    /// Ends the removal of a semaphore if its last holder has left and no change of it is pending.
+    pub(super) fn finish_removal(&mut self, object: &ObjectRef, context: LedgerContext<'_>) {
+        let is_unused = object.lifecycle() == Lifecycle::Removing
             && object.consumption() == 0
             && self.waiting(SEMAPHORES, object) == 0;
-        if !is_over || self.declarations.get(object.name()).is_none_or(|declaration| !declaration.removing) {
+        // Once the pending change is completed or rolled back, the removal is looked at again.
+        if !is_unused || !self.declarations.is_removing(object.name()) || self.is_change_pending(object) {
             return;
         }
-        if self.journal.as_ref().is_some_and(|journal| journal.is_changing(object)) {
-            // Whatever comes of that looks again.
-            return;
-        }
-        self.tell_name(SEMAPHORES, object, EventKind::Removed, None, None, 0);
-        self.note(Change::Delete(Key::Declaration(object.name().into())));
-        object.declare(Standing::Made, 0);
-        self.forget_declaration(object, world);
+        self.publish(SEMAPHORES, object, EventKind::Removed, None, None, 0);
+        self.store(Change::Delete(Key::Declaration(object.name().into())));
+        object.declare(Lifecycle::Implicit, 0);
+        self.forget_declaration(object, context);
     }
 
-    /// Ends removals that nobody holds up any more, after everything was brought back.
-    pub(super) fn finish_removals(&mut self, world: World<'_>) {
+    /// Whether the change of a declared semaphore waits for a commit.
+    fn is_change_pending(&self, object: &ObjectRef) -> bool {
+        let changes =
+            |then: &OnCommit| matches!(then, OnCommit::Declared { object: other, .. } if other == object);
+        self.journal.as_ref().is_some_and(|journal| journal.all_on_commit().any(changes))
+    }
+
+    /// Forgets the declaration of a semaphore, and the semaphore if nothing refers to it.
+    pub(super) fn forget_declaration(&mut self, object: &ObjectRef, context: LedgerContext<'_>) {
+        self.declarations.remove(object);
+        self.slots.set_numbered(object, false);
+        context.registry(SEMAPHORES).collect(object, context.interval);
+    }
+
+    /// Ends removals that were under way when the process ended, after everything was restored. Grace periods start again.
+    pub(super) fn resume_removals(&mut self, now: MonotonicMs, context: LedgerContext<'_>) {
         let is_removed =
             |declaration: &Declaration| declaration.removing || declaration.evicted_grace_ms.is_some();
-        let removing = self.declarations.iter().filter(|(_, declaration)| is_removed(declaration));
-        let removing: Vec<_> = removing.map(|(object, _)| object.clone()).collect();
-        for object in removing {
-            self.evict_again(&object, world);
-            self.finish_removal(&object, world);
+        let removed = self.declarations.iter().filter(|(_, declaration)| is_removed(declaration));
+        let removed: Vec<_> =
+            removed.map(|(object, declaration)| (object.clone(), declaration.clone())).collect();
+        for (object, declaration) in removed {
+            if let Some(grace_ms) = declaration.evicted_grace_ms {
+                let id = if declaration.removing { declaration.generation } else { declaration.created };
+                self.evict_later(&object, now.after(grace_ms), GrantId(id));
+            }
+            self.finish_removal(&object, context);
         }
     }
 
-    /// Takes a semaphore that was removed at once from those who hold it still: their grace begins anew.
-    fn evict_again(&mut self, object: &ObjectRef, world: World<'_>) {
-        let Some(declaration) = self.declarations.get(object.name()) else { return };
-        if let Some(grace_ms) = declaration.evicted_grace_ms {
-            let removed = if declaration.removing { declaration.generation } else { declaration.created };
-            self.evict_later(object, grace_ms, GrantId(removed), world);
-        }
-    }
-
-    /// Has those told who wait for what is removed, and those who hold it, where it is taken from them.
+    /// Has the waiters of a removed semaphore refused, and its holders evicted if it was removed at once.
     pub(super) fn dismiss(
         &mut self,
         object: &ObjectRef,
         removal: &Declaration,
         evicts: bool,
-        world: World<'_>,
+        now: MonotonicMs,
     ) {
         let removed = GrantId(removal.generation);
-        self.prune_later(object, Some(removed));
+        self.refuse_waiters_later(object, Some(removed));
         if let Some(grace_ms) = removal.evicted_grace_ms.filter(|_| evicts) {
-            self.evict_later(object, grace_ms, removed, world);
+            self.evict_later(object, now.after(grace_ms), removed);
         }
-        self.sound_alarm(world.now.monotonic_ms);
+        self.alarm.ring(Due::Now);
     }
 
-    /// Has grants with ids below `removed`, and the sessions that hold by plain Acquires, lose a semaphore after a grace.
-    fn evict_later(&mut self, object: &ObjectRef, grace_ms: u32, removed: GrantId, world: World<'_>) {
-        let at_ms = world.now.monotonic_ms + u64::from(grace_ms);
-        let plain: Vec<_> = object.holdings().into_iter().map(|(session, _)| session).collect();
+    /// Has grants with ids below `removed`, and connections that hold by plain Acquires, lose a semaphore at this time.
+    fn evict_later(&mut self, object: &ObjectRef, at: MonotonicMs, removed: GrantId) {
+        let plain: Vec<_> = object.holdings().into_iter().map(|(connection, _)| connection).collect();
         let (object, plain) = (object.clone(), plain.into_iter());
-        self.evictions.push_back(Eviction { object, at_ms, after: None, removed, plain });
+        self.backlog.push(Task::Evict(Eviction { object, at, after: None, removed, plain }));
     }
 
-    /// Has those told who wait in vain; of those with ids below `removed`, all do.
-    pub(super) fn prune_later(&mut self, object: &ObjectRef, removed: Option<GrantId>) {
-        self.prunings.push_back(Pruning { object: object.clone(), after: None, removed });
+    /// Has the waiters refused that a semaphore can never satisfy, and all with ids below `removed`.
+    pub(super) fn refuse_waiters_later(&mut self, object: &ObjectRef, removed: Option<GrantId>) {
+        self.backlog.push(Task::RefuseWaiters(RefuseWaiters {
+            object: object.clone(),
+            after: None,
+            removed,
+        }));
     }
 
-    /// Tells those who wait in vain for a semaphore that shrank or is removed, some a step.
-    pub(super) fn prune(&mut self, world: World<'_>) {
-        let mut work = 0;
-        while work < STEP_GRANTS
-            && let Some(pruning) = self.prunings.front_mut()
-        {
-            let object = pruning.object.clone();
-            let removed = pruning.removed;
-            let from = pruning.after.map_or(Bound::Unbounded, Bound::Excluded);
-            let entry = self.names[SEMAPHORES as usize].get(&object.address());
-            let some: Vec<_> = entry
-                .map(|entry| entry.queue.range((from, Bound::Unbounded)).take(STEP_GRANTS).copied().collect())
-                .unwrap_or_default();
-            work += some.len().max(1);
-            let Some(last) = some.last().copied() else {
-                self.prunings.pop_front();
-                self.finish_removal(&object, world);
-                if self.declarations.get(object.name()).is_none() {
-                    world.registries[SEMAPHORES as usize].collect(&object, world.interval);
-                }
-                continue;
-            };
-            pruning.after = Some(last);
-            for id in some {
-                let claim = self.grants.get(&id).and_then(|grant| grant.awaited()).map(|part| part.claim);
-                if removed.is_some_and(|removed| id < removed) {
-                    self.fail(id, Refusal::Removed, world);
-                } else if let Some(refusal) = claim.and_then(|claim| object.refusal(claim)) {
-                    self.fail(id, refusal, world);
-                }
+    /// Refuses some waiters of a semaphore that shrank or is being removed. Returns the work that it was.
+    pub(super) fn refuse_some_waiters(&mut self, task: RefuseWaiters, context: LedgerContext<'_>) -> usize {
+        let RefuseWaiters { object, after, removed } = task;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let waiters = self.queues.waiters(SEMAPHORES, &object, (from, Bound::Unbounded));
+        let some: Vec<_> = waiters.take(STEP_GRANTS).collect();
+        let Some(last) = some.last().copied() else {
+            self.finish_removal(&object, context);
+            if self.declarations.get(object.name()).is_none() {
+                context.registry(SEMAPHORES).collect(&object, context.interval);
             }
-        }
-        if !self.prunings.is_empty() {
-            self.sound_alarm(world.now.monotonic_ms);
-        }
-    }
-
-    /// Whether a waiter is still to be told that what he waited for was removed.
-    pub(super) fn waits_for_removed(&self, object: &ObjectRef, id: GrantId) -> bool {
-        let is_told = |pruning: &Pruning| {
-            pruning.object.address() == object.address()
-                && pruning.removed.is_some_and(|removed| id < removed)
+            return 1;
         };
-        self.prunings.iter().any(is_told)
-    }
-
-    /// Takes a semaphore that is removed from its holders, some a step: those of grants are told and have until the
-    /// grace is over, and so are those of plain Acquires. Gives the sessions of connections that still hold it by plain
-    /// Acquires when theirs is: only to end them takes it from them. `None`: there is nobody left to tell.
-    pub(in crate::core) fn evict(&mut self, world: World<'_>) -> Option<Vec<SessionId>> {
-        let now_ms = world.now.monotonic_ms;
-        if let Some(due) = self.disconnections.due(now_ms) {
-            return Some(due);
-        }
-        let eviction = self.evictions.front_mut()?;
-        let (object, at_ms) = (eviction.object.clone(), eviction.at_ms);
-        let grace_ms = super::left(at_ms, now_ms);
-        let from = eviction.after.map_or(Bound::Unbounded, Bound::Excluded);
-        let entry = self.names[SEMAPHORES as usize].get(&object.address());
-        let range = (from, Bound::Excluded(eviction.removed));
-        let some: Vec<_> = entry
-            .map(|entry| entry.held.range(range).take(STEP_GRANTS).copied().collect())
-            .unwrap_or_default();
-        if let Some(last) = some.last() {
-            eviction.after = Some(*last);
-            for id in some {
-                self.evict_grant(id, grace_ms, world);
+        for id in &some {
+            let claim = self.grants.known(*id).awaited().map(|part| part.claim);
+            if removed.is_some_and(|removed| *id < removed) {
+                self.refuse_waiter(*id, Refusal::Removed, context);
+            } else if let Some(refusal) = claim.and_then(|claim| object.refusal(claim)) {
+                self.refuse_waiter(*id, refusal, context);
             }
-            self.serve(world);
-            return Some(Vec::new());
         }
-        let some: Vec<_> = eviction.plain.by_ref().take(STEP_GRANTS).collect();
-        if some.is_empty() {
-            self.evictions.pop_front();
-        }
-        for session in some.into_iter().filter(|session| object.is_held_by(*session)) {
-            if grace_ms > 0 {
-                self.notify_session(session, Notice::SessionRevoked { session, grace_ms });
-            }
-            self.disconnections.0.entry(at_ms).or_default().push_back((object.clone(), session));
-        }
-        Some(Vec::new())
-    }
-
-    fn evict_grant(&mut self, id: GrantId, grace_ms: u32, world: World<'_>) {
-        if self.grants.get(&id).is_some_and(|grant| grant.is_waiting()) {
-            self.fail(id, Refusal::Removed, world);
-        } else {
-            // One that is gone meanwhile has nothing to lose.
-            let _ = self.revoke_grant_now(id, grace_ms, world);
-        }
+        self.backlog.push_front(Task::RefuseWaiters(RefuseWaiters { object, after: Some(last), removed }));
+        some.len()
     }
 }

@@ -1,109 +1,98 @@
-//! What an administrator takes away: a grant or a session, at once or after a grace.
+//! Revocation: an administrator ends a grant or a session, at once or after a grace period.
 
-use super::{
-    Call, Done, EventKind, GrantId, Ledger, Notice, Outcome, Phase, Refusal, Remembered, SessionId, World,
-    left,
-};
+use super::replies::Changed;
+use super::{Ledger, LedgerContext};
+use crate::core::Refusal;
+use crate::core::ids::{ConnectionId, GrantId, SessionId};
+use crate::core::mailbox::{EventKind, Notice};
+use crate::core::outcome::{Call, Outcome};
+use crate::core::time::{Due, MonotonicMs};
 
 impl Ledger {
-    /// Takes a grant away when its grace is over, or ends its waiting at once.
+    /// Revokes a grant, or ends the wait of a waiter at once (`docs/protocol.md`, "Revoke").
     pub(in crate::core) fn revoke_grant(
         &mut self,
         call: Call,
         grant: GrantId,
         grace_ms: u32,
-        world: World<'_>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
     ) -> Outcome {
-        self.change(call, world, |ledger, _| {
-            let is_durable = ledger.grants.get(&grant).is_some_and(|grant| ledger.is_durable(grant.session));
-            ledger.revoke_grant_now(grant, grace_ms, world)?;
-            ledger.serve(world);
-            Ok(Done { outcome: Remembered::Done(Ok(())), is_durable })
+        self.change(call, now, |ledger, _| {
+            let session = ledger.grants.get(grant).ok_or(Refusal::NotAcquired)?.session;
+            let is_durable = ledger.is_durable(session);
+            ledger.revoke_known_grant(grant, grace_ms, now, context);
+            ledger.run_backlog(context);
+            Ok(Changed::done(is_durable))
         })
     }
 
-    /// Takes a grant away, and leaves it to the caller to serve who waits for what it had.
-    pub(super) fn revoke_grant_now(
+    /// Revokes a grant or a waiter that exists. The caller runs the backlog.
+    pub(super) fn revoke_known_grant(
         &mut self,
         id: GrantId,
         grace_ms: u32,
-        world: World<'_>,
-    ) -> Result<(), Refusal> {
-        let now_ms = world.now.monotonic_ms;
-        let grant = self.grants.get_mut(&id).ok_or(Refusal::NotAcquired)?;
-        self.stats.revoked += 1;
-        match &mut grant.phase {
-            Phase::Waiting { .. } => self.fail(id, Refusal::Revoked, world),
-            Phase::Held { .. } if grace_ms == 0 => {
-                let session = grant.session;
-                self.give_back(id, EventKind::Revoked, world);
-                self.notify_session(session, Notice::GrantRevoked { grant: id, grace_ms });
-            }
-            Phase::Held { revoked_ms, .. } => {
-                let at_ms = now_ms + u64::from(grace_ms);
-                // A second Revoke may hasten the end and never delays it.
-                let before_ms = *revoked_ms;
-                let at_ms = before_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms));
-                *revoked_ms = Some(at_ms);
-                if let Some(before_ms) = before_ms {
-                    self.grant_ends.remove(&(before_ms, id));
-                }
-                self.end_grant_at(at_ms, id);
-                self.note_grant(id, world);
-                self.notify_if_revoked(id, world);
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells the holder of a grant that it is going to be taken away, where it is.
-    pub(super) fn notify_if_revoked(&self, id: GrantId, world: World<'_>) {
-        if let Some(grant) = self.grants.get(&id)
-            && let Phase::Held { revoked_ms: Some(at_ms), .. } = grant.phase
-        {
-            let grace_ms = left(at_ms, world.now.monotonic_ms);
-            self.notify_session(grant.session, Notice::GrantRevoked { grant: id, grace_ms });
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        self.counts.revoked += 1;
+        let grant = self.grants.known(id);
+        let session = grant.session;
+        if grant.is_waiting() {
+            self.refuse_waiter(id, Refusal::Revoked, context);
+        } else if grace_ms == 0 {
+            self.end_grant(id, EventKind::Revoked, context);
+            self.sessions.send_to_session(session, Notice::GrantRevoked { grant: id, grace_ms });
+        } else {
+            let at = self.grants.revoke_at(id, now.after(grace_ms));
+            self.alarm.ring(Due::At(at));
+            self.store_grant(id, now);
+            self.send_revocation(id, now);
         }
     }
 
-    /// Takes a session away when its grace is over, with all that it holds; a connection's own is closed with it.
+    /// Revokes a session, which ends with everything that it holds; the connection of a connection's session is closed
+    /// with it (`docs/protocol.md`, "Revoke").
     pub(in crate::core) fn revoke_session(
         &mut self,
         call: Call,
         session: SessionId,
         grace_ms: u32,
-        world: World<'_>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
     ) -> Outcome {
-        self.change(call, world, |ledger, _| {
+        self.change(call, now, |ledger, _| {
             let is_durable = ledger.is_durable(session);
-            let at_ms = ledger.revoke_session_later(session, grace_ms, world)?;
-            if at_ms <= world.now.monotonic_ms {
-                ledger.expire(world);
+            let at = ledger.revoke_session_at(session, now.after(grace_ms), now)?;
+            if at <= now {
+                ledger.expire(now, context);
             }
-            Ok(Done { outcome: Remembered::Done(Ok(())), is_durable })
+            Ok(Changed::done(is_durable))
         })
     }
 
-    /// Has a session end by [`Self::expire`] when its grace is over, which is told.
-    pub(in crate::core) fn revoke_session_later(
+    /// Revokes a connection that holds a removed semaphore by plain Acquires: it is closed at once.
+    pub(in crate::core) fn revoke_connection(&mut self, connection: ConnectionId, now: MonotonicMs) {
+        // A connection whose session is ending holds nothing for long.
+        let _ = self.revoke_session_at(connection.session(), now, now);
+    }
+
+    /// Has a session end at this time by [`Self::expire`], and informs its client. Returns when it ends.
+    fn revoke_session_at(
         &mut self,
         session: SessionId,
-        grace_ms: u32,
-        world: World<'_>,
-    ) -> Result<u64, Refusal> {
-        let now_ms = world.now.monotonic_ms;
-        let at_ms = now_ms + u64::from(grace_ms);
-        let owner = self.owners.get_mut(&session).filter(|owner| owner.ending.is_none());
-        let owner = owner.ok_or(Refusal::NoSuchSession)?;
-        let at_ms = owner.revoked_ms.map_or(at_ms, |before_ms| before_ms.min(at_ms));
-        owner.revoked_ms = Some(at_ms);
-        self.stats.revoked += 1;
+        at: MonotonicMs,
+        now: MonotonicMs,
+    ) -> Result<MonotonicMs, Refusal> {
+        let at = self.sessions.revoke_at(session, at)?;
+        self.counts.revoked += 1;
         if self.is_durable(session) {
-            self.note_session(session, world);
+            self.store_session(session, now);
         }
-        self.notify_session(session, Notice::SessionRevoked { session, grace_ms: left(at_ms, now_ms) });
-        let due_ms = self.session_ends_ms(session).unwrap_or(at_ms);
-        self.end_session_at(due_ms, session);
-        Ok(at_ms)
+        self.sessions.send_to_session(session, Notice::SessionRevoked { session, grace_ms: now.until(at) });
+        let end = self.sessions.end_of(session).unwrap_or(at);
+        self.sessions.set_deadline(session, end);
+        self.alarm.ring(Due::At(end));
+        Ok(at)
     }
 }

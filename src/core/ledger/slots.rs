@@ -1,15 +1,16 @@
-//! Numbered slots: which number of a semaphore is whose.
+//! Numbered slots: which slots of a semaphore each grant has.
 //!
-//! What plain Acquires hold has no number and takes from the same capacity. So there are always numbers free below the
-//! capacity for whoever is granted resources: no more are held than are in use.
+//! Plain Acquires take resources without a number, from the same capacity. So a grant always finds free slots below the
+//! capacity: no more slots are taken than resources are in use.
 //!
-//! Invariant: a number is held by one grant at most, whatever the capacity is meanwhile.
+//! Invariant: each slot belongs to one grant at most, whatever the capacity is.
 
 use std::collections::BTreeMap;
 
-use super::GrantId;
+use crate::core::ids::GrantId;
+use crate::core::object::ObjectRef;
 
-/// Most slots of a semaphore: their numbers are 0 to 65,535.
+/// Most slots of a semaphore: they are numbered 0 to 65,535.
 pub const SLOTS_MAX: u32 = 1 << 16;
 
 /// Most slots of one grant.
@@ -17,89 +18,139 @@ pub const GRANT_SLOTS_MAX: usize = 1024;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
+/// The slots of all semaphores that have some.
+#[derive(Debug, Default)]
+pub(super) struct SlotTables(BTreeMap<usize, Slots>);
+
 /// The slots of one semaphore.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
-    /// A bit for each number that is held; as many as have been needed.
-    held: Vec<u64>,
-    /// No word before this one has a number free.
+struct Slots {
+    /// A bit for each slot that is taken; as many as have been needed.
+    taken: Vec<u64>,
+    /// No word before this one has a free slot.
     first_free: usize,
     by_grant: BTreeMap<GrantId, Box<[u16]>>,
 }
 
+impl SlotTables {
+    /// Sets whether the resources of a semaphore are numbered slots. Slots that are taken stay.
+    pub(super) fn set_numbered(&mut self, object: &ObjectRef, is_numbered: bool) {
+        if is_numbered {
+            self.0.entry(object.address()).or_default();
+        } else {
+            self.0.remove(&object.address());
+        }
+    }
+
+    pub(super) fn is_numbered(&self, object: &ObjectRef) -> bool {
+        self.0.contains_key(&object.address())
+    }
+
+    /// Gives a grant the lowest free slots, if the semaphore has slots.
+    pub(super) fn take(&mut self, object: &ObjectRef, grant: GrantId, count: usize) {
+        if let Some(slots) = self.0.get_mut(&object.address()) {
+            slots.take(grant, count);
+        }
+    }
+
+    /// Gives a grant the slots that it had before the process started. `None`: another grant has one of them, this grant
+    /// has some already, or the semaphore has no slots.
+    pub(super) fn restore(&mut self, object: &ObjectRef, grant: GrantId, numbers: &[u16]) -> Option<()> {
+        self.0.get_mut(&object.address())?.restore(grant, numbers)
+    }
+
+    /// Frees the slots that a grant has of a semaphore, if there are any.
+    pub(super) fn free(&mut self, object: &ObjectRef, grant: GrantId) {
+        if let Some(slots) = self.0.get_mut(&object.address()) {
+            slots.free(grant);
+        }
+    }
+
+    /// The slots that a grant has of a semaphore, in ascending order.
+    pub(super) fn of(&self, object: &ObjectRef, grant: GrantId) -> &[u16] {
+        let slots = self.0.get(&object.address());
+        slots.and_then(|slots| slots.by_grant.get(&grant)).map_or(&[], |numbers| numbers)
+    }
+
+    /// Whether a slot of a semaphore is taken.
+    pub(super) fn is_taken(&self, object: &ObjectRef, number: u16) -> bool {
+        self.0.get(&object.address()).is_some_and(|slots| slots.is_taken(number))
+    }
+
+    /// Describes the invariant that does not hold, if there is one.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.0.values().try_for_each(Slots::check)
+    }
+}
+
 impl Slots {
-    /// Gives a grant the lowest numbers that are free.
-    pub(super) fn take(&mut self, grant: GrantId, count: usize) {
-        let mut taken = Vec::with_capacity(count);
+    fn take(&mut self, grant: GrantId, count: usize) {
+        let mut numbers = Vec::with_capacity(count);
         let mut word = self.first_free;
-        while taken.len() < count {
-            if word == self.held.len() {
-                self.held.push(0);
+        while numbers.len() < count {
+            if word == self.taken.len() {
+                self.taken.push(0);
             }
-            let free = !self.held[word];
+            let free = !self.taken[word];
             if free == 0 {
                 word += 1;
                 continue;
             }
             let bit = free.trailing_zeros() as usize;
-            self.held[word] |= 1 << bit;
-            taken.push((word * WORD_BITS + bit) as u16);
+            self.taken[word] |= 1 << bit;
+            numbers.push((word * WORD_BITS + bit) as u16);
         }
         self.first_free = word;
-        self.by_grant.insert(grant, taken.into());
+        self.by_grant.insert(grant, numbers.into());
     }
 
-    /// Gives a grant the numbers that it had before. `None`: another has one of them, or the grant has some.
-    pub(super) fn take_again(&mut self, grant: GrantId, numbers: &[u16]) -> Option<()> {
+    fn restore(&mut self, grant: GrantId, numbers: &[u16]) -> Option<()> {
         let is_ascending = numbers.is_sorted_by(|one, next| one < next);
         let is_taken =
-            numbers.iter().any(|number| self.is_held(*number)) || self.by_grant.contains_key(&grant);
+            numbers.iter().any(|number| self.is_taken(*number)) || self.by_grant.contains_key(&grant);
         if !is_ascending || is_taken {
             return None;
         }
         for number in numbers {
-            let word = usize::from(*number) / WORD_BITS;
-            if word >= self.held.len() {
-                self.held.resize(word + 1, 0);
+            let (word, bit) = position(*number);
+            if word >= self.taken.len() {
+                self.taken.resize(word + 1, 0);
             }
-            self.held[word] |= 1 << (usize::from(*number) % WORD_BITS);
+            self.taken[word] |= bit;
         }
         self.by_grant.insert(grant, numbers.into());
         Some(())
     }
 
-    /// Frees the numbers of a grant, if it has any.
-    pub(super) fn put_back(&mut self, grant: GrantId) {
+    fn free(&mut self, grant: GrantId) {
         for number in self.by_grant.remove(&grant).iter().flatten() {
-            let word = usize::from(*number) / WORD_BITS;
-            self.held[word] &= !(1 << (usize::from(*number) % WORD_BITS));
+            let (word, bit) = position(*number);
+            self.taken[word] &= !bit;
             self.first_free = self.first_free.min(word);
         }
     }
 
-    /// The numbers that a grant has, from the lowest.
-    pub(super) fn of(&self, grant: GrantId) -> &[u16] {
-        self.by_grant.get(&grant).map_or(&[], |numbers| numbers)
+    fn is_taken(&self, number: u16) -> bool {
+        let (word, bit) = position(number);
+        self.taken.get(word).is_some_and(|taken| taken & bit != 0)
     }
 
-    /// Whether somebody has this number.
-    pub(super) fn is_held(&self, number: u16) -> bool {
-        let word = self.held.get(usize::from(number) / WORD_BITS).copied().unwrap_or(0);
-        word & (1 << (usize::from(number) % WORD_BITS)) != 0
-    }
-
-    /// Says what is wrong, if anything: every number that is held is one grant's.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let mut held = vec![0_u64; self.held.len()];
+    fn check(&self) -> Result<(), String> {
+        let mut taken = vec![0_u64; self.taken.len()];
         for (grant, numbers) in &self.by_grant {
             for number in numbers {
-                let (word, bit) = (usize::from(*number) / WORD_BITS, usize::from(*number) % WORD_BITS);
-                if held[word] & (1 << bit) != 0 {
-                    return Err(format!("grant {grant} has slot {number}, which another has too"));
+                let (word, bit) = position(*number);
+                if taken[word] & bit != 0 {
+                    return Err(format!("grant {grant} has slot {number}, and another grant has it too"));
                 }
-                held[word] |= 1 << bit;
+                taken[word] |= bit;
             }
         }
-        if held == self.held { Ok(()) } else { Err("a slot is held by nobody".to_owned()) }
+        if taken == self.taken { Ok(()) } else { Err("a slot is taken and belongs to no grant".to_owned()) }
     }
+}
+
+/// The word and the bit of a slot.
+fn position(number: u16) -> (usize, u64) {
+    (usize::from(number) / WORD_BITS, 1 << (usize::from(number) % WORD_BITS))
 }

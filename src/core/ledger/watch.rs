@@ -1,286 +1,106 @@
-//! Watches: connections that are told what happens to a name, or to all that start alike.
+//! Watches: a connection learns what happens to a name, or to all names with a prefix.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use super::watches::{Scope, Watch};
+use super::{Ledger, LedgerContext};
+use crate::core::ids::{ConnectionId, Token};
+use crate::core::mailbox::{Event, EventKind};
+use crate::core::object::ObjectRef;
+use crate::core::{Namespace, Refusal};
 
-use super::{
-    EventKind, GrantId, Ledger, Mailbox, Message, Namespace, ObjectRef, Refusal, SessionId, remove_from,
-};
-use crate::core::ledger::World;
-use crate::core::ledger::grant::Part;
-use crate::core::mailbox::{Event, Token};
-
-/// Which names a watch is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// This one.
-    Name(Box<[u8]>),
-    /// All that start with these bytes.
-    Prefix(Box<[u8]>),
-}
-
-/// Whose watch it is, and what his connection calls it.
-type Watcher = (SessionId, Token);
-
-/// Watches, found by what they are about: what happens to a name concerns few of them.
-#[derive(Debug, Default)]
-pub(super) struct Watches {
-    all: BTreeMap<Watcher, Watch>,
-    by_scope: [Scopes; Namespace::ALL.len()],
-}
-
-/// The watches of one namespace.
-#[derive(Debug, Default)]
-struct Scopes {
-    names: BTreeMap<Box<[u8]>, BTreeSet<Watcher>>,
-    /// By length.
-    prefixes: BTreeMap<usize, BTreeMap<Box<[u8]>, BTreeSet<Watcher>>>,
-}
-
-#[derive(Debug)]
-struct Watch {
-    namespace: Namespace,
-    scope: Scope,
-    mailbox: Arc<Mailbox>,
-}
-
-impl Scope {
-    fn covers(&self, name: &[u8]) -> bool {
-        match self {
-            Self::Name(own) => **own == *name,
-            Self::Prefix(prefix) => name.starts_with(prefix),
-        }
-    }
-}
-
-impl Scopes {
-    fn insert(&mut self, scope: &Scope, watcher: Watcher) {
-        let watchers = match scope {
-            Scope::Name(name) => self.names.entry(name.clone()).or_default(),
-            Scope::Prefix(prefix) => {
-                self.prefixes.entry(prefix.len()).or_default().entry(prefix.clone()).or_default()
-            }
-        };
-        watchers.insert(watcher);
-    }
-
-    fn remove(&mut self, scope: &Scope, watcher: Watcher) {
-        match scope {
-            Scope::Name(name) => {
-                remove_from(&mut self.names, name, &watcher);
-            }
-            Scope::Prefix(prefix) => {
-                let Some(prefixes) = self.prefixes.get_mut(&prefix.len()) else { return };
-                remove_from(prefixes, prefix, &watcher);
-                if prefixes.is_empty() {
-                    self.prefixes.remove(&prefix.len());
-                }
-            }
-        }
-    }
-
-    fn of(&self, name: &[u8]) -> impl Iterator<Item = Watcher> {
-        let prefixes = self.prefixes.range(..=name.len());
-        let prefixes = prefixes.filter_map(|(length, prefixes)| prefixes.get(&name[..*length]));
-        self.names.get(name).into_iter().chain(prefixes).flatten().copied()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.prefixes.is_empty()
-    }
-}
-
-impl Watches {
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    fn insert(&mut self, watcher: Watcher, watch: Watch) {
-        self.by_scope[watch.namespace as usize].insert(&watch.scope, watcher);
-        self.all.insert(watcher, watch);
-    }
-
-    fn remove(&mut self, watcher: Watcher) -> Option<Watch> {
-        let watch = self.all.remove(&watcher)?;
-        self.by_scope[watch.namespace as usize].remove(&watch.scope, watcher);
-        Some(watch)
-    }
-
-    fn of(&self, namespace: Namespace, name: &[u8]) -> impl Iterator<Item = (Token, &Watch)> {
-        let watchers = self.by_scope[namespace as usize].of(name);
-        watchers.filter_map(|watcher| Some((watcher.1, self.all.get(&watcher)?)))
-    }
-
-    /// How many watches are told what happens to a name.
-    pub(super) fn count_of(&self, namespace: Namespace, name: &[u8]) -> usize {
-        self.by_scope[namespace as usize].of(name).count()
-    }
-
-    /// Keeps the registries informed of whether there is a watch.
-    fn tell_registry(&self, namespace: Namespace, world: World<'_>) {
-        world.registries[namespace as usize].set_watched(!self.by_scope[namespace as usize].is_empty());
-    }
-
-    /// Ends all watches of a connection.
-    pub(super) fn end_all_of(&mut self, connection: SessionId, world: World<'_>) {
-        let of_connection = (connection, Token(0))..=(connection, Token(u64::MAX));
-        let watchers: Vec<_> = self.all.range(of_connection).map(|(watcher, _)| *watcher).collect();
-        for watcher in watchers {
-            if let Some(watch) = self.remove(watcher) {
-                self.tell_registry(watch.namespace, world);
-            }
-        }
-    }
-
-    /// Says what is wrong, if anything: each watch is found by what it is about, once.
-    pub(super) fn check(&self) -> Result<(), String> {
-        for ((session, token), watch) in &self.all {
-            let (Scope::Name(name) | Scope::Prefix(name)) = &watch.scope;
-            let scopes = &self.by_scope[watch.namespace as usize];
-            if scopes.of(name).filter(|watcher| *watcher == (*session, *token)).count() != 1 {
-                return Err(format!("watch {token:?} of session {session} is not told, or more than once"));
-            }
-        }
-        let prefixes =
-            |scopes: &Scopes| scopes.prefixes.values().flatten().map(|(_, all)| all.len()).sum::<usize>();
-        let names = |scopes: &Scopes| scopes.names.values().map(BTreeSet::len).sum::<usize>();
-        let found: usize = self.by_scope.iter().map(|scopes| names(scopes) + prefixes(scopes)).sum();
-        if found == self.all.len() { Ok(()) } else { Err("a watch that has ended is still told".to_owned()) }
-    }
+/// What came of showing a name to a watch that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::core) enum Shown {
+    /// The name was shown, or the watch does not cover it.
+    Done,
+    /// The reader has no room: the name has to be shown later.
+    Full,
+    /// The watch has ended.
+    Ended,
 }
 
 impl Ledger {
-    /// Begins to report to a connection what happens. The names that exist are reported by [`Ledger::show`].
+    /// Begins a watch (`docs/protocol.md`, "Watch"). The names that exist are reported by [`Ledger::show`].
     pub(in crate::core) fn watch(
         &mut self,
-        connection: SessionId,
+        connection: ConnectionId,
         token: Token,
         namespace: Namespace,
         scope: Scope,
-        world: World<'_>,
+        context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
-        self.check_staying(connection)?;
-        let mailbox = self.mailbox_of(connection).cloned().ok_or(Refusal::NoSuchSession)?;
+        self.sessions.check_staying(connection)?;
+        let mailbox = self.sessions.mailbox(connection).cloned().ok_or(Refusal::NoSuchSession)?;
         if self.watches.len() >= self.limits.watches_max {
-            self.stats.limited += 1;
+            self.counts.limited += 1;
             return Err(Refusal::LimitReached);
         }
-        let watch = Watch { namespace, scope, mailbox };
-        self.watches.insert((connection, token), watch);
-        self.watches.tell_registry(namespace, world);
+        self.watches.insert((connection, token), Watch::new(namespace, scope, mailbox));
+        self.update_registry(namespace, context);
         Ok(())
     }
 
-    /// Ends a watch.
+    /// Ends a watch (`docs/protocol.md`, "Unwatch").
     pub(in crate::core) fn unwatch(
         &mut self,
-        connection: SessionId,
+        connection: ConnectionId,
         token: Token,
-        world: World<'_>,
+        context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
         let watch = self.watches.remove((connection, token)).ok_or(Refusal::NotFound)?;
-        self.watches.tell_registry(watch.namespace, world);
+        self.update_registry(watch.namespace(), context);
         Ok(())
     }
 
-    /// Reports a name that exists to a watch that has come to it, and what happens to it from then on. Tells whether
-    /// the watch is still there and its reader keeps up.
+    /// Ends all watches of a connection.
+    pub(super) fn unwatch_all(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
+        for id in self.watches.ids_of(connection) {
+            if let Some(watch) = self.watches.remove(id) {
+                self.update_registry(watch.namespace(), context);
+            }
+        }
+    }
+
+    /// Reports a name that exists to a watch that begins, and has later events reported.
     pub(in crate::core) fn show(
         &mut self,
-        connection: SessionId,
+        connection: ConnectionId,
         token: Token,
         object: &ObjectRef,
-    ) -> Option<bool> {
-        let watch = self.watches.all.get(&(connection, token))?;
-        if !watch.scope.covers(object.name()) {
-            return Some(true);
+    ) -> Shown {
+        let Some(watch) = self.watches.get((connection, token)) else { return Shown::Ended };
+        if !watch.covers(object.name()) {
+            return Shown::Done;
         }
-        if !watch.mailbox.has_room() {
-            return Some(false);
+        if !watch.has_room() {
+            return Shown::Full;
         }
-        object.supervise(|supervision| supervision.watched = true);
+        object.set_tracking(|tracking| tracking.watched = true);
         let event = Event {
             kind: EventKind::Present,
-            namespace: watch.namespace,
+            namespace: watch.namespace(),
             name: object.name().into(),
             grant: None,
             session: None,
             resources: 0,
             in_use: object.consumption(),
-            waiting: self.waiting(watch.namespace, object) as u32,
+            waiting: self.waiting(watch.namespace(), object),
         };
-        watch.mailbox.put(Message::Event { token, event });
-        Some(true)
+        watch.send(token, event);
+        Shown::Done
     }
 
-    /// Says that a watch was shown every name that existed. Tells whether it is still to be said, to a reader that has
-    /// no room for it.
-    pub(in crate::core) fn go_live(&self, connection: SessionId, token: Token) -> bool {
-        let Some(watch) = self.watches.all.get(&(connection, token)) else { return false };
-        let has_room = watch.mailbox.has_room();
-        if has_room {
-            watch.mailbox.put(Message::Event { token, event: Event::about_no_name(EventKind::Live, 0) });
+    /// Reports to a watch that every name has been reported. `Full`: its reader has no room for that yet.
+    pub(in crate::core) fn go_live(&self, connection: ConnectionId, token: Token) -> Shown {
+        let Some(watch) = self.watches.get((connection, token)) else { return Shown::Ended };
+        if !watch.has_room() {
+            return Shown::Full;
         }
-        !has_room
+        watch.send(token, Event::about_no_name(EventKind::Live, 0));
+        Shown::Done
     }
 
-    /// Tells the watches of a name what happened to it.
-    pub(in crate::core) fn tell_name(
-        &self,
-        namespace: Namespace,
-        object: &ObjectRef,
-        kind: EventKind,
-        grant: Option<GrantId>,
-        session: Option<SessionId>,
-        resources: u32,
-    ) {
-        if self.watches.len() == 0 {
-            return;
-        }
-        let mut event = None;
-        for (token, watch) in self.watches.of(namespace, object.name()) {
-            let event = event.get_or_insert_with(|| Event {
-                kind,
-                namespace,
-                name: object.name().into(),
-                grant,
-                session,
-                resources,
-                in_use: object.consumption(),
-                waiting: self.waiting(namespace, object) as u32,
-            });
-            watch.mailbox.put(Message::Event { token, event: event.clone() });
-        }
-    }
-
-    /// Tells of every name of a grant.
-    pub(super) fn tell(&self, id: GrantId, kind: EventKind) {
-        let Some(grant) = self.grants.get(&id).filter(|_| self.watches.len() > 0) else { return };
-        for part in grant.parts() {
-            self.tell_part(id, grant.session, part, kind);
-        }
-    }
-
-    /// Tells of the name that a waiter waits for.
-    pub(super) fn tell_awaited(&self, id: GrantId, kind: EventKind) {
-        if let Some(grant) = self.grants.get(&id)
-            && let Some(part) = grant.awaited()
-        {
-            self.tell_part(id, grant.session, part, kind);
-        }
-    }
-
-    /// Tells of one name of a grant, unless its turn has not come.
-    pub(super) fn tell_part(&self, id: GrantId, session: SessionId, part: &Part, kind: EventKind) {
-        if let Some(object) = part.object() {
-            self.tell_name(part.namespace, object, kind, Some(id), Some(session), part.claim.resources);
-        }
-    }
-
-    /// Lets plain operations on a name by again where no watch is about it any more.
-    pub(in crate::core) fn let_go_unwatched(&self, namespace: Namespace, object: &ObjectRef) {
-        if self.watches.of(namespace, object.name()).next().is_none() {
-            object.supervise(|supervision| supervision.watched = false);
-        }
+    /// New names are tracked as long as there is a watch.
+    fn update_registry(&self, namespace: Namespace, context: LedgerContext<'_>) {
+        context.registry(namespace).set_watched(self.watches.has_any_in(namespace));
     }
 }

@@ -13,8 +13,8 @@ use super::translation::{
 };
 use super::{After, Executor, Owed, note_refusal};
 use crate::core::{
-    Answer, Call, Declare, GrantId, Lease, Moment, Outcome, Queueing, REQUESTS_MAX, Refusal, SessionId,
-    SessionKey, Waiting, Want,
+    Answer, Call, Declare, GrantId, Lease, ListingKind, Moment, Outcome, Queueing, REQUESTS_MAX, Refusal,
+    RequestId, SessionId, SessionKey, Waiting, Want,
 };
 use crate::protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, EXTENDED_VERSION, Extended, ExtendedResponse, Features, Frame,
@@ -108,15 +108,19 @@ impl Executor<'_> {
             }
             Extended::Cancel(waiting) => {
                 let waiting = match waiting {
-                    WaitingRequest::Id(id) => Waiting::Request(id.0),
+                    WaitingRequest::Id(id) => Waiting::Request(RequestId(id.0)),
                     WaitingRequest::Opaque(opaque) => Waiting::Token(token_of(opaque)),
                 };
                 core.cancel(connection, waiting, now)?;
                 return Ok(DONE);
             }
             Extended::VerifyGrant { grant } => return self.verify(GrantId(grant.0), now),
-            Extended::Holders { namespace, name } => return self.listing(opaque, namespace, name, false),
-            Extended::Waiters { namespace, name } => return self.listing(opaque, namespace, name, true),
+            Extended::Holders { namespace, name } => {
+                return self.listing(opaque, namespace, name, ListingKind::Holders);
+            }
+            Extended::Waiters { namespace, name } => {
+                return self.listing(opaque, namespace, name, ListingKind::Waiters);
+            }
             Extended::Watch { namespace, scope } => return self.watch(opaque, namespace, scope, now),
             Extended::Unwatch { watch } => {
                 core.unwatch(connection, token_of(watch), now)?;
@@ -262,8 +266,8 @@ impl Executor<'_> {
             Revocation::Session(number) => {
                 let session = SessionId::from_number(number).ok_or(Refusal::NoSuchSession)?;
                 // A connection that never said more than yrmcds' clients do is revoked like any other.
-                if let Some(peer) = self.server.peers.find(session) {
-                    core.join(session, None, &peer.mailbox);
+                if let Some(peer) = self.server.peers.find_session(session) {
+                    core.join(peer.connection, None, &peer.mailbox);
                 }
                 core.revoke_session(call, session, grace.0, now)
             }
@@ -286,9 +290,9 @@ impl Executor<'_> {
         opaque: Opaque,
         namespace: wire::Namespace,
         name: &[u8],
-        waiters: bool,
+        kind: ListingKind,
     ) -> Result<Execution<'static>, Denial> {
-        let listing = self.server.core.listing(namespace_of(namespace), name, waiters)?;
+        let listing = self.server.core.listing(namespace_of(namespace), name, kind)?;
         Ok(Execution::Owed(Owed::listing(listing, opaque)))
     }
 

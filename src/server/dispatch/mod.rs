@@ -18,7 +18,7 @@ pub(super) use party::{Party, Revoked};
 
 use super::metrics::Tally;
 use super::{Port, Server, port_name, statistics};
-use crate::core::{Claim, Refusal, Session, SessionId, UnixSeconds};
+use crate::core::{Claim, ConnectionId, Refusal, Session, UnixSeconds};
 use crate::protocol::{Frame, Request, Response, Status};
 use translation::status_of;
 
@@ -112,13 +112,13 @@ impl Executor<'_> {
 }
 
 /// Counts and warns of what an administrator should know.
-fn note_refusal(port: &Port, session: SessionId, refusal: Refusal) {
+fn note_refusal(port: &Port, connection: ConnectionId, refusal: Refusal) {
     if refusal == Refusal::TooManyNames {
         port.metrics.refused_names.add(1);
         if port.warnings.refused_name.permits() {
             warn!(
                 port = port_name(port.namespace),
-                %session,
+                session = %connection,
                 "new names are refused: there are max_names of them; raise it, or find out who makes so many"
             );
         }

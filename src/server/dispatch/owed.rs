@@ -8,7 +8,7 @@ use tokio::time::Sleep;
 
 use super::super::{Server, steps};
 use super::translation::{declared_on_wire, entry_on_wire};
-use crate::core::{Declared, DeclaredListing, Dump, Listed, Listing, UnixSeconds};
+use crate::core::{Declared, DeclaredListing, Dump, Listed, Listing, ListingKind, UnixSeconds};
 use crate::protocol::{DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response};
 
 /// What a connection owes its peer before it answers anything else.
@@ -74,8 +74,10 @@ impl Owed {
                     (opcode, shown.is_some())
                 }
                 What::Listing(listing, entries) => {
-                    let is_waiters = listing.is_of_waiters();
-                    let opcode = if is_waiters { ExtendedOpcode::Waiters } else { ExtendedOpcode::Holders };
+                    let opcode = match listing.kind() {
+                        ListingKind::Holders => ExtendedOpcode::Holders,
+                        ListingKind::Waiters => ExtendedOpcode::Waiters,
+                    };
                     if entries.len() == 0 {
                         *entries = server.core.list(listing).into_iter();
                     }

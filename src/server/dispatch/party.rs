@@ -10,13 +10,13 @@ use bytes::BytesMut;
 use super::super::{Server, steps};
 use super::answer::{compose_answer, compose_status};
 use super::translation::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
-use crate::core::{Lease, Mailbox, Message, Notice, SessionId, WatchSnapshot};
+use crate::core::{ConnectionId, Lease, Mailbox, Message, Notice, WatchSnapshot};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque};
 
 /// The part of one connection. It takes part from its first extended request on.
 pub(in crate::server) struct Party {
     /// The connection's own session.
-    pub(super) connection: SessionId,
+    pub(super) connection: ConnectionId,
     pub(super) address: SocketAddr,
     mailbox: Arc<Mailbox>,
     has_joined: bool,
@@ -37,7 +37,11 @@ pub(in crate::server) struct Party {
 pub(in crate::server) struct Revoked;
 
 impl Party {
-    pub(in crate::server) fn new(connection: SessionId, mailbox: Arc<Mailbox>, address: SocketAddr) -> Self {
+    pub(in crate::server) fn new(
+        connection: ConnectionId,
+        mailbox: Arc<Mailbox>,
+        address: SocketAddr,
+    ) -> Self {
         Self {
             connection,
             address,
@@ -75,7 +79,7 @@ impl Party {
     #[inline]
     pub(in crate::server) fn renew(&self, server: &Server) {
         if let Some(lease) = &self.lease {
-            lease.renew(server.monotonic_ms());
+            lease.renew(server.monotonic());
         }
     }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use crate::core::{
     Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Listed, Namespace, Notice,
-    Origin, Refusal, Removal, RequestIds, Resizing, Scope, Token, Until, Want,
+    Origin, Refusal, Removal, RequestId, RequestIds, Resizing, Scope, Token, Until, Want,
 };
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
@@ -57,7 +57,7 @@ pub(super) fn opaque_of(token: Token) -> Opaque {
 }
 
 pub(super) fn ids_of(ids: wire::RequestIds) -> RequestIds {
-    RequestIds { own: ids.own.0, lowest_unanswered: ids.lowest_unanswered.0 }
+    RequestIds { own: RequestId(ids.own.0), lowest_unanswered: RequestId(ids.lowest_unanswered.0) }
 }
 
 pub(super) fn want_of(wanted: wire::Wanted<'_>) -> Result<Want<'_>, Status> {

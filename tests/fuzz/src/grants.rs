@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, Batch, Call, Claim, Core, Declare, GrantId, IfExists, Mailbox, Message, Moment, NameHasher,
-    Namespace, Outcome, Queueing, Removal, RequestIds, Resizing, Session, SessionId, SessionKey, Token,
-    UnixSeconds, Until, Waiting, Want,
+    Answer, Batch, Call, Claim, CommitOutcome, ConnectionId, Core, Declare, GrantId, IfExists, Mailbox,
+    Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing, Removal, RequestId, RequestIds,
+    Resizing, Session, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting, Want,
 };
 
 /// Steps that an input may hold: more say nothing new, and take long.
@@ -92,10 +92,10 @@ impl World {
     }
 
     fn now(&self) -> Moment {
-        Moment { monotonic_ms: self.now_ms, unix: UnixSeconds(1_000_000 + self.now_ms / 1000) }
+        Moment { monotonic: MonotonicMs(self.now_ms), unix: UnixSeconds(1_000_000 + self.now_ms / 1000) }
     }
 
-    fn id(&self, by: usize) -> SessionId {
+    fn id(&self, by: usize) -> ConnectionId {
         self.connections[by].session.id()
     }
 
@@ -106,12 +106,16 @@ impl World {
 
     /// A request under a number of its own, or under one that was used before.
     fn call(&mut self, by: usize, back: u8) -> Call {
-        let session = self.attached[by].unwrap_or(self.id(by));
+        let session = self.attached[by].unwrap_or(self.id(by).session());
         let last = self.requests.entry(session).or_insert(0);
         let own = if back == 0 { *last + 1 } else { last.saturating_sub(u64::from(back) - 1).max(1) };
         *last = (*last).max(own);
         let lowest_unanswered = own.saturating_sub(8).max(1);
-        Call { connection: self.id(by), ids: RequestIds { own, lowest_unanswered }, token: self.token() }
+        Call {
+            connection: self.id(by),
+            ids: RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest_unanswered) },
+            token: self.token(),
+        }
     }
 
     fn execute(&mut self, operation: u8, who: usize, target: u8, amount: u8) {
@@ -155,7 +159,7 @@ impl World {
             8 => self.leave(by),
             9 => {
                 let waiting = match amount & 1 {
-                    0 => Waiting::Request(u64::from(amount >> 1)),
+                    0 => Waiting::Request(RequestId(u64::from(amount >> 1))),
                     _ => Waiting::Token(Token(self.last_token.saturating_sub(u64::from(amount >> 1)))),
                 };
                 let _ = self.core.cancel(self.id(by), waiting, now);
@@ -165,7 +169,7 @@ impl World {
                 let call = self.call(by, back);
                 let asked = match (amount & 3, chosen(&self.grants, amount >> 2)) {
                     (0, _) => {
-                        let connections = [0, 1, 2].map(|other| self.id(other));
+                        let connections = [0, 1, 2].map(|other| self.id(other).session());
                         let leased = self.leased.iter().map(|(session, _)| *session);
                         let sessions: Vec<_> = connections.into_iter().chain(leased).collect();
                         let Some(session) = chosen(&sessions, amount >> 2) else { return };
@@ -215,7 +219,7 @@ impl World {
                 }
             }
             17 => self.pass(u64::from(amount) * u64::from(target) / 4),
-            18 if self.batch.is_none() => self.batch = self.core.take_batch(),
+            18 if self.batch.is_none() => self.batch = self.core.take_batch(usize::MAX),
             18 | 19 => self.settle(amount & 3 != 3, if amount & 0x80 == 0 { usize::MAX } else { 1 }),
             _ => unreachable!("the remainder of a division by 20"),
         }
@@ -296,7 +300,12 @@ impl World {
         let Some(batch) = &self.batch else { return };
         // What is settled in part is stored.
         let is_stored = is_stored || step == 1 || self.is_settling;
-        self.is_settling = self.core.settle(batch, is_stored, step, self.now());
+        self.is_settling = self.core.complete(
+            batch,
+            if is_stored { CommitOutcome::Stored } else { CommitOutcome::RolledBack },
+            step,
+            self.now(),
+        );
         if !self.is_settling {
             self.batch = None;
         }
@@ -304,8 +313,8 @@ impl World {
 
     fn store_all(&mut self) {
         self.settle(true, usize::MAX);
-        while let Some(batch) = self.core.take_batch() {
-            while self.core.settle(&batch, true, 64, self.now()) {}
+        while let Some(batch) = self.core.take_batch(usize::MAX) {
+            while self.core.complete(&batch, CommitOutcome::Stored, 64, self.now()) {}
         }
     }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, Batch, Call, Change, Claim, Core, DeclarationRecord, Declare, DeclaredState, GrantId, Granted,
-    IfExists, Key, Listed, Mailbox, Message, Moment, NameHasher, Namespace, Origin, Outcome, Queueing,
-    Record, Refusal, Removal, RequestIds, Resizing, Session, SessionId, SessionKey, Token, UnixSeconds, Want,
+    Answer, Batch, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord, Declare, DeclaredState,
+    GrantId, Granted, IfExists, Key, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher,
+    Namespace, Origin, Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds, Resizing, Session,
+    SessionId, SessionKey, Token, UnixSeconds, Want,
 };
 
 pub const CONNECTIONS: usize = 3;
@@ -211,7 +212,7 @@ impl Run {
     }
 
     fn now(&self) -> Moment {
-        Moment { monotonic_ms: self.now_ms, unix: UnixSeconds(self.now_ms / 1000) }
+        Moment { monotonic: MonotonicMs(self.now_ms), unix: UnixSeconds(self.now_ms / 1000) }
     }
 
     fn token(&mut self) -> Token {
@@ -255,7 +256,7 @@ impl Run {
 
     /// Whose the requests of a connection are.
     fn acting(&self, by: usize) -> SessionId {
-        self.connections[by].attached.unwrap_or(self.connections[by].session.id())
+        self.connections[by].attached.unwrap_or(self.connections[by].session.id().session())
     }
 
     fn is_leased(&self, session: SessionId) -> bool {
@@ -367,7 +368,7 @@ impl Run {
         let now = self.now();
         let id = self.connections[by].session.id();
         while self.core.leave(id, now) {}
-        self.excuse(|told| told.session == id);
+        self.excuse(|told| told.session == id.session());
         let new = self.connect();
         let left = std::mem::replace(&mut self.connections[by], new);
         let mut ending = self.core.end_session(left.session);
@@ -393,7 +394,7 @@ impl Run {
         if forgets {
             client.floor = own;
         }
-        let ids = RequestIds { own, lowest_unanswered: client.floor.max(1) };
+        let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(client.floor.max(1)) };
         self.requests += 1;
         let grant = match *request {
             Request::Release { grant } | Request::Revoke { grant, .. } if !self.told.is_empty() => {
@@ -415,7 +416,10 @@ impl Run {
         let (session, token, now) = (self.acting(by), self.token(), self.now());
         let client = &self.clients[&session];
         let (sent, floor) = (client.sent[&own].clone(), client.floor.max(1));
-        let ids = RequestIds { own, lowest_unanswered: floor.max(sent.ids.lowest_unanswered).min(own) };
+        let ids = RequestIds {
+            own: RequestId(own),
+            lowest_unanswered: RequestId(floor).max(sent.ids.lowest_unanswered).min(RequestId(own)),
+        };
         let call = Call { connection: self.connections[by].session.id(), ids, token };
         self.awaited.insert(token, Awaited::Request(session, own));
         let asked = match sent.request {
@@ -467,9 +471,9 @@ impl Run {
 
     fn take(&mut self) {
         if self.batch.is_none() {
-            self.batch = self.core.take_batch();
+            self.batch = self.core.take_batch(usize::MAX);
         }
-        assert!(self.core.take_batch().is_none(), "one batch at a time");
+        assert!(self.core.take_batch(usize::MAX).is_none(), "one batch at a time");
     }
 
     fn write(&mut self) {
@@ -511,7 +515,12 @@ impl Run {
             }
             self.write();
         }
-        self.is_settling = self.core.settle(&batch, is_stored, step, self.now());
+        self.is_settling = self.core.complete(
+            &batch,
+            if is_stored { CommitOutcome::Stored } else { CommitOutcome::RolledBack },
+            step,
+            self.now(),
+        );
         if self.is_settling {
             self.read();
             return;
@@ -790,7 +799,9 @@ impl Run {
     }
 
     fn holders(&self, name: &[u8]) -> Vec<Listed> {
-        let Ok(mut listing) = self.core.listing(SEMAPHORES, name, false) else { return Vec::new() };
+        let Ok(mut listing) = self.core.listing(SEMAPHORES, name, ListingKind::Holders) else {
+            return Vec::new();
+        };
         let mut holders = Vec::new();
         loop {
             let some = self.core.list(&mut listing);
@@ -808,7 +819,7 @@ impl Run {
             let name = record.name.escape_ascii();
             assert!(!record.removing || declared.in_use > 0, "{name} is removed and stays");
             assert!(!record.removing || declared.waiting == 0, "{name} is removed and waited for");
-            let mut listing = self.core.listing(SEMAPHORES, &record.name, true).unwrap();
+            let mut listing = self.core.listing(SEMAPHORES, &record.name, ListingKind::Waiters).unwrap();
             for waiter in self.core.list(&mut listing) {
                 assert!(waiter.resources <= record.capacity, "{name} is waited for in vain");
             }

@@ -9,10 +9,10 @@
 use std::collections::BTreeSet;
 
 use signalbox::core::{
-    Answer, Call, DeclarationRecord, Declare, Declared, DeclaredState, Event, EventKind, GRANT_SLOTS_MAX,
-    GrantId, Granted, IfExists, LedgerLimits, LedgerStats, Listed, Message, Namespace, Notice, Origin,
-    Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX, Scope, SessionId,
-    SessionKey, Token, UnixSeconds, Until, Verified, Waiting,
+    Answer, Call, ConnectionId, DeclarationRecord, Declare, Declared, DeclaredState, Event, EventKind,
+    GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats, Listed, Message, Namespace,
+    Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX,
+    Scope, SessionId, SessionKey, Token, UnixSeconds, Until, Verified, Waiting,
 };
 
 /// A name and its kind.
@@ -40,7 +40,7 @@ pub struct Model {
     pub stats: LedgerStats,
     pub is_closing: bool,
     /// What each connection is told, in order.
-    pub messages: Vec<(SessionId, Message)>,
+    pub messages: Vec<(ConnectionId, Message)>,
     last_id: u64,
     /// Names of which something came free or somebody left.
     freed: Vec<Key>,
@@ -54,7 +54,7 @@ pub struct Name {
     capacity: Option<u32>,
     pub declared: Option<Declaration>,
     /// What connections took by plain Acquires.
-    pub holdings: Vec<(SessionId, u32)>,
+    pub holdings: Vec<(ConnectionId, u32)>,
     changed: u64,
 }
 
@@ -78,14 +78,14 @@ pub struct Eviction {
     /// Grants with lower ids are of what is removed.
     removed: u64,
     /// Who held it by plain Acquires.
-    plain: Vec<SessionId>,
+    plain: Vec<ConnectionId>,
     /// Whether they were told.
     is_told: bool,
 }
 
 /// Who waits until less of a name is in use.
 pub struct Idle {
-    pub connection: SessionId,
+    pub connection: ConnectionId,
     pub token: Token,
     key: Key,
     until: Until,
@@ -109,7 +109,7 @@ pub enum Kind {
         key: SessionKey,
         ttl_ms: u32,
         ends_ms: u64,
-        connection: Option<SessionId>,
+        connection: Option<ConnectionId>,
     },
 }
 
@@ -154,13 +154,13 @@ struct Part {
 pub struct Wait {
     until_ms: u64,
     received_ms: u64,
-    pub reply: Option<(SessionId, Token)>,
+    pub reply: Option<(ConnectionId, Token)>,
     /// It stands in the queue of the name that it lacks.
     is_queued: bool,
 }
 
 pub struct Watch {
-    pub connection: SessionId,
+    pub connection: ConnectionId,
     pub token: Token,
     namespace: Namespace,
     scope: Scope,
@@ -298,7 +298,7 @@ impl Model {
 
     pub fn plain_acquire(
         &mut self,
-        connection: SessionId,
+        connection: ConnectionId,
         key: Key,
         resources: u32,
         maximum: u32,
@@ -314,11 +314,16 @@ impl Model {
             None => name.holdings.push((connection, resources)),
         }
         self.change(key);
-        self.tell(key, EventKind::Granted, None, connection, resources);
+        self.tell(key, EventKind::Granted, None, connection.session(), resources);
         Ok(())
     }
 
-    pub fn plain_release(&mut self, connection: SessionId, key: Key, resources: u32) -> Result<(), Refusal> {
+    pub fn plain_release(
+        &mut self,
+        connection: ConnectionId,
+        key: Key,
+        resources: u32,
+    ) -> Result<(), Refusal> {
         let name = self.names.iter_mut().find(|name| name.key == key).ok_or(Refusal::NotFound)?;
         if resources == 0 {
             return Ok(());
@@ -329,13 +334,13 @@ impl Model {
         name.holdings.retain(|(_, held)| *held > 0);
         self.change(key);
         self.freed.push(key);
-        self.tell(key, EventKind::Released, None, connection, resources);
+        self.tell(key, EventKind::Released, None, connection.session(), resources);
         self.serve();
         Ok(())
     }
 
     /// What a connection holds by plain Acquires.
-    pub fn plain_holdings(&self, connection: SessionId) -> Vec<(Key, u32)> {
+    pub fn plain_holdings(&self, connection: ConnectionId) -> Vec<(Key, u32)> {
         let holdings = self.names.iter().flat_map(|name| name.holdings.iter().map(|held| (name.key, *held)));
         let own = holdings.filter(|(_, (session, _))| *session == connection);
         own.map(|(key, (_, resources))| (key, resources)).collect()
@@ -351,22 +356,22 @@ impl Model {
         self.sessions.iter_mut().find(|session| session.id == id)
     }
 
-    pub fn join(&mut self, connection: SessionId, label: &[u8]) {
-        self.sessions.push(Session::new(connection, label, Kind::Own(Attachment::None)));
+    pub fn join(&mut self, connection: ConnectionId, label: &[u8]) {
+        self.sessions.push(Session::new(connection.session(), label, Kind::Own(Attachment::None)));
     }
 
-    pub fn leave(&mut self, connection: SessionId) {
-        if self.session(connection).is_none() {
+    pub fn leave(&mut self, connection: ConnectionId) {
+        if self.session(connection.session()).is_none() {
             return;
         }
         self.detach(connection, None);
         self.forget_reader(connection);
-        self.end(connection, EventKind::Released, Refusal::Canceled);
+        self.end(connection.session(), EventKind::Released, Refusal::Canceled);
         self.serve();
         self.messages.retain(|(to, _)| *to != connection);
     }
 
-    fn forget_reader(&mut self, connection: SessionId) {
+    fn forget_reader(&mut self, connection: ConnectionId) {
         self.watches.retain(|watch| watch.connection != connection);
         self.idles.retain(|idle| idle.connection != connection);
     }
@@ -383,7 +388,14 @@ impl Model {
     }
 
     /// Opens a session that the core gave this number.
-    pub fn open(&mut self, id: SessionId, connection: SessionId, key: SessionKey, ttl_ms: u32, label: &[u8]) {
+    pub fn open(
+        &mut self,
+        id: SessionId,
+        connection: ConnectionId,
+        key: SessionKey,
+        ttl_ms: u32,
+        label: &[u8],
+    ) {
         assert!(self.sessions.iter().all(|session| session.id < id), "numbers of sessions grow");
         self.detach(connection, Some(Refusal::NoSuchSession));
         let ends_ms = self.now_ms + u64::from(ttl_ms);
@@ -396,7 +408,7 @@ impl Model {
     pub fn attach(
         &mut self,
         id: SessionId,
-        connection: SessionId,
+        connection: ConnectionId,
         given: SessionKey,
     ) -> Result<u32, Refusal> {
         let Some(Session { kind: Kind::Leased { key, ttl_ms, connection: before, .. }, .. }) =
@@ -430,22 +442,22 @@ impl Model {
         Ok(ttl_ms)
     }
 
-    pub fn attachment(&self, connection: SessionId) -> Attachment {
-        match self.session(connection).map(|session| &session.kind) {
+    pub fn attachment(&self, connection: ConnectionId) -> Attachment {
+        match self.session(connection.session()).map(|session| &session.kind) {
             Some(Kind::Own(attachment)) => *attachment,
             _ => Attachment::Lost,
         }
     }
 
-    fn set_attachment(&mut self, connection: SessionId, to: Attachment) {
-        if let Some(Session { kind: Kind::Own(attachment), .. }) = self.session_mut(connection) {
+    fn set_attachment(&mut self, connection: ConnectionId, to: Attachment) {
+        if let Some(Session { kind: Kind::Own(attachment), .. }) = self.session_mut(connection.session()) {
             *attachment = to;
         }
     }
 
     /// Takes a connection's leased session from it. What waits, waits on; the connection is told that it is not
     /// answered there.
-    fn detach(&mut self, connection: SessionId, told: Option<Refusal>) {
+    fn detach(&mut self, connection: ConnectionId, told: Option<Refusal>) {
         let attachment = self.attachment(connection);
         self.set_attachment(connection, Attachment::None);
         let Attachment::To(id) = attachment else { return };
@@ -468,13 +480,13 @@ impl Model {
         }
     }
 
-    pub fn keep_alive(&mut self, connection: SessionId) -> Result<u32, Refusal> {
+    pub fn keep_alive(&mut self, connection: ConnectionId) -> Result<u32, Refusal> {
         let Attachment::To(id) = self.attachment(connection) else { return Err(Refusal::NoSuchSession) };
         self.renew(id);
         Ok(self.ttl_left_ms(id, self.now_ms).unwrap())
     }
 
-    pub fn close(&mut self, connection: SessionId) -> Outcome {
+    pub fn close(&mut self, connection: ConnectionId) -> Outcome {
         let attachment = self.attachment(connection);
         self.detach(connection, Some(Refusal::Canceled));
         let Attachment::To(id) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
@@ -514,10 +526,10 @@ impl Model {
         let place = self.sessions.iter().position(|session| session.id == id).unwrap();
         match self.sessions[place].kind {
             Kind::Own(_) => {
-                self.detach(id, None);
-                self.forget_reader(id);
+                self.detach(id.connection(), None);
+                self.forget_reader(id.connection());
                 if refusal == Refusal::Revoked {
-                    self.messages.push((id, Message::Close));
+                    self.messages.push((id.connection(), Message::Close));
                 }
             }
             Kind::Leased { connection, .. } => {
@@ -531,9 +543,9 @@ impl Model {
     }
 
     /// Whose the requests of a connection are.
-    pub fn acting(&self, connection: SessionId) -> Result<SessionId, Refusal> {
+    pub fn acting(&self, connection: ConnectionId) -> Result<SessionId, Refusal> {
         let id = match self.attachment(connection) {
-            Attachment::None => connection,
+            Attachment::None => connection.session(),
             Attachment::To(id) => id,
             Attachment::Lost => return Err(Refusal::NoSuchSession),
         };
@@ -545,22 +557,23 @@ impl Model {
     /// Whose a request is, and what it got before.
     fn begin(
         &mut self,
-        connection: SessionId,
+        connection: ConnectionId,
         ids: RequestIds,
     ) -> Result<(SessionId, Option<Remembered>), Refusal> {
         let id = self.acting(connection)?;
         let session = self.session_mut(id).unwrap();
-        if ids.lowest_unanswered == 0 || ids.own < ids.lowest_unanswered || ids.own < session.floor {
+        let (own, lowest_unanswered) = (ids.own.0, ids.lowest_unanswered.0);
+        if lowest_unanswered == 0 || own < lowest_unanswered || own < session.floor {
             return Err(Refusal::StaleRequest);
         }
-        session.floor = session.floor.max(ids.lowest_unanswered);
+        session.floor = session.floor.max(lowest_unanswered);
         let floor = session.floor;
         session.answers.retain(|(request, _)| *request >= floor);
-        if ids.own > floor + REQUESTS_MAX {
+        if own > floor + REQUESTS_MAX {
             self.stats.limited += 1;
             return Err(Refusal::LimitReached);
         }
-        let found = session.answers.iter().find(|(request, _)| *request == ids.own);
+        let found = session.answers.iter().find(|(request, _)| *request == own);
         Ok((id, found.map(|(_, remembered)| remembered.clone())))
     }
 
@@ -582,7 +595,7 @@ impl Model {
             Ok((_, Some(_))) => Err(Refusal::StaleRequest),
             Ok((session, None)) => {
                 let outcome = change(self, session);
-                self.remember(session, call.ids.own, Remembered::Done(outcome.clone()));
+                self.remember(session, call.ids.own.0, Remembered::Done(outcome.clone()));
                 outcome
             }
         };
@@ -596,7 +609,7 @@ impl Model {
             Err(refusal) => return Outcome::Refused(refusal),
         };
         if before.is_some() {
-            return self.answer(session, ids.own, connection, token);
+            return self.answer(session, ids.own.0, connection, token);
         }
         let grants = self.grants.iter().filter(|grant| grant.session == session).count();
         let refusal = if self.is_closing {
@@ -608,7 +621,7 @@ impl Model {
             None
         };
         if let Some(refusal) = refusal {
-            self.remember(session, ids.own, Remembered::Done(Err(refusal)));
+            self.remember(session, ids.own.0, Remembered::Done(Err(refusal)));
             return Outcome::Refused(refusal);
         }
         let mut parts: Vec<_> =
@@ -619,7 +632,7 @@ impl Model {
         self.grants.push(Grant {
             id: self.last_id,
             session,
-            request: ids.own,
+            request: ids.own.0,
             parts,
             taken: 0,
             wait: Some(Wait { until_ms, received_ms: self.now_ms, reply: None, is_queued: false }),
@@ -627,14 +640,20 @@ impl Model {
             revoked_ms: None,
         });
         self.stats.waiters += 1;
-        self.remember(session, ids.own, Remembered::Waits(self.last_id));
+        self.remember(session, ids.own.0, Remembered::Waits(self.last_id));
         self.advance(self.last_id, Some(queueing));
         self.serve();
-        self.answer(session, ids.own, connection, token)
+        self.answer(session, ids.own.0, connection, token)
     }
 
     /// What a request got, or that the answer comes to this connection by this token and to no other.
-    fn answer(&mut self, session: SessionId, request: u64, connection: SessionId, token: Token) -> Outcome {
+    fn answer(
+        &mut self,
+        session: SessionId,
+        request: u64,
+        connection: ConnectionId,
+        token: Token,
+    ) -> Outcome {
         let answers = &self.session(session).unwrap().answers;
         match answers.iter().find(|(other, _)| *other == request).unwrap().1.clone() {
             Remembered::Done(Ok(_)) => Outcome::Refused(Refusal::StaleRequest),
@@ -666,7 +685,7 @@ impl Model {
         })
     }
 
-    pub fn cancel(&mut self, connection: SessionId, waiting: Waiting) -> Result<(), Refusal> {
+    pub fn cancel(&mut self, connection: ConnectionId, waiting: Waiting) -> Result<(), Refusal> {
         let is_idle = |idle: &Idle| idle.connection == connection && waiting == Waiting::Token(idle.token);
         if let Some(place) = self.idles.iter().position(is_idle) {
             self.end_idle(place, Err(Refusal::Canceled));
@@ -677,7 +696,7 @@ impl Model {
         let is_meant = |grant: &&Grant| match (&grant.wait, waiting) {
             (None, _) => false,
             _ if grant.session != session => false,
-            (Some(_), Waiting::Request(request)) => grant.request == request && request >= floor,
+            (Some(_), Waiting::Request(request)) => grant.request == request.0 && request.0 >= floor,
             (Some(wait), Waiting::Token(token)) => wait.reply.is_some_and(|(_, own)| own == token),
         };
         let found = self.grants.iter().find(is_meant).map(|grant| grant.id);
@@ -748,9 +767,9 @@ impl Model {
         }
     }
 
-    fn connection_of(&self, id: SessionId) -> Option<SessionId> {
+    fn connection_of(&self, id: SessionId) -> Option<ConnectionId> {
         match self.session(id)?.kind {
-            Kind::Own(_) => Some(id),
+            Kind::Own(_) => Some(id.connection()),
             Kind::Leased { connection, .. } => connection,
         }
     }
@@ -953,7 +972,7 @@ impl Model {
 
     /// Takes what is removed at once from its holders. `plain_holders` gives those by plain Acquires in the order of the
     /// core.
-    pub fn evict(&mut self, plain_holders: impl Fn(Key) -> Vec<SessionId>) {
+    pub fn evict(&mut self, plain_holders: impl Fn(Key) -> Vec<ConnectionId>) {
         self.disconnect();
         while let Some(place) = self.evictions.iter().position(|eviction| !eviction.is_told) {
             let Eviction { key, at_ms, removed, plain: before, .. } = self.evictions.remove(place);
@@ -972,8 +991,8 @@ impl Model {
                 }
             }
             if grace_ms > 0 {
-                for session in &plain {
-                    self.notify(*session, Notice::SessionRevoked { session: *session, grace_ms });
+                for session in plain.iter().map(|connection| connection.session()) {
+                    self.notify(session, Notice::SessionRevoked { session, grace_ms });
                 }
             }
             self.evictions.push(Eviction { key, at_ms, removed, plain, is_told: true });
@@ -989,11 +1008,11 @@ impl Model {
         due.sort_by_key(|eviction| eviction.at_ms);
         for Eviction { key, plain, .. } in due {
             let name = self.name(key);
-            let holds = |session: &&SessionId| {
+            let holds = |session: &&ConnectionId| {
                 name.is_some_and(|name| name.holdings.iter().any(|(holder, _)| holder == *session))
             };
             for session in plain.iter().filter(holds).copied().collect::<Vec<_>>() {
-                let _ = self.revoke_session_now(session, 0);
+                let _ = self.revoke_session_now(session.session(), 0);
             }
         }
     }
@@ -1068,7 +1087,7 @@ impl Model {
 
     pub fn await_idle(
         &mut self,
-        (connection, token): (SessionId, Token),
+        (connection, token): (ConnectionId, Token),
         key: Key,
         until: Until,
         wait_ms: u32,
@@ -1355,7 +1374,7 @@ impl Model {
         if !self.is_closing {
             let is_own = |session: &&Session| matches!(session.kind, Kind::Own(_));
             for session in self.sessions.iter().filter(is_own) {
-                self.messages.push((session.id, Message::Notice(Notice::ShuttingDown)));
+                self.messages.push((session.id.connection(), Message::Notice(Notice::ShuttingDown)));
             }
         }
         self.is_closing = true;
@@ -1373,7 +1392,8 @@ impl Model {
 
     pub fn holders(&self, key: Key) -> Vec<Listed> {
         let plain = self.name(key).into_iter().flat_map(|name| &name.holdings);
-        let plain = plain.map(|(session, resources)| self.listed(None, *session, None, *resources, 0, &[]));
+        let plain =
+            plain.map(|(session, resources)| self.listed(None, session.session(), None, *resources, 0, &[]));
         let holds = |grant: &&Grant| grant.parts[..grant.taken].iter().any(|part| part.key == key);
         plain.chain(self.grants.iter().filter(holds).map(|grant| self.listed_grant(grant, key, 0))).collect()
     }
@@ -1399,13 +1419,14 @@ impl Model {
         slots: &[u16],
     ) -> Listed {
         let label = self.session(session).map_or(&[][..], |session| &session.label).into();
-        let connection = if grant.is_none() { Some(session) } else { self.connection_of(session) };
+        let connection =
+            if grant.is_none() { Some(session.connection()) } else { self.connection_of(session) };
         Listed { grant, session, since, resources, position, slots: slots.into(), label, connection }
     }
 
     pub fn watch(
         &mut self,
-        connection: SessionId,
+        connection: ConnectionId,
         token: Token,
         namespace: Namespace,
         scope: Scope,
@@ -1435,7 +1456,7 @@ impl Model {
         Ok(())
     }
 
-    pub fn unwatch(&mut self, connection: SessionId, token: Token) -> Result<(), Refusal> {
+    pub fn unwatch(&mut self, connection: ConnectionId, token: Token) -> Result<(), Refusal> {
         let is_meant = |watch: &Watch| watch.connection == connection && watch.token == token;
         let place = self.watches.iter().position(is_meant).ok_or(Refusal::NotFound)?;
         self.watches.remove(place);

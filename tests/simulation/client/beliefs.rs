@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use signalbox::client::Permit;
-use signalbox::core::{self, Moment, UnixSeconds};
+use signalbox::core::{self, Moment, MonotonicMs, UnixSeconds};
 
 use super::declared::Registry;
 use crate::scene::{Key, Scene};
@@ -245,7 +245,7 @@ impl Beliefs {
             };
             let life = lives.iter().filter(|(first, _)| *first <= belief.grant).count();
             if let Some(server) = server.as_ref().filter(|_| life == lives.len()) {
-                let moment = Moment { monotonic_ms: 0, unix: UnixSeconds(0) };
+                let moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
                 if server.core().verify(core::GrantId(belief.grant), moment).is_err() {
                     belief.freed_ms.get_or_insert(now_ms);
                 }

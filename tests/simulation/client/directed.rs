@@ -295,8 +295,10 @@ fn a_revoked_permit_ends_before_its_grace() {
                     );
                     let server = stage.server();
                     let id = signalbox::core::GrantId(permit.id().0);
-                    let moment =
-                        signalbox::core::Moment { monotonic_ms: 0, unix: signalbox::core::UnixSeconds(0) };
+                    let moment = signalbox::core::Moment {
+                        monotonic: signalbox::core::MonotonicMs(0),
+                        unix: signalbox::core::UnixSeconds(0),
+                    };
                     while server.core().verify(id, moment).is_ok() {
                         sleep(ms(1)).await;
                     }

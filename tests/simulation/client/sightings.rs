@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use signalbox::core::{DeclarationRecord, Declared, Listed, Namespace};
+use signalbox::core::{DeclarationRecord, Declared, Listed, ListingKind, Namespace};
 use signalbox::server::Server;
 
 use super::declared::State;
@@ -102,8 +102,8 @@ impl Name {
         };
         let all = |waiters| list(server, Namespace::Semaphores, name, waiters).into_iter();
         let entry = |listed: Listed| Some((listed.grant?.0, (listed.resources, listed.slots.into_vec())));
-        let held: BTreeMap<u64, Held> = all(false).filter_map(entry).collect();
-        let waits = all(true).filter_map(|listed| Some(listed.grant?.0)).collect();
+        let held: BTreeMap<u64, Held> = all(ListingKind::Holders).filter_map(entry).collect();
+        let waits = all(ListingKind::Waiters).filter_map(|listed| Some(listed.grant?.0)).collect();
         let stayed = held.iter().filter(|(grant, _)| self.held.contains_key(grant));
         let (mut least, mut slots) = (0, BTreeSet::new());
         for (_, (resources, of_it)) in stayed {

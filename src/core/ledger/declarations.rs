@@ -1,75 +1,77 @@
-//! What is declared of semaphores, and what can be asked for of them.
+//! Declared semaphores: what an administrator has set, and what can be requested.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use super::{ObjectRef, Refusal};
+use crate::core::Refusal;
 use crate::core::durable::{DeclarationRecord, DeclaredState, Origin};
-use crate::core::semaphore::Standing;
+use crate::core::ids::GrantId;
+use crate::core::object::ObjectRef;
+use crate::core::semaphore::Lifecycle;
 
-/// A semaphore that is to be declared.
+/// A request to declare a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declare<'a> {
     /// Its name.
     pub name: &'a [u8],
-    /// How many resources may be in use; of numbered ones up to [`SLOTS_MAX`](crate::core::SLOTS_MAX).
+    /// Its capacity; with numbered slots at most [`SLOTS_MAX`](crate::core::SLOTS_MAX).
     pub capacity: u32,
-    /// Whether its resources have numbers.
+    /// Whether its resources are numbered slots.
     pub numbered: bool,
-    /// What people call it.
+    /// Its label for people.
     pub label: &'a [u8],
 }
 
-/// What becomes of a Declare of a semaphore that is declared already.
+/// What a Declare does if the semaphore is declared already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfExists {
-    /// It is refused.
+    /// The request is refused.
     Fail,
     /// The semaphore stays as it is.
     Keep,
-    /// The semaphore becomes what the Declare says.
+    /// The semaphore is changed to what the request says.
     Set,
 }
 
-/// How a capacity changes.
+/// The change of a capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resizing {
-    /// To so many.
+    /// Sets it.
     To(u32),
-    /// By so many more.
+    /// Adds to it.
     Grow(u32),
-    /// By so many less, and to 0 where there are fewer.
+    /// Subtracts from it, down to 0 at most.
     Shrink(u32),
 }
 
-/// When a semaphore that is held is removed.
+/// When a semaphore that is in use is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// Not at all: the request is refused.
+    /// Never: the request is refused.
     IfIdle,
     /// When its last holder has left.
     WithLastHolder,
-    /// When so many milliseconds are over, after which its holders lose it.
+    /// After a grace period, at the end of which its holders lose it.
     Now {
-        /// The grace.
+        /// The grace period in milliseconds.
         grace_ms: u32,
     },
 }
 
-/// A declared semaphore, as it is listed.
+/// A declared semaphore in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// What was declared.
+    /// Its declaration.
     pub record: DeclarationRecord,
     /// Resources in use.
     pub in_use: u32,
-    /// Requests that wait.
+    /// Waiters.
     pub waiting: u32,
 }
 
-/// What was declared of one name.
+/// The declaration of one semaphore. [`DeclarationRecord`] describes the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Declaration {
     pub(super) label: Box<[u8]>,
@@ -82,21 +84,21 @@ pub(super) struct Declaration {
     pub(super) evicted_grace_ms: Option<u32>,
 }
 
-/// What a semaphore was before it was declared as it is to be.
+/// The state of a semaphore before a change, which returns if the change is rolled back.
 #[derive(Debug)]
 pub(super) enum Before {
-    /// Nobody had declared it. `None`: nobody used it either, so that the declaration is what made it.
+    /// It was not declared. `capacity` is `None` if it was not in use either, so that the declaration created it.
     Undeclared {
         capacity: Option<u32>,
     },
     Declared(Box<Declaration>),
 }
 
-/// The declared semaphores, in the order of their names.
+/// All declared semaphores, in the order of their names.
 #[derive(Debug, Default)]
 pub(super) struct Declarations(BTreeMap<ByName, Declaration>);
 
-/// Found by the name's bytes.
+/// An object as a key, in the order of the name's bytes.
 #[derive(Debug)]
 struct ByName(ObjectRef);
 
@@ -114,7 +116,7 @@ impl Declaration {
         }
     }
 
-    /// What was declared before the process was started.
+    /// The declaration in a record.
     pub(super) fn of(record: DeclarationRecord) -> Self {
         Self {
             label: record.label,
@@ -142,32 +144,35 @@ impl Declaration {
         }
     }
 
-    /// What its object is when all of this is done.
-    pub(super) fn standing(&self) -> Standing {
+    /// The lifecycle of the object once the declaration is committed.
+    pub(super) fn lifecycle(&self) -> Lifecycle {
         match (self.removing, self.numbered) {
-            (true, _) => Standing::Removing,
-            (false, true) => Standing::Numbered,
-            (false, false) => Standing::Declared,
+            (true, _) => Lifecycle::Removing,
+            (false, true) => Lifecycle::Numbered,
+            (false, false) => Lifecycle::Declared,
         }
     }
 
-    /// What may be in use.
+    /// The most that may be in use.
     pub(super) fn usable(&self) -> u32 {
         if self.removing { 0 } else { self.capacity }
     }
 
+    /// Whether it equals what a request declares.
     pub(super) fn says(&self, declare: &Declare<'_>) -> bool {
         self.capacity == declare.capacity
             && self.numbered == declare.numbered
             && *self.label == *declare.label
     }
 
-    pub(super) fn settled(&self, object: &ObjectRef) -> DeclaredState {
+    /// Its state as a request is answered.
+    pub(super) fn state(&self, object: &ObjectRef) -> DeclaredState {
         DeclaredState { generation: self.generation, capacity: self.capacity, in_use: object.consumption() }
     }
 
-    pub(super) fn check(&self, generation: Option<u64>) -> Result<(), Refusal> {
-        // What the configuration declares no more is nobody's: it may be hastened away.
+    /// Refuses a change by a request, which may expect a generation.
+    pub(super) fn check_change(&self, generation: Option<u64>) -> Result<(), Refusal> {
+        // A semaphore that the configuration does not declare any more is being removed, and may be removed sooner.
         if self.origin == Origin::Configuration && !self.removing {
             return Err(Refusal::NotPermitted);
         }
@@ -179,6 +184,7 @@ impl Declaration {
 }
 
 impl Declarations {
+    /// The declaration of a semaphore.
     pub(super) fn get(&self, name: &[u8]) -> Option<&Declaration> {
         self.0.get(name)
     }
@@ -191,6 +197,16 @@ impl Declarations {
         self.0.get_key_value(name).map(|(key, declaration)| (&key.0, declaration))
     }
 
+    /// Whether a semaphore was removed and declared again since this id was allocated.
+    pub(super) fn is_declared_after(&self, name: &[u8], id: GrantId) -> bool {
+        self.get(name).is_some_and(|declaration| declaration.created > id.0)
+    }
+
+    /// Whether a semaphore is being removed.
+    pub(super) fn is_removing(&self, name: &[u8]) -> bool {
+        self.get(name).is_some_and(|declaration| declaration.removing)
+    }
+
     pub(super) fn put(&mut self, object: &ObjectRef, declaration: Declaration) {
         self.0.insert(ByName(object.clone()), declaration);
     }
@@ -199,7 +215,7 @@ impl Declarations {
         self.0.remove(object.name());
     }
 
-    /// Those whose names are from there on.
+    /// The declared semaphores from this name on.
     pub(super) fn from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectRef, &Declaration)> {
         let all = self.0.range::<[u8], _>((from, Bound::Unbounded));
         all.map(|(key, declaration)| (&key.0, declaration))

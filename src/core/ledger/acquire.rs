@@ -1,0 +1,150 @@
+//! AcquireGrant and AcquireAll, and what a client does with a grant or a waiter: release, cancel, verify.
+
+use super::grant::{Grant, Queueing, Want};
+use super::replies::Changed;
+use super::request_log::{CachedReply, RequestKind};
+use super::{Ledger, LedgerContext};
+use crate::core::Refusal;
+use crate::core::ids::{ConnectionId, GrantId, RequestId, SessionId, Token};
+use crate::core::invariant::broken;
+use crate::core::mailbox::EventKind;
+use crate::core::outcome::{Call, Outcome, Verified};
+use crate::core::time::{Due, MonotonicMs};
+
+/// The request that a Cancel names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// The request with this number within its session.
+    Request(RequestId),
+    /// The request that the connection calls so.
+    Token(Token),
+}
+
+impl Ledger {
+    /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice.
+    pub(in crate::core) fn acquire(
+        &mut self,
+        call: Call,
+        wants: &[Want<'_>],
+        queueing: Queueing,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        let request = call.ids.own;
+        let (session, repeated) = match self.begin(call.connection, call.ids) {
+            Ok(begun) => begun,
+            Err(refusal) => return Outcome::Refused(refusal),
+        };
+        if let Some(repeated) = repeated {
+            return self.answer(session, repeated, RequestKind::Grant, call, now);
+        }
+        let id = match self.allocate_grant(session) {
+            Ok(id) => id,
+            Err(refusal) => {
+                self.sessions.cache(session, request, CachedReply::Done(Err(refusal)));
+                return Outcome::Refused(refusal);
+            }
+        };
+        let until = now.after(queueing.wait_ms);
+        self.grants.insert(id, Grant::waiting(session, request, wants, now, until, context.now));
+        self.sessions.known_mut(session).add_grant(id);
+        self.sessions.cache(session, request, CachedReply::Waiting(id));
+        self.advance(id, Some(queueing), context);
+        self.run_backlog(context);
+        let Some(reply) = self.sessions.known(session).log().get(request).cloned() else {
+            broken(format_args!("the reply to a request is cached as long as the request is executed"))
+        };
+        if let CachedReply::Waiting(_) = reply {
+            self.grants.set_wait_deadline(id);
+            self.alarm.ring(Due::At(until));
+        }
+        self.answer(session, reply, RequestKind::Grant, call, now)
+    }
+
+    fn allocate_grant(&mut self, session: SessionId) -> Result<GrantId, Refusal> {
+        self.check_open()?;
+        if self.sessions.known(session).grant_count() >= self.limits.grants_max {
+            self.counts.limited += 1;
+            return Err(Refusal::LimitReached);
+        }
+        self.next_id().map(GrantId)
+    }
+
+    /// Allocates the id of a grant or of a generation.
+    pub(super) fn next_id(&mut self) -> Result<u64, Refusal> {
+        let id = self.ids.next()?;
+        self.extend_reservation();
+        Ok(id)
+    }
+
+    /// Releases a grant (`docs/protocol.md`, "ReleaseGrant"). Only its session may.
+    pub(in crate::core) fn release(
+        &mut self,
+        call: Call,
+        grant: GrantId,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        self.change(call, now, |ledger, session| {
+            let held = ledger.grants.get(grant);
+            if !held.is_some_and(|held| held.session == session && !held.is_waiting()) {
+                return Err(Refusal::NotAcquired);
+            }
+            ledger.end_grant(grant, EventKind::Released, context);
+            ledger.run_backlog(context);
+            Ok(Changed::done(ledger.is_durable(session)))
+        })
+    }
+
+    /// Ends the wait of a request, which is answered [`Refusal::Canceled`] (`docs/protocol.md`, "Cancel").
+    pub(in crate::core) fn cancel(
+        &mut self,
+        connection: ConnectionId,
+        waiting: Waiting,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        if let Waiting::Token(token) = waiting
+            && self.cancel_idle_wait(connection, token)
+        {
+            return Ok(());
+        }
+        let session = self.sessions.acting(connection)?;
+        let state = self.sessions.get(session).ok_or(Refusal::NotFound)?;
+        let waiter = match waiting {
+            Waiting::Request(request) => state.log().waiting(request),
+            Waiting::Token(token) => state.waiter_of(token),
+        };
+        self.refuse_waiter(waiter.ok_or(Refusal::NotFound)?, Refusal::Canceled, context);
+        self.run_backlog(context);
+        Ok(())
+    }
+
+    /// The session of a held grant, and how long it lasts (`docs/protocol.md`, "VerifyGrant").
+    pub(in crate::core) fn verify(&self, id: GrantId, now: MonotonicMs) -> Result<Verified, Refusal> {
+        let is_held = |grant: &&Grant| !grant.is_waiting() && self.sessions.ending(grant.session).is_none();
+        let grant = self.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;
+        let lease_left = self.sessions.ttl_left_ms(grant.session, now);
+        let revoked_left = grant.revoked().map(|at| now.until(at));
+        let is_revoked = revoked_left.is_some() || self.sessions.known(grant.session).revoked().is_some();
+        Ok(Verified {
+            session: grant.session,
+            ttl_left_ms: lease_left.into_iter().chain(revoked_left).min(),
+            is_retiring: is_revoked || self.is_retiring(id, grant),
+        })
+    }
+
+    /// Whether the semaphore of a grant has changed below it: the grant's slot is above the capacity, or the semaphore is
+    /// being removed, or was removed and declared again.
+    fn is_retiring(&self, id: GrantId, grant: &Grant) -> bool {
+        grant.parts().iter().any(|part| {
+            let Some(object) = part.object().filter(|_| part.namespace == super::removal::SEMAPHORES) else {
+                return false;
+            };
+            // A semaphore that is not declared has no slots, and is not removed.
+            let Some(declaration) = self.declarations.get(object.name()) else { return false };
+            declaration.removing
+                || id.0 < declaration.created
+                || self.slots.of(object, id).iter().any(|slot| u32::from(*slot) >= declaration.capacity)
+        })
+    }
+}

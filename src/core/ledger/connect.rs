@@ -1,0 +1,154 @@
+//! Connections join and leave; leased sessions are opened, attached to and closed.
+
+use std::sync::Arc;
+
+use super::leases::Lease;
+use super::on_commit::OnCommit;
+use super::sessions::Attachment;
+use super::{Ledger, LedgerContext};
+use crate::core::Refusal;
+use crate::core::ids::{ConnectionId, SessionId, SessionKey, Token};
+use crate::core::mailbox::{EventKind, Mailbox, Notice};
+use crate::core::outcome::{Answer, Opened, Outcome};
+use crate::core::time::{Due, MonotonicMs};
+
+impl Ledger {
+    /// Adds the session of a connection, which may own grants from now on, or sets its label.
+    pub(in crate::core) fn join(
+        &mut self,
+        connection: ConnectionId,
+        label: Option<&[u8]>,
+        mailbox: &Arc<Mailbox>,
+    ) {
+        self.sessions.join(connection, label, mailbox);
+    }
+
+    /// Takes a step of the end of a connection: its session ends, and a leased one that it is attached to lives on.
+    /// Returns whether there is more to do.
+    pub(in crate::core) fn leave(&mut self, connection: ConnectionId, context: LedgerContext<'_>) -> bool {
+        let has_more =
+            self.end_session(connection.session(), EventKind::Released, Refusal::Canceled, context);
+        self.run_backlog(context);
+        has_more
+    }
+
+    /// Opens a leased session and attaches the connection to it (`docs/protocol.md`, "OpenSession").
+    pub(in crate::core) fn open(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        opened: Opened,
+        label: &[u8],
+        now: MonotonicMs,
+    ) -> Outcome {
+        let Opened { session, key, ttl_ms } = opened;
+        if let Err(refusal) = self.sessions.check_staying(connection).and_then(|()| self.check_open()) {
+            return Outcome::Refused(refusal);
+        }
+        if self.sessions.leased() >= self.limits.sessions_max as u64 {
+            self.counts.limited += 1;
+            return Outcome::Refused(Refusal::LimitReached);
+        }
+        self.detach(connection, Some(Refusal::NoSuchSession));
+        let end = self.sessions.open(session, key, ttl_ms, label, None, now);
+        self.sessions.attach(connection, session);
+        self.alarm.ring(Due::At(end));
+        match self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some()) {
+            Some(reply_to) => {
+                self.store_session(session, now);
+                self.on_commit(OnCommit::Opened(session, reply_to));
+                Outcome::Waiting
+            }
+            None => Outcome::Answered(Answer::Opened(opened)),
+        }
+    }
+
+    /// Attaches a connection to a leased session, and informs the connection that was attached before
+    /// (`docs/protocol.md`, "AttachSession").
+    pub(in crate::core) fn attach(
+        &mut self,
+        session: SessionId,
+        connection: ConnectionId,
+        key: &SessionKey,
+        now: MonotonicMs,
+    ) -> Result<Arc<Lease>, Refusal> {
+        self.sessions.check_staying(connection)?;
+        let lease = self.sessions.unlock(session, key)?;
+        lease.renew(now);
+        let before = self.sessions.connection_of(session);
+        if before == Some(connection) {
+            return Ok(lease);
+        }
+        if let Some(before) = before {
+            self.detach(before, Some(Refusal::NoSuchSession));
+            self.sessions.lose(before);
+            self.sessions.send(before, Notice::AttachedElsewhere { session });
+        }
+        self.detach(connection, Some(Refusal::NoSuchSession));
+        self.sessions.attach(connection, session);
+        if let Some(revoked) = self.sessions.known(session).revoked() {
+            self.sessions.send(connection, Notice::SessionRevoked { session, grace_ms: now.until(revoked) });
+        }
+        Ok(lease)
+    }
+
+    /// The lease of the session that a connection is attached to.
+    pub(in crate::core) fn lease(&self, connection: ConnectionId) -> Result<Arc<Lease>, Refusal> {
+        let Attachment::To(session) = self.sessions.attachment(connection) else {
+            return Err(Refusal::NoSuchSession);
+        };
+        let (_, lease) = self.sessions.known(session).lease().ok_or(Refusal::NoSuchSession)?;
+        Ok(Arc::clone(lease))
+    }
+
+    /// Renews the lease of the session that a connection is attached to, and returns the rest of it in milliseconds
+    /// (`docs/protocol.md`, "KeepAlive").
+    pub(in crate::core) fn keep_alive(
+        &self,
+        connection: ConnectionId,
+        now: MonotonicMs,
+    ) -> Result<u32, Refusal> {
+        self.lease(connection)?.renew(now);
+        let session = self.sessions.acting(connection)?;
+        self.sessions.ttl_left_ms(session, now).ok_or(Refusal::NoSuchSession)
+    }
+
+    /// Closes the leased session that a connection is attached to (`docs/protocol.md`, "CloseSession"). Afterwards the
+    /// connection's requests are for its own session.
+    pub(in crate::core) fn close(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        let attachment = self.sessions.attachment(connection);
+        self.detach(connection, Some(Refusal::Canceled));
+        // A connection that had lost its session is free for another one now.
+        let Attachment::To(session) = attachment else { return Outcome::Refused(Refusal::NoSuchSession) };
+        let closer = self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some());
+        let is_answered_later = closer.is_some();
+        let (why, refusal) = (EventKind::Released, Refusal::Canceled);
+        let state = self.sessions.known_mut(session);
+        state.begin_end(why, refusal);
+        if let Some(closer) = closer {
+            state.set_closer(closer);
+        }
+        self.end_now(session, why, refusal, now, context);
+        self.run_backlog(context);
+        if is_answered_later { Outcome::Waiting } else { Outcome::Answered(Answer::Done) }
+    }
+
+    /// Ends a session that may have more than a step's work: the rest is due now.
+    pub(super) fn end_now(
+        &mut self,
+        session: SessionId,
+        why: EventKind,
+        refusal: Refusal,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        if self.end_session(session, why, refusal, context) {
+            self.sessions.set_deadline(session, now);
+            self.alarm.ring(Due::At(now));
+        }
+    }
+}

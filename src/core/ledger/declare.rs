@@ -1,0 +1,345 @@
+//! Declare, Resize and Remove: an administrator sets the capacity of a semaphore, which stays until it is changed.
+//!
+//! A change is made in the ledger at once, so that the next request sees it, and takes effect when it is committed: only
+//! then are waiters granted what was added, or refused. A semaphore that is being removed grants nothing from the request
+//! on.
+//!
+//! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
+
+use super::declarations::{Before, Declaration, Declare, IfExists, Removal, Resizing};
+use super::on_commit::OnCommit;
+use super::removal::SEMAPHORES;
+use super::replies::Changed;
+use super::request_log::CachedReply;
+use super::slots::SLOTS_MAX;
+use super::{Ledger, LedgerContext};
+use crate::core::durable::{Change, DeclaredState, Origin, Record};
+use crate::core::mailbox::EventKind;
+use crate::core::object::ObjectRef;
+use crate::core::outcome::{Call, Outcome};
+use crate::core::semaphore::Lifecycle;
+use crate::core::time::MonotonicMs;
+use crate::core::{Claim, Refusal};
+
+impl Ledger {
+    /// Declares semaphores, all or none of them (`docs/protocol.md`, "Declare"). No name may be declared twice.
+    pub(in crate::core) fn declare(
+        &mut self,
+        call: Call,
+        wanted: &[Declare<'_>],
+        if_exists: IfExists,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        self.change(call, now, |ledger, _| {
+            ledger.check_declares(wanted, if_exists, context)?;
+            let objects = ledger.objects_to_declare(wanted, context)?;
+            let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>();
+            let generations = generations.inspect_err(|_| ledger.release_undeclared(&objects, context))?;
+            let mut is_changed = false;
+            let mut states = Vec::with_capacity(wanted.len());
+            for ((declare, object), generation) in wanted.iter().zip(&objects).zip(generations) {
+                let present = ledger.declarations.get(declare.name).filter(|present| !present.removing);
+                let stays = |present: &&Declaration| if_exists == IfExists::Keep || present.says(declare);
+                if let Some(present) = present.filter(stays) {
+                    states.push(present.state(object));
+                    continue;
+                }
+                let after = ledger.successor(object, Declaration::new(declare, generation, Origin::Request));
+                states.push(after.state(object));
+                ledger.plan(object, after, false, now, context);
+                is_changed = true;
+            }
+            // An equal declaration may still wait for its commit, and be rolled back.
+            let is_durable = is_changed || !ledger.is_stored();
+            Ok(Changed { reply: CachedReply::declared(states), is_durable })
+        })
+    }
+
+    /// Refuses semaphores that cannot be declared as requested, before anything is changed.
+    fn check_declares(
+        &self,
+        wanted: &[Declare<'_>],
+        if_exists: IfExists,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        for declare in wanted {
+            if declare.numbered && declare.capacity > SLOTS_MAX {
+                return Err(Refusal::OutOfRange);
+            }
+            let declared = self.declarations.get(declare.name);
+            match declared.filter(|declared| !declared.removing) {
+                Some(_) if if_exists == IfExists::Fail => return Err(Refusal::AlreadyExists),
+                Some(_) if if_exists == IfExists::Keep => continue,
+                Some(present) if present.says(declare) => continue,
+                Some(present) => present.check_change(None)?,
+                None => {}
+            }
+            self.check_numbering(declare, declared, context)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses to number the resources of a semaphore that is in use, or to end that: nothing says which slots its holders
+    /// have.
+    pub(super) fn check_numbering(
+        &self,
+        declare: &Declare<'_>,
+        present: Option<&Declaration>,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        let was_numbered = present.is_some_and(|present| present.numbered);
+        let in_use = context.registry(SEMAPHORES).find(declare.name, |object| object.consumption());
+        if was_numbered != declare.numbered && in_use.unwrap_or(0) > 0 {
+            return Err(Refusal::InUse);
+        }
+        Ok(())
+    }
+
+    /// The objects of names that will be declared, all or none.
+    fn objects_to_declare(
+        &self,
+        wanted: &[Declare<'_>],
+        context: LedgerContext<'_>,
+    ) -> Result<Vec<ObjectRef>, Refusal> {
+        let mut objects = Vec::with_capacity(wanted.len());
+        for declare in wanted {
+            let object = self.object_to_declare(declare, context);
+            objects.push(object.inspect_err(|_| self.release_undeclared(&objects, context))?);
+        }
+        Ok(objects)
+    }
+
+    /// The object of a name that will be declared: the existing one, or a new one. It counts as declared from now on, as a
+    /// sweep may collect at any moment what nothing refers to.
+    pub(super) fn object_to_declare(
+        &self,
+        declare: &Declare<'_>,
+        context: LedgerContext<'_>,
+    ) -> Result<ObjectRef, Refusal> {
+        let keep = |object: &ObjectRef| {
+            if object.lifecycle() == Lifecycle::Implicit {
+                object.set_lifecycle(Lifecycle::Declared);
+            }
+            object.clone()
+        };
+        let claim = claim_of(declare.capacity);
+        context.registry(SEMAPHORES).find_or_make(SEMAPHORES, declare.name, claim, context.interval, keep)
+    }
+
+    /// Releases objects that are not declared after all, and collects those that nothing refers to.
+    pub(super) fn release_undeclared(&self, objects: &[ObjectRef], context: LedgerContext<'_>) {
+        for object in objects {
+            if self.declarations.get(object.name()).is_none() {
+                object.set_lifecycle(Lifecycle::Implicit);
+                context.registry(SEMAPHORES).collect(object, context.interval);
+            }
+        }
+    }
+
+    /// A declaration with what it takes over from the one before it: from which id on grants belong to it, and whether
+    /// holders of a semaphore that was removed at once are still to be evicted.
+    pub(super) fn successor(&self, object: &ObjectRef, mut after: Declaration) -> Declaration {
+        let present = self.declarations.get(object.name());
+        match present {
+            Some(present) if !present.removing => after.created = present.created,
+            Some(_) => {}
+            // Grants from before the first declaration belong to the same semaphore.
+            None => after.created = 0,
+        }
+        after.evicted_grace_ms = present.and_then(|present| present.evicted_grace_ms);
+        after
+    }
+
+    /// Changes the capacity of a declared semaphore (`docs/protocol.md`, "Resize").
+    pub(in crate::core) fn resize(
+        &mut self,
+        call: Call,
+        name: &[u8],
+        resizing: Resizing,
+        generation: Option<u64>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        self.change(call, now, |ledger, _| {
+            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
+            declaration.check_change(generation)?;
+            if declaration.removing {
+                return Err(Refusal::Removed);
+            }
+            let (object, mut after) = (object.clone(), declaration.clone());
+            after.capacity = match resizing {
+                Resizing::To(capacity) => capacity,
+                Resizing::Grow(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
+                Resizing::Shrink(by) => after.capacity.saturating_sub(by),
+            };
+            if after.numbered && after.capacity > SLOTS_MAX {
+                return Err(Refusal::OutOfRange);
+            }
+            after.generation = ledger.next_id()?;
+            let reply = CachedReply::declared([after.state(&object)]);
+            ledger.plan(&object, after, false, now, context);
+            Ok(Changed { reply, is_durable: true })
+        })
+    }
+
+    /// Removes a declared semaphore (`docs/protocol.md`, "Remove").
+    pub(in crate::core) fn remove(
+        &mut self,
+        call: Call,
+        name: &[u8],
+        removal: Removal,
+        generation: Option<u64>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        self.change(call, now, |ledger, _| {
+            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
+            declaration.check_change(generation)?;
+            let is_in_use = object.consumption() > 0 || ledger.waiting(SEMAPHORES, object) > 0;
+            if removal == Removal::IfIdle && is_in_use {
+                return Err(Refusal::InUse);
+            }
+            let (object, mut after) = (object.clone(), declaration.clone());
+            after.generation = ledger.next_id()?;
+            match removal {
+                Removal::Now { grace_ms } => after.evicted_grace_ms = Some(grace_ms),
+                // The grace period of a semaphore of this name that was removed before is not for these holders.
+                Removal::IfIdle | Removal::WithLastHolder if !after.removing => {
+                    after.evicted_grace_ms = None;
+                }
+                Removal::IfIdle | Removal::WithLastHolder => {}
+            }
+            after.removing = true;
+            ledger.plan(&object, after, matches!(removal, Removal::Now { .. }), now, context);
+            Ok(Changed { reply: CachedReply::declared([] as [DeclaredState; 0]), is_durable: true })
+        })
+    }
+
+    /// Makes a change in the ledger, and has it take effect when it is committed; `evicts`: the holders lose the
+    /// semaphore.
+    fn plan(
+        &mut self,
+        object: &ObjectRef,
+        after: Declaration,
+        evicts: bool,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        let before = self.before(object);
+        if after.removing {
+            if object.lifecycle() != Lifecycle::Removing {
+                object.declare(Lifecycle::Closing, 0);
+            }
+        } else {
+            self.slots.set_numbered(object, after.numbered);
+            match &before {
+                Before::Undeclared { capacity } => {
+                    object.declare(after.lifecycle(), capacity.unwrap_or(after.usable()));
+                }
+                // It stays closed until this is committed.
+                Before::Declared(before) if before.removing => {}
+                Before::Declared(_) => object.set_lifecycle(after.lifecycle()),
+            }
+        }
+        self.put_declaration(object, &after);
+        if self.journal.is_some() {
+            let (object, after) = (object.clone(), Box::new(after));
+            self.on_commit(OnCommit::Declared { object, before, after, evicts });
+        } else {
+            self.apply(object, &before, &after, evicts, now, context);
+        }
+    }
+
+    /// The state of a semaphore before a change.
+    pub(super) fn before(&self, object: &ObjectRef) -> Before {
+        match self.declarations.get(object.name()) {
+            Some(before) => Before::Declared(Box::new(before.clone())),
+            None if object.consumption() == 0 && self.waiting(SEMAPHORES, object) == 0 => {
+                Before::Undeclared { capacity: None }
+            }
+            None => Before::Undeclared { capacity: object.capacity() },
+        }
+    }
+
+    pub(super) fn put_declaration(&mut self, object: &ObjectRef, after: &Declaration) {
+        self.store(Change::Put(Record::Declaration(after.record(object.name()))));
+        self.declarations.put(object, after.clone());
+    }
+
+    /// A change takes effect.
+    pub(super) fn apply(
+        &mut self,
+        object: &ObjectRef,
+        before: &Before,
+        after: &Declaration,
+        evicts: bool,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) {
+        if after.removing {
+            object.declare(Lifecycle::Removing, 0);
+            object.set_tracking(|tracking| tracking.awaited = true);
+            self.dismiss(object, after, evicts, now);
+            self.usage_dropped_later(SEMAPHORES, object);
+            self.run_backlog(context);
+            return;
+        }
+        let is_resized =
+            matches!(before, Before::Undeclared { .. }) || object.capacity() != Some(after.capacity);
+        // A semaphore whose removal was requested since stays closed.
+        if !self.declarations.is_removing(object.name()) {
+            object.declare(after.lifecycle(), after.capacity);
+        }
+        if is_resized {
+            self.publish(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
+        }
+        if self.waiting(SEMAPHORES, object) > 0 {
+            self.refuse_waiters_later(object, None);
+            self.serve_later(SEMAPHORES, object);
+        }
+        self.run_backlog(context);
+    }
+
+    /// A change could not be committed: the semaphore is again what it was before. The caller runs the backlog.
+    pub(super) fn roll_back_declaration(
+        &mut self,
+        object: &ObjectRef,
+        before: Before,
+        after: &Declaration,
+        context: LedgerContext<'_>,
+    ) {
+        // The configuration has changed it since, which is never rolled back.
+        let present = self.declarations.get(object.name());
+        if present.is_none_or(|present| present.generation != after.generation) {
+            return;
+        }
+        match before {
+            Before::Declared(before) => {
+                object.declare(before.lifecycle(), before.usable());
+                self.slots.set_numbered(object, before.numbered);
+                if before.removing {
+                    // Its last holder may have left since, or leave without going through the ledger.
+                    object.set_tracking(|tracking| tracking.awaited = true);
+                    self.usage_dropped_later(SEMAPHORES, object);
+                }
+                self.declarations.put(object, *before);
+            }
+            Before::Undeclared { capacity } => {
+                // Waiters for a semaphore that only the declaration created are refused. A holder might as well have
+                // created it.
+                let created = if object.consumption() == 0 { 0 } else { after.capacity };
+                object.declare(Lifecycle::Implicit, capacity.unwrap_or(created));
+                self.forget_declaration(object, context);
+            }
+        }
+        // No waiter was refused while the removal was pending.
+        self.refuse_waiters_later(object, None);
+        self.serve_later(SEMAPHORES, object);
+    }
+}
+
+/// A claim that creates a semaphore of this capacity, or of one, since a claim needs some: the declaration sets it anyway.
+pub(super) fn claim_of(capacity: u32) -> Claim {
+    Claim { resources: 1, maximum: capacity.max(1) }
+}

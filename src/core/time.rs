@@ -1,0 +1,39 @@
+//! The two times that the rules know (invariant 8 of `docs/design.md`). The core never reads a clock.
+
+/// Seconds since the Unix epoch, as the server read them from its clock: for intervals, and for what people read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnixSeconds(pub u64);
+
+/// Milliseconds since some moment in the past. They never go back: for waits and leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MonotonicMs(pub u64);
+
+impl MonotonicMs {
+    /// This many milliseconds later.
+    pub fn after(self, ms: u32) -> Self {
+        Self(self.0 + u64::from(ms))
+    }
+
+    /// Milliseconds from now until then; 0 if that has passed. `u32::MAX` is kept for "for ever".
+    pub(super) fn until(self, then: Self) -> u32 {
+        u32::try_from(then.0.saturating_sub(self.0)).unwrap_or(u32::MAX).min(u32::MAX - 1)
+    }
+}
+
+/// One moment in both times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// For waits and leases.
+    pub monotonic: MonotonicMs,
+    /// For intervals, and for what people read.
+    pub unix: UnixSeconds,
+}
+
+/// When the core has something to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Due {
+    /// At once.
+    Now,
+    /// At this time.
+    At(MonotonicMs),
+}
