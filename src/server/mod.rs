@@ -11,6 +11,7 @@ mod admission;
 mod buffers;
 mod clock;
 mod connection;
+mod core_yield;
 mod daemon;
 mod dispatch;
 mod expiry;
@@ -18,7 +19,7 @@ mod gc;
 mod listener;
 mod log;
 mod metrics;
-mod parking;
+
 mod peers;
 mod privileges;
 mod signals;

@@ -22,7 +22,7 @@ use tracing::warn;
 
 use super::admission::Admission;
 use super::connection::serve;
-use super::parking::give_way_before_sleep;
+use super::core_yield::yield_before_sleep;
 use crate::core::Namespace;
 
 /// Where a new connection runs.
@@ -86,7 +86,7 @@ async fn behind_all() {
 
 impl Worker {
     fn start(index: usize) -> io::Result<Self> {
-        let runtime = give_way_before_sleep(&mut Builder::new_current_thread()).enable_all().build()?;
+        let runtime = yield_before_sleep(&mut Builder::new_current_thread()).enable_all().build()?;
         let handle = runtime.handle().clone();
         let (alive, ended) = oneshot::channel();
         std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || runtime.block_on(ended))?;

@@ -1,82 +1,97 @@
-//! One connection: it reads runs of frames, has them executed, and writes what they came to.
+//! One connection: it reads requests, has them executed, and writes the responses.
 //!
-//! Invariants: responses leave in the order of the requests; while more than [`OUTPUT_BYTES_MAX`] wait to be
-//! taken by the peer, or a Dump is under way, nothing more is read; however the connection ends, what it held is
-//! given back.
+//! A connection is a state machine that works in turns. [`Inbound`] holds what was read, [`Work`] the requests and the
+//! response in progress, [`Outbound`] what the peer has not taken, and [`Input`] whether more is read.
 //!
-//! Answers wait until the other connections of the thread have been read that can be: then what all of them ask is
-//! there, the peers are woken by answers that come together, and the thread sleeps less often.
+//! Invariants: responses leave in the order of the requests. While more than 64 KiB of output wait for the peer or a
+//! response of many frames is in progress, nothing is read, so that the peer is slowed down by TCP. However the connection
+//! ends, all that it held is released.
 //!
-//! Bytes are read into a buffer of the thread, and the thread lends those for output. A connection has a buffer only
-//! while a frame is incomplete or output waits, so an idle one costs little.
+//! Responses are deferred until the thread's other readable connections have been read. Then their requests are there
+//! too, the responses wake the peers together, and the thread sleeps less often (`docs/decisions/0012`).
+
+mod end;
+mod inbound;
+mod outbound;
+#[cfg(test)]
+mod tests;
+mod work;
 
 use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use thiserror::Error;
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, Sleep};
-use tokio_util::codec::Decoder;
-use tokio_util::io::poll_read_buf;
 use tracing::{debug, warn};
 
 use super::admission::Admission;
 use super::buffers::Buffers;
-use super::dispatch::{After, Executor, Owed, Party, Revoked};
+use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
 use super::metrics::Tally;
 use super::peers::Peer;
-use super::{Port, Server, parking, port_name, steps};
-use crate::core::{Mailbox, Session};
-use crate::protocol::{DecodeError, Frames, RequestCodec};
+use super::{Port, Server, core_yield, port_name, steps};
+use crate::core::{Mailbox, Session, SessionId};
+use end::End;
+use inbound::{Inbound, READ_BYTES_MAX};
+use outbound::Outbound;
+use work::{Input, Work, poll_store_timer};
 
-/// Output that may wait for the peer before its requests are left unread.
-const OUTPUT_BYTES_MAX: usize = 64 * 1024;
-
-/// Most bytes of one read: a burst of requests in one system call, and few enough to be executed in a fraction of a
-/// millisecond before others have their turn.
-const READ_BYTES_MAX: usize = 16 * 1024;
-
-/// How long a connection that the server ends is still read, so that its peer receives the answers and not a reset.
+/// How long the server still reads from a connection that it ends, so that the peer receives the responses and not a
+/// reset.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long the answers to a peer's last requests may take to be stored. A disk may hang, and what the peer held is not to
-/// be held for that.
-const STORE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Serves a connection until it ends, and gives back what it held.
+/// Serves a connection until it ends, and releases what it held.
 pub(super) async fn serve<S>(admission: Admission, stream: S, peer: SocketAddr)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let server = admission.server();
     let port = admission.port();
-    let port_name = port_name(port.namespace);
     let mut holder = server.core.open_session();
     let session = holder.id();
     let mailbox = Arc::new(Mailbox::default());
     let place = server.peers.enter(session, Peer { address: peer, mailbox: Arc::clone(&mailbox) });
-    let party = Party::new(session, Arc::clone(&mailbox), peer);
-    let mut connection = Connection::new(server, port, stream, party);
+    let extended = ExtendedState::new(session, Arc::clone(&mailbox), peer);
+    let mut connection = Connection::new(server, port, stream, extended);
     poll_fn(|context| {
         mailbox.set_reader(context.waker());
         Poll::Ready(())
     })
     .await;
-    debug!(port = port_name, %peer, %session, "connection opened");
+    debug!(port = port_name(port.namespace), %peer, %session, "connection opened");
 
     let end = connection.run(&mut holder).await;
-    // Nobody is to take up a session that nobody will end any more.
+    // First, so that no request for this session finds it among the peers after the ledger has forgotten it.
     drop(place);
-    give_back(server, holder).await;
-    match &end {
+    release_all(server, holder).await;
+    record_end(&end, port, peer, session);
+    if end.is_by_the_server() {
+        connection.linger().await;
+    }
+}
+
+/// Releases all that a connection holds. It yields to others between steps.
+async fn release_all(server: &Server, holder: Session) {
+    let (session, holder) = (holder.id(), holder);
+    let mut ending = server.core.end_session(holder);
+    while ending.step(steps::ENDING_NAMES, server.clock.now()) {
+        tokio::task::yield_now().await;
+    }
+    while server.core.leave(session, server.moment()) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Logs why a connection ended, and counts it unless that is ordinary.
+fn record_end(end: &End, port: &Port, peer: SocketAddr, session: SessionId) {
+    let port_name = port_name(port.namespace);
+    match end {
         End::Peer | End::Revoked | End::Shutdown => debug!(%peer, %session, "connection closed"),
         End::Io(error) => debug!(%peer, %session, %error, "connection lost"),
         End::BadInput(_) | End::FrameTimeout => {
@@ -98,99 +113,49 @@ where
             warn!(port = port_name, %peer, %session, error = %end, "connection closed");
         }
     }
-    if let End::BadInput(_) | End::Revoked | End::Shutdown = end {
-        connection.linger().await;
-    }
-}
-
-/// Gives back all that a session holds, letting others have their turns between steps.
-async fn give_back(server: &Server, holder: Session) {
-    let (session, holder) = (holder.id(), holder);
-    let mut ending = server.core.end_session(holder);
-    while ending.step(steps::ENDING_NAMES, server.clock.now()) {
-        tokio::task::yield_now().await;
-    }
-    while server.core.leave(session, server.moment()) {
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Why a connection ended.
-#[derive(Debug, Error)]
-enum End {
-    #[error("the peer closed it")]
-    Peer,
-    #[error(transparent)]
-    Io(io::Error),
-    #[error(transparent)]
-    BadInput(DecodeError),
-    #[error("a started frame was not completed in time")]
-    FrameTimeout,
-    #[error("its task panicked; please report this with the lines above it")]
-    Panic,
-    #[error("its session was revoked")]
-    Revoked,
-    #[error("the server stops")]
-    Shutdown,
 }
 
 struct Connection<'a, S> {
     server: &'a Server,
     port: &'a Port,
     stream: S,
-    codec: RequestCodec,
-    /// The start of a frame whose rest has not come yet.
-    input: BytesMut,
-    /// When that frame was first seen by a connection that reads on, and the alarm for it. The alarm is set only when
-    /// there is nothing to read, as nearly every frame is completed by the next read.
-    started: Option<Instant>,
-    alarm: Option<Pin<Box<Sleep>>>,
-    /// Frames that were received and wait for output to be taken.
-    frames: Option<Frames>,
-    owed: Option<Owed>,
-    party: Party,
-    /// What has not been sent yet. Between turns it has a buffer only where there is something.
-    output: BytesMut,
-    /// Set where the output has not been offered to the peer yet.
-    is_put_off: bool,
-    /// Set where the peer took a part of the output: the buffer is larger than it says then.
-    is_begun: bool,
-    /// Set when nothing more will be read; what was read before is still answered.
-    end: Option<End>,
-    is_busy: bool,
+    inbound: Inbound,
+    input: Input,
+    work: Work,
+    outbound: Outbound,
+    extended: ExtendedState,
+    busy: Busy<'a>,
 }
 
-/// Whether others should have their turn before this connection goes on.
+/// What follows a turn.
+#[derive(Clone, Copy, Debug)]
 enum Turn {
-    Over,
-    MoreAtOnce,
+    /// Another turn at once.
+    Continue,
+    /// Other connections of the thread run first.
+    Yield,
 }
 
 impl<'a, S> Connection<'a, S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    fn new(server: &'a Server, port: &'a Port, stream: S, party: Party) -> Self {
+    fn new(server: &'a Server, port: &'a Port, stream: S, extended: ExtendedState) -> Self {
         Self {
             server,
             port,
             stream,
-            codec: RequestCodec::default(),
-            input: BytesMut::new(),
-            started: None,
-            alarm: None,
-            frames: None,
-            owed: None,
-            party,
-            output: BytesMut::new(),
-            is_put_off: false,
-            is_begun: false,
-            end: None,
-            is_busy: false,
+            inbound: Inbound::default(),
+            input: Input::default(),
+            work: Work::default(),
+            outbound: Outbound::default(),
+            extended,
+            busy: Busy { server, is_busy: false },
         }
     }
 
-    /// Runs until the connection ends. A panic ends this connection and no other; the core has its own guard.
+    /// Runs until the connection ends. A panic ends only this connection; the core aborts the process by itself if its
+    /// invariants break.
     async fn run(&mut self, session: &mut Session) -> End {
         loop {
             let turn = poll_fn(|context| {
@@ -198,27 +163,20 @@ where
                 turn.unwrap_or(Poll::Ready(Err(End::Panic)))
             });
             match turn.await {
-                Ok(Turn::MoreAtOnce) => {}
-                Ok(Turn::Over) => tokio::task::yield_now().await,
+                Ok(Turn::Continue) => {}
+                Ok(Turn::Yield) => tokio::task::yield_now().await,
                 Err(end) => return end,
             }
         }
     }
 
-    /// One turn: what waits is sent, then a Dump or received frames are worked on, or else more is read.
+    /// One turn: it sends what waits, continues the work in progress or else reads, and sends or defers the responses.
     fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         Buffers::with(|buffers| {
-            if self.output.capacity() == 0 {
-                self.output = buffers.lend();
-            }
+            self.outbound.borrow_buffer(buffers);
             let turn = self.poll_turn_with(buffers, session, context);
-            if self.output.is_empty() {
-                let output = mem::take(&mut self.output);
-                if !mem::take(&mut self.is_begun) {
-                    buffers.take_back(output);
-                }
-            }
-            self.note_busy();
+            self.outbound.return_buffer(buffers);
+            self.update_busy();
             turn
         })
     }
@@ -229,60 +187,36 @@ where
         session: &mut Session,
         context: &mut Context<'_>,
     ) -> Poll<Result<Turn, End>> {
-        self.is_put_off = false;
-        let is_stuck = self.poll_flush(context)?.is_pending();
-        if is_stuck && (self.output.len() > OUTPUT_BYTES_MAX || self.owed.is_some() || self.end.is_some()) {
-            // What was revoked is not to be held for as long as the peer likes to read.
-            if self.party.is_revoked() {
+        let is_blocked = self.poll_flush(context)?.is_pending();
+        if is_blocked && !self.continues_while_blocked() {
+            // A slow peer must not keep what was revoked.
+            if self.extended.is_revoked() {
                 return Poll::Ready(Err(End::Revoked));
             }
-            self.excuse();
+            self.inbound.pause_frame_timer();
+            self.input.pause_store_timer();
             return Poll::Pending;
         }
-        let mut turn = Turn::MoreAtOnce;
-        let is_finishing = self.is_finishing();
-        // Outcome before the news are looked at: what is stored meanwhile is among them.
-        let is_storing = is_finishing && self.party.is_storing(self.server);
-        let is_news = self.party.has_news() && (self.end.is_none() || is_finishing);
-        if is_news {
-            self.tell();
-            turn = Turn::Over;
+        let awaits_last_answers = self.awaits_last_answers();
+        // The store is asked before the mailbox: an answer that is stored in between is then in the mailbox.
+        let awaits_store = awaits_last_answers && self.extended.awaits_store(self.server);
+        let has_messages = self.extended.has_messages() && (self.input.is_open() || awaits_last_answers);
+        if has_messages {
+            self.encode_messages();
         }
-        if let Some(owed) = &mut self.owed {
-            if self.server.is_closing() || owed.poll_rest(context).is_ready() {
-                self.pay_piece();
-                turn = Turn::Over;
-            } else if !is_news {
-                return Poll::Pending;
-            }
-        } else if self.frames.is_some() {
-            self.execute(session);
-        } else if self.end.is_some() && is_news {
-            // It is sent first.
-        } else if is_storing && self.poll_patience(context).is_pending() {
-            return Poll::Pending;
-        } else if let Some(end) = self.end.take() {
-            return Poll::Ready(Err(end));
-        } else {
-            match self.poll_read(&mut buffers.input, context)? {
-                Poll::Ready(read) if read >= READ_BYTES_MAX => turn = Turn::Over,
-                Poll::Ready(_) => {}
-                Poll::Pending if is_news => {}
-                Poll::Pending => return Poll::Pending,
-            }
-            self.execute(session);
-        }
-        // Frames that are left have filled the output already, or the last one was much work.
-        if self.frames.is_some() {
-            turn = Turn::Over;
-        }
-        if let Turn::MoreAtOnce = turn
-            && !self.output.is_empty()
-            && !is_stuck
-            && self.end.is_none()
+        let turn = match self.poll_work(has_messages, awaits_store, buffers, session, context)? {
+            Poll::Pending if !has_messages => return Poll::Pending,
+            // Frames are left when the output is full or when the last request took long.
+            Poll::Ready(turn) if !has_messages && !self.work.has_frames() => turn,
+            _ => Turn::Yield,
+        };
+        if let Turn::Continue = turn
+            && !self.outbound.is_empty()
+            && !is_blocked
+            && self.input.is_open()
         {
-            // Behind whoever can be read now. What is put off is sent in the next turn, or counted there as owed.
-            self.is_put_off = true;
+            // The next turn comes after those of all connections that are readable now.
+            self.outbound.defer();
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -290,205 +224,167 @@ where
         Poll::Ready(Ok(turn))
     }
 
-    /// Reads once and takes the complete frames of what came. Gives the number of bytes read.
+    /// Whether the connection executes more requests although the peer has not taken all output.
+    fn continues_while_blocked(&self) -> bool {
+        !self.outbound.is_full() && !self.work.is_stream() && self.input.is_open()
+    }
+
+    /// Whether the peer sends nothing more and waits for answers that a store may delay.
+    fn awaits_last_answers(&self) -> bool {
+        self.input.is_ended_by_the_peer() && self.extended.awaits_answers() && self.server.is_durable()
+    }
+
+    /// Continues the work in progress. Without any, it reads and executes, or ends the connection.
+    fn poll_work(
+        &mut self,
+        has_messages: bool,
+        awaits_store: bool,
+        buffers: &mut Buffers,
+        session: &mut Session,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Turn, End>> {
+        match (&mut self.work, &mut self.input) {
+            (Work::Stream { response, .. }, _) => {
+                if !self.server.is_closing() && response.poll_pause(context).is_pending() {
+                    return Poll::Pending;
+                }
+                self.fill_chunk();
+                Poll::Ready(Ok(Turn::Yield))
+            }
+            (Work::Frames(_), _) => {
+                self.execute(session);
+                Poll::Ready(Ok(Turn::Continue))
+            }
+            // The messages are sent first.
+            (Work::None, Input::Ended { .. }) if has_messages => Poll::Pending,
+            (Work::None, Input::Ended { end, store_timer }) => {
+                if awaits_store && poll_store_timer(store_timer, context).is_pending() {
+                    return Poll::Pending;
+                }
+                // The value that is left is not read: the connection has ended.
+                Poll::Ready(Err(mem::replace(end, End::Peer)))
+            }
+            (Work::None, Input::Open) => {
+                let Poll::Ready(read) = self.poll_read(&mut buffers.input, context)? else {
+                    return Poll::Pending;
+                };
+                self.execute(session);
+                Poll::Ready(Ok(if read >= READ_BYTES_MAX { Turn::Yield } else { Turn::Continue }))
+            }
+        }
+    }
+
+    /// Reads once and takes the complete frames. Returns the number of bytes.
     fn poll_read(&mut self, shared: &mut BytesMut, context: &mut Context<'_>) -> Poll<Result<usize, End>> {
         if self.server.is_closing() {
-            self.end = Some(End::Shutdown);
+            self.input = Input::ended(End::Shutdown);
             return Poll::Ready(Ok(0));
         }
-        self.note_started();
-        shared.reserve(READ_BYTES_MAX);
-        let Poll::Ready(read) = poll_read_buf(Pin::new(&mut self.stream), context, shared) else {
-            return self.poll_alarm(context).map(Err);
+        let frame_timeout = || self.server.frame_timeout();
+        let Poll::Ready(read) = self.inbound.poll_read(&mut self.stream, shared, frame_timeout, context)?
+        else {
+            return Poll::Pending;
         };
-        let read = read.map_err(End::Io)?;
         if read == 0 {
-            self.excuse();
-            self.end = Some(End::Peer);
+            self.input = Input::ended(End::Peer);
             return Poll::Ready(Ok(0));
         }
         self.port.metrics.traffic.note_received(read);
-        parking::note_read();
-        self.party.renew(self.server);
-        let buffer = if self.input.is_empty() {
-            &mut *shared
-        } else {
-            // It grows with what was sent and not with what was announced.
-            self.input.extend_from_slice(shared);
-            shared.clear();
-            &mut self.input
-        };
-        match self.codec.decode(buffer) {
-            Ok(Some(frames)) => {
-                self.frames = Some(frames);
-                self.started = None;
-                self.alarm = None;
-                // All complete frames were taken; asked again, the codec tells whether they were the last.
-                self.end = self.codec.decode(buffer).err().map(End::BadInput);
-            }
-            Ok(None) => {}
-            Err(error) => {
-                self.excuse();
-                self.end = Some(End::BadInput(error));
-            }
+        core_yield::count_read();
+        self.extended.renew(self.server);
+        let received = self.inbound.take_frames(shared);
+        if let Some(frames) = received.frames {
+            self.work = Work::Frames(frames);
         }
-        self.keep_rest(shared);
+        if let Some(failure) = received.failure {
+            self.input = Input::ended(End::BadInput(failure));
+        }
         Poll::Ready(Ok(read))
     }
 
-    /// Keeps the start of an incomplete frame, and gives up the connection's own buffer where there is none.
-    fn keep_rest(&mut self, shared: &mut BytesMut) {
-        if self.input.is_empty() {
-            self.input = BytesMut::new();
-        }
-        self.input.extend_from_slice(shared);
-        shared.clear();
-        self.note_started();
-    }
-
-    /// Starts the time of an incomplete frame, unless it runs already.
-    fn note_started(&mut self) {
-        if !self.input.is_empty() && self.started.is_none() {
-            self.started = Some(Instant::now());
-        }
-    }
-
-    /// Ready when a started frame is overdue.
-    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<End> {
-        let Some(started) = self.started else { return Poll::Pending };
-        let deadline = started + self.server.frame_timeout();
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        alarm.as_mut().poll(context).map(|()| End::FrameTimeout)
-    }
-
-    /// Whether the peer's requests are all there, and some of them may wait for their answers to be stored.
-    fn is_finishing(&self) -> bool {
-        matches!(self.end, Some(End::Peer | End::BadInput(_)))
-            && self.party.is_waiting()
-            && self.server.is_durable()
-    }
-
-    /// Ready when the last answers have taken too long to be stored.
-    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep(STORE_PATIENCE)));
-        alarm.as_mut().poll(context)
-    }
-
-    /// Stops the time of an incomplete frame, as the peer cannot have its rest read: it begins anew with the next read.
-    fn excuse(&mut self) {
-        self.started = None;
-        self.alarm = None;
-    }
-
-    /// Executes frames until they are done, one was much work, a Dump comes up, or too much output waits.
+    /// Executes received frames until all are done, the requests took long, one has a response of many frames, or too much
+    /// output waits.
     fn execute(&mut self, session: &mut Session) {
-        let Some(frames) = &mut self.frames else { return };
-        let out = &mut self.output;
+        let mut frames = match mem::take(&mut self.work) {
+            Work::Frames(frames) => frames,
+            other => return self.work = other,
+        };
         let mut executor = Executor {
             server: self.server,
             port: self.port,
             session,
-            party: &mut self.party,
+            extended: &mut self.extended,
             now: self.server.clock.now(),
             tally: Tally::default(),
-            extended: 0,
+            extended_requests: 0,
         };
         let mut executed = 0_usize;
-        while out.len() <= OUTPUT_BYTES_MAX
+        let mut stream = None;
+        while !self.outbound.is_full()
             && let Some(frame) = frames.next()
         {
             executed += 1;
-            match executor.execute(&frame, out) {
-                // Outcome seldom, since it is seldom so.
-                After::Continue
+            match executor.execute(&frame, self.outbound.buffer()) {
+                // Plain requests for names with waiters or watches are rare, so this is not asked after each frame.
+                NextStep::Continue
                     if executed.is_multiple_of(steps::LEDGER_REQUESTS)
                         && executor.session.take_supervised() =>
                 {
                     break;
                 }
-                After::Continue => {}
-                After::Pause => break,
-                After::Owed(owed) => {
-                    self.owed = Some(owed);
+                NextStep::Continue => {}
+                NextStep::Yield => break,
+                NextStep::Stream(response) => {
+                    stream = Some(response);
                     break;
                 }
             }
         }
-        executor.settle();
-        if frames.is_empty() {
-            self.frames = None;
+        executor.record_commands();
+        self.work = match stream {
+            Some(response) => Work::stream(response, frames),
+            None => Work::remaining(frames),
+        };
+    }
+
+    /// Encodes messages of the core into the output.
+    fn encode_messages(&mut self) {
+        let out = self.outbound.buffer();
+        let bytes = out.len() + steps::DUMP_CHUNK_BYTES;
+        if let Err(Revoked) = self.extended.encode_messages(self.server, bytes, out) {
+            self.work = Work::None;
+            self.input = Input::ended(End::Revoked);
         }
     }
 
-    /// Prepares what the core has to tell the peer.
-    fn tell(&mut self) {
-        let out = &mut self.output;
-        let bytes = out.len() + steps::DUMP_PIECE_BYTES;
-        if let Err(Revoked) = self.party.tell(self.server, bytes, out) {
-            self.frames = None;
-            self.owed = None;
-            self.end = Some(End::Revoked);
-        }
-    }
-
-    /// Prepares the next piece of what is owed.
-    fn pay_piece(&mut self) {
-        self.excuse();
-        let out = &mut self.output;
-        let bytes = out.len() + steps::DUMP_PIECE_BYTES;
-        if let Some(owed) = &mut self.owed
-            && !owed.piece(self.server, self.server.clock.now(), bytes, out)
+    /// Composes the next chunk of the response in progress.
+    fn fill_chunk(&mut self) {
+        self.inbound.pause_frame_timer();
+        let out = self.outbound.buffer();
+        let bytes = out.len() + steps::DUMP_CHUNK_BYTES;
+        if let Work::Stream { response, frames } = &mut self.work
+            && !response.fill_chunk(self.server, self.server.clock.now(), bytes, out)
         {
-            self.owed = None;
+            self.work = frames.take().map_or(Work::None, Work::Frames);
         }
     }
 
-    /// Writes what waits. Pending while the peer does not take all of it.
+    /// Writes the output. Pending while the peer does not take all of it.
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
-        while !self.output.is_empty() {
-            let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, &self.output) else {
-                return Poll::Pending;
-            };
-            let written = self.note_written(written)?;
-            if written == self.output.len() {
-                // Unlike an advance, this leaves the whole buffer to be used again.
-                self.output.clear();
-            } else {
-                self.output.advance(written);
-                self.is_begun = true;
-            }
-        }
-        Poll::Ready(Ok(()))
+        self.outbound.poll_flush(&mut self.stream, &self.port.metrics.traffic, context)
     }
 
-    fn note_written(&self, written: io::Result<usize>) -> Result<usize, End> {
-        match written {
-            Ok(0) => Err(End::Io(io::ErrorKind::WriteZero.into())),
-            Ok(written) => {
-                self.port.metrics.traffic.note_sent(written);
-                Ok(written)
-            }
-            Err(error) => Err(End::Io(error)),
-        }
+    /// Counts the connection as busy while it has something for its peer. While the server stops, a busy connection stays
+    /// busy until it has closed in good order. Deferred output does not count: the thread sends it before it answers
+    /// [`finish_turns`](super::workers::Workers::finish_turns).
+    fn update_busy(&mut self) {
+        let is_outstanding =
+            !self.work.is_none() || self.extended.has_messages() || self.outbound.is_blocked();
+        self.busy.set(is_outstanding || (self.busy.is_busy && self.server.is_closing()));
     }
 
-    /// Keeps count of the connections that owe their peers something. Where the server stops, they owe an orderly
-    /// close as well. What was put off goes out before the thread comes to what is asked of it when the server stops, so
-    /// it need not be counted ([`finish_turns`](super::workers::Workers::finish_turns)).
-    fn note_busy(&mut self) {
-        let owes = self.owed.is_some()
-            || self.party.has_news()
-            || self.frames.is_some()
-            || (!self.output.is_empty() && !self.is_put_off);
-        let is_busy = owes || (self.is_busy && self.server.is_closing());
-        if is_busy != self.is_busy {
-            self.is_busy = is_busy;
-            self.server.count_busy(is_busy);
-        }
-    }
-
-    /// Says that nothing more comes, and reads what the peer still sends: closed with input unread, a socket makes
-    /// its peer forget the answer that it was sent.
+    /// Ends the output, and reads and discards what the peer still sends. If a socket is closed while input is unread, the
+    /// peer's kernel drops the responses that its program has not read.
     async fn linger(&mut self) {
         let mut discarded = BytesMut::with_capacity(READ_BYTES_MAX);
         let discard = async {
@@ -498,139 +394,28 @@ where
             }
             io::Result::Ok(())
         };
-        // However this ends, the connection is over.
+        // Whether it fails or takes too long, the connection is over.
         let _ = tokio::time::timeout(LINGER, discard).await;
     }
 }
 
-impl<S> Drop for Connection<'_, S> {
-    fn drop(&mut self) {
-        if self.is_busy {
-            self.server.count_busy(false);
+/// A connection's part in the server's count of busy connections.
+struct Busy<'a> {
+    server: &'a Server,
+    is_busy: bool,
+}
+
+impl Busy<'_> {
+    fn set(&mut self, is_busy: bool) {
+        if is_busy != self.is_busy {
+            self.is_busy = is_busy;
+            self.server.count_busy(is_busy);
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::task::Waker;
-
-    use tokio::io::{DuplexStream, duplex};
-
-    use super::super::clock::Clock;
-    use super::*;
-    use crate::config::Config;
-    use crate::core::{Claim, NameHasher, Namespace, Scope, Token};
-    use crate::protocol::{Opaque, Opcode, Request};
-
-    fn connection<'a>(
-        server: &'a Server,
-        session: &Session,
-        stream: DuplexStream,
-    ) -> Connection<'a, DuplexStream> {
-        let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let party = Party::new(session.id(), Arc::default(), address);
-        Connection::new(server, server.port(Namespace::Counters), stream, party)
-    }
-
-    /// What its two answers take is what the peer's socket has room for.
-    fn two_requests() -> BytesMut {
-        let mut requests = BytesMut::new();
-        Request::Noop.compose(Opaque([1; 4]), &mut requests);
-        Request::Noop.compose(Opaque([2; 4]), &mut requests);
-        requests
-    }
-
-    #[tokio::test]
-    async fn what_a_peer_does_not_take_is_owed_while_more_is_read_and_while_the_server_stops() {
-        let requests = two_requests();
-        let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
-        let mut session = server.core.open_session();
-        let (mut peer, stream) = duplex(requests.len());
-        let mut connection = connection(&server, &session, stream);
-        let mut turn = || {
-            let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
-            assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
-        };
-
-        peer.write_all(&requests).await.unwrap();
-        turn();
-        assert!(!server.is_busy(), "the answers are put off");
-        turn();
-        assert!(!server.is_busy(), "the peer's socket has taken them");
-        peer.write_all(&requests).await.unwrap();
-        turn();
-        turn();
-        assert!(server.is_busy(), "the socket is full");
-        peer.write_all(&requests).await.unwrap();
-        turn();
-        assert!(server.is_busy(), "and still is, whatever was read");
-        server.close();
-        turn();
-        turn();
-        assert!(server.is_busy(), "nothing is put off any more");
-    }
-
-    #[tokio::test]
-    async fn plain_requests_for_a_name_that_is_watched_leave_others_their_turns() {
-        let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
-        let watcher = server.core.open_session();
-        server.core.join(watcher.id(), None, &Arc::default());
-        let all = Scope::Prefix(Box::default());
-        server.core.watch(watcher.id(), Token(0), Namespace::Counters, all, server.moment()).unwrap();
-        let mut session = server.core.open_session();
-        let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
-        let mut connection = connection(&server, &session, stream);
-        let mut requests = BytesMut::new();
-        for _ in 0..steps::LEDGER_REQUESTS {
-            Request::Acquire { name: b"watched", resources: 1, maximum: 1 }
-                .compose(Opaque([1; 4]), &mut requests);
-            Request::Release { name: b"watched", resources: 1 }.compose(Opaque([2; 4]), &mut requests);
-        }
-        peer.write_all(&requests).await.unwrap();
-        let traffic = &server.port(Namespace::Counters).metrics.traffic;
-        let mut turn = || {
-            let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
-            assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
-            traffic.commands(Opcode::Acquire) + traffic.commands(Opcode::Release)
-        };
-        let first = turn();
-        let second = turn();
-        assert_eq!(second - first, steps::LEDGER_REQUESTS as u64);
-        assert_eq!(second, 2 * steps::LEDGER_REQUESTS as u64);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_dump_does_not_rest_while_the_server_stops() {
-        let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
-        let mut session = server.core.open_session();
-        let (claim, now) = (Claim::new(1, 1).unwrap(), server.clock.now());
-        // Each fills a piece, so it would rest twice.
-        for number in 0..steps::DUMP_PIECES * 2 {
-            let name = format!("{number:0width$}", width = steps::DUMP_PIECE_BYTES);
-            server.core.acquire(Namespace::Counters, name.as_bytes(), claim, &mut session, now).unwrap();
-        }
-        let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
-        let mut connection = connection(&server, &session, stream);
-        let mut requests = BytesMut::new();
-        Request::Dump.compose(Opaque([1; 4]), &mut requests);
-        peer.write_all(&requests).await.unwrap();
-        assert!(connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop())).is_ready());
-        assert!(connection.owed.is_some());
-
-        server.close();
-        let begun = Instant::now();
-        let read = async {
-            let mut answers = BytesMut::new();
-            while peer.read_buf(&mut answers).await.is_ok() {
-                answers.clear();
-            }
-        };
-        let end = tokio::select! {
-            end = connection.run(&mut session) => end,
-            () = read => unreachable!("the connection is still there"),
-        };
-        assert!(matches!(end, End::Shutdown), "{end}");
-        assert_eq!(begun.elapsed(), Duration::ZERO);
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }
