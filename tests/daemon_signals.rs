@@ -218,7 +218,7 @@ fn sigusr1_logs_the_statistics_of_each_port_and_checks_the_books() {
         let items = message(&statistics);
         assert!(items.starts_with(&format!("statistics: objects={names} total_objects={names} ")), "{items}");
         assert!(items.contains(&format!(" command:acquire={names} ")), "{items}");
-        let checked = daemon.logged("books", |line| of_port(line, "checked the books"));
+        let checked = daemon.logged("accounting", |line| of_port(line, "checked the accounting"));
         assert_eq!((number(&checked, "names"), number(&checked, "failures")), (names, 0));
     }
 }
@@ -229,7 +229,7 @@ fn sigusr1_leaves_out_a_port_that_is_not_enabled() {
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     daemon.ready();
     daemon.signal(Signal::SIGUSR1);
-    daemon.logged_message("checked the books");
+    daemon.logged_message("checked the accounting");
     let ports: Vec<_> =
         daemon.log().iter().filter_map(|l| l["fields"]["port"].as_str().map(String::from)).collect();
     assert_eq!(ports, ["semaphore", "semaphore"]);

@@ -22,7 +22,6 @@ mod metrics;
 
 mod peers;
 mod privileges;
-mod signals;
 mod socket;
 mod statistics;
 pub mod steps;
@@ -265,7 +264,15 @@ impl Port {
     }
 }
 
-/// What a namespace is called in logs and statistics: the part of the configuration that it has.
+/// The section of the configuration for a namespace.
+fn port_config(config: &Config, namespace: Namespace) -> &PortConfig {
+    match namespace {
+        Namespace::Counters => &config.counter.port,
+        Namespace::Semaphores => &config.semaphore.port,
+    }
+}
+
+/// The name of a namespace in logs: that of its section of the configuration.
 fn port_name(namespace: Namespace) -> &'static str {
     match namespace {
         Namespace::Counters => "counter",
