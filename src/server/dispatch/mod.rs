@@ -132,7 +132,7 @@ fn note_refusal(port: &Port, session: SessionId, refusal: Refusal) {
             warn!(
                 port = port_name(port.namespace),
                 %session,
-                "new names are refused: there are max_names of them; raise it, or find out which client makes so many"
+                "new names are refused: max_names is reached; raise it, or find the client that makes so many"
             );
         }
     }
