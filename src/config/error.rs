@@ -1,7 +1,7 @@
-//! Errors, which keep the server from starting, and notices, which are logged.
+//! Messages about a configuration: errors, which prevent the start of the server, and notices, which are logged.
 //!
-//! Every error is one sentence that names the file, the line, the key, the value and what is allowed, as far as the
-//! mistake has them. The command line prints it and chooses the exit status.
+//! An error names the file, the line, the key, the value and what would be right, as far as each applies. The command line
+//! prints it and chooses the exit status.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,26 +13,27 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be opened or read.
-    #[error("{}: the configuration file cannot be read: {source}", path.display())]
+    #[error("{}: the configuration file cannot be read: {source}; check its path and its permissions", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// What the operating system says.
         source: io::Error,
     },
-    /// The file can be read, but a line of it is wrong.
+    /// The file has an error.
     #[error("{}:{line}: {reason}", path.display())]
     InFile {
         /// The file.
         path: PathBuf,
-        /// The line of the mistake, counted from 1.
+        /// The line of the error, counted from 1.
         line: usize,
-        /// What is wrong, and what is allowed.
+        /// What is wrong and what would be right.
         reason: Reason,
     },
-    /// No extension is enabled, so there is no port to serve.
+    /// Neither counters nor semaphores are enabled.
     #[error(
-        "nothing is enabled; set `counter.enable = true`, `semaphore.enable = true` or both in the configuration file"
+        "counter.enable and semaphore.enable are both false; set `counter.enable = true`, `semaphore.enable = true` or \
+         both in the configuration file"
     )]
     NothingEnabled,
     /// Both extensions are enabled on the same port.
@@ -45,14 +46,14 @@ pub enum ConfigError {
         /// The port.
         port: u16,
     },
-    /// A time exceeds the time that limits it.
+    /// A time exceeds another one that limits it.
     #[error(
         "{} is {} and {} is {}; lower the first or raise the second", lower.0, lower.1, upper.0, upper.1
     )]
     OutOfOrder {
-        /// The key of the time that must not exceed the other, and its value.
+        /// The key that must not be more, and its value.
         lower: (&'static str, u32),
-        /// The key of the limit, and its value.
+        /// The key that must not be less, and its value.
         upper: (&'static str, u32),
     },
 }
@@ -61,7 +62,7 @@ pub enum ConfigError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The line does not follow the syntax.
+    /// The line does not follow the syntax of the file.
     #[error("{0}")]
     Syntax(String),
     /// No key has this name.
@@ -77,9 +78,9 @@ pub enum Reason {
     Value {
         /// The key, dotted.
         key: String,
-        /// The value as in the file.
+        /// The value as written in the file.
         value: String,
-        /// The allowed values.
+        /// What would be right.
         allowed: String,
     },
     /// A table of an array lacks a required key.
@@ -89,7 +90,7 @@ pub enum Reason {
         key: &'static str,
         /// The name of the array, dotted.
         table: String,
-        /// The allowed values.
+        /// What would be right.
         allowed: String,
     },
     /// Two tables declare the same name.
@@ -97,19 +98,19 @@ pub enum Reason {
     DeclaredTwice {
         /// The key, dotted.
         key: String,
-        /// The name as in the file.
+        /// The name as written in the file.
         value: String,
         /// Where it was declared before.
         earlier_line: usize,
     },
-    /// A key is set twice, perhaps by two spellings of it.
+    /// A key is set twice, maybe in two spellings.
     #[error(
         "{key} = {value}: line {earlier_line} sets {earlier_key} already, which is the same key; keep one of them"
     )]
     SetTwice {
         /// The key, dotted.
         key: String,
-        /// The value as in the file.
+        /// The value as written in the file.
         value: String,
         /// The key as it was spelled before.
         earlier_key: String,
@@ -118,7 +119,7 @@ pub enum Reason {
     },
 }
 
-/// A reason and its line. The readers do not know the name of the file; [`Mistake::in_file`] adds it.
+/// A reason and its line, from the readers, which do not know the file's path.
 #[derive(Debug)]
 pub(super) struct Mistake {
     /// Counted from 1.
@@ -133,7 +134,7 @@ impl Mistake {
         Self { line, reason: Reason::Syntax(message.into()) }
     }
 
-    /// Adds the file.
+    /// The error with its file.
     pub(super) fn in_file(self, path: &Path) -> ConfigError {
         ConfigError::InFile { path: path.to_owned(), line: self.line, reason: self.reason }
     }
@@ -142,18 +143,18 @@ impl Mistake {
 /// The severity of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The configuration probably does not mean what the administrator intended.
+    /// The file probably does not do what the administrator expects.
     Warning,
-    /// Worth knowing, but nothing has to be changed.
+    /// For information; no change is needed.
     Info,
 }
 
-/// A notice about a configuration that the server can start with.
+/// A message about a valid configuration, to be logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// Its severity.
     pub severity: Severity,
-    /// A sentence that names the file, and the line if there is one.
+    /// The message, which names the file, and the line if there is one.
     pub sentence: String,
 }
 

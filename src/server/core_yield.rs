@@ -2,7 +2,7 @@
 //!
 //! While many clients are active, a worker that sleeps is woken by the first request, preempts the thread that runs on the
 //! core (another worker or a client), and handles few requests at a time. If it yields first, it finds many requests
-//! afterwards and need not sleep. `docs/decisions/0013-a-busy-worker-gives-way.md` has measurements, also beside threads
+//! afterwards and need not sleep. `docs/decisions/0013-a-busy-worker-yields.md` has measurements, also beside threads
 //! that do not give the core back.
 
 use std::cell::{Cell, RefCell};

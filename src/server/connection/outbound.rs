@@ -34,7 +34,7 @@ impl Outbound {
         }
     }
 
-    /// Gives the buffer back to the thread, unless output waits in it.
+    /// Returns the buffer to the thread, unless output waits in it.
     pub(super) fn return_buffer(&mut self, buffers: &mut Buffers) {
         if self.buffer.is_empty() {
             let buffer = mem::take(&mut self.buffer);

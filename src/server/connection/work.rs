@@ -19,7 +19,7 @@ const STORE_WAIT_MAX: Duration = Duration::from_secs(1);
 pub(super) enum Work {
     #[default]
     None,
-    /// Received frames, at least one, are to be executed.
+    /// Received frames, at least one, wait to be executed.
     Frames(Frames),
     /// A response of many frames is sent, before the frames behind its request are executed.
     Stream { response: Box<ResponseStream>, frames: Option<Frames> },

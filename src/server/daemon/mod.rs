@@ -1,7 +1,7 @@
 //! The life of the daemon: it reads the configuration, binds the ports, serves, waits for signals, and stops.
 //!
-//! `bind` has the sockets, `service` what exists only while the node serves clients, `signals` what the daemon does
-//! meanwhile. The sockets, the worker threads and the log belong to the process.
+//! `bind` has the sockets, `service` what exists only while the node serves clients, and `signals` what signals do to a
+//! running daemon. The sockets, the worker threads and the log belong to the process.
 
 mod bind;
 mod error;

@@ -17,9 +17,9 @@ use crate::core::{
     SessionKey, Waiting, Want,
 };
 use crate::protocol::{
-    self as wire, ACQUIRE_ALL_NAMES_MAX, EXTENDED_VERSION, Extended, ExtendedOpcode, ExtendedResponse,
-    Features, Frame, Generation, HelloAnswer, Milliseconds, Opaque, Response, Revocation, Standing, Status,
-    VerifiedGrant, Wait, WaitingRequest,
+    self as wire, ACQUIRE_ALL_NAMES_MAX, Declarations, EXTENDED_VERSION, Extended, ExtendedOpcode,
+    ExtendedResponse, Features, Frame, Generation, HelloAnswer, IfExists, Milliseconds, Opaque, Response,
+    Revocation, Standing, Status, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// The features of every server, with and without a store.
@@ -84,16 +84,7 @@ impl Executor<'_> {
         let call = |ids| Call { connection, ids: ids_of(ids), token };
         let outcome = match *request {
             Extended::Hello { version, label, .. } => return self.hello(opaque, version, label),
-            Extended::OpenSession { ttl, label } => {
-                self.check_opaque(opaque)?;
-                let limits = self.server.session_limits();
-                let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
-                let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
-                let key = SessionKey(random_key()?);
-                let outcome = core.open_leased(connection, key, ttl_ms, label, token, now);
-                self.extended.lease = core.lease(connection);
-                outcome
-            }
+            Extended::OpenSession { ttl, label } => self.open_session(opaque, ttl, label, now)?,
             Extended::AttachSession { session, key } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
                 let lease = core.attach(session, connection, &SessionKey(key.0), now)?;
@@ -145,17 +136,7 @@ impl Executor<'_> {
             }
             Extended::Declare { ids, if_exists, declarations } => {
                 self.check_administrator(opaque)?;
-                let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
-                let outcome = core.declare(call(ids), &wanted, if_exists_of(if_exists), now);
-                for declare in &wanted {
-                    let Declare { name, capacity, numbered, .. } = declare;
-                    self.log_change(
-                        &outcome,
-                        name,
-                        format_args!("declare {capacity}, numbered {numbered}, {if_exists:?}"),
-                    );
-                }
-                outcome
+                self.declare(call(ids), declarations, if_exists, now)
             }
             Extended::Resize { ids, expected, how, name } => {
                 self.check_administrator(opaque)?;
@@ -206,6 +187,24 @@ impl Executor<'_> {
             names_max: ACQUIRE_ALL_NAMES_MAX as u32,
             requests_max: REQUESTS_MAX as u32,
         })))
+    }
+
+    fn open_session(
+        &mut self,
+        opaque: Opaque,
+        ttl: Option<Milliseconds>,
+        label: &[u8],
+        now: Moment,
+    ) -> Result<Outcome, Denial> {
+        self.check_opaque(opaque)?;
+        let limits = self.server.session_limits();
+        let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
+        let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
+        let key = SessionKey(random_key()?);
+        let (core, connection) = (&self.server.core, self.extended.connection);
+        let outcome = core.open_leased(connection, key, ttl_ms, label, token_of(opaque), now);
+        self.extended.lease = core.lease(connection);
+        Ok(outcome)
     }
 
     fn attached(&mut self, lease: Arc<Lease>) -> Execution<'static> {
@@ -288,6 +287,26 @@ impl Executor<'_> {
             info!(?what, grace_ms = grace.0, by = %self.extended.address, "revoked");
         }
         Ok(outcome)
+    }
+
+    fn declare(
+        &self,
+        call: Call,
+        declarations: Declarations<'_>,
+        if_exists: IfExists,
+        now: Moment,
+    ) -> Outcome {
+        let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
+        let outcome = self.server.core.declare(call, &wanted, if_exists_of(if_exists), now);
+        for declare in &wanted {
+            let Declare { name, capacity, numbered, .. } = declare;
+            self.log_change(
+                &outcome,
+                name,
+                format_args!("declare {capacity}, numbered {numbered}, {if_exists:?}"),
+            );
+        }
+        outcome
     }
 
     /// Logs a change of a declared semaphore that was made or begun.

@@ -82,7 +82,7 @@ impl ExtendedState {
         }
     }
 
-    /// Whether the core has messages for the peer, or a snapshot is to be sent.
+    /// Whether the core has messages for the peer, or a snapshot has not been sent in full.
     #[inline]
     pub(in crate::server) fn has_messages(&self) -> bool {
         self.mailbox.is_filled() || !self.snapshots.is_empty()
