@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 use clap::Parser;
 use hdrhistogram::Histogram;
 use signalbox::core::{Claim, Core, Dump, NameHasher, Namespace, Session, UnixSeconds};
-use signalbox::server::steps::{DUMP_PIECE_BYTES, ENDING_NAMES, SWEEP_NAMES};
+use signalbox::server::steps::{DUMP_CHUNK_BYTES, ENDING_NAMES, SWEEP_NAMES};
 use thread::thread_cpu;
 
 /// Bytes of a Dump's entry beside its name: a header of 12 and a body of 10.
@@ -127,8 +127,8 @@ fn filled(names: u32) -> (Core, Session) {
 
 /// As much of a Dump as the server composes before it yields. Tells whether there is more.
 fn dump_piece(core: &Core, dump: &mut Dump) -> bool {
-    let mut out = Vec::with_capacity(2 * DUMP_PIECE_BYTES);
-    while out.len() < DUMP_PIECE_BYTES {
+    let mut out = Vec::with_capacity(2 * DUMP_CHUNK_BYTES);
+    while out.len() < DUMP_CHUNK_BYTES {
         let shown = dump.next(core, NOW, |name, item| {
             out.extend_from_slice(&[0; ENTRY_BYTES]);
             out.extend_from_slice(name);

@@ -96,7 +96,7 @@ impl Siege {
         assert_eq!(self.counter().stat("panics"), 0);
         self.daemon.signal(Signal::SIGUSR1);
         self.daemon.wait_for("both books were checked", |daemon| {
-            let checks = daemon.lines_with("checked the books");
+            let checks = daemon.lines_with("checked the accounting");
             (checks.len() == 2).then(|| {
                 for check in checks {
                     assert_eq!(number(&check, "failures"), 0, "{check}");

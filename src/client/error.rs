@@ -194,7 +194,10 @@ impl From<io::Error> for Loss {
 
 impl From<DecodeError> for Loss {
     fn from(error: DecodeError) -> Self {
-        Self::Protocol(Arc::new(error))
+        match error {
+            DecodeError::Io(error) => error.into(),
+            other => Self::Protocol(Arc::new(other)),
+        }
     }
 }
 

@@ -1,11 +1,11 @@
-//! Turns the settings of a file into a [`Config`]: looks each key up in the table, and says what becomes of those
-//! that are not in it, stand there twice or have no effect.
+//! Turns the settings of a file into a [`Config`]. It finds each key in the table of keys, and handles keys that are
+//! unknown, set twice or without effect.
 //!
-//! A mistake in yrmcds.conf that yrmcds lets pass (an unknown key, a key set twice) is a warning here, so that a
-//! machine which ran yrmcdsd starts; in TOML it is an error.
+//! A mistake in yrmcds.conf that yrmcds accepts (an unknown key, a key that is set twice) is a warning, so that the
+//! server starts on a machine that ran yrmcdsd. In TOML it is an error.
 //!
-//! A declaration of a semaphore is a table of several keys, which are applied one by one like all others. Where it
-//! ends, what it is as a whole is checked.
+//! A declaration of a semaphore is a table of several keys, which are applied one by one like all others. It is checked
+//! as a whole at its end.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ const UNUSED_KEYS: &[&str] = &[
     "temp_dir",
 ];
 
-/// Longest piece of a value that a message repeats, in characters.
+/// Longest part of a value that a message repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
 
 /// Applies `settings`, read from the file at `path`, to `config`.
@@ -86,12 +86,12 @@ struct Applying<'a> {
     language: Language,
     config: &'a mut Config,
     notices: Vec<Notice>,
-    /// The setting that last set a key of the table, by the name in the table. Of keys within declarations, those of
-    /// `declaration` only.
+    /// The last setting of each key, by the key's name in the table. For keys within declarations, only those of
+    /// `declaration`.
     set: HashMap<&'static str, &'a Setting<'a>>,
-    /// Where the declaration begins that the settings are in.
+    /// The setting that began the current declaration.
     declaration: Option<&'a Setting<'a>>,
-    /// The lines of the names of the declarations before it.
+    /// The names of the declarations before it, with their lines.
     declared: HashMap<String, usize>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Applying<'a> {
             let allowed = "in a table [[semaphore.declare]], which only a file in TOML can have";
             return Err(refused(setting, allowed.to_owned()));
         }
-        // Only asked for where it is needed: of a declaration, it is as long as all of them.
+        // Computed only if needed: for a key of declarations, it has the values of all declarations.
         let before = self.set.contains_key(key.name()).then(|| key.value_in(self.config));
         key.set(&setting.value, self.config).map_err(|allowed| refused(setting, allowed))?;
         if setting.value == Value::Entry {
@@ -117,8 +117,8 @@ impl<'a> Applying<'a> {
         Ok(())
     }
 
-    /// Checks the declaration that the settings were in: it has what it needs, its parts fit together, and no other
-    /// one has its name.
+    /// Checks the declaration that ends here: required keys are set, slots and capacity fit together, and its name is
+    /// unique.
     fn end_declaration(&mut self) -> Result<(), Mistake> {
         let Some(table) = self.declaration.take() else { return Ok(()) };
         let declared = self.config.semaphore.declare.last().expect("the table that began it put it there");

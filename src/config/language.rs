@@ -1,4 +1,4 @@
-//! Tells the two languages of a configuration file apart.
+//! Detects in which of the two languages a configuration file is written.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ pub enum Language {
 impl Language {
     /// The language of a file.
     ///
-    /// `.toml` and `.conf` say it. With any other ending, the first line decides that only one of the two languages
-    /// can read: a line that starts with `[` and a value that is an array, an inline table, a string in single
-    /// quotes or has a comment after it are TOML; a bare word or a list without brackets is yrmcds.conf. A file
-    /// without such a line means the same in both, and is read as yrmcds.conf, which forgives more.
+    /// The file extensions `.toml` and `.conf` decide. Without one of them, the first line that is valid in only one
+    /// language decides. A line that starts with `[` is TOML, and so is a value that is an array, an inline table or a string
+    /// in single quotes, or that has a comment after it. A bare word or a list without brackets is yrmcds.conf. A file
+    /// without such a line means the same in both languages, and is read as yrmcds.conf, which is less strict.
     pub fn of(path: &Path, text: &str) -> Self {
         match path.extension().and_then(|ending| ending.to_str()) {
             Some("toml") => Self::Toml,

@@ -1,17 +1,19 @@
 //! The configuration: TOML or yrmcds.conf in, one validated [`Config`] out.
 //!
-//! Both languages are read into the same flat list of settings, and one table of keys ([`Key`]) is applied to
-//! either, so that names, ranges and messages are the same. Every error names file, line, key, value and what is
-//! allowed; nothing here touches a socket, so a bad configuration is found before anything is bound.
+//! Both languages are read into the same flat list of settings, and the same table of keys ([`Key`]) is applied to them,
+//! so that names, ranges and messages are the same. Every error names the file, the line, the key, the value and what is
+//! allowed. Nothing here opens a socket, so a bad configuration is found before anything is bound.
 //!
-//! Left to others: overriding keys from the command line (then [`Config::validate`]), logging the notices, turning
-//! names of accounts into numbers, binding addresses and opening the log file.
+//! The caller overrides keys from the command line and then calls [`Config::validate`], logs the notices, looks up
+//! accounts, binds addresses and opens the log file.
 
 mod apply;
 mod error;
 mod language;
 mod schema;
 mod setting;
+#[cfg(test)]
+mod tests;
 mod toml;
 mod yrmcds;
 
@@ -29,33 +31,33 @@ pub use schema::Key;
 use error::Mistake;
 use setting::line_at;
 
-/// The most resources of a semaphore whose resources are numbered: a number of a slot has 16 bits.
+/// The most resources of a semaphore with numbered slots: the number of a slot has 16 bits.
 const SLOTS_MAX: u32 = 65_536;
 
-/// Everything that can be configured. The default is what an empty file means.
+/// The whole configuration. The default is that of an empty file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Addresses to listen on, each once; none means every address of the machine (`bind_ip`).
+    /// Addresses to listen on, without duplicates (`bind_ip`). An empty list means every address of the machine.
     pub bind: Vec<IpAddr>,
-    /// An address to listen on beside those of `bind`, although the machine may not own it yet. Without meaning
-    /// while `bind` is empty; [`Config::floating_ip`] minds that.
+    /// A further address to listen on, which the machine may not have yet. Ignored if `bind` is empty; use
+    /// [`Config::floating_ip`].
     pub virtual_ip: Option<IpAddr>,
-    /// Threads that serve connections; `None` is one for each core.
+    /// Threads that serve connections; `None` means one per core.
     pub workers: Option<NonZeroUsize>,
-    /// The account to take on once the ports are bound.
+    /// The account to switch to after the ports are bound.
     pub user: Option<String>,
-    /// The group to take on once the ports are bound.
+    /// The group to switch to after the ports are bound.
     pub group: Option<String>,
-    /// Seconds after which a peer that has vanished is gone, and what it held is given back.
+    /// Seconds after which the connection of a vanished peer ends, and what it held is released.
     pub peer_timeout_s: u32,
-    /// Seconds within which a frame that was started must be complete.
+    /// Seconds within which a started frame must be complete.
     pub frame_timeout_s: u32,
-    /// Addresses besides loopback that may take from others what they hold, and declare, resize and remove
-    /// semaphores; each once.
+    /// Addresses, besides loopback, whose clients may revoke, and may declare, resize and remove semaphores; without
+    /// duplicates.
     pub admin_from: Vec<IpAddr>,
-    /// The directory in which declared semaphores and leased sessions survive a restart; `None`: they are forgotten.
+    /// The directory for declared semaphores and leased sessions; `None` means that a restart loses them.
     pub data_dir: Option<PathBuf>,
-    /// What is logged, and where.
+    /// The log.
     pub log: Log,
     /// The counter extension.
     pub counter: Counter,
@@ -65,7 +67,7 @@ pub struct Config {
     pub session: SessionConfig,
 }
 
-/// What is logged, and where.
+/// The log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// The least important message that is logged.
@@ -74,50 +76,50 @@ pub struct Log {
     pub file: Option<PathBuf>,
 }
 
-/// How important a message has to be to be logged, in yrmcds' words.
+/// The least importance of logged messages, by yrmcds' names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Threshold {
-    /// What keeps the server from doing its work.
+    /// Failures that keep the server from working.
     Error,
-    /// What an administrator should look at.
+    /// Conditions that an administrator should look at.
     Warning,
-    /// What happens in normal service, a few lines an hour.
+    /// Events of normal service, a few lines per hour.
     #[default]
     Info,
-    /// What happens to each connection.
+    /// Events of each connection.
     Debug,
 }
 
 /// The counter extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// What it has in common with the other extension.
+    /// The settings that both extensions have.
     pub port: PortConfig,
-    /// Seconds over which the maximum of a counter's consumption is taken.
+    /// The interval of the statistics, in seconds: a counter's peak is the maximum of its consumption in one interval.
     pub stat_interval_s: u32,
 }
 
 /// The semaphore extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Semaphore {
-    /// What it has in common with the other extension.
+    /// The settings that both extensions have.
     pub port: PortConfig,
-    /// Seconds between two removals of fully released semaphores.
+    /// Seconds between two sweeps, which remove semaphores that nothing holds.
     pub gc_interval_s: u32,
-    /// Semaphores that exist because the configuration says so, each name once, in the order of the file.
+    /// Semaphores that the configuration declares, in the order of the file; names are unique.
     pub declare: Vec<DeclareConfig>,
 }
 
-/// A semaphore that the configuration declares, and that only it can change.
+/// A semaphore that the configuration declares. Only the configuration can change it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeclareConfig {
     /// Its name, of 1 to 65535 bytes.
     pub name: String,
     /// How many resources may be in use; at most 65536 where `slots` is set.
     pub capacity: u32,
-    /// Whether its resources are numbered.
+    /// Whether its resources are numbered slots.
     pub slots: bool,
-    /// What people call it, of at most 255 bytes; may be empty.
+    /// A label for people, of at most 255 bytes; may be empty.
     pub label: String,
 }
 
@@ -128,24 +130,24 @@ pub struct PortConfig {
     pub enable: bool,
     /// The TCP port, from 1.
     pub port: u16,
-    /// The most connections at a time; 0 is without limit.
+    /// The most connections at a time; 0 means no limit.
     pub max_connections: u32,
-    /// The most names that exist at a time; 0 is without limit.
+    /// The most names at a time; 0 means no limit.
     pub max_names: u64,
 }
 
-/// Leased sessions, grants, waiting and watches: times and limits of the extended operations.
+/// Times and limits of the extended operations: leased sessions, grants, waiting requests and watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionConfig {
-    /// Seconds that a leased session lives unheard where its client leaves it to the server.
+    /// The time to live of a leased session whose client does not set one, in seconds.
     pub default_ttl_s: u32,
-    /// The shortest time to live; less is raised to it.
+    /// The shortest time to live, in seconds. A shorter one is raised to it.
     pub min_ttl_s: u32,
-    /// The longest time to live; more is cut down to it.
+    /// The longest time to live, in seconds. A longer one is lowered to it.
     pub max_ttl_s: u32,
-    /// Seconds that a request waits which leaves it to the server.
+    /// How long a request waits if its client does not say, in seconds.
     pub default_wait_s: u32,
-    /// The longest that a request may wait; more is cut down to it.
+    /// The longest wait of a request, in seconds. A longer one is lowered to it.
     pub max_wait_s: u32,
     /// The most leased sessions at a time.
     pub max_sessions: u32,
@@ -157,17 +159,17 @@ pub struct SessionConfig {
     pub max_watches: u32,
 }
 
-/// A configuration that was read, and what to log about it.
+/// A configuration that was read, with the notices about it.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The configuration. [`Config::validate`] is still to be called.
+    /// The configuration, before [`Config::validate`].
     pub config: Config,
-    /// What to log once, at start.
+    /// Notices to log once, at start.
     pub notices: Vec<Notice>,
 }
 
 impl Config {
-    /// What the server does without a configuration file: both extensions, for this machine only.
+    /// The configuration without a file: both extensions, on loopback only.
     pub fn without_file() -> Self {
         let mut config = Self { bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], ..Self::default() };
         config.counter.port.enable = true;
@@ -176,9 +178,9 @@ impl Config {
         config
     }
 
-    /// Reads the file at `path`, in the language that [`Language::of`] makes out.
+    /// Reads the file at `path`, in the language that [`Language::of`] detects.
     ///
-    /// Comments in yrmcds.conf may be in any encoding, as they are in files of that age.
+    /// Comments in yrmcds.conf may have any encoding, as old files do.
     pub fn load(path: &Path) -> Result<Loaded, ConfigError> {
         let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
         let bytes = fs::read(path).map_err(unreadable)?;
@@ -188,18 +190,22 @@ impl Config {
             && let Err(error) = str::from_utf8(&bytes)
         {
             let line = line_at(&text, error.valid_up_to());
-            return Err(Mistake::syntax(line, "this line is not UTF-8, which TOML has to be").in_file(path));
+            return Err(Mistake::syntax(
+                line,
+                "this line is not valid UTF-8; save the file as UTF-8, as TOML requires",
+            )
+            .in_file(path));
         }
         Self::parse(&text, path, language)
     }
 
-    /// Reads `text`; `path` is the file that messages name.
+    /// Reads `text`. Messages name `path` as the file.
     pub fn parse(text: &str, path: &Path, language: Language) -> Result<Loaded, ConfigError> {
         let mut config = Self::default();
         let settings = match language {
             Language::Toml => toml::read(text),
             Language::Yrmcds => {
-                // yrmcds binds its virtual address beside those of `bind_ip`, and has this one by default.
+                // yrmcds listens on a virtual address too, and this is its default.
                 config.virtual_ip = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
                 yrmcds::read(text)
             }
@@ -210,36 +216,33 @@ impl Config {
         Ok(Loaded { config, notices })
     }
 
-    /// Whether the parts fit together: something is enabled, no two on one port, and no time is beyond its limits.
-    /// To be called once the command line has had its say.
+    /// Checks the configuration as a whole: an extension is enabled, both have different ports, and times are within their
+    /// limits. To be called after the command line has overridden keys.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (counter, semaphore) = (&self.counter.port, &self.semaphore.port);
         if !counter.enable && !semaphore.enable {
             return Err(ConfigError::NothingEnabled);
         }
-        // 0, which only the command line can ask for, is any free port: another one each time.
+        // Port 0, which only the command line can set, means any free port, and so a different one each time.
         if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
             return Err(ConfigError::SamePort { port: counter.port });
         }
         self.session.validate()
     }
 
-    /// The addresses to bind out of `bind`: without those that another one covers, which could not be bound beside
-    /// it.
+    /// The addresses of `bind` to bind. It leaves out addresses that a wildcard covers, because binding both fails.
     pub fn owned_ips(&self) -> impl Iterator<Item = IpAddr> {
         self.bind.iter().copied().filter(|address| !self.is_covered(*address))
     }
 
-    /// The address to bind although the machine may not own it, beside those of `bind`; none where it is among them
-    /// or where every address is bound.
+    /// The address to bind although the machine may not have it. `None` if it is bound anyway.
     pub fn floating_ip(&self) -> Option<IpAddr> {
         let is_beside =
             |ip: &IpAddr| !self.bind.is_empty() && !self.bind.contains(ip) && !self.is_covered(*ip);
         self.virtual_ip.filter(is_beside)
     }
 
-    /// Whether another address of `bind` stands for this one too: `0.0.0.0` for all of IPv4, `::` for all of both
-    /// families.
+    /// Whether a wildcard in `bind` includes this address: `0.0.0.0` includes IPv4, `::` both families.
     fn is_covered(&self, address: IpAddr) -> bool {
         let covers = |other: &IpAddr| {
             other.is_unspecified() && *other != address && (other.is_ipv6() || address.is_ipv4())
@@ -247,7 +250,7 @@ impl Config {
         self.bind.iter().any(covers)
     }
 
-    /// The keys that have another value in `new`, and whose value a running server keeps until it is restarted.
+    /// The keys whose values differ in `new` and take effect only after a restart.
     pub fn changes_needing_restart(&self, new: &Self) -> Vec<&'static str> {
         let differs = |key: &&Key| key.value_in(self) != key.value_in(new);
         Key::all().iter().filter(|key| !key.changes_while_running()).filter(differs).map(Key::name).collect()
@@ -337,379 +340,7 @@ impl fmt::Display for Threshold {
     }
 }
 
-/// A word that is no threshold.
+/// The text is not the name of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be error, warning, info or debug")]
 pub struct UnknownThreshold;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str, language: Language) -> Result<Loaded, String> {
-        Config::parse(text, Path::new("/etc/x"), language).map_err(|error| error.to_string())
-    }
-
-    fn notices(text: &str) -> Vec<(Severity, String)> {
-        let loaded = parse(text, Language::Yrmcds).unwrap();
-        loaded.notices.into_iter().map(|notice| (notice.severity, notice.sentence)).collect()
-    }
-
-    #[test]
-    fn both_languages_say_the_same() {
-        let lines = "bind_ip = 127.0.0.1 ::1\nvirtual_ip = 192.0.2.1\nworkers = 4\nuser = a\ngroup = b\n\
-            data_dir = /b\npeer_timeout = 60\nframe_timeout = 5\nlog.threshold = debug\nlog.file = \"/a\"\n\
-            counter.enable = true\n\
-            counter.max_connections = 2K\ncounter.max_names = 1M\ncounter.stat_interval = 60\n\
-            semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
-            admin_from = 192.0.2.2 2001:db8::2\nsession.max_ttl = 60\nsession.max_grants = 2K\n";
-        let toml = "bind_ip = ['127.0.0.1', '::1']\nvirtual_ip = '192.0.2.1'\nworkers = 4\nuser = 'a'\ngroup = 'b'\n\
-            data_dir = '/b'\npeer_timeout = 60\nframe_timeout = 5\nlog = { threshold = 'debug', file = '/a' }\n\
-            semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
-            admin_from = ['192.0.2.2', '2001:db8::2']\nsession = { max_ttl = 60, max_grants = 2048 }\n\
-            [counter]\nenable = true\nmax_connections = 2048\nmax_names = 1_048_576\nstat_interval = 60\n";
-        let of_lines = parse(lines, Language::Yrmcds).unwrap();
-        let of_toml = parse(toml, Language::Toml).unwrap();
-        assert_eq!(of_lines.config, of_toml.config);
-        assert_eq!(of_lines.notices, []);
-        assert_eq!(of_toml.notices, []);
-        assert_eq!(of_toml.config.counter.port.max_connections, 2048);
-    }
-
-    #[test]
-    fn an_empty_file_enables_nothing() {
-        let config = parse("", Language::Toml).unwrap().config;
-        assert_eq!(config, Config::default());
-        assert!(matches!(config.validate(), Err(ConfigError::NothingEnabled)));
-    }
-
-    #[test]
-    fn two_on_one_port_are_refused_by_name() {
-        let text = "counter.enable = true\nsemaphore.enable = true";
-        let config = parse(text, Language::Toml).unwrap().config;
-        let message = config.validate().unwrap_err().to_string();
-        assert!(message.contains("counter.port") && message.contains("semaphore.port"), "{message}");
-        assert!(Config { semaphore: Config::default().semaphore, ..config }.validate().is_ok());
-        assert!(Config::without_file().validate().is_ok());
-    }
-
-    #[test]
-    fn times_of_sessions_beyond_their_limits_are_refused_by_both_keys() {
-        for (settings, message) in [
-            ("session.min_ttl = 31", "session.min_ttl is 31 and session.default_ttl is 30"),
-            ("session.default_ttl = 3601", "session.default_ttl is 3601 and session.max_ttl is 3600"),
-            ("session.max_wait = 59", "session.default_wait is 60 and session.max_wait is 59"),
-        ] {
-            let text = format!("counter.enable = true\n{settings}");
-            let config = parse(&text, Language::Toml).unwrap().config;
-            let said = config.validate().unwrap_err().to_string();
-            assert_eq!(said, format!("{message}; lower the first or raise the second"));
-        }
-        let text = "counter.enable = true\n[session]\nmin_ttl = 5\ndefault_ttl = 5\nmax_ttl = 5\n\
-            default_wait = 5\nmax_wait = 5";
-        assert!(parse(text, Language::Toml).unwrap().config.validate().is_ok(), "equal is in order");
-    }
-
-    #[test]
-    fn errors_name_file_line_key_value_and_what_is_allowed() {
-        use Language::{Toml, Yrmcds};
-        for (language, text, message) in [
-            (
-                Toml,
-                "\n[counter]\nport = 70000",
-                "/etc/x:3: counter.port = 70000: must be a whole number from 1 to 65535",
-            ),
-            (
-                Toml,
-                "counter.port = '1'",
-                "/etc/x:1: counter.port = '1': must be a whole number from 1 to 65535, without quotes",
-            ),
-            (
-                Toml,
-                "data_dir = 'state'",
-                "/etc/x:1: data_dir = 'state': must be an absolute path, such as /var/lib/signalbox",
-            ),
-            (Toml, "counter.enable = 1", "/etc/x:1: counter.enable = 1: must be true or false"),
-            (
-                Toml,
-                "log.threshold = 'loud'",
-                "/etc/x:1: log.threshold = 'loud': must be error, warning, info or debug",
-            ),
-            (
-                Toml,
-                "log.file = 'a.log'",
-                "/etc/x:1: log.file = 'a.log': must be an absolute path, such as /var/log/signalbox.log",
-            ),
-            (
-                Toml,
-                "counter.prot = 1",
-                "/etc/x:1: counter.prot is not a key of signalbox; did you mean counter.port?",
-            ),
-            (Toml, "temp_dir = '/tmp'", "/etc/x:1: temp_dir is not a key of signalbox"),
-            (
-                Toml,
-                "session.max_wait = 0",
-                "/etc/x:1: session.max_wait = 0: must be a whole number from 1 to 3999999",
-            ),
-            (
-                Toml,
-                "admin_from = ['10.0.0.0/8']",
-                "/etc/x:1: admin_from = ['10.0.0.0/8']: must be IP addresses with spaces between them, \
-                 such as \"127.0.0.1 ::1\", or empty for loopback only",
-            ),
-            (Toml, "[countr]", "/etc/x:1: countr is not a key of signalbox"),
-            (Toml, "counter = 1", "/etc/x:1: counter = 1: must be a table of keys, such as counter.enable"),
-            (
-                Toml,
-                "counter.port = 1\n'counter.port' = 2",
-                "/etc/x:2: counter.port = 2: line 1 sets counter.port already, which is the same key; keep one of them",
-            ),
-            (
-                Yrmcds,
-                "counter.port",
-                "/etc/x:1: this line has no \"=\"; write `key = value`, or \"#\" before a comment",
-            ),
-            (Yrmcds, "workers =", "/etc/x:1: workers = (nothing): must be a whole number from 1 to 1024"),
-            (Yrmcds, "counter.enable = yes", "/etc/x:1: counter.enable = yes: must be true or false"),
-            (
-                Yrmcds,
-                "workers = 4 # four",
-                "/etc/x:1: workers = 4 # four: must be a whole number from 1 to 1024; a comment needs a line of its own",
-            ),
-            (
-                Yrmcds,
-                "counter.stat_interval = 10\ncounter.stats_interval = 20",
-                "/etc/x:2: counter.stats_interval = 20: line 1 sets counter.stat_interval already, which is the same \
-                 key; keep one of them",
-            ),
-        ] {
-            assert_eq!(parse(text, language).unwrap_err(), message);
-        }
-    }
-
-    #[test]
-    fn declarations_are_read_in_the_order_of_the_file() {
-        let declare = |name: &str, capacity, slots, label: &str| DeclareConfig {
-            name: name.to_owned(),
-            capacity,
-            slots,
-            label: label.to_owned(),
-        };
-        let expected = [
-            declare("web", 0, false, ""),
-            declare("dépôt 1", 65_536, true, "the first"),
-            declare("all", u32::MAX, false, ""),
-        ];
-        let tables = "[[semaphore.declare]]\nname = 'web'\ncapacity = 0\n\
-            [[semaphore.declare]]\nslots = true\nlabel = 'the first'\ncapacity = 0x10000\nname = 'dépôt 1'\n\
-            [session]\nmax_ttl = 60\n\
-            [[semaphore.declare]]\nname = 'all'\ncapacity = 4_294_967_295\nslots = false\nlabel = ''\n";
-        let inline = "session.max_ttl = 60\nsemaphore.declare = [{ name = 'web', capacity = 0 }, { name = 'dépôt 1', \
-            capacity = 65536, slots = true, label = 'the first' },\n{ name = 'all', capacity = 4294967295 }]";
-        for text in [tables, inline] {
-            let loaded = parse(text, Language::Toml).unwrap();
-            assert_eq!(loaded.config.semaphore.declare, expected);
-            assert_eq!(loaded.config.session.max_ttl_s, 60);
-            assert_eq!(loaded.notices, []);
-            let shown = |name| Key::find(name).unwrap().value_in(&loaded.config);
-            assert_eq!(shown("semaphore.declare"), "web dépôt 1 all");
-            assert_eq!(shown("semaphore.declare.capacity"), "0 65536 4294967295");
-        }
-        assert_eq!(parse("semaphore.declare = []", Language::Toml).unwrap().config, Config::default());
-    }
-
-    #[test]
-    fn a_mistake_in_a_declaration_is_named_where_it_is() {
-        let one = "[[semaphore.declare]]\nname = 'a'\n";
-        for (within, message) in [
-            (
-                "capacity = -1",
-                "3: semaphore.declare.capacity = -1: must be a whole number from 0 to 4294967295",
-            ),
-            (
-                "capacity = 4294967296",
-                "3: semaphore.declare.capacity = 4294967296: must be a whole number from 0 to 4294967295",
-            ),
-            (
-                "capacity = '1'",
-                "3: semaphore.declare.capacity = '1': must be a whole number from 0 to 4294967295, without quotes",
-            ),
-            (
-                "",
-                "1: semaphore.declare.capacity is not set in this [[semaphore.declare]]; it must be a whole number \
-                 from 0 to 4294967295",
-            ),
-            (
-                "capacity = 65537\nslots = true",
-                "3: semaphore.declare.capacity = 65537: must be a whole number from 0 to 65536 where \
-                 semaphore.declare.slots is true",
-            ),
-            ("capacity = 1\nslots = 1", "4: semaphore.declare.slots = 1: must be true or false"),
-            ("label = 5", "3: semaphore.declare.label = 5: must be a text of at most 255 bytes"),
-            (
-                "lable = 'x'",
-                "3: semaphore.declare.lable is not a key of signalbox; did you mean semaphore.declare.label?",
-            ),
-            (
-                "[[semaphore.declare]]\ncapacity = 1",
-                "1: semaphore.declare.capacity is not set in this [[semaphore.declare]]; it must be a whole number \
-                 from 0 to 4294967295",
-            ),
-            (
-                "capacity = 1\n[[semaphore.declare]]\ncapacity = 1",
-                "4: semaphore.declare.name is not set in this [[semaphore.declare]]; it must be a text of 1 to 65535 \
-                 bytes",
-            ),
-            (
-                "capacity = 1\n[session]\n[[semaphore.declare]]\ncapacity = 2\nname = \"a\"",
-                "7: semaphore.declare.name = \"a\": line 2 declares this name already; keep one of them",
-            ),
-            (
-                "capacity = 1\n[counter]\nport = 0\n[[semaphore.declare]]\ncapacity = -1",
-                "5: counter.port = 0: must be a whole number from 1 to 65535",
-            ),
-            (
-                "[counter]\nport = 0",
-                "1: semaphore.declare.capacity is not set in this [[semaphore.declare]]; it must be a whole number \
-                 from 0 to 4294967295",
-            ),
-        ] {
-            let said = parse(&format!("{one}{within}"), Language::Toml).unwrap_err();
-            assert_eq!(said, format!("/etc/x:{message}"));
-        }
-    }
-
-    #[test]
-    fn names_and_labels_of_declarations_are_measured_in_bytes() {
-        let read = |name: &str, label: &str| {
-            let text = format!("[[semaphore.declare]]\nname = '{name}'\ncapacity = 1\nlabel = '{label}'");
-            parse(&text, Language::Toml).map(|_| ())
-        };
-        read(&"n".repeat(65_535), &"l".repeat(255)).unwrap();
-        assert_eq!(
-            read("", "").unwrap_err(),
-            "/etc/x:2: semaphore.declare.name = '': must be a text of 1 to 65535 bytes"
-        );
-        let said = read(&"ä".repeat(32_768), "").unwrap_err();
-        assert!(said.ends_with("…: must be a text of 1 to 65535 bytes"), "{said}");
-        let said = read("n", &"ä".repeat(128)).unwrap_err();
-        assert!(said.starts_with("/etc/x:4: semaphore.declare.label = 'ää"), "{said}");
-    }
-
-    #[test]
-    fn declarations_need_toml_and_two_brackets() {
-        use Language::{Toml, Yrmcds};
-        for (language, text, message) in [
-            (
-                Yrmcds,
-                "semaphore.declare = web",
-                "semaphore.declare = web: must be tables [[semaphore.declare]], which only a file in TOML can have",
-            ),
-            (
-                Yrmcds,
-                "semaphore.declare.name = web",
-                "semaphore.declare.name = web: must be in a table [[semaphore.declare]], which only a file in TOML can \
-                 have",
-            ),
-            (
-                Toml,
-                "semaphore.declare = ['web']",
-                "semaphore.declare = ['web']: must be tables [[semaphore.declare]], which only a file in TOML can have",
-            ),
-            (
-                Toml,
-                "semaphore.declare = { capacity = 1 }",
-                "semaphore.declare.capacity = 1: must be in a table [[semaphore.declare]], which only a file in TOML \
-                 can have",
-            ),
-            (
-                Toml,
-                "semaphore = { 'declare.name' = 'b' }",
-                "semaphore.declare.name = 'b': must be in a table [[semaphore.declare]], which only a file in TOML \
-                 can have",
-            ),
-            (
-                Toml,
-                "[[counter]]\nport = 1",
-                "counter = [[counter]]: must be a table of keys, such as counter.enable",
-            ),
-            (Toml, "[[workers]]", "workers = [[workers]]: must be a whole number from 1 to 1024"),
-        ] {
-            assert_eq!(parse(text, language).unwrap_err(), format!("/etc/x:1: {message}"));
-        }
-    }
-
-    #[test]
-    fn both_spellings_of_the_interval_are_one_key() {
-        for language in [Language::Toml, Language::Yrmcds] {
-            let text = "counter.stat_interval = 10\ncounter.stats_interval = 10";
-            let loaded = parse(text, language).unwrap();
-            assert_eq!((loaded.config.counter.stat_interval_s, loaded.notices.len()), (10, 0));
-        }
-    }
-
-    #[test]
-    fn what_yrmcds_lets_pass_is_a_warning() {
-        assert_eq!(
-            notices("workers = 2\nworkers = 3\ncounter.prot = 5\ncounter = 5"),
-            [
-                (Severity::Warning, "/etc/x:2: workers is set a second time; line 1 is ignored".to_owned()),
-                (
-                    Severity::Warning,
-                    "/etc/x:3: ignored: counter.prot is not a key of signalbox; did you mean counter.port?"
-                        .to_owned()
-                ),
-                (Severity::Warning, "/etc/x:4: ignored: counter is not a key of signalbox".to_owned()),
-            ]
-        );
-        let loaded = parse("workers = 2\nworkers = 3", Language::Yrmcds).unwrap();
-        assert_eq!(loaded.config.workers, NonZeroUsize::new(3));
-    }
-
-    #[test]
-    fn unused_keys_are_listed_once_and_not_checked() {
-        let found = notices("port = x\ntemp_dir = /none\ncounter.buckets = 5");
-        let severities: Vec<_> = found.iter().map(|(severity, _)| *severity).collect();
-        assert_eq!(severities, [Severity::Info, Severity::Info]);
-        assert!(found[0].1.contains("counter.buckets has no effect"), "{found:?}");
-        assert!(found[1].1.ends_with(": port, temp_dir"), "{found:?}");
-    }
-
-    #[test]
-    fn the_virtual_address_is_bound_beside_others_only() {
-        let floating = |text| parse(text, Language::Yrmcds).unwrap().config.floating_ip();
-        assert_eq!(floating("virtual_ip = 192.0.2.1"), None);
-        assert_eq!(floating("virtual_ip = 192.0.2.1\nbind_ip = 192.0.2.1"), None);
-        assert_eq!(floating("virtual_ip = 192.0.2.1\nbind_ip = ::1"), Some("192.0.2.1".parse().unwrap()));
-        // yrmcds listens on 127.0.0.1 too where virtual_ip is not set.
-        assert_eq!(floating("bind_ip = ::1"), Some("127.0.0.1".parse().unwrap()));
-    }
-
-    #[test]
-    fn limits_and_the_log_level_change_while_running() {
-        let old = Config::without_file();
-        let mut new = old.clone();
-        new.log.threshold = Threshold::Debug;
-        new.counter.port.max_connections = 5;
-        new.semaphore.port.max_names = 5;
-        new.semaphore.declare.push(DeclareConfig { name: "web".to_owned(), ..DeclareConfig::default() });
-        new.peer_timeout_s = 60;
-        new.admin_from = vec!["192.0.2.1".parse().unwrap()];
-        new.session.max_ttl_s = 60;
-        new.session.max_waiters = 5;
-        assert!(old.changes_needing_restart(&new).is_empty());
-        new.bind.clear();
-        new.data_dir = Some("/b".into());
-        new.log.file = Some("/a".into());
-        new.counter.port.port = 1;
-        assert_eq!(old.changes_needing_restart(&new), ["bind_ip", "data_dir", "log.file", "counter.port"]);
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_read_is_named() {
-        let message = Config::load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
-        assert!(
-            message.starts_with("/nonexistent/x.toml: the configuration file cannot be read: No such file")
-        );
-    }
-}

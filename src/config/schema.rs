@@ -1,7 +1,7 @@
-//! The table of keys: one row a key, for both languages, the documents and the tests.
+//! The table of keys: one row per key, for both languages, the documents and the tests.
 //!
-//! A row says what the key takes, where it goes in [`Config`], how its value reads, and whether it may change while
-//! the server runs. What to do with keys that are not in the table is left to `apply`.
+//! A row has the allowed values of the key, its field in [`Config`], how its value is shown, and whether it may change
+//! while the server runs. `apply` handles keys that are not in the table.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -33,28 +33,28 @@ impl Key {
         self.name
     }
 
-    /// What it may be set to, to be read after "must be".
+    /// The allowed values, as a phrase that follows "must be".
     pub fn allowed(&self) -> String {
         self.kind.allowed()
     }
 
-    /// Its value in `config` as the configuration file would have it, without quotes. Empty where it is not set and
-    /// for keys without effect. For a key of declarations, the values of all of them in a row.
+    /// Its value in `config`, as in a configuration file, but without quotes. Empty if it is not set, and for keys without
+    /// effect. For a key of declarations, the values in all declarations, separated by spaces.
     pub fn value_in(&self, config: &Config) -> String {
         (self.shown)(config)
     }
 
-    /// Whether SIGHUP makes the running server use another value.
+    /// Whether a running server applies a new value on SIGHUP.
     pub fn changes_while_running(&self) -> bool {
         self.changes_while_running
     }
 
-    /// Whether each table that it may stand in has to set it.
+    /// Whether every table with this key must set it.
     pub fn is_required(&self) -> bool {
         self.is_required
     }
 
-    /// Why setting this key does nothing, for those that do nothing.
+    /// For a key without effect, the reason.
     pub fn no_effect_because(&self) -> Option<&'static str> {
         match self.kind {
             Kind::NoEffect { reason, .. } => Some(reason),
@@ -66,8 +66,8 @@ impl Key {
         KEYS.iter().find(|key| key.name == name || key.other_name == Some(name))
     }
 
-    /// Puts `value` where it belongs, or says what would be right. A key within declarations belongs to the last of
-    /// them, which has to be there.
+    /// Sets the field in `config`, or fails with the allowed values. A key within declarations sets the last declaration,
+    /// which must exist.
     pub(super) fn set(&self, value: &Value, config: &mut Config) -> Result<(), String> {
         self.kind.set(value, config).ok_or_else(|| self.allowed())
     }
@@ -89,7 +89,7 @@ impl Key {
     }
 }
 
-/// Whether the key stands in tables `[[semaphore.declare]]`, so that each of them sets it anew.
+/// Whether the key belongs to tables `[[semaphore.declare]]`, each of which may set it.
 pub(super) fn is_within_declaration(name: &str) -> bool {
     name.starts_with("semaphore.declare.")
 }
@@ -303,17 +303,17 @@ static KEYS: &[Key] = &[
     .while_running(),
 ];
 
-/// A time of sessions in seconds: on the wire it is in milliseconds, and a `u32`.
+/// A time of sessions in seconds. The limit comes from the wire, where it is a `u32` of milliseconds.
 const fn session_time(put: fn(&mut Config, u64)) -> Kind {
     Kind::Number { least: 1, most: 3_999_999, put }
 }
 
-/// A limit of sessions, which cannot be lifted.
+/// A limit of sessions. It cannot be switched off.
 const fn session_limit(put: fn(&mut Config, u64)) -> Kind {
     Kind::Number { least: 1, most: u32::MAX as u64, put }
 }
 
-/// The declaration whose keys are being set: the last one.
+/// The declaration that is being read: the last one.
 fn declaration(config: &mut Config) -> &mut DeclareConfig {
     config.semaphore.declare.last_mut().expect("apply refuses keys of declarations outside of one")
 }
@@ -321,7 +321,7 @@ fn declaration(config: &mut Config) -> &mut DeclareConfig {
 const BUCKETS: Kind =
     Kind::NoEffect { least: 1, most: u64::MAX, reason: "the table of names grows and shrinks by itself" };
 
-/// What a key takes, and where it goes.
+/// The type of a key's value, and the field that it sets.
 #[derive(Debug)]
 enum Kind {
     Flag(fn(&mut Config, bool)),
@@ -330,7 +330,7 @@ enum Kind {
         most: u64,
         put: fn(&mut Config, u64),
     },
-    /// A number that is checked, so that a slip of the pen is found, and then forgotten.
+    /// A number that is checked, so that a typing error is found, but not used.
     NoEffect {
         least: u64,
         most: u64,
@@ -338,14 +338,14 @@ enum Kind {
     },
     Address(fn(&mut Config, IpAddr)),
     Addresses {
-        /// What it means that there is none.
+        /// The meaning of an empty list.
         empty: &'static str,
         put: fn(&mut Config, Vec<IpAddr>),
     },
     /// The name of a user or a group; the empty one stands for none, as in yrmcds.
     Account(fn(&mut Config, Option<String>)),
     File {
-        /// A path that makes sense for it.
+        /// A path for messages.
         example: &'static str,
         put: fn(&mut Config, PathBuf),
     },
@@ -355,7 +355,7 @@ enum Kind {
         most_bytes: usize,
         put: fn(&mut Config, String),
     },
-    /// One more declaration, whose keys follow.
+    /// A further declaration. Its keys follow.
     Declarations,
 }
 
@@ -389,7 +389,7 @@ impl Kind {
         }
     }
 
-    /// `None` where the value is not allowed; `config` is untouched then.
+    /// `None` if the value is not allowed. Then `config` does not change.
     fn set(&self, value: &Value, config: &mut Config) -> Option<()> {
         match self {
             Self::Flag(put) => put(config, flag(value)?),
@@ -496,7 +496,7 @@ fn of_declarations<T: Display>(config: &Config, part: fn(&DeclareConfig) -> &T) 
 
 /// A number that was checked against its row, in the type of its field.
 fn narrow<T: TryFrom<u64>>(number: u64) -> T {
-    T::try_from(number).ok().expect("the range of a row fits the field it is put in, which a test holds")
+    T::try_from(number).ok().expect("a test checks that the range of each row fits its field")
 }
 
 #[cfg(test)]

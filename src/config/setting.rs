@@ -1,39 +1,39 @@
-//! What a configuration file sets, before anybody asks whether it may: the common ground of the two languages.
+//! One setting of a configuration file, in either language, before it is checked.
 //!
-//! The readers (`yrmcds`, `toml`) yield a flat list of these, in the order of the file. Names, kinds and ranges are
-//! left to `schema`, so that both languages have the same rules and the same messages.
+//! The readers (`yrmcds`, `toml`) yield a flat list of settings, in the order of the file. `schema` checks names, types
+//! and ranges, so that both languages have the same rules and messages.
 
 /// One `key = value` of a file.
 #[derive(Debug)]
 pub(super) struct Setting<'a> {
-    /// The whole key, dotted: `counter.port`, wherever its parts stand in the file.
+    /// The whole key, dotted: `counter.port`, also if the file spreads its parts.
     pub(super) key: String,
-    /// What the language says that the value is.
+    /// The value, as the language types it.
     pub(super) value: Value,
-    /// The value as it stands in the file, for messages.
+    /// The value as in the file, for messages.
     pub(super) written: &'a str,
-    /// Where it stands, counted from 1.
+    /// Its line, counted from 1.
     pub(super) line: usize,
 }
 
-/// A value, as far as its language tells kinds apart.
+/// A value with the type that its language gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// A value of yrmcds.conf, which knows nothing but words; the key decides what it is.
+    /// A value of yrmcds.conf, which has no types: the key decides.
     Word(String),
     /// A string of TOML.
     Text(String),
-    /// A whole number of TOML. Numbers too long for it are at its ends, where every range excludes them.
+    /// A whole number of TOML. A number that does not fit becomes the least or the greatest, which no range includes.
     Number(i128),
     /// A boolean of TOML.
     Flag(bool),
     /// An array of TOML.
     List(Vec<Value>),
-    /// A table of TOML with nothing in it; one with keys is these keys.
+    /// An empty table of TOML. Of another table, each key is a setting.
     EmptyTable,
     /// A table of an array of tables; its keys are the settings that follow.
     Entry,
-    /// What no key takes: floats, dates, tables beside other things in an array.
+    /// A type that no key accepts: a float, a date, an array that mixes tables with other values.
     Other,
 }
 

@@ -2,8 +2,8 @@
 //! `counter.port = 1` are one setting, `counter.port`. Of an array of tables, each table is a setting, and those of
 //! its keys follow.
 //!
-//! The spans of the parser give the line of each key, so that a value which is refused later can still be pointed
-//! at. What a value may be is left to `schema`.
+//! The spans of the parser give the line of each key, so that messages about a value that is refused later can name it.
+//! `schema` decides which values are allowed.
 
 use std::iter;
 use std::ops::Range;
@@ -22,13 +22,13 @@ pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
     })?;
     let mut settings = Vec::new();
     flatten(&Source::new(text), "", document.get_ref(), &mut settings);
-    // The parser sorts by key; a reader looks for the first mistake of the file first. What is on one line stays in
-    // order, so that keys still follow the table of an array that they are in.
+    // The parser sorts by key, but the first mistake of the file is to be reported first. The sort is stable, so that keys
+    // on one line still follow the table that they are in.
     settings.sort_by_key(|setting| setting.line);
     Ok(settings)
 }
 
-/// A text whose lines were counted once, as a file may declare many thousands of semaphores.
+/// A text with an index of its lines, as a file may declare many thousands of semaphores.
 struct Source<'a> {
     text: &'a str,
     /// The offset of each line.
@@ -41,7 +41,7 @@ impl<'a> Source<'a> {
         Self { text, lines: iter::once(0).chain(after_breaks).collect() }
     }
 
-    /// What [`line_at`] would say.
+    /// The same as [`line_at`], but faster.
     fn line_at(&self, offset: usize) -> usize {
         self.lines.partition_point(|&line| line <= offset)
     }
@@ -68,7 +68,7 @@ fn flatten<'a>(source: &Source<'a>, prefix: &str, table: &DeTable<'_>, settings:
     }
 }
 
-/// The tables of an array with nothing else in it, and where they stand; `None` for other arrays.
+/// The tables of an array of tables, with their positions; `None` for other arrays.
 fn tables_of<'a, 'b>(values: &'a DeArray<'b>) -> Option<Vec<(&'a DeTable<'b>, Range<usize>)>> {
     let table = |value: &'a Spanned<DeValue<'b>>| Some((value.get_ref().as_table()?, value.span()));
     let tables: Vec<_> = values.iter().map(table).collect::<Option<_>>()?;

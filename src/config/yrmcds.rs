@@ -1,13 +1,13 @@
-//! Reads the language of yrmcds.conf: one `key = value` a line.
+//! Reads the language of yrmcds.conf: one `key = value` per line.
 //!
-//! The same lines mean the same as in yrmcds 1.1.9: space around key and value is dropped, a line that starts with
-//! `#` is a comment, the key ends at the first `=`, and a value that starts and ends with `"` loses both. There are
-//! no comments after a value. What a value may be is left to `schema`.
+//! Lines mean the same as in yrmcds 1.1.9: space around key and value is dropped, a line that starts with `#` is a
+//! comment, the key ends at the first `=`, and a value that starts and ends with `"` loses both. There are no comments
+//! after a value. `schema` decides which values are allowed.
 
 use super::error::Mistake;
 use super::setting::{Setting, Value};
 
-/// The settings of `text` in their order, repeated keys included.
+/// The settings of `text` in their order, including repeated keys.
 pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
     let mut settings = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -30,12 +30,15 @@ fn read_line(line: &str, line_number: usize) -> Result<Setting<'_>, Mistake> {
     };
     let (key, written) = (key.trim_end(), written.trim_start());
     if key.is_empty() {
-        return Err(Mistake::syntax(line_number, "there is no key before the \"=\"; write `key = value`"));
+        return Err(Mistake::syntax(
+            line_number,
+            "this line has no key before the \"=\"; write `key = value`",
+        ));
     }
     if line.contains(char::REPLACEMENT_CHARACTER) {
         return Err(Mistake::syntax(
             line_number,
-            "this line is not UTF-8; only comments may hold other encodings",
+            "this line is not valid UTF-8; only comments may have other encodings",
         ));
     }
     let value = Value::Word(unquoted(written).to_owned());

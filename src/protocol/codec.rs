@@ -39,6 +39,9 @@ pub enum DecodeError {
         /// Bytes that are allowed.
         limit: usize,
     },
+    /// Reading failed. The codec itself reads nothing; the trait of `tokio-util` asks for this variant.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
 }
 
 /// The server's codec: requests in. Decoding gives every complete frame of the buffer at once; a frame that ends
@@ -83,6 +86,17 @@ impl RequestCodec {
             return Ok(Some(Frames { run: source.split_to(end), position: 0 }));
         }
         self.failure.take().map_or(Ok(None), Err)
+    }
+}
+
+/// For the server's connections; without a runtime, [`RequestCodec::decode`] does the same.
+#[cfg(feature = "program")]
+impl tokio_util::codec::Decoder for RequestCodec {
+    type Item = Frames;
+    type Error = DecodeError;
+
+    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frames>, DecodeError> {
+        Self::decode(self, source)
     }
 }
 

@@ -24,6 +24,6 @@ pub use extended::{
     Standing, TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedIter, WantedNames,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
-pub use request::{Frame, NAME_BYTES_MAX, Request};
+pub use request::{Frame, FrameClass, NAME_BYTES_MAX, Request};
 pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};
 pub use status::Status;

@@ -32,28 +32,51 @@ impl<'a> Frame<'a> {
         self.header.opaque
     }
 
-    /// Reads a request of the two documents. A frame that is no valid one gives the status to answer it with; that
-    /// is [`Status::UnknownCommand`] for every other opcode, also those that [`Self::parse_extended`] knows. Bytes of
-    /// the body beyond what the operation defines are ignored, as yrmcds does.
-    pub fn parse(&self) -> Result<Request<'a>, Status> {
+    /// The operation that the frame asks for, by its magic and its opcode; the body is not read yet.
+    #[inline]
+    pub fn class(&self) -> FrameClass {
         if self.header.magic != REQUEST_MAGIC {
-            return Err(Status::InvalidArguments);
+            return FrameClass::Unknown(Status::InvalidArguments);
         }
-        let opcode = Opcode::from_code(self.header.opcode).ok_or(Status::UnknownCommand)?;
-        Request::parse(opcode, self.body).ok_or(Status::InvalidArguments)
+        let code = self.header.opcode;
+        let plain = Opcode::from_code(code).map(FrameClass::Plain);
+        let class = plain.or_else(|| ExtendedOpcode::from_code(code).map(FrameClass::Extended));
+        class.unwrap_or(FrameClass::Unknown(Status::UnknownCommand))
     }
 
-    /// Reads an extended request (`docs/protocol.md`, "Extended operations"), from a frame that [`Self::parse`] found
-    /// to have an unknown opcode. It stands apart so that plain requests pay nothing for it: an extended one is
-    /// larger. A frame that is no valid extended request gives the status to answer it with.
+    /// Reads a request of the class [`FrameClass::Plain`]. A frame that is not a valid one gives the status to answer
+    /// with. Bytes of the body beyond those that the operation defines are ignored, as in yrmcds.
+    #[inline]
+    pub fn parse(&self) -> Result<Request<'a>, Status> {
+        match self.class() {
+            FrameClass::Plain(opcode) => Request::parse(opcode, self.body).ok_or(Status::InvalidArguments),
+            FrameClass::Extended(_) => Err(Status::UnknownCommand),
+            FrameClass::Unknown(status) => Err(status),
+        }
+    }
+
+    /// Reads a request of the class [`FrameClass::Extended`] (`docs/protocol.md`, "Extended operations"). It is separate
+    /// from [`Self::parse`] because an extended request is larger, and plain requests must not pay for that. A frame that
+    /// is not a valid extended request gives the status to answer with.
     #[cold]
     pub fn parse_extended(&self) -> Result<Extended<'a>, Status> {
-        if self.header.magic != REQUEST_MAGIC {
-            return Err(Status::InvalidArguments);
+        match self.class() {
+            FrameClass::Extended(opcode) => Extended::parse(opcode, self.body),
+            FrameClass::Plain(_) => Err(Status::UnknownCommand),
+            FrameClass::Unknown(status) => Err(status),
         }
-        let opcode = ExtendedOpcode::from_code(self.header.opcode).ok_or(Status::UnknownCommand)?;
-        Extended::parse(opcode, self.body)
     }
+}
+
+/// The operation that a frame asks for, as far as its header tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameClass {
+    /// An operation of yrmcds' two documents, to be read by [`Frame::parse`].
+    Plain(Opcode),
+    /// An extended operation, to be read by [`Frame::parse_extended`].
+    Extended(ExtendedOpcode),
+    /// No operation of this server, with the status to answer with.
+    Unknown(Status),
 }
 
 /// A request of the two documents. Names are 1 to [`NAME_BYTES_MAX`] bytes, any bytes; amounts are numbers of

@@ -1,4 +1,4 @@
-//! How many connections a port has, and may have.
+//! The limit on the connections of a port.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{Port, Server};
 use crate::core::Namespace;
 
-/// A place among the connections of a port, given up when it is dropped.
+/// Counts one connection of a port, until it is dropped.
 #[derive(Debug)]
 pub struct Admission {
     server: Arc<Server>,
@@ -14,8 +14,8 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// A place, unless the port has as many connections as it may.
-    pub(super) fn ask(server: &Arc<Server>, namespace: Namespace) -> Option<Self> {
+    /// Admits a connection, unless the port has reached its limit.
+    pub(super) fn request(server: &Arc<Server>, namespace: Namespace) -> Option<Self> {
         let port = server.port(namespace);
         let connections_max = port.connections_max.load(Ordering::Relaxed);
         let before = port.metrics.curr_connections.increment();

@@ -1,21 +1,21 @@
-//! Buffers that the connections of a thread share, so that one with nothing under way has none.
+//! Buffers that the connections of a thread share, so that an idle connection has none.
 
 use std::cell::RefCell;
 
 use bytes::BytesMut;
 
-/// Most bytes that a thread keeps for output to come.
+/// Most bytes of the output buffers that a thread keeps.
 const SPARE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Most bytes of one of them: a larger one was for a Dump or for a peer that does not read.
+/// Most bytes of one such buffer. A larger one was used for a Dump or for a peer that does not read.
 const SPARE_MAX: usize = 32 * 1024;
 
-/// Buffers of a thread.
+/// The buffers of a thread.
 #[derive(Default)]
 pub(super) struct Buffers {
-    /// What is being read; empty between turns.
+    /// The buffer to read into; empty between turns.
     pub input: BytesMut,
-    /// Empty ones for output, the last used on top.
+    /// Empty output buffers, the last used one on top.
     spares: Vec<BytesMut>,
     spare_bytes: usize,
 }
@@ -28,13 +28,13 @@ impl Buffers {
     /// Runs a turn with the buffers of this thread.
     pub fn with<R>(turn: impl FnOnce(&mut Self) -> R) -> R {
         BUFFERS.with_borrow_mut(|buffers| {
-            // A turn that panicked may have left something.
+            // A turn that panicked may have left bytes.
             buffers.input.clear();
             turn(buffers)
         })
     }
 
-    /// An empty buffer for output.
+    /// Lends an empty buffer for output.
     #[inline]
     pub fn lend(&mut self) -> BytesMut {
         let spare = self.spares.pop().unwrap_or_default();
@@ -42,7 +42,7 @@ impl Buffers {
         spare
     }
 
-    /// Takes a buffer whose output has been sent as a whole, for the next connection that has some.
+    /// Takes back a buffer after its output was sent, for another connection.
     #[inline]
     pub fn take_back(&mut self, mut buffer: BytesMut) {
         buffer.clear();

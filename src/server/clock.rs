@@ -1,4 +1,4 @@
-//! The server's clock, handed in so that tests and simulations can have one of their own.
+//! The server's clock. It is a parameter, so that tests and simulations can use their own.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::core::UnixSeconds;
 
-/// Tells Unix time. It may be set back and forth; nothing but intervals of counters depends on it.
+/// A clock of Unix time. It may be set back and forth: only the intervals of counters and the times of listings use it.
 pub struct Clock(Box<dyn Fn() -> UnixSeconds + Send + Sync>);
 
 impl Clock {
-    /// The system's clock. A time before 1970 reads as 1970.
+    /// The clock of the system. Times before 1970 are returned as 1970.
     pub fn system() -> Self {
-        // It is behind by a tick of the kernel at most, a few milliseconds, and asked before every run of requests.
+        // The coarse clock, because it is read before every run of requests. It is late by a few milliseconds at most.
         Self::from_fn(|| {
             let now =
                 clock_gettime(ClockId::CLOCK_REALTIME_COARSE).expect("Linux has had this clock since 2.6.32");
@@ -20,7 +20,7 @@ impl Clock {
         })
     }
 
-    /// A clock that asks a function.
+    /// A clock that calls a function.
     pub fn from_fn(read: impl Fn() -> UnixSeconds + Send + Sync + 'static) -> Self {
         Self(Box::new(read))
     }

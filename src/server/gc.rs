@@ -1,5 +1,5 @@
-//! The task that removes names nothing refers to, as both documents ask ("Semaphores will be deleted by the GC
-//! thread if all resources managed by them are released").
+//! The tasks that remove names without holders, as both documents of yrmcds require ("Semaphores will be deleted by the
+//! GC thread if all resources managed by them are released").
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tracing::debug;
 use super::{Server, port_name, steps};
 use crate::core::Namespace;
 
-/// Longest time between two looks at the clock, which may be set.
+/// Time between two readings of the clock, which may be set back or forth.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
 
-/// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped. Those
-/// that pass during a sweep share the next one.
+/// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped.
+/// Boundaries that pass during a sweep share the next one.
 pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
     let mut boundary = server.core.next_boundary(server.clock.now());
     async move {
@@ -22,7 +22,7 @@ pub fn sweep_counters(server: Arc<Server>) -> impl Future<Output = ()> + Send {
             tokio::time::sleep(CLOCK_CHECK).await;
             let now = server.clock.now();
             let next = server.core.next_boundary(now);
-            // A clock set back moves the boundary with it; what is over is swept at the next one.
+            // If the clock is set back, the boundary moves back too, and the next sweep is at that boundary.
             if now >= boundary {
                 sweep(&server, Namespace::Counters).await;
             }
@@ -42,10 +42,10 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
 async fn sweep(server: &Server, namespace: Namespace) {
     let started = Instant::now();
     let mut sweep = server.core.sweep(namespace);
-    let mut rests = Rests::of(sweep.names());
+    let mut pauses = Pauses::of(sweep.names());
     while sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
-        if rests.is_due(sweep.visited()) {
-            tokio::time::sleep(steps::REST).await;
+        if pauses.is_due(sweep.visited()) {
+            tokio::time::sleep(steps::PAUSE).await;
         } else {
             tokio::task::yield_now().await;
         }
@@ -55,23 +55,23 @@ async fn sweep(server: &Server, namespace: Namespace) {
     debug!(port = port_name(namespace), collected = sweep.collected(), ?elapsed, "swept");
 }
 
-/// When a sweep rests: evenly, and not without end.
-struct Rests {
-    /// Names visited between two rests.
+/// When a sweep pauses: at even distances, and for a limited time in all.
+struct Pauses {
+    /// Names visited between two pauses.
     burst: u64,
-    /// Names that were visited when it rested last.
+    /// Names that had been visited at the last pause.
     last: u64,
     left: u64,
 }
 
-impl Rests {
-    /// For a sweep that begins, of as many names as there are.
+impl Pauses {
+    /// For a sweep of this many names.
     fn of(names: u64) -> Self {
-        let burst = steps::SWEEP_BURST.max(names.div_ceil(steps::SWEEP_RESTS_MAX));
-        Self { burst, last: 0, left: steps::SWEEP_RESTS_MAX }
+        let burst = steps::SWEEP_BURST.max(names.div_ceil(steps::SWEEP_PAUSES_MAX));
+        Self { burst, last: 0, left: steps::SWEEP_PAUSES_MAX }
     }
 
-    /// Whether to rest now, with as many names visited.
+    /// Whether the sweep pauses now that it has visited this many names.
     fn is_due(&mut self, visited: u64) -> bool {
         let is_due = self.left > 0 && visited - self.last >= self.burst;
         if is_due {
@@ -89,29 +89,29 @@ mod tests {
     use crate::config::Config;
     use crate::core::{Claim, NameHasher};
 
-    /// After how many names, in steps, a sweep of as many as it expects rests.
-    fn rests(expected: u64, visited: u64) -> Vec<u64> {
-        let mut rests = Rests::of(expected);
-        (0..=visited).step_by(steps::SWEEP_NAMES).filter(|visited| rests.is_due(*visited)).collect()
+    /// The numbers of visited names at which a sweep pauses.
+    fn pauses(expected: u64, visited: u64) -> Vec<u64> {
+        let mut pauses = Pauses::of(expected);
+        (0..=visited).step_by(steps::SWEEP_NAMES).filter(|visited| pauses.is_due(*visited)).collect()
     }
 
     #[test]
-    fn a_sweep_rests_evenly_and_not_for_ever() {
-        assert!(rests(100, 100).is_empty());
-        assert_eq!(rests(1300, 1300), [512, 1024]);
+    fn a_sweep_pauses_evenly_and_not_for_ever() {
+        assert!(pauses(100, 100).is_empty());
+        assert_eq!(pauses(1300, 1300), [512, 1024]);
         for names in [1_000_000, 3_000_000, 30_000_000] {
-            let rests = rests(names, names);
-            assert!(rests.len() as u64 <= steps::SWEEP_RESTS_MAX);
-            assert!(rests.len() > 1900, "{names} names: {} rests", rests.len());
-            let end = rests.last().unwrap();
-            assert!(names - end < names / 20, "{names} names: the last rest is at {end}");
+            let pauses = pauses(names, names);
+            assert!(pauses.len() as u64 <= steps::SWEEP_PAUSES_MAX);
+            assert!(pauses.len() > 1900, "{names} names: {} pauses", pauses.len());
+            let end = pauses.last().unwrap();
+            assert!(names - end < names / 20, "{names} names: the last pause is at {end}");
         }
-        // Names are made while it works, faster than it visits them.
-        assert_eq!(rests(1000, 10_000_000).len() as u64, steps::SWEEP_RESTS_MAX);
+        // Clients create names faster than the sweep visits them.
+        assert_eq!(pauses(1000, 10_000_000).len() as u64, steps::SWEEP_PAUSES_MAX);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sweep_rests_between_bursts_and_removes_all() {
+    async fn a_sweep_pauses_between_bursts_and_removes_all() {
         let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
         let mut session = server.core.open_session();
         let claim = Claim::new(1, 1).unwrap();
@@ -125,7 +125,7 @@ mod tests {
         sweep(&server, Namespace::Semaphores).await;
         assert_eq!(server.core.stats(Namespace::Semaphores).objects, 0);
         // A burst ends with the step in which it is reached.
-        let rests = started.elapsed().as_millis() / steps::REST.as_millis();
-        assert!((15..=19).contains(&rests), "{rests} rests");
+        let pauses = started.elapsed().as_millis() / steps::PAUSE.as_millis();
+        assert!((15..=19).contains(&pauses), "{pauses} pauses");
     }
 }

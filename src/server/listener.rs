@@ -1,4 +1,4 @@
-//! Accepting: who gets in, and what happens when nobody can.
+//! Accepts connections, refuses those above the limit, and retries when accepting fails.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::workers::Spawn;
 use super::{Port, Server, port_name, socket};
 use crate::core::Namespace;
 
-/// Where connections come from: a socket, or a simulated one.
+/// A source of connections: a socket or a simulated one.
 pub trait Listener: Send + 'static {
     /// A connection.
     type Stream: Send + 'static;
@@ -21,7 +21,7 @@ pub trait Listener: Send + 'static {
     /// Waits for the next connection and its peer's address.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 
-    /// Sets what the server wants of a connection's socket.
+    /// Sets the options of a connection's socket.
     fn prepare(_stream: &Self::Stream, _peer_timeout: Duration) -> io::Result<()> {
         Ok(())
     }
@@ -39,7 +39,7 @@ impl Listener for TcpListener {
     }
 }
 
-/// Accepts connections of a port and has them served, until the returned future is dropped.
+/// Accepts the connections of a port and starts to serve them, until the returned future is dropped.
 pub async fn serve_port<L: Listener>(
     server: Arc<Server>,
     namespace: Namespace,
@@ -53,9 +53,8 @@ pub async fn serve_port<L: Listener>(
                 backoff.reset();
                 admit::<L>(&server, namespace, stream, peer, &workers);
             }
-            // The peer gave up between its connection and its acceptance.
             Err(error) if is_of_the_peer(&error) => {
-                debug!(%error, "a connection was gone before it was accepted")
+                debug!(%error, "the peer closed a connection before it was accepted")
             }
             Err(error) => backoff.wait(server.port(namespace), &error).await,
         }
@@ -69,13 +68,13 @@ fn admit<L: Listener>(
     peer: SocketAddr,
     workers: &impl Spawn<L::Stream>,
 ) {
-    // Refused by dropping it: the peer sees its connection closed.
-    let Some(admission) = Admission::ask(server, namespace) else {
+    // Dropping the stream refuses the connection: the peer sees it closed.
+    let Some(admission) = Admission::request(server, namespace) else {
         if server.port(namespace).warnings.refused_connection.permits() {
             warn!(
                 port = port_name(namespace),
                 %peer,
-                "connections are refused: there are max_connections of them; raise it, or find out who opens so many"
+                "connections are refused: max_connections is reached; raise it, or find the client that opens so many"
             );
         }
         return;
@@ -92,8 +91,8 @@ fn is_of_the_peer(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// Waits longer and longer while accepting fails, since a failed accept leaves the connection in the queue and would
-/// be tried again at once.
+/// Waits longer after each failed accept. The connection stays in the queue of the kernel, so that accepting it again at
+/// once would be a busy loop.
 #[derive(Debug, Default)]
 struct Backoff {
     /// Failures since the last success.

@@ -1,13 +1,13 @@
-//! What a port counts: connections, commands, bytes, refusals.
+//! The figures of a port: connections, commands, bytes, refusals.
 //!
-//! Counts are relaxed: each is right by itself, and no two of them are a picture of one moment.
+//! Counters are relaxed atomics. Each one is exact, but several of them together are not a consistent snapshot.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::protocol::Opcode;
 
-/// The counts of one port.
+/// The figures of one port.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     pub(super) curr_connections: Count,
@@ -19,7 +19,7 @@ pub(super) struct Metrics {
     pub(super) traffic: Traffic,
     /// Requests for extended operations.
     pub(super) extended_commands: Count,
-    /// Connections closed because of bytes that are no frame, or of a body too long.
+    /// Connections closed because of bytes that are not a frame, or because of a body that is too long.
     pub(super) bad_input: Count,
     /// Connections closed because a started frame was not completed in time.
     pub(super) frame_timeouts: Count,
@@ -33,7 +33,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Notes a finished sweep, as yrmcds counts it.
+    /// Counts a finished sweep, as yrmcds does.
     pub(super) fn note_gc(&self, elapsed: Duration) {
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         self.gc_count.add(1);
@@ -42,14 +42,14 @@ impl Metrics {
     }
 }
 
-/// What the store did.
+/// The figures of the store.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
-    /// Times that changes were stored together.
+    /// Batches that were committed.
     pub(super) commits: Count,
-    /// Changes that were stored.
+    /// Changes in those batches.
     pub(super) changes: Count,
-    /// Times that changes could not be stored.
+    /// Batches that could not be committed.
     pub(super) failures: Count,
 }
 
@@ -62,7 +62,7 @@ impl Count {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Adds one, and tells what the number was before.
+    /// Adds one, and returns the number before that.
     pub(super) fn increment(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
@@ -95,8 +95,8 @@ fn index_of(opcode: Opcode) -> usize {
     }
 }
 
-/// What every turn of every connection counts. Each thread adds to a part of its own, as a cache line that threads
-/// write to in turn costs more than all the counting; the sum is taken when it is asked for.
+/// The counters that every turn of every connection changes. Each thread adds to a part of its own, because a cache line
+/// that several threads write to costs more than the counting itself. A reader adds up the parts.
 #[derive(Debug, Default)]
 pub(super) struct Traffic([TrafficPart; TRAFFIC_PARTS]);
 
@@ -148,7 +148,7 @@ impl Traffic {
     }
 }
 
-/// Commands of one run of frames, added up before they are counted.
+/// The commands of one run of frames, collected on the stack before they are added to the shared counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally([u64; OPCODES.len()]);
 
@@ -158,8 +158,8 @@ impl Tally {
         self.0[index_of(opcode)] += 1;
     }
 
-    /// Moves what was added up into the counts.
-    pub(super) fn settle(&mut self, traffic: &Traffic) {
+    /// Adds the commands to the statistics, and starts again from zero.
+    pub(super) fn record(&mut self, traffic: &Traffic) {
         for (amount, count) in self.0.iter_mut().zip(&traffic.own_part().commands) {
             if *amount > 0 {
                 count.add(std::mem::take(amount));

@@ -1,16 +1,18 @@
 //! The shell around the core: all sockets, clocks and tasks.
 //!
-//! [`Server`] is what the tasks share. `listener` accepts whom `admission` lets in, `workers` gives each connection a thread,
-//! `connection` reads and writes, `dispatch` turns a frame into a call of the core and its answer into a frame,
-//! `gc` sweeps, `daemon` puts them together with configuration and privileges, `signals` obeys.
+//! [`Server`] is the state that the tasks share. `listener` accepts connections within the limit of `admission`, `workers`
+//! gives each a thread, `connection` reads and writes, and `dispatch` turns a frame into a call of the core and its answer
+//! into a frame. `expiry` and `gc` are the background tasks, `store` writes to disk, and `daemon` puts all of it together
+//! with the configuration, privileges and signals.
 //!
-//! The shell is generic over stream and listener, and takes its clock and its hash seed from outside, so that a
-//! simulated network and clock run the same code as a real one.
+//! The shell is generic over stream and listener, and gets its clock and its hash seed from outside, so that a simulated
+//! network and clock run the same code as real ones.
 
 mod admission;
 mod buffers;
 mod clock;
 mod connection;
+mod core_yield;
 mod daemon;
 mod dispatch;
 mod expiry;
@@ -18,10 +20,9 @@ mod gc;
 mod listener;
 mod log;
 mod metrics;
-mod parking;
+
 mod peers;
 mod privileges;
-mod signals;
 mod socket;
 mod statistics;
 pub mod steps;
@@ -55,7 +56,7 @@ use metrics::{Metrics, Stored};
 use peers::Peers;
 use throttle::Throttle;
 
-/// What all tasks of a server share.
+/// The state that all tasks of a server share.
 #[derive(Debug)]
 pub struct Server {
     core: Core,
@@ -63,23 +64,23 @@ pub struct Server {
     counters: Port,
     semaphores: Port,
     peers: Peers,
-    /// Shared, so that a request that looks at them copies no list.
+    /// In an `Arc`, so that a request reads it without copying the list.
     session_limits: RwLock<Arc<SessionLimits>>,
     frame_timeout_s: AtomicU32,
     peer_timeout_s: AtomicU32,
-    /// Connections that owe their peers something: what a stop waits for.
+    /// Connections that have something to do for their peers. A stop waits for them.
     busy: AtomicUsize,
     closing: AtomicBool,
-    /// Whether what is declared and what leased sessions hold outlives the process.
+    /// Whether declared semaphores and leased sessions are stored.
     durable: AtomicBool,
     stored: Stored,
     started: Instant,
 }
 
-/// Ids of grants start at the time of the start in milliseconds, shifted by so many bits.
+/// Ids of grants begin at the Unix time of the start in milliseconds, shifted by this many bits.
 const GRANT_ID_TIME_SHIFT: u32 = 20;
 
-/// Bounds of what clients ask for, and who may do what is an administrator's. Times are in milliseconds.
+/// Limits of the extended operations, and the addresses of administrators. Times are in milliseconds.
 #[derive(Debug, Default)]
 struct SessionLimits {
     default_ttl_ms: u32,
@@ -87,23 +88,23 @@ struct SessionLimits {
     max_ttl_ms: u32,
     default_wait_ms: u32,
     max_wait_ms: u32,
-    /// Besides loopback.
+    /// The addresses of administrators, besides loopback.
     admin_from: Vec<IpAddr>,
 }
 
-/// One port: the namespace that plain frames on it speak of, its limits and its figures.
+/// One port: the namespace of its plain requests, its limits and its figures.
 #[derive(Debug)]
 struct Port {
     namespace: Namespace,
-    /// Most connections at a time; 0 is without limit.
+    /// Most connections at a time; 0 means no limit.
     connections_max: AtomicU32,
-    /// Most names at a time; 0 is without limit. Kept for the statistics, the core enforces it.
+    /// Most names at a time; 0 means no limit. This one is for the statistics; the core enforces the limit.
     names_max: AtomicU64,
     metrics: Metrics,
     warnings: Warnings,
 }
 
-/// What is warned of now and then, however often it happens.
+/// Warnings whose rate is limited.
 #[derive(Debug, Default)]
 struct Warnings {
     bad_input: Throttle,
@@ -113,7 +114,7 @@ struct Warnings {
 }
 
 impl Server {
-    /// A server without sockets. `hasher` seeds the hash of names.
+    /// Creates a server without sockets. `hasher` seeds the hash of names.
     pub fn new(config: &Config, clock: Clock, hasher: NameHasher) -> Arc<Self> {
         let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
         let server = Self {
@@ -132,13 +133,13 @@ impl Server {
             started: Instant::now(),
         };
         server.apply(config);
-        // Ids of grants grow from one run to the next, unless the clock is set back in between.
+        // Ids of grants increase from one run to the next, unless the clock is set back in between.
         server.core.start_ids_after(server.clock.now().0.saturating_mul(1000 << GRANT_ID_TIME_SHIFT));
         Arc::new(server)
     }
 
-    /// Takes on what may change while the server runs: limits and timeouts. Connections and names beyond a lowered
-    /// limit stay.
+    /// Applies the settings that may change while the server runs: limits and timeouts. Connections and names above a
+    /// lowered limit stay.
     pub fn apply(&self, config: &Config) {
         self.counters.apply(&config.counter.port, &self.core);
         self.semaphores.apply(&config.semaphore.port, &self.core);
@@ -149,12 +150,12 @@ impl Server {
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
     }
 
-    /// The rules and the state that they hold for.
+    /// The rules and the state.
     pub fn core(&self) -> &Core {
         &self.core
     }
 
-    /// Now, in both times that the core knows.
+    /// The current time by both clocks of the core.
     fn moment(&self) -> Moment {
         Moment { monotonic: self.monotonic(), unix: self.clock.now() }
     }
@@ -176,12 +177,12 @@ impl Server {
         self.durable.load(Ordering::Relaxed)
     }
 
-    /// How long a started frame may take until it is complete.
+    /// The longest time that a started frame may take.
     fn frame_timeout(&self) -> Duration {
         Duration::from_secs(self.frame_timeout_s.load(Ordering::Relaxed).into())
     }
 
-    /// How long a vanished peer may go unnoticed.
+    /// The longest time until a vanished peer is noticed.
     fn peer_timeout(&self) -> Duration {
         Duration::from_secs(self.peer_timeout_s.load(Ordering::Relaxed).into())
     }
@@ -193,7 +194,7 @@ impl Server {
         }
     }
 
-    /// Notes that a connection has come to owe its peer something, or owes nothing any more.
+    /// Counts a connection that has become busy, or is busy no more.
     fn count_busy(&self, is_busy: bool) {
         if is_busy {
             self.busy.fetch_add(1, Ordering::Relaxed);
@@ -202,12 +203,12 @@ impl Server {
         }
     }
 
-    /// Whether a connection owes its peer something.
+    /// Whether a connection has something to do for its peer.
     fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// Stops reading requests; what was read is still answered.
+    /// Stops reading requests. Requests that were read are still answered.
     fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
     }
@@ -227,7 +228,7 @@ impl SessionLimits {
             max_ttl_ms: ms(session.max_ttl_s),
             default_wait_ms: ms(session.default_wait_s),
             max_wait_ms: ms(session.max_wait_s),
-            // As an IPv4 peer of a dual-stack socket is asked for.
+            // In the form in which peers are looked up: IPv4 peers of a dual-stack socket are mapped to IPv4.
             admin_from: config.admin_from.iter().map(|address| address.to_canonical()).collect(),
         }
     }
@@ -264,7 +265,15 @@ impl Port {
     }
 }
 
-/// What a namespace is called in logs and statistics: the part of the configuration that it has.
+/// The section of the configuration for a namespace.
+fn port_config(config: &Config, namespace: Namespace) -> &PortConfig {
+    match namespace {
+        Namespace::Counters => &config.counter.port,
+        Namespace::Semaphores => &config.semaphore.port,
+    }
+}
+
+/// The name of a namespace in logs: that of its section of the configuration.
 fn port_name(namespace: Namespace) -> &'static str {
     match namespace {
         Namespace::Counters => "counter",

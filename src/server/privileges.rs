@@ -1,4 +1,4 @@
-//! Leaving root: the configured user and group are taken on once the ports are bound.
+//! Drops the privileges of root: the process switches to the configured user and group after the ports are bound.
 
 use nix::unistd::{Gid, Group, Uid, User, geteuid, setgid, setgroups, setuid};
 use thiserror::Error;
@@ -6,20 +6,21 @@ use tracing::info;
 
 use crate::config::Config;
 
-/// Whom the process becomes.
+/// The user and group to switch to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     uid: Option<Uid>,
     gid: Option<Gid>,
 }
 
-/// The configured user or group cannot be taken on.
+/// Why the process cannot switch to the configured user or group.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum PrivilegeError {
-    /// The system knows no such user.
+    /// The system has no such user.
     #[error("user = {0}: there is no such user; create it (adduser --system {0}) or name another")]
     NoSuchUser(String),
-    /// The system knows no such group.
+    /// The system has no such group.
     #[error("group = {0}: there is no such group; create it (addgroup --system {0}) or name another")]
     NoSuchGroup(String),
     /// The system's list of users or groups could not be read.
@@ -31,27 +32,27 @@ pub enum PrivilegeError {
 }
 
 impl Identity {
-    /// Looks up the configured user and group. Nobody to become, where none is configured or the process is not
-    /// root's; the latter is said in the log by [`assume`](Self::assume)'s caller.
+    /// Looks up the configured user and group. The identity is empty if none is configured or if the process does not run
+    /// as root.
     pub(super) fn of(config: &Config) -> Result<Self, PrivilegeError> {
         if !geteuid().is_root() {
             return Ok(Self { uid: None, gid: None });
         }
         let user = config.user.as_deref().map(find_user).transpose()?;
         let group = config.group.as_deref().map(find_group).transpose()?;
-        // A user without a configured group takes its own with it, rather than keep root's.
+        // Without a configured group, the process takes the user's own group, so that it does not keep root's.
         let gid = group.map(|group| group.gid).or(user.as_ref().map(|user| user.gid));
         Ok(Self { uid: user.map(|user| user.uid), gid })
     }
 
-    /// Numbers of the user and the group, for files that must stay writable.
+    /// The ids of the user and the group, for files that must stay writable.
     pub(super) fn owner(self) -> Option<(u32, u32)> {
         self.uid.map(|uid| (uid.as_raw(), self.gid.unwrap_or(Gid::from_raw(0)).as_raw()))
     }
 
-    /// Becomes that user and group, all threads of the process, with no supplementary groups.
+    /// Switches all threads of the process to the user and group, and drops supplementary groups.
     pub(super) fn assume(self) -> Result<(), PrivilegeError> {
-        // Groups first: without root's identity they cannot be changed any more.
+        // Groups first: only root can change them.
         if let Some(gid) = self.gid {
             setgroups(&[]).map_err(PrivilegeError::Refused)?;
             setgid(gid).map_err(PrivilegeError::Refused)?;
@@ -63,14 +64,14 @@ impl Identity {
             info!(
                 uid = self.uid.map(Uid::as_raw),
                 gid = self.gid.map(Gid::as_raw),
-                "left the identity of root"
+                "switched from root to the configured account"
             );
         }
         Ok(())
     }
 }
 
-/// Whether the configuration names a user or group that this process cannot become.
+/// Whether the configuration names a user or group although this process cannot switch to it.
 pub(super) fn is_ignored(config: &Config) -> bool {
     !geteuid().is_root() && (config.user.is_some() || config.group.is_some())
 }

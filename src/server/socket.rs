@@ -1,4 +1,4 @@
-//! Sockets: what is bound, and what the server asks of the kernel for each connection.
+//! Sockets: binds listeners, and sets the options of connections.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -9,11 +9,11 @@ use tokio::net::TcpStream;
 
 use crate::config::Config;
 
-/// Connections that may wait to be accepted; the kernel lowers it to net.core.somaxconn.
+/// Connections that may wait to be accepted. The kernel lowers it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// Binds a port on the addresses of the configuration. Without any, it is bound on every address of both families,
-/// or of IPv4 where the machine has no IPv6.
+/// Binds a port on the configured addresses. Without any, it binds every address of both families, or of IPv4 only if the
+/// machine has no IPv6.
 pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListener>> {
     if config.bind.is_empty() {
         let every_address = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Owned);
@@ -29,11 +29,11 @@ pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListene
     floating.into_iter().chain(owned).map(|(ip, need)| bind(SocketAddr::new(ip, port), need)).collect()
 }
 
-/// Whether the machine must own an address now.
+/// Whether the machine must have an address already.
 #[derive(Clone, Copy)]
 enum Need {
     Owned,
-    /// A virtual address moves between machines: it is bound before it arrives.
+    /// A virtual address moves between machines, and is bound before it arrives.
     MayComeLater,
 }
 
@@ -63,11 +63,11 @@ fn lacks_ipv6(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable)
 }
 
-/// Has the kernel notice a vanished peer within `peer_timeout`, and send responses at once.
+/// Makes the kernel detect a vanished peer within `peer_timeout`, and send responses without delay.
 ///
-/// An idle connection is probed after 2/7 of the time and every 1/7 from then on. Neither unanswered probes nor
-/// unacknowledged data may last longer than 5/7: data may be sent just before the first probe, so that both together
-/// stay within the whole. The last also ends a peer that is alive but takes no output for so long.
+/// The kernel probes an idle connection after 2/7 of the timeout, and then every 1/7. Neither unanswered probes nor
+/// unacknowledged data may last longer than 5/7: data may be sent just before the first probe, so both together stay
+/// within the timeout. The last option also ends a connection whose peer is alive but takes no output for that long.
 pub(super) fn prepare_connection(stream: &TcpStream, peer_timeout: Duration) -> io::Result<()> {
     let part = peer_timeout / 7;
     let socket = SockRef::from(stream);

@@ -1,6 +1,6 @@
-//! The items that Stats answers with and that SIGUSR1 logs.
+//! The items of Stats, which SIGUSR1 also logs.
 //!
-//! yrmcds' fifteen come first, by its names and in its order; clients of its find them where they are used to.
+//! The fifteen items of yrmcds come first, with its names and in its order, as its clients expect.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use super::metrics::OPCODES;
 use super::{Port, Server};
 use crate::protocol::Opcode;
 
-/// Name and value of every item, in order. Times are in microseconds where yrmcds' are, else in seconds.
+/// Name and value of every item, in order. Times are in seconds, but in microseconds where yrmcds has them so.
 pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)> {
     let names = server.core.stats(port.namespace);
     let metrics = &port.metrics;

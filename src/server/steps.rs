@@ -1,37 +1,37 @@
-//! How much background work is done at a time, before the thread's other connections have their turns. Together in one
-//! place, so that `benches/steps.rs` measures the steps that the server takes: each a small part of a millisecond.
+//! The sizes of steps: how much work a task does before it yields to the other connections of its thread. Each step takes
+//! a small part of a millisecond. `benches/steps.rs` measures them.
 
 use std::time::Duration;
 
-/// Bytes of one piece of a Dump.
-pub const DUMP_PIECE_BYTES: usize = 16 * 1024;
+/// Bytes of one chunk of a Dump or a listing.
+pub const DUMP_CHUNK_BYTES: usize = 16 * 1024;
 
-/// Pieces of a Dump or a listing between two rests: about a millisecond of work, well within a time slice.
-pub const DUMP_PIECES: u32 = 16;
+/// Chunks of a Dump or a listing between two pauses: about a millisecond of work, well within a time slice.
+pub const DUMP_CHUNKS: u32 = 16;
 
-/// Names given back in one step when a connection ends.
+/// Names released in one step when a connection ends.
 pub const ENDING_NAMES: usize = 256;
 
 /// Names visited in one step of a sweep.
 pub const SWEEP_NAMES: usize = 64;
 
-/// Names that a sweep visits between two rests. With very many names it is more of them, so that they are not made faster
-/// than they are removed.
+/// Names that a sweep visits between two pauses. A sweep of very many names visits more, so that clients cannot create
+/// names faster than the sweep removes them.
 pub const SWEEP_BURST: u64 = 512;
 
-/// How long work rests between steps. A thread that is always at work has used up its share of the cores, and whoever else
-/// it serves waits with it.
-pub const REST: Duration = Duration::from_millis(4);
+/// Length of a pause in background work. A thread that never sleeps uses up its share of the cores, and delays the other
+/// connections that it serves.
+pub const PAUSE: Duration = Duration::from_millis(4);
 
-/// Most rests of a sweep: some twelve seconds in all, as timers are precise to a millisecond.
-pub const SWEEP_RESTS_MAX: u64 = 2500;
+/// Most pauses of a sweep: about twelve seconds in all, as timers are precise to a millisecond.
+pub const SWEEP_PAUSES_MAX: u64 = 2500;
 
-/// Requests of one connection that are executed in one turn though the ledger has to do with them, extended ones and
-/// plain ones for names that are waited for or watched: each may serve others that wait.
+/// Requests through the ledger that one connection executes in one turn: extended requests, and plain ones for names with
+/// waiters or watches. Each of them may serve waiting requests of others.
 pub const LEDGER_REQUESTS: usize = 32;
 
-/// Names shown in one step to a watch that begins.
+/// Names of a watch's snapshot that are sent in one step.
 pub const WATCH_NAMES: usize = 64;
 
-/// Names checked in one step of the check of the core's books.
+/// Names checked in one step of the self-check.
 pub const CHECK_NAMES: usize = 256;

@@ -1,4 +1,4 @@
-//! What systemd hands to a service and wants to hear from it. Without systemd, nothing here does anything.
+//! The interface to systemd: passed sockets and notifications. Without systemd, these functions do nothing.
 
 use std::io;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tracing::debug;
 
-/// Sockets that were bound before the process started (`etc/signalbox.socket`).
+/// The sockets that systemd bound before the process started (`etc/signalbox.socket`).
 pub(super) fn inherited_listeners() -> io::Result<Vec<TcpListener>> {
     let mut inherited = ListenFd::from_env();
     let mut listeners = Vec::new();
@@ -20,18 +20,18 @@ pub(super) fn inherited_listeners() -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// Tells that the sockets are bound.
+/// Notifies systemd that the server is ready.
 pub(super) fn notify_ready() {
     notify(&[NotifyState::Ready]);
 }
 
-/// Tells that the process is about to end.
+/// Notifies systemd that the server is stopping.
 pub(super) fn notify_stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        debug!(%error, "systemd could not be told");
+        debug!(%error, "systemd could not be notified");
     }
 }

@@ -1,25 +1,25 @@
-//! Warnings that many connections cause are logged now and then, so that nobody fills the log from outside; what is
-//! left out is counted by the statistics.
+//! Limits the rate of warnings that clients can cause, so that they cannot fill the log. The statistics count every
+//! occurrence.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The least time between two warnings of one kind.
+/// The shortest time between two warnings of one kind.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Lets one warning pass every [`INTERVAL`].
+/// Permits one warning per [`INTERVAL`].
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
-    /// Not a number of milliseconds in an atomic, because it is only asked where something went wrong already.
+    /// A mutex and not an atomic, because it is only used when something has gone wrong.
     last: Mutex<Option<Instant>>,
 }
 
 impl Throttle {
     /// Whether a warning may be logged now.
     pub(super) fn permits(&self) -> bool {
-        // A panic while it is locked cannot leave anything half done.
+        // A panic while it is locked leaves no partial change.
         let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now = Instant::now();
         let permits = last.is_none_or(|last| now.duration_since(last) >= INTERVAL);

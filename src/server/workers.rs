@@ -1,8 +1,8 @@
-//! The threads that connections run on.
+//! The threads that serve connections.
 //!
-//! Each worker is a thread with a runtime of its own, and a connection stays where it was put: nothing is stolen, so
-//! nothing has to be woken up across threads, and a connection's buffers stay in one core's cache. Measured against
-//! a work-stealing runtime in `docs/decisions/0003-a-runtime-per-thread.md`.
+//! Each worker is a thread with a runtime of its own, and a connection stays on one worker. So no task is woken from
+//! another thread, and the buffers of a connection stay in the cache of one core.
+//! `docs/decisions/0003-a-runtime-per-thread.md` compares this with a work-stealing runtime.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -22,12 +22,12 @@ use tracing::warn;
 
 use super::admission::Admission;
 use super::connection::serve;
-use super::parking::give_way_before_sleep;
+use super::core_yield::yield_before_sleep;
 use crate::core::Namespace;
 
-/// Where a new connection runs.
+/// Starts to serve connections, on threads or in a test.
 pub trait Spawn<S>: Clone + Send + 'static {
-    /// Starts to serve a connection that was admitted.
+    /// Starts to serve an admitted connection.
     fn spawn(&self, admission: Admission, stream: S, peer: SocketAddr);
 }
 
@@ -39,29 +39,29 @@ pub struct Workers(Arc<[Worker]>);
 struct Worker {
     runtime: Handle,
     connections: AtomicUsize,
-    /// Dropped with the last handle of the workers, which ends the thread.
+    /// The thread ends when this is dropped, with the last handle of the workers.
     _alive: oneshot::Sender<Infallible>,
 }
 
 impl Workers {
-    /// Starts as many threads as asked for. They run until the last handle is dropped and their connections ended.
+    /// Starts `count` threads. They end when the last handle is dropped and their connections have ended.
     pub fn start(count: NonZeroUsize) -> io::Result<Self> {
         (0..count.get()).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The thread for work in the background of a namespace: between its steps, the thread's connections have their turns.
-    /// A thread of its own would take a core from all of them, for as long as the system lets it have one.
+    /// The thread for background work of a namespace. Between its steps, the thread serves its connections. A separate
+    /// thread would take a core from the workers for whole time slices.
     pub(super) fn background(&self, namespace: Namespace) -> &Handle {
         &self.0[namespace as usize % self.0.len()].runtime
     }
 
-    /// Waits until every thread has finished what it was at when asked, and sent what it had put off. Tells whether all
-    /// did before the deadline.
+    /// Waits until every thread has finished the turns that were due, and has sent deferred output. Returns whether all
+    /// did so before the deadline.
     pub(super) async fn finish_turns(&self, deadline: Instant) -> bool {
         let turns: Vec<_> = self.0.iter().map(|worker| worker.runtime.spawn(behind_all())).collect();
         let all = async {
             for turn in turns {
-                // Such a task neither panics nor is it aborted.
+                // The task neither panics nor is aborted.
                 let _ = turn.await;
             }
         };
@@ -69,8 +69,9 @@ impl Workers {
     }
 }
 
-/// Goes once behind all that its thread has to run now. A runtime of one thread runs what was woken on it in order: so
-/// tokio does and says, though it does not promise it, and a test watches it.
+/// Completes after all tasks that its thread has to run now. It relies on the order of tokio's current-thread runtime,
+/// which runs tasks in the order in which they were woken. tokio documents this order but does not guarantee it; a test
+/// checks it.
 async fn behind_all() {
     let mut is_behind = false;
     poll_fn(|context| {
@@ -86,7 +87,7 @@ async fn behind_all() {
 
 impl Worker {
     fn start(index: usize) -> io::Result<Self> {
-        let runtime = give_way_before_sleep(&mut Builder::new_current_thread()).enable_all().build()?;
+        let runtime = yield_before_sleep(&mut Builder::new_current_thread()).enable_all().build()?;
         let handle = runtime.handle().clone();
         let (alive, ended) = oneshot::channel();
         std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || runtime.block_on(ended))?;
@@ -96,13 +97,13 @@ impl Worker {
 
 impl Spawn<TcpStream> for Workers {
     fn spawn(&self, admission: Admission, stream: TcpStream, peer: SocketAddr) {
-        // Only the accepting thread adds, so the least is not passed by another addition meanwhile.
+        // Only the accepting thread adds connections, so the minimum stays the minimum.
         let least =
             self.0.iter().enumerate().min_by_key(|(_, worker)| worker.connections.load(Ordering::Relaxed));
         let (index, worker) = least.expect("there is at least one worker");
         worker.connections.fetch_add(1, Ordering::Relaxed);
         let occupied = Occupied { workers: Arc::clone(&self.0), index };
-        // The socket belongs to the runtime that accepted it; its worker takes it over.
+        // The socket is registered with the runtime that accepted it, and has to move to the worker's.
         let stream = stream.into_std();
         worker.runtime.spawn(async move {
             let _occupied = occupied;
@@ -116,7 +117,7 @@ impl Spawn<TcpStream> for Workers {
     }
 }
 
-/// Counts a connection against its worker for as long as it lives.
+/// Counts a connection of a worker, until it is dropped.
 struct Occupied {
     workers: Arc<[Worker]>,
     index: usize,
@@ -128,7 +129,7 @@ impl Drop for Occupied {
     }
 }
 
-/// Runs connections as tasks of the runtime that accepts them: in tests and simulations.
+/// Serves connections as tasks of the accepting runtime, for tests and simulations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SameThread;
 
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn turns_are_finished_when_all_that_was_put_off_has_run() {
+    async fn turns_are_finished_when_all_deferred_output_was_sent() {
         const CONNECTIONS: usize = 200;
         let workers = Workers::start(NonZeroUsize::MIN).unwrap();
         let sent = Arc::new(AtomicUsize::new(0));
@@ -159,15 +160,15 @@ mod tests {
                 let sent = Arc::clone(&connections);
                 tokio::spawn(async move {
                     behind_all().await;
-                    // Slow enough to be overtaken.
+                    // Slow, so that a wrong order would show.
                     std::thread::sleep(Duration::from_millis(1));
                     sent.fetch_add(1, Ordering::Relaxed);
                 });
             }
-            // Now all of them have put off what they send.
+            // Now all of them have deferred their output.
             behind_all().await;
             begin.send(()).unwrap();
-            // The thread is asked meanwhile.
+            // `finish_turns` is called in this time.
             std::thread::sleep(Duration::from_millis(50));
         });
         begun.await.unwrap();

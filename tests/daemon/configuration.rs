@@ -75,7 +75,7 @@ fn a_wrong_file_is_refused_by_file_line_key_and_value_before_anything_is_bound()
 fn a_file_that_enables_nothing_is_refused_by_the_keys_to_set() {
     for file in [ConfigFile::toml("bind_ip = '127.0.0.1'\n"), ConfigFile::yrmcds("counter.enable = false\n")]
     {
-        refused(&file, "nothing is enabled; set `counter.enable = true`, `semaphore.enable = true` or both");
+        refused(&file, "counter.enable and semaphore.enable are both false; set `counter.enable = true`");
     }
 }
 

@@ -438,7 +438,7 @@ fn what_was_acknowledged_survives_every_crash_and_nothing_is_there_twice() {
         check_that_nothing_else_is_there(&clients, &mut admin).unwrap();
         if round == rounds {
             daemon.signal(Signal::SIGUSR1);
-            daemon.logged_message("checked the books");
+            daemon.logged_message("checked the accounting");
             break;
         }
         std::thread::scope(|scope| {

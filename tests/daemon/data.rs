@@ -111,7 +111,7 @@ fn a_stop_and_a_crash_leave_what_was_acknowledged() {
         }
 
         let mut daemon = start(&file);
-        let found = daemon.logged_message("brought back what was kept");
+        let found = daemon.logged_message("restored the durable state");
         assert_eq!(
             [number(&found, "declared"), number(&found, "sessions"), number(&found, "grants")],
             [1, 1, 1]

@@ -87,7 +87,7 @@ fn when_descriptors_run_out_it_still_stops_and_reports() {
     let Some(mut daemon) = short_of_descriptors() else { return };
     let (wires, _) = crowd(&mut daemon);
     daemon.signal(Signal::SIGUSR1);
-    daemon.logged_message("checked the books");
+    daemon.logged_message("checked the accounting");
     daemon.signal(Signal::SIGHUP);
     daemon.logged_message("the configuration");
     daemon.signal(Signal::SIGTERM);

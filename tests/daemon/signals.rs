@@ -121,7 +121,7 @@ fn sighup_reports_a_broken_file_and_keeps_the_old_configuration() {
     for (text_of_file, error) in [
         (file_with("", "max_names = 'many'"), format!("{}:7: counter.max_names = 'many'", path.display())),
         (file_with("frobnicate = 1", "max_names = 0"), format!("{}:2: frobnicate", path.display())),
-        ("bind_ip = '127.0.0.1'".to_owned(), "nothing is enabled".to_owned()),
+        ("bind_ip = '127.0.0.1'".to_owned(), "counter.enable and semaphore.enable are both false".to_owned()),
         ("[[[".to_owned(), format!("{}:1: ", path.display())),
     ] {
         file.write(&text_of_file);
@@ -214,7 +214,7 @@ fn sigusr1_logs_the_statistics_of_each_port_and_checks_the_books() {
         let items = message(&statistics);
         assert!(items.starts_with(&format!("statistics: objects={names} total_objects={names} ")), "{items}");
         assert!(items.contains(&format!(" command:acquire={names} ")), "{items}");
-        let checked = daemon.logged("books", |line| of_port(line, "checked the books"));
+        let checked = daemon.logged("accounting", |line| of_port(line, "checked the accounting"));
         assert_eq!((number(&checked, "names"), number(&checked, "failures")), (names, 0));
     }
 }
@@ -225,7 +225,7 @@ fn sigusr1_leaves_out_a_port_that_is_not_enabled() {
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     daemon.ready();
     daemon.signal(Signal::SIGUSR1);
-    daemon.logged_message("checked the books");
+    daemon.logged_message("checked the accounting");
     let ports: Vec<_> =
         daemon.log().iter().filter_map(|l| l["fields"]["port"].as_str().map(String::from)).collect();
     assert_eq!(ports, ["semaphore", "semaphore"]);

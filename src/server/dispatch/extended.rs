@@ -1,4 +1,4 @@
-//! The operations beyond yrmcds' (`docs/protocol.md`, "Extended operations").
+//! Executes the extended operations (`docs/protocol.md`, "Extended operations").
 
 use std::sync::Arc;
 
@@ -7,83 +7,84 @@ use tracing::info;
 
 use super::super::steps;
 use super::answer::{compose_answer, compose_status};
-use super::translation::{
+use super::convert::{
     declare_of, ids_of, if_exists_of, namespace_of, removal_of, resizing_of, scope_of, status_of, token_of,
     ttl_left_on_wire, until_of, want_of,
 };
-use super::{After, Executor, Owed, note_refusal};
+use super::{Executor, NextStep, ResponseStream, note_refusal};
 use crate::core::{
     Answer, Call, Declare, GrantId, Lease, ListingKind, Moment, Outcome, Queueing, REQUESTS_MAX, Refusal,
     RequestId, SessionId, SessionKey, Waiting, Want,
 };
 use crate::protocol::{
-    self as wire, ACQUIRE_ALL_NAMES_MAX, EXTENDED_VERSION, Extended, ExtendedResponse, Features, Frame,
-    Generation, HelloAnswer, Milliseconds, Opaque, Response, Revocation, Standing, Status, VerifiedGrant,
-    Wait, WaitingRequest,
+    self as wire, ACQUIRE_ALL_NAMES_MAX, Declarations, EXTENDED_VERSION, Extended, ExtendedOpcode,
+    ExtendedResponse, Features, Frame, Generation, HelloAnswer, IfExists, Milliseconds, Opaque, Response,
+    Revocation, Standing, Status, VerifiedGrant, Wait, WaitingRequest,
 };
 
-/// What every server can do.
+/// The features of every server, with and without a store.
 const FEATURES: Features = Features::GRANTS
     .union(Features::ACQUIRE_ALL)
     .union(Features::WATCH)
     .union(Features::REVOKE)
     .union(Features::DECLARE);
 
-/// What becomes of a request that is in order.
+/// How a valid request is answered.
 enum Execution<'a> {
     Response(ExtendedResponse<'a>),
     Answer(Answer),
-    /// The answer comes when there is one.
+    /// By a message of the core, later.
     Later,
-    Owed(Owed),
+    Stream(ResponseStream),
 }
 
 const DONE: Execution<'static> = Execution::Response(ExtendedResponse::Plain(Response::Done));
 
 impl Executor<'_> {
-    /// Answers a frame that is none of yrmcds' operations, appending to `out`, unless it has to wait or is long.
+    /// Executes an extended request as [`execute`](Self::execute) does. A run of them yields after some, as each may take
+    /// much work.
     #[cold]
-    pub(super) fn execute_extended(&mut self, frame: &Frame<'_>, out: &mut BytesMut) -> After {
-        let (opcode, opaque) = (frame.opcode(), frame.opaque());
+    pub(super) fn execute_extended(
+        &mut self,
+        opcode: ExtendedOpcode,
+        frame: &Frame<'_>,
+        out: &mut BytesMut,
+    ) -> NextStep {
+        let opaque = frame.opaque();
         let outcome = frame.parse_extended().and_then(|request| {
             self.port.metrics.extended_commands.add(1);
-            self.party.join(self.server);
-            self.extended(opaque, &request).map_err(|refusal| match refusal {
+            self.extended.join(self.server);
+            self.execute_request(opaque, &request).map_err(|denial| match denial {
                 Denial::Refused(refusal) => {
-                    note_refusal(self.port, self.party.connection, refusal);
+                    note_refusal(self.port, self.extended.connection, refusal);
                     status_of(refusal)
                 }
                 Denial::Status(status) => status,
             })
         });
         match outcome {
-            Ok(Execution::Response(response)) => response.compose(opcode, opaque, out),
+            Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
             Ok(Execution::Answer(answer)) => compose_answer(opcode, opaque, &answer, out),
             Ok(Execution::Later) => {}
-            Ok(Execution::Owed(owed)) => return After::Owed(owed),
-            Err(status) => compose_status(opcode, opaque, status, out),
+            Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
+            Err(status) => compose_status(opcode.code(), opaque, status, out),
         }
-        self.extended += 1;
-        if self.extended < steps::LEDGER_REQUESTS { After::Continue } else { After::Pause }
+        self.extended_requests += 1;
+        if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
     }
 
-    fn extended(&mut self, opaque: Opaque, request: &Extended<'_>) -> Result<Execution<'static>, Denial> {
-        let (core, connection) = (&self.server.core, self.party.connection);
+    fn execute_request(
+        &mut self,
+        opaque: Opaque,
+        request: &Extended<'_>,
+    ) -> Result<Execution<'static>, Denial> {
+        let (core, connection) = (&self.server.core, self.extended.connection);
         let now = self.server.moment();
         let token = token_of(opaque);
         let call = |ids| Call { connection, ids: ids_of(ids), token };
         let outcome = match *request {
             Extended::Hello { version, label, .. } => return self.hello(opaque, version, label),
-            Extended::OpenSession { ttl, label } => {
-                self.check_opaque(opaque)?;
-                let limits = self.server.session_limits();
-                let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
-                let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
-                let key = SessionKey(random_key()?);
-                let outcome = core.open_leased(connection, key, ttl_ms, label, token, now);
-                self.party.lease = core.lease(connection);
-                outcome
-            }
+            Extended::OpenSession { ttl, label } => self.open_session(opaque, ttl, label, now)?,
             Extended::AttachSession { session, key } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
                 let lease = core.attach(session, connection, &SessionKey(key.0), now)?;
@@ -92,7 +93,7 @@ impl Executor<'_> {
             Extended::KeepAlive => return Ok(ttl(core.keep_alive(connection, now)?)),
             Extended::CloseSession => {
                 self.check_opaque(opaque)?;
-                self.party.lease = None;
+                self.extended.lease = None;
                 core.close_leased(connection, token, now)
             }
             Extended::AcquireGrant { ids, wanted, queueing } => {
@@ -116,43 +117,35 @@ impl Executor<'_> {
             }
             Extended::VerifyGrant { grant } => return self.verify(GrantId(grant.0), now),
             Extended::Holders { namespace, name } => {
-                return self.listing(opaque, namespace, name, ListingKind::Holders);
+                let holders = core.listing(namespace_of(namespace), name, ListingKind::Holders)?;
+                return Ok(Execution::Stream(ResponseStream::listing(holders, opaque)));
             }
             Extended::Waiters { namespace, name } => {
-                return self.listing(opaque, namespace, name, ListingKind::Waiters);
+                let waiters = core.listing(namespace_of(namespace), name, ListingKind::Waiters)?;
+                return Ok(Execution::Stream(ResponseStream::listing(waiters, opaque)));
             }
             Extended::Watch { namespace, scope } => return self.watch(opaque, namespace, scope, now),
             Extended::Unwatch { watch } => {
                 core.unwatch(connection, token_of(watch), now)?;
-                self.party.end_watch(watch);
+                self.extended.end_watch(watch);
                 return Ok(DONE);
             }
             Extended::Revoke { ids, what, grace } => {
-                self.administer(opaque)?;
+                self.check_administrator(opaque)?;
                 self.revoke(call(ids), what, grace, now)?
             }
             Extended::Declare { ids, if_exists, declarations } => {
-                self.administer(opaque)?;
-                let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
-                let outcome = core.declare(call(ids), &wanted, if_exists_of(if_exists), now);
-                for declare in &wanted {
-                    let Declare { name, capacity, numbered, .. } = declare;
-                    self.log_change(
-                        &outcome,
-                        name,
-                        format_args!("declare {capacity}, numbered {numbered}, {if_exists:?}"),
-                    );
-                }
-                outcome
+                self.check_administrator(opaque)?;
+                self.declare(call(ids), declarations, if_exists, now)
             }
             Extended::Resize { ids, expected, how, name } => {
-                self.administer(opaque)?;
+                self.check_administrator(opaque)?;
                 let outcome = core.resize(call(ids), name, resizing_of(how), generation_of(expected), now);
                 self.log_change(&outcome, name, format_args!("resize {how:?}"));
                 outcome
             }
             Extended::Remove { ids, expected, how, name } => {
-                self.administer(opaque)?;
+                self.check_administrator(opaque)?;
                 let outcome = core.remove(call(ids), name, removal_of(how), generation_of(expected), now);
                 self.log_change(&outcome, name, format_args!("remove {how:?}"));
                 outcome
@@ -163,14 +156,14 @@ impl Executor<'_> {
                 core.await_idle(key, name, until_of(until), self.wait_ms(wait), now)
             }
             Extended::List { prefix } => {
-                return Ok(Execution::Owed(Owed::declared(core.declared(prefix), opaque)));
+                return Ok(Execution::Stream(ResponseStream::declared(core.declared(prefix), opaque)));
             }
         };
         match outcome {
             Outcome::Answered(answer) => Ok(Execution::Answer(answer)),
             Outcome::Refused(refusal) => Err(refusal.into()),
             Outcome::Waiting => {
-                self.party.waiting.insert(opaque, request.opcode().code());
+                self.extended.waiting.insert(opaque, request.opcode());
                 Ok(Execution::Later)
             }
         }
@@ -180,13 +173,13 @@ impl Executor<'_> {
         if version == 0 {
             return Err(Denial::Status(Status::InvalidArguments));
         }
-        self.party.introduce(self.server, opaque, label);
+        self.extended.introduce(self.server, opaque, label);
         let limits = self.server.session_limits();
         let durable = if self.server.is_durable() { Features::DURABLE } else { Features::default() };
         Ok(Execution::Response(ExtendedResponse::Hello(HelloAnswer {
             version: EXTENDED_VERSION,
             features: FEATURES.union(durable),
-            session: self.party.connection.number(),
+            session: self.extended.connection.number(),
             wait_max: Milliseconds(limits.max_wait_ms),
             wait_default: Milliseconds(limits.default_wait_ms),
             ttl_min: Milliseconds(limits.min_ttl_ms),
@@ -196,9 +189,27 @@ impl Executor<'_> {
         })))
     }
 
+    fn open_session(
+        &mut self,
+        opaque: Opaque,
+        ttl: Option<Milliseconds>,
+        label: &[u8],
+        now: Moment,
+    ) -> Result<Outcome, Denial> {
+        self.check_opaque(opaque)?;
+        let limits = self.server.session_limits();
+        let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
+        let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
+        let key = SessionKey(random_key()?);
+        let (core, connection) = (&self.server.core, self.extended.connection);
+        let outcome = core.open_leased(connection, key, ttl_ms, label, token_of(opaque), now);
+        self.extended.lease = core.lease(connection);
+        Ok(outcome)
+    }
+
     fn attached(&mut self, lease: Arc<Lease>) -> Execution<'static> {
         let ttl_ms = lease.ttl_ms();
-        self.party.lease = Some(lease);
+        self.extended.lease = Some(lease);
         ttl(ttl_ms)
     }
 
@@ -243,13 +254,13 @@ impl Executor<'_> {
         scope: wire::Scope<'_>,
         now: Moment,
     ) -> Result<Execution<'static>, Denial> {
-        self.party.hello.ok_or(Denial::Status(Status::NotPermitted))?;
+        self.extended.hello.ok_or(Denial::Status(Status::NotPermitted))?;
         self.check_opaque(opaque)?;
         let (core, namespace) = (&self.server.core, namespace_of(namespace));
         let snapshot =
-            core.watch(self.party.connection, token_of(opaque), namespace, scope_of(scope), now)?;
-        self.party.watches.insert(opaque, 0);
-        self.party.snapshots.push((opaque, snapshot));
+            core.watch(self.extended.connection, token_of(opaque), namespace, scope_of(scope), now)?;
+        self.extended.watches.insert(opaque, 0);
+        self.extended.snapshots.push((opaque, snapshot));
         Ok(Execution::Later)
     }
 
@@ -265,7 +276,7 @@ impl Executor<'_> {
             Revocation::Grant(grant) => core.revoke_grant(call, GrantId(grant.0), grace.0, now),
             Revocation::Session(number) => {
                 let session = SessionId::from_number(number).ok_or(Refusal::NoSuchSession)?;
-                // A connection that never said more than yrmcds' clients do is revoked like any other.
+                // The ledger may not know the connection of a plain client yet.
                 if let Some(peer) = self.server.peers.find_session(session) {
                     core.join(peer.connection, None, &peer.mailbox);
                 }
@@ -273,41 +284,50 @@ impl Executor<'_> {
             }
         };
         if !matches!(outcome, Outcome::Refused(_)) {
-            info!(?what, grace_ms = grace.0, by = %self.party.address, "revoked");
+            info!(?what, grace_ms = grace.0, by = %self.extended.address, "revoked");
         }
         Ok(outcome)
     }
 
-    /// Logs what somebody has done to a declared semaphore, or is about to.
+    fn declare(
+        &self,
+        call: Call,
+        declarations: Declarations<'_>,
+        if_exists: IfExists,
+        now: Moment,
+    ) -> Outcome {
+        let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
+        let outcome = self.server.core.declare(call, &wanted, if_exists_of(if_exists), now);
+        for declare in &wanted {
+            let Declare { name, capacity, numbered, .. } = declare;
+            self.log_change(
+                &outcome,
+                name,
+                format_args!("declare {capacity}, numbered {numbered}, {if_exists:?}"),
+            );
+        }
+        outcome
+    }
+
+    /// Logs a change of a declared semaphore that was made or begun.
     fn log_change(&self, outcome: &Outcome, name: &[u8], what: std::fmt::Arguments<'_>) {
         if !matches!(outcome, Outcome::Refused(_)) {
-            info!(name = %name.escape_ascii(), by = %self.party.address, "{what}");
+            info!(name = %name.escape_ascii(), by = %self.extended.address, "{what}");
         }
     }
 
-    fn listing(
-        &self,
-        opaque: Opaque,
-        namespace: wire::Namespace,
-        name: &[u8],
-        kind: ListingKind,
-    ) -> Result<Execution<'static>, Denial> {
-        let listing = self.server.core.listing(namespace_of(namespace), name, kind)?;
-        Ok(Execution::Owed(Owed::listing(listing, opaque)))
-    }
-
-    /// Refuses an opaque under which something is still to come: its answers could not be told apart.
+    /// Refuses an opaque that a waiting request or a watch still uses: the client could not tell the responses apart.
     fn check_opaque(&self, opaque: Opaque) -> Result<(), Denial> {
-        if self.party.waiting.contains_key(&opaque) || self.party.watches.contains_key(&opaque) {
+        if self.extended.waiting.contains_key(&opaque) || self.extended.watches.contains_key(&opaque) {
             return Err(Denial::Status(Status::InvalidArguments));
         }
         Ok(())
     }
 
-    /// Whether the peer may do what is an administrator's, from loopback and from where the configuration says, under an
-    /// opaque.
-    fn administer(&self, opaque: Opaque) -> Result<(), Denial> {
-        let address = self.party.address.ip().to_canonical();
+    /// Checks that the peer may send administrative requests: it connects from loopback or from an address that the
+    /// configuration lists. Also checks the opaque.
+    fn check_administrator(&self, opaque: Opaque) -> Result<(), Denial> {
+        let address = self.extended.address.ip().to_canonical();
         if !address.is_loopback() && !self.server.is_administrator(address) {
             return Err(Denial::Status(Status::NotPermitted));
         }
@@ -315,7 +335,7 @@ impl Executor<'_> {
     }
 }
 
-/// Why a request is not done.
+/// Why a request was not executed.
 enum Denial {
     Refused(Refusal),
     Status(Status),
@@ -337,10 +357,10 @@ fn ttl(ttl_ms: u32) -> Execution<'static> {
     Execution::Response(ExtendedResponse::Ttl(Milliseconds(ttl_ms)))
 }
 
-/// A key that nobody can guess.
+/// A key that cannot be guessed.
 fn random_key() -> Result<[u8; 16], Denial> {
     let mut key = [0; 16];
-    // The system has no randomness to give, which no system of today comes to: nothing secret can be made then.
+    // Fails only on a system without a source of randomness. No secret can be made there.
     getrandom::fill(&mut key).map_err(|_| Denial::Status(Status::LimitReached))?;
     Ok(key)
 }

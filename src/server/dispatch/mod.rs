@@ -1,62 +1,74 @@
 //! Parse, execute, compose: one frame becomes one call of the core, and its outcome one response.
 //!
-//! This is the only place that sees both the wire and the rules. Here are yrmcds' operations; `extended` has the others
-//! and `party` what a connection remembers for them, `owed` the answers that go out piece by piece, and `translation`
-//! says in the words of the one what the other means.
+//! Only this folder uses both the protocol and the core. This file has yrmcds' operations, `extended` has the others.
+//! `extended_state` is what a connection keeps between extended requests, `response_stream` a response of many frames,
+//! `answer` composes the answers of the core, and `convert` converts between the types of the two sides.
 
 mod answer;
+mod convert;
 mod extended;
-mod owed;
-mod party;
-mod translation;
+mod extended_state;
+mod response_stream;
 
 use bytes::BytesMut;
 use tracing::warn;
 
-pub(super) use owed::Owed;
-pub(super) use party::{Party, Revoked};
+pub(super) use extended_state::{ExtendedState, Revoked};
+pub(super) use response_stream::ResponseStream;
 
 use super::metrics::Tally;
 use super::{Port, Server, port_name, statistics};
 use crate::core::{Claim, ConnectionId, Refusal, Session, UnixSeconds};
-use crate::protocol::{Frame, Request, Response, Status};
-use translation::status_of;
+use crate::protocol::{Frame, FrameClass, Request, Response, Status};
+use answer::compose_status;
+use convert::status_of;
 
 /// What the connection does after a frame was executed.
 #[derive(Debug)]
-pub(super) enum After {
-    /// The next frame.
+pub(super) enum NextStep {
+    /// It executes the next frame.
     Continue,
-    /// It lets others have their turns first: the request was much work.
-    Pause,
-    /// It sends this first.
-    Owed(Owed),
+    /// It yields to other connections first, because the requests took long.
+    Yield,
+    /// It sends this response first.
+    Stream(Box<ResponseStream>),
 }
 
-/// Whose requests are executed, and when.
+/// Executes the requests of one connection at one point in time.
 pub(super) struct Executor<'a> {
     pub(super) server: &'a Server,
     pub(super) port: &'a Port,
     pub(super) session: &'a mut Session,
-    pub(super) party: &'a mut Party,
+    pub(super) extended: &'a mut ExtendedState,
     pub(super) now: UnixSeconds,
     pub(super) tally: Tally,
     /// Extended requests executed so far.
-    pub(super) extended: usize,
+    pub(super) extended_requests: usize,
 }
 
 impl Executor<'_> {
-    /// Answers one frame, appending to `out`; but for what is long, which is returned and
-    /// answered by [`Owed::piece`], or has to wait.
+    /// Executes one frame and appends its response to `out`. A response of many frames is returned instead, and a request
+    /// that has to wait is answered later.
     #[inline]
-    pub(super) fn execute(&mut self, frame: &Frame<'_>, out: &mut BytesMut) -> After {
+    pub(super) fn execute(&mut self, frame: &Frame<'_>, out: &mut BytesMut) -> NextStep {
+        match frame.class() {
+            FrameClass::Plain(_) => self.execute_plain(frame, out),
+            FrameClass::Extended(opcode) => self.execute_extended(opcode, frame, out),
+            FrameClass::Unknown(status) => {
+                compose_status(frame.opcode(), frame.opaque(), status, out);
+                NextStep::Continue
+            }
+        }
+    }
+
+    #[inline]
+    fn execute_plain(&mut self, frame: &Frame<'_>, out: &mut BytesMut) -> NextStep {
         let answer = |response: Response<'_>, out| response.compose(frame.opcode(), frame.opaque(), out);
         let request = match frame.parse() {
             Ok(request) => request,
-            Err(Status::UnknownCommand) => return self.execute_extended(frame, out),
             Err(status) => {
                 answer(Response::Failed(status), out);
-                return After::Continue;
+                return NextStep::Continue;
             }
         };
         self.tally.count(request.opcode());
@@ -68,21 +80,22 @@ impl Executor<'_> {
             }
             Request::Release { name, resources } => answer(self.release(name, resources), out),
             Request::Stats => {
-                self.settle();
+                // The requests before this one are in its answer.
+                self.record_commands();
                 answer(Response::Statistics(&statistics::items(self.server, self.port)), out);
-                return After::Pause;
+                return NextStep::Yield;
             }
             Request::Dump => {
                 let names = self.server.core.dump(self.port.namespace);
-                return After::Owed(Owed::dump(names, frame.opaque()));
+                return NextStep::Stream(Box::new(ResponseStream::dump(names, frame.opaque())));
             }
         }
-        After::Continue
+        NextStep::Continue
     }
 
-    /// Makes the commands executed so far show in the statistics.
-    pub(super) fn settle(&mut self) {
-        self.tally.settle(&self.port.metrics.traffic);
+    /// Adds the commands executed so far to the statistics.
+    pub(super) fn record_commands(&mut self) {
+        self.tally.record(&self.port.metrics.traffic);
     }
 
     fn get(&self, name: &[u8]) -> Response<'static> {
@@ -111,7 +124,7 @@ impl Executor<'_> {
     }
 }
 
-/// Counts and warns of what an administrator should know.
+/// Counts refusals because of the limit on names, and warns of them.
 fn note_refusal(port: &Port, connection: ConnectionId, refusal: Refusal) {
     if refusal == Refusal::TooManyNames {
         port.metrics.refused_names.add(1);
@@ -119,7 +132,7 @@ fn note_refusal(port: &Port, connection: ConnectionId, refusal: Refusal) {
             warn!(
                 port = port_name(port.namespace),
                 session = %connection,
-                "new names are refused: there are max_names of them; raise it, or find out who makes so many"
+                "new names are refused: max_names is reached; raise it, or find the client that makes so many"
             );
         }
     }

@@ -7,8 +7,8 @@ mod grants;
 use bytes::{BufMut, BytesMut};
 use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::protocol::{
-    AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, Granted, ListEntry,
-    Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
+    AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, FrameClass, Granted,
+    ListEntry, Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
 };
 
 pub use grants::run as grants;
@@ -83,9 +83,10 @@ enum Parsed<'a> {
 }
 
 fn parsed<'a>(frame: &Frame<'a>) -> Result<Parsed<'a>, Status> {
-    match frame.parse() {
-        Err(Status::UnknownCommand) => frame.parse_extended().map(Parsed::Extended),
-        plain => plain.map(Parsed::Plain),
+    match frame.class() {
+        FrameClass::Plain(_) => frame.parse().map(Parsed::Plain),
+        FrameClass::Extended(_) => frame.parse_extended().map(Parsed::Extended),
+        FrameClass::Unknown(status) => Err(status),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Answers of many frames, which go out piece by piece while their peer takes them.
+//! Responses of many frames, which are composed chunk by chunk as fast as the peer takes them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,56 +7,57 @@ use bytes::BytesMut;
 use tokio::time::Sleep;
 
 use super::super::{Server, steps};
-use super::translation::{declared_on_wire, entry_on_wire};
+use super::convert::{declared_on_wire, entry_on_wire};
 use crate::core::{Declared, DeclaredListing, Dump, Listed, Listing, ListingKind, UnixSeconds};
 use crate::protocol::{DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response};
 
-/// What a connection owes its peer before it answers anything else.
+/// A response of many frames. The connection sends all of it before it executes the next request.
 #[derive(Debug)]
-pub(in crate::server) struct Owed {
-    what: What,
+pub(in crate::server) struct ResponseStream {
+    source: Source,
     opaque: Opaque,
-    pieces: u32,
-    /// Until when no further piece is prepared.
-    rest: Option<Pin<Box<Sleep>>>,
+    chunks: u32,
+    /// Runs while no further chunk may be composed.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
+/// The entries to send. The core lists them in steps; an iterator has those of the current step.
 #[derive(Debug)]
-enum What {
+enum Source {
     Dump(Dump),
-    /// With the entries of the step that is under way.
     Listing(Listing, std::vec::IntoIter<Listed>),
     Declared(DeclaredListing, std::vec::IntoIter<Declared>),
 }
 
-impl Owed {
-    fn new(what: What, opaque: Opaque) -> Self {
-        Self { what, opaque, pieces: 0, rest: None }
+impl ResponseStream {
+    fn new(source: Source, opaque: Opaque) -> Self {
+        Self { source, opaque, chunks: 0, pause: None }
     }
 
     pub(super) fn dump(names: Dump, opaque: Opaque) -> Self {
-        Self::new(What::Dump(names), opaque)
+        Self::new(Source::Dump(names), opaque)
     }
 
     pub(super) fn listing(listing: Listing, opaque: Opaque) -> Self {
-        Self::new(What::Listing(listing, Vec::new().into_iter()), opaque)
+        Self::new(Source::Listing(listing, Vec::new().into_iter()), opaque)
     }
 
     pub(super) fn declared(listing: DeclaredListing, opaque: Opaque) -> Self {
-        Self::new(What::Declared(listing, Vec::new().into_iter()), opaque)
+        Self::new(Source::Declared(listing, Vec::new().into_iter()), opaque)
     }
 
-    /// Ready when the next piece may be prepared: now and then it rests, so that its thread keeps its share of the cores.
-    pub(in crate::server) fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(rest) = &mut self.rest else { return Poll::Ready(()) };
-        ready!(rest.as_mut().poll(context));
-        self.rest = None;
+    /// Ready when the next chunk may be composed. A long response pauses between bursts of chunks, because a thread that
+    /// never sleeps uses up its share of the cores.
+    pub(in crate::server) fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(pause) = &mut self.pause else { return Poll::Ready(()) };
+        ready!(pause.as_mut().poll(context));
+        self.pause = None;
         Poll::Ready(())
     }
 
-    /// Appends entries to `out` until it has `bytes` or more. Tells whether there is more to come; the last piece has
-    /// the empty response that is the end.
-    pub(in crate::server) fn piece(
+    /// Appends entries to `out` until it has `bytes` or more. Returns whether more chunks follow; the last one ends with
+    /// the empty response that ends the listing.
+    pub(in crate::server) fn fill_chunk(
         &mut self,
         server: &Server,
         now: UnixSeconds,
@@ -64,8 +65,8 @@ impl Owed {
         out: &mut BytesMut,
     ) -> bool {
         while out.len() < bytes {
-            let (opcode, is_more) = match &mut self.what {
-                What::Dump(names) => {
+            let (opcode, is_more) = match &mut self.source {
+                Source::Dump(names) => {
                     let opcode = Opcode::Dump.code();
                     let shown = names.next(&server.core, now, |name, item| {
                         let entry = DumpEntry { consumption: item.consumption, peak: item.peak, name };
@@ -73,7 +74,7 @@ impl Owed {
                     });
                     (opcode, shown.is_some())
                 }
-                What::Listing(listing, entries) => {
+                Source::Listing(listing, entries) => {
                     let opcode = match listing.kind() {
                         ListingKind::Holders => ExtendedOpcode::Holders,
                         ListingKind::Waiters => ExtendedOpcode::Waiters,
@@ -90,7 +91,7 @@ impl Owed {
                     }
                     (opcode.code(), next.is_some())
                 }
-                What::Declared(listing, entries) => {
+                Source::Declared(listing, entries) => {
                     let opcode = ExtendedOpcode::List.code();
                     if entries.len() == 0 {
                         *entries = server.core.list_declared(listing).into_iter();
@@ -108,9 +109,9 @@ impl Owed {
                 return false;
             }
         }
-        self.pieces += 1;
-        if self.pieces.is_multiple_of(steps::DUMP_PIECES) {
-            self.rest = Some(Box::pin(tokio::time::sleep(steps::REST)));
+        self.chunks += 1;
+        if self.chunks.is_multiple_of(steps::DUMP_CHUNKS) {
+            self.pause = Some(Box::pin(tokio::time::sleep(steps::PAUSE)));
         }
         true
     }
@@ -128,30 +129,30 @@ mod tests {
     use crate::server::Clock;
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_dump_rests_between_bursts_and_a_short_one_does_not() {
+    async fn a_long_dump_pauses_between_bursts_and_a_short_one_does_not() {
         let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
         let mut session = server.core.open_session();
         let (claim, now) = (Claim::new(1, 1).unwrap(), server.clock.now());
         let mut names = 0..;
-        // Two names fill a piece: four pieces, and then forty.
-        let name_bytes = steps::DUMP_PIECE_BYTES / 2;
-        for (more, rests) in [(8, 0), (72, 2)] {
+        // Two names fill a chunk: four chunks, and then forty.
+        let name_bytes = steps::DUMP_CHUNK_BYTES / 2;
+        for (more, pauses) in [(8, 0), (72, 2)] {
             for number in names.by_ref().take(more) {
                 let name = format!("{number:0name_bytes$}");
                 server.core.acquire(Namespace::Counters, name.as_bytes(), claim, &mut session, now).unwrap();
             }
             let begun = Instant::now();
-            let mut owed = Owed::dump(server.core.dump(Namespace::Counters), Opaque([0; 4]));
+            let mut response = ResponseStream::dump(server.core.dump(Namespace::Counters), Opaque([0; 4]));
             let (mut is_more, mut bytes) = (true, 0);
             while is_more {
-                poll_fn(|context| owed.poll_rest(context)).await;
+                poll_fn(|context| response.poll_pause(context)).await;
                 let mut out = BytesMut::new();
-                is_more = owed.piece(&server, now, steps::DUMP_PIECE_BYTES, &mut out);
+                is_more = response.fill_chunk(&server, now, steps::DUMP_CHUNK_BYTES, &mut out);
                 bytes += out.len();
             }
             let listed = server.core.stats(Namespace::Counters).objects as usize;
-            assert!(bytes > listed * name_bytes, "it is whole");
-            assert_eq!(begun.elapsed().as_millis() / steps::REST.as_millis(), rests, "{listed} names");
+            assert!(bytes > listed * name_bytes, "the dump is complete");
+            assert_eq!(begun.elapsed().as_millis() / steps::PAUSE.as_millis(), pauses, "{listed} names");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What signals ask of the daemon: SIGHUP to read the configuration again, SIGUSR1 to report, SIGTERM and SIGINT to
-//! stop.
+//! Signals: SIGHUP reads the configuration again, SIGUSR1 logs statistics and a self-check, SIGTERM and SIGINT stop the
+//! daemon.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use nix::sys::signal::Signal::SIGXFSZ;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
-use super::daemon::{Options, port_config};
-use super::log::Log;
-use super::{Server, port_name, statistics, steps};
-use crate::config::{Config, Notice, Severity};
+use super::super::log::Log;
+use super::super::{Server, port_config, port_name, statistics, steps};
+use super::options::{Options, log_notices};
+use crate::config::Config;
 use crate::core::Namespace;
 
 /// Failures of the self-check that are logged one by one.
@@ -25,10 +25,10 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on; what comes before [`obey`](Self::obey) is obeyed then.
+    /// Listens from now on. Signals that come before [`obey`](Self::obey) are handled then.
     pub(super) fn listen() -> io::Result<Self> {
-        // A file that may not grow any more is for who writes it, like a full disk; by default the signal that comes with
-        // it ends the process. Listened to once, it never does again, whoever hears it.
+        // The process gets this signal when a file reaches its size limit, and by default the signal ends it. After one
+        // handler was registered, it does not any more: the write fails, as on a full disk, and its caller handles that.
         drop(signal(SignalKind::from_raw(SIGXFSZ as i32))?);
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
@@ -38,7 +38,7 @@ impl Signals {
         })
     }
 
-    /// Does what signals ask for, until one asks to stop.
+    /// Handles signals until one stops the daemon.
     pub(super) async fn obey(mut self, server: &Server, options: &Options, config: &Config, log: &Log) {
         loop {
             tokio::select! {
@@ -51,11 +51,11 @@ impl Signals {
     }
 }
 
-/// SIGHUP: reopens the log, and takes on what may change of the configuration. `config` is the one that the server
-/// was started with: what cannot change stays as it is there.
+/// SIGHUP: reopens the log, and applies the settings that may change while the server runs. `config` is the
+/// configuration that the server was started with; the other settings stay as they are there.
 fn reload(server: &Server, options: &Options, config: &Config, log: &Log) {
     if let Err(error) = log.reopen() {
-        error!(%error, "the log file could not be reopened; lines go on to the old one");
+        error!(%error, "the log file could not be reopened; the old one stays in use");
     }
     let loaded = match options.load() {
         Ok(loaded) => loaded,
@@ -71,18 +71,18 @@ fn reload(server: &Server, options: &Options, config: &Config, log: &Log) {
     info!("the configuration was read again");
 }
 
-/// SIGUSR1: logs the statistics, as yrmcds does, and checks the core's books.
+/// SIGUSR1: logs the statistics, as yrmcds does, and the result of a self-check.
 async fn report(server: &Server, config: &Config) {
     for namespace in Namespace::ALL.into_iter().filter(|n| port_config(config, *n).enable) {
         let items = statistics::items(server, server.port(namespace));
         let items: Vec<_> = items.iter().map(|(name, value)| format!("{name}={value}")).collect();
         info!(port = port_name(namespace), "statistics: {}", items.join(" "));
-        check_books(server, namespace).await;
+        check_accounting(server, namespace).await;
     }
 }
 
 /// Checks invariant 1 on every name.
-async fn check_books(server: &Server, namespace: Namespace) {
+async fn check_accounting(server: &Server, namespace: Namespace) {
     let mut check = server.core.check(namespace);
     let mut failures = Vec::new();
     while check.step(steps::CHECK_NAMES, &mut failures) {
@@ -94,23 +94,13 @@ async fn check_books(server: &Server, namespace: Namespace) {
             name = %failure.name.escape_ascii(),
             consumption = failure.consumption,
             held = failure.held,
-            "the books do not add up: please report this"
+            "the accounting is inconsistent: please report this"
         );
     }
     info!(
         port = port_name(namespace),
         names = check.checked(),
         failures = failures.len(),
-        "checked the books"
+        "checked the accounting"
     );
-}
-
-/// Logs what is noteworthy about a configuration that was read.
-pub(super) fn log_notices(notices: &[Notice]) {
-    for notice in notices {
-        match notice.severity {
-            Severity::Warning => warn!("{}", notice.sentence),
-            Severity::Info => info!("{}", notice.sentence),
-        }
-    }
 }

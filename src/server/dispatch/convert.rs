@@ -1,4 +1,5 @@
-//! The words of the core on the wire, and those of the wire in the core.
+//! Conversions between the types of the core and those of the protocol. `*_of` converts from the protocol, `*_on_wire`
+//! to it.
 
 use std::num::NonZeroU32;
 
@@ -8,7 +9,7 @@ use crate::core::{
 };
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
-/// What a refusal is on the wire.
+/// The status that stands for a refusal.
 pub(super) fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::NotFound => Status::NotFound,
@@ -46,7 +47,7 @@ fn namespace_on_wire(namespace: Namespace) -> wire::Namespace {
     }
 }
 
-/// A request or a watch of a connection goes by the four bytes that its client chose.
+/// The core identifies a connection's requests and watches by the opaque that the client chose.
 pub(super) fn token_of(opaque: Opaque) -> Token {
     Token(u32::from_be_bytes(opaque.0).into())
 }
@@ -138,8 +139,8 @@ pub(super) fn until_of(idle: wire::Idle) -> Until {
     }
 }
 
-pub(super) fn declared_state_on_wire(settled: &DeclaredState) -> wire::DeclaredState {
-    let DeclaredState { generation, capacity, in_use } = *settled;
+pub(super) fn declared_state_on_wire(state: &DeclaredState) -> wire::DeclaredState {
+    let DeclaredState { generation, capacity, in_use } = *state;
     wire::DeclaredState { generation: Generation(generation), capacity, in_use }
 }
 

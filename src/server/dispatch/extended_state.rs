@@ -1,5 +1,5 @@
-//! A connection's part in the extended operations: what it said of itself, what it waits for and watches, and how what
-//! the core has to tell it goes out.
+//! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease; and
+//! how messages of the core become frames.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,34 +9,34 @@ use bytes::BytesMut;
 
 use super::super::{Server, steps};
 use super::answer::{compose_answer, compose_status};
-use super::translation::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
+use super::convert::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
 use crate::core::{ConnectionId, Lease, Mailbox, Message, Notice, WatchSnapshot};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque};
 
-/// The part of one connection. It takes part from its first extended request on.
-pub(in crate::server) struct Party {
-    /// The connection's own session.
+/// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
+/// so that connections of plain clients cost it nothing.
+pub(in crate::server) struct ExtendedState {
     pub(super) connection: ConnectionId,
     pub(super) address: SocketAddr,
     mailbox: Arc<Mailbox>,
     has_joined: bool,
-    /// The opaque of its Hello, under which notices go out.
+    /// The opaque of the connection's Hello. Notices are sent with it.
     pub(super) hello: Option<Opaque>,
-    /// The opcodes of the requests that wait, by opaque.
-    pub(super) waiting: HashMap<Opaque, u8>,
+    /// The opcode of each request that is not answered yet, by its opaque.
+    pub(super) waiting: HashMap<Opaque, ExtendedOpcode>,
     /// The number of the last event of each watch.
     pub(super) watches: HashMap<Opaque, u64>,
-    /// Watches that have still to be shown the names that exist.
+    /// Snapshots of existing names that watches have not been sent in full yet.
     pub(super) snapshots: Vec<(Opaque, WatchSnapshot)>,
-    /// Renewed by whatever is received.
+    /// The lease of the attached session. Every byte received renews it.
     pub(super) lease: Option<Arc<Lease>>,
 }
 
-/// The connection's own session was revoked.
+/// The connection session was revoked: the connection has to be closed.
 #[derive(Debug)]
 pub(in crate::server) struct Revoked;
 
-impl Party {
+impl ExtendedState {
     pub(in crate::server) fn new(
         connection: ConnectionId,
         mailbox: Arc<Mailbox>,
@@ -55,6 +55,7 @@ impl Party {
         }
     }
 
+    /// Makes the connection known to the ledger, unless it is known already.
     pub(super) fn join(&mut self, server: &Server) {
         if !self.has_joined {
             self.has_joined = true;
@@ -62,20 +63,21 @@ impl Party {
         }
     }
 
-    /// Takes up what the peer says of itself.
+    /// Takes the label from the peer's Hello, and its opaque for notices.
     pub(super) fn introduce(&mut self, server: &Server, hello: Opaque, label: &[u8]) {
         self.hello = Some(hello);
         server.core.join(self.connection, Some(label), &self.mailbox);
     }
 
-    /// Forgets a watch that ended: nothing of it must come under the next one's opaque.
+    /// Drops the state of a watch that ended. A later watch may use the same opaque, and must not be sent events of this
+    /// one.
     pub(super) fn end_watch(&mut self, watch: Opaque) {
         self.watches.remove(&watch);
         self.snapshots.retain(|(opaque, _)| *opaque != watch);
         self.mailbox.drop_events(token_of(watch));
     }
 
-    /// Notes that something was received.
+    /// Renews the lease, because something was received.
     #[inline]
     pub(in crate::server) fn renew(&self, server: &Server) {
         if let Some(lease) = &self.lease {
@@ -83,29 +85,29 @@ impl Party {
         }
     }
 
-    /// Whether there is something to tell the peer, or to show it.
+    /// Whether the core has messages for the peer, or a snapshot has not been sent in full.
     #[inline]
-    pub(in crate::server) fn has_news(&self) -> bool {
+    pub(in crate::server) fn has_messages(&self) -> bool {
         self.mailbox.is_filled() || !self.snapshots.is_empty()
     }
 
-    /// Whether answers are still to come.
-    pub(in crate::server) fn is_waiting(&self) -> bool {
+    /// Whether requests have not been answered yet.
+    pub(in crate::server) fn awaits_answers(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether answers are still to come that wait for nothing but the store.
-    pub(in crate::server) fn is_storing(&self, server: &Server) -> bool {
+    /// Whether answers wait for the store, and for nothing else.
+    pub(in crate::server) fn awaits_store(&self, server: &Server) -> bool {
         server.core.is_storing_for(&self.mailbox)
     }
 
-    /// Whether the connection's own session was revoked.
+    /// Whether the connection session was revoked.
     pub(in crate::server) fn is_revoked(&self) -> bool {
         self.mailbox.is_closed()
     }
 
-    /// Appends what the core has to tell the peer to `out`, until that has `bytes` or more.
-    pub(in crate::server) fn tell(
+    /// Appends the core's messages to `out`, until it has `bytes` or more, and takes one step of a snapshot.
+    pub(in crate::server) fn encode_messages(
         &mut self,
         server: &Server,
         bytes: usize,
@@ -116,8 +118,8 @@ impl Party {
         {
             self.compose(server, message, out)?;
         }
-        // One at a time, so that many take no longer than one. What it is shown comes by the mailbox too, in the next
-        // turn.
+        // One snapshot at a time, so that many take no longer than one. Its events go through the mailbox, and are sent in
+        // the next turn.
         if let Some((_, snapshot)) = self.snapshots.last_mut()
             && !server.core.show(snapshot, steps::WATCH_NAMES)
         {
@@ -133,7 +135,7 @@ impl Party {
                 if let Some(opcode) = self.waiting.remove(&opaque) {
                     match &outcome {
                         Ok(answer) => compose_answer(opcode, opaque, answer, out),
-                        Err(refusal) => compose_status(opcode, opaque, status_of(*refusal), out),
+                        Err(refusal) => compose_status(opcode.code(), opaque, status_of(*refusal), out),
                     }
                 }
             }
@@ -147,7 +149,7 @@ impl Party {
             }
             Message::Notice(notice) => {
                 if let Notice::AttachedElsewhere { .. } = notice {
-                    // It may have another since.
+                    // The connection may have attached to another session since.
                     self.lease = server.core.lease(self.connection);
                 }
                 if let Some(hello) = self.hello {

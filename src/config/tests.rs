@@ -1,0 +1,365 @@
+//! What both languages mean, and which mistakes are refused or logged, by the messages.
+
+use super::*;
+
+fn parse(text: &str, language: Language) -> Result<Loaded, String> {
+    Config::parse(text, Path::new("/etc/x"), language).map_err(|error| error.to_string())
+}
+
+fn notices(text: &str) -> Vec<(Severity, String)> {
+    let loaded = parse(text, Language::Yrmcds).unwrap();
+    loaded.notices.into_iter().map(|notice| (notice.severity, notice.sentence)).collect()
+}
+
+#[test]
+fn both_languages_say_the_same() {
+    let lines = "bind_ip = 127.0.0.1 ::1\nvirtual_ip = 192.0.2.1\nworkers = 4\nuser = a\ngroup = b\n\
+        data_dir = /b\npeer_timeout = 60\nframe_timeout = 5\nlog.threshold = debug\nlog.file = \"/a\"\n\
+        counter.enable = true\n\
+        counter.max_connections = 2K\ncounter.max_names = 1M\ncounter.stat_interval = 60\n\
+        semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
+        admin_from = 192.0.2.2 2001:db8::2\nsession.max_ttl = 60\nsession.max_grants = 2K\n";
+    let toml = "bind_ip = ['127.0.0.1', '::1']\nvirtual_ip = '192.0.2.1'\nworkers = 4\nuser = 'a'\ngroup = 'b'\n\
+        data_dir = '/b'\npeer_timeout = 60\nframe_timeout = 5\nlog = { threshold = 'debug', file = '/a' }\n\
+        semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
+        admin_from = ['192.0.2.2', '2001:db8::2']\nsession = { max_ttl = 60, max_grants = 2048 }\n\
+        [counter]\nenable = true\nmax_connections = 2048\nmax_names = 1_048_576\nstat_interval = 60\n";
+    let of_lines = parse(lines, Language::Yrmcds).unwrap();
+    let of_toml = parse(toml, Language::Toml).unwrap();
+    assert_eq!(of_lines.config, of_toml.config);
+    assert_eq!(of_lines.notices, []);
+    assert_eq!(of_toml.notices, []);
+    assert_eq!(of_toml.config.counter.port.max_connections, 2048);
+}
+
+#[test]
+fn an_empty_file_enables_nothing() {
+    let config = parse("", Language::Toml).unwrap().config;
+    assert_eq!(config, Config::default());
+    assert!(matches!(config.validate(), Err(ConfigError::NothingEnabled)));
+}
+
+#[test]
+fn two_on_one_port_are_refused_by_name() {
+    let text = "counter.enable = true\nsemaphore.enable = true";
+    let config = parse(text, Language::Toml).unwrap().config;
+    let message = config.validate().unwrap_err().to_string();
+    assert!(message.contains("counter.port") && message.contains("semaphore.port"), "{message}");
+    assert!(Config { semaphore: Config::default().semaphore, ..config }.validate().is_ok());
+    assert!(Config::without_file().validate().is_ok());
+}
+
+#[test]
+fn times_of_sessions_beyond_their_limits_are_refused_by_both_keys() {
+    for (settings, message) in [
+        ("session.min_ttl = 31", "session.min_ttl is 31 and session.default_ttl is 30"),
+        ("session.default_ttl = 3601", "session.default_ttl is 3601 and session.max_ttl is 3600"),
+        ("session.max_wait = 59", "session.default_wait is 60 and session.max_wait is 59"),
+    ] {
+        let text = format!("counter.enable = true\n{settings}");
+        let config = parse(&text, Language::Toml).unwrap().config;
+        let said = config.validate().unwrap_err().to_string();
+        assert_eq!(said, format!("{message}; lower the first or raise the second"));
+    }
+    let text = "counter.enable = true\n[session]\nmin_ttl = 5\ndefault_ttl = 5\nmax_ttl = 5\n\
+        default_wait = 5\nmax_wait = 5";
+    assert!(parse(text, Language::Toml).unwrap().config.validate().is_ok(), "equal is in order");
+}
+
+#[test]
+fn errors_name_file_line_key_value_and_what_is_allowed() {
+    use Language::{Toml, Yrmcds};
+    for (language, text, message) in [
+        (
+            Toml,
+            "\n[counter]\nport = 70000",
+            "/etc/x:3: counter.port = 70000: must be a whole number from 1 to 65535",
+        ),
+        (
+            Toml,
+            "counter.port = '1'",
+            "/etc/x:1: counter.port = '1': must be a whole number from 1 to 65535, without quotes",
+        ),
+        (
+            Toml,
+            "data_dir = 'state'",
+            "/etc/x:1: data_dir = 'state': must be an absolute path, such as /var/lib/signalbox",
+        ),
+        (Toml, "counter.enable = 1", "/etc/x:1: counter.enable = 1: must be true or false"),
+        (
+            Toml,
+            "log.threshold = 'loud'",
+            "/etc/x:1: log.threshold = 'loud': must be error, warning, info or debug",
+        ),
+        (
+            Toml,
+            "log.file = 'a.log'",
+            "/etc/x:1: log.file = 'a.log': must be an absolute path, such as /var/log/signalbox.log",
+        ),
+        (
+            Toml,
+            "counter.prot = 1",
+            "/etc/x:1: counter.prot is not a key of signalbox; did you mean counter.port?",
+        ),
+        (Toml, "temp_dir = '/tmp'", "/etc/x:1: temp_dir is not a key of signalbox"),
+        (
+            Toml,
+            "session.max_wait = 0",
+            "/etc/x:1: session.max_wait = 0: must be a whole number from 1 to 3999999",
+        ),
+        (
+            Toml,
+            "admin_from = ['10.0.0.0/8']",
+            "/etc/x:1: admin_from = ['10.0.0.0/8']: must be IP addresses with spaces between them, \
+             such as \"127.0.0.1 ::1\", or empty for loopback only",
+        ),
+        (Toml, "[countr]", "/etc/x:1: countr is not a key of signalbox"),
+        (Toml, "counter = 1", "/etc/x:1: counter = 1: must be a table of keys, such as counter.enable"),
+        (
+            Toml,
+            "counter.port = 1\n'counter.port' = 2",
+            "/etc/x:2: counter.port = 2: line 1 sets counter.port already, which is the same key; keep one of them",
+        ),
+        (
+            Yrmcds,
+            "counter.port",
+            "/etc/x:1: this line has no \"=\"; write `key = value`, or \"#\" before a comment",
+        ),
+        (Yrmcds, "workers =", "/etc/x:1: workers = (nothing): must be a whole number from 1 to 1024"),
+        (Yrmcds, "counter.enable = yes", "/etc/x:1: counter.enable = yes: must be true or false"),
+        (
+            Yrmcds,
+            "workers = 4 # four",
+            "/etc/x:1: workers = 4 # four: must be a whole number from 1 to 1024; a comment needs a line of its own",
+        ),
+        (
+            Yrmcds,
+            "counter.stat_interval = 10\ncounter.stats_interval = 20",
+            "/etc/x:2: counter.stats_interval = 20: line 1 sets counter.stat_interval already, which is the same \
+             key; keep one of them",
+        ),
+    ] {
+        assert_eq!(parse(text, language).unwrap_err(), message);
+    }
+}
+
+#[test]
+fn declarations_are_read_in_the_order_of_the_file() {
+    let declare = |name: &str, capacity, slots, label: &str| DeclareConfig {
+        name: name.to_owned(),
+        capacity,
+        slots,
+        label: label.to_owned(),
+    };
+    let expected = [
+        declare("web", 0, false, ""),
+        declare("dépôt 1", 65_536, true, "the first"),
+        declare("all", u32::MAX, false, ""),
+    ];
+    let tables = "[[semaphore.declare]]\nname = 'web'\ncapacity = 0\n\
+        [[semaphore.declare]]\nslots = true\nlabel = 'the first'\ncapacity = 0x10000\nname = 'dépôt 1'\n\
+        [session]\nmax_ttl = 60\n\
+        [[semaphore.declare]]\nname = 'all'\ncapacity = 4_294_967_295\nslots = false\nlabel = ''\n";
+    let inline = "session.max_ttl = 60\nsemaphore.declare = [{ name = 'web', capacity = 0 }, { name = 'dépôt 1', \
+        capacity = 65536, slots = true, label = 'the first' },\n{ name = 'all', capacity = 4294967295 }]";
+    for text in [tables, inline] {
+        let loaded = parse(text, Language::Toml).unwrap();
+        assert_eq!(loaded.config.semaphore.declare, expected);
+        assert_eq!(loaded.config.session.max_ttl_s, 60);
+        assert_eq!(loaded.notices, []);
+        let shown = |name| Key::find(name).unwrap().value_in(&loaded.config);
+        assert_eq!(shown("semaphore.declare"), "web dépôt 1 all");
+        assert_eq!(shown("semaphore.declare.capacity"), "0 65536 4294967295");
+    }
+    assert_eq!(parse("semaphore.declare = []", Language::Toml).unwrap().config, Config::default());
+}
+
+#[test]
+fn a_mistake_in_a_declaration_is_named_where_it_is() {
+    let one = "[[semaphore.declare]]\nname = 'a'\n";
+    for (within, message) in [
+        ("capacity = -1", "3: semaphore.declare.capacity = -1: must be a whole number from 0 to 4294967295"),
+        (
+            "capacity = 4294967296",
+            "3: semaphore.declare.capacity = 4294967296: must be a whole number from 0 to 4294967295",
+        ),
+        (
+            "capacity = '1'",
+            "3: semaphore.declare.capacity = '1': must be a whole number from 0 to 4294967295, without quotes",
+        ),
+        (
+            "",
+            "1: semaphore.declare.capacity is not set in this [[semaphore.declare]]; it must be a whole number \
+             from 0 to 4294967295",
+        ),
+        (
+            "capacity = 65537\nslots = true",
+            "3: semaphore.declare.capacity = 65537: must be a whole number from 0 to 65536 where \
+             semaphore.declare.slots is true",
+        ),
+        ("capacity = 1\nslots = 1", "4: semaphore.declare.slots = 1: must be true or false"),
+        ("label = 5", "3: semaphore.declare.label = 5: must be a text of at most 255 bytes"),
+        (
+            "lable = 'x'",
+            "3: semaphore.declare.lable is not a key of signalbox; did you mean semaphore.declare.label?",
+        ),
+        (
+            "[[semaphore.declare]]\ncapacity = 1",
+            "1: semaphore.declare.capacity is not set in this [[semaphore.declare]]; it must be a whole number \
+             from 0 to 4294967295",
+        ),
+        (
+            "capacity = 1\n[[semaphore.declare]]\ncapacity = 1",
+            "4: semaphore.declare.name is not set in this [[semaphore.declare]]; it must be a text of 1 to 65535 \
+             bytes",
+        ),
+        (
+            "capacity = 1\n[session]\n[[semaphore.declare]]\ncapacity = 2\nname = \"a\"",
+            "7: semaphore.declare.name = \"a\": line 2 declares this name already; keep one of them",
+        ),
+        (
+            "capacity = 1\n[counter]\nport = 0\n[[semaphore.declare]]\ncapacity = -1",
+            "5: counter.port = 0: must be a whole number from 1 to 65535",
+        ),
+        (
+            "[counter]\nport = 0",
+            "1: semaphore.declare.capacity is not set in this [[semaphore.declare]]; it must be a whole number \
+             from 0 to 4294967295",
+        ),
+    ] {
+        let said = parse(&format!("{one}{within}"), Language::Toml).unwrap_err();
+        assert_eq!(said, format!("/etc/x:{message}"));
+    }
+}
+
+#[test]
+fn names_and_labels_of_declarations_are_measured_in_bytes() {
+    let read = |name: &str, label: &str| {
+        let text = format!("[[semaphore.declare]]\nname = '{name}'\ncapacity = 1\nlabel = '{label}'");
+        parse(&text, Language::Toml).map(|_| ())
+    };
+    read(&"n".repeat(65_535), &"l".repeat(255)).unwrap();
+    assert_eq!(
+        read("", "").unwrap_err(),
+        "/etc/x:2: semaphore.declare.name = '': must be a text of 1 to 65535 bytes"
+    );
+    let said = read(&"ä".repeat(32_768), "").unwrap_err();
+    assert!(said.ends_with("…: must be a text of 1 to 65535 bytes"), "{said}");
+    let said = read("n", &"ä".repeat(128)).unwrap_err();
+    assert!(said.starts_with("/etc/x:4: semaphore.declare.label = 'ää"), "{said}");
+}
+
+#[test]
+fn declarations_need_toml_and_two_brackets() {
+    use Language::{Toml, Yrmcds};
+    for (language, text, message) in [
+        (
+            Yrmcds,
+            "semaphore.declare = web",
+            "semaphore.declare = web: must be tables [[semaphore.declare]], which only a file in TOML can have",
+        ),
+        (
+            Yrmcds,
+            "semaphore.declare.name = web",
+            "semaphore.declare.name = web: must be in a table [[semaphore.declare]], which only a file in TOML can \
+             have",
+        ),
+        (
+            Toml,
+            "semaphore.declare = ['web']",
+            "semaphore.declare = ['web']: must be tables [[semaphore.declare]], which only a file in TOML can have",
+        ),
+        (
+            Toml,
+            "semaphore.declare = { capacity = 1 }",
+            "semaphore.declare.capacity = 1: must be in a table [[semaphore.declare]], which only a file in TOML \
+             can have",
+        ),
+        (
+            Toml,
+            "semaphore = { 'declare.name' = 'b' }",
+            "semaphore.declare.name = 'b': must be in a table [[semaphore.declare]], which only a file in TOML \
+             can have",
+        ),
+        (
+            Toml,
+            "[[counter]]\nport = 1",
+            "counter = [[counter]]: must be a table of keys, such as counter.enable",
+        ),
+        (Toml, "[[workers]]", "workers = [[workers]]: must be a whole number from 1 to 1024"),
+    ] {
+        assert_eq!(parse(text, language).unwrap_err(), format!("/etc/x:1: {message}"));
+    }
+}
+
+#[test]
+fn both_spellings_of_the_interval_are_one_key() {
+    for language in [Language::Toml, Language::Yrmcds] {
+        let text = "counter.stat_interval = 10\ncounter.stats_interval = 10";
+        let loaded = parse(text, language).unwrap();
+        assert_eq!((loaded.config.counter.stat_interval_s, loaded.notices.len()), (10, 0));
+    }
+}
+
+#[test]
+fn what_yrmcds_lets_pass_is_a_warning() {
+    assert_eq!(
+        notices("workers = 2\nworkers = 3\ncounter.prot = 5\ncounter = 5"),
+        [
+            (Severity::Warning, "/etc/x:2: workers is set a second time; line 1 is ignored".to_owned()),
+            (
+                Severity::Warning,
+                "/etc/x:3: ignored: counter.prot is not a key of signalbox; did you mean counter.port?"
+                    .to_owned()
+            ),
+            (Severity::Warning, "/etc/x:4: ignored: counter is not a key of signalbox".to_owned()),
+        ]
+    );
+    let loaded = parse("workers = 2\nworkers = 3", Language::Yrmcds).unwrap();
+    assert_eq!(loaded.config.workers, NonZeroUsize::new(3));
+}
+
+#[test]
+fn unused_keys_are_listed_once_and_not_checked() {
+    let found = notices("port = x\ntemp_dir = /none\ncounter.buckets = 5");
+    let severities: Vec<_> = found.iter().map(|(severity, _)| *severity).collect();
+    assert_eq!(severities, [Severity::Info, Severity::Info]);
+    assert!(found[0].1.contains("counter.buckets has no effect"), "{found:?}");
+    assert!(found[1].1.ends_with(": port, temp_dir"), "{found:?}");
+}
+
+#[test]
+fn the_virtual_address_is_bound_beside_others_only() {
+    let floating = |text| parse(text, Language::Yrmcds).unwrap().config.floating_ip();
+    assert_eq!(floating("virtual_ip = 192.0.2.1"), None);
+    assert_eq!(floating("virtual_ip = 192.0.2.1\nbind_ip = 192.0.2.1"), None);
+    assert_eq!(floating("virtual_ip = 192.0.2.1\nbind_ip = ::1"), Some("192.0.2.1".parse().unwrap()));
+    // yrmcds listens on 127.0.0.1 too where virtual_ip is not set.
+    assert_eq!(floating("bind_ip = ::1"), Some("127.0.0.1".parse().unwrap()));
+}
+
+#[test]
+fn limits_and_the_log_level_change_while_running() {
+    let old = Config::without_file();
+    let mut new = old.clone();
+    new.log.threshold = Threshold::Debug;
+    new.counter.port.max_connections = 5;
+    new.semaphore.port.max_names = 5;
+    new.semaphore.declare.push(DeclareConfig { name: "web".to_owned(), ..DeclareConfig::default() });
+    new.peer_timeout_s = 60;
+    new.admin_from = vec!["192.0.2.1".parse().unwrap()];
+    new.session.max_ttl_s = 60;
+    new.session.max_waiters = 5;
+    assert!(old.changes_needing_restart(&new).is_empty());
+    new.bind.clear();
+    new.data_dir = Some("/b".into());
+    new.log.file = Some("/a".into());
+    new.counter.port.port = 1;
+    assert_eq!(old.changes_needing_restart(&new), ["bind_ip", "data_dir", "log.file", "counter.port"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let message = Config::load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
+    assert!(message.starts_with("/nonexistent/x.toml: the configuration file cannot be read: No such file"));
+}

@@ -1,0 +1,132 @@
+//! The inbound part of a connection: it reads, takes complete frames, and keeps the start of an incomplete one.
+//!
+//! Bytes are read into a buffer that the connections of a thread share. A connection has a buffer of its own only while a
+//! frame is incomplete.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::AsyncRead;
+use tokio::time::{Instant, Sleep};
+use tokio_util::codec::Decoder;
+use tokio_util::io::poll_read_buf;
+
+use super::end::End;
+use crate::protocol::{DecodeError, Frames, RequestCodec};
+
+/// Most bytes of one read: a burst of requests in one system call, but not so many that executing them keeps other
+/// connections waiting for more than a fraction of a millisecond.
+pub(super) const READ_BYTES_MAX: usize = 16 * 1024;
+
+#[derive(Default)]
+pub(super) struct Inbound {
+    codec: RequestCodec,
+    /// The start of a frame whose rest has not been received.
+    partial: BytesMut,
+    frame_timer: FrameTimer,
+}
+
+/// The time that an incomplete frame has taken. It runs only while the connection reads.
+#[derive(Default)]
+enum FrameTimer {
+    #[default]
+    Stopped,
+    /// No timer of the runtime yet, as the next read completes nearly every frame.
+    Running {
+        since: Instant,
+    },
+    Armed(Pin<Box<Sleep>>),
+}
+
+/// What a read brought.
+pub(super) struct Received {
+    /// The complete frames, if there are any.
+    pub(super) frames: Option<Frames>,
+    /// Why the bytes behind the frames cannot be read as frames.
+    pub(super) failure: Option<DecodeError>,
+}
+
+impl Inbound {
+    /// Reads once into the shared buffer, and returns the number of bytes; 0 when the peer sends nothing more. Fails when
+    /// a started frame is overdue.
+    pub(super) fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        shared: &mut BytesMut,
+        frame_timeout: impl FnOnce() -> Duration,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<usize, End>> {
+        self.start_frame_timer();
+        shared.reserve(READ_BYTES_MAX);
+        let Poll::Ready(read) = poll_read_buf(Pin::new(stream), context, shared) else {
+            return self.poll_frame_timer(frame_timeout, context).map(Err);
+        };
+        Poll::Ready(read.map_err(End::Io))
+    }
+
+    /// Takes the complete frames out of what was read. It empties the shared buffer.
+    pub(super) fn take_frames(&mut self, shared: &mut BytesMut) -> Received {
+        let buffer = if self.partial.is_empty() {
+            &mut *shared
+        } else {
+            // The buffer grows with the bytes that were sent, not with the length that was announced.
+            self.partial.extend_from_slice(shared);
+            shared.clear();
+            &mut self.partial
+        };
+        let received = match Decoder::decode(&mut self.codec, buffer) {
+            // These are all complete frames. The second call returns whether the input is unreadable behind them.
+            Ok(Some(frames)) => {
+                Received { frames: Some(frames), failure: Decoder::decode(&mut self.codec, buffer).err() }
+            }
+            Ok(None) => Received { frames: None, failure: None },
+            Err(error) => Received { frames: None, failure: Some(error) },
+        };
+        if received.frames.is_some() {
+            self.pause_frame_timer();
+        }
+        self.keep_partial(shared);
+        received
+    }
+
+    /// Stops the time of an incomplete frame while its rest is not read. It starts from zero with the next read.
+    pub(super) fn pause_frame_timer(&mut self) {
+        self.frame_timer = FrameTimer::Stopped;
+    }
+
+    /// Keeps the start of an incomplete frame, or drops the connection's own buffer if there is none.
+    fn keep_partial(&mut self, shared: &mut BytesMut) {
+        if self.partial.is_empty() {
+            self.partial = BytesMut::new();
+        }
+        self.partial.extend_from_slice(shared);
+        shared.clear();
+        self.start_frame_timer();
+    }
+
+    fn start_frame_timer(&mut self) {
+        if !self.partial.is_empty()
+            && let FrameTimer::Stopped = self.frame_timer
+        {
+            self.frame_timer = FrameTimer::Running { since: Instant::now() };
+        }
+    }
+
+    /// Ready when a started frame is overdue.
+    fn poll_frame_timer(
+        &mut self,
+        frame_timeout: impl FnOnce() -> Duration,
+        context: &mut Context<'_>,
+    ) -> Poll<End> {
+        if let FrameTimer::Running { since } = self.frame_timer {
+            let deadline = since + frame_timeout();
+            self.frame_timer = FrameTimer::Armed(Box::pin(tokio::time::sleep_until(deadline)));
+        }
+        match &mut self.frame_timer {
+            FrameTimer::Armed(timer) => timer.as_mut().poll(context).map(|()| End::FrameTimeout),
+            FrameTimer::Stopped | FrameTimer::Running { .. } => Poll::Pending,
+        }
+    }
+}

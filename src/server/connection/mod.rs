@@ -1,0 +1,422 @@
+//! One connection: it reads requests, has them executed, and writes the responses.
+//!
+//! A connection is a state machine that works in turns. [`Inbound`] holds what was read, [`Work`] the requests and the
+//! response in progress, [`Outbound`] what the peer has not taken, and [`Input`] whether more is read.
+//!
+//! Invariants: responses leave in the order of the requests. While more than 64 KiB of output wait for the peer or a
+//! response of many frames is in progress, nothing is read, so that the peer is slowed down by TCP. However the connection
+//! ends, all that it held is released.
+//!
+//! Responses are deferred until the thread's other readable connections have been read. Then their requests are there
+//! too, the responses wake the peers together, and the thread sleeps less often (`docs/decisions/0012`).
+
+mod end;
+mod inbound;
+mod outbound;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::future::poll_fn;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tracing::{debug, warn};
+
+use super::admission::Admission;
+use super::buffers::Buffers;
+use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
+use super::metrics::Tally;
+use super::peers::Peer;
+use super::{Port, Server, core_yield, port_name, steps};
+use crate::core::{Mailbox, Session, SessionId};
+use end::End;
+use inbound::{Inbound, READ_BYTES_MAX};
+use outbound::Outbound;
+use work::{Input, Work, poll_store_timer};
+
+/// How long the server still reads from a connection that it ends, so that the peer receives the responses and not a
+/// reset.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Serves a connection until it ends, and releases what it held.
+pub(super) async fn serve<S>(admission: Admission, stream: S, peer: SocketAddr)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let server = admission.server();
+    let port = admission.port();
+    let mut holder = server.core.open_session();
+    let connection_id = holder.id();
+    let session = connection_id.session();
+    let mailbox = Arc::new(Mailbox::default());
+    let place =
+        server.peers.enter(Peer { connection: connection_id, address: peer, mailbox: Arc::clone(&mailbox) });
+    let extended = ExtendedState::new(connection_id, Arc::clone(&mailbox), peer);
+    let mut connection = Connection::new(server, port, stream, extended);
+    poll_fn(|context| {
+        mailbox.set_reader(context.waker());
+        Poll::Ready(())
+    })
+    .await;
+    debug!(port = port_name(port.namespace), %peer, %session, "connection opened");
+
+    let end = connection.run(&mut holder).await;
+    // First, so that no request for this session finds it among the peers after the ledger has forgotten it.
+    drop(place);
+    release_all(server, holder).await;
+    record_end(&end, port, peer, session);
+    if end.is_by_the_server() {
+        connection.linger().await;
+    }
+}
+
+/// Releases all that a connection holds. It yields to others between steps.
+async fn release_all(server: &Server, holder: Session) {
+    let connection = holder.id();
+    let mut ending = server.core.end_session(holder);
+    while ending.step(steps::ENDING_NAMES, server.clock.now()) {
+        tokio::task::yield_now().await;
+    }
+    while server.core.leave(connection, server.moment()) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Logs why a connection ended, and counts it unless that is ordinary.
+fn record_end(end: &End, port: &Port, peer: SocketAddr, session: SessionId) {
+    let port_name = port_name(port.namespace);
+    match end {
+        End::Peer | End::Revoked | End::Shutdown => debug!(%peer, %session, "connection closed"),
+        End::Io(error) => debug!(%peer, %session, %error, "connection lost"),
+        End::BadInput(_) | End::FrameTimeout => {
+            let count = if let End::FrameTimeout = end {
+                &port.metrics.frame_timeouts
+            } else {
+                &port.metrics.bad_input
+            };
+            count.add(1);
+            if port.warnings.bad_input.permits() {
+                warn!(port = port_name, %peer, %session, error = %end, "connection closed");
+            } else {
+                debug!(port = port_name, %peer, %session, error = %end, "connection closed");
+            }
+        }
+        End::Panic => {
+            port.metrics.panics.add(1);
+            // The panic's own message was logged by the hook that the daemon sets.
+            warn!(port = port_name, %peer, %session, error = %end, "connection closed");
+        }
+    }
+}
+
+struct Connection<'a, S> {
+    server: &'a Server,
+    port: &'a Port,
+    stream: S,
+    inbound: Inbound,
+    input: Input,
+    work: Work,
+    outbound: Outbound,
+    extended: ExtendedState,
+    busy: Busy<'a>,
+}
+
+/// What follows a turn.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    /// Another turn at once.
+    Continue,
+    /// Other connections of the thread run first.
+    Yield,
+}
+
+impl<'a, S> Connection<'a, S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    fn new(server: &'a Server, port: &'a Port, stream: S, extended: ExtendedState) -> Self {
+        Self {
+            server,
+            port,
+            stream,
+            inbound: Inbound::default(),
+            input: Input::default(),
+            work: Work::default(),
+            outbound: Outbound::default(),
+            extended,
+            busy: Busy { server, is_busy: false },
+        }
+    }
+
+    /// Runs until the connection ends. A panic ends only this connection; the core aborts the process by itself if its
+    /// invariants break.
+    async fn run(&mut self, session: &mut Session) -> End {
+        loop {
+            let turn = poll_fn(|context| {
+                let turn = catch_unwind(AssertUnwindSafe(|| self.poll_turn(session, context)));
+                turn.unwrap_or(Poll::Ready(Err(End::Panic)))
+            });
+            match turn.await {
+                Ok(Turn::Continue) => {}
+                Ok(Turn::Yield) => tokio::task::yield_now().await,
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// One turn: it sends what waits, continues the work in progress or else reads, and sends or defers the responses.
+    fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
+        Buffers::with(|buffers| {
+            self.outbound.borrow_buffer(buffers);
+            let turn = self.poll_turn_with(buffers, session, context);
+            self.outbound.return_buffer(buffers);
+            self.update_busy();
+            turn
+        })
+    }
+
+    fn poll_turn_with(
+        &mut self,
+        buffers: &mut Buffers,
+        session: &mut Session,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Turn, End>> {
+        let is_blocked = self.poll_flush(context)?.is_pending();
+        if is_blocked && !self.continues_while_blocked() {
+            // A slow peer must not keep what was revoked.
+            if self.extended.is_revoked() {
+                return Poll::Ready(Err(End::Revoked));
+            }
+            self.inbound.pause_frame_timer();
+            self.input.pause_store_timer();
+            return Poll::Pending;
+        }
+        let awaits_last_answers = self.awaits_last_answers();
+        // The store is asked before the mailbox: an answer that is stored in between is then in the mailbox.
+        let awaits_store = awaits_last_answers && self.extended.awaits_store(self.server);
+        let has_messages = self.extended.has_messages() && (self.input.is_open() || awaits_last_answers);
+        if has_messages {
+            self.encode_messages();
+        }
+        let turn = match self.poll_work(has_messages, awaits_store, buffers, session, context)? {
+            Poll::Pending if !has_messages => return Poll::Pending,
+            // Frames are left when the output is full or when the last request took long.
+            Poll::Ready(turn) if !has_messages && !self.work.has_frames() => turn,
+            _ => Turn::Yield,
+        };
+        if let Turn::Continue = turn
+            && !self.outbound.is_empty()
+            && !is_blocked
+            && self.input.is_open()
+        {
+            // The next turn comes after those of all connections that are readable now.
+            self.outbound.defer();
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let _ = self.poll_flush(context)?;
+        Poll::Ready(Ok(turn))
+    }
+
+    /// Whether the connection executes more requests although the peer has not taken all output.
+    fn continues_while_blocked(&self) -> bool {
+        !self.outbound.is_full() && !self.work.is_stream() && self.input.is_open()
+    }
+
+    /// Whether the peer sends nothing more and waits for answers that a store may delay.
+    fn awaits_last_answers(&self) -> bool {
+        self.input.is_ended_by_the_peer() && self.extended.awaits_answers() && self.server.is_durable()
+    }
+
+    /// Continues the work in progress. Without any, it reads and executes, or ends the connection.
+    fn poll_work(
+        &mut self,
+        has_messages: bool,
+        awaits_store: bool,
+        buffers: &mut Buffers,
+        session: &mut Session,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Turn, End>> {
+        match (&mut self.work, &mut self.input) {
+            (Work::Stream { response, .. }, _) => {
+                if !self.server.is_closing() && response.poll_pause(context).is_pending() {
+                    return Poll::Pending;
+                }
+                self.fill_chunk();
+                Poll::Ready(Ok(Turn::Yield))
+            }
+            (Work::Frames(_), _) => {
+                self.execute(session);
+                Poll::Ready(Ok(Turn::Continue))
+            }
+            // The messages are sent first.
+            (Work::None, Input::Ended { .. }) if has_messages => Poll::Pending,
+            (Work::None, Input::Ended { end, store_timer }) => {
+                if awaits_store && poll_store_timer(store_timer, context).is_pending() {
+                    return Poll::Pending;
+                }
+                // The value that is left is not read: the connection has ended.
+                Poll::Ready(Err(mem::replace(end, End::Peer)))
+            }
+            (Work::None, Input::Open) => {
+                let Poll::Ready(read) = self.poll_read(&mut buffers.input, context)? else {
+                    return Poll::Pending;
+                };
+                self.execute(session);
+                Poll::Ready(Ok(if read >= READ_BYTES_MAX { Turn::Yield } else { Turn::Continue }))
+            }
+        }
+    }
+
+    /// Reads once and takes the complete frames. Returns the number of bytes.
+    fn poll_read(&mut self, shared: &mut BytesMut, context: &mut Context<'_>) -> Poll<Result<usize, End>> {
+        if self.server.is_closing() {
+            self.input = Input::ended(End::Shutdown);
+            return Poll::Ready(Ok(0));
+        }
+        let frame_timeout = || self.server.frame_timeout();
+        let Poll::Ready(read) = self.inbound.poll_read(&mut self.stream, shared, frame_timeout, context)?
+        else {
+            return Poll::Pending;
+        };
+        if read == 0 {
+            self.input = Input::ended(End::Peer);
+            return Poll::Ready(Ok(0));
+        }
+        self.port.metrics.traffic.note_received(read);
+        core_yield::count_read();
+        self.extended.renew(self.server);
+        let received = self.inbound.take_frames(shared);
+        if let Some(frames) = received.frames {
+            self.work = Work::Frames(frames);
+        }
+        if let Some(failure) = received.failure {
+            self.input = Input::ended(End::BadInput(failure));
+        }
+        Poll::Ready(Ok(read))
+    }
+
+    /// Executes received frames until all are done, the requests took long, one has a response of many frames, or too much
+    /// output waits.
+    fn execute(&mut self, session: &mut Session) {
+        let mut frames = match mem::take(&mut self.work) {
+            Work::Frames(frames) => frames,
+            other => return self.work = other,
+        };
+        let mut executor = Executor {
+            server: self.server,
+            port: self.port,
+            session,
+            extended: &mut self.extended,
+            now: self.server.clock.now(),
+            tally: Tally::default(),
+            extended_requests: 0,
+        };
+        let mut executed = 0_usize;
+        let mut stream = None;
+        while !self.outbound.is_full()
+            && let Some(frame) = frames.next()
+        {
+            executed += 1;
+            match executor.execute(&frame, self.outbound.buffer()) {
+                // Plain requests for names with waiters or watches are rare, so this is not asked after each frame.
+                NextStep::Continue
+                    if executed.is_multiple_of(steps::LEDGER_REQUESTS) && executor.session.take_tracked() =>
+                {
+                    break;
+                }
+                NextStep::Continue => {}
+                NextStep::Yield => break,
+                NextStep::Stream(response) => {
+                    stream = Some(response);
+                    break;
+                }
+            }
+        }
+        executor.record_commands();
+        self.work = match stream {
+            Some(response) => Work::stream(response, frames),
+            None => Work::remaining(frames),
+        };
+    }
+
+    /// Encodes messages of the core into the output.
+    fn encode_messages(&mut self) {
+        let out = self.outbound.buffer();
+        let bytes = out.len() + steps::DUMP_CHUNK_BYTES;
+        if let Err(Revoked) = self.extended.encode_messages(self.server, bytes, out) {
+            self.work = Work::None;
+            self.input = Input::ended(End::Revoked);
+        }
+    }
+
+    /// Composes the next chunk of the response in progress.
+    fn fill_chunk(&mut self) {
+        self.inbound.pause_frame_timer();
+        let out = self.outbound.buffer();
+        let bytes = out.len() + steps::DUMP_CHUNK_BYTES;
+        if let Work::Stream { response, frames } = &mut self.work
+            && !response.fill_chunk(self.server, self.server.clock.now(), bytes, out)
+        {
+            self.work = frames.take().map_or(Work::None, Work::Frames);
+        }
+    }
+
+    /// Writes the output. Pending while the peer does not take all of it.
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
+        self.outbound.poll_flush(&mut self.stream, &self.port.metrics.traffic, context)
+    }
+
+    /// Counts the connection as busy while it has something for its peer. While the server stops, a busy connection stays
+    /// busy until it has closed in good order. Deferred output does not count: the thread sends it before it answers
+    /// [`finish_turns`](super::workers::Workers::finish_turns).
+    fn update_busy(&mut self) {
+        let is_outstanding =
+            !self.work.is_none() || self.extended.has_messages() || self.outbound.is_blocked();
+        self.busy.set(is_outstanding || (self.busy.is_busy && self.server.is_closing()));
+    }
+
+    /// Ends the output, and reads and discards what the peer still sends. If a socket is closed while input is unread, the
+    /// peer's kernel drops the responses that its program has not read.
+    async fn linger(&mut self) {
+        let mut discarded = BytesMut::with_capacity(READ_BYTES_MAX);
+        let discard = async {
+            self.stream.shutdown().await?;
+            while self.stream.read_buf(&mut discarded).await? > 0 {
+                discarded.clear();
+            }
+            io::Result::Ok(())
+        };
+        // Whether it fails or takes too long, the connection is over.
+        let _ = tokio::time::timeout(LINGER, discard).await;
+    }
+}
+
+/// A connection's part in the server's count of busy connections.
+struct Busy<'a> {
+    server: &'a Server,
+    is_busy: bool,
+}
+
+impl Busy<'_> {
+    fn set(&mut self, is_busy: bool) {
+        if is_busy != self.is_busy {
+            self.is_busy = is_busy;
+            self.server.count_busy(is_busy);
+        }
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}

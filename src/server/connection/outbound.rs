@@ -1,0 +1,98 @@
+//! The outbound part of a connection: the responses that the peer has not taken yet.
+//!
+//! The thread lends the buffer. A connection keeps it only while output waits.
+
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::AsyncWrite;
+
+use super::super::buffers::Buffers;
+use super::super::metrics::Traffic;
+use super::end::End;
+
+/// Output that may wait for the peer before nothing more is read from it.
+pub(super) const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Default)]
+pub(super) struct Outbound {
+    buffer: BytesMut,
+    /// The output has not been offered to the peer: it is sent in the next turn.
+    deferred: bool,
+    /// The peer took a part of the output by itself. The buffer has lost that part, so its capacity says too little.
+    partly_written: bool,
+}
+
+impl Outbound {
+    /// Takes a buffer of the thread, unless the connection has one.
+    pub(super) fn borrow_buffer(&mut self, buffers: &mut Buffers) {
+        if self.buffer.capacity() == 0 {
+            self.buffer = buffers.lend();
+        }
+    }
+
+    /// Returns the buffer to the thread, unless output waits in it.
+    pub(super) fn return_buffer(&mut self, buffers: &mut Buffers) {
+        if self.buffer.is_empty() {
+            let buffer = mem::take(&mut self.buffer);
+            if !mem::take(&mut self.partly_written) {
+                buffers.take_back(buffer);
+            }
+        }
+    }
+
+    /// Where responses are appended.
+    pub(super) fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    /// Whether so much output waits that nothing more may be read.
+    pub(super) fn is_full(&self) -> bool {
+        self.buffer.len() > OUTPUT_BYTES_MAX
+    }
+
+    /// Whether output waits that the peer did not take when it was offered.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.buffer.is_empty() && !self.deferred
+    }
+
+    /// Leaves the output to the next turn.
+    pub(super) fn defer(&mut self) {
+        self.deferred = true;
+    }
+
+    /// Writes the output. Pending while the peer does not take all of it.
+    pub(super) fn poll_flush<S: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        traffic: &Traffic,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), End>> {
+        self.deferred = false;
+        while !self.buffer.is_empty() {
+            let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(context, &self.buffer) else {
+                return Poll::Pending;
+            };
+            let written = written.map_err(End::Io)?;
+            if written == 0 {
+                return Poll::Ready(Err(End::Io(io::ErrorKind::WriteZero.into())));
+            }
+            traffic.note_sent(written);
+            if written == self.buffer.len() {
+                // Unlike `advance`, this keeps the whole buffer for further use.
+                self.buffer.clear();
+            } else {
+                self.buffer.advance(written);
+                self.partly_written = true;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,125 @@
+//! The turns of a connection, one by one.
+
+use std::task::Waker;
+
+use tokio::io::{DuplexStream, duplex};
+use tokio::time::Instant;
+
+use super::super::clock::Clock;
+use super::outbound::OUTPUT_BYTES_MAX;
+use super::*;
+use crate::config::Config;
+use crate::core::{Claim, NameHasher, Namespace, Scope, Token};
+use crate::protocol::{Opaque, Opcode, Request};
+
+fn connection<'a>(
+    server: &'a Server,
+    session: &Session,
+    stream: DuplexStream,
+) -> Connection<'a, DuplexStream> {
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let extended = ExtendedState::new(session.id(), Arc::default(), address);
+    Connection::new(server, server.port(Namespace::Counters), stream, extended)
+}
+
+/// Two requests. Their two answers are as long as they are.
+fn two_requests() -> BytesMut {
+    let mut requests = BytesMut::new();
+    Request::Noop.compose(Opaque([1; 4]), &mut requests);
+    Request::Noop.compose(Opaque([2; 4]), &mut requests);
+    requests
+}
+
+#[tokio::test]
+async fn a_connection_is_busy_while_its_peer_does_not_take_output_also_when_more_is_read_or_the_server_stops()
+{
+    let requests = two_requests();
+    let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
+    let mut session = server.core.open_session();
+    let (mut peer, stream) = duplex(requests.len());
+    let mut connection = connection(&server, &session, stream);
+    let mut turn = || {
+        let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
+        assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+    };
+
+    peer.write_all(&requests).await.unwrap();
+    turn();
+    assert!(!server.is_busy(), "the answers are deferred");
+    turn();
+    assert!(!server.is_busy(), "the peer's socket has taken them");
+    peer.write_all(&requests).await.unwrap();
+    turn();
+    turn();
+    assert!(server.is_busy(), "the socket is full");
+    peer.write_all(&requests).await.unwrap();
+    turn();
+    assert!(server.is_busy(), "the socket is still full after another read");
+    server.close();
+    turn();
+    turn();
+    assert!(server.is_busy(), "the last answers are not deferred");
+}
+
+#[tokio::test]
+async fn plain_requests_for_a_watched_name_yield_to_others() {
+    let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
+    let watcher = server.core.open_session();
+    server.core.join(watcher.id(), None, &Arc::default());
+    let all = Scope::Prefix(Box::default());
+    server.core.watch(watcher.id(), Token(0), Namespace::Counters, all, server.moment()).unwrap();
+    let mut session = server.core.open_session();
+    let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
+    let mut connection = connection(&server, &session, stream);
+    let mut requests = BytesMut::new();
+    for _ in 0..steps::LEDGER_REQUESTS {
+        Request::Acquire { name: b"watched", resources: 1, maximum: 1 }
+            .compose(Opaque([1; 4]), &mut requests);
+        Request::Release { name: b"watched", resources: 1 }.compose(Opaque([2; 4]), &mut requests);
+    }
+    peer.write_all(&requests).await.unwrap();
+    let traffic = &server.port(Namespace::Counters).metrics.traffic;
+    let mut turn = || {
+        let turn = connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop()));
+        assert!(!matches!(turn, Poll::Ready(Err(_))), "the connection goes on");
+        traffic.commands(Opcode::Acquire) + traffic.commands(Opcode::Release)
+    };
+    let first = turn();
+    let second = turn();
+    assert_eq!(second - first, steps::LEDGER_REQUESTS as u64);
+    assert_eq!(second, 2 * steps::LEDGER_REQUESTS as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dump_does_not_pause_while_the_server_stops() {
+    let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
+    let mut session = server.core.open_session();
+    let (claim, now) = (Claim::new(1, 1).unwrap(), server.clock.now());
+    // Each name fills a chunk, so the Dump would pause twice.
+    for number in 0..steps::DUMP_CHUNKS * 2 {
+        let name = format!("{number:0width$}", width = steps::DUMP_CHUNK_BYTES);
+        server.core.acquire(Namespace::Counters, name.as_bytes(), claim, &mut session, now).unwrap();
+    }
+    let (mut peer, stream) = duplex(OUTPUT_BYTES_MAX);
+    let mut connection = connection(&server, &session, stream);
+    let mut requests = BytesMut::new();
+    Request::Dump.compose(Opaque([1; 4]), &mut requests);
+    peer.write_all(&requests).await.unwrap();
+    assert!(connection.poll_turn(&mut session, &mut Context::from_waker(Waker::noop())).is_ready());
+    assert!(connection.work.is_stream());
+
+    server.close();
+    let begun = Instant::now();
+    let read = async {
+        let mut answers = BytesMut::new();
+        while peer.read_buf(&mut answers).await.is_ok() {
+            answers.clear();
+        }
+    };
+    let end = tokio::select! {
+        end = connection.run(&mut session) => end,
+        () = read => unreachable!("the connection is still there"),
+    };
+    assert!(matches!(end, End::Shutdown), "{end}");
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}

@@ -1,0 +1,41 @@
+//! The sockets that the daemon listens on: bound here, or passed by systemd.
+
+use std::net::TcpListener;
+
+use tracing::warn;
+
+use super::super::{port_config, port_name, socket, systemd};
+use super::error::DaemonError;
+use crate::config::Config;
+use crate::core::Namespace;
+
+/// Binds the enabled ports. A port may have several listeners.
+pub(super) fn bind(config: &Config) -> Result<Vec<(Namespace, TcpListener)>, DaemonError> {
+    let mut inherited = systemd::inherited_listeners()?;
+    let mut bound = Vec::new();
+    for namespace in Namespace::ALL {
+        let port_config = port_config(config, namespace);
+        if !port_config.enable {
+            continue;
+        }
+        let has_port = |listener: &mut TcpListener| {
+            listener.local_addr().is_ok_and(|address| address.port() == port_config.port)
+        };
+        let mut listeners: Vec<_> = inherited.extract_if(.., has_port).collect();
+        if listeners.is_empty() {
+            listeners = socket::bind_port(config, port_config.port).map_err(|source| {
+                let key = format!("{}.port = {}", port_name(namespace), port_config.port);
+                DaemonError::Bind { key, source }
+            })?;
+        }
+        bound.extend(listeners.into_iter().map(|listener| (namespace, listener)));
+    }
+    for listener in inherited {
+        let address = listener.local_addr().map_or_else(|error| error.to_string(), |a| a.to_string());
+        warn!(
+            address,
+            "a socket was handed over for a port that the configuration does not enable; it is closed"
+        );
+    }
+    Ok(bound)
+}

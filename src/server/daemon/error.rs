@@ -1,0 +1,44 @@
+//! Why the daemon did not start.
+
+use std::io;
+
+use thiserror::Error;
+
+use super::super::log::LogError;
+use super::super::privileges::PrivilegeError;
+use super::super::store::RestoreError;
+use crate::config::ConfigError;
+
+/// Why the daemon did not start, or ended.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// The configuration is wrong; nothing was bound.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The log cannot be written.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A port cannot be bound.
+    #[error(
+        "{key}: the port cannot be bound: {source}; another server may use it, or this machine may not have the address"
+    )]
+    Bind {
+        /// The key of the configuration.
+        key: String,
+        /// The address, and the error of the system.
+        source: io::Error,
+    },
+    /// The server cannot switch to the configured user or group.
+    #[error(transparent)]
+    Privileges(#[from] PrivilegeError),
+    /// The data directory cannot be used.
+    #[error("data_dir: {source}")]
+    Data {
+        /// The reason, and what to do.
+        source: RestoreError,
+    },
+    /// The system refused a resource that every process needs.
+    #[error("the server cannot run on this system: {0}")]
+    System(#[from] io::Error),
+}

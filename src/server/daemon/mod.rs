@@ -1,0 +1,131 @@
+//! The life of the daemon: it reads the configuration, binds the ports, serves, waits for signals, and stops.
+//!
+//! `bind` has the sockets, `service` what exists only while the node serves clients, and `signals` what signals do to a
+//! running daemon. The sockets, the worker threads and the log belong to the process.
+
+mod bind;
+mod error;
+mod options;
+mod service;
+mod signals;
+
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::runtime::{Builder, Runtime};
+use tracing::{error, info};
+
+use super::log::{Log, Settings};
+use super::privileges::{self, Identity};
+use super::systemd;
+use super::workers::Workers;
+use crate::config::{Config, Loaded};
+use crate::core::Namespace;
+use bind::bind;
+pub use error::DaemonError;
+pub use options::Options;
+use options::log_notices;
+use service::Service;
+use signals::Signals;
+
+/// Runs the daemon until a signal stops it.
+pub fn run(options: &Options) -> Result<(), DaemonError> {
+    // First of all: a signal that comes before this ends the process by default.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::listen()?
+    };
+    let Loaded { config, notices } = options.load()?;
+    let identity = Identity::of(&config)?;
+    let log = Log::init(Settings {
+        threshold: config.log.threshold,
+        file: config.log.file.clone(),
+        format: options.log_format,
+        owner: identity.owner(),
+    })?;
+    log_panics();
+    log_notices(&notices);
+    if privileges::is_ignored(&config) {
+        info!("user and group are ignored: only root can switch to another account");
+    }
+    let outcome = serve(&runtime, signals, options, &config, identity, &log);
+    // Standard error has the error in any case. An administrator also looks for it in the log file.
+    if let (Err(error), Some(_)) = (&outcome, &config.log.file) {
+        error!(%error, "the server ends");
+    }
+    outcome
+}
+
+fn serve(
+    runtime: &Runtime,
+    signals: Signals,
+    options: &Options,
+    config: &Config,
+    identity: Identity,
+    log: &Log,
+) -> Result<(), DaemonError> {
+    let files_max = raise_file_limit();
+    let listeners = bind(config)?;
+    identity.assume()?;
+
+    let count = config.workers.or_else(|| std::thread::available_parallelism().ok());
+    let count = count.unwrap_or(NonZeroUsize::MIN);
+    let workers = Workers::start(count)?;
+    let address = |(namespace, listener): &(Namespace, std::net::TcpListener)| {
+        listener.local_addr().map(|address| (*namespace, address))
+    };
+    let addresses: Vec<_> = listeners.iter().map(address).collect::<io::Result<_>>()?;
+    let mut service = Service::start(runtime, config, listeners, &workers)?;
+
+    runtime.block_on(async {
+        log_start(config, &addresses, count, files_max);
+        systemd::notify_ready();
+        signals.obey(service.server(), options, config, log).await;
+        info!("stopping");
+        systemd::notify_stopping();
+        service.drain(&workers).await;
+    });
+    service.end();
+    info!("stopped");
+    Ok(())
+}
+
+fn log_start(config: &Config, addresses: &[(Namespace, SocketAddr)], workers: NonZeroUsize, files_max: u64) {
+    let list = |namespace| {
+        let addresses: Vec<_> =
+            addresses.iter().filter(|(n, _)| *n == namespace).map(|(_, a)| a.to_string()).collect();
+        if addresses.is_empty() { "disabled".to_owned() } else { addresses.join(" ") }
+    };
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        counter = list(Namespace::Counters),
+        semaphore = list(Namespace::Semaphores),
+        workers,
+        counter_max_connections = config.counter.port.max_connections,
+        semaphore_max_connections = config.semaphore.port.max_connections,
+        counter_max_names = config.counter.port.max_names,
+        semaphore_max_names = config.semaphore.port.max_names,
+        files_max,
+        "signalbox is ready"
+    );
+}
+
+/// Raises the limit on open files as far as the process may. Returns the limit in force.
+fn raise_file_limit() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(_) => soft,
+    }
+}
+
+/// Writes panics to the log.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let backtrace = std::backtrace::Backtrace::capture();
+        error!(%panic, %backtrace, "a task panicked");
+    }));
+}

@@ -1,0 +1,148 @@
+//! What exists only while the node serves clients: the server, the thread of its store, and its tasks.
+
+use std::io;
+use std::net::TcpListener as StdTcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::super::store::{Writer, WriterError};
+use super::super::workers::Workers;
+use super::super::{Clock, Server, expire, gc, serve_port};
+use super::error::DaemonError;
+use crate::config::Config;
+use crate::core::{NameHasher, Namespace};
+use crate::storage::{self, FileStorage, Storage, StorageError};
+
+/// How long a stop waits until peers have taken their responses. The process has to end within 5 s.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(4);
+
+/// A server that serves clients.
+pub(super) struct Service {
+    server: Arc<Server>,
+    /// `None` where all state is in memory.
+    store: Option<Writer>,
+    /// Listeners, expiry and sweeps. They are aborted when this is dropped.
+    tasks: JoinSet<()>,
+}
+
+impl Service {
+    /// Restores the durable state, and starts to serve.
+    pub(super) fn start(
+        runtime: &Runtime,
+        config: &Config,
+        listeners: Vec<(Namespace, StdTcpListener)>,
+        workers: &Workers,
+    ) -> Result<Self, DaemonError> {
+        let server = Server::new(config, Clock::system(), NameHasher::new());
+        let store = match config.data_dir.as_deref() {
+            Some(directory) => Some(start_store(&server, open_data(directory)?, directory)?),
+            None => {
+                info!(
+                    "declared semaphores and leased sessions are kept in memory only, and a restart forgets them; \
+                     set data_dir to keep them"
+                );
+                None
+            }
+        };
+        server.declare_configured(&config.semaphore.declare);
+        let _entered = runtime.enter();
+        let tasks = spawn_tasks(&server, config, listeners, workers)?;
+        Ok(Self { server, store, tasks })
+    }
+
+    pub(super) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Stops accepting and reading, and waits for a limited time until the requests that were read are answered.
+    pub(super) async fn drain(&mut self, workers: &Workers) {
+        let server = &self.server;
+        self.tasks = JoinSet::new();
+        while server.core.shut_down(server.moment()) {
+            tokio::task::yield_now().await;
+        }
+        let deadline = Instant::now() + STOP_WAIT_MAX;
+        // A client has to receive its grant before its connection is closed.
+        while !server.core.is_stored() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        server.close();
+        // When a thread runs this task, the turn before has ended, and output that was deferred is sent before the task
+        // ends. Output that a peer does not take makes its connection busy.
+        while !workers.finish_turns(deadline).await || server.is_busy() {
+            if Instant::now() >= deadline {
+                warn!("some peers did not take their answers in time");
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Stores what is left.
+    pub(super) fn end(self) {
+        if let Some(store) = self.store {
+            store.end();
+        }
+    }
+}
+
+fn open_data(directory: &Path) -> Result<FileStorage, DaemonError> {
+    let open = FileStorage::open(directory, storage::Options::default());
+    let storage = open.map_err(|error: StorageError| DaemonError::Data { source: error.into() })?;
+    if storage.was_repaired() {
+        warn!("the server was not stopped in an orderly way; the data directory was repaired");
+    }
+    Ok(storage)
+}
+
+/// Restores what the store has, and starts the thread that stores changes from then on.
+fn start_store(
+    server: &Arc<Server>,
+    storage: impl Storage + 'static,
+    directory: &Path,
+) -> Result<Writer, DaemonError> {
+    let writer = Writer::start(server, storage).map_err(|error| match error {
+        WriterError::Restore(source) => DaemonError::Data { source },
+        WriterError::Thread(error) => DaemonError::System(error),
+    })?;
+    let stats = server.core.ledger_stats();
+    info!(
+        data_dir = %directory.display(),
+        declared = stats.declared,
+        sessions = stats.sessions,
+        grants = stats.grants,
+        "restored the durable state"
+    );
+    Ok(writer)
+}
+
+fn spawn_tasks(
+    server: &Arc<Server>,
+    config: &Config,
+    listeners: Vec<(Namespace, StdTcpListener)>,
+    workers: &Workers,
+) -> io::Result<JoinSet<()>> {
+    let mut tasks = JoinSet::new();
+    for (namespace, listener) in listeners {
+        let listener = TcpListener::from_std(listener)?;
+        tasks.spawn(serve_port(Arc::clone(server), namespace, listener, workers.clone()));
+    }
+    tasks.spawn(expire(Arc::clone(server)));
+    if config.counter.port.enable {
+        let thread = workers.background(Namespace::Counters);
+        tasks.spawn_on(gc::sweep_counters(Arc::clone(server)), thread);
+    }
+    if config.semaphore.port.enable {
+        let interval = Duration::from_secs(config.semaphore.gc_interval_s.into());
+        let thread = workers.background(Namespace::Semaphores);
+        tasks.spawn_on(gc::sweep_semaphores(Arc::clone(server), interval), thread);
+    }
+    Ok(tasks)
+}

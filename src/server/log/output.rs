@@ -1,0 +1,79 @@
+//! Where log lines go: to standard error or to a file that can be reopened.
+//!
+//! A line is written with one call and without a buffer, so that lines of several threads never mix and the last line
+//! before an abort is there. Writing never panics: a line that the file does not take goes to standard error, and a line
+//! that standard error does not take is lost.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use nix::unistd::geteuid;
+
+/// Mode of a new log file: its owner writes, its group reads, as is usual for logs on Debian.
+const FILE_MODE: u32 = 0o640;
+
+/// The destination of log lines.
+#[derive(Debug)]
+pub(super) struct Output {
+    /// `None` is standard error.
+    file: Option<LogFile>,
+}
+
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    owner: Option<(u32, u32)>,
+    /// Locked for one write, or to replace the file.
+    open: Mutex<File>,
+}
+
+impl Output {
+    pub(super) fn standard_error() -> Self {
+        Self { file: None }
+    }
+
+    pub(super) fn file(path: PathBuf, owner: Option<(u32, u32)>) -> io::Result<Self> {
+        let open = Mutex::new(open_file(&path, owner)?);
+        Ok(Self { file: Some(LogFile { path, owner, open }) })
+    }
+
+    pub(super) fn reopen(&self) -> io::Result<()> {
+        if let Some(file) = &self.file {
+            let opened = open_file(&file.path, file.owner)?;
+            *file.open.lock().unwrap_or_else(PoisonError::into_inner) = opened;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&self, line: &str) {
+        if let Some(file) = &self.file {
+            let mut open = file.open.lock().unwrap_or_else(PoisonError::into_inner);
+            if open.write_all(line.as_bytes()).is_ok() {
+                return;
+            }
+        }
+        // If this fails too, the line is lost.
+        let _ = io::stderr().lock().write_all(line.as_bytes());
+    }
+}
+
+/// Opens a file for appending. If root creates it, it gets its owner at once.
+fn open_file(path: &Path, owner: Option<(u32, u32)>) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).mode(FILE_MODE);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => {
+            if let Some((user, group)) = owner
+                && geteuid().is_root()
+            {
+                fchown(&file, Some(user), Some(group))?;
+            }
+            Ok(file)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
+        Err(error) => Err(error),
+    }
+}
