@@ -79,7 +79,6 @@ mod declared;
 mod direct;
 mod error;
 mod lease;
-pub mod load;
 mod plain;
 mod plain_permit;
 mod series;

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::client::{ConnectError, Loss};
-use crate::protocol::DecodeError;
+use crate::client::{ConnectError, DecodeError, Loss};
 
 /// Why a run ended early. What it held is given back when its connections are closed.
 #[derive(Clone, Debug, Error)]
