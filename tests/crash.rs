@@ -18,9 +18,8 @@ use bytes::BytesMut;
 use daemon::*;
 use nix::sys::signal::Signal;
 use signalbox::protocol::{
-    AS_DECLARED, Declaration, Declarations, DeclaredEntry, Extended, GrantId, IfExists, Milliseconds,
+    AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, GrantId, IfExists, Milliseconds,
     Namespace, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame, Status,
-    Wanted,
 };
 use support::caller::NOW;
 use support::*;
@@ -223,8 +222,8 @@ impl Client {
             Op::Close => connection.ask(&Extended::CloseSession),
             Op::Take { name, namespace, resources } => {
                 let maximum = if namespace == Namespace::Counters { 20 } else { AS_DECLARED };
-                let wanted = Wanted { namespace, name, resources, maximum };
-                connection.ask(&Extended::AcquireGrant { ids, wanted, queueing: NOW })
+                let claim = Claim { namespace, name, resources, maximum };
+                connection.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW })
             }
             Op::GiveBack(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant }),
             Op::Grow => connection.ask(&resize(GROWING, Resizing::GrowBy(1))),

@@ -149,6 +149,7 @@ impl fmt::Display for Address {
 /// assert_eq!(":7".parse::<Address>(), Err(AddressError::HostMissing));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum AddressError {
     /// Nothing stands where the host belongs.
     #[error("the host is missing; write HOST or HOST:PORT")]

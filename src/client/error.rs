@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::protocol::{BodyError, DeclarationError, DecodeError, NAME_BYTES_MAX, Status, WantedError};
+use crate::protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX, Status};
 
 /// Why a request has no answer that could be used.
 ///
@@ -26,6 +26,7 @@ use crate::protocol::{BodyError, DeclarationError, DecodeError, NAME_BYTES_MAX, 
 /// # }
 /// ```
 #[derive(Clone, Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The server refused the request.
     #[error("{}", advice(*.0))]
@@ -67,7 +68,7 @@ pub enum Error {
     Lost(#[from] Lost),
     /// What is asked for at once breaks a rule; nothing was sent.
     #[error(transparent)]
-    Claims(#[from] WantedError),
+    Claims(#[from] ClaimsError),
     /// What is to be declared breaks a rule; nothing was sent.
     #[error(transparent)]
     Declarations(#[from] DeclarationError),
@@ -109,6 +110,7 @@ impl Error {
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Lost {
     /// The server says that the session is gone: its lease ended, or the server was started anew.
     #[error("the lease has ended, and others may hold what was held; stop the work")]
@@ -171,6 +173,7 @@ fn advice(status: Status) -> &'static str {
 /// # }
 /// ```
 #[derive(Clone, Debug, Error)]
+#[non_exhaustive]
 pub enum Loss {
     /// The server closed it.
     #[error("the server closed it")]
@@ -215,6 +218,7 @@ impl From<DecodeError> for Loss {
 /// # }
 /// ```
 #[derive(Clone, Debug, Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The host's name leads to no address.
     #[error("no address is known for the host {host:?} ({source}); check the name of the server")]

@@ -100,10 +100,10 @@ pub use series::{Declared, Dump, Listing, Series, Watch};
 
 /// What answers and limits consist of is the wire's to say; callers of the client need no more of it than this.
 pub use crate::protocol::{
-    BodyError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError, DumpEntry, Event,
-    EventKind, Features, Generation, GrantId, HelloAnswer, Idle, IfExists, ListEntry, Milliseconds,
-    NAME_BYTES_MAX, Namespace, Removal, Resizing, Revocation, Scope, SessionKey, Standing, Statistic, Status,
-    TtlLeft, VerifiedGrant, Wait, WantedError,
+    BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError,
+    DumpEntry, Event, EventKind, Features, Generation, GrantId, GrantState, HelloAnswer, Idle, IfExists,
+    ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Removal, Resizing, Revocation, Scope, SessionKey,
+    Statistic, Status, TtlLeft, VerifiedGrant, Wait,
 };
 
 use crate::protocol::ResponseFrame;

@@ -21,6 +21,7 @@ pub const RESPONSE_BODY_BYTES_MAX: usize = 1024 * 1024;
 
 /// What makes a byte stream unusable: where the next frame starts is not known any more.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// A frame does not start with the magic byte of its kind.
     #[error(

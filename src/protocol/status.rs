@@ -4,6 +4,7 @@
 /// "Statuses").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Status {
     /// The request succeeded.
     NoError = 0x00,

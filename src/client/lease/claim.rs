@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::clock::Moment;
 use crate::protocol::{
-    AS_DECLARED, Milliseconds, Namespace, Queueing, Wait, Wanted, WantedError, WantedNames,
+    self as wire, AS_DECLARED, Claims, ClaimsError, Milliseconds, Namespace, Queueing, Wait,
 };
 
 /// Resources of one name that are to be had.
@@ -84,9 +84,9 @@ impl Claim {
         &self.name
     }
 
-    fn wanted(&self) -> Wanted<'_> {
+    fn wanted(&self) -> wire::Claim<'_> {
         let Self { namespace, ref name, resources, maximum } = *self;
-        Wanted { namespace, name, resources, maximum }
+        wire::Claim { namespace, name, resources, maximum }
     }
 }
 
@@ -112,11 +112,11 @@ pub(super) enum Patience {
 
 impl Terms {
     /// Checks the rules of the wire, so that nothing is sent that could never succeed.
-    pub(super) fn check(&self) -> Result<(), WantedError> {
-        WantedNames::new(&self.wanted()).map(drop)
+    pub(super) fn check(&self) -> Result<(), ClaimsError> {
+        Claims::new(&self.wanted()).map(drop)
     }
 
-    pub(super) fn wanted(&self) -> Vec<Wanted<'_>> {
+    pub(super) fn wanted(&self) -> Vec<wire::Claim<'_>> {
         self.claims.iter().map(Claim::wanted).collect()
     }
 

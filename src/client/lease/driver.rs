@@ -23,8 +23,8 @@ use super::settings::{Settings, TRY_MAX, believed};
 use super::standing::{Lease, Standing};
 use crate::client::{ConnectError, Error, Loss, Lost, success};
 use crate::protocol::{
-    AllGranted, Extended, GrantId, Granted, Milliseconds, Notice, OpenedSession, Queueing, RequestId,
-    ResponseFrame, Status, TtlLeft, VerifiedGrant, Wait, WaitingRequest, WantedNames,
+    AllGranted, Claims, Extended, GrantId, Granted, Milliseconds, Notice, OpenedSession, Queueing, RequestId,
+    ResponseFrame, Status, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// The first pause between two rounds of tries, and the longest. Each is drawn between half and whole.
@@ -610,11 +610,10 @@ impl Driver {
                         unwanted.push(ids.own.0);
                     }
                     match terms.wanted().as_slice() {
-                        [wanted] => post(Extended::AcquireGrant { ids, wanted: *wanted, queueing }),
+                        [claim] => post(Extended::AcquireGrant { ids, claim: *claim, queueing }),
                         several => {
-                            let wanted =
-                                WantedNames::new(several).expect("was checked when it was asked for");
-                            post(Extended::AcquireAll { ids, queueing, wanted })
+                            let claims = Claims::new(several).expect("was checked when it was asked for");
+                            post(Extended::AcquireAll { ids, queueing, claims })
                         }
                     }
                 }

@@ -16,7 +16,7 @@ pub const AS_DECLARED: u32 = 0;
 
 /// Resources of one name that are to be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted<'a> {
+pub struct Claim<'a> {
     /// The kind of the name.
     pub namespace: Namespace,
     /// What to take from, 1 to 65535 bytes; made when it does not exist, but for [`AS_DECLARED`].
@@ -28,23 +28,24 @@ pub struct Wanted<'a> {
     pub maximum: u32,
 }
 
-impl Wanted<'_> {
+impl Claim<'_> {
     /// Checks the rules of the fields.
-    pub(super) fn check(&self) -> Result<(), WantedError> {
+    pub(super) fn check(&self) -> Result<(), ClaimsError> {
         let as_declared = self.namespace == Namespace::Semaphores && self.maximum == AS_DECLARED;
         if self.resources == 0 || (self.maximum < self.resources && !as_declared) {
-            return Err(WantedError::Amounts { resources: self.resources, maximum: self.maximum });
+            return Err(ClaimsError::Amounts { resources: self.resources, maximum: self.maximum });
         }
         match self.name.len() {
             1..=NAME_BYTES_MAX => Ok(()),
-            bytes => Err(WantedError::NameLength { bytes }),
+            bytes => Err(ClaimsError::NameLength { bytes }),
         }
     }
 }
 
 /// A list of names cannot be asked for with AcquireAll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum WantedError {
+#[non_exhaustive]
+pub enum ClaimsError {
     /// No names, or too many.
     #[error("{names} names are asked for; ask for at least 1 and at most {ACQUIRE_ALL_NAMES_MAX}")]
     Count {
@@ -87,24 +88,24 @@ const ROW_BYTES: usize = 12;
 /// The names of one AcquireAll, which keep its rules: 1 to [`ACQUIRE_ALL_NAMES_MAX`] of them, none twice. A server's
 /// borrow from the request's body, a client's from its own list; neither is copied.
 #[derive(Clone, Copy)]
-pub struct WantedNames<'a>(Source<'a>);
+pub struct Claims<'a>(Source<'a>);
 
 #[derive(Clone, Copy)]
 enum Source<'a> {
-    Listed(&'a [Wanted<'a>]),
+    Listed(&'a [Claim<'a>]),
     Received { rows: &'a [[u8; ROW_BYTES]], names: Fields<'a> },
 }
 
-impl<'a> WantedNames<'a> {
+impl<'a> Claims<'a> {
     /// The names of a list, to send. An error says which rule the list breaks.
-    pub fn new(list: &'a [Wanted<'a>]) -> Result<Self, WantedError> {
+    pub fn new(list: &'a [Claim<'a>]) -> Result<Self, ClaimsError> {
         let names = Self(Source::Listed(list));
         names.check_count()?;
-        list.iter().try_for_each(Wanted::check)?;
-        let name_bytes: usize = list.iter().map(|wanted| wanted.name.len()).sum();
+        list.iter().try_for_each(Claim::check)?;
+        let name_bytes: usize = list.iter().map(|claim| claim.name.len()).sum();
         let bytes = FIXED_BYTES + list.len() * ROW_BYTES + name_bytes;
         if bytes > REQUEST_BODY_BYTES_MAX {
-            return Err(WantedError::BodyTooLong { bytes });
+            return Err(ClaimsError::BodyTooLong { bytes });
         }
         names.check_repetition()?;
         Ok(names)
@@ -129,15 +130,15 @@ impl<'a> WantedNames<'a> {
     pub(super) fn compose(&self, out: &mut BytesMut) {
         out.put_u16(u16::try_from(self.len()).expect("the count was checked"));
         out.put_u16(0);
-        for wanted in self.iter() {
-            out.put_u32(wanted.resources);
-            out.put_u32(wanted.maximum);
-            out.put_u8(wanted.namespace.code());
+        for claim in self.iter() {
+            out.put_u32(claim.resources);
+            out.put_u32(claim.maximum);
+            out.put_u8(claim.namespace.code());
             out.put_u8(0);
-            out.put_u16(length_of(wanted.name));
+            out.put_u16(length_of(claim.name));
         }
-        for wanted in self.iter() {
-            out.put_slice(wanted.name);
+        for claim in self.iter() {
+            out.put_slice(claim.name);
         }
     }
 
@@ -151,81 +152,81 @@ impl<'a> WantedNames<'a> {
     }
 
     /// The names in the order of the request.
-    pub fn iter(&self) -> WantedIter<'a> {
-        WantedIter(match self.0 {
+    pub fn iter(&self) -> ClaimsIter<'a> {
+        ClaimsIter(match self.0 {
             Source::Listed(list) => Position::Listed(list.iter()),
             Source::Received { rows, names } => Position::Received { rows: rows.iter(), names },
         })
     }
 
-    fn check_count(&self) -> Result<(), WantedError> {
+    fn check_count(&self) -> Result<(), ClaimsError> {
         match self.len() {
             1..=ACQUIRE_ALL_NAMES_MAX => Ok(()),
-            names => Err(WantedError::Count { names }),
+            names => Err(ClaimsError::Count { names }),
         }
     }
 
     /// Sorts the names on the stack: a comparison of all with all would take too long where they are long and alike.
-    fn check_repetition(&self) -> Result<(), WantedError> {
+    fn check_repetition(&self) -> Result<(), ClaimsError> {
         let mut sorted: [(Namespace, &[u8]); ACQUIRE_ALL_NAMES_MAX] =
             [(Namespace::Counters, &[]); ACQUIRE_ALL_NAMES_MAX];
-        for (place, wanted) in sorted.iter_mut().zip(self.iter()) {
-            *place = (wanted.namespace, wanted.name);
+        for (place, claim) in sorted.iter_mut().zip(self.iter()) {
+            *place = (claim.namespace, claim.name);
         }
         let sorted = &mut sorted[..self.len()];
         sorted.sort_unstable();
         let repeated = sorted.windows(2).any(|pair| pair[0] == pair[1]);
-        if repeated { Err(WantedError::Repeated) } else { Ok(()) }
+        if repeated { Err(ClaimsError::Repeated) } else { Ok(()) }
     }
 }
 
 /// A row with its name, which is the next of `names`.
-fn read_row<'a>(row: &[u8; ROW_BYTES], names: &mut Fields<'a>) -> Option<Wanted<'a>> {
+fn read_row<'a>(row: &[u8; ROW_BYTES], names: &mut Fields<'a>) -> Option<Claim<'a>> {
     let mut row = Fields::new(row);
     let (resources, maximum) = (row.u32()?, row.u32()?);
     let namespace = Namespace::from_code(row.u8()?)?;
     row.u8()?;
     let name = names.bytes(row.length()?)?;
-    Some(Wanted { namespace, name, resources, maximum })
+    Some(Claim { namespace, name, resources, maximum })
 }
 
-impl PartialEq for WantedNames<'_> {
+impl PartialEq for Claims<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
 }
 
-impl Eq for WantedNames<'_> {}
+impl Eq for Claims<'_> {}
 
-impl fmt::Debug for WantedNames<'_> {
+impl fmt::Debug for Claims<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
 }
 
-impl<'a> IntoIterator for WantedNames<'a> {
-    type Item = Wanted<'a>;
-    type IntoIter = WantedIter<'a>;
+impl<'a> IntoIterator for Claims<'a> {
+    type Item = Claim<'a>;
+    type IntoIter = ClaimsIter<'a>;
 
-    fn into_iter(self) -> WantedIter<'a> {
+    fn into_iter(self) -> ClaimsIter<'a> {
         self.iter()
     }
 }
 
 /// Goes through the names of an AcquireAll.
 #[derive(Clone)]
-pub struct WantedIter<'a>(Position<'a>);
+pub struct ClaimsIter<'a>(Position<'a>);
 
 #[derive(Clone)]
 enum Position<'a> {
-    Listed(slice::Iter<'a, Wanted<'a>>),
+    Listed(slice::Iter<'a, Claim<'a>>),
     Received { rows: slice::Iter<'a, [u8; ROW_BYTES]>, names: Fields<'a> },
 }
 
-impl<'a> Iterator for WantedIter<'a> {
-    type Item = Wanted<'a>;
+impl<'a> Iterator for ClaimsIter<'a> {
+    type Item = Claim<'a>;
 
-    fn next(&mut self) -> Option<Wanted<'a>> {
+    fn next(&mut self) -> Option<Claim<'a>> {
         match &mut self.0 {
             Position::Listed(list) => list.next().copied(),
             Position::Received { rows, names } => read_row(rows.next()?, names),

@@ -174,6 +174,7 @@ impl Declaration<'_> {
 
 /// A list of semaphores cannot be declared with one Declare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum DeclarationError {
     /// No semaphores, or too many.
     #[error(

@@ -30,6 +30,7 @@ pub struct Event<N> {
 
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EventKind {
     /// A name as it was when the Watch began.
     Present,
@@ -133,6 +134,7 @@ impl Event<Bytes> {
 
 /// What the server has to tell a client that said Hello ("Notices").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Notice {
     /// A grant of the connection's session is taken away.
     GrantRevoked {

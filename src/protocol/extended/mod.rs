@@ -3,6 +3,7 @@
 //!
 //! They stand apart from those of yrmcds' documents, which are simpler and must stay as fast as they are.
 
+mod claims;
 mod declaration;
 mod declared;
 mod event;
@@ -10,8 +11,8 @@ mod opcode;
 mod request;
 mod response;
 mod value;
-mod wanted;
 
+pub use claims::{AS_DECLARED, Claim, Claims, ClaimsError, ClaimsIter};
 pub use declaration::{
     Declaration, DeclarationError, Declarations, DeclarationsIter, Idle, IfExists, Removal, Resizing,
 };
@@ -23,10 +24,9 @@ pub use response::{
     AllGranted, ExtendedResponse, Granted, HelloAnswer, ListEntry, OpenedSession, VerifiedGrant,
 };
 pub use value::{
-    Features, Generation, GrantId, Milliseconds, Namespace, RequestId, RequestIds, SessionKey, Standing,
+    Features, Generation, GrantId, GrantState, Milliseconds, Namespace, RequestId, RequestIds, SessionKey,
     TtlLeft, Wait,
 };
-pub use wanted::{AS_DECLARED, Wanted, WantedError, WantedIter, WantedNames};
 
 /// The version of the extended operations that is spoken here; Hello tells it to the other side.
 pub const EXTENDED_VERSION: u32 = 1;

@@ -3,8 +3,8 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{
-    Declarations, ExtendedOpcode, Generation, GrantId, Idle, IfExists, Milliseconds, NO_NUMBER, Namespace,
-    Removal, RequestId, RequestIds, Resizing, SessionKey, Wait, Wanted, WantedNames, checked_label,
+    Claim, Claims, Declarations, ExtendedOpcode, Generation, GrantId, Idle, IfExists, Milliseconds,
+    NO_NUMBER, Namespace, Removal, RequestId, RequestIds, Resizing, SessionKey, Wait, checked_label,
     length_of,
 };
 use crate::protocol::fields::Fields;
@@ -47,7 +47,7 @@ pub enum Extended<'a> {
         /// The request's place among those of its session.
         ids: RequestIds,
         /// What to take.
-        wanted: Wanted<'a>,
+        claim: Claim<'a>,
         /// Whether to wait for it.
         queueing: Queueing,
     },
@@ -67,7 +67,7 @@ pub enum Extended<'a> {
         /// Whether to wait for it.
         queueing: Queueing,
         /// What to take.
-        wanted: WantedNames<'a>,
+        claims: Claims<'a>,
     },
     /// "VerifyGrant".
     VerifyGrant {
@@ -241,9 +241,9 @@ impl<'a> Extended<'a> {
                 let (resources, maximum) = (fields.u32()?, fields.u32()?);
                 let queueing = Queueing::read(fields)?;
                 let (namespace, name) = read_name(fields)?;
-                let wanted = Wanted { namespace, name, resources, maximum };
-                wanted.check().ok()?;
-                Self::AcquireGrant { ids, wanted, queueing }
+                let claim = Claim { namespace, name, resources, maximum };
+                claim.check().ok()?;
+                Self::AcquireGrant { ids, claim, queueing }
             }
             ExtendedOpcode::ReleaseGrant => {
                 Self::ReleaseGrant { ids: RequestIds::read(fields)?, grant: GrantId(fields.u64()?) }
@@ -255,7 +255,7 @@ impl<'a> Extended<'a> {
             ExtendedOpcode::AcquireAll => Self::AcquireAll {
                 ids: RequestIds::read(fields)?,
                 queueing: Queueing::read(fields)?,
-                wanted: WantedNames::read(fields)?,
+                claims: Claims::read(fields)?,
             },
             ExtendedOpcode::VerifyGrant => Self::VerifyGrant { grant: GrantId(fields.u64()?) },
             ExtendedOpcode::Holders => {
@@ -370,12 +370,12 @@ impl<'a> Extended<'a> {
                 out.put_slice(&key.0);
             }
             Self::KeepAlive | Self::CloseSession => {}
-            Self::AcquireGrant { ids, wanted, queueing } => {
+            Self::AcquireGrant { ids, claim, queueing } => {
                 put_ids(*ids, out);
-                out.put_u32(wanted.resources);
-                out.put_u32(wanted.maximum);
+                out.put_u32(claim.resources);
+                out.put_u32(claim.maximum);
                 queueing.compose(out);
-                put_name(wanted.namespace, 0, wanted.name, out);
+                put_name(claim.namespace, 0, claim.name, out);
             }
             Self::ReleaseGrant { ids, grant } => {
                 put_ids(*ids, out);
@@ -389,10 +389,10 @@ impl<'a> Extended<'a> {
                 out.put_u64(id);
                 out.put_slice(&opaque);
             }
-            Self::AcquireAll { ids, queueing, wanted } => {
+            Self::AcquireAll { ids, queueing, claims } => {
                 put_ids(*ids, out);
                 queueing.compose(out);
-                wanted.compose(out);
+                claims.compose(out);
             }
             Self::VerifyGrant { grant } => out.put_u64(grant.0),
             Self::Holders { namespace, name } | Self::Waiters { namespace, name } => {

@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::declared::{put_declared_states, read_declared_states};
 use super::{
-    DeclaredEntry, DeclaredState, Event, Features, GrantId, Milliseconds, Notice, SessionKey, Standing,
+    DeclaredEntry, DeclaredState, Event, Features, GrantId, GrantState, Milliseconds, Notice, SessionKey,
     TtlLeft, length_of,
 };
 use crate::protocol::fields::Fields;
@@ -71,7 +71,7 @@ impl ExtendedResponse<'_> {
             Self::Verified(verified) => {
                 out.put_u64(verified.session);
                 out.put_u32(verified.ttl_left.to_wire());
-                out.put_slice(&[verified.standing.code(), 0, 0, 0]);
+                out.put_slice(&[verified.state.code(), 0, 0, 0]);
             }
             Self::Entry(entry) => entry.compose(out),
             Self::Declared(rows) => put_declared_states(rows, out),
@@ -255,18 +255,18 @@ pub struct VerifiedGrant {
     /// How long the grant lasts without renewal.
     pub ttl_left: TtlLeft,
     /// Whether it is to stay so.
-    pub standing: Standing,
+    pub state: GrantState,
 }
 
 impl VerifiedGrant {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (session, ttl_left) = (fields.u64()?, TtlLeft::from_wire(fields.u32()?));
-        let mut standing = Standing::Held;
+        let mut state = GrantState::Held;
         if !fields.is_empty() {
             let [code, _, _, _] = fields.array()?;
-            standing = Standing::from_code(code)?;
+            state = GrantState::from_code(code)?;
         }
-        Some(Self { session, ttl_left, standing })
+        Some(Self { session, ttl_left, state })
     }
 }
 

@@ -161,7 +161,8 @@ impl TtlLeft {
 /// Whether a grant that is held is to stay so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Standing {
+#[non_exhaustive]
+pub enum GrantState {
     /// Nobody took it away.
     Held = 0,
     /// It is held still, but that will end: its revocation is under way, or its semaphore was shrunk below its slot, is
@@ -169,7 +170,7 @@ pub enum Standing {
     Retiring = 1,
 }
 
-impl Standing {
+impl GrantState {
     pub(super) fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Held),
