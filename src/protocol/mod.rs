@@ -1,8 +1,8 @@
-//! The wire: bytes to requests and responses and back, for both ends.
+//! The wire protocol: encodes and decodes requests and responses, for the server and the client.
 //!
-//! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds'
-//! counter and semaphore extensions, and the extended ones of this server (`docs/protocol.md`); what an operation
-//! means is the business of `core`.
+//! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds' counter
+//! and semaphore protocols (`counter.md`, `semaphore.md`) and the extended operations of this server
+//! (`docs/protocol.md`). `core` implements the operations.
 
 mod codec;
 mod extended;

@@ -1,4 +1,4 @@
-//! What AcquireGrant and AcquireAll ask for.
+//! The claims of AcquireGrant and AcquireAll: names with numbers of resources.
 
 use std::fmt;
 use std::slice;
@@ -11,19 +11,20 @@ use crate::protocol::codec::REQUEST_BODY_BYTES_MAX;
 use crate::protocol::fields::Fields;
 use crate::protocol::request::NAME_BYTES_MAX;
 
-/// In place of a maximum, of semaphores only: they are taken from as they are. One that does not exist is not made.
+/// In place of a semaphore's capacity: the semaphore keeps its own, and is not created if it does not exist
+/// (`docs/protocol.md`, "AcquireGrant").
 pub const AS_DECLARED: u32 = 0;
 
-/// Resources of one name that are to be granted.
+/// Resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
     /// The kind of the name.
     pub namespace: Namespace,
-    /// What to take from, 1 to 65535 bytes; made when it does not exist, but for [`AS_DECLARED`].
+    /// The name, 1 to 65535 bytes. It is created if it does not exist, except with [`AS_DECLARED`].
     pub name: &'a [u8],
-    /// How many to take; at least 1, at most `maximum` unless that is [`AS_DECLARED`].
+    /// The number of resources; at least 1, and at most `maximum` unless that is [`AS_DECLARED`].
     pub resources: u32,
-    /// A counter's maximum for this request, or the capacity of a semaphore that this request makes, or
+    /// The maximum of a counter for this request, the capacity of a semaphore that this request creates, or
     /// [`AS_DECLARED`].
     pub maximum: u32,
 }
@@ -42,51 +43,53 @@ impl Claim<'_> {
     }
 }
 
-/// A list of names cannot be asked for with AcquireAll.
+/// Why claims cannot be requested: they break a rule of the protocol (`docs/protocol.md`, "AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ClaimsError {
-    /// No names, or too many.
-    #[error("{names} names are asked for; ask for at least 1 and at most {ACQUIRE_ALL_NAMES_MAX}")]
+    /// There are no claims, or too many.
+    #[error("{names} names are requested; request 1 to {ACQUIRE_ALL_NAMES_MAX}")]
     Count {
-        /// Number of names.
+        /// The number of claims.
         names: usize,
     },
-    /// Too few or too many resources of a name.
+    /// A claim is for 0 resources, or for more than the maximum.
     #[error(
-        "{resources} resources of at most {maximum} are asked for; ask for at least 1 and at most the maximum"
+        "{resources} resources are requested of a maximum of {maximum}; request at least 1 and at most the maximum"
     )]
     Amounts {
-        /// Resources that are asked for.
+        /// The number of resources that is requested.
         resources: u32,
-        /// The most that may be.
+        /// The maximum or capacity of the claim.
         maximum: u32,
     },
-    /// A name is empty, or does not fit the wire.
-    #[error("a name has {bytes} bytes; give names of 1 to {NAME_BYTES_MAX}")]
+    /// A name is empty or too long.
+    #[error("a name has {bytes} bytes; use names of 1 to {NAME_BYTES_MAX} bytes")]
     NameLength {
-        /// Length of the name in bytes.
+        /// The length of the name in bytes.
         bytes: usize,
     },
-    /// A name is in the list twice.
-    #[error("a name is asked for twice; ask for it once, with the sum")]
+    /// A name occurs twice.
+    #[error("a name is requested twice; request it once, with the sum of the resources")]
     Repeated,
-    /// The request would be longer than a server takes.
-    #[error("the request has a body of {bytes} bytes; the longest allowed is {REQUEST_BODY_BYTES_MAX}")]
+    /// The request is longer than servers accept.
+    #[error(
+        "the request has {bytes} bytes of a maximum of {REQUEST_BODY_BYTES_MAX}; request fewer or shorter names"
+    )]
     BodyTooLong {
-        /// Length of the body in bytes.
+        /// The length of the body in bytes.
         bytes: usize,
     },
 }
 
-/// Bytes of an AcquireAll's body before its rows.
+/// The bytes of an AcquireAll's body before its rows.
 const FIXED_BYTES: usize = 28;
 
-/// Bytes of a row: resources, maximum, namespace, a reserved byte, the name's length.
+/// The bytes of a row: resources, maximum, namespace, a reserved byte, the name's length.
 const ROW_BYTES: usize = 12;
 
-/// The names of one AcquireAll, which keep its rules: 1 to [`ACQUIRE_ALL_NAMES_MAX`] of them, none twice. A server's
-/// borrow from the request's body, a client's from its own list; neither is copied.
+/// The valid claims of one AcquireAll: 1 to [`ACQUIRE_ALL_NAMES_MAX`], with different names (`docs/protocol.md`,
+/// "AcquireAll"). They borrow from the body of a received request, or from a list; nothing is copied.
 #[derive(Clone, Copy)]
 pub struct Claims<'a>(Source<'a>);
 
@@ -97,7 +100,10 @@ enum Source<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// The names of a list, to send. An error says which rule the list breaks.
+    /// Checks a list of claims, to send it.
+    ///
+    /// # Errors
+    /// The first rule that the list breaks.
     pub fn new(list: &'a [Claim<'a>]) -> Result<Self, ClaimsError> {
         let names = Self(Source::Listed(list));
         names.check_count()?;
@@ -111,8 +117,8 @@ impl<'a> Claims<'a> {
         Ok(names)
     }
 
-    /// The names behind the fixed fields of a body, whose last two are the count and two reserved bytes. Everything
-    /// is checked here, so that nothing can be wrong later.
+    /// Decodes the claims of a body: the count, two reserved bytes, the rows and the names. All rules are checked here,
+    /// so that iterating cannot fail; `None` if one is broken.
     pub(super) fn read(fields: &mut Fields<'a>) -> Option<Self> {
         let count = fields.length()?;
         fields.u16()?;
@@ -142,8 +148,8 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// How many names there are.
-    #[expect(clippy::len_without_is_empty, reason = "there is always a name")]
+    /// The number of claims.
+    #[expect(clippy::len_without_is_empty, reason = "there is always a claim")]
     pub fn len(&self) -> usize {
         match self.0 {
             Source::Listed(list) => list.len(),
@@ -151,7 +157,7 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// The names in the order of the request.
+    /// The claims, in the order of the request.
     pub fn iter(&self) -> ClaimsIter<'a> {
         ClaimsIter(match self.0 {
             Source::Listed(list) => Position::Listed(list.iter()),
@@ -166,7 +172,7 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Sorts the names on the stack: a comparison of all with all would take too long where they are long and alike.
+    /// Sorts the names on the stack: comparing each with each would be slow for long names with common prefixes.
     fn check_repetition(&self) -> Result<(), ClaimsError> {
         let mut sorted: [(Namespace, &[u8]); ACQUIRE_ALL_NAMES_MAX] =
             [(Namespace::Counters, &[]); ACQUIRE_ALL_NAMES_MAX];
@@ -180,7 +186,7 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// A row with its name, which is the next of `names`.
+/// Decodes a row, and its name from the front of `names`.
 fn read_row<'a>(row: &[u8; ROW_BYTES], names: &mut Fields<'a>) -> Option<Claim<'a>> {
     let mut row = Fields::new(row);
     let (resources, maximum) = (row.u32()?, row.u32()?);
@@ -213,7 +219,7 @@ impl<'a> IntoIterator for Claims<'a> {
     }
 }
 
-/// Goes through the names of an AcquireAll.
+/// Iterates over the claims of an AcquireAll.
 #[derive(Clone)]
 pub struct ClaimsIter<'a>(Position<'a>);
 
