@@ -1,144 +1,136 @@
-//! A session's requests and grants, without anything that sends or waits.
+//! The requests of a session that the server has not answered.
 //!
 //! Invariants:
-//! - A request stays under its number until its answer came, so a repetition is the same request.
-//! - Numbers grow in the order in which requests are sent.
-//! - A grant that nobody has a permit for is being given back.
+//! - A request keeps its number until it is answered, so a repetition is the same request to the server.
+//! - Requests are sent in the order of their numbers.
+//! - A request is sent only while its number is at most [`WINDOW_MAX`] above that of the oldest unanswered one.
+//! - `by_ticket` has the acquires whose caller waits, and no others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::claim::Terms;
+use super::claim::AcquireSpec;
 use super::clock::Moment;
-use super::lane::Outcome;
-use super::standing::Standing;
-use crate::client::Error;
-use crate::protocol::{GrantId, RequestId, RequestIds};
+use super::command::{AcquireOutcome, Ticket};
+use super::request::{Operation, Request, Transmission};
+use crate::protocol::{RequestId, RequestIds};
 
-/// How far a request's number may be above the oldest unanswered one before it has to wait here. Servers remember as
-/// many answers, and `lane` keeps below it wherever something waits long.
+/// How far a request's number may be above that of the oldest unanswered one; later requests wait here. Servers
+/// remember as many answers. [`SessionLoad`](super::session_load::SessionLoad) keeps a session below this limit
+/// wherever a request may wait long.
 const WINDOW_MAX: u64 = 1024;
 
-/// A request that the server has not answered yet.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) what: What,
-    /// Whether the server may have it.
-    pub(super) was_sent: bool,
-    /// Whether it was sent more than once, so that its answer may be old.
-    pub(super) is_repeated: bool,
-}
-
-#[derive(Debug)]
-pub(super) enum What {
-    Acquire {
-        ticket: u64,
-        terms: Arc<Terms>,
-        asked_at: Moment,
-        /// `None` where who asked has gone or was answered: what is granted is given back.
-        reply: Option<oneshot::Sender<Outcome>>,
-    },
-    Release {
-        grant: GrantId,
-        reply: Option<oneshot::Sender<Result<(), Error>>>,
-    },
-}
-
 #[derive(Debug, Default)]
-pub(super) struct Book {
-    requests: BTreeMap<u64, Request>,
-    /// Those to be sent over the present connection.
-    unsent: BTreeSet<u64>,
-    /// Acquires that somebody waits for, by their tickets.
-    tickets: HashMap<u64, u64>,
+pub(super) struct RequestTable {
+    requests: BTreeMap<RequestId, Request>,
+    /// Requests that have not been sent over the current connection.
+    unsent: BTreeSet<RequestId>,
+    by_ticket: HashMap<Ticket, RequestId>,
+    /// The last number that was given to a request; numbers start at 1.
     last: u64,
-    pub(super) grants: HashMap<GrantId, Arc<Standing>>,
 }
 
-impl Book {
-    /// Takes up a request under a number of its own.
-    pub(super) fn add(&mut self, what: What) -> u64 {
+impl RequestTable {
+    /// Adds a request, under a new number.
+    pub(super) fn add(&mut self, operation: Operation) {
         self.last += 1;
-        if let What::Acquire { ticket, .. } = what {
-            self.tickets.insert(ticket, self.last);
+        let id = RequestId(self.last);
+        if let Operation::Acquire { ticket, .. } = operation {
+            self.by_ticket.insert(ticket, id);
         }
-        self.requests.insert(self.last, Request { what, was_sent: false, is_repeated: false });
-        self.unsent.insert(self.last);
-        self.last
+        self.requests.insert(id, Request { operation, transmission: Transmission::Unsent });
+        self.unsent.insert(id);
     }
 
-    /// The request is answered, or forgotten because the server cannot have it.
-    pub(super) fn remove(&mut self, id: u64) -> Option<Request> {
+    /// The next operation to send, with its numbers; its request counts as sent from here on. `None` if all are sent
+    /// or the window is full.
+    pub(super) fn next_to_send(&mut self) -> Option<(RequestIds, &Operation)> {
+        let own = *self.unsent.first()?;
+        let lowest_unanswered = self.lowest_unanswered();
+        if own.0 - lowest_unanswered.0 > WINDOW_MAX {
+            return None;
+        }
+        self.unsent.remove(&own);
+        let request = self.requests.get_mut(&own).expect("an unsent request is in the table");
+        request.transmission = match request.transmission {
+            Transmission::Unsent => Transmission::Sent,
+            Transmission::Sent | Transmission::Repeated => Transmission::Repeated,
+        };
+        Some((RequestIds { own, lowest_unanswered }, &request.operation))
+    }
+
+    /// Marks all requests to be sent again, over a new connection.
+    pub(super) fn resend_all(&mut self) {
+        self.unsent = self.requests.keys().copied().collect();
+    }
+
+    /// Removes a request that was answered.
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Request> {
         self.unsent.remove(&id);
         let request = self.requests.remove(&id)?;
-        if let What::Acquire { ticket, .. } = request.what {
-            self.tickets.remove(&ticket);
+        if let Operation::Acquire { ticket, .. } = request.operation {
+            self.by_ticket.remove(&ticket);
         }
         Some(request)
     }
 
-    pub(super) fn get(&self, id: u64) -> Option<&Request> {
-        self.requests.get(&id)
+    /// The acquire of a caller that waits.
+    pub(super) fn find(&self, ticket: Ticket) -> Option<RequestId> {
+        self.by_ticket.get(&ticket).copied()
     }
 
-    /// The acquire that somebody waits for under the ticket.
-    pub(super) fn ticket(&self, ticket: u64) -> Option<u64> {
-        self.tickets.get(&ticket).copied()
-    }
-
-    /// Gives the reply of an acquire away: from here on nobody waits for it.
-    pub(super) fn take_reply(&mut self, id: u64) -> Option<oneshot::Sender<Outcome>> {
-        match &mut self.requests.get_mut(&id)?.what {
-            What::Acquire { ticket, reply, .. } => {
-                self.tickets.remove(ticket);
+    /// Takes the reply channel out of an acquire: from here on no caller waits for it. A request that was never sent
+    /// is removed; `Cancellation` says whether the server has to be told.
+    pub(super) fn cancel(
+        &mut self,
+        id: RequestId,
+    ) -> (Option<oneshot::Sender<AcquireOutcome>>, Cancellation) {
+        let Some(request) = self.requests.get_mut(&id) else { return (None, Cancellation::Removed) };
+        let reply = match &mut request.operation {
+            Operation::Acquire { ticket, reply, .. } => {
+                self.by_ticket.remove(ticket);
                 reply.take()
             }
-            What::Release { .. } => None,
+            Operation::Release { .. } => None,
+        };
+        if request.transmission == Transmission::Unsent {
+            self.remove(id);
+            return (reply, Cancellation::Removed);
         }
+        (reply, Cancellation::AtServer)
     }
 
-    /// Everything is to be sent again, over a new connection.
-    pub(super) fn send_again(&mut self) {
-        self.unsent = self.requests.keys().copied().collect();
-    }
-
-    /// The next request to send, with its numbers.
-    pub(super) fn next_unsent(&mut self) -> Option<(RequestIds, &mut Request)> {
-        let own = *self.unsent.first()?;
-        let lowest = self.lowest();
-        if own - lowest > WINDOW_MAX {
-            return None;
-        }
-        self.unsent.remove(&own);
-        let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) };
-        Some((ids, self.requests.get_mut(&own).expect("what is unsent is in the book")))
-    }
-
-    /// Numbers from the oldest unanswered request on.
-    pub(super) fn window(&self) -> usize {
-        usize::try_from(self.last + 1 - self.lowest()).unwrap_or(usize::MAX)
-    }
-
-    fn lowest(&self) -> u64 {
-        self.requests.keys().next().copied().unwrap_or(self.last + 1)
-    }
-
-    /// The acquires that somebody waits for, oldest first.
-    pub(super) fn waited_for(&self) -> impl Iterator<Item = (u64, &Terms, Moment)> {
-        self.requests.iter().filter_map(|(id, request)| match &request.what {
-            What::Acquire { terms, asked_at, reply: Some(_), .. } => Some((*id, &**terms, *asked_at)),
+    /// The acquires whose callers wait, in the order of their numbers.
+    pub(super) fn waiting_acquires(&self) -> impl Iterator<Item = (RequestId, &AcquireSpec, Moment)> {
+        self.requests.iter().filter_map(|(id, request)| match &request.operation {
+            Operation::Acquire { spec, asked_at, reply: Some(_), .. } => Some((*id, &**spec, *asked_at)),
             _ => None,
         })
     }
 
-    /// Takes everything out, for a session that has ended.
-    pub(super) fn drain(&mut self) -> (Vec<Request>, Vec<Arc<Standing>>) {
-        self.unsent.clear();
-        self.tickets.clear();
-        let requests = std::mem::take(&mut self.requests).into_values().collect();
-        let grants = std::mem::take(&mut self.grants).into_values().collect();
-        (requests, grants)
+    /// How many numbers there are from the oldest unanswered request to the next new one.
+    pub(super) fn window(&self) -> usize {
+        usize::try_from(self.last + 1 - self.lowest_unanswered().0).unwrap_or(usize::MAX)
     }
+
+    fn lowest_unanswered(&self) -> RequestId {
+        self.requests.keys().next().copied().unwrap_or(RequestId(self.last + 1))
+    }
+
+    /// Takes out all operations, when the session has ended.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Operation> {
+        self.unsent.clear();
+        self.by_ticket.clear();
+        std::mem::take(&mut self.requests).into_values().map(|request| request.operation)
+    }
+}
+
+/// Where a canceled acquire still is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cancellation {
+    /// Nowhere: the server cannot know of it.
+    Removed,
+    /// At the server, which has to be told. What it grants until then is released.
+    AtServer,
 }

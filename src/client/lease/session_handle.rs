@@ -1,131 +1,74 @@
-//! A session of a client, as its users see it: where to send what they want, and what they may believe of it.
+//! A handle to a session, for its users: the client that starts acquires in it, acquires that wait, and permits.
 //!
-//! The session itself is kept by its driver, a task of its own. It lasts for as long as somebody has its lane: a client
-//! that would use it, an acquire that waits, a permit.
+//! The driver keeps the session for as long as there is a handle.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::claim::Terms;
-use super::clock::Moment;
-use super::driver::Driver;
-use super::permit::Permit;
-use super::settings::Settings;
-use super::standing::Lease;
-use crate::client::{Error, Loss};
-use crate::protocol::{GrantId, OpenedSession};
-
-/// Requests and permits of a lane from which on a client uses another one. A server remembers 1,024 answers from the
-/// oldest unanswered request on, so while one waits long, only so many others can come and go. Acquires of one moment
-/// count once here before the driver hears of them, and each takes two numbers, with its release: so it is less than
-/// half of those. The rest is for threads that look at the same time.
-const LOAD_MAX: usize = 480;
-
-/// What a driver is told.
-#[derive(Debug)]
-pub(super) enum Command {
-    /// Tells once whether there is a session.
-    Ready(oneshot::Sender<Result<(), Error>>),
-    Acquire {
-        ticket: u64,
-        asked_at: Moment,
-        terms: Arc<Terms>,
-        reply: oneshot::Sender<Outcome>,
-    },
-    /// Whoever asked under the ticket has gone.
-    Abandon {
-        ticket: u64,
-    },
-    Release {
-        grant: GrantId,
-        reply: Option<oneshot::Sender<Result<(), Error>>>,
-    },
-    /// Tells the session, for who hands it over.
-    HandOver(oneshot::Sender<Result<OpenedSession, Error>>),
-    /// Stops keeping the session, which goes on at the server. A command of its own, as who asked for the session may
-    /// have gone before the answer: then nobody would ever give back what it holds.
-    LetGo,
-    /// Ends the session with all that it holds.
-    Close(oneshot::Sender<()>),
-}
-
-/// How an acquire ended.
-pub(super) type Outcome = Result<Permit, Failure>;
-
-/// Why an acquire has no permit.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// For good.
-    Final(Error),
-    /// The session ended, which took the place in the queue with it; another session can ask anew.
-    SessionEnded,
-}
+use super::claim::AcquireSpec;
+use super::clock::{Clock, Moment};
+use super::command::{AcquireOutcome, Command, Ticket};
+use super::session_load::SessionLoad;
+use super::validity::LeaseValidity;
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct SessionHandle {
     commands: mpsc::UnboundedSender<Command>,
-    lease: Arc<Lease>,
-    tickets: AtomicU64,
+    lease: Arc<LeaseValidity>,
+    load: Arc<SessionLoad>,
+    last_ticket: AtomicU64,
 }
 
-impl Lane {
-    /// A lane and what is to be run for it. One in the place of another whose session was lost begins with a pause, so
-    /// that no server's answers make a client open sessions as fast as they end.
-    pub(super) fn new(settings: &Settings, after: Option<&Self>) -> (Arc<Self>, Driver) {
+/// The driver's side of a handle.
+pub(super) struct SessionParts {
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) lease: Arc<LeaseValidity>,
+    pub(super) load: Arc<SessionLoad>,
+}
+
+impl SessionHandle {
+    /// A handle to a new session, and what its driver needs to serve it.
+    pub(super) fn new(clock: Arc<dyn Clock>) -> (Self, SessionParts) {
         let (sender, commands) = mpsc::unbounded_channel();
-        let lease = Arc::new(Lease::new(Arc::clone(&settings.clock)));
-        let lane = Arc::new(Self { commands: sender, lease: Arc::clone(&lease), tickets: AtomicU64::new(0) });
-        let follows_a_loss = after.is_some_and(|lane| lane.lease.until().is_none());
-        let driver = Driver::new(settings.clone(), Arc::downgrade(&lane), lease, commands, follows_a_loss);
-        (lane, driver)
+        let lease = Arc::new(LeaseValidity::pending(clock));
+        let load = Arc::new(SessionLoad::default());
+        let parts = SessionParts { commands, lease: Arc::clone(&lease), load: Arc::clone(&load) };
+        (Self { commands: sender, lease, load, last_ticket: AtomicU64::new(0) }, parts)
     }
 
-    /// Whether another acquire should go here.
+    /// Whether the next acquire can use this session.
     pub(super) fn has_room(&self) -> bool {
-        let load = self.lease.load.load(Ordering::Relaxed) + self.lease.window.load(Ordering::Relaxed);
-        !self.commands.is_closed() && self.lease.until().is_some() && load < LOAD_MAX
+        !self.commands.is_closed() && !self.lease.is_over() && self.load.has_room()
     }
 
-    /// Asks for a permit. The request is withdrawn when what this gives is dropped.
-    pub(super) fn ask(self: &Arc<Self>, terms: &Arc<Terms>, asked_at: Moment) -> Asked {
-        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        let (reply, outcome) = oneshot::channel();
-        self.lease.load.fetch_add(1, Ordering::Relaxed);
-        self.tell(Command::Acquire { ticket, asked_at, terms: Arc::clone(terms), reply });
-        Asked { lane: Arc::clone(self), ticket, outcome }
+    /// Whether the session was lost or closed.
+    pub(super) fn is_over(&self) -> bool {
+        self.lease.is_over()
     }
 
-    /// Where the driver has ended, so has the session, and everybody who waits for a reply learns it by its end.
-    pub(super) fn tell(&self, command: Command) {
+    /// Whether the driver was dropped with its runtime.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.lease.is_abandoned()
+    }
+
+    /// Starts an acquire; the driver replies once with its outcome.
+    pub(super) fn acquire(
+        &self,
+        spec: Arc<AcquireSpec>,
+        asked_at: Moment,
+        reply: oneshot::Sender<AcquireOutcome>,
+    ) -> Ticket {
+        let ticket = Ticket(self.last_ticket.fetch_add(1, Ordering::Relaxed));
+        self.load.add();
+        self.send(Command::Acquire { ticket, asked_at, spec, reply });
+        ticket
+    }
+
+    /// Sends a command to the driver. If the driver has ended, the command is dropped, and with it the reply channel,
+    /// which informs the caller.
+    pub(super) fn send(&self, command: Command) {
         drop(self.commands.send(command));
-    }
-}
-
-/// An acquire on its way.
-#[derive(Debug)]
-pub(super) struct Asked {
-    lane: Arc<Lane>,
-    ticket: u64,
-    outcome: oneshot::Receiver<Outcome>,
-}
-
-impl Asked {
-    pub(super) async fn outcome(&mut self) -> Outcome {
-        match (&mut self.outcome).await.unwrap_or(Err(Failure::SessionEnded)) {
-            Err(Failure::SessionEnded) if self.lane.lease.is_abandoned.load(Ordering::Acquire) => {
-                Err(Failure::Final(Loss::Stopped.into()))
-            }
-            outcome => outcome,
-        }
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        // A permit that is in the channel already is dropped with it, and so given back. The driver does not mind
-        // being told of what has ended.
-        self.lane.tell(Command::Abandon { ticket: self.ticket });
     }
 }

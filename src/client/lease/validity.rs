@@ -1,127 +1,189 @@
-//! What a program may believe of its leases, in values that every thread can read: how long a session's lease is good
-//! for, and what became of each permit.
+//! For how long a client may treat its leases and permits as valid. Every thread can read these values.
 //!
-//! Invariant: a lease that was once seen to be over stays so, whoever saw it. The time until which it is good only
-//! grows before that.
+//! Invariants:
+//! - A lease that any thread has found to be over stays over. Until then, its end only moves later.
+//! - A permit that is lost stays lost, for the reason that was given first.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::clock::{Clock, Moment};
 use crate::client::Lost;
+use crate::protocol::Milliseconds;
 
-/// [`Lease::until`] of one that is over.
-const OVER: u64 = 0;
+/// For how long a client may rely on a time that the server promised, counted from when the request was sent.
+pub(super) fn safe_duration(time: Milliseconds) -> Duration {
+    let time = Duration::from(time);
+    time.saturating_sub(safety_margin(time))
+}
 
-/// A session's lease, as the client believes in it.
+/// How much earlier than the server a client considers a lease to be over. Leases are counted from when the request
+/// was sent, so the margin only has to cover clocks that run at different rates: up to 4 %.
+fn safety_margin(ttl: Duration) -> Duration {
+    ttl / 25
+}
+
+/// What is known of a session's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeaseState {
+    /// The session has not been opened yet.
+    Pending,
+    /// The lease is valid until this moment at least.
+    ValidUntil(Moment),
+    /// The session is lost or closed.
+    Ended,
+    /// The driver was dropped with its runtime. Another driver would be dropped too.
+    Abandoned,
+}
+
+impl LeaseState {
+    const ENDED: u64 = 0;
+    const PENDING: u64 = 1;
+    const ABANDONED: u64 = 2;
+    /// The first number that stands for a moment, in nanoseconds of the clock.
+    const VALID_MIN: u64 = 3;
+
+    fn encode(self) -> u64 {
+        match self {
+            Self::Ended => Self::ENDED,
+            Self::Pending => Self::PENDING,
+            Self::Abandoned => Self::ABANDONED,
+            Self::ValidUntil(moment) => nanos(moment).max(Self::VALID_MIN),
+        }
+    }
+
+    fn decode(number: u64) -> Self {
+        match number {
+            Self::ENDED => Self::Ended,
+            Self::PENDING => Self::Pending,
+            Self::ABANDONED => Self::Abandoned,
+            nanos => Self::ValidUntil(Moment(Duration::from_nanos(nanos))),
+        }
+    }
+}
+
+/// The validity of a session's lease, as far as the client knows.
 #[derive(Debug)]
-pub(super) struct Lease {
-    /// In nanoseconds of the clock.
-    until: AtomicU64,
+pub(super) struct LeaseValidity {
+    /// A [`LeaseState`] in one number, so that permits can read it without a lock.
+    state: AtomicU64,
     clock: Arc<dyn Clock>,
-    /// Acquires that are asked for, and permits: each will need one more request to give it back.
-    pub(super) load: AtomicUsize,
-    /// Requests from the oldest unanswered one on.
-    pub(super) window: AtomicUsize,
-    /// Whether its driver was dropped before its time: the runtime has ended, and another driver would fare no better.
-    pub(super) is_abandoned: AtomicBool,
 }
 
-impl Lease {
-    /// A lease that is not there yet.
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self {
-            until: AtomicU64::new(1),
-            clock,
-            load: AtomicUsize::new(0),
-            window: AtomicUsize::new(0),
-            is_abandoned: AtomicBool::new(false),
-        }
+impl LeaseValidity {
+    /// A lease whose session has not been opened yet.
+    pub(super) fn pending(clock: Arc<dyn Clock>) -> Self {
+        Self { state: AtomicU64::new(LeaseState::Pending.encode()), clock }
     }
 
-    /// Until when it is good; `None` where it is over.
-    pub(super) fn until(&self) -> Option<Moment> {
-        match self.until.load(Ordering::Acquire) {
-            OVER => None,
-            nanos => Some(Moment(Duration::from_nanos(nanos))),
-        }
+    fn state(&self) -> LeaseState {
+        LeaseState::decode(self.state.load(Ordering::Acquire))
     }
 
-    /// The first time until which it is good; from here on it can run out.
+    /// The session was opened: the lease is valid until this moment.
     pub(super) fn begin(&self, until: Moment) {
-        self.until.store(nanos(until), Ordering::Release);
+        self.state.store(LeaseState::ValidUntil(until).encode(), Ordering::Release);
     }
 
-    /// Makes it good for longer. `false` where it is over already.
-    pub(super) fn extend(&self, until: Moment) -> bool {
-        let now = nanos(self.clock.now());
-        let longer = |old: u64| (old != OVER && old > now).then(|| old.max(nanos(until)));
-        self.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, longer).is_ok()
+    /// Moves the end of the lease to this moment, unless it is later already. `false` if the lease is over.
+    pub(super) fn renew(&self, until: Moment) -> bool {
+        let now = self.clock.now();
+        let until = LeaseState::ValidUntil(until).encode();
+        let renewed = |old: u64| match LeaseState::decode(old) {
+            LeaseState::ValidUntil(end) if end > now => Some(old.max(until)),
+            _ => None,
+        };
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, renewed).is_ok()
     }
 
+    /// The session is lost or closed.
     pub(super) fn end(&self) {
-        self.until.store(OVER, Ordering::Release);
+        self.state.store(LeaseState::Ended.encode(), Ordering::Release);
     }
 
-    /// How long what it covers is good for, if at all. A lease that is found to have run out is over for good, even
-    /// if the answer that would have renewed it is on its way through another thread.
-    fn left(&self) -> Option<Duration> {
-        let until = self.until()?;
-        let left = until.since(self.clock.now());
-        if left.is_zero() {
-            let old = nanos(until);
-            // Where this fails, somebody renewed it in time or ended it.
-            return match self.until.compare_exchange(old, OVER, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => None,
-                Err(_) => self.left(),
-            };
+    /// The driver was dropped with its runtime, so that nothing renews the lease.
+    pub(super) fn abandon(&self) {
+        self.state.store(LeaseState::Abandoned.encode(), Ordering::Release);
+    }
+
+    /// Whether the lease is over. A pending lease is not.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state(), LeaseState::Ended | LeaseState::Abandoned)
+    }
+
+    /// Whether the driver was dropped with its runtime.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.state() == LeaseState::Abandoned
+    }
+
+    /// The end of the lease of a session that was opened; `None` if the lease is over.
+    pub(super) fn until(&self) -> Option<Moment> {
+        match self.state() {
+            LeaseState::ValidUntil(until) => Some(until),
+            LeaseState::Pending | LeaseState::Ended | LeaseState::Abandoned => None,
         }
-        Some(left)
+    }
+
+    /// How long the lease is still valid; `None` if it is over. A lease that is found to have run out is over for
+    /// good, even if another thread is about to process the answer that would have renewed it.
+    fn remaining(&self) -> Option<Duration> {
+        loop {
+            let until = self.until()?;
+            let remaining = until.since(self.clock.now());
+            if !remaining.is_zero() {
+                return Some(remaining);
+            }
+            let (old, ended) = (LeaseState::ValidUntil(until).encode(), LeaseState::Ended.encode());
+            // A failure means that the lease was renewed in time or ended, so it is read again.
+            if self.state.compare_exchange(old, ended, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return None;
+            }
+        }
     }
 }
 
-/// What became of one permit.
+/// The validity of one permit: that of its session's lease, unless the permit is lost or revoked before.
 #[derive(Debug)]
-pub(super) struct Standing {
-    lease: Arc<Lease>,
-    /// From when on it is revoked, in nanoseconds of the clock.
-    cut_off: AtomicU64,
+pub(super) struct PermitValidity {
+    lease: Arc<LeaseValidity>,
+    /// When the revocation takes effect, in nanoseconds of the clock; the maximum while the permit is not revoked.
+    revoked_at: AtomicU64,
     lost: watch::Sender<Option<Lost>>,
-    notice: watch::Sender<bool>,
+    is_being_revoked: watch::Sender<bool>,
 }
 
-impl Standing {
-    pub(super) fn new(lease: Arc<Lease>) -> Self {
+impl PermitValidity {
+    pub(super) fn new(lease: Arc<LeaseValidity>) -> Self {
         Self {
             lease,
-            cut_off: AtomicU64::new(u64::MAX),
+            revoked_at: AtomicU64::new(u64::MAX),
             lost: watch::Sender::new(None),
-            notice: watch::Sender::new(false),
+            is_being_revoked: watch::Sender::new(false),
         }
     }
 
-    /// How long it is held at least; `None` where it is lost.
-    pub(super) fn left(&self) -> Option<Duration> {
+    /// How long the permit is held at least; `None` if it is lost.
+    pub(super) fn remaining(&self) -> Option<Duration> {
         if self.lost.borrow().is_some() {
             return None;
         }
-        let left = self.lease.left()?;
-        let cut_off = Moment(Duration::from_nanos(self.cut_off.load(Ordering::Acquire)));
-        let left = left.min(cut_off.since(self.lease.clock.now()));
-        (!left.is_zero()).then_some(left)
+        let of_lease = self.lease.remaining()?;
+        let revoked_at = Moment(Duration::from_nanos(self.revoked_at.load(Ordering::Acquire)));
+        let remaining = of_lease.min(revoked_at.since(self.lease.clock.now()));
+        (!remaining.is_zero()).then_some(remaining)
     }
 
-    /// It will be revoked at that moment.
+    /// The permit ends at this moment, if not earlier.
     pub(super) fn revoke_at(&self, moment: Moment) {
-        self.cut_off.fetch_min(nanos(moment), Ordering::AcqRel);
-        self.notice.send_replace(true);
+        self.revoked_at.fetch_min(nanos(moment), Ordering::AcqRel);
+        self.is_being_revoked.send_replace(true);
     }
 
-    /// It is lost for this reason, unless it was before.
-    pub(super) fn lose(&self, reason: Lost) {
+    /// The permit is lost for this reason, unless it was lost before.
+    pub(super) fn mark_lost(&self, reason: Lost) {
         self.lost.send_if_modified(|lost| {
             let is_first = lost.is_none();
             lost.get_or_insert(reason);
@@ -129,17 +191,17 @@ impl Standing {
         });
     }
 
-    /// Resolves when it is lost.
+    /// Resolves when the permit is lost.
     pub(super) async fn lost(&self) -> Lost {
         let mut lost = self.lost.subscribe();
-        let lost = lost.wait_for(Option::is_some).await.expect("the sender lives in what self holds");
-        lost.expect("waited for just this")
+        let lost = lost.wait_for(Option::is_some).await.expect("`self` keeps the sender");
+        lost.expect("the wait ends at the first reason")
     }
 
-    /// Resolves when it is going to be revoked.
+    /// Resolves when the permit is being revoked.
     pub(super) async fn revocation(&self) {
-        let mut notice = self.notice.subscribe();
-        notice.wait_for(|told| *told).await.expect("the sender lives in what self holds");
+        let mut is_being_revoked = self.is_being_revoked.subscribe();
+        is_being_revoked.wait_for(|is_revoked| *is_revoked).await.expect("`self` keeps the sender");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Why a load cannot be put on a server, or not to its end.
+//! Why a run of the load generator failed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,56 +7,52 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::client::{ConnectError, DecodeError, Loss};
+use crate::client::{ConnectError, DecodeError, Disconnect};
 
-/// Why a run ended early. What it held is given back when its connections are closed.
+/// Why a run ended early. What it held is released when its connections are closed.
 #[derive(Clone, Debug, Error)]
 pub enum LoadError {
-    /// A connection was not made.
+    /// No connection could be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// One of many connections was not made.
+    /// One of several connections could not be opened.
     #[error(
-        "{made} connections to {address} were made, but no more ({source}); ask for fewer, or raise the limits"
+        "only {made} connections to {address} could be opened ({source}); use fewer, or raise the limits"
     )]
     TooManyConnections {
-        /// Connections that were made before.
+        /// The connections that were opened before.
         made: usize,
-        /// Where to.
+        /// The address of the server.
         address: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: Arc<io::Error>,
     },
     /// A connection ended.
-    #[error(
-        "a connection was lost ({0}); see the server's log, and whether its limit of connections was reached"
-    )]
-    Lost(#[from] Loss),
+    #[error("a connection was lost ({0}); check the server's log and its limit of connections")]
+    Lost(#[from] Disconnect),
     /// Requests were not answered.
-    #[error("{connections} connections got no answer within {} s; check the server", .waited.as_secs_f64())]
+    #[error("{connections} connections received no answer within {} s; check the server", .waited.as_secs_f64())]
     Silent {
-        /// Connections with requests on their way.
+        /// The connections with requests in flight.
         connections: usize,
-        /// How long was waited.
+        /// The time limit.
         waited: Duration,
     },
-    /// An answer is not that to the oldest request on its way.
-    #[error(
-        "the server answered request {found} where {expected} was the oldest; it does not keep the order"
-    )]
+    /// A response does not belong to the oldest request in flight.
+    #[error("the server answered request {found} before request {expected}; check that it answers in order")]
     OutOfOrder {
-        /// The number that the answer bears.
+        /// The number in the response.
         found: u32,
         /// The number of the oldest request.
         expected: u32,
     },
-    /// The server speaks something else.
+    /// The server uses another protocol.
     #[error("the server answered {found:?}, which is no answer of its protocol")]
     NotUnderstood {
-        /// What came, shortened.
+        /// The response, shortened.
         found: String,
     },
-    /// The operating system refuses to poll.
+    /// The operating system refused to poll.
     #[error("cannot wait for sockets ({0}); check the limits of this process")]
     Poll(Arc<io::Error>),
 }
