@@ -85,7 +85,7 @@ impl Direct {
         self.connection().ask_for_success(request).await.map(drop)
     }
 
-    /// Waits until at most so many resources of a name are in use, or until a slot is free (`docs/protocol.md`,
+    /// Waits until at most a number of resources of a name are in use, or until a slot is free (`docs/protocol.md`,
     /// "AwaitIdle"). Returns the number of resources that are in use then.
     ///
     /// Without a timeout, the request waits as long as the server allows. Dropping the future does not cancel the

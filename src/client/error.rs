@@ -149,7 +149,7 @@ fn advice(status: Status) -> &'static str {
             "the requested resources are in use; try again later, or wait for them in the queue"
         }
         Status::NotAcquired => {
-            "fewer resources are held than are to be released; release at most what was acquired"
+            "more resources were to be released than are held; release at most what was acquired"
         }
         Status::TimedOut => {
             "the requested resources stayed in use until the timeout; try again, or use a longer timeout"
@@ -158,7 +158,7 @@ fn advice(status: Status) -> &'static str {
             "the queue for the requested resources is full; try again later, or accept a longer queue"
         }
         Status::Canceled => "the request was canceled while it waited, and nothing was acquired",
-        Status::Revoked => "an administrator revoked what was held; stop the work",
+        Status::Revoked => "an administrator revoked the grant or session; stop the work",
         Status::Removed => "an administrator removed the name; use another name, or declare it again",
         Status::NoSuchSession => "the session does not exist, or has ended; open another session",
         Status::AlreadyExists => {

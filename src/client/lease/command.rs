@@ -1,4 +1,4 @@
-//! Commands to the driver of a session, and what it replies.
+//! Commands to the driver of a session, and their outcomes.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(super) enum Command {
 /// How an acquire ended.
 pub(super) type AcquireOutcome = Result<HeldGrant, AcquireFailure>;
 
-/// A grant that the server made. It is released by whoever takes this out of the reply channel and drops it.
+/// A grant of the server. The receiver of the reply has to make it a permit or release it.
 #[derive(Debug)]
 pub(super) struct HeldGrant {
     pub(super) id: GrantId,

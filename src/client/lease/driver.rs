@@ -5,7 +5,7 @@
 //! server has answered, and a connection is closed when KeepAlive is not answered for a quarter of the time to live.
 //!
 //! It combines parts that have one job each: [`Link`] and [`Reconnect`] are the way to a server, [`RequestTable`] has
-//! what is unanswered, [`GrantTable`] what permits hold, and [`LeaseValidity`] what they may rely on.
+//! the unanswered requests, [`GrantTable`] the grants of permits, and [`LeaseValidity`] the end of the lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,8 +135,6 @@ impl Driver {
         self.clock.now()
     }
 
-    // Commands
-
     fn handle_command(&mut self, command: Command) {
         match command {
             Command::AwaitOpen(reply) if self.link.is_attached() => drop(reply.send(Ok(()))),
@@ -195,8 +193,6 @@ impl Driver {
         }
     }
 
-    // Requests
-
     /// Sends the requests that are unsent, in the order of their numbers.
     fn send_requests(&mut self) {
         let Link::Attached(connection) = &self.link else { return };
@@ -230,8 +226,6 @@ impl Driver {
             drop(connection.post(Extended::CloseSession, Tag::Close));
         }
     }
-
-    // Responses
 
     fn handle_link(&mut self, event: LinkEvent) {
         match event {
@@ -334,8 +328,8 @@ impl Driver {
         }
     }
 
-    /// The answer to VerifyGrant. It tells that a grant ends before its lease, which this very request has renewed,
-    /// only once the grace is shorter than the lease: so a grant is verified again for as long as it is held.
+    /// The answer to VerifyGrant. The request has renewed the lease, so a revocation shows in the answer only once the
+    /// rest of its grace period is shorter than the lease: a grant is verified repeatedly for as long as it is held.
     fn handle_verification(&mut self, grant: GrantId, frame: &ResponseFrame, sent: Moment) {
         let Some(session) = self.session else { return };
         if frame.status == Status::NotAcquired.code() {
@@ -373,8 +367,6 @@ impl Driver {
     fn is_session(&self, number: u64) -> bool {
         self.session.is_some_and(|session| session.session == number)
     }
-
-    // The link
 
     /// A connection is there, and the session is attached to it.
     fn attached(&mut self, session: OpenedSession, connection: SessionConnection) {
@@ -420,7 +412,7 @@ impl Driver {
     }
 
     /// The session is not attached to the connection any more. It is lost, unless a late attachment of this client has
-    /// detached it: then attaching it again tells whether it still exists.
+    /// detached it: then the answer to the next attachment decides.
     fn detached(&mut self, reason: Lost) {
         if self.reconnect.take_late_attachment() {
             self.disconnected(&Disconnect::ClosedByServer);
@@ -428,8 +420,6 @@ impl Driver {
             self.end(reason);
         }
     }
-
-    // Deadlines
 
     /// When [`Self::handle_deadlines`] has to run at the latest.
     fn next_deadline(&self) -> Moment {

@@ -61,8 +61,6 @@ impl GrantTable {
         self.permits.drain().for_each(|(_, validity)| validity.mark_lost(reason));
     }
 
-    // Revocations
-
     /// A notice, or the answer to VerifyGrant, says that a grant ends at this moment. `false` if no permit has it.
     pub(super) fn revoke(&mut self, grant: GrantId, at: Moment) -> bool {
         let Some(validity) = self.permits.get(&grant) else { return false };
@@ -100,8 +98,6 @@ impl GrantTable {
             false
         });
     }
-
-    // Verification
 
     /// Verifies a grant whose revocation may have been announced to a lost connection.
     pub(super) fn verify(&mut self, grant: GrantId, now: Moment) {

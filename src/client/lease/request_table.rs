@@ -81,7 +81,7 @@ impl RequestTable {
     }
 
     /// Takes the reply channel out of an acquire: from here on no caller waits for it. A request that was never sent
-    /// is removed; `Cancellation` says whether the server has to be told.
+    /// is removed; the [`Cancellation`] says whether the server has to cancel it.
     pub(super) fn cancel(
         &mut self,
         id: RequestId,
@@ -131,6 +131,43 @@ impl RequestTable {
 pub(super) enum Cancellation {
     /// Nowhere: the server cannot know of it.
     Removed,
-    /// At the server, which has to be told. What it grants until then is released.
+    /// At the server, which has to cancel it. If it is granted before, the grant is released.
     AtServer,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::GrantId;
+
+    fn release() -> Operation {
+        Operation::Release { grant: GrantId(1), reply: None }
+    }
+
+    fn sent(table: &mut RequestTable) -> Vec<u64> {
+        std::iter::from_fn(|| table.next_to_send().map(|(ids, _)| ids.own.0)).collect()
+    }
+
+    #[test]
+    fn requests_beyond_the_window_wait_until_the_oldest_is_answered() {
+        let mut table = RequestTable::default();
+        (0..WINDOW_MAX + 3).for_each(|_| table.add(release()));
+        assert_eq!(sent(&mut table), (1..=1 + WINDOW_MAX).collect::<Vec<_>>());
+        table.remove(RequestId(2));
+        assert!(sent(&mut table).is_empty(), "the oldest is still unanswered");
+        table.remove(RequestId(1));
+        assert_eq!(sent(&mut table), [WINDOW_MAX + 2, WINDOW_MAX + 3]);
+    }
+
+    #[test]
+    fn a_request_keeps_its_number_and_counts_as_repeated_when_it_is_sent_again() {
+        let mut table = RequestTable::default();
+        table.add(release());
+        assert_eq!(sent(&mut table), [1]);
+        table.resend_all();
+        assert_eq!(sent(&mut table), [1]);
+        assert_eq!(table.remove(RequestId(1)).unwrap().transmission, Transmission::Repeated);
+        table.add(release());
+        assert_eq!(sent(&mut table), [2]);
+    }
 }

@@ -29,7 +29,7 @@ pub(super) struct SessionParts {
 }
 
 impl SessionHandle {
-    /// A handle to a new session, and what its driver needs to serve it.
+    /// A handle to a new session, and the parts that its driver shares with it.
     pub(super) fn new(clock: Arc<dyn Clock>) -> (Self, SessionParts) {
         let (sender, commands) = mpsc::unbounded_channel();
         let lease = Arc::new(LeaseValidity::pending(clock));

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Requests and permits of a session from which on a client opens another one. A server remembers 1,024 answers from
-/// the oldest unanswered request on, so while one request waits long, only so many others can be sent. Concurrent
+/// the oldest unanswered request on, so while one request waits long, the number of later ones is limited. Concurrent
 /// acquires count once here before the driver receives them, and each needs two request numbers with its release: so
 /// the limit is less than half of 1,024. The rest is a reserve for threads that check the load at the same time.
 const LOAD_MAX: usize = 480;

@@ -26,7 +26,7 @@ fn safety_margin(ttl: Duration) -> Duration {
     ttl / 25
 }
 
-/// What is known of a session's lease.
+/// The state of a session's lease, as the client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaseState {
     /// The session has not been opened yet.
@@ -207,4 +207,68 @@ impl PermitValidity {
 
 fn nanos(moment: Moment) -> u64 {
     u64::try_from(moment.0.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Sleep;
+
+    #[derive(Debug, Default)]
+    struct TestClock(AtomicU64);
+
+    impl Clock for TestClock {
+        fn now(&self) -> Moment {
+            Moment(Duration::from_secs(self.0.load(Ordering::Relaxed)))
+        }
+
+        fn sleep_until(&self, _: Moment) -> Sleep {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn seconds(number: u64) -> Moment {
+        Moment(Duration::from_secs(number))
+    }
+
+    fn lease_until(end: u64) -> (Arc<TestClock>, Arc<LeaseValidity>) {
+        let clock = Arc::new(TestClock::default());
+        let lease = Arc::new(LeaseValidity::pending(Arc::clone(&clock) as Arc<dyn Clock>));
+        assert_eq!((lease.until(), lease.is_over()), (None, false));
+        lease.begin(seconds(end));
+        (clock, lease)
+    }
+
+    #[test]
+    fn a_renewal_never_shortens_a_lease() {
+        let (_, lease) = lease_until(10);
+        assert!(lease.renew(seconds(20)));
+        assert!(lease.renew(seconds(15)));
+        assert_eq!(lease.until(), Some(seconds(20)));
+    }
+
+    #[test]
+    fn a_lease_that_was_seen_to_be_over_stays_over() {
+        let (clock, lease) = lease_until(10);
+        let permit = PermitValidity::new(Arc::clone(&lease));
+        assert_eq!(permit.remaining(), Some(Duration::from_secs(10)));
+        clock.0.store(10, Ordering::Relaxed);
+        assert!(!lease.renew(seconds(20)), "it is over, although no thread has seen it");
+        assert_eq!(permit.remaining(), None);
+        clock.0.store(9, Ordering::Relaxed);
+        assert!(!lease.renew(seconds(20)));
+        assert_eq!((permit.remaining(), lease.is_over(), lease.is_abandoned()), (None, true, false));
+    }
+
+    #[test]
+    fn a_revoked_permit_ends_before_its_lease() {
+        let (clock, lease) = lease_until(10);
+        let permit = PermitValidity::new(Arc::clone(&lease));
+        permit.revoke_at(seconds(5));
+        permit.revoke_at(seconds(7));
+        assert_eq!(permit.remaining(), Some(Duration::from_secs(5)));
+        clock.0.store(5, Ordering::Relaxed);
+        assert_eq!(permit.remaining(), None);
+        assert!(!lease.is_over());
+    }
 }

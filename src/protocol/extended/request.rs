@@ -148,7 +148,7 @@ pub enum Extended<'a> {
         until: Idle,
         /// The kind of the name.
         namespace: Namespace,
-        /// The name that is to be idle.
+        /// The name.
         name: &'a [u8],
     },
     /// "List".

@@ -364,7 +364,7 @@ impl<'a, D: Dialect> Run<'a, D> {
         self.in_flight_total += 1;
     }
 
-    /// At a fixed rate: gives the requests that are due to the connections in turn, and sends them.
+    /// At a fixed rate: distributes the requests that are due over the connections in turn, and sends them.
     fn send_due(&mut self, channels: &mut [Channel], now_ns: u64) -> Result<(), LoadError> {
         while let Some(due_ns) = self.next_due_ns().filter(|due_ns| *due_ns <= now_ns.min(self.ends_ns)) {
             let turn = (self.due % channels.len() as u64) as usize;

@@ -65,9 +65,9 @@ pub struct Record {
     /// Under a given rate, nanoseconds from the moment a request was due until the generator came to it, whether or not
     /// it could be sent then. That is the generator's own delay, and a part of the latency of what was sent.
     pub own_delay_ns: Histogram<u64>,
-    /// Requests after the end of the run that gave back what was held.
+    /// Releases after the end of the run.
     pub released_at_end: u64,
-    /// Requests that were due before the end by the rate and were not sent, as too many others were on their way.
+    /// Requests that were due before the end and were not sent, because too many others were in flight.
     pub unsent: u64,
     /// From the start to the last answer that counts.
     pub elapsed: Duration,
