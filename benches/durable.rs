@@ -24,8 +24,8 @@ use nix::unistd::Pid;
 use redb::{Builder, Database, TableDefinition};
 use signalbox::core::{Change, DeclarationRecord, Origin, Record};
 use signalbox::protocol::{
-    Extended, ExtendedOpcode, GrantId, Milliseconds, Namespace, Opaque, Queueing, RequestId, RequestIds,
-    ResponseCodec, ResponseFrame, Wait, Wanted,
+    Claim, Extended, ExtendedOpcode, GrantId, Milliseconds, Namespace, Opaque, Queueing, RequestId,
+    RequestIds, ResponseCodec, ResponseFrame, Wait,
 };
 use signalbox::storage::{FileStorage, Options, Storage};
 use support::amqp::Amqp;
@@ -335,9 +335,9 @@ impl Lessee {
         let ids = self.ids();
         let queueing = Queueing { wait: Wait::NotAtAll, queue_max: None };
         let name = self.name.clone();
-        let wanted =
-            Wanted { namespace: Namespace::Semaphores, name: name.as_bytes(), resources: 1, maximum: 1 };
-        self.send(&Extended::AcquireGrant { ids, wanted, queueing });
+        let claim =
+            Claim { namespace: Namespace::Semaphores, name: name.as_bytes(), resources: 1, maximum: 1 };
+        self.send(&Extended::AcquireGrant { ids, claim, queueing });
     }
 
     fn release(&mut self, grant: GrantId) {

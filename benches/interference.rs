@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use hdrhistogram::Histogram;
-use signalbox::client::load::{Distribution, Pace, Record, Usage};
+use signalbox::cli::bench::load::{Distribution, Pace, Record, Usage};
 use signalbox::protocol::{Milliseconds, Request, Wait};
 use support::answers::{ask, statistic};
 use support::arguments::FromCargo;

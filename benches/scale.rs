@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use signalbox::client::load::{Distribution, Pace, Usage};
+use signalbox::cli::bench::load::{Distribution, Pace, Usage};
 use signalbox::protocol::{Milliseconds, Opaque, Request, Wait};
 use socket2::{Domain, Socket, Type};
 use support::arguments::{Csv, FromCargo, ToFile};

@@ -1,15 +1,15 @@
-//! A writer that may be overtaken and does no harm: the number of its grant goes with every write, and the store
-//! refuses numbers that are lower than what it has seen.
+//! A writer with a fencing token: it sends the id of its grant with every write, and the store refuses a lower id than
+//! it has seen. So a writer that was suspended and lost its lease cannot overwrite its successor.
 //!
 //! ```sh
 //! seq 3 | SIGNALBOX_SERVER=lock.example.org cargo run --example fenced_writer -- /tmp/journal
 //! ```
 //!
-//! Each line of standard input is written to the file as a line of its own, behind the number of the grant. Of all
-//! processes that run this, one writes and the others wait. One that is stopped for a minute loses its lease, another
-//! writes, and when the first goes on, the store refuses it: it has no need to know the time, and asks nobody.
+//! The program appends each line of standard input to the file, after the id of the grant. Of all processes that run
+//! it, one writes and the others wait. If a process is suspended for a minute, it loses its lease and another process
+//! writes. When the first one continues, the store refuses its writes, without a clock and without asking the server.
 //!
-//! This program has no executor and waits by `client::blocking`.
+//! This program has no async runtime and uses `client::blocking`.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use signalbox::client::{self, Lost, blocking};
 
-/// The semaphore of one that writers take turns by.
+/// A semaphore with the capacity 1, so that one process writes at a time.
 const NAME: &str = "example/journal";
 
 fn main() -> ExitCode {
@@ -33,14 +33,14 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
-    let path = env::args_os().nth(1).ok_or("say which file to write, as the first argument")?;
+    let path = env::args_os().nth(1).ok_or("the file to write is missing; give it as the first argument")?;
     let store = Store { path: path.into() };
     let server = env::var("SIGNALBOX_SERVER").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let label = format!("fenced_writer[{}]", std::process::id());
     let builder = client::Client::builder(server.parse()?).label(label);
     let client = blocking::Client::connect_with(builder)?;
     let result = write_all(&client, &store);
-    // Also after a failure, so that the next one need not wait for the end of the lease.
+    // Also after a failure: the next writer then does not have to wait for the end of the lease.
     client.close();
     result
 }
@@ -51,8 +51,8 @@ fn write_all(client: &blocking::Client, store: &Store) -> Result<(), Box<dyn std
     let fence = permit.id().0;
     for line in io::stdin().lock().lines() {
         let line = line?;
-        // This spares a write that would be refused. It cannot take the place of the store's own look: the process may
-        // be stopped between these two lines.
+        // This avoids a write that the store would refuse. It cannot replace the check of the store, because the
+        // process may be suspended between these two lines.
         if !permit.is_held() {
             return Err(Lost::Expired.into());
         }
@@ -62,17 +62,17 @@ fn write_all(client: &blocking::Client, store: &Store) -> Result<(), Box<dyn std
     Ok(())
 }
 
-/// A file of lines, each behind the number of the grant that it was written under. In a database this is a column:
-/// `UPDATE journal SET text = $2, fence = $1 WHERE fence <= $1`, which must have changed one row.
+/// A file of lines, each with the id of the grant that it was written under. In a database, this is a column:
+/// `UPDATE journal SET text = $2, fence = $1 WHERE fence <= $1` must change one row.
 struct Store {
     path: PathBuf,
 }
 
 impl Store {
-    /// Adds a line, unless a holder with a greater number was here before.
+    /// Appends a line, unless a holder with a greater id has written before.
     fn append(&self, fence: u64, line: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(&self.path)?;
-        // To look and to write must be one step. Closing the file unlocks it.
+        // The check and the write must be atomic. Closing the file unlocks it.
         file.lock()?;
         let mut journal = String::new();
         file.read_to_string(&mut journal)?;

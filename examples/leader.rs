@@ -1,13 +1,14 @@
-//! A leader among many: of all processes that run this, one at a time does the work, and another takes over when that
-//! one ends, hangs or is cut off.
+//! Leader election: of all processes that run this program, one at a time does the work. Another one takes over when
+//! the leader ends, hangs or is disconnected.
 //!
 //! ```sh
 //! SIGNALBOX_SERVER=lock.example.org cargo run --example leader
 //! ```
 //!
-//! All of them queue for a semaphore of one. Whoever has it works until it ends, or until it is lost: the client tells
-//! before the server lets another lead, and `guard` drops the work then. What that cannot stop is a write that is under
-//! way already. Where two leaders for a moment would do harm, send the grant's number along as `fenced_writer` does.
+//! All processes queue for a semaphore with the capacity 1. The holder works until it ends or loses the permit. The
+//! client knows of the loss before the server grants the permit to another process, and `guard` then drops the work.
+//! It cannot stop a write that is already under way. If two leaders for a moment would do harm, send the fencing token
+//! with each write, as `fenced_writer` does.
 
 use std::convert::Infallible;
 use std::env;
@@ -18,17 +19,17 @@ use signalbox::client::{Client, Error, Permit, Status};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-/// What the processes have in common; another name is another election.
+/// The name of the election.
 const ELECTION: &str = "example/leader";
 
-/// For how long a leader that is cut off keeps others from leading, and may go on itself.
+/// For how long a leader that is disconnected may continue; only then can another process lead.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// How often there is something to do, and the longest that it takes.
+/// The period of the work, and the longest time of one step.
 const PERIOD: Duration = Duration::from_millis(500);
 const STEP_MAX: Duration = Duration::from_millis(100);
 
-/// How long to wait after a failure that may be over soon.
+/// The pause after a temporary failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[tokio::main(flavor = "current_thread")]
@@ -42,11 +43,11 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Takes part in the election until a signal says to stop.
+/// Takes part in the election until a signal stops the process.
 async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let server = env::var("SIGNALBOX_SERVER").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let label = format!("leader[{}]", std::process::id());
-    // Without looking for a server: one that is away now is waited for like one that is away later.
+    // `build` does not connect: a server that is unreachable now is handled like one that is unreachable later.
     let client = Client::builder(server.parse()?).label(label).ttl(LEASE).build()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -55,17 +56,17 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
-    // So that the next one leads at once and not when the lease is over.
+    // The next process then leads at once, and not at the end of the lease.
     client.close().await;
     Ok(result?)
 }
 
-/// Leads whenever it is this process' turn. Returns only what trying again does not mend.
+/// Leads whenever this process has the permit. Returns only errors that are not temporary.
 async fn take_part(client: &Client) -> Result<(), Error> {
     loop {
         match client.semaphore(ELECTION).capacity(1).acquire().await {
             Ok(permit) => lead(permit).await,
-            Err(error) if may_pass(&error) => {
+            Err(error) if is_temporary(&error) => {
                 eprintln!("leader: {error}");
                 sleep(PAUSE).await;
             }
@@ -74,8 +75,8 @@ async fn take_part(client: &Client) -> Result<(), Error> {
     }
 }
 
-/// Whether another try may have better luck. `TimedOut` is the longest wait that the server allows, not a failure.
-fn may_pass(error: &Error) -> bool {
+/// Whether the error is temporary. `TimedOut` is the longest wait that the server allows, not a failure.
+fn is_temporary(error: &Error) -> bool {
     use Status::{LimitReached, OutOfMemory, Revoked, TimedOut};
     matches!(
         error,
@@ -93,7 +94,7 @@ async fn lead(permit: Permit) {
         }
         () = permit.revocation() => {
             println!("leading no more: an administrator wants another to lead");
-            // The grace is for work that has to be brought to an end; here there is none.
+            // The grace period is for work that has to be finished; here there is none.
             if let Err(error) = permit.release().await {
                 eprintln!("leader: {error}");
             }
@@ -101,13 +102,13 @@ async fn lead(permit: Permit) {
     }
 }
 
-/// The periodic work; your own goes here.
+/// The periodic work. Replace it with your own.
 async fn work(permit: &Permit) -> Infallible {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        // `guard` stops the work where it awaits. A step that does not await is not begun unless there is time for it.
+        // `guard` stops the work at an await. A step without an await starts only if the lease is long enough for it.
         if permit.time_left() > Some(STEP_MAX) {
             println!("at work");
         }

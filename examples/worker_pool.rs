@@ -1,16 +1,15 @@
-//! A pool of workers with a budget of connections per tenant: however many processes run this on however many machines,
-//! a tenant's database sees only so many connections at once, and a tenant with much to do does not keep the others
-//! waiting.
+//! A worker pool with a limit of connections per tenant: over all processes on all machines, each tenant's database has
+//! a limited number of connections, and a tenant with many jobs does not block the others.
 //!
 //! ```sh
 //! printf '%s\n' 'blue one' 'blue two' 'red one' | SIGNALBOX_SERVER=lock.example.org cargo run --example worker_pool
 //! ```
 //!
-//! Each line of standard input is a job: its tenant and what to do. What is done is printed. The exit status is 1 where
-//! jobs are left, and standard error says which.
+//! Each line of standard input is a job: a tenant and a task. The program prints the jobs that are done. If jobs are
+//! left, it prints them to standard error and exits with the status 1.
 //!
-//! The budget is the maximum of a counter, which comes with each request: to change it, start the program anew with
-//! another. A semaphore would keep the capacity that it was made with.
+//! The limit is the maximum of a counter, which is part of each request: restart the program with another maximum to
+//! change it. A semaphore would keep the capacity that it was created with.
 
 use std::collections::VecDeque;
 use std::env;
@@ -23,17 +22,17 @@ use signalbox::client::{Client, Error, Status};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// How many connections a tenant may have, over all processes.
-const BUDGET: u32 = 2;
+/// The connections of a tenant, over all processes.
+const CONNECTIONS_MAX: u32 = 2;
 
-/// How many jobs this process does at once.
+/// The number of jobs that this process does at once.
 const WORKERS: usize = 8;
 
-/// How long a worker waits for a tenant that is busy before it looks for another job. Short, as one tenant could
-/// otherwise have all workers wait for it.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a worker waits for a busy tenant before it takes another job. A long wait would let one tenant occupy all
+/// workers.
+const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// How many wait for a tenant already where it is not worth waiting.
+/// A worker does not wait for a tenant with this many waiters.
 const QUEUE_MAX: u32 = 4;
 
 #[derive(Debug)]
@@ -42,7 +41,7 @@ struct Job {
     task: String,
 }
 
-/// Jobs that nobody works on. Clones are the same queue.
+/// The jobs that no worker has taken. Clones are the same queue.
 #[derive(Clone, Default)]
 struct Queue(Arc<Mutex<VecDeque<Job>>>);
 
@@ -68,7 +67,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Does all jobs, and tells whether none is left.
+/// Does all jobs. Returns whether all of them are done.
 async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let queue = Queue::default();
     for line in io::stdin().lock().lines() {
@@ -78,14 +77,14 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     }
     let server = env::var("SIGNALBOX_SERVER").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let label = format!("worker_pool[{}]", std::process::id());
-    // One client for all workers: it is one connection, and one lease to renew.
+    // All workers share one client: one connection, and one lease to renew.
     let client = Client::builder(server.parse()?).label(label).connect().await?;
     let mut workers = JoinSet::new();
     for _ in 0..WORKERS {
         workers.spawn(worker(client.clone(), queue.clone()));
     }
     while let Some(ended) = workers.join_next().await {
-        // A worker that was stopped leaves its job to the others, or to the end of this function.
+        // A worker that failed has returned its job to the queue.
         if let Err(error) = ended? {
             eprintln!("worker_pool: {error}");
         }
@@ -99,15 +98,15 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     Ok(is_all_done)
 }
 
-/// Does jobs until there is none. An error says that there is no use in going on.
+/// Does jobs until the queue is empty. An error means that the worker cannot continue.
 async fn worker(client: Client, queue: Queue) -> Result<(), Error> {
     while let Some(job) = queue.pop() {
-        let budget = client.counter(format!("tenant/{}", job.tenant)).maximum(BUDGET);
-        match budget.timeout(PATIENCE).queue_max(QUEUE_MAX).acquire().await {
+        let request = client.counter(format!("tenant/{}", job.tenant)).maximum(CONNECTIONS_MAX);
+        match request.timeout(WAIT_MAX).queue_max(QUEUE_MAX).acquire().await {
             Ok(permit) => match permit.guard(query(&job)).await {
                 Ok(()) => {
                     println!("done: {} {}", job.tenant, job.task);
-                    // That it was lost after the work was done is no harm to the work.
+                    // A loss after the work was done does no harm.
                     if let Err(error) = permit.release().await {
                         eprintln!("worker_pool: {error}");
                     }
@@ -121,7 +120,7 @@ async fn worker(client: Client, queue: Queue) -> Result<(), Error> {
             Err(Error::Status(Status::TimedOut)) => queue.push(job),
             Err(Error::Status(Status::QueueFull)) => {
                 queue.push(job);
-                sleep(PATIENCE / 2).await;
+                sleep(WAIT_MAX / 2).await;
             }
             Err(error) => {
                 queue.push(job);
@@ -132,8 +131,8 @@ async fn worker(client: Client, queue: Queue) -> Result<(), Error> {
     Ok(())
 }
 
-/// Connects to the tenant's database and does the job; your own goes here. The connection is opened and closed within,
-/// since the permit counts connections and not queries.
+/// Connects to the tenant's database and does the job. Replace it with your own, and open and close the connection in
+/// it: the permit counts connections, not queries.
 async fn query(_job: &Job) {
     sleep(Duration::from_millis(50)).await;
 }

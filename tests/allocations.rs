@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use bytes::BytesMut;
 use signalbox::core::{Claim, Core, NameHasher, Namespace, UnixSeconds};
 use signalbox::protocol::{
-    Extended, Opaque, Queueing, Request, RequestCodec, RequestId, RequestIds, Wait, Wanted, WantedNames,
+    self as wire, Claims, Extended, Opaque, Queueing, Request, RequestCodec, RequestId, RequestIds, Wait,
 };
 
 const NOW: UnixSeconds = UnixSeconds(1_000_000_000);
@@ -84,19 +84,19 @@ fn parsing_many_names_at_once_allocates_nothing() {
     let names: Vec<_> = (0..64u8).map(|byte| [byte; 100]).collect();
     let namespace = signalbox::protocol::Namespace::Semaphores;
     let list: Vec<_> =
-        names.iter().map(|name| Wanted { namespace, name, resources: 1, maximum: 2 }).collect();
+        names.iter().map(|name| wire::Claim { namespace, name, resources: 1, maximum: 2 }).collect();
     let request = Extended::AcquireAll {
         ids: RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) },
         queueing: Queueing { wait: Wait::ServerDefault, queue_max: None },
-        wanted: WantedNames::new(&list).unwrap(),
+        claims: Claims::new(&list).unwrap(),
     };
     let mut buffer = BytesMut::new();
     request.compose(Opaque([0; 4]), &mut buffer);
     let mut frames = RequestCodec::default().decode(&mut buffer).unwrap().unwrap();
     let frame = frames.next().unwrap();
     let allocated = allocation_counter::measure(|| {
-        let Ok(Extended::AcquireAll { wanted, .. }) = frame.parse_extended() else { panic!("it is valid") };
-        assert!(wanted.iter().eq(list.iter().copied()));
+        let Ok(Extended::AcquireAll { claims, .. }) = frame.parse_extended() else { panic!("it is valid") };
+        assert!(claims.iter().eq(list.iter().copied()));
     });
     assert_eq!(allocated.count_total, 0);
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use bytes::BytesMut;
 use signalbox::protocol::{
-    Extended, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds, Wait, Wanted,
+    Claim, Extended, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds, Wait,
 };
 
 use super::answers::Answers;
@@ -32,9 +32,9 @@ impl Asker {
 
     /// Acquires one resource of a semaphore that has one. Under the opaque nothing may be waited for.
     pub fn acquire(&mut self, ids: RequestIds, opaque: u32, name: &[u8], wait: Wait) {
-        let wanted = Wanted { namespace: Namespace::Semaphores, name, resources: 1, maximum: 1 };
+        let claim = Claim { namespace: Namespace::Semaphores, name, resources: 1, maximum: 1 };
         let queueing = Queueing { wait, queue_max: None };
-        let request = Extended::AcquireGrant { ids, wanted, queueing };
+        let request = Extended::AcquireGrant { ids, claim, queueing };
         request.compose(Opaque(opaque.to_be_bytes()), &mut self.out);
     }
 

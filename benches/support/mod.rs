@@ -18,7 +18,7 @@ pub mod thread;
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::client::load::{
+use signalbox::cli::bench::load::{
     Distribution, Generator, Limit, LoadError, Mix, Names, Pace, Plan, Progress, Record, Usage,
 };
 use signalbox::client::{Maximum, Resources};

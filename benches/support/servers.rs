@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use signalbox::client::load::Yrmcds;
+use signalbox::cli::bench::load::Yrmcds;
 use tempfile::TempDir;
 
 use super::dialects::{ACQUIRE_SCRIPT, AnyDialect, RELEASE_SCRIPT, Scripts, resp};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
-use crate::client::load::LoadError;
+use super::bench::load::LoadError;
 use crate::client::{self, Status};
 
 /// What the program's own endings mean to who started it. A command that `run` ran gives its own.

@@ -5,7 +5,7 @@
 
 mod acquire;
 mod await_idle;
-mod bench;
+pub mod bench;
 mod check_config;
 mod completions;
 mod data;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::output::{Form, NOTHING, json};
 use super::server::{Server, block_on};
-use crate::client::{Error, GrantId, Standing, Status, TtlLeft, VerifiedGrant};
+use crate::client::{Error, GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
 
 const LONG: &str = "\
 Tell whether a grant is held, by whom, and for how long yet
@@ -56,9 +56,9 @@ async fn verify(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Err(Error::Status(Status::NotAcquired)) => None,
         result => Some(result?),
     };
-    let (standing, exit) = match verified.map(|verified| verified.standing) {
-        Some(Standing::Held) => ("held", Exit::Success),
-        Some(Standing::Retiring) => ("retiring", Exit::Retiring),
+    let (standing, exit) = match verified.map(|verified| verified.state) {
+        Some(GrantState::Held) => ("held", Exit::Success),
+        Some(GrantState::Retiring) => ("retiring", Exit::Retiring),
         None => ("gone", Exit::Failure),
     };
     print(Form::of_output(*json), *grant, standing, verified)?;

@@ -11,7 +11,7 @@ use super::exit::Failure;
 use super::name::Name;
 use super::output::{Form, Named, escaped, json};
 use super::server::{Server, block_on};
-use crate::client::{Event, EventKind, Loss, Scope};
+use crate::client::{Disconnect, Event, EventKind, Scope};
 
 const LONG: &str = "\
 Print what happens to a counter or semaphore, or to all whose names start alike
@@ -74,7 +74,7 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
         write_event(form, &mut out, &event?)?;
     }
     // Only a failure ends a watch.
-    Err(crate::client::Error::from(Loss::ClosedByServer).into())
+    Err(crate::client::Error::from(Disconnect::ClosedByServer).into())
 }
 
 fn write_header(form: Form, out: &mut impl Write) -> io::Result<()> {

@@ -1,6 +1,6 @@
-//! Where a server is: `HOST`, `HOST:PORT`, `[IPV6]:PORT` or a bare IPv6 address.
+//! The address of a server: `HOST`, `HOST:PORT`, `[IPV6]:PORT` or a bare IPv6 address.
 //!
-//! An address that parsed is well formed; whether a host of that name exists is found out when connecting.
+//! An [`Address`] is well formed. The host name is resolved when a client connects.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -8,22 +8,22 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Port of the counter protocol where an address names none (`counter.md`, "Configurations").
+/// The default port of the counter protocol (`counter.md`, "Configurations").
 ///
 /// ```
 /// assert_eq!(signalbox::client::COUNTER_PORT, 11215);
 /// ```
 pub const COUNTER_PORT: u16 = 11215;
 
-/// Port of the semaphore protocol where an address names none. The document gives both extensions the same default;
-/// a server that runs both needs two.
+/// The default port of the semaphore protocol in signalbox. yrmcds' documents give both protocols the same default, but
+/// a server with both needs two.
 ///
 /// ```
 /// assert_eq!(signalbox::client::SEMAPHORE_PORT, 11216);
 /// ```
 pub const SEMAPHORE_PORT: u16 = 11216;
 
-/// A server's host, and its port where one was given.
+/// The host of a server, and the port if one was given.
 ///
 /// ```
 /// use signalbox::client::Address;
@@ -50,7 +50,7 @@ impl Address {
         &self.host
     }
 
-    /// The port, where the address has one.
+    /// The port, if the address has one.
     ///
     /// ```
     /// let address: signalbox::client::Address = "lock.example.org".parse()?;
@@ -92,7 +92,7 @@ impl FromStr for Address {
     }
 }
 
-/// Host and port as texts. A colon separates them only where the host has none or stands in brackets.
+/// Splits an address into host and port. A colon separates them only if the host has no colon or is in brackets.
 fn split(text: &str) -> Result<(&str, Option<&str>), AddressError> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or(AddressError::HostMalformed)?;
@@ -118,7 +118,7 @@ fn split(text: &str) -> Result<(&str, Option<&str>), AddressError> {
     }
 }
 
-/// Link-local addresses carry a zone (`fe80::1%eth0`), which the resolver understands and `Ipv6Addr` does not.
+/// A link-local address may have a zone (`fe80::1%eth0`), which the resolver supports and `Ipv6Addr` does not.
 fn is_ipv6(host: &str) -> bool {
     let address = host.split_once('%').map_or(host, |(address, _zone)| address);
     address.parse::<Ipv6Addr>().is_ok()
@@ -141,7 +141,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A text is no address.
+/// A text is not an address.
 ///
 /// ```
 /// use signalbox::client::{Address, AddressError};
@@ -149,17 +149,18 @@ impl fmt::Display for Address {
 /// assert_eq!(":7".parse::<Address>(), Err(AddressError::HostMissing));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum AddressError {
-    /// Nothing stands where the host belongs.
-    #[error("the host is missing; write HOST or HOST:PORT")]
+    /// The host is missing.
+    #[error("the address has no host; use HOST or HOST:PORT")]
     HostMissing,
-    /// The host is neither a name nor an IP address.
-    #[error("this is no host; write HOST, HOST:PORT or [IPV6]:PORT")]
+    /// The host is neither a host name nor an IP address.
+    #[error("the host is not a host name or an IP address; use HOST, HOST:PORT or [IPV6]:PORT")]
     HostMalformed,
-    /// The port is no number of a port.
-    #[error("the port {port:?} is no number from 1 to 65535")]
+    /// The port is not a port number.
+    #[error("the port {port:?} is not a number from 1 to 65535")]
     Port {
-        /// What stands there.
+        /// The text of the port.
         port: String,
     },
 }

@@ -1,6 +1,6 @@
-//! The leased client for programs without an executor: what is awaited elsewhere is waited for here.
+//! The leased client for programs without an async runtime: [`Client::wait`] blocks until a future is done.
 //!
-//! Leases are renewed by the client's own thread, so a program that computes for minutes keeps what it holds.
+//! The client's own thread renews the leases, so a program that computes for minutes keeps its permits.
 //!
 //! ```no_run
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -8,7 +8,7 @@
 //!
 //! let client = Client::connect(&"lock.example.org".parse()?)?;
 //! let permit = client.wait(client.semaphore("deploys").capacity(3).acquire())?;
-//! // The work goes here, looking at `permit.is_held()` now and then.
+//! // The work goes here, and checks `permit.is_held()` from time to time.
 //! client.wait(permit.release())?;
 //! client.close();
 //! # Ok(())
@@ -19,7 +19,7 @@ use std::ops::Deref;
 
 use super::{Address, Builder, Error};
 
-/// A [`Client`](super::Client) that can be waited for. Whatever that one gives to await, [`Client::wait`] waits for.
+/// A [`Client`](super::Client) with a runtime of its own. [`Client::wait`] runs the futures that its methods return.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,7 +48,7 @@ impl Client {
         Self::connect_with(super::Client::builder(address.clone()))
     }
 
-    /// With settings of one's own.
+    /// Connects with the configuration of a builder, as [`Builder::connect`].
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,14 +61,14 @@ impl Client {
     /// ```
     ///
     /// # Panics
-    /// Within a runtime, as [`Self::wait`] does.
+    /// In an async runtime, as [`Self::wait`].
     pub fn connect_with(builder: Builder) -> Result<Self, Error> {
         let client = Self(builder.build()?);
-        client.wait(client.0.ready())?;
+        client.wait(client.0.await_open())?;
         Ok(client)
     }
 
-    /// Waits until the future is done, and gives what came of it.
+    /// Blocks until the future is done, and returns its output.
     ///
     /// ```no_run
     /// # fn example(client: signalbox::client::blocking::Client) -> Result<(), signalbox::client::Error> {
@@ -78,7 +78,7 @@ impl Client {
     /// ```
     ///
     /// # Panics
-    /// Within a runtime, where waiting would keep its tasks from running: await there instead.
+    /// In an async runtime, where blocking would delay its tasks. Await the future there.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         self.0.block_on(future)
     }

@@ -1,16 +1,14 @@
-//! One connection shared by many callers: requests are queued and written together, responses find their caller by
-//! their opaque.
+//! One connection that many callers share: queued requests are written together, and responses are matched to their
+//! callers by the opaque.
 //!
 //! Invariants:
-//! - An opaque stays in `waiting` from the moment its request is queued until its last response was received, also
-//!   when nobody wants the response any more. So it is never given to another request while a response for it may
-//!   come, and a caller that goes away leaves nothing to clean up.
-//! - Once `end` is set, `waiting` is empty and stays empty: everybody who waited has been told, nobody waits again.
+//! - An opaque stays in `waiting` from the moment its request is queued until its last response is received, even if
+//!   the caller is gone. So it is never used for another request while a response to it may arrive, and a caller that
+//!   goes away leaves nothing to clean up.
+//! - Once `end` is set, `waiting` is empty and stays empty: all callers were informed, and no new ones can wait.
 //! - The state's lock is never held across an await.
-//! - Memory is bounded: requests wait for room before they are queued, but for posted ones, which who posts them bounds
-//!   by himself; and a Dump that is not read stops the reading.
-//!
-//! What requests mean and what their answers carry is left to `Client`.
+//! - Memory is bounded: requests wait for room before they are queued, except for posted requests, whose number the
+//!   caller limits; and a series that is not read stops the reading.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,27 +22,28 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tracing::debug;
 
-use super::error::{Error, Loss};
+use super::error::{Disconnect, Error};
 use super::success;
 use crate::protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, Status};
 
-/// Bytes of queued requests from which on callers wait before they queue more: some thousand requests of usual size.
+/// While this many bytes of requests are queued, callers wait before they queue more: some thousand requests of usual
+/// size.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
 
-/// Room that a read finds at least, in bytes.
+/// The free space of the buffer before each read, in bytes.
 const READ_BYTES_MIN: usize = 16 * 1024;
 
-/// Entries of a Dump that are kept for a slow consumer before reading stops.
-const DUMP_FRAMES_MAX: usize = 32;
+/// Responses of a series that are buffered for a slow reader before reading from the socket stops.
+const SERIES_FRAMES_MAX: usize = 32;
 
-/// A handle of the connection, which is closed when it is dropped.
+/// A handle of a connection. Dropping it closes the connection.
 pub(super) struct Connection {
     shared: Arc<Shared>,
     driver: AbortHandle,
 }
 
 impl Connection {
-    /// Takes over a stream and drives it in a task of the current runtime.
+    /// Serves a stream in a task of the current runtime.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -55,54 +54,54 @@ impl Connection {
         Self { shared, driver }
     }
 
-    /// Queues a request that has a single response.
+    /// Queues a request that has one response.
     pub(super) async fn ask(
         &self,
         request: impl Into<Outgoing<'_>>,
-    ) -> Result<oneshot::Receiver<ResponseFrame>, Loss> {
+    ) -> Result<oneshot::Receiver<ResponseFrame>, Disconnect> {
         let (sender, answer) = oneshot::channel();
         self.shared.queue(request.into(), Waiting::Answer(sender)).await?;
         Ok(answer)
     }
 
-    /// Queues a request whose responses are a series that an empty body or a failure ends.
+    /// Queues a request with a series of responses, which ends with an empty body or a failure.
     pub(super) async fn ask_for_series(
         &self,
         request: impl Into<Outgoing<'_>>,
-    ) -> Result<mpsc::Receiver<ResponseFrame>, Loss> {
-        let (sender, series) = mpsc::channel(DUMP_FRAMES_MAX);
+    ) -> Result<mpsc::Receiver<ResponseFrame>, Disconnect> {
+        let (sender, series) = mpsc::channel(SERIES_FRAMES_MAX);
         self.shared.queue(request.into(), Waiting::Series(sender)).await?;
         Ok(series)
     }
 
-    /// Queues a request at once, however much is queued: for who bounds by himself how much he asks. Its responses go
-    /// to `reports`, each with the tag.
+    /// Queues a request without waiting for room; the caller limits how many it posts. The responses go to
+    /// `responses`, each with the tag.
     pub(super) fn post<'a, T>(
         &self,
         request: impl Into<Outgoing<'a>>,
         tag: T,
-        reports: &mpsc::UnboundedSender<(T, ResponseFrame)>,
+        responses: &mpsc::UnboundedSender<(T, ResponseFrame)>,
         answers: Answers,
-    ) -> Result<(), Loss>
+    ) -> Result<(), Disconnect>
     where
         T: Copy + Send + Sync + 'static,
     {
-        let reports = reports.clone();
-        let deliver = move |frame| drop(reports.send((tag, frame)));
+        let responses = responses.clone();
+        let deliver = move |frame| drop(responses.send((tag, frame)));
         self.shared.queue_now(&request.into(), Waiting::Posted { deliver: Box::new(deliver), answers })
     }
 
-    /// Queues a request that has a single response at once, as [`Self::post`] does.
+    /// Queues a request that has one response without waiting for room, as [`Self::post`].
     pub(super) fn ask_now<'a>(
         &self,
         request: impl Into<Outgoing<'a>>,
-    ) -> Result<oneshot::Receiver<ResponseFrame>, Loss> {
+    ) -> Result<oneshot::Receiver<ResponseFrame>, Disconnect> {
         let (sender, answer) = oneshot::channel();
         self.shared.queue_now(&request.into(), Waiting::Answer(sender))?;
         Ok(answer)
     }
 
-    /// Asks for what has a single response, and gives that where it reports success.
+    /// Queues a request that has one response, and waits for it. Returns the response if it reports success.
     pub(super) async fn ask_for_success(
         &self,
         request: impl Into<Outgoing<'_>>,
@@ -111,24 +110,28 @@ impl Connection {
         self.success(answer).await
     }
 
-    /// Waits for the response to [`Self::ask_now`], and gives it where it reports success.
+    /// Waits for the response to [`Self::ask_now`], and returns it if it reports success.
     pub(super) async fn success(
         &self,
         answer: oneshot::Receiver<ResponseFrame>,
     ) -> Result<ResponseFrame, Error> {
-        success(answer.await.map_err(|_| self.loss())?)
+        success(answer.await.map_err(|_| self.end_reason())?)
     }
 
-    /// Why the connection ended, for a caller whose answer will not come.
-    pub(super) fn loss(&self) -> Loss {
-        self.shared.end.borrow().clone().expect("answers are given up only once the connection has ended")
+    /// Why the connection ended, for a caller whose response channel has closed.
+    pub(super) fn end_reason(&self) -> Disconnect {
+        self.shared
+            .end
+            .borrow()
+            .clone()
+            .expect("response channels are closed only when the connection has ended")
     }
 
     /// Resolves when the connection has ended.
-    pub(super) async fn ended(&self) -> Loss {
+    pub(super) async fn ended(&self) -> Disconnect {
         let mut end = self.shared.end.subscribe();
-        let end = end.wait_for(Option::is_some).await.expect("the sender lives in what self holds");
-        end.clone().expect("waited for just this")
+        let end = end.wait_for(Option::is_some).await.expect("`self` keeps the sender");
+        end.clone().expect("the wait ends when the reason is set")
     }
 }
 
@@ -144,7 +147,7 @@ impl Drop for Connection {
     }
 }
 
-/// A request of either kind, before it has its opaque.
+/// A request of either kind, before it has an opaque.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outgoing<'a> {
     Plain(Request<'a>),
@@ -176,28 +179,28 @@ impl Outgoing<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answers {
     One,
-    /// One and then, under the same opaque, whatever the server has to say.
+    /// One response and then, under the same opaque, the notices of the server.
     AndNotices,
 }
 
-/// Who waits for the responses under an opaque.
+/// Where the responses under an opaque go.
 enum Waiting {
     Answer(oneshot::Sender<ResponseFrame>),
     Series(mpsc::Sender<ResponseFrame>),
     Posted { deliver: Box<dyn Fn(ResponseFrame) + Send + Sync>, answers: Answers },
 }
 
-/// What callers and the driving task share.
+/// The state that callers share with the task that serves the connection.
 #[derive(Default)]
 struct Shared {
-    /// A plain mutex: it is held for a few instructions and never across an await.
+    /// A blocking mutex: it is held for a few instructions and never across an await.
     state: Mutex<State>,
     /// Wakes the writer: something is queued.
     queued: Notify,
     /// Wakes callers: the queue was taken, or the connection ended.
     room: Notify,
     /// Why the connection ended; set once, under the state's lock.
-    end: watch::Sender<Option<Loss>>,
+    end: watch::Sender<Option<Disconnect>>,
 }
 
 #[derive(Default)]
@@ -209,7 +212,7 @@ struct State {
 }
 
 impl State {
-    /// An opaque that nobody waits under. There are more of them than memory holds, so one is found.
+    /// An unused opaque. There are more opaques than requests that fit in memory, so one is found.
     fn free_opaque(&mut self) -> Opaque {
         loop {
             self.opaque_last = self.opaque_last.wrapping_add(1);
@@ -223,13 +226,13 @@ impl State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing that is done under the lock panics")
+        self.state.lock().expect("no code panics while it holds the lock")
     }
 
-    /// Composes the request into the queue once there is room, and registers who waits for its responses.
-    async fn queue(&self, request: Outgoing<'_>, waiting: Waiting) -> Result<(), Loss> {
+    /// Queues the request once there is room, and registers where its responses go.
+    async fn queue(&self, request: Outgoing<'_>, waiting: Waiting) -> Result<(), Disconnect> {
         loop {
-            // Listens before it looks, so that no wake-up falls in between.
+            // Subscribes before the check, so that no wake-up is missed between the two.
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
             if self.end.borrow().is_some() || self.state().outgoing.len() < QUEUED_BYTES_MAX {
@@ -239,10 +242,10 @@ impl Shared {
         }
     }
 
-    fn queue_now(&self, request: &Outgoing<'_>, waiting: Waiting) -> Result<(), Loss> {
+    fn queue_now(&self, request: &Outgoing<'_>, waiting: Waiting) -> Result<(), Disconnect> {
         let mut state = self.state();
-        if let Some(loss) = self.end.borrow().clone() {
-            return Err(loss);
+        if let Some(reason) = self.end.borrow().clone() {
+            return Err(reason);
         }
         let opaque = state.free_opaque();
         request.compose(opaque, &mut state.outgoing);
@@ -251,22 +254,22 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads and writes until either fails; both halves run at the same time, so a reader that a slow Dump holds up
-    /// does not keep requests from being written.
+    /// Reads and writes concurrently until either fails: requests are written even while a slow series stops the
+    /// reading.
     async fn drive(&self, stream: impl AsyncRead + AsyncWrite) {
         let (reader, writer) = tokio::io::split(stream);
-        let loss = tokio::select! {
-            // Reading comes first: what the server answered before it closed the connection counts.
+        let reason = tokio::select! {
+            // Reading comes first: responses count that the server sent before it closed the connection.
             biased;
-            loss = self.read_responses(reader) => loss,
-            loss = self.write_requests(writer) => loss,
+            reason = self.read_responses(reader) => reason,
+            reason = self.write_requests(writer) => reason,
         };
-        debug!(%loss, "connection ended");
-        self.finish(loss);
+        debug!(%reason, "connection ended");
+        self.finish(reason);
     }
 
-    /// Writes what is queued, all of it at once. While a write is under way, the next one gathers.
-    async fn write_requests(&self, mut writer: impl AsyncWrite + Unpin) -> Loss {
+    /// Writes all that is queued, in one batch. The next batch collects during the write.
+    async fn write_requests(&self, mut writer: impl AsyncWrite + Unpin) -> Disconnect {
         let mut batch = BytesMut::new();
         loop {
             self.queued.notified().await;
@@ -282,7 +285,7 @@ impl Shared {
         }
     }
 
-    async fn read_responses(&self, mut reader: impl AsyncRead + Unpin) -> Loss {
+    async fn read_responses(&self, mut reader: impl AsyncRead + Unpin) -> Disconnect {
         let mut codec = ResponseCodec;
         let mut buffer = BytesMut::new();
         loop {
@@ -295,28 +298,28 @@ impl Shared {
             }
             buffer.reserve(READ_BYTES_MIN);
             match reader.read_buf(&mut buffer).await {
-                Ok(0) => return Loss::ClosedByServer,
+                Ok(0) => return Disconnect::ClosedByServer,
                 Ok(_) => {}
                 Err(error) => return error.into(),
             }
         }
     }
 
-    /// Hands a response to who waits for it. One that nobody wants any more is dropped.
+    /// Delivers a response. It is dropped if its caller is gone.
     async fn deliver(&self, frame: ResponseFrame) {
         let Some(frame) = self.deliver_posted(frame) else { return };
         match self.recipient(&frame) {
-            // An error says that the caller has gone, which it may.
+            // An error means that the caller is gone.
             Some(Waiting::Answer(sender)) => drop(sender.send(frame)),
-            // An error says that the consumer has gone: the rest of the series is received and dropped.
+            // An error means that the reader is gone: the rest of the series is received and dropped.
             Some(Waiting::Series(sender)) => drop(sender.send(frame).await),
             Some(Waiting::Posted { .. }) | None => {
-                debug!(opaque = %frame.opaque, status = frame.status, "nobody waits for this response")
+                debug!(opaque = %frame.opaque, status = frame.status, "no caller waits for this response")
             }
         }
     }
 
-    /// Hands over a response to a posted request; gives back one that is not.
+    /// Delivers the response to a posted request; returns any other response.
     fn deliver_posted(&self, frame: ResponseFrame) -> Option<ResponseFrame> {
         let mut state = self.state();
         let Entry::Occupied(entry) = state.waiting.entry(frame.opaque) else { return Some(frame) };
@@ -328,8 +331,7 @@ impl Shared {
         None
     }
 
-    /// Who waits for this response. Its opaque is free again unless the response is one of a series and not the
-    /// last.
+    /// Where a response goes. Its opaque is free again, unless more responses of a series follow.
     fn recipient(&self, frame: &ResponseFrame) -> Option<Waiting> {
         let ends_series = frame.status != Status::NoError.code() || frame.body.is_empty();
         match self.state().waiting.entry(frame.opaque) {
@@ -341,13 +343,13 @@ impl Shared {
         }
     }
 
-    /// Tells everybody that no more answers will come. Only the first reason counts.
-    fn finish(&self, loss: Loss) {
+    /// Informs all callers that no more responses will come. Only the first reason counts.
+    fn finish(&self, reason: Disconnect) {
         let mut state = self.state();
         if self.end.borrow().is_some() {
             return;
         }
-        self.end.send_replace(Some(loss));
+        self.end.send_replace(Some(reason));
         state.waiting = HashMap::new();
         state.outgoing = BytesMut::new();
         drop(state);
@@ -355,13 +357,12 @@ impl Shared {
     }
 }
 
-/// Ends the connection also where the driving task is dropped before its time: the runtime is shut down, or it
-/// panicked.
+/// Ends the connection even if its task is dropped early: because the runtime is shut down, or the task panicked.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.finish(Loss::Stopped);
+        self.0.finish(Disconnect::Stopped);
     }
 }
 
@@ -385,13 +386,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_left_of_callers_that_went_away_once_they_were_answered() {
+    async fn callers_that_went_away_leave_nothing_once_they_were_answered() {
         let (near, mut far) = tokio::io::duplex(1024);
         let connection = Connection::over(near);
         drop(connection.ask(Request::Noop).await.unwrap());
         drop(connection.ask_for_series(Request::Dump).await.unwrap());
         let last = connection.ask(Request::Noop).await.unwrap();
-        assert_eq!(state_of(&connection).0, 3, "their opaques are taken until then");
+        assert_eq!(state_of(&connection).0, 3, "their opaques are in use until then");
 
         answer(&mut far, 1, b"").await;
         answer(&mut far, 2, b"one of the series").await;
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn opaques_in_use_are_passed_over_when_the_numbers_begin_anew() {
+    async fn opaques_in_use_are_skipped_when_the_numbers_wrap() {
         let (near, _far) = tokio::io::duplex(1024);
         let connection = Connection::over(near);
         let _first = connection.ask(Request::Noop).await.unwrap();

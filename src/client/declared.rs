@@ -1,5 +1,5 @@
-//! Declared semaphores, as an administrator deals with them: each method is one request, done wholly or not at all, and
-//! nobody has to be kept out meanwhile.
+//! Administration of declared semaphores. Each method is one atomic request, which is safe while the semaphores are in
+//! use.
 
 use std::time::Duration;
 
@@ -10,16 +10,20 @@ use crate::protocol::{
 };
 
 impl Direct {
-    /// Declares semaphores, all of them or none ("Declare"): they stay until they are removed, whoever holds them. Gives
-    /// what each came to be. Whether this client may do it is decided by its address.
+    /// Declares semaphores, all of them or none; they exist until they are removed (`docs/protocol.md`, "Declare").
+    /// Returns the state of each, in the order of `declarations`.
+    ///
+    /// # Errors
+    /// [`Error::Declarations`] if a declaration breaks a rule; [`Error::Status`] with `NotPermitted` if the server does
+    /// not permit it from this address, `AlreadyExists` with [`IfExists::Fail`], or another refusal.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
     /// use signalbox::client::{Declaration, IfExists};
     ///
     /// let gpus = Declaration { name: b"gpu", capacity: 8, numbered: true, label: b"the machines in room 3" };
-    /// let settled = direct.declare(&[gpus], IfExists::Set).await?;
-    /// println!("generation {}", settled[0].generation.0);
+    /// let declared = direct.declare(&[gpus], IfExists::Set).await?;
+    /// println!("generation {}", declared[0].generation.0);
     /// # Ok(())
     /// # }
     /// ```
@@ -33,16 +37,21 @@ impl Direct {
         Ok(self.connection().ask_for_success(request).await?.declared()?)
     }
 
-    /// Changes the capacity of a declared semaphore ("Resize"). Nobody loses what he holds: above the capacity nothing is
-    /// granted until enough is given back. With the generation that was read before, it is refused where somebody else
-    /// has changed the semaphore since.
+    /// Changes the capacity of a declared semaphore (`docs/protocol.md`, "Resize"). Holders keep what they hold: while
+    /// more is in use than the new capacity, nothing is granted. Returns the new state.
+    ///
+    /// With `expected`, the request fails with `GenerationDiffers` if the semaphore was changed since that generation
+    /// (optimistic locking).
+    ///
+    /// # Errors
+    /// [`Error::Status`] with `NotFound` if the semaphore is not declared, `NotPermitted`, or another refusal.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
     /// use signalbox::client::Resizing;
     ///
-    /// let settled = direct.resize(b"gpu", Resizing::GrowBy(2), None).await?;
-    /// println!("{} of {} in use", settled.in_use, settled.capacity);
+    /// let resized = direct.resize(b"gpu", Resizing::GrowBy(2), None).await?;
+    /// println!("{} of {} in use", resized.in_use, resized.capacity);
     /// # Ok(())
     /// # }
     /// ```
@@ -56,7 +65,12 @@ impl Direct {
         Ok(self.connection().ask_for_success(request).await?.resized()?)
     }
 
-    /// Removes a declared semaphore ("Remove"); those who wait for it are told so.
+    /// Removes a declared semaphore (`docs/protocol.md`, "Remove"). Requests that wait for it fail with `Removed`;
+    /// `how` decides what happens to its holders, and `expected` is as in [`Self::resize`].
+    ///
+    /// # Errors
+    /// [`Error::Status`] with `NotFound` if the semaphore is not declared, `InUse` with [`Removal::IfIdle`],
+    /// `NotPermitted`, or another refusal.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -71,9 +85,14 @@ impl Direct {
         self.connection().ask_for_success(request).await.map(drop)
     }
 
-    /// Waits until so little of a name is in use, or nobody has a slot, and tells how much is in use then ("AwaitIdle").
-    /// Without a timeout, for as long as the server lets it. Where the future is dropped, the server waits on for
-    /// nobody until that is over.
+    /// Waits until at most a number of resources of a name are in use, or until a slot is free (`docs/protocol.md`,
+    /// "AwaitIdle"). Returns the number of resources that are in use then.
+    ///
+    /// Without a timeout, the request waits as long as the server allows. Dropping the future does not cancel the
+    /// request: the server keeps it until the timeout.
+    ///
+    /// # Errors
+    /// [`Error::Status`] with `TimedOut`, `Removed`, or another refusal.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -95,7 +114,8 @@ impl Direct {
         Ok(self.connection().ask_for_success(request).await?.in_use()?)
     }
 
-    /// The declared semaphores whose names start with these bytes, in the order of their names ("List").
+    /// Lists the declared semaphores whose names start with these bytes, in the order of their names; all of them if
+    /// `prefix` is empty (`docs/protocol.md`, "List").
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {

@@ -1,24 +1,27 @@
-//! Extended operations as they stand in `docs/protocol.md`, each one request and its answer: listings, watches,
-//! administration, and sessions that one process hands to another.
+//! Extended operations of `docs/protocol.md` over a separate connection: listings, watches, administration, and
+//! sessions that were handed over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::{Dump, Error, Listing, Loss, Watch, checked};
+use super::{Disconnect, Dump, Error, Listing, Watch, checked};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, GrantId, HelloAnswer, Milliseconds, Namespace, Request, RequestId,
     RequestIds, ResponseFrame, Revocation, Scope, SessionKey, VerifiedGrant,
 };
 
-/// A connection that said Hello. Clones share it; it is closed when the last one and the last series of it is dropped.
-/// [`Client::direct`](super::Client::direct) makes one.
+/// A connection for extended operations. Clones share it; it is closed when the last clone and the last series of it
+/// are dropped. [`Client::direct`](super::Client::direct) opens one.
+///
+/// Each method sends one request. Its errors are [`Error::Status`] if the server refuses the request,
+/// [`Error::ConnectionLost`] if the connection ends, and [`Error::Body`] if the answer is malformed.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
 /// let direct = client.direct().await?;
-/// println!("the server knows this connection as session {}", direct.server().session);
+/// println!("the connection's session is {}", direct.server().session);
 /// # Ok(())
 /// # }
 /// ```
@@ -26,7 +29,7 @@ use crate::protocol::{
 pub struct Direct {
     connection: Arc<Connection>,
     server: HelloAnswer,
-    /// The number of the next request that changes something.
+    /// The number of the next request that makes a change.
     requests: Arc<AtomicU64>,
 }
 
@@ -38,7 +41,7 @@ impl Direct {
         Ok(Self { connection, server, requests: Arc::new(AtomicU64::new(1)) })
     }
 
-    /// What the server said of itself ("Hello").
+    /// The server's answer to Hello: its version, its features and its limits (`docs/protocol.md`, "Hello").
     ///
     /// ```no_run
     /// # fn example(direct: signalbox::client::Direct) {
@@ -49,8 +52,8 @@ impl Direct {
         self.server
     }
 
-    /// Continues a session here, which takes it from the connection that it was attached to ("AttachSession"). Gives
-    /// the time to live that is left, all of it.
+    /// Attaches a session to this connection, and detaches it from any other (`docs/protocol.md`, "AttachSession").
+    /// This renews the lease; returns its duration.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct, handed: signalbox::client::HandedOver)
@@ -64,7 +67,8 @@ impl Direct {
         Ok(frame.ttl()?.into())
     }
 
-    /// Ends the session that was attached here, and gives back all that it holds ("CloseSession").
+    /// Closes the session that is attached to this connection, which releases all that it holds (`docs/protocol.md`,
+    /// "CloseSession").
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -76,7 +80,8 @@ impl Direct {
         self.connection.ask_for_success(Extended::CloseSession).await.map(drop)
     }
 
-    /// Whether anybody holds the grant, who, and for how long at least ("VerifyGrant").
+    /// The session that holds a grant, and for how long at least (`docs/protocol.md`, "VerifyGrant"). Fails with
+    /// [`Status::NotAcquired`](super::Status::NotAcquired) if the grant is not held.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -89,8 +94,9 @@ impl Direct {
         Ok(self.connection.ask_for_success(Extended::VerifyGrant { grant }).await?.verified()?)
     }
 
-    /// Takes a grant or a session away from its holder, who is told and keeps it for the grace ("Revoke"). Whether this
-    /// client may do it is decided by its address.
+    /// Revokes a grant or a session at the end of a grace period; the server notifies the holder at once
+    /// (`docs/protocol.md`, "Revoke"). Fails with [`Status::NotPermitted`](super::Status::NotPermitted) if the server
+    /// does not permit it from this address.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -106,10 +112,10 @@ impl Direct {
         self.connection.ask_for_success(Extended::Revoke { ids, what, grace }).await.map(drop)
     }
 
-    /// The numbers of the next request that changes something.
+    /// The ids of the next request that makes a change.
     pub(super) fn next_ids(&self) -> RequestIds {
-        // Nothing is repeated over this connection, so nothing before it has to be remembered. Two at once could
-        // arrive in the other order, which the gap that `lowest_unanswered` leaves allows for.
+        // No request is repeated over this connection, so the server need not keep earlier answers. Concurrent requests
+        // may arrive in another order, which the distance to `lowest_unanswered` allows.
         let own = self.requests.fetch_add(1, Ordering::Relaxed);
         let lowest = own.saturating_sub(512).max(1);
         RequestIds { own: RequestId(own), lowest_unanswered: RequestId(lowest) }
@@ -119,7 +125,7 @@ impl Direct {
         &self.connection
     }
 
-    /// Who holds a name ("Holders").
+    /// Lists the holders of a name (`docs/protocol.md`, "Holders").
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -137,7 +143,7 @@ impl Direct {
         Listing::ask(&self.connection, request, ResponseFrame::list_entry).await
     }
 
-    /// Who waits for a name, the first in the queue first ("Waiters").
+    /// Lists the waiters of a name, in the order of the queue (`docs/protocol.md`, "Waiters").
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -152,7 +158,8 @@ impl Direct {
         Listing::ask(&self.connection, request, ResponseFrame::list_entry).await
     }
 
-    /// Reports names as they are, and then what happens to them, for as long as it is read ("Watch").
+    /// Reports the current state of names, and then their events (`docs/protocol.md`, "Watch"). Dropping the series
+    /// does not end the watch at the server; closing the connection does.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -166,7 +173,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn watch(&self, namespace: Namespace, scope: Scope<'_>) -> Result<Watch, Error> {
-        // Only the prefix of all names is empty.
+        // An empty prefix stands for all names.
         if let Scope::Name(text) | Scope::Prefix(text @ [_, ..]) = scope {
             checked(text)?;
         }
@@ -174,7 +181,7 @@ impl Direct {
             .await
     }
 
-    /// Lists the names of the port ("Dump").
+    /// Lists the names of the port's namespace (`counter.md`, "Dump").
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -186,14 +193,14 @@ impl Direct {
         Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry).await
     }
 
-    /// Resolves when the connection is gone.
+    /// Resolves when the connection has ended.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) {
     /// println!("{}", direct.closed().await);
     /// # }
     /// ```
-    pub async fn closed(&self) -> Loss {
+    pub async fn closed(&self) -> Disconnect {
         self.connection.ended().await
     }
 }

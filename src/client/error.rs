@@ -1,6 +1,6 @@
-//! What can go wrong between a program and its server, as sentences that say what to do about it.
+//! The errors of the client. Each message says what failed and what to do about it.
 //!
-//! Every error can be cloned: one lost connection is told to all who waited on it.
+//! All errors can be cloned, because the end of one connection is reported to all callers that wait on it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::protocol::{BodyError, DeclarationError, DecodeError, NAME_BYTES_MAX, Status, WantedError};
+use crate::protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX, Status};
 
-/// Why a request has no answer that could be used.
+/// Why a request failed.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -26,64 +26,68 @@ use crate::protocol::{BodyError, DeclarationError, DecodeError, NAME_BYTES_MAX, 
 /// # }
 /// ```
 #[derive(Clone, Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
-    /// The server refused the request.
+    /// The server refused the request (`docs/protocol.md`, "Statuses").
     #[error("{}", advice(*.0))]
     Status(Status),
-    /// The server refused the request in words that this client does not know.
+    /// The server refused the request with a status that this client does not know.
     #[error(
-        "the server answered with the status {code:#04x} ({message:?}), which this client does not know; \
-        use a client that is as new as the server"
+        "the server refused the request with the unknown status {code:#04x} ({message:?}); update the client to the \
+        version of the server"
     )]
     UnknownStatus {
-        /// The status byte.
+        /// The status byte of the response.
         code: u8,
-        /// The text that came with it.
+        /// The text of the response.
         message: String,
     },
-    /// The connection ended before the answer came. Whether the request was carried out is not known, and whatever
-    /// the connection held is given back.
-    #[error("the connection was lost ({0}); connect again once the server answers")]
-    ConnectionLost(#[from] Loss),
-    /// The answer does not fit the request.
+    /// The connection ended before the answer was received. The server may have executed the request. What the
+    /// connection held is released.
+    #[error("the connection was lost ({0}); connect again and check whether the request was executed")]
+    ConnectionLost(#[from] Disconnect),
+    /// The body of the response does not belong to the request's operation.
     #[error(transparent)]
     Body(#[from] BodyError),
-    /// There is no connection.
+    /// No connection could be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// No server was reached in the time that the client allows for it ([`Builder::unreachable_after`]), so nobody
-    /// knows whether there is something to be had. Nothing is held.
+    /// No server was reachable for as long as the client waits ([`Builder::unreachable_after`]). Nothing is held.
     ///
     /// [`Builder::unreachable_after`]: super::Builder::unreachable_after
-    #[error("no server was reached within {} s; the last try: {last}", .within.as_secs_f64())]
+    #[error(
+        "no server was reachable for {} s, nothing was acquired; check the servers and the network (last attempt: \
+        {last})", .within.as_secs_f64()
+    )]
     Unreachable {
-        /// How long was tried.
+        /// For how long the client tried.
         within: Duration,
-        /// What the last try came to.
+        /// The error of the last attempt.
         last: Arc<Error>,
     },
-    /// What was held is lost.
+    /// The permit was lost before.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// What is asked for at once breaks a rule; nothing was sent.
+    /// The claims break a rule of the protocol. No request was sent.
     #[error(transparent)]
-    Claims(#[from] WantedError),
-    /// What is to be declared breaks a rule; nothing was sent.
+    Claims(#[from] ClaimsError),
+    /// The declarations break a rule of the protocol. No request was sent.
     #[error(transparent)]
     Declarations(#[from] DeclarationError),
-    /// The name is empty; nothing was sent.
-    #[error("the name is empty; give a name of at least one byte")]
+    /// The name is empty. No request was sent.
+    #[error("the name is empty; use a name of 1 to {NAME_BYTES_MAX} bytes")]
     NameEmpty,
-    /// The name does not fit the wire; nothing was sent.
-    #[error("the name has {bytes} bytes; give a name of at most {NAME_BYTES_MAX}")]
+    /// The name is too long. No request was sent.
+    #[error("the name has {bytes} bytes; use a name of 1 to {NAME_BYTES_MAX} bytes")]
     NameTooLong {
-        /// Length of the name in bytes.
+        /// The length of the name in bytes.
         bytes: usize,
     },
 }
 
 impl Error {
-    /// Whether the server was there and said no. The others say that nobody was asked or nobody answered.
+    /// Whether a server received and refused the request. The other errors mean that no request was sent, or that no
+    /// answer was received.
     ///
     /// ```
     /// use signalbox::client::{Error, Status};
@@ -96,66 +100,92 @@ impl Error {
     }
 }
 
-/// Why a permit is not good any more.
+/// Why a permit was lost.
 ///
 /// ```no_run
 /// # async fn example(permit: signalbox::client::Permit) {
 /// use signalbox::client::Lost;
 ///
 /// match permit.lost().await {
-///     Lost::Revoked => println!("an administrator wants it back"),
+///     Lost::Revoked => println!("an administrator revoked it"),
 ///     other => println!("{other}"),
 /// }
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Lost {
-    /// The server says that the session is gone: its lease ended, or the server was started anew.
-    #[error("the lease has ended, and others may hold what was held; stop the work")]
+    /// The session does not exist any more: its lease expired, or a server without a data directory was restarted.
+    #[error("the lease expired, and the resources may be granted to others; stop the work")]
     Expired,
-    /// An administrator took it away.
-    #[error("an administrator took away what was held; stop the work")]
+    /// An administrator revoked the permit or its session.
+    #[error("an administrator revoked the permit; stop the work")]
     Revoked,
-    /// No server could be reached for as long as the lease lasts.
-    #[error("no server could be reached to renew the lease; others may hold what was held, so stop the work")]
+    /// No server was reachable until the end of the lease.
+    #[error(
+        "the lease could not be renewed because no server was reachable, and the resources may be granted to others; \
+        stop the work"
+    )]
     Unreachable,
-    /// Somebody else who has its key took over the session.
+    /// Another client, which has the key of the session, attached it.
     #[error("another client took over the session; stop the work")]
     TakenOver,
-    /// The program's runtime, or the thread that renews leases, has ended.
-    #[error("nothing renews the lease any more, as the program's runtime was shut down; stop the work")]
+    /// The runtime or the thread that renews the lease has ended, or the client was closed.
+    #[error("the client was closed or its runtime was shut down, so the lease is not renewed; stop the work")]
     Stopped,
 }
 
-/// The server's status as a sentence.
+/// The message for a refusal: what the state is, and what to do.
 fn advice(status: Status) -> &'static str {
     match status {
         Status::NoError => "the server reports success",
-        Status::NotFound => "there is no such name; it is made by the first Acquire",
+        Status::NotFound => {
+            "the name does not exist; acquire it with a capacity or maximum, which creates it"
+        }
         Status::InvalidArguments => {
-            "the server finds the arguments invalid; ask for at least 1 and at most as many resources as the maximum"
+            "the server refused the arguments; request at least 1 resource and at most the capacity or maximum"
         }
-        Status::ResourceNotAvailable => "the resources are in use; try again later",
+        Status::ResourceNotAvailable => {
+            "the requested resources are in use; try again later, or wait for them in the queue"
+        }
         Status::NotAcquired => {
-            "this connection holds fewer resources than that; release at most what it acquired"
+            "more resources were to be released than are held; release at most what was acquired"
         }
-        Status::TimedOut => "the resources stayed in use while the request waited; wait longer or try again",
+        Status::TimedOut => {
+            "the requested resources stayed in use until the timeout; try again, or use a longer timeout"
+        }
         Status::QueueFull => {
-            "too many wait for the resources already; try again later or accept a longer queue"
+            "the queue for the requested resources is full; try again later, or accept a longer queue"
         }
-        Status::Canceled => "the waiting was canceled, and nothing was taken",
-        Status::Revoked => "an administrator took away what was held; stop using it",
-        Status::Removed => "the name was removed by an administrator; ask for another",
-        Status::NoSuchSession => "there is no such session, or not any more; open another",
-        Status::AlreadyExists => "there is such a semaphore already; keep it, or set it to what is wanted",
-        Status::GenerationDiffers => "the semaphore was changed meanwhile; look at it again, then decide",
-        Status::InUse => "the semaphore is held; wait until nobody holds it, or remove it in another way",
-        Status::UnknownCommand => "the server does not know this operation; use a server that has it",
-        Status::OutOfMemory => "the server has no room for another name; try again later or raise its limit",
-        Status::NotPermitted => "the server does not let this client do that; ask from an address that may",
-        Status::ShuttingDown => "the server is being stopped; try again once it is back",
-        Status::LimitReached => "a limit of the server is reached; close or finish something first",
-        Status::NotStored => "the server could not write it to its disk and took it back; try again later",
+        Status::Canceled => "the request was canceled while it waited, and nothing was acquired",
+        Status::Revoked => "an administrator revoked the grant or session; stop the work",
+        Status::Removed => "an administrator removed the name; use another name, or declare it again",
+        Status::NoSuchSession => "the session does not exist, or has ended; open another session",
+        Status::AlreadyExists => {
+            "the semaphore is declared already; keep it, or set it to the new declaration"
+        }
+        Status::GenerationDiffers => {
+            "the semaphore was changed since its generation was read; read it again, then repeat the change"
+        }
+        Status::InUse => {
+            "the semaphore is held; wait until all holders have released it, or choose another way of removal"
+        }
+        Status::UnknownCommand => {
+            "the server does not support this operation; use a signalbox server that does"
+        }
+        Status::OutOfMemory => {
+            "the server's limit of names is reached; try again later, or raise `max_names` in its configuration"
+        }
+        Status::NotPermitted => {
+            "the server does not permit this operation from this address; use an address that is permitted"
+        }
+        Status::ShuttingDown => "the server is shutting down; try again after its restart",
+        Status::LimitReached => {
+            "a limit of sessions, requests or watches is reached; close or finish some first"
+        }
+        Status::NotStored => {
+            "the server could not write the change to its disk and rolled it back; try again later"
+        }
     }
 }
 
@@ -163,36 +193,37 @@ fn advice(status: Status) -> &'static str {
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::PlainClient) {
-/// use signalbox::client::Loss;
+/// use signalbox::client::Disconnect;
 ///
-/// if let Loss::ClosedByServer = client.closed().await {
-///     println!("the server was stopped, or started anew");
+/// if let Disconnect::ClosedByServer = client.closed().await {
+///     println!("the server was stopped or restarted");
 /// }
 /// # }
 /// ```
 #[derive(Clone, Debug, Error)]
-pub enum Loss {
-    /// The server closed it.
+#[non_exhaustive]
+pub enum Disconnect {
+    /// The server closed the connection.
     #[error("the server closed it")]
     ClosedByServer,
-    /// The operating system reports a failure; also what becomes of a server that vanished.
+    /// The operating system reported a failure, for example that the server's host does not answer.
     #[error("{0}")]
     Io(Arc<io::Error>),
-    /// The server sent what is no response.
+    /// The server sent bytes that are not a response.
     #[error("{0}")]
     Protocol(Arc<DecodeError>),
-    /// The runtime that served it was shut down.
+    /// The runtime of the connection was shut down.
     #[error("the program's runtime was shut down")]
     Stopped,
 }
 
-impl From<io::Error> for Loss {
+impl From<io::Error> for Disconnect {
     fn from(error: io::Error) -> Self {
         Self::Io(Arc::new(error))
     }
 }
 
-impl From<DecodeError> for Loss {
+impl From<DecodeError> for Disconnect {
     fn from(error: DecodeError) -> Self {
         match error {
             DecodeError::Io(error) => error.into(),
@@ -201,7 +232,7 @@ impl From<DecodeError> for Loss {
     }
 }
 
-/// Why there is no connection.
+/// Why a connection could not be opened.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -209,41 +240,42 @@ impl From<DecodeError> for Loss {
 ///
 /// let address = "lock.example.org".parse()?;
 /// if let Err(ConnectError::Resolve { host, .. }) = PlainClient::connect(&address).await {
-///     println!("is {host} spelt like that?");
+///     println!("check the spelling of {host}");
 /// }
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, Error)]
+#[non_exhaustive]
 pub enum ConnectError {
-    /// The host's name leads to no address.
-    #[error("no address is known for the host {host:?} ({source}); check the name of the server")]
+    /// The host name could not be resolved.
+    #[error("cannot resolve the host {host:?} ({source}); check the name of the server")]
     Resolve {
-        /// The host as it was given.
+        /// The host, as it was given.
         host: String,
-        /// What the resolver said.
+        /// The error of the resolver.
         source: Arc<io::Error>,
     },
-    /// Nothing at the address accepts the connection. Where a host has several addresses, this is the last tried.
-    #[error("cannot connect to {address} ({source}); check the address and that the server runs")]
+    /// The connection was refused. If the host has several addresses, this is the last one that was tried.
+    #[error("cannot connect to {address} ({source}); check the address, and that the server is running")]
     Refused {
         /// The address that was tried.
         address: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: Arc<io::Error>,
     },
-    /// The thread that renews leases cannot be started.
+    /// The thread that renews leases could not be started.
     #[error("cannot start the thread that renews leases ({source}); raise the limits of this process")]
     Thread {
-        /// What the operating system said.
+        /// The error of the operating system.
         source: Arc<io::Error>,
     },
-    /// Nothing answered in time.
-    #[error("{address} does not answer within {} s; check the address and the network", .limit.as_secs_f64())]
+    /// The server did not answer in time.
+    #[error("no answer from {address:?} within {} s; check the address and the network", .limit.as_secs_f64())]
     TimedOut {
-        /// The address as it was given.
+        /// The address, as it was given.
         address: String,
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
     },
 }

@@ -1,9 +1,9 @@
-//! The client: permits for a program that shares resources with others on many machines.
+//! The client: permits for programs on many machines that share limited resources.
 //!
 //! # First steps
 //!
-//! A [`Client`] connects once and is shared by all tasks of a program. What it hands out are [`Permit`]s: whoever has
-//! one holds the resources, whoever drops it gives them back.
+//! A [`Client`] connects once, and all tasks of a program share it. It returns [`Permit`]s: a permit holds resources
+//! until it is dropped, which releases them.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -12,7 +12,7 @@
 //!
 //! let client = Client::connect(&"lock.example.org".parse()?).await?;
 //!
-//! // One of three, after waiting in the queue for half a minute at most.
+//! // One of three, after at most 30 s in the queue.
 //! let permit = client.semaphore("deploys").capacity(3).timeout(Duration::from_secs(30)).acquire().await?;
 //! // The work goes here.
 //! permit.release().await?;
@@ -20,15 +20,15 @@
 //! # }
 //! ```
 //!
-//! A **semaphore** has a capacity, which the request that makes it sets. A **counter** counts what is in use, and every
-//! request says up to how many it may come: `client.counter("tenant/7").maximum(8)`. Several names are had together,
-//! all or none and without deadlocks, by [`Client::acquire_all`].
+//! A **semaphore** has a capacity, which the request that creates it sets. A **counter** counts the resources in use,
+//! and each request gives its own maximum: `client.counter("tenant/7").maximum(8)`. [`Client::acquire_all`] acquires
+//! several names as one, all or none, without deadlocks.
 //!
 //! # Losing a permit
 //!
-//! What is held is leased: the client renews the lease from a thread of its own, and survives cuts of the network that
-//! are shorter than it. But a lease can be lost, and then others may hold the same. A program that must not go on then
-//! lets its work be guarded:
+//! A permit has a lease. The client renews it in a separate thread, and keeps it during disconnects that are shorter
+//! than the lease. A lease can still be lost, and the resources can then be granted to others. Work that must not
+//! continue then runs in [`Permit::guard`]:
 //!
 //! ```no_run
 //! # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -37,39 +37,39 @@
 //! let fence = permit.id().0;
 //! match permit.guard(write_report(fence)).await {
 //!     Ok(()) => permit.release().await?,
-//!     Err(lost) => eprintln!("given up half-way: {lost}"),
+//!     Err(lost) => eprintln!("stopped half-way: {lost}"),
 //! }
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The number of the grant grows with each grant of a name. A store that refuses writes with a lower number than it has
-//! seen is safe even from a program that was stopped for a minute and did not notice; no client alone can be
-//! (`docs/semantics.md`, "What a grant id is good for").
+//! [`Permit::id`] is a fencing token: it increases with each grant of a name. A store that refuses writes with a lower
+//! token than it has seen is safe even from a program that was suspended for a minute. No client can guarantee this
+//! alone (`docs/semantics.md`, "Fencing tokens").
 //!
-//! # When no server answers
+//! # When no server is reachable
 //!
-//! [`Acquire::acquire`] fails with [`Error::Unreachable`] after a while, and there is no permit: it fails closed. Where
-//! it is better to work without a limit than not to work, [`Acquire::acquire_or_proceed`] says so in its name and in its
-//! type.
+//! [`Acquire::acquire`] fails with [`Error::Unreachable`] after 10 s ([`Builder::unreachable_after`]), without a
+//! permit: it fails closed. Where it is better to work without a limit than not to work,
+//! [`Acquire::acquire_or_proceed`] fails open.
 //!
 //! # Recipes
 //!
-//! `docs/guide.md` shows budgets, leaders, several resources at once and fencing, with what happens in failure.
-//! `examples/` has whole programs: `leader`, `worker_pool` and `fenced_writer`.
+//! `docs/guide.md` has recipes for concurrency limits, leader election, several resources at once and fencing,
+//! each with its behaviour on failure. `examples/` has complete programs: `leader`, `worker_pool` and `fenced_writer`.
 //!
 //! # Which client
 //!
 //! | | [`Client`] | [`PlainClient`] |
 //! |---|---|---|
-//! | servers | signalbox | every server of yrmcds' protocols |
-//! | what is held belongs to | a leased session, which survives cuts | the connection, and ends with it |
-//! | waits | in a fair queue | never |
-//! | names | of both kinds, over either port | of the port |
-//! | gives | [`Permit`] | [`PlainPermit`] |
+//! | servers | signalbox | all servers of yrmcds' counter and semaphore protocols |
+//! | resources belong to | a leased session, which survives disconnects | the connection, which releases them |
+//! | waiting | in a fair queue | none |
+//! | names | of both kinds, over either port | of the port's kind |
+//! | returns | [`Permit`] | [`PlainPermit`] |
 //!
-//! [`blocking`] has the leased one for programs without an executor. [`Direct`] has the operations that are for
-//! people: who holds, who waits, what happens, to take something away, and to declare semaphores whose capacity an
+//! [`blocking`] has the leased client for programs without an async runtime. [`Direct`] has the administrative
+//! operations: it lists holders and waiters, watches names, revokes grants, and declares semaphores whose capacity an
 //! administrator sets.
 
 mod address;
@@ -79,8 +79,6 @@ mod declared;
 mod direct;
 mod error;
 mod lease;
-#[cfg(feature = "program")]
-pub mod load;
 mod plain;
 mod plain_permit;
 mod series;
@@ -91,7 +89,7 @@ use std::time::Duration;
 
 pub use address::{Address, AddressError, COUNTER_PORT, SEMAPHORE_PORT};
 pub use direct::Direct;
-pub use error::{ConnectError, Error, Loss, Lost};
+pub use error::{ConnectError, Disconnect, Error, Lost};
 pub use lease::{
     Acquire, AcquireAll, Admission, BootClock, Builder, Claim, Client, Clock, Counter, HandedOver, Moment,
     Permit, Semaphore, Sleep, Tcp, Transport,
@@ -100,24 +98,24 @@ pub use plain::PlainClient;
 pub use plain_permit::PlainPermit;
 pub use series::{Declared, Dump, Listing, Series, Watch};
 
-/// What answers and limits consist of is the wire's to say; callers of the client need no more of it than this.
+// The types of the protocol that the methods of the client take or return.
 pub use crate::protocol::{
-    BodyError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError, DumpEntry, Event,
-    EventKind, Features, Generation, GrantId, HelloAnswer, Idle, IfExists, ListEntry, Milliseconds,
-    NAME_BYTES_MAX, Namespace, Removal, Resizing, Revocation, Scope, SessionKey, Standing, Statistic, Status,
-    TtlLeft, VerifiedGrant, Wait, WantedError,
+    BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError,
+    DumpEntry, Event, EventKind, Features, Generation, GrantId, GrantState, HelloAnswer, Idle, IfExists,
+    ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Removal, Resizing, Revocation, Scope, SessionKey,
+    Statistic, Status, TtlLeft, VerifiedGrant, Wait,
 };
 
 use crate::protocol::ResponseFrame;
 
-/// How long [`PlainClient::connect`] tries.
+/// The time limit of [`PlainClient::connect`].
 ///
 /// ```
 /// assert_eq!(signalbox::client::CONNECT_TIMEOUT.as_secs(), 5);
 /// ```
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An amount of what a counter or semaphore hands out.
+/// A number of resources of a counter or semaphore.
 ///
 /// ```
 /// use signalbox::client::Resources;
@@ -127,7 +125,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resources(pub u32);
 
-/// How many resources there are altogether: of a counter for one Acquire, of a semaphore when Acquire creates it.
+/// The most resources that may be in use: of a counter, for one Acquire; of a semaphore, the capacity with which
+/// Acquire creates it (`counter.md` and `semaphore.md`, "Acquire").
 ///
 /// ```
 /// use signalbox::client::Maximum;
@@ -149,7 +148,7 @@ impl fmt::Display for Maximum {
     }
 }
 
-/// The name, where it fits the wire.
+/// Checks the length of a name.
 fn checked(name: &[u8]) -> Result<&[u8], Error> {
     match name.len() {
         0 => Err(Error::NameEmpty),
@@ -158,7 +157,7 @@ fn checked(name: &[u8]) -> Result<&[u8], Error> {
     }
 }
 
-/// The response, where it reports success.
+/// The response, if its status is success; else the error.
 fn success(frame: ResponseFrame) -> Result<ResponseFrame, Error> {
     match Status::from_code(frame.status) {
         Some(Status::NoError) => Ok(frame),

@@ -1,12 +1,10 @@
-//! The plain client: the operations of yrmcds' documents over one connection, which any server of that protocol has.
+//! The plain client: the operations of yrmcds' counter and semaphore protocols over one connection.
 //!
-//! Requests are pipelined and answers matched by their opaque, so a task that waits long keeps nobody else waiting.
-//! Works with every server of yrmcds' counter or semaphore protocol (`counter.md`, `semaphore.md`); which of the two
-//! a connection speaks of is decided by its port.
+//! It works with every server of these protocols (`counter.md`, `semaphore.md`). The port decides whether a connection
+//! uses counters or semaphores. Requests are pipelined, and responses are matched by their opaque.
 //!
-//! What is acquired belongs to the connection: it is given back by [`PlainClient::release`] or when the connection
-//! ends, which is when the last [`PlainClient`], [`PlainPermit`] and [`Dump`] of it is dropped, when the server goes
-//! away, or when this process dies.
+//! Resources belong to the connection. They are released by [`PlainClient::release`], or when the connection ends: when
+//! its last [`PlainClient`], [`PlainPermit`] and [`Dump`] is dropped, the server stops, or this process ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +14,12 @@ use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use super::{
-    Address, CONNECT_TIMEOUT, ConnectError, Dump, Error, Loss, Maximum, PlainPermit, Resources, checked,
-    socket,
+    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Dump, Error, Maximum, PlainPermit, Resources,
+    checked, socket,
 };
 use crate::protocol::{Request, ResponseFrame, Statistic};
 
-/// A connection to a server. Clones share it; it is closed when the last one is dropped.
+/// A connection to a server. Clones share it; it is closed when the last clone is dropped.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,10 +38,13 @@ pub struct PlainClient {
 }
 
 impl PlainClient {
-    /// Connects within [`CONNECT_TIMEOUT`]. An address without a port means that of the counters; see
-    /// [`Address::or_port`].
+    /// Connects within [`CONNECT_TIMEOUT`]. The default port is that of the counters; [`Address::or_port`] sets
+    /// another default.
     ///
-    /// A server that vanishes without a word is noticed about 30 seconds later.
+    /// The failure of the server's host is detected within about 30 s.
+    ///
+    /// # Errors
+    /// [`ConnectError`], with the reason of the last address that was tried.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -73,7 +74,7 @@ impl PlainClient {
         Ok(Self::over(socket::connect(address, limit).await?))
     }
 
-    /// Speaks over a stream that is connected already: another transport, or a simulated network.
+    /// Uses a stream that is connected already: another transport, or a simulated network.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -85,12 +86,12 @@ impl PlainClient {
     /// ```
     ///
     /// # Panics
-    /// Outside a tokio runtime; a task of it serves the connection.
+    /// Outside a tokio runtime, because a task serves the connection.
     pub fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         Self { connection: Arc::new(Connection::over(stream)) }
     }
 
-    /// Asks for a sign of life (`counter.md`, "Noop").
+    /// Checks that the server answers (`counter.md`, "Noop").
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -103,7 +104,11 @@ impl PlainClient {
         Ok(())
     }
 
-    /// A counter's consumption, or what is left of a semaphore (`counter.md` and `semaphore.md`, "Get").
+    /// The resources of a counter that are in use, or the resources of a semaphore that are available (`counter.md` and
+    /// `semaphore.md`, "Get").
+    ///
+    /// # Errors
+    /// [`Error::Status`] with `NotFound` if the name does not exist.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -116,9 +121,14 @@ impl PlainClient {
         Ok(Resources(frame.resources()?))
     }
 
-    /// Takes resources, at once or not at all (`counter.md` and `semaphore.md`, "Acquire"); gives what was taken.
+    /// Acquires resources without waiting (`counter.md` and `semaphore.md`, "Acquire"). Returns the number of resources
+    /// that were acquired.
     ///
-    /// `maximum` is a counter's for this request, or the capacity of a semaphore that this request creates.
+    /// `maximum` is the maximum of a counter for this request, or the capacity of a semaphore that this request
+    /// creates.
+    ///
+    /// # Errors
+    /// [`Error::Status`] with `ResourceNotAvailable` if too few resources are available, or another refusal.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -140,8 +150,11 @@ impl PlainClient {
         Ok(Resources(frame.resources()?))
     }
 
-    /// Takes resources as [`Self::acquire`] does, and gives them back when the permit is dropped. A future that is
-    /// dropped before it is done leaves nothing behind.
+    /// Acquires resources as [`Self::acquire`], and releases them when the permit is dropped. If the future is dropped,
+    /// nothing stays acquired.
+    ///
+    /// # Errors
+    /// As [`Self::acquire`].
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -161,16 +174,19 @@ impl PlainClient {
         maximum: Maximum,
     ) -> Result<PlainPermit, Error> {
         let (client, name) = (self.clone(), checked(name)?.to_vec());
-        // In a task of its own: what was granted to a caller that has gone is dropped there, and so given back.
+        // In a separate task: if the caller is gone, the task drops the permit, which releases it.
         let (reply, permit) = oneshot::channel();
         tokio::spawn(async move {
             let acquired = client.acquire(&name, resources, maximum).await;
             drop(reply.send(acquired.map(|resources| PlainPermit::new(client, name, resources))));
         });
-        permit.await.map_err(|_| Loss::Stopped)?
+        permit.await.map_err(|_| Disconnect::Stopped)?
     }
 
-    /// Gives back resources that this connection acquired (`counter.md` and `semaphore.md`, "Release").
+    /// Releases resources that this connection acquired (`counter.md` and `semaphore.md`, "Release").
+    ///
+    /// # Errors
+    /// [`Error::Status`] with `NotAcquired` if the connection holds fewer resources.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -186,7 +202,7 @@ impl PlainClient {
         Ok(())
     }
 
-    /// The server's statistics, in its order (`counter.md`, "Stats").
+    /// The statistics of the server, in the server's order (`counter.md`, "Stats").
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -200,7 +216,7 @@ impl PlainClient {
         Ok(self.connection.ask_for_success(Request::Stats).await?.statistics()?)
     }
 
-    /// Lists every name (`counter.md`, "Dump"). It is no picture of one moment: names come and go meanwhile.
+    /// Lists all names (`counter.md`, "Dump"). The list is not a snapshot: names may change while it is read.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -215,19 +231,19 @@ impl PlainClient {
         Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry).await
     }
 
-    /// Resolves when the connection is gone, and with it all that it held.
+    /// Resolves when the connection has ended, which releases all that it held.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) {
-    /// println!("nothing is held any more: {}", client.closed().await);
+    /// println!("everything was released: {}", client.closed().await);
     /// # }
     /// ```
-    pub async fn closed(&self) -> Loss {
+    pub async fn closed(&self) -> Disconnect {
         self.connection.ended().await
     }
 
-    /// Gives back; the request is queued before anything is waited for. Where the connection is gone, so is what it
-    /// held.
+    /// Queues a release before it returns; the future waits for the answer. If the connection has ended, its resources
+    /// are released already.
     pub(super) fn release_now(
         &self,
         name: &[u8],

@@ -1,9 +1,9 @@
-//! What a plain connection holds, given back when it goes out of scope.
+//! A permit of a plain connection, which is released when it is dropped.
 
-use super::{Error, Loss, PlainClient, Resources};
+use super::{Disconnect, Error, PlainClient, Resources};
 
-/// Resources that were acquired over a plain connection ([`PlainClient::hold`]). Dropping it gives them back, without
-/// waiting for the answer. They last no longer than the connection: [`Self::lost`] tells.
+/// Resources that were acquired over a plain connection ([`PlainClient::hold`]). Dropping the permit releases them
+/// without waiting for the answer. The server releases them too when the connection ends: see [`Self::lost`].
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -11,19 +11,19 @@ use super::{Error, Loss, PlainClient, Resources};
 ///
 /// let permit = client.hold(b"backup", Resources(1), Maximum(1)).await?;
 /// tokio::select! {
-///     loss = permit.lost() => eprintln!("{loss}"),
+///     reason = permit.lost() => eprintln!("{reason}"),
 ///     () = std::future::ready(()) => println!("the work is done"),
 /// }
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a permit that is dropped is given back; keep it for as long as the work lasts"]
+#[must_use = "dropping a permit releases it; keep it for as long as the work lasts"]
 pub struct PlainPermit {
     client: PlainClient,
     name: Vec<u8>,
     resources: Resources,
-    /// Nothing is left to give back.
+    /// The release was sent.
     released: bool,
 }
 
@@ -32,7 +32,7 @@ impl PlainPermit {
         Self { client, name, resources, released: false }
     }
 
-    /// How many resources were taken.
+    /// The number of resources that were acquired.
     ///
     /// ```no_run
     /// # fn example(permit: signalbox::client::PlainPermit) {
@@ -43,7 +43,10 @@ impl PlainPermit {
         self.resources
     }
 
-    /// Gives the resources back and waits for the answer.
+    /// Releases the resources and waits for the answer (`counter.md` and `semaphore.md`, "Release").
+    ///
+    /// # Errors
+    /// [`Error::ConnectionLost`] if the connection ended: the resources are released then, too.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::PlainPermit) -> Result<(), signalbox::client::Error> {
@@ -56,15 +59,15 @@ impl PlainPermit {
         self.client.release_now(&self.name, self.resources).await
     }
 
-    /// Resolves when the connection is gone, and with it what was held. A server that vanishes without a word is
-    /// noticed about 30 seconds later; a lease is known to the millisecond ([`Client`](super::Client)).
+    /// Resolves when the connection has ended, and the resources with it. The failure of the server's host is detected
+    /// within about 30 s; the end of a lease is known to the millisecond ([`Client`](super::Client)).
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::PlainPermit) {
     /// eprintln!("{}", permit.lost().await);
     /// # }
     /// ```
-    pub async fn lost(&self) -> Loss {
+    pub async fn lost(&self) -> Disconnect {
         self.client.closed().await
     }
 }
@@ -72,7 +75,7 @@ impl PlainPermit {
 impl Drop for PlainPermit {
     fn drop(&mut self) {
         if !self.released {
-            // Without its answer: there is nobody to tell.
+            // The answer is not awaited.
             drop(self.client.release_now(&self.name, self.resources));
         }
     }

@@ -1,4 +1,4 @@
-//! Answers that come one after the other: the names of a Dump, who holds or waits for a name, the events of a Watch.
+//! Operations with a series of responses: the names of a Dump, the holders or waiters of a name, the events of a Watch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +11,14 @@ use super::error::Error;
 use super::success;
 use crate::protocol::{BodyError, DeclaredEntry, DumpEntry, Event, ListEntry, ResponseFrame};
 
-/// A series of answers, in progress. It ends after the last or an error; a [`Watch`] has no last.
+/// A series of responses to one request. It ends with the last entry or with an error; a [`Watch`] only ends with an
+/// error.
 ///
-/// Reading it sets the pace: what its consumer does not take stays in the server, apart from a few entries. One that
-/// is held and not read therefore delays every other user of the connection; read it, drop it, or give it a connection
-/// of its own. In particular, a task that awaits another call on the same connection between two entries may wait for
-/// itself. It may be dropped at any time: what is left of it is received and thrown away.
+/// The reader sets the pace: apart from a few entries, the server keeps what was not read (backpressure). A series that
+/// is neither read nor dropped therefore blocks all other requests of the connection. Read it, drop it, or use a
+/// separate connection. A task that awaits another request of the same connection between two entries can deadlock.
+///
+/// A series can be dropped at any time: the rest is received and discarded.
 ///
 /// ```no_run
 /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -29,13 +31,13 @@ use crate::protocol::{BodyError, DeclaredEntry, DumpEntry, Event, ListEntry, Res
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a series that is not read holds up the connection"]
+#[must_use = "a series that is not read blocks the connection"]
 pub struct Series<T> {
     frames: mpsc::Receiver<ResponseFrame>,
     read: fn(&ResponseFrame) -> Result<Option<T>, BodyError>,
-    /// Kept open while the series is read, and knows why it ended.
+    /// Keeps the connection open while the series is read, and has the reason if it ends.
     connection: Arc<Connection>,
-    /// No further entry follows the last or an error.
+    /// The last entry or an error was returned.
     ended: bool,
 }
 
@@ -51,7 +53,8 @@ pub struct Series<T> {
 /// ```
 pub type Dump = Series<DumpEntry<Bytes>>;
 
-/// Those who hold a name or wait for it ([`Direct::holders`](super::Direct::holders)).
+/// The holders of a name ([`Direct::holders`](super::Direct::holders)), or its waiters
+/// ([`Direct::waiters`](super::Direct::waiters)).
 ///
 /// ```no_run
 /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -75,7 +78,7 @@ pub type Listing = Series<ListEntry<Bytes, Vec<u16>>>;
 /// ```
 pub type Declared = Series<DeclaredEntry<Bytes>>;
 
-/// What happens to names ([`Direct::watch`](super::Direct::watch)).
+/// The events of names ([`Direct::watch`](super::Direct::watch)).
 ///
 /// ```no_run
 /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -103,9 +106,13 @@ impl<T> Series<T> {
         Ok(Self { frames, read, connection: Arc::clone(connection), ended: false })
     }
 
-    /// The next entry; `None` after the last. An error is the last thing that a series yields.
+    /// The next entry; `None` after the last one and after an error.
     ///
-    /// Cancel safe: where the future is dropped, no entry is lost.
+    /// Cancel safe: dropping the future loses no entry.
+    ///
+    /// # Errors
+    /// [`Error::Status`] if the server refused the request, [`Error::ConnectionLost`] if the connection ended, or
+    /// [`Error::Body`] if an entry is malformed.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -122,11 +129,11 @@ impl<T> Series<T> {
         }
         let entry = match self.frames.recv().await {
             Some(frame) => success(frame).and_then(|frame| Ok((self.read)(&frame)?)),
-            None => Err(self.connection.loss().into()),
+            None => Err(self.connection.end_reason().into()),
         };
         self.ended = !matches!(entry, Ok(Some(_)));
         if self.ended {
-            // Where a body was malformed, more may follow that nobody is going to take.
+            // More entries may follow one that is malformed. They are discarded.
             self.frames.close();
         }
         entry.transpose()

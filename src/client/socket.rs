@@ -1,6 +1,4 @@
-//! Opening a TCP connection to a server, set up so that a server which vanished is noticed.
-//!
-//! What goes over the connection is the business of `connection`.
+//! Opens TCP connections that detect the failure of the server's host.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,14 +12,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::address::{Address, COUNTER_PORT};
 use super::error::ConnectError;
 
-/// How long nothing may come back from a server's host before it counts as gone. Keepalive finds a silent one:
-/// after 15 s of silence three probes, 5 s apart.
+/// How long a server's host may be silent before the connection ends. Keepalive sends three probes, 5 s apart, after
+/// 15 s of silence.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIME: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Connects to the first of the host's addresses that accepts, in `limit` altogether.
+/// Connects to the first of the host's addresses that accepts, within `limit` for all of them.
 pub(super) async fn connect(address: &Address, limit: Duration) -> Result<TcpStream, ConnectError> {
     let deadline = Instant::now() + limit;
     let timed_out = || ConnectError::TimedOut { address: address.to_string(), limit };
@@ -37,7 +35,7 @@ pub(super) async fn connect(address: &Address, limit: Duration) -> Result<TcpStr
 
     let mut failure = unresolved(io::ErrorKind::NotFound.into());
     for (tried, candidate) in candidates.iter().enumerate() {
-        // An equal share of the time that is left, so that one silent address does not use up the others'.
+        // An equal share of the remaining time, so that a silent address leaves enough for the others.
         let untried = u32::try_from(candidates.len() - tried).expect("a host has few addresses");
         let share = (deadline - Instant::now()) / untried;
         failure = match timeout(share, open(*candidate)).await {
@@ -51,7 +49,7 @@ pub(super) async fn connect(address: &Address, limit: Duration) -> Result<TcpStr
 
 async fn open(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
-    // Requests are gathered before they are written, so waiting for more would only add delay.
+    // Requests are collected before they are written, so Nagle's algorithm would only add delay.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream);
     let keepalive = TcpKeepalive::new()
@@ -59,7 +57,7 @@ async fn open(address: SocketAddr) -> io::Result<TcpStream> {
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_PROBES);
     socket.set_tcp_keepalive(&keepalive)?;
-    // Keepalive sends no probes while data is unacknowledged; this limits that time.
+    // Keepalive sends no probes while data is unacknowledged; this option limits that time.
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(SILENCE_MAX))?;
     Ok(stream)

@@ -1,7 +1,7 @@
-//! Framing: where a frame ends, and which frames end the conversation.
+//! Framing: splits a byte stream into frames, and detects malformed streams.
 //!
-//! The server's side yields all complete frames that a read brought as one [`Frames`], so that a burst of requests
-//! costs one split of the buffer and requests are parsed in place. The client's side yields one response at a time.
+//! The server's codec returns all complete frames of a read as one [`Frames`], so that a burst of requests costs one
+//! split of the buffer and requests are parsed in place. The client's codec returns one response at a time.
 
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
@@ -10,48 +10,50 @@ use super::header::{HEADER_BYTES, Header, REQUEST_MAGIC, RESPONSE_MAGIC};
 use super::request::Frame;
 use super::response::ResponseFrame;
 
-/// Longest body of a request in bytes; a longer one ends the connection when it is announced.
+/// The longest body of a request in bytes (`docs/protocol.md`, "Limits"). A header that announces a longer one ends the
+/// connection.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 * 1024;
 
-/// Longest body of a response that a client accepts, in bytes. The longest about one name is a grant of all the slots
-/// that a semaphore can have, 128 KiB; an AcquireAll may take those of seven such names, and the rest is room for
-/// servers to come.
+/// The longest body of a response that a client accepts, in bytes. The longest response about one name is a grant of
+/// all slots of a semaphore, 128 KiB. An AcquireAll can have the slots of seven such names; the rest is reserved for
+/// later versions.
 pub const RESPONSE_BODY_BYTES_MAX: usize = 1024 * 1024;
 
-/// What makes a byte stream unusable: where the next frame starts is not known any more.
+/// Why a byte stream cannot be decoded: the start of the next frame is unknown, so the connection ends.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DecodeError {
-    /// A frame does not start with the magic byte of its kind.
+    /// A frame does not start with the magic byte.
     #[error(
-        "a frame starts with the byte {found:#04x} instead of {expected:#04x}; the peer speaks another protocol"
+        "a frame starts with the byte {found:#04x} instead of {expected:#04x}; check that the peer uses this protocol"
     )]
     WrongMagic {
-        /// The byte that stands there.
+        /// The byte that was received.
         found: u8,
-        /// The byte that belongs there.
+        /// The magic byte.
         expected: u8,
     },
-    /// A header announces more than the limit.
+    /// A header announces a body that is longer than the limit.
     #[error("a frame announces a body of {announced} bytes; the longest allowed is {limit}")]
     BodyTooLong {
-        /// Bytes that the header announces.
+        /// The announced length in bytes.
         announced: u32,
-        /// Bytes that are allowed.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// Reading failed. The codec itself reads nothing; the trait of `tokio-util` asks for this variant.
+    /// Reading from the stream failed. The codec itself does not read; `tokio-util` requires this variant.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 
-/// The server's codec: requests in. Decoding gives every complete frame of the buffer at once; a frame that ends
-/// the conversation gives the frames before it first, and then the error.
+/// The server's codec: decodes requests. It returns all complete frames of the buffer at once. Before the error of a
+/// malformed frame, it returns the frames before it.
 ///
-/// A header with the wrong magic is the last frame of its run, without a body, so that it can be answered. Nothing is
-/// reserved for a body that is only announced.
+/// A header with a wrong magic byte is returned as the last frame of its run, without a body, so that it can be
+/// answered. No memory is reserved for a body that is only announced.
 #[derive(Debug, Default)]
 pub struct RequestCodec {
-    /// Set by the frame that ended the conversation, reported once the frames before it were taken.
+    /// The error of a malformed frame, which is returned after the frames before it.
     failure: Option<DecodeError>,
 }
 
@@ -108,28 +110,28 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// The next frame; it borrows from the run, so that nothing is copied.
+    /// The next frame, which borrows from the run: nothing is copied.
     #[expect(
         clippy::should_implement_trait,
-        reason = "the frames borrow from the run, which Iterator cannot say"
+        reason = "the frames borrow from the run, which Iterator cannot express"
     )]
     #[inline]
     pub fn next(&mut self) -> Option<Frame<'_>> {
         let header = Header::read(&self.run[self.position..])?;
         let start = self.position + HEADER_BYTES;
-        // A header with the wrong magic closes a run, and its body is not known to be one.
+        // A header with a wrong magic byte is the last of its run, and its length is not reliable.
         let body_bytes = if header.magic == REQUEST_MAGIC { header.body_bytes as usize } else { 0 };
         self.position = start + body_bytes;
         Some(Frame::new(header, &self.run[start..self.position]))
     }
 
-    /// Whether every frame was taken.
+    /// Whether all frames were returned.
     pub fn is_empty(&self) -> bool {
         self.position == self.run.len()
     }
 }
 
-/// The client's codec: responses in. Requests compose themselves ([`Request::compose`](super::Request::compose)).
+/// The client's codec: decodes responses. Requests encode themselves ([`Request::compose`](super::Request::compose)).
 #[derive(Debug, Default)]
 pub struct ResponseCodec;
 

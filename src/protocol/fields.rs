@@ -1,6 +1,6 @@
-//! The fields of a body, read one after the other.
+//! Reads the fields of a body, one after the other.
 
-/// What is left of a body. Each reading takes a field from its front, and gives `None` where too few bytes are left.
+/// The rest of a body. Each method takes a field from its front, and returns `None` if too few bytes are left.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a [u8]);
 
@@ -9,7 +9,7 @@ impl<'a> Fields<'a> {
         Self(body)
     }
 
-    /// Whether the body ends here; those of older servers end before the fields that came later.
+    /// Whether the body ends here. Bodies of older servers end before fields that were added later.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -48,20 +48,20 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A `u16` that says how many bytes follow it, or follow further lengths.
+    /// A `u16`: the length of a text or the number of rows that follow.
     #[inline]
     pub(super) fn length(&mut self) -> Option<usize> {
         self.u16().map(usize::from)
     }
 
-    /// A length and as many bytes, maybe none.
+    /// A length and that many bytes, possibly none.
     #[inline]
     pub(super) fn text(&mut self) -> Option<&'a [u8]> {
         let length = self.length()?;
         self.bytes(length)
     }
 
-    /// A length and as many bytes; an empty name is none.
+    /// A length and that many bytes; `None` if the name is empty.
     #[inline]
     pub(super) fn name(&mut self) -> Option<&'a [u8]> {
         self.text().filter(|name| !name.is_empty())

@@ -1,19 +1,20 @@
-//! The twelve bytes in front of every body (`counter.md`, "Request header" and "Response header").
+//! The twelve bytes before every body (`counter.md`, "Request header" and "Response header").
 
 use std::fmt;
 
 use bytes::{BufMut, BytesMut};
 
-/// Length of a request's and of a response's header in bytes.
+/// The length of a header in bytes (`counter.md`, "Request header" and "Response header").
 pub const HEADER_BYTES: usize = 12;
 
-/// First byte of every request.
+/// The first byte of every request (`counter.md`, "Request header").
 pub const REQUEST_MAGIC: u8 = 0x90;
 
-/// First byte of every response.
+/// The first byte of every response (`counter.md`, "Response header").
 pub const RESPONSE_MAGIC: u8 = 0x91;
 
-/// Four bytes that a client chooses and the server copies into the response, to tell answers apart.
+/// Four bytes that a client chooses and the server copies into the response, which match a response to its request
+/// (`counter.md`, "Request header").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Opaque(pub [u8; 4]);
 
@@ -23,17 +24,17 @@ impl fmt::Display for Opaque {
     }
 }
 
-/// The operations of the two documents (`counter.md`, "Opcodes"), with their codes.
+/// The operations of yrmcds' counter and semaphore protocols, with their codes (`counter.md`, "Opcodes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
     /// Does nothing, successfully.
     Noop = 0x00,
-    /// Reads a counter's consumption or what is left of a semaphore.
+    /// Reads the consumption of a counter, or the available resources of a semaphore.
     Get = 0x01,
-    /// Takes resources.
+    /// Acquires resources.
     Acquire = 0x02,
-    /// Gives resources back.
+    /// Releases resources.
     Release = 0x03,
     /// Reads the server's statistics.
     Stats = 0x10,
@@ -42,7 +43,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// The operation with this code, if there is one.
+    /// The operation with this code; `None` if it is unknown.
     pub fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x00 => Self::Noop,
@@ -55,14 +56,14 @@ impl Opcode {
         })
     }
 
-    /// The byte that stands for the operation on the wire.
+    /// The code of the operation on the wire.
     pub fn code(self) -> u8 {
         self as u8
     }
 }
 
-/// A header as it was read. The third and fourth bytes of a request (flags, reserved) mean nothing yet and are
-/// skipped; the third byte of a response is its status.
+/// A decoded header. The third and fourth bytes of a request (flags, reserved) are unused and skipped; the third byte
+/// of a response is its status.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) magic: u8,
@@ -73,7 +74,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads a header from the start of `bytes`; `None` where fewer than [`HEADER_BYTES`] are there.
+    /// Decodes the header at the start of `bytes`; `None` if there are fewer than [`HEADER_BYTES`].
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let h: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
         Some(Self {
@@ -85,7 +86,7 @@ impl Header {
         })
     }
 
-    /// Appends a frame whose body is what `compose_body` appends; the header's length is put in when it is known.
+    /// Appends a frame with the body that `compose_body` appends. The length in the header is written afterwards.
     pub(super) fn compose_before(mut self, out: &mut BytesMut, compose_body: impl FnOnce(&mut BytesMut)) {
         let start = out.len();
         out.put_bytes(0, HEADER_BYTES);
@@ -95,7 +96,7 @@ impl Header {
         out[start..start + HEADER_BYTES].copy_from_slice(&self.bytes());
     }
 
-    /// The header's bytes.
+    /// The encoded header.
     pub(super) fn bytes(&self) -> [u8; HEADER_BYTES] {
         let [b0, b1, b2, b3] = self.body_bytes.to_be_bytes();
         let [o0, o1, o2, o3] = self.opaque.0;

@@ -1,8 +1,8 @@
-//! The wire: bytes to requests and responses and back, for both ends.
+//! The wire protocol: encodes and decodes requests and responses, for the server and the client.
 //!
-//! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds'
-//! counter and semaphore extensions, and the extended ones of this server (`docs/protocol.md`); what an operation
-//! means is the business of `core`.
+//! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds' counter
+//! and semaphore protocols (`counter.md`, `semaphore.md`) and the extended operations of this server
+//! (`docs/protocol.md`). `core` implements the operations.
 
 mod codec;
 mod extended;
@@ -16,12 +16,12 @@ pub use codec::{
     DecodeError, Frames, REQUEST_BODY_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RequestCodec, ResponseCodec,
 };
 pub use extended::{
-    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, DECLARATIONS_MAX, Declaration, DeclarationError,
-    Declarations, DeclarationsIter, DeclaredEntry, DeclaredState, EXTENDED_VERSION, Event, EventKind,
-    Extended, ExtendedOpcode, ExtendedResponse, Features, Generation, GrantId, Granted, HelloAnswer, Idle,
-    IfExists, LABEL_BYTES_MAX, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice,
-    OpenedSession, Queueing, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey,
-    Standing, TtlLeft, VerifiedGrant, Wait, WaitingRequest, Wanted, WantedError, WantedIter, WantedNames,
+    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, Claim, Claims, ClaimsError, ClaimsIter, DECLARATIONS_MAX,
+    Declaration, DeclarationError, Declarations, DeclarationsIter, DeclaredEntry, DeclaredState,
+    EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features, Generation,
+    GrantId, GrantState, Granted, HelloAnswer, Idle, IfExists, LABEL_BYTES_MAX, ListEntry, Milliseconds,
+    NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Queueing, Removal, RequestId, RequestIds,
+    Resizing, Revocation, Scope, SessionKey, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
 pub use request::{Frame, FrameClass, NAME_BYTES_MAX, Request};

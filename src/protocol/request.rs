@@ -1,4 +1,4 @@
-//! Requests: what a client asks, and the bytes that say it.
+//! Requests of yrmcds' protocols and their encoding (`counter.md`, "Request header").
 
 use bytes::{BufMut, BytesMut};
 
@@ -7,10 +7,10 @@ use super::fields::Fields;
 use super::header::{Header, Opaque, Opcode, REQUEST_MAGIC};
 use super::status::Status;
 
-/// Longest name in bytes: its length is a `u16` on the wire.
+/// The longest name in bytes: its length is a `u16` on the wire (`counter.md` and `semaphore.md`, "Acquire").
 pub const NAME_BYTES_MAX: usize = u16::MAX as usize;
 
-/// One complete frame as it was received, its body borrowed from the buffer it was read into.
+/// One complete frame that was received. Its body borrows from the receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     header: Header,
@@ -22,7 +22,7 @@ impl<'a> Frame<'a> {
         Self { header, body }
     }
 
-    /// The opcode as it was sent, known or not: a response repeats it.
+    /// The opcode, which may be unknown. The response repeats it.
     pub fn opcode(&self) -> u8 {
         self.header.opcode
     }
@@ -87,23 +87,23 @@ pub enum Request<'a> {
     Noop,
     /// `counter.md` and `semaphore.md`, "Get".
     Get {
-        /// Whose value is asked for.
+        /// The name to read.
         name: &'a [u8],
     },
     /// `counter.md` and `semaphore.md`, "Acquire".
     Acquire {
-        /// What to take from; made when it does not exist.
+        /// The counter or semaphore, which is created if it does not exist.
         name: &'a [u8],
-        /// How many to take; at least 1, at most `maximum`.
+        /// The number of resources to acquire; at least 1, at most `maximum`.
         resources: u32,
-        /// A counter's maximum for this request, or the capacity of a semaphore that this request creates.
+        /// The maximum of a counter for this request, or the capacity of a semaphore that this request creates.
         maximum: u32,
     },
     /// `counter.md` and `semaphore.md`, "Release".
     Release {
-        /// What to give back to.
+        /// The counter or semaphore.
         name: &'a [u8],
-        /// How many to give back; may be 0.
+        /// The number of resources to release; may be 0.
         resources: u32,
     },
     /// `counter.md`, "Stats".
@@ -113,7 +113,7 @@ pub enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// `None` where the body breaks a rule of the operation.
+    /// Decodes a body; `None` if it breaks a rule of the operation.
     fn parse(opcode: Opcode, body: &'a [u8]) -> Option<Self> {
         let mut fields = Fields::new(body);
         Some(match opcode {
@@ -135,7 +135,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The operation that the request asks for.
+    /// The operation of the request.
     pub fn opcode(&self) -> Opcode {
         match self {
             Self::Noop => Opcode::Noop,
@@ -147,10 +147,10 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Appends the request's frame to `out`.
+    /// Appends the encoded frame to `out`.
     ///
     /// # Panics
-    /// Where the name is longer than [`NAME_BYTES_MAX`]: its length would not fit the wire.
+    /// If the name is longer than [`NAME_BYTES_MAX`].
     pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
         let (amounts, name): (&[u32], Option<&[u8]>) = match self {
             Self::Noop | Self::Stats | Self::Dump => (&[], None),

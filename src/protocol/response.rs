@@ -1,4 +1,4 @@
-//! Responses: what the server answers, and the bytes that say it.
+//! Responses and their encoding (`counter.md`, "Response header").
 
 use bytes::{BufMut, Bytes, BytesMut};
 use thiserror::Error;
@@ -6,34 +6,36 @@ use thiserror::Error;
 use super::header::{Header, Opaque, RESPONSE_MAGIC};
 use super::status::Status;
 
-/// One response of the server.
+/// One response of the server (`counter.md` and `semaphore.md`, the section of each operation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response<'a> {
     /// Success without a body; also the end of a Dump.
     Done,
-    /// Success with an amount: what Acquire took, or the value that Get read.
+    /// Success with a number of resources: those that Acquire acquired, or the value that Get read.
     Resources(u32),
     /// One name of a Dump.
     Entry(DumpEntry<&'a [u8]>),
     /// The answer to Stats: names and values.
     Statistics(&'a [(&'static str, String)]),
-    /// The request failed; the status' message is the body.
+    /// A failure; the message of the status is the body.
     Failed(Status),
 }
 
-/// A name, as Dump lists it (`counter.md`, "Dump").
+/// A name in the response to Dump (`counter.md`, "Dump").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpEntry<N> {
     /// Resources in use now.
     pub consumption: u32,
-    /// Most resources that were in use at once: in the counter's present interval, or since the semaphore was made.
+    /// The most resources that were in use at once: in the counter's current interval, or since the semaphore was
+    /// created.
     pub peak: u32,
     /// The name's bytes.
     pub name: N,
 }
 
 impl Response<'_> {
-    /// Appends the response's frame to `out`, as the answer to a request with this opcode and opaque.
+    /// Appends the encoded frame to `out`, as the response to a request with this opcode and opaque (`counter.md`,
+    /// "Response header").
     #[inline]
     pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut BytesMut) {
         let header = |status: Status, body_bytes: usize| {
@@ -81,7 +83,7 @@ impl Response<'_> {
     }
 }
 
-/// One response as a client received it, its body not yet read: what the body means follows from the request.
+/// One response that a client received. The request decides how its body is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseFrame {
     /// The opcode of the request, repeated.
@@ -90,11 +92,11 @@ pub struct ResponseFrame {
     pub status: u8,
     /// The opaque of the request, repeated.
     pub opaque: Opaque,
-    /// The body: a value on success, a message on failure.
+    /// The body: the result on success, a message on failure.
     pub body: Bytes,
 }
 
-/// A statistics item as a client received it.
+/// An item of the statistics (`counter.md`, "Stats"; the items of this server: `docs/protocol.md`, "Items of Stats").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistic {
     /// The item's name.
@@ -103,21 +105,23 @@ pub struct Statistic {
     pub value: String,
 }
 
-/// The body of a successful response is not what its operation defines.
+/// The body of a successful response does not have the format of its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "the server's answer has a body that does not fit its operation; is it a server of yrmcds' counter protocol?"
+    "the server's response is malformed for its operation; check that it is a server of yrmcds' counter or semaphore \
+    protocol"
 )]
 pub struct BodyError;
 
 impl ResponseFrame {
-    /// The amount that a successful Get or Acquire carries.
+    /// Decodes the number of resources of a successful Get or Acquire (`counter.md` and `semaphore.md`, "Get" and
+    /// "Acquire").
     pub fn resources(&self) -> Result<u32, BodyError> {
         let value = self.body.first_chunk().ok_or(BodyError)?;
         Ok(u32::from_be_bytes(*value))
     }
 
-    /// The entry that one response of a Dump carries; `None` at the end of the Dump.
+    /// Decodes one response of a Dump (`counter.md`, "Dump"); `None` at its end.
     pub fn dump_entry(&self) -> Result<Option<DumpEntry<Bytes>>, BodyError> {
         if self.body.is_empty() {
             return Ok(None);
@@ -135,7 +139,7 @@ impl ResponseFrame {
         }))
     }
 
-    /// The items that the answer to Stats carries, in the server's order.
+    /// Decodes the response to Stats (`counter.md`, "Stats"), in the server's order.
     pub fn statistics(&self) -> Result<Vec<Statistic>, BodyError> {
         let mut rest = &self.body[..];
         let mut items = Vec::new();
@@ -154,7 +158,7 @@ impl ResponseFrame {
         Ok(items)
     }
 
-    /// Appends the response's frame to `out`; the inverse of decoding it.
+    /// Appends the encoded frame to `out`; the inverse of decoding it.
     pub fn compose(&self, out: &mut BytesMut) {
         let header = Header {
             magic: RESPONSE_MAGIC,

@@ -1,54 +1,55 @@
-//! The status byte of a response and the sentence that goes with it.
+//! The status byte of a response and its message.
 
-/// How a request ended (`counter.md`, "Response status"; those that yrmcds does not know: `docs/protocol.md`,
+/// The result of a request (`counter.md`, "Response status"; the statuses of this server alone: `docs/protocol.md`,
 /// "Statuses").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Status {
     /// The request succeeded.
     NoError = 0x00,
-    /// No counter or semaphore has this name.
+    /// The name does not exist.
     NotFound = 0x01,
-    /// The request breaks a rule of its operation, so that it can never succeed as it is.
+    /// The request breaks a rule of its operation and can never succeed.
     InvalidArguments = 0x04,
     /// The resources are in use; the same request may succeed later.
     ResourceNotAvailable = 0x21,
-    /// The connection holds fewer resources than it wants to give back.
+    /// The connection or session holds fewer resources than the request releases, or does not hold the grant.
     NotAcquired = 0x22,
-    /// The request waited as long as it wanted, in vain.
+    /// The request waited until its timeout and was not granted.
     TimedOut = 0x23,
-    /// As many requests wait as the request accepts before it, or as the server allows.
+    /// As many requests wait in the queue as the request accepts, or as the server allows.
     QueueFull = 0x24,
-    /// The request waited until Cancel or the end of its session ended that.
+    /// Cancel, or the end of the session, removed the request from the queue.
     Canceled = 0x25,
-    /// The grant or the session was taken away by Revoke.
+    /// An administrator revoked the grant or the session.
     Revoked = 0x26,
     /// The name was removed while the request waited for it.
     Removed = 0x27,
-    /// There is no leased session with this number and key, or none is attached.
+    /// No leased session with this number and key exists, or none is attached.
     NoSuchSession = 0x28,
-    /// The semaphore that was to be declared exists.
+    /// The semaphore to be declared exists already.
     AlreadyExists = 0x29,
-    /// The semaphore is not of the generation that the request is for: somebody changed it meanwhile.
+    /// The semaphore was changed since the generation that the request expects.
     GenerationDiffers = 0x2a,
-    /// The semaphore is held, and the request does not want to take it from anybody.
+    /// The semaphore is held, and the request only removes an idle one.
     InUse = 0x2b,
     /// The server does not know the opcode.
     UnknownCommand = 0x81,
-    /// A configured limit keeps the server from making another name.
+    /// The configured limit of names is reached.
     OutOfMemory = 0x82,
-    /// Who asks may not do this.
+    /// The server does not permit the operation to this client.
     NotPermitted = 0x83,
-    /// The server is being stopped and grants nothing more.
+    /// The server is shutting down and grants nothing more.
     ShuttingDown = 0x84,
-    /// A limit of the server keeps it from remembering another session, request or watch.
+    /// A limit of sessions, requests or watches is reached.
     LimitReached = 0x85,
-    /// What was asked for could not be written to disk, and was taken back.
+    /// The change could not be written to disk, and was rolled back.
     NotStored = 0x86,
 }
 
 impl Status {
-    /// The status with this code, if there is one.
+    /// The status with this code; `None` if it is unknown.
     pub fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x00 => Self::NoError,
@@ -75,12 +76,13 @@ impl Status {
         })
     }
 
-    /// The byte that stands for the status on the wire.
+    /// The code of the status on the wire.
     pub fn code(self) -> u8 {
         self as u8
     }
 
-    /// The text that an error response carries as its body, the same to the byte as yrmcds' where it has the status.
+    /// The body of an error response with this status: byte for byte the text of yrmcds, if it has the status. Empty
+    /// for [`Self::NoError`].
     pub fn message(self) -> &'static str {
         match self {
             Self::NoError => "",

@@ -195,7 +195,7 @@ async fn bad_usage_has_the_status_64_and_asks_no_server() {
     for (arguments, message) in [
         (&["get"][..], "<NAME>"),
         (&["get", ""], "the name is empty"),
-        (&["get", "x", "--server", "a:b:c"], "this is no host"),
+        (&["get", "x", "--server", "a:b:c"], "is not a host name or an IP address"),
         (&["ping", "--timeout", "0"], "give a number of seconds above 0"),
         (&["frobnicate"], "frobnicate"),
         (&["run", "x", "--max", "1"], "<COMMAND>"),

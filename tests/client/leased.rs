@@ -14,7 +14,7 @@ use crate::support::proxy::{Mode, Proxy};
 use crate::support::{PATIENCE, TestServer, eventually};
 use bytes::BytesMut;
 use signalbox::client::{
-    Admission, Builder, Claim, Client, Error, EventKind, Loss, Lost, Maximum, Namespace, PlainClient,
+    Admission, Builder, Claim, Client, Disconnect, Error, EventKind, Lost, Maximum, Namespace, PlainClient,
     Resources, Revocation, Scope, Status, blocking,
 };
 use signalbox::config::Config;
@@ -570,7 +570,7 @@ fn an_acquire_fails_where_the_runtime_of_the_client_has_ended() {
     drop(first);
     let request = client.counter("a").maximum(1).acquire();
     let failed = runtime().block_on(async { soon("a failure", request).await });
-    assert!(matches!(failed, Err(Error::ConnectionLost(Loss::Stopped))), "{failed:?}");
+    assert!(matches!(failed, Err(Error::ConnectionLost(Disconnect::Stopped))), "{failed:?}");
 }
 
 /// Takes so many connections, and answers each request with success and a body of such bytes, which is long enough for

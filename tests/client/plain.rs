@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::fake_server::{FakeServer, Outcome, Peer, Received, soon};
 use bytes::BytesMut;
-use signalbox::client::{Address, ConnectError, Error, Loss, Maximum, PlainClient, Resources};
+use signalbox::client::{Address, ConnectError, Disconnect, Error, Maximum, PlainClient, Resources};
 use signalbox::protocol::{DumpEntry, Response, Status};
 
 async fn connected() -> (PlainClient, Peer) {
@@ -326,11 +326,11 @@ async fn a_cut_connection_fails_all_who_wait_and_all_who_come() {
     drop(peer);
     for asking in asking {
         let error = soon("an end of waiting", asking).await.unwrap().unwrap_err();
-        assert!(matches!(error, Error::ConnectionLost(Loss::ClosedByServer)), "{error}");
+        assert!(matches!(error, Error::ConnectionLost(Disconnect::ClosedByServer)), "{error}");
     }
     assert!(matches!(dump.next().await, Some(Err(Error::ConnectionLost(_)))));
     assert!(dump.next().await.is_none());
-    assert!(matches!(soon("closed()", client.closed()).await, Loss::ClosedByServer));
+    assert!(matches!(soon("closed()", client.closed()).await, Disconnect::ClosedByServer));
     assert!(matches!(client.noop().await, Err(Error::ConnectionLost(_))));
 }
 
@@ -340,7 +340,7 @@ async fn what_is_no_response_ends_the_connection() {
     let asking = spawn_get(&client, b"a");
     peer.next().await.unwrap();
     peer.send(b"HTTP/1.1 400 Bad Request\r\n").await;
-    assert!(matches!(asking.await.unwrap(), Err(Error::ConnectionLost(Loss::Protocol(_)))));
+    assert!(matches!(asking.await.unwrap(), Err(Error::ConnectionLost(Disconnect::Protocol(_)))));
     peer.closed().await;
 }
 
@@ -420,7 +420,7 @@ async fn a_stream_that_fails_gives_its_reason() {
     }
     let client = PlainClient::over(tokio::io::join(Broken, tokio::io::sink()));
     let loss = soon("closed()", client.closed()).await;
-    assert!(matches!(loss, Loss::Io(error) if error.kind() == io::ErrorKind::ConnectionReset));
+    assert!(matches!(loss, Disconnect::Io(error) if error.kind() == io::ErrorKind::ConnectionReset));
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn a_runtime_that_is_shut_down_leaves_nobody_waiting() {
     let client = serving.block_on(async { PlainClient::over(near) });
     drop(serving);
     let result = runtime().block_on(async { soon("an end of waiting", client.noop()).await });
-    assert!(matches!(result, Err(Error::ConnectionLost(Loss::Stopped))));
+    assert!(matches!(result, Err(Error::ConnectionLost(Disconnect::Stopped))));
 }
 
 #[tokio::test]

@@ -16,9 +16,8 @@ use crate::support::*;
 use bytes::BytesMut;
 use nix::sys::signal::Signal;
 use signalbox::protocol::{
-    AS_DECLARED, Declaration, Declarations, DeclaredEntry, Extended, GrantId, IfExists, Milliseconds,
+    AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, GrantId, IfExists, Milliseconds,
     Namespace, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing, ResponseFrame, Status,
-    Wanted,
 };
 
 const ROUNDS: u32 = 50;
@@ -219,8 +218,8 @@ impl Client {
             Op::Close => connection.ask(&Extended::CloseSession),
             Op::Take { name, namespace, resources } => {
                 let maximum = if namespace == Namespace::Counters { 20 } else { AS_DECLARED };
-                let wanted = Wanted { namespace, name, resources, maximum };
-                connection.ask(&Extended::AcquireGrant { ids, wanted, queueing: NOW })
+                let claim = Claim { namespace, name, resources, maximum };
+                connection.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW })
             }
             Op::GiveBack(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant }),
             Op::Grow => connection.ask(&resize(GROWING, Resizing::GrowBy(1))),

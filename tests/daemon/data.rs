@@ -11,8 +11,8 @@ use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
 use signalbox::protocol::{
-    AS_DECLARED, Declaration, Declarations, DeclaredEntry, Extended, IfExists, Milliseconds, Namespace,
-    Removal, Resizing, ResponseFrame, Status, Wanted,
+    AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, IfExists, Milliseconds,
+    Namespace, Removal, Resizing, ResponseFrame, Status,
 };
 
 /// The status for what the system refuses.
@@ -60,8 +60,8 @@ fn caller(daemon: &mut Daemon) -> Caller {
     Caller::new(daemon.semaphore())
 }
 
-fn semaphore(resources: u32, name: &[u8]) -> Wanted<'_> {
-    Wanted { namespace: Namespace::Semaphores, name, resources, maximum: AS_DECLARED }
+fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
+    Claim { namespace: Namespace::Semaphores, name, resources, maximum: AS_DECLARED }
 }
 
 fn declare(caller: &mut Caller, name: &[u8], capacity: u32, numbered: bool) -> ResponseFrame {
@@ -351,7 +351,7 @@ fn a_stop_does_not_wait_for_a_disk_that_is_full() {
     let mut one = caller(&mut daemon);
     one.open(600_000);
     limit_file_size(&daemon, "1");
-    let asked = one.want(Wanted { maximum: 1, ..semaphore(1, b"a") }, NOW);
+    let asked = one.want(Claim { maximum: 1, ..semaphore(1, b"a") }, NOW);
     assert_eq!(one.answer(asked).status, Status::NotStored.code());
     stop(daemon);
 }

@@ -260,10 +260,7 @@ fn every_public_item_of_the_client_has_an_example() {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                // The load of `bench` is the command line's.
-                if path.file_name().is_some_and(|name| name != "load") {
-                    sources(&path, found);
-                }
+                sources(&path, found);
             } else {
                 found.push(path);
             }

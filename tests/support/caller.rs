@@ -3,8 +3,8 @@
 use bytes::BytesMut;
 use signalbox::core::Namespace;
 use signalbox::protocol::{
-    self as wire, Extended, GrantId, Granted, Milliseconds, Opaque, OpenedSession, Queueing, RequestId,
-    RequestIds, ResponseFrame, Wait, Wanted,
+    self as wire, Claim, Extended, GrantId, Granted, Milliseconds, Opaque, OpenedSession, Queueing,
+    RequestId, RequestIds, ResponseFrame, Wait,
 };
 
 use super::{Answer, OK, Wire};
@@ -27,8 +27,8 @@ pub fn for_ms(span_ms: u32) -> Queueing {
 }
 
 /// One of at most `maximum` of a counter.
-pub fn one_of(maximum: u32, name: &[u8]) -> Wanted<'_> {
-    Wanted { namespace: wire::Namespace::Counters, name, resources: 1, maximum }
+pub fn one_of(maximum: u32, name: &[u8]) -> Claim<'_> {
+    Claim { namespace: wire::Namespace::Counters, name, resources: 1, maximum }
 }
 
 pub fn on_wire(namespace: Namespace) -> wire::Namespace {
@@ -94,14 +94,14 @@ impl Caller {
     }
 
     /// Asks for a grant without waiting for the answer.
-    pub fn want(&mut self, wanted: Wanted<'_>, queueing: Queueing) -> Opaque {
+    pub fn want(&mut self, claim: Claim<'_>, queueing: Queueing) -> Opaque {
         let ids = self.ids();
-        self.send(&Extended::AcquireGrant { ids, wanted, queueing })
+        self.send(&Extended::AcquireGrant { ids, claim, queueing })
     }
 
     /// Asks for a grant that there must be at once.
-    pub fn take(&mut self, wanted: Wanted<'_>) -> Granted<Vec<u16>> {
-        let opaque = self.want(wanted, NOW);
+    pub fn take(&mut self, claim: Claim<'_>) -> Granted<Vec<u16>> {
+        let opaque = self.want(claim, NOW);
         let answer = self.answer(opaque);
         assert_eq!(answer.status, OK, "{answer:?}");
         answer.granted().unwrap()

@@ -8,9 +8,9 @@ use crate::support::store::StoredServer;
 use crate::support::{NOT_AVAILABLE, NOT_FOUND, OK, TestServer, eventually};
 use signalbox::core::Namespace;
 use signalbox::protocol::{
-    AS_DECLARED, Declaration, Declarations, DeclaredEntry, DeclaredState, Extended, Generation, GrantId,
-    Granted, Idle, IfExists, Milliseconds, Notice, Opaque, Queueing, Removal, Resizing, ResponseFrame,
-    Revocation, Standing, Status, Wait, WaitingRequest, Wanted, WantedNames,
+    AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredEntry, DeclaredState, Extended,
+    Generation, GrantId, GrantState, Granted, Idle, IfExists, Milliseconds, Notice, Opaque, Queueing,
+    Removal, Resizing, ResponseFrame, Revocation, Status, Wait, WaitingRequest,
 };
 use signalbox::storage::Memory;
 
@@ -58,8 +58,8 @@ fn code(status: Status) -> u8 {
     status.code()
 }
 
-fn semaphore(resources: u32, name: &[u8]) -> Wanted<'_> {
-    Wanted { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED }
+fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
+    Claim { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED }
 }
 
 fn counted(name: &[u8], capacity: u32) -> Declaration<'_> {
@@ -122,14 +122,14 @@ fn await_idle(caller: &mut Caller, name: &[u8], until: Idle, wait: Wait) -> Opaq
 }
 
 /// Whether a grant is held, and how; a status that is not success where it is not.
-fn verify(caller: &mut Caller, grant: GrantId) -> Result<Standing, u8> {
+fn verify(caller: &mut Caller, grant: GrantId) -> Result<GrantState, u8> {
     let answer = caller.ask(&Extended::VerifyGrant { grant });
-    if answer.status == OK { Ok(answer.verified().unwrap().standing) } else { Err(answer.status) }
+    if answer.status == OK { Ok(answer.verified().unwrap().state) } else { Err(answer.status) }
 }
 
-const HELD: Result<Standing, u8> = Ok(Standing::Held);
-const RETIRING: Result<Standing, u8> = Ok(Standing::Retiring);
-const GONE: Result<Standing, u8> = Err(Status::NotAcquired as u8);
+const HELD: Result<GrantState, u8> = Ok(GrantState::Held);
+const RETIRING: Result<GrantState, u8> = Ok(GrantState::Retiring);
+const GONE: Result<GrantState, u8> = Err(Status::NotAcquired as u8);
 
 #[test]
 fn several_are_declared_together_or_none_of_them() {
@@ -170,7 +170,7 @@ fn what_exists_can_be_declared_and_takes_on_the_capacity() {
     for server in AServer::each() {
         let [mut admin, mut plain, mut holder] = server.callers();
         assert_eq!(plain.wire.acquire(b"a", 2, 5).status, OK);
-        let held = holder.take(Wanted { maximum: 5, ..semaphore(1, b"a") });
+        let held = holder.take(Claim { maximum: 5, ..semaphore(1, b"a") });
         let answer = declare(&mut admin, IfExists::Fail, &[numbered(b"a", 5)]);
         assert_eq!(answer.status, code(Status::InUse), "nobody could say which numbers are held");
         let settled = declare_new(&mut admin, counted(b"a", 2));
@@ -448,9 +448,9 @@ fn who_waits_with_some_of_what_is_removed_now_is_told_that_it_is_removed() {
         declare_new(&mut admin, counted(b"b", 1));
         holder.take(semaphore(1, b"b"));
         let names = [semaphore(1, b"a"), semaphore(1, b"b")];
-        let wanted = WantedNames::new(&names).unwrap();
+        let claims = Claims::new(&names).unwrap();
         let ids = waiter.ids();
-        let waiting = waiter.send(&Extended::AcquireAll { ids, queueing: LONG, wanted });
+        let waiting = waiter.send(&Extended::AcquireAll { ids, queueing: LONG, claims });
         eventually("one is set aside", || listed(&mut admin, b"a").is_some_and(|listed| listed.1 == 1));
         assert_eq!(remove(&mut admin, b"a", Removal::Now { grace: Milliseconds(0) }), OK);
         assert_eq!(waiter.answer(waiting).status, Status::Removed.code());
@@ -570,12 +570,12 @@ fn who_waits_for_more_than_there_is_left_is_told_at_once() {
         let [mut admin, mut holder, mut waiter] = server.callers();
         declare_new(&mut admin, counted(b"a", 5));
         let held = holder.take(semaphore(5, b"a"));
-        let wanted: Vec<_> = (0..200)
+        let requests: Vec<_> = (0..200)
             .map(|number| (1 + number % 5, waiter.want(semaphore(1 + number % 5, b"a"), LONG)))
             .collect();
         server.wait_for_waiters(200);
         resize(&mut admin, b"a", Resizing::To(2));
-        for (_, opaque) in wanted.iter().filter(|(resources, _)| *resources > 2) {
+        for (_, opaque) in requests.iter().filter(|(resources, _)| *resources > 2) {
             assert_eq!(waiter.answer(*opaque).status, NOT_AVAILABLE);
         }
         server.wait_for_waiters(80);
@@ -601,9 +601,9 @@ fn whoever_waits_for_one_that_is_removed_is_told_so() {
         let asked: Vec<_> = (0..150).map(|_| waiter.want(semaphore(1, b"a"), LONG)).collect();
         server.wait_for_waiters(150);
         let names = [semaphore(1, b"a"), semaphore(1, b"0")];
-        let wanted = WantedNames::new(&names).unwrap();
+        let claims = Claims::new(&names).unwrap();
         let ids = both.ids();
-        let all = both.send(&Extended::AcquireAll { ids, queueing: LONG, wanted });
+        let all = both.send(&Extended::AcquireAll { ids, queueing: LONG, claims });
         server.wait_for_waiters(151);
         assert_eq!(listed(&mut admin, b"0"), Some((1, 1, 0)), "it is set aside");
         assert_eq!(remove(&mut admin, b"a", how), OK);
@@ -734,11 +734,7 @@ fn several_numbered_ones_are_taken_together() {
         let all = |caller: &mut Caller, count| {
             let names = [semaphore(count, b"b"), semaphore(count, b"a")];
             let ids = caller.ids();
-            caller.ask(&Extended::AcquireAll {
-                ids,
-                queueing: NOW,
-                wanted: WantedNames::new(&names).unwrap(),
-            })
+            caller.ask(&Extended::AcquireAll { ids, queueing: NOW, claims: Claims::new(&names).unwrap() })
         };
         let granted = all(&mut holder, 2).all_granted().unwrap();
         assert_eq!((granted.capacities, granted.slots), (vec![600, 600], vec![vec![0, 1], vec![0, 1]]));
@@ -851,7 +847,7 @@ fn plain_clients_are_served_from_what_was_declared() {
         assert_eq!(other.wire.acquire(b"a", 2, 100).status, NOT_AVAILABLE, "not what the request says");
         assert_eq!(other.wire.acquire(b"a", 1, 1).status, OK);
         assert_eq!(plain.wire.get(b"a").number(), 0);
-        let granted = plain.want(Wanted { maximum: 50, ..semaphore(1, b"a") }, for_ms(20));
+        let granted = plain.want(Claim { maximum: 50, ..semaphore(1, b"a") }, for_ms(20));
         assert_eq!(plain.answer(granted).status, code(Status::TimedOut), "nor what a grant's request says");
         assert_eq!(plain.wire.release(b"a", 2).status, OK);
         drop(other);

@@ -12,9 +12,9 @@ use signalbox::core::{
     Change, CommitOutcome, Declare, Key, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
 };
 use signalbox::protocol::{
-    AS_DECLARED, Declaration, Declarations, DeclaredState, Extended, ExtendedOpcode, Generation, GrantId,
-    Granted, IfExists, Milliseconds, Notice, Opaque, OpenedSession, Removal, RequestId, RequestIds, Resizing,
-    ResponseFrame, Revocation, Standing, Status, TtlLeft, Wanted, WantedNames,
+    AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredState, Extended, ExtendedOpcode,
+    Generation, GrantId, GrantState, Granted, IfExists, Milliseconds, Notice, Opaque, OpenedSession, Removal,
+    RequestId, RequestIds, Resizing, ResponseFrame, Revocation, Status, TtlLeft,
 };
 use signalbox::storage::{Fault, Memory};
 
@@ -22,8 +22,8 @@ const LONG_MS: u32 = 60_000;
 const NOT_STORED: u8 = Status::NotStored as u8;
 const GONE: u8 = Status::NotAcquired as u8;
 
-fn semaphore(resources: u32, name: &[u8]) -> Wanted<'_> {
-    Wanted { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED }
+fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
+    Claim { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED }
 }
 
 fn caller(server: &StoredServer) -> Caller {
@@ -83,13 +83,13 @@ fn listed(caller: &mut Caller, name: &[u8]) -> Option<(u32, u32, Generation, boo
 }
 
 /// Whose a grant is, and how it stands; the status where it is not held.
-fn verify(caller: &mut Caller, grant: GrantId) -> Result<(u64, Standing), u8> {
+fn verify(caller: &mut Caller, grant: GrantId) -> Result<(u64, GrantState), u8> {
     let answer = caller.ask(&Extended::VerifyGrant { grant });
     if answer.status != OK {
         return Err(answer.status);
     }
     let verified = answer.verified().unwrap();
-    Ok((verified.session, verified.standing))
+    Ok((verified.session, verified.state))
 }
 
 fn same(one: &Granted<Vec<u16>>, other: &Granted<Vec<u16>>) -> bool {
@@ -104,16 +104,16 @@ fn what_a_leased_session_holds_is_its_own_after_a_crash() {
     let session = before.open(LONG_MS);
     declare_new(&mut before, numbered(b"slots", 10));
     let wants = [
-        Wanted { maximum: 7, ..semaphore(2, b"made") },
+        Claim { maximum: 7, ..semaphore(2, b"made") },
         semaphore(3, b"slots"),
         one_of(5, b"counter"),
         semaphore(1, b"slots"),
     ];
-    let requests = wants.map(|wanted| Extended::AcquireGrant { ids: before.ids(), wanted, queueing: NOW });
+    let requests = wants.map(|claim| Extended::AcquireGrant { ids: before.ids(), claim, queueing: NOW });
     let held = requests.map(|request| before.ask(&request).granted().unwrap());
-    let names = [semaphore(2, b"slots"), one_of(5, b"0"), Wanted { maximum: 4, ..semaphore(4, b"all") }];
-    let wanted = WantedNames::new(&names).unwrap();
-    let all = Extended::AcquireAll { ids: before.ids(), queueing: NOW, wanted };
+    let names = [semaphore(2, b"slots"), one_of(5, b"0"), Claim { maximum: 4, ..semaphore(4, b"all") }];
+    let claims = Claims::new(&names).unwrap();
+    let all = Extended::AcquireAll { ids: before.ids(), queueing: NOW, claims };
     let of_all = before.ask(&all).all_granted().unwrap();
     assert_eq!(before.give_back(held[1].grant), OK);
     let used = 7;
@@ -121,7 +121,7 @@ fn what_a_leased_session_holds_is_its_own_after_a_crash() {
     let server = server.crash();
     let [mut other, mut counters] = [caller(&server), Caller::new(server.server.counter())];
     for (grant, is_held) in [(0, true), (1, false), (2, true), (3, true)].map(|(n, is)| (held[n].grant, is)) {
-        let expected = if is_held { Ok((session.session, Standing::Held)) } else { Err(GONE) };
+        let expected = if is_held { Ok((session.session, GrantState::Held)) } else { Err(GONE) };
         assert_eq!(verify(&mut other, grant), expected);
     }
     assert_eq!(other.wire.get(b"made").number(), 5, "its capacity is what it was");
@@ -213,9 +213,9 @@ fn a_change_is_answered_when_it_is_stored_and_not_before() {
     let if_exists = IfExists::Fail;
     let ids = one.ids();
     stored(&mut one, &Extended::Declare { ids, if_exists, declarations });
-    let request = Extended::AcquireGrant { ids: one.ids(), wanted: semaphore(1, b"a"), queueing: NOW };
+    let request = Extended::AcquireGrant { ids: one.ids(), claim: semaphore(1, b"a"), queueing: NOW };
     let first = stored(&mut one, &request).granted().unwrap();
-    let request = Extended::AcquireGrant { ids: one.ids(), wanted: semaphore(1, b"a"), queueing: NOW };
+    let request = Extended::AcquireGrant { ids: one.ids(), claim: semaphore(1, b"a"), queueing: NOW };
     let second = stored(&mut one, &request).granted().unwrap();
     let ids = one.ids();
     stored(&mut one, &Extended::ReleaseGrant { ids, grant: first.grant });
@@ -273,9 +273,9 @@ fn what_is_declared_is_as_it_was_after_a_crash() {
     assert_eq!(listed(&mut admin, b"lane"), Some((3, 4, lane.generation, false)), "held above its capacity");
     assert_eq!(listed(&mut admin, b"removed"), None);
     assert!(listed(&mut admin, b"going").unwrap().3);
-    assert_eq!(verify(&mut admin, low.grant), Ok((session.session, Standing::Held)));
-    assert_eq!(verify(&mut admin, high.grant), Ok((session.session, Standing::Retiring)));
-    assert_eq!(verify(&mut admin, going.grant), Ok((session.session, Standing::Retiring)));
+    assert_eq!(verify(&mut admin, low.grant), Ok((session.session, GrantState::Held)));
+    assert_eq!(verify(&mut admin, high.grant), Ok((session.session, GrantState::Retiring)));
+    assert_eq!(verify(&mut admin, going.grant), Ok((session.session, GrantState::Retiring)));
     assert_eq!(admin.wire.acquire(b"going", 1, 9).status, NOT_AVAILABLE);
     assert_eq!(admin.wire.acquire(b"lane", 1, 9).status, NOT_AVAILABLE);
     let mut holder = continued(&server, session, 10);
@@ -306,8 +306,8 @@ fn a_grant_of_what_was_removed_is_told_from_one_of_what_was_declared_since() {
     assert_eq!((old.slots, new.slots), (vec![0], vec![1]));
     let server = server.crash();
     let mut service = caller(&server);
-    assert_eq!(verify(&mut service, old.grant), Ok((session.session, Standing::Retiring)));
-    assert_eq!(verify(&mut service, new.grant), Ok((session.session, Standing::Held)));
+    assert_eq!(verify(&mut service, old.grant), Ok((session.session, GrantState::Retiring)));
+    assert_eq!(verify(&mut service, new.grant), Ok((session.session, GrantState::Held)));
     server.check();
 }
 
@@ -320,7 +320,7 @@ fn a_change_that_is_sent_again_after_a_crash_is_made_once() {
     let declarations = Declarations::new(&list).unwrap();
     let declare = Extended::Declare { ids: before.ids(), if_exists: IfExists::Fail, declarations };
     let grow = resizing(before.ids(), b"a", Resizing::GrowBy(1));
-    let take = Extended::AcquireGrant { ids: before.ids(), wanted: semaphore(1, b"a"), queueing: NOW };
+    let take = Extended::AcquireGrant { ids: before.ids(), claim: semaphore(1, b"a"), queueing: NOW };
     let changed = [before.ask(&declare), before.ask(&grow)].map(|answer| answer.body);
     let held = before.ask(&take).granted().unwrap();
     let server = server.crash().crash();
@@ -345,7 +345,7 @@ fn who_waited_waits_again_when_he_asks_again() {
     let [mut holder, mut waiter] = callers(&server);
     let (holding, waiting) = (holder.open(LONG_MS), waiter.open(LONG_MS));
     let held = holder.take(one_of(1, b"a"));
-    let request = Extended::AcquireGrant { ids: waiter.ids(), wanted: one_of(1, b"a"), queueing: LONG };
+    let request = Extended::AcquireGrant { ids: waiter.ids(), claim: one_of(1, b"a"), queueing: LONG };
     waiter.send(&request);
     waiter.sync();
     let server = server.crash();
@@ -371,8 +371,8 @@ fn a_revocation_goes_on_after_a_crash() {
     }
     let server = server.crash();
     let mut service = caller(&server);
-    assert_eq!(verify(&mut service, grants[0]), Ok((session.session, Standing::Retiring)));
-    assert_eq!(verify(&mut service, grants[1]), Ok((revoked.session, Standing::Retiring)));
+    assert_eq!(verify(&mut service, grants[0]), Ok((session.session, GrantState::Retiring)));
+    assert_eq!(verify(&mut service, grants[1]), Ok((revoked.session, GrantState::Retiring)));
     eventually("both are gone", || grants.iter().all(|grant| verify(&mut service, *grant) == Err(GONE)));
     assert_eq!(service.attach(session), OK);
     server.check();
@@ -403,14 +403,14 @@ fn what_cannot_be_stored_is_taken_back_before_it_is_answered() {
     let refused = opener.ask(&Extended::OpenSession { ttl: None, label: b"" });
     assert_eq!(refused.status, NOT_STORED);
     let ids = opener.ids();
-    let wanted = Wanted { maximum: 1, ..semaphore(1, b"own") };
-    let answer = opener.ask(&Extended::AcquireGrant { ids, wanted, queueing: NOW });
+    let claim = Claim { maximum: 1, ..semaphore(1, b"own") };
+    let answer = opener.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW });
     assert!([OK, Status::NoSuchSession.code()].contains(&answer.status), "{answer:?}");
 
     assert_eq!(listed(&mut admin, b"a"), Some((3, 1, a.generation, false)));
     assert_eq!(listed(&mut admin, b"b"), None);
     assert_eq!(listed(&mut admin, b"gone").map(|it| (it.0, it.3)), Some((3, false)));
-    assert_eq!(verify(&mut admin, held.grant).map(|(_, standing)| standing), Ok(Standing::Held));
+    assert_eq!(verify(&mut admin, held.grant).map(|(_, standing)| standing), Ok(GrantState::Held));
     assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "what needs no store goes on");
     assert_eq!(admin.wire.get(b"b").status, NOT_FOUND);
     assert_eq!(admin.wire.stat("sessions"), 1);
@@ -445,7 +445,7 @@ fn what_was_given_back_stands_and_is_stored_when_it_can_be() {
         }
         let server = server.crash();
         let mut other = caller(&server);
-        let expected = if is_stored_later { Err(GONE) } else { Ok((session.session, Standing::Held)) };
+        let expected = if is_stored_later { Err(GONE) } else { Ok((session.session, GrantState::Held)) };
         assert_eq!(verify(&mut other, held.grant), expected, "held until its lease ends, to be safe");
         server.check();
     }
@@ -486,7 +486,7 @@ fn releases_that_come_while_a_write_fails_are_stored_with_the_next_one() {
     let server = server.crash();
     let mut other = caller(&server);
     assert_eq!(held.map(|grant| verify(&mut other, grant)), [Err(GONE); GRANTS as usize]);
-    other.take(Wanted { resources: GRANTS, ..one_of(GRANTS, b"a") });
+    other.take(Claim { resources: GRANTS, ..one_of(GRANTS, b"a") });
     server.check();
 }
 
@@ -562,7 +562,7 @@ fn changes_that_build_on_one_another_are_taken_back_in_turn() {
         asked.iter().map(|opaque| (*opaque, NOT_STORED)).collect::<Vec<_>>()
     });
     assert_eq!(listed(&mut admin, b"a"), Some((4, 3, settled.generation, false)));
-    assert_eq!(verify(&mut admin, held.grant).map(|(_, standing)| standing), Ok(Standing::Held));
+    assert_eq!(verify(&mut admin, held.grant).map(|(_, standing)| standing), Ok(GrantState::Held));
     assert_eq!(holder.take(semaphore(1, b"a")).slots, [3]);
     server.check();
 }
@@ -617,12 +617,12 @@ fn after_a_flush_that_failed_nothing_is_promised_any_more() {
             );
             assert_eq!(declare(&mut admin, IfExists::Set, counted(b"a", 9)).status, NOT_STORED);
         }
-        assert_eq!(verify(&mut admin, held.grant), Ok((session.session, Standing::Held)));
+        assert_eq!(verify(&mut admin, held.grant), Ok((session.session, GrantState::Held)));
         assert_eq!(admin.take(semaphore(1, b"a")).capacity, 3, "what needs no store goes on");
         server.check();
         let server = server.crash();
         let mut other = caller(&server);
-        assert_eq!(verify(&mut other, held.grant), Ok((session.session, Standing::Held)));
+        assert_eq!(verify(&mut other, held.grant), Ok((session.session, GrantState::Held)));
         let in_use = listed(&mut other, b"a").unwrap().1;
         assert_eq!(
             in_use,
@@ -847,8 +847,8 @@ fn whatever_is_on_its_way_at_a_crash_is_there_as_a_whole_or_not_at_all() {
                 match random.u8(0..12) {
                     0..5 => {
                         let queueing = if random.bool() { NOW } else { LONG };
-                        let wanted = semaphore(random.u32(1..4), b"a");
-                        party.send(&Extended::AcquireGrant { ids, wanted, queueing }, None);
+                        let claim = semaphore(random.u32(1..4), b"a");
+                        party.send(&Extended::AcquireGrant { ids, claim, queueing }, None);
                     }
                     5..8 => {
                         if let Some(grant) = random.choice(free) {
@@ -903,7 +903,7 @@ fn held_and_stored() -> (StoredServer, Caller, GrantId) {
     let ids = admin.ids();
     stored(&server, &mut admin, &declaring_a(ids));
     let ids = holder.ids();
-    let take = Extended::AcquireGrant { ids, wanted: semaphore(1, b"a"), queueing: NOW };
+    let take = Extended::AcquireGrant { ids, claim: semaphore(1, b"a"), queueing: NOW };
     let held = stored(&server, &mut holder, &take).granted().unwrap();
     (server, admin, held.grant)
 }
@@ -957,7 +957,7 @@ fn a_removal_at_once_goes_on_though_the_configuration_declares_it() {
         } else {
             server.faults.stop();
             assert!(server.store_next());
-            assert!(verify(&mut other, held).is_ok_and(|(_, standing)| standing == Standing::Held));
+            assert!(verify(&mut other, held).is_ok_and(|(_, standing)| standing == GrantState::Held));
         }
         let in_use = u32::from(!is_stored);
         let as_it_is = |listed: (u32, u32, Generation, bool)| listed.1 == in_use && !listed.3;
@@ -965,7 +965,7 @@ fn a_removal_at_once_goes_on_though_the_configuration_declares_it() {
         if !is_stored {
             let server = server.crash();
             let mut other = caller(&server);
-            assert!(verify(&mut other, held).is_ok_and(|(_, standing)| standing == Standing::Held));
+            assert!(verify(&mut other, held).is_ok_and(|(_, standing)| standing == GrantState::Held));
             server.check();
         }
     }

@@ -3,8 +3,8 @@
 use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
 use crate::support::{TestServer, eventually};
 use signalbox::protocol::{
-    EventKind, Extended, Milliseconds, Notice, Queueing, Revocation, Scope, Status, Wait, WaitingRequest,
-    Wanted, WantedNames,
+    Claim, Claims, EventKind, Extended, Milliseconds, Notice, Queueing, Revocation, Scope, Status, Wait,
+    WaitingRequest,
 };
 
 use signalbox::core::Namespace;
@@ -51,9 +51,9 @@ fn requests_are_served_in_the_order_in_which_they_came() {
 fn nothing_overtakes_who_waits() {
     let server = TestServer::start();
     let [mut holder, mut waiter, mut other] = callers(&server);
-    let held = holder.take(Wanted { resources: 2, ..one_of(3, b"a") });
+    let held = holder.take(Claim { resources: 2, ..one_of(3, b"a") });
     // One is left, and two are wanted.
-    let asked = waiter.want(Wanted { resources: 2, ..one_of(3, b"a") }, LONG);
+    let asked = waiter.want(Claim { resources: 2, ..one_of(3, b"a") }, LONG);
     wait_for_waiters(&server, 1);
     let refused = other.wire.acquire(b"a", 1, 3);
     assert_eq!(refused.status, code(Status::ResourceNotAvailable), "a plain Acquire");
@@ -101,9 +101,9 @@ fn the_ways_in_which_waiting_ends_are_told_apart() {
     let cancel = waiter.ask(&Extended::Cancel(WaitingRequest::Opaque(asked)));
     assert_eq!(cancel.status, code(Status::NotFound));
 
-    let never = Wanted { namespace: on_wire(Namespace::Semaphores), resources: 1, maximum: 1, name: b"s" };
+    let never = Claim { namespace: on_wire(Namespace::Semaphores), resources: 1, maximum: 1, name: b"s" };
     holder.take(never);
-    let never = Wanted { resources: 2, maximum: 2, ..never };
+    let never = Claim { resources: 2, maximum: 2, ..never };
     let asked = waiter.want(never, LONG);
     assert_eq!(waiter.answer(asked).status, code(Status::ResourceNotAvailable), "more than the capacity");
     check(&server);
@@ -114,7 +114,7 @@ fn a_repeated_request_gets_the_first_answer() {
     let server = TestServer::start();
     let [mut caller, mut other] = callers(&server);
     let ids = caller.ids();
-    let request = Extended::AcquireGrant { ids, wanted: one_of(5, b"a"), queueing: NOW };
+    let request = Extended::AcquireGrant { ids, claim: one_of(5, b"a"), queueing: NOW };
     let first = caller.ask(&request).granted().unwrap();
     let second = caller.ask(&request).granted().unwrap();
     assert_eq!(first, second);
@@ -141,7 +141,7 @@ fn an_opaque_that_waits_already_is_refused() {
     wait_for_waiters(&server, 1);
     let mut bytes = bytes::BytesMut::new();
     let ids = waiter.ids();
-    Extended::AcquireGrant { ids, wanted: one_of(1, b"b"), queueing: NOW }.compose(asked, &mut bytes);
+    Extended::AcquireGrant { ids, claim: one_of(1, b"b"), queueing: NOW }.compose(asked, &mut bytes);
     waiter.wire.send(&bytes);
     assert_eq!(waiter.answer(asked).status, code(Status::InvalidArguments));
     check(&server);
@@ -154,11 +154,11 @@ fn several_names_are_granted_together_or_not_at_all() {
     let held = one.take(one_of(1, b"b"));
     let list = [one_of(1, b"c"), one_of(1, b"b"), one_of(1, b"a")];
     let ids = other.ids();
-    let request = Extended::AcquireAll { ids, queueing: NOW, wanted: WantedNames::new(&list).unwrap() };
+    let request = Extended::AcquireAll { ids, queueing: NOW, claims: Claims::new(&list).unwrap() };
     assert_eq!(other.ask(&request).status, code(Status::ResourceNotAvailable));
     assert_eq!(one.wire.get(b"a").number(), 0, "what was taken on the way is given back");
     let ids = other.ids();
-    let request = Extended::AcquireAll { ids, queueing: LONG, wanted: WantedNames::new(&list).unwrap() };
+    let request = Extended::AcquireAll { ids, queueing: LONG, claims: Claims::new(&list).unwrap() };
     let asked = other.send(&request);
     wait_for_waiters(&server, 1);
     assert_eq!(one.wire.get(b"a").number(), 1, "set aside, in the order of bytes");
@@ -188,8 +188,8 @@ fn clients_that_want_the_same_names_in_opposite_orders_all_get_them() {
             threads.spawn(move || {
                 for _ in 0..50 {
                     let ids = caller.ids();
-                    let wanted = WantedNames::new(&list).unwrap();
-                    let opaque = caller.send(&Extended::AcquireAll { ids, queueing: LONG, wanted });
+                    let claims = Claims::new(&list).unwrap();
+                    let opaque = caller.send(&Extended::AcquireAll { ids, queueing: LONG, claims });
                     let granted = caller.answer(opaque).all_granted().unwrap();
                     assert_eq!(caller.give_back(granted.grant), 0);
                 }
@@ -205,7 +205,7 @@ fn holders_and_waiters_are_listed() {
     let [mut plain, mut holder, mut waiter] = callers(&server);
     assert_eq!(plain.wire.acquire(b"a", 1, 3).status, 0);
     let holder_session = holder.hello("deploy@web-1");
-    let held = holder.take(Wanted { resources: 2, ..one_of(3, b"a") });
+    let held = holder.take(Claim { resources: 2, ..one_of(3, b"a") });
     waiter.want(one_of(3, b"a"), LONG);
     wait_for_waiters(&server, 1);
     let (namespace, name) = (on_wire(Namespace::Counters), &b"a"[..]);

@@ -12,7 +12,7 @@ const LONG_MS: u32 = 60_000;
 
 /// Asks for the only one of a name that is held, and gives the request, to be sent again.
 fn wait_for<'a>(server: &TestServer, caller: &mut Caller, name: &'a [u8]) -> Extended<'a> {
-    let request = Extended::AcquireGrant { ids: caller.ids(), wanted: one_of(1, name), queueing: LONG };
+    let request = Extended::AcquireGrant { ids: caller.ids(), claim: one_of(1, name), queueing: LONG };
     caller.send(&request);
     eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
     request

@@ -1,7 +1,9 @@
-//! `signalbox bench`: how much a server does and how fast it answers, under a load of one's choice.
+//! `signalbox bench`: puts load on a server and reports throughput, latencies and statuses.
 //!
-//! The load itself is `client::load`; here are its options, the threads that it runs on, and what is shown of it.
+//! [`load`] generates the load; this file reads the options, runs one generator per thread and prints the report. The
+//! module is public because the project's own benchmarks put the same load on other servers.
 
+pub mod load;
 mod options;
 mod progress;
 mod report;
@@ -14,7 +16,7 @@ use std::thread;
 pub(super) use options::Arguments;
 
 use super::exit::{Exit, Failure};
-use crate::client::load::{Generator, Limit, LoadError, Pace, ProcessError, Progress, Record, Usage, Yrmcds};
+use load::{Generator, Limit, LoadError, Pace, ProcessError, Progress, Record, Usage, Yrmcds};
 use options::Load;
 use report::{Report, ServerCost};
 

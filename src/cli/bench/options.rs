@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 
+use super::load::{Distribution, Limit, Mix, Names, Plan, resolve};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::server::Server;
 use crate::cli::time::{time, time_or_none};
-use crate::client::load::{Distribution, Limit, Mix, Names, Plan, resolve};
 use crate::client::{Address, ConnectError, Maximum, NAME_BYTES_MAX, Resources};
 
 const LONG: &str = "\

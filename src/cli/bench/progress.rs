@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::client::load::{Limit, Progress};
+use super::load::{Limit, Progress};
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(500);

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::load::{Operation, Record, Usage};
 use super::options::{Arguments, Load};
 use crate::cli::output::json;
 use crate::client::Status;
-use crate::client::load::{Operation, Record, Usage};
 
 /// Percentiles that are shown, with their keys.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];

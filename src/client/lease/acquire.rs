@@ -1,14 +1,63 @@
-//! Asking for a permit.
+//! Requests for permits: their options, and the acquire itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{Instrument, info_span};
 
-use super::claim::{Claim, Patience, Terms};
-use super::{Client, Permit};
+use super::claim::{AcquireSpec, Claim, WaitLimit};
+use super::client::Client;
+use super::command::AcquireFailure;
+use super::pending_acquire::PendingAcquire;
+use super::permit::Permit;
 use crate::client::Error;
 
-/// A semaphore whose capacity has not been said yet.
+impl Client {
+    /// Requests resources of a semaphore; its capacity comes next.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let request = client.semaphore("deploys").capacity(3).resources(2).timeout(Duration::from_secs(30));
+    /// let permit = request.acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn semaphore(&self, name: impl AsRef<[u8]>) -> Semaphore<'_> {
+        Semaphore { client: self, name: name.as_ref().to_vec() }
+    }
+
+    /// Requests resources of a counter; its maximum comes next.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let permit = client.counter("tenant/7").maximum(8).try_acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn counter(&self, name: impl AsRef<[u8]>) -> Counter<'_> {
+        Counter { client: self, name: name.as_ref().to_vec() }
+    }
+
+    /// Requests several names as one permit, all or none. Clients that acquire several names in this way do not
+    /// deadlock with each other, in whatever order they give the names.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox::client::Claim;
+    ///
+    /// let claims = [Claim::semaphore("gpu", 4).resources(2), Claim::counter("licences", 10)];
+    /// let permit = client.acquire_all(claims).acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire_all(&self, claims: impl IntoIterator<Item = Claim>) -> AcquireAll<'_> {
+        AcquireAll(AcquireRequest::new(self, claims.into_iter().collect()))
+    }
+}
+
+/// A request for a semaphore, before its capacity is given.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -17,18 +66,15 @@ use crate::client::Error;
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is asked for before acquire() or try_acquire()"]
+#[must_use = "nothing is requested before acquire() or try_acquire()"]
 pub struct Semaphore<'a> {
     client: &'a Client,
     name: Vec<u8>,
 }
 
 impl<'a> Semaphore<'a> {
-    pub(super) fn new(client: &'a Client, name: Vec<u8>) -> Self {
-        Self { client, name }
-    }
-
-    /// What the semaphore has if this request makes it. One that exists keeps its own: [`Permit::capacities`] tells.
+    /// The capacity of the semaphore if this request creates it. A semaphore that exists keeps its own capacity, which
+    /// [`Permit::capacities`] returns.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -37,11 +83,11 @@ impl<'a> Semaphore<'a> {
     /// # }
     /// ```
     pub fn capacity(self, capacity: u32) -> Acquire<'a> {
-        Acquire(Asking::new(self.client, vec![Claim::semaphore(self.name, capacity)]))
+        Acquire(AcquireRequest::new(self.client, vec![Claim::semaphore(self.name, capacity)]))
     }
 
-    /// As it is declared, or as who made it wanted it. It is not made: where there is none, the answer is
-    /// [`Status::NotFound`](crate::client::Status::NotFound).
+    /// Uses a semaphore that exists, usually a declared one, and does not create it. If it does not exist, the request
+    /// fails with [`Status::NotFound`](crate::client::Status::NotFound).
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -50,11 +96,11 @@ impl<'a> Semaphore<'a> {
     /// # }
     /// ```
     pub fn declared(self) -> Acquire<'a> {
-        Acquire(Asking::new(self.client, vec![Claim::declared(self.name)]))
+        Acquire(AcquireRequest::new(self.client, vec![Claim::declared(self.name)]))
     }
 }
 
-/// A counter whose maximum has not been said yet.
+/// A request for a counter, before its maximum is given.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -63,18 +109,14 @@ impl<'a> Semaphore<'a> {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is asked for before acquire() or try_acquire()"]
+#[must_use = "nothing is requested before acquire() or try_acquire()"]
 pub struct Counter<'a> {
     client: &'a Client,
     name: Vec<u8>,
 }
 
 impl<'a> Counter<'a> {
-    pub(super) fn new(client: &'a Client, name: Vec<u8>) -> Self {
-        Self { client, name }
-    }
-
-    /// The most that the counter may come to by this request.
+    /// The maximum of the counter for this request: the request does not raise the consumption above it.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -83,11 +125,11 @@ impl<'a> Counter<'a> {
     /// # }
     /// ```
     pub fn maximum(self, maximum: u32) -> Acquire<'a> {
-        Acquire(Asking::new(self.client, vec![Claim::counter(self.name, maximum)]))
+        Acquire(AcquireRequest::new(self.client, vec![Claim::counter(self.name, maximum)]))
     }
 }
 
-/// What became of a request whose caller chose to go on where no server answers.
+/// The result of a request that may proceed without a permit while no server is reachable.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -101,43 +143,43 @@ impl<'a> Counter<'a> {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a permit that is dropped is given back; keep it for as long as the work lasts"]
+#[must_use = "dropping a permit releases it; keep it for as long as the work lasts"]
 pub enum Admission {
-    /// It is held.
+    /// The permit is held.
     Held(Permit),
-    /// No server answered, so nobody keeps others from doing the same.
+    /// No server was reachable, for this reason. Nothing limits the work of this client or of others.
     Unguarded(Error),
 }
 
-/// What single and several names have in common.
+/// A request for one or several names.
 #[derive(Debug)]
-struct Asking<'a> {
+struct AcquireRequest<'a> {
     client: &'a Client,
     claims: Vec<Claim>,
     timeout: Option<Duration>,
     queue_max: Option<u32>,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> AcquireRequest<'a> {
     fn new(client: &'a Client, claims: Vec<Claim>) -> Self {
         Self { client, claims, timeout: None, queue_max: None }
     }
 
-    async fn ask(self, waits: bool) -> Result<Permit, Error> {
+    async fn acquire(self, waits: bool) -> Result<Permit, Error> {
         let Self { client, claims, timeout, queue_max } = self;
-        let patience = match timeout {
-            _ if !waits => Patience::None,
-            Some(timeout) => Patience::Until(client.inner.settings.clock.now().after(timeout)),
-            None => Patience::Endless,
+        let wait = match timeout {
+            _ if !waits => WaitLimit::None,
+            Some(timeout) => WaitLimit::Until(client.now().after(timeout)),
+            None => WaitLimit::ServerMax,
         };
         let names =
             claims.iter().map(|claim| String::from_utf8_lossy(claim.name())).collect::<Vec<_>>().join(" ");
         let span = info_span!("acquire", %names, waits);
-        client.acquire(Terms { claims, patience, queue_max }).instrument(span).await
+        acquire(client, AcquireSpec { claims, wait, queue_max }).instrument(span).await
     }
 
-    async fn ask_or_proceed(self, waits: bool) -> Result<Admission, Error> {
-        match self.ask(waits).await {
+    async fn acquire_or_proceed(self, waits: bool) -> Result<Admission, Error> {
+        match self.acquire(waits).await {
             Ok(permit) => Ok(Admission::Held(permit)),
             Err(error @ Error::Unreachable { .. }) => Ok(Admission::Unguarded(error)),
             Err(error) => Err(error),
@@ -145,11 +187,26 @@ impl<'a> Asking<'a> {
     }
 }
 
-macro_rules! asking {
+/// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is gone,
+/// and it queues again in another session.
+async fn acquire(client: &Client, spec: AcquireSpec) -> Result<Permit, Error> {
+    spec.check()?;
+    let spec = Arc::new(spec);
+    let asked_at = client.now();
+    loop {
+        match PendingAcquire::start(client.session(), Arc::clone(&spec), asked_at).outcome().await {
+            Ok(permit) => return Ok(permit),
+            Err(AcquireFailure::Final(error)) => return Err(error),
+            Err(AcquireFailure::SessionEnded) => {}
+        }
+    }
+}
+
+macro_rules! request_methods {
     ($type:ident, $make:literal) => {
         impl<'a> $type<'a> {
-            /// Waits at most for so long. Without, for as long as the server lets it: `session.max_wait`, an hour
-            /// unless its administrator chose otherwise.
+            /// How long the request waits at most. Without a timeout, it waits as long as the server allows:
+            /// `session.max_wait`, one hour by default.
             ///
             /// ```no_run
             /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -164,8 +221,8 @@ macro_rules! asking {
                 self
             }
 
-            /// Joins a queue only while fewer than this many wait there; else it is refused at once with
-            /// [`Status::QueueFull`](crate::client::Status::QueueFull).
+            /// Joins a queue only if fewer than this many requests wait in it. Otherwise the request fails at once
+            /// with [`Status::QueueFull`](crate::client::Status::QueueFull).
             ///
             /// ```no_run
             /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -179,11 +236,16 @@ macro_rules! asking {
                 self
             }
 
-            /// Waits in the queue until it is granted. The place is kept over cuts that are shorter than the lease; where
-            /// the session is lost, for a server that was started anew for one, it queues again.
+            /// Waits in the queue until the request is granted. It keeps its place during a disconnect that is shorter
+            /// than the lease. If the session is lost, for example because a server without a data directory was
+            /// restarted, the request queues again.
             ///
-            /// Fails closed: where no server answers there is no permit, but [`Error::Unreachable`]. Dropping the future
-            /// leaves the queue and leaks nothing.
+            /// Dropping the future cancels the request; a grant that was under way is released.
+            ///
+            /// # Errors
+            /// [`Error::Status`] with `ResourceNotAvailable`, `TimedOut`, `QueueFull` or another refusal of the server;
+            /// [`Error::Unreachable`] if no server is reachable, so the request fails closed; [`Error::Claims`] if the
+            /// request breaks a rule of the protocol (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
             ///
             /// ```no_run
             /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -193,12 +255,14 @@ macro_rules! asking {
             /// # }
             /// ```
             pub async fn acquire(self) -> Result<Permit, Error> {
-                self.0.ask(true).await
+                self.0.acquire(true).await
             }
 
-            /// Takes it at once, or fails with
-            /// [`Status::ResourceNotAvailable`](crate::client::Status::ResourceNotAvailable). Fails closed, as
-            /// [`Self::acquire`] does.
+            /// Acquires at once, without waiting in a queue.
+            ///
+            /// # Errors
+            /// [`Status::ResourceNotAvailable`](crate::client::Status::ResourceNotAvailable) if the resources are in
+            /// use or other requests wait for them; else as [`Self::acquire`].
             ///
             /// ```no_run
             /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -214,12 +278,12 @@ macro_rules! asking {
             /// # }
             /// ```
             pub async fn try_acquire(self) -> Result<Permit, Error> {
-                self.0.ask(false).await
+                self.0.acquire(false).await
             }
 
-            /// As [`Self::acquire`], but fails open: where no server answers in the time that
-            /// [`Builder::unreachable_after`](crate::client::Builder::unreachable_after) says, the caller chooses to
-            /// go on without a permit. What a server refuses stays refused.
+            /// As [`Self::acquire`], but fails open: if no server is reachable within
+            /// [`Builder::unreachable_after`](crate::client::Builder::unreachable_after), the result is
+            /// [`Admission::Unguarded`]. A refusal of a server is still an error.
             ///
             /// ```no_run
             /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -228,13 +292,13 @@ macro_rules! asking {
             ///
             #[doc = concat!("match ", $make, ".acquire_or_proceed().await? {")]
             ///     Admission::Held(permit) => drop(permit),
-            ///     Admission::Unguarded(error) => eprintln!("going on without: {error}"),
+            ///     Admission::Unguarded(error) => eprintln!("working without a permit: {error}"),
             /// }
             /// # Ok(())
             /// # }
             /// ```
             pub async fn acquire_or_proceed(self) -> Result<Admission, Error> {
-                self.0.ask_or_proceed(true).await
+                self.0.acquire_or_proceed(true).await
             }
 
             /// As [`Self::try_acquire`], but fails open, as [`Self::acquire_or_proceed`] does.
@@ -247,7 +311,7 @@ macro_rules! asking {
             /// # }
             /// ```
             pub async fn try_acquire_or_proceed(self) -> Result<Admission, Error> {
-                self.0.ask_or_proceed(false).await
+                self.0.acquire_or_proceed(false).await
             }
         }
     };
@@ -263,13 +327,13 @@ macro_rules! asking {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is asked for before acquire() or try_acquire()"]
-pub struct Acquire<'a>(Asking<'a>);
+#[must_use = "nothing is requested before acquire() or try_acquire()"]
+pub struct Acquire<'a>(AcquireRequest<'a>);
 
-asking!(Acquire, "client.semaphore(\"deploys\").capacity(3)");
+request_methods!(Acquire, "client.semaphore(\"deploys\").capacity(3)");
 
 impl Acquire<'_> {
-    /// As many instead of one; at least 1, at most the capacity or maximum.
+    /// Requests this many resources instead of one; at least 1, at most the capacity or maximum.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -283,7 +347,7 @@ impl Acquire<'_> {
     }
 }
 
-/// A request for resources of several names, all or none.
+/// A request for resources of several names: all of them are granted, or none.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -295,13 +359,7 @@ impl Acquire<'_> {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is asked for before acquire() or try_acquire()"]
-pub struct AcquireAll<'a>(Asking<'a>);
+#[must_use = "nothing is requested before acquire() or try_acquire()"]
+pub struct AcquireAll<'a>(AcquireRequest<'a>);
 
-asking!(AcquireAll, "client.acquire_all([Claim::counter(\"a\", 1), Claim::counter(\"b\", 1)])");
-
-impl<'a> AcquireAll<'a> {
-    pub(super) fn new(client: &'a Client, claims: Vec<Claim>) -> Self {
-        Self(Asking::new(client, claims))
-    }
-}
+request_methods!(AcquireAll, "client.acquire_all([Claim::counter(\"a\", 1), Claim::counter(\"b\", 1)])");

@@ -1,20 +1,20 @@
-//! Settings of a client.
+//! Creates clients.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Client;
+use super::client::Client;
 use super::clock::{BootClock, Clock};
-use super::dial::{Dial, Tcp, Transport, dial_over};
 use super::executor::Executor;
 use super::settings::Settings;
+use super::transport::{Dial, Tcp, Transport, dial_over};
 use crate::client::{Address, ConnectError, Error};
 use crate::protocol::LABEL_BYTES_MAX;
 
-/// How long no server may be reached before acquires fail, where a client does not say.
+/// The default of [`Builder::unreachable_after`].
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// What a client is to be like; [`Client::builder`] makes one.
+/// The configuration of a client; [`Client::builder`] creates one.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +30,7 @@ const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a builder does nothing until connect()"]
+#[must_use = "a builder does nothing before connect() or build()"]
 pub struct Builder {
     addresses: Vec<Address>,
     label: Vec<u8>,
@@ -48,8 +48,49 @@ impl std::fmt::Debug for Builder {
     }
 }
 
+impl Client {
+    /// Connects to a server of signalbox and opens a session, with default settings. An address without a port means
+    /// 11215; names of both kinds can be acquired over either port.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] if the server is not reached within 5 s; [`Error::Status`] with
+    /// [`Status::UnknownCommand`](crate::client::Status::UnknownCommand) if the server has no sessions, as yrmcdsd: use
+    /// [`PlainClient`](crate::client::PlainClient) there.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use signalbox::client::Client;
+    /// let client = Client::connect(&"lock.example.org:11215".parse()?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(address: &Address) -> Result<Self, Error> {
+        Self::builder(address.clone()).connect().await
+    }
+
+    /// Configures a client of this server. [`Builder::address`] adds other addresses of the same service.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use signalbox::client::Client;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::builder("lock-a.example.org".parse()?)
+    ///     .address("lock-b.example.org".parse()?)
+    ///     .label("nightly report")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(address: Address) -> Builder {
+        Builder::new(address)
+    }
+}
+
 impl Builder {
-    pub(super) fn new(address: Address) -> Self {
+    fn new(address: Address) -> Self {
         Self {
             addresses: vec![address],
             label: Vec::new(),
@@ -62,7 +103,7 @@ impl Builder {
         }
     }
 
-    /// Another address of the same service, tried where the others do not answer.
+    /// Adds an address of the same service, which is tried if the others fail. An address without a port means 11215.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -76,7 +117,7 @@ impl Builder {
         self
     }
 
-    /// What the client is called where somebody asks who holds or waits; its first 255 bytes count.
+    /// The label of the client in listings of holders and waiters. It is cut after 255 bytes.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -91,8 +132,8 @@ impl Builder {
         self
     }
 
-    /// How long the server keeps what the client holds and waits for while it does not hear of it. Without, and beyond
-    /// its bounds, that is for the server to say. A cut may last about half as long without anything being lost.
+    /// The time to live of the client's sessions: how long the server keeps permits and places in queues without a
+    /// renewal. The server has a default and bounds. A disconnect of about half this time loses nothing.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -107,8 +148,8 @@ impl Builder {
         self
     }
 
-    /// How long no server may be reached before acquires fail with [`Error::Unreachable`]; 10 s unless set. Whether the
-    /// work is done without a permit then is the caller's choice: see [`Acquire::acquire_or_proceed`].
+    /// How long acquires wait for a server that is unreachable before they fail with [`Error::Unreachable`]; 10 s by
+    /// default. [`Acquire::acquire_or_proceed`] lets the caller work without a permit then.
     ///
     /// [`Acquire::acquire_or_proceed`]: super::Acquire::acquire_or_proceed
     ///
@@ -125,7 +166,7 @@ impl Builder {
         self
     }
 
-    /// Another way to servers than TCP.
+    /// The transport; TCP by default.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -140,7 +181,7 @@ impl Builder {
         self
     }
 
-    /// Another clock than the kernel's, for a simulation.
+    /// The clock that measures leases; [`BootClock`] by default. For simulations.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -155,7 +196,7 @@ impl Builder {
         self
     }
 
-    /// What the pauses between tries are drawn from, for a simulation that is to be the same each time.
+    /// The seed of the random pauses between attempts to connect; random by default. For simulations that are replayed.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -169,8 +210,9 @@ impl Builder {
         self
     }
 
-    /// Renews leases by tasks of the runtime that [`Self::connect`] is called in, in place of a thread. A task there
-    /// that blocks for long loses them; it is for simulations, and for programs that may not have threads.
+    /// Renews leases in the runtime that calls [`Self::connect`] or [`Self::build`], instead of a separate thread. A
+    /// task that blocks this runtime for long loses the leases. For simulations, and for programs that cannot start
+    /// threads.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -184,8 +226,10 @@ impl Builder {
         self
     }
 
-    /// Connects and opens a session, at one address after the other. Gives the last address' error where none of them
-    /// lets it.
+    /// Connects and opens a session, at one address after the other.
+    ///
+    /// # Errors
+    /// The error of the last address, if all addresses fail.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -196,11 +240,14 @@ impl Builder {
     /// ```
     pub async fn connect(self) -> Result<Client, Error> {
         let client = self.build()?;
-        client.ready().await?;
+        client.await_open().await?;
         Ok(client)
     }
 
-    /// The client, without looking whether there is a server: that is found out by the first acquire.
+    /// Creates the client without waiting for a server. The first acquire reports if there is none.
+    ///
+    /// # Errors
+    /// [`ConnectError::Thread`] if the thread that renews leases cannot be started.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;

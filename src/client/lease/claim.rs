@@ -1,13 +1,14 @@
-//! What is asked for: names, how many of each, and how long to wait.
+//! What an acquire requests: names, amounts, and how long to wait.
 
 use std::time::Duration;
 
 use super::clock::Moment;
 use crate::protocol::{
-    AS_DECLARED, Milliseconds, Namespace, Queueing, Wait, Wanted, WantedError, WantedNames,
+    self as wire, AS_DECLARED, Claims, ClaimsError, Milliseconds, Namespace, Queueing, Wait,
 };
 
-/// Resources of one name that are to be had.
+/// Resources of one name, to be acquired. The server creates a counter, or a semaphore with a capacity, that does not
+/// exist.
 ///
 /// ```
 /// use signalbox::client::Claim;
@@ -24,7 +25,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// One of a semaphore. `capacity` is what it has if this request makes it; one that exists keeps its own.
+    /// One resource of a semaphore. `capacity` is the capacity of the semaphore if this request creates it; a
+    /// semaphore that exists keeps its own.
     ///
     /// ```
     /// use signalbox::client::Claim;
@@ -40,7 +42,7 @@ impl Claim {
         }
     }
 
-    /// One of a semaphore as it is declared, or as who made it wanted it; it is not made.
+    /// One resource of a semaphore that exists, usually a declared one. It is not created.
     ///
     /// ```
     /// use signalbox::client::Claim;
@@ -51,7 +53,7 @@ impl Claim {
         Self::semaphore(name, AS_DECLARED)
     }
 
-    /// One of a counter that may come to at most `maximum` by it.
+    /// One resource of a counter. The request does not raise the counter above `maximum`.
     ///
     /// ```
     /// use signalbox::client::Claim;
@@ -62,7 +64,7 @@ impl Claim {
         Self { namespace: Namespace::Counters, name: name.as_ref().to_vec(), resources: 1, maximum }
     }
 
-    /// As many instead of one; at least 1, at most the capacity or maximum.
+    /// Requests this many resources instead of one; at least 1, at most the capacity or maximum.
     ///
     /// ```
     /// # use signalbox::client::Claim;
@@ -74,7 +76,7 @@ impl Claim {
         self
     }
 
-    /// The name's bytes.
+    /// The bytes of the name.
     ///
     /// ```
     /// # use signalbox::client::Claim;
@@ -84,54 +86,55 @@ impl Claim {
         &self.name
     }
 
-    fn wanted(&self) -> Wanted<'_> {
+    fn to_wire(&self) -> wire::Claim<'_> {
         let Self { namespace, ref name, resources, maximum } = *self;
-        Wanted { namespace, name, resources, maximum }
+        wire::Claim { namespace, name, resources, maximum }
     }
 }
 
-/// Everything that an acquire asks for.
+/// What an acquire requests. It stays the same when the acquire is repeated in another session.
 #[derive(Clone, Debug)]
-pub(super) struct Terms {
+pub(super) struct AcquireSpec {
     /// At least one, in the order of the caller.
     pub(super) claims: Vec<Claim>,
-    pub(super) patience: Patience,
+    pub(super) wait: WaitLimit,
     pub(super) queue_max: Option<u32>,
 }
 
 /// How long an acquire waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Patience {
+pub(super) enum WaitLimit {
     /// It is granted at once or refused.
     None,
-    /// Until that moment.
+    /// Until this moment.
     Until(Moment),
-    /// As long as the server lets it.
-    Endless,
+    /// As long as the server allows.
+    ServerMax,
 }
 
-impl Terms {
-    /// Checks the rules of the wire, so that nothing is sent that could never succeed.
-    pub(super) fn check(&self) -> Result<(), WantedError> {
-        WantedNames::new(&self.wanted()).map(drop)
+impl AcquireSpec {
+    /// Checks the rules of the protocol, so that no request is sent that can never succeed.
+    pub(super) fn check(&self) -> Result<(), ClaimsError> {
+        Claims::new(&self.wire_claims()).map(drop)
     }
 
-    pub(super) fn wanted(&self) -> Vec<Wanted<'_>> {
-        self.claims.iter().map(Claim::wanted).collect()
+    pub(super) fn wire_claims(&self) -> Vec<wire::Claim<'_>> {
+        self.claims.iter().map(Claim::to_wire).collect()
     }
 
-    /// How to wait, for a request that is sent now.
+    /// The options for waiting of a request that is sent now.
     pub(super) fn queueing(&self, now: Moment) -> Queueing {
-        let wait = match self.patience {
-            Patience::None => Wait::NotAtAll,
-            Patience::Until(deadline) => up_to(deadline.since(now)),
-            Patience::Endless => up_to(Duration::MAX),
+        let wait = match self.wait {
+            WaitLimit::None => Wait::NotAtAll,
+            WaitLimit::Until(deadline) => up_to(deadline.since(now)),
+            WaitLimit::ServerMax => up_to(Duration::MAX),
         };
         Queueing { wait, queue_max: self.queue_max }
     }
 }
 
-/// At least a millisecond, so that who wants to wait is told that his time is over, and not that he did not want to.
+/// At least a millisecond: an acquire whose deadline has passed fails with `TimedOut`, and not as one that does not
+/// wait.
 fn up_to(span: Duration) -> Wait {
     Wait::UpTo(Milliseconds::saturating_from(span).max(Milliseconds(1)))
 }

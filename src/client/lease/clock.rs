@@ -1,4 +1,4 @@
-//! The clock that leases are measured by.
+//! The clock that measures leases.
 
 use std::fmt;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use nix::time::{ClockId, clock_gettime};
 use std::os::fd::OwnedFd;
 use tokio::io::unix::AsyncFd;
 
-/// A moment, as the time since some fixed one that is the clock's own.
+/// A point in time: the time since an origin that each clock defines.
 ///
 /// ```
 /// use signalbox::client::{BootClock, Clock, Moment};
@@ -23,18 +23,18 @@ use tokio::io::unix::AsyncFd;
 pub struct Moment(pub Duration);
 
 impl Moment {
-    /// The moment so much later.
+    /// The moment this much later.
     pub(super) fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span))
     }
 
-    /// How long it is from an earlier moment to this one; zero where that one is later.
+    /// The time from an earlier moment to this one; zero if that moment is later.
     pub(super) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// What comes of [`Clock::sleep_until`].
+/// The future that [`Clock::sleep_until`] returns.
 ///
 /// ```
 /// use signalbox::client::Sleep;
@@ -43,13 +43,13 @@ impl Moment {
 /// ```
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Tells the time that leases are measured by. It must never stand still, also not while the machine is suspended: the
-/// server's leases run on meanwhile.
+/// A clock that measures leases. It must be monotonic and advance while the machine is suspended, because the server's
+/// leases do.
 ///
 /// ```
 /// use signalbox::client::{BootClock, Clock, Moment, Sleep};
 ///
-/// /// Runs an hour ahead, which matters nothing: only differences are asked for.
+/// /// Runs an hour ahead, which makes no difference: only differences are used.
 /// #[derive(Debug)]
 /// struct Ahead;
 ///
@@ -66,14 +66,15 @@ pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// }
 /// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// What time it is.
+    /// The current time.
     fn now(&self) -> Moment;
 
-    /// Resolves at that moment. Called and awaited in the runtime that renews the leases.
+    /// Resolves at this moment, or shortly after. Called and awaited in the runtime that renews the leases.
     fn sleep_until(&self, moment: Moment) -> Sleep;
 }
 
-/// The kernel's clock that counts suspension (`CLOCK_BOOTTIME`), and no step of the time of day.
+/// The kernel's monotonic clock that includes the time of suspension (`CLOCK_BOOTTIME`). Changes of the time of day do
+/// not affect it.
 ///
 /// ```
 /// use signalbox::client::{BootClock, Clock};
@@ -87,14 +88,14 @@ pub struct BootClock;
 impl Clock for BootClock {
     fn now(&self) -> Moment {
         let now =
-            clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every kernel that Rust runs on has this clock");
+            clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every Linux that Rust supports has this clock");
         Moment(now.into())
     }
 
     fn sleep_until(&self, moment: Moment) -> Sleep {
         Box::pin(async move {
-            // A timer of the same clock rings at once when the machine wakes up. Without a descriptor for one, the
-            // runtime's has to do, and what it misses is found out when it rings.
+            // A timer of the same clock fires as soon as the machine resumes. If no file descriptor is left for it, the
+            // runtime's timer is used for up to a second at a time: it does not advance during suspension.
             match timer(moment) {
                 Ok(timer) => drop(timer.readable().await),
                 Err(_) => tokio::time::sleep(moment.since(BootClock.now()).min(Duration::from_secs(1))).await,
@@ -105,12 +106,12 @@ impl Clock for BootClock {
 
 fn timer(moment: Moment) -> std::io::Result<AsyncFd<OwnedFd>> {
     let timer = TimerFd::new(TimerClock::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
-    // A time of zero would disarm it.
+    // Zero would disarm the timer.
     let at = TimeSpec::from(moment.0.max(Duration::from_nanos(1)));
     timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
     #[expect(
         deprecated,
-        reason = "an owned descriptor keeps what this asks for, and its successor is unsafe"
+        reason = "an owned descriptor meets the requirements, and the replacement is unsafe"
     )]
     AsyncFd::new(timer.into())
 }

@@ -1,4 +1,4 @@
-//! Where drivers run: on a thread of the client's own, or in the caller's runtime.
+//! Where drivers run: on a thread of the client, or in the caller's runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -9,36 +9,36 @@ use tokio::sync::mpsc;
 /// Runs drivers.
 #[derive(Clone)]
 pub(super) enum Executor {
-    /// A thread that does nothing else, so that no task of the program can hold up a renewal.
+    /// A thread that does nothing else, so that no task of the program can delay a renewal.
     Thread(Arc<Thread>),
-    /// The runtime that the client was made in.
+    /// The runtime that the client was created in.
     Caller(Handle),
 }
 
-/// A thread with a runtime, which ends with the last driver once nobody can spawn another.
+/// A thread with a runtime. It ends with the last driver, once the client cannot start another.
 pub(super) struct Thread {
     handle: Handle,
-    /// Its copies are with the drivers; the thread ends when all are gone.
+    /// Each driver has a clone; the thread ends when all are dropped.
     alive: mpsc::Sender<()>,
 }
 
 impl Executor {
     pub(super) fn thread() -> io::Result<Self> {
-        let (alive, mut ended) = mpsc::channel(1);
-        let (sender, made) = std::sync::mpsc::sync_channel(1);
-        // The runtime is made by the thread: where there is none, the caller's runtime must not have to drop it, which
-        // would panic.
+        let (alive, mut all_dropped) = mpsc::channel(1);
+        let (sender, created) = std::sync::mpsc::sync_channel(1);
+        // The thread creates the runtime itself: a caller in another runtime must not have to drop this one if the
+        // thread cannot be started, because that would panic.
         std::thread::Builder::new().name("signalbox-lease".to_owned()).spawn(move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(sender.send(Err(error))),
             };
             drop(sender.send(Ok(runtime.handle().clone())));
-            runtime.block_on(async { while ended.recv().await.is_some() {} });
-            // A resolver that hangs must not keep the thread.
+            runtime.block_on(async { while all_dropped.recv().await.is_some() {} });
+            // Does not wait for a resolver that hangs.
             runtime.shutdown_background();
         })?;
-        let handle = made.recv().map_err(io::Error::other)??;
+        let handle = created.recv().map_err(io::Error::other)??;
         Ok(Self::Thread(Arc::new(Thread { handle, alive })))
     }
 

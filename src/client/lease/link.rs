@@ -1,5 +1,7 @@
-//! A session's way to a server: a connection, or the next try to get one.
+//! The link of a session to a server: a connection, or the next attempt to get one.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,78 +9,181 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::clock::{Clock, Moment};
-use super::dial::{Dial, Dialing};
-use super::settings::{Settings, TRY_MAX};
+use super::settings::{ATTEMPT_MAX, Settings};
+use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
-use crate::client::{Address, ConnectError, Error, Loss, success};
-use crate::protocol::{EXTENDED_VERSION, Extended, GrantId, Milliseconds, OpenedSession, ResponseFrame};
+use crate::client::{Address, ConnectError, Disconnect, Error, success};
+use crate::protocol::{
+    EXTENDED_VERSION, Extended, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
+};
 
-/// What a response belongs to.
+/// The longest time that KeepAlive may stay unanswered.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// The request that a response belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tag {
-    /// To the Hello: after its answer, what the server has to say.
+    /// Hello: after its answer, notices of the server.
     Hello,
-    /// To KeepAlive, sent at that moment.
+    /// KeepAlive, sent at this moment.
     KeepAlive(Moment),
-    /// To a request of the session, sent at that moment.
-    Request { id: u64, sent: Moment },
-    /// To VerifyGrant, sent at that moment.
+    /// A numbered request, sent at this moment.
+    Request { id: RequestId, sent: Moment },
+    /// VerifyGrant, sent at this moment.
     Verify { grant: GrantId, sent: Moment },
-    /// To a Cancel, which tells nothing by itself.
+    /// Cancel, whose answer is ignored: the canceled request has its own.
     Cancel,
-    /// To CloseSession.
+    /// CloseSession.
     Close,
 }
 
-/// A connection that acts for the session.
-#[derive(Debug)]
-pub(super) struct Established {
-    pub(super) connection: Connection,
-    /// The sender is kept for further requests.
-    pub(super) sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
-    pub(super) reports: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
-    pub(super) session: OpenedSession,
-    /// When what made or renewed the session was sent.
-    pub(super) sent: Moment,
+/// The state of a session's link.
+pub(super) enum Link {
+    /// A connection to which the session is attached.
+    Attached(SessionConnection),
+    /// An attempt to connect and to attach the session.
+    Attaching(Attaching),
+    /// No connection until the next attempt.
+    RetryAt(Moment),
 }
 
-impl Established {
-    /// Queues a request with one answer, which is reported with the tag. Where it cannot be sent, the connection is
-    /// gone, and says so by itself.
-    pub(super) fn post(&self, request: Extended<'_>, tag: Tag) -> Result<(), Loss> {
-        self.connection.post(request, tag, &self.sender, Answers::One)
+/// What happens on a link.
+pub(super) enum LinkEvent {
+    Response(Tag, ResponseFrame),
+    Disconnected(Disconnect),
+    Attached(OpenedSession, SessionConnection),
+    AttemptFailed(Error),
+}
+
+/// An attempt to attach, which yields the session with its time to live.
+pub(super) type Attaching =
+    Pin<Box<dyn Future<Output = Result<(OpenedSession, SessionConnection), Error>> + Send>>;
+
+impl Link {
+    /// Waits for the next event. Cancel safe.
+    pub(super) async fn event(&mut self) -> LinkEvent {
+        match self {
+            Self::Attached(connection) => connection.event().await,
+            Self::Attaching(attempt) => match attempt.await {
+                Ok((session, connection)) => LinkEvent::Attached(session, connection),
+                Err(error) => LinkEvent::AttemptFailed(error),
+            },
+            Self::RetryAt(_) => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn connection(&self) -> Option<&SessionConnection> {
+        match self {
+            Self::Attached(connection) => Some(connection),
+            Self::Attaching(_) | Self::RetryAt(_) => None,
+        }
+    }
+
+    pub(super) fn connection_mut(&mut self) -> Option<&mut SessionConnection> {
+        match self {
+            Self::Attached(connection) => Some(connection),
+            Self::Attaching(_) | Self::RetryAt(_) => None,
+        }
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        matches!(self, Self::Attached(_))
     }
 }
 
-pub(super) type Establishing = std::pin::Pin<Box<dyn Future<Output = Result<Established, Error>> + Send>>;
+/// A connection to which a session is attached.
+#[derive(Debug)]
+pub(super) struct SessionConnection {
+    connection: Connection,
+    /// Kept for further requests.
+    sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
+    responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
+    /// When the last request was sent that the server has answered: the lease was renewed after that.
+    renewed_at: Moment,
+    /// When the KeepAlive was sent that is not answered.
+    keep_alive_sent: Option<Moment>,
+}
 
-/// Connects to one address and continues the session there, or opens one.
-pub(super) fn establish(
-    settings: &Settings,
-    address: Address,
-    session: Option<OpenedSession>,
-) -> Establishing {
-    let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), TRY_MAX);
+impl SessionConnection {
+    /// Sends a request that has one response, which is reported with the tag.
+    ///
+    /// A failure means that the connection has ended, which [`LinkEvent::Disconnected`] reports too.
+    pub(super) fn post(&self, request: Extended<'_>, tag: Tag) -> Result<(), Disconnect> {
+        self.connection.post(request, tag, &self.sender, Answers::One)
+    }
+
+    async fn event(&mut self) -> LinkEvent {
+        tokio::select! {
+            // Responses that were received before the connection ended count.
+            biased;
+            Some((tag, frame)) = self.responses.recv() => LinkEvent::Response(tag, frame),
+            reason = self.connection.ended() => LinkEvent::Disconnected(reason),
+        }
+    }
+
+    /// When the last request was sent that the server has answered.
+    pub(super) fn renewed_at(&self) -> Moment {
+        self.renewed_at
+    }
+
+    /// A request was answered that was sent at this moment.
+    pub(super) fn renewed(&mut self, sent: Moment) {
+        self.renewed_at = self.renewed_at.max(sent);
+    }
+
+    /// KeepAlive was answered.
+    pub(super) fn keep_alive_answered(&mut self) {
+        self.keep_alive_sent = None;
+    }
+
+    /// When KeepAlive has to be sent, or its answer is overdue.
+    pub(super) fn keep_alive_due(&self, interval: Duration) -> Moment {
+        self.keep_alive_sent.unwrap_or(self.renewed_at).after(interval)
+    }
+
+    /// Sends KeepAlive when it is due. Fails when the server has not answered the one before in time.
+    pub(super) fn keep_alive(&mut self, now: Moment, interval: Duration) -> Result<(), Disconnect> {
+        if now < self.keep_alive_due(interval) {
+            return Ok(());
+        }
+        if self.keep_alive_sent.is_some() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not answer").into());
+        }
+        self.keep_alive_sent = Some(now);
+        // A failure is reported as the end of the connection.
+        drop(self.post(Extended::KeepAlive, Tag::KeepAlive(now)));
+        Ok(())
+    }
+}
+
+/// The time without an answer after which KeepAlive is sent, and for which its own answer may take.
+pub(super) fn keep_alive_interval(session: OpenedSession) -> Duration {
+    (Duration::from(session.ttl) / 4).min(SILENCE_MAX)
+}
+
+/// Connects to an address and attaches the session there, or opens one.
+pub(super) fn attach(settings: &Settings, address: Address, session: Option<OpenedSession>) -> Attaching {
+    let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX);
     let (clock, label, ttl) = (Arc::clone(&settings.clock), settings.label.clone(), settings.ttl);
     Box::pin(async move {
         let attempt = async move {
             let connection = dialing.await?;
-            enter(connection, clock.as_ref(), &label, ttl, session).await
+            attach_over(connection, clock.as_ref(), &label, ttl, session).await
         };
-        let late = || ConnectError::TimedOut { address: address.to_string(), limit: TRY_MAX };
-        timeout(TRY_MAX, attempt).await.unwrap_or_else(|_| Err(late().into()))
+        let late = || ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX };
+        timeout(ATTEMPT_MAX, attempt).await.unwrap_or_else(|_| Err(late().into()))
     })
 }
 
-async fn enter(
+async fn attach_over(
     connection: Connection,
     clock: &dyn Clock,
     label: &[u8],
     ttl: Option<Duration>,
     session: Option<OpenedSession>,
-) -> Result<Established, Error> {
-    let (sender, mut reports) = mpsc::unbounded_channel();
-    // Zero would leave it to the server.
+) -> Result<(OpenedSession, SessionConnection), Error> {
+    let (sender, mut responses) = mpsc::unbounded_channel();
+    // On the wire, 0 stands for the server's default.
     let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
     let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[] };
     connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
@@ -87,49 +192,19 @@ async fn enter(
         Some(OpenedSession { session, key, .. }) => Extended::AttachSession { session, key },
         None => Extended::OpenSession { ttl, label },
     })?;
-    // The connection cannot give up the sender while it lasts, as one is kept here; so both are waited for at once.
+    // The channel cannot close while `sender` is here, so the end of the connection has to be awaited too.
     let hello = tokio::select! {
         biased;
-        report = reports.recv() => report.map(|(_, frame)| frame),
-        loss = connection.ended() => return Err(loss.into()),
+        response = responses.recv() => response.map(|(_, frame)| frame),
+        reason = connection.ended() => return Err(reason.into()),
     };
-    success(hello.ok_or(Loss::Stopped)?)?.hello()?;
+    success(hello.ok_or(Disconnect::Stopped)?)?.hello()?;
     let frame = connection.success(answer).await?;
     let session = match session {
         Some(session) => OpenedSession { ttl: frame.ttl()?, ..session },
         None => frame.opened()?,
     };
-    Ok(Established { connection, sender, reports, session, sent })
-}
-
-/// Where a session stands with its servers.
-pub(super) enum Link {
-    Up(Established),
-    /// On the way to one.
-    Trying(Establishing),
-    /// Until the next try.
-    Resting(Moment),
-}
-
-/// What a link has to say.
-pub(super) enum LinkEvent {
-    Report(Tag, ResponseFrame),
-    Lost(Loss),
-    Tried(Result<Established, Error>),
-}
-
-impl Link {
-    /// What happens next. Nothing is lost where this is dropped.
-    pub(super) async fn event(&mut self) -> LinkEvent {
-        match self {
-            Self::Up(established) => tokio::select! {
-                // What was answered before the connection was lost counts.
-                biased;
-                Some((tag, frame)) = established.reports.recv() => LinkEvent::Report(tag, frame),
-                loss = established.connection.ended() => LinkEvent::Lost(loss),
-            },
-            Self::Trying(attempt) => LinkEvent::Tried(attempt.await),
-            Self::Resting(_) => std::future::pending().await,
-        }
-    }
+    let connection =
+        SessionConnection { connection, sender, responses, renewed_at: sent, keep_alive_sent: None };
+    Ok((session, connection))
 }

@@ -1,4 +1,4 @@
-//! What a leased session holds, given back when it goes out of scope.
+//! A permit of the leased client, which is released when it is dropped.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::claim::Terms;
-use super::lane::{Command, Lane};
-use super::standing::Standing;
+use super::claim::{AcquireSpec, Claim};
+use super::command::{Command, HeldGrant};
+use super::session_handle::SessionHandle;
 use crate::client::{Error, Lost};
 use crate::protocol::{GrantId, OpenedSession, SessionKey};
 
-/// Resources that are held: a grant of the server, for as long as its lease is renewed, which happens by itself.
+/// Resources that are held: a grant of the server, whose lease the client renews.
 ///
-/// Dropping it gives it back without blocking; [`Permit::release`] says how that went. A program that must not work
-/// without it looks at [`Permit::is_held`] before each step, or runs its work by [`Permit::guard`].
+/// Dropping a permit releases it without waiting; [`Permit::release`] reports the result. Work that must not continue
+/// without the permit checks [`Permit::is_held`] before each step, or runs in [`Permit::guard`].
 ///
-/// What is believed here ends before the server frees the resources: leases are counted from when a request was sent,
-/// less 4 % for clocks that run differently, on a clock that counts suspension. But no client can stop what the
-/// program has under way; the store that it writes to can, if it is sent [`Permit::id`]: see "What a grant id is good
-/// for" in `docs/semantics.md`.
+/// A permit ends here before the server grants the resources to others: leases are counted from when a request was
+/// sent, less 4 % for clocks that run at different rates, on a clock that also runs while the machine is suspended. But
+/// no client can stop a write that is already under way. The store that receives the write can, if it is sent the
+/// fencing token [`Permit::id`]: see "Fencing tokens" in `docs/semantics.md`.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -30,38 +30,29 @@ use crate::protocol::{GrantId, OpenedSession, SessionKey};
 /// # async fn deploy() {}
 /// match permit.guard(deploy()).await {
 ///     Ok(()) => permit.release().await?,
-///     Err(lost) => eprintln!("given up half-way: {lost}"),
+///     Err(lost) => eprintln!("stopped half-way: {lost}"),
 /// }
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a permit that is dropped is given back; keep it for as long as the work lasts"]
+#[must_use = "dropping a permit releases it; keep it for as long as the work lasts"]
 pub struct Permit {
-    lane: Arc<Lane>,
-    taken: Taken,
-    terms: Arc<Terms>,
-    standing: Arc<Standing>,
-    /// Somebody else has told the driver, or will.
-    released: bool,
-}
-
-/// What the server says of a grant.
-#[derive(Debug)]
-pub(super) struct Taken {
-    pub(super) grant: GrantId,
-    /// Of each claim, in their order.
-    pub(super) capacities: Vec<u32>,
-    pub(super) slots: Vec<Vec<u16>>,
+    session: Arc<SessionHandle>,
+    grant: HeldGrant,
+    spec: Arc<AcquireSpec>,
+    /// The driver was asked to release the grant, or to leave it to another process.
+    is_given_up: bool,
 }
 
 impl Permit {
-    pub(super) fn new(lane: Arc<Lane>, taken: Taken, terms: Arc<Terms>, standing: Arc<Standing>) -> Self {
-        Self { lane, taken, terms, standing, released: false }
+    pub(super) fn new(session: Arc<SessionHandle>, grant: HeldGrant, spec: Arc<AcquireSpec>) -> Self {
+        Self { session, grant, spec, is_given_up: false }
     }
 
-    /// The grant's number. It grows from grant to grant of a name, so a store can refuse who comes with a lower one
-    /// than it has seen.
+    /// The grant's id, which is the fencing token of the permit: it increases with each grant of a name. A store that
+    /// refuses a lower id than it has seen is safe from writes of earlier holders (`docs/semantics.md`, "Fencing
+    /// tokens").
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox::client::Permit) {
@@ -69,10 +60,10 @@ impl Permit {
     /// # }
     /// ```
     pub fn id(&self) -> GrantId {
-        self.taken.grant
+        self.grant.id
     }
 
-    /// What was asked for and granted.
+    /// The claims that were requested and granted.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox::client::Permit) {
@@ -81,11 +72,12 @@ impl Permit {
     /// }
     /// # }
     /// ```
-    pub fn claims(&self) -> &[super::Claim] {
-        &self.terms.claims
+    pub fn claims(&self) -> &[Claim] {
+        &self.spec.claims
     }
 
-    /// The capacity of each claim's semaphore as it is, whoever made it; of a counter, the maximum of the request.
+    /// For each claim, in the order of [`Self::claims`]: the semaphore's actual capacity, which may differ from the
+    /// requested one, or the counter's maximum as requested.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox::client::Permit) {
@@ -93,11 +85,11 @@ impl Permit {
     /// # }
     /// ```
     pub fn capacities(&self) -> &[u32] {
-        &self.taken.capacities
+        &self.grant.capacities
     }
 
-    /// The numbers of the slots that it has of the first claim, from the lowest: no other permit has them. Empty where
-    /// the semaphore was not declared with numbered slots. Of several claims, [`Self::slots_of`] tells.
+    /// The numbers of the slots of the first claim, from 0 and ascending; no other permit has them. Empty unless the
+    /// semaphore was declared with numbered slots. See [`Self::slots_of`] for several claims.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -110,7 +102,7 @@ impl Permit {
         self.slots_of(0)
     }
 
-    /// As [`Self::slots`], of one of the claims, by its place in [`Self::claims`].
+    /// The numbers of the slots of one claim, by its index in [`Self::claims`]; empty if there is no such claim.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox::client::Permit) {
@@ -120,10 +112,10 @@ impl Permit {
     /// # }
     /// ```
     pub fn slots_of(&self, claim: usize) -> &[u16] {
-        self.taken.slots.get(claim).map_or(&[], |slots| slots)
+        self.grant.slots.get(claim).map_or(&[], |slots| slots)
     }
 
-    /// Whether it is held now.
+    /// Whether the permit is held now.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox::client::Permit) {
@@ -140,7 +132,7 @@ impl Permit {
         self.time_left().is_some()
     }
 
-    /// How long it is held at least, if nothing renews it from now on; `None` where it is lost.
+    /// How long the permit is held at least, if it is not renewed from now on; `None` if it is lost.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox::client::Permit) {
@@ -149,11 +141,11 @@ impl Permit {
     /// # }
     /// ```
     pub fn time_left(&self) -> Option<Duration> {
-        self.standing.left()
+        self.grant.validity.remaining()
     }
 
-    /// Until when it is held at least; `None` where it is lost. It is of this moment: renewal moves it on, and an
-    /// [`Instant`] stands still while the machine is suspended, where a lease does not.
+    /// Until when the permit is held at least; `None` if it is lost. Read it again before each use: a renewal moves
+    /// it, and an [`Instant`] does not advance while the machine is suspended, although the lease does.
     ///
     /// ```no_run
     /// # fn example(permit: &signalbox::client::Permit) {
@@ -164,8 +156,8 @@ impl Permit {
         self.time_left().map(|left| Instant::now() + left)
     }
 
-    /// Resolves when it is lost, and says why. That is found out by a thread of the client's own, so it is not late
-    /// where the program's runtime is busy, but who awaits it there hears of it when the runtime gets to it.
+    /// Resolves when the permit is lost, with the reason. The client's own thread detects the loss, so a busy runtime
+    /// does not delay the detection; it delays the task that awaits this.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::Permit) {
@@ -177,23 +169,24 @@ impl Permit {
     /// # }
     /// ```
     pub async fn lost(&self) -> Lost {
-        self.standing.lost().await
+        self.grant.validity.lost().await
     }
 
-    /// Resolves when an administrator has asked for it back. It is still held for the grace that was given, which
-    /// [`Self::time_left`] tells from then on; [`Self::lost`] resolves when that is over.
+    /// Resolves when an administrator revokes the permit. It is still held during the grace period, which
+    /// [`Self::time_left`] includes from then on; [`Self::lost`] resolves at its end.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::Permit) {
     /// permit.revocation().await;
-    /// println!("to be given up within {:?}", permit.time_left());
+    /// println!("to be released within {:?}", permit.time_left());
     /// # }
     /// ```
     pub async fn revocation(&self) {
-        self.standing.revocation().await;
+        self.grant.validity.revocation().await;
     }
 
-    /// Runs work for as long as the permit is held. Work that is not done when it is lost is dropped where it stands.
+    /// Runs a future for as long as the permit is held. If the permit is lost first, the future is dropped, and the
+    /// error is the reason.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::Permit) -> Result<(), signalbox::client::Lost> {
@@ -204,23 +197,24 @@ impl Permit {
     /// ```
     pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
         let mut work = pin!(work);
-        let work = poll_fn(|context| match self.standing.left() {
+        let work = poll_fn(|context| match self.grant.validity.remaining() {
             Some(_) => work.as_mut().poll(context),
-            // A process that was stopped may come here before the driver has noticed, which it will.
+            // A process that was suspended may come here before the driver has marked the permit as lost.
             None => Poll::Pending,
         });
         tokio::select! {
-            // A loss counts first: the work must not take another step without the permit.
+            // A loss comes first: the work must not take another step without the permit.
             biased;
             lost = self.lost() => Err(lost),
             done = work => Ok(done),
         }
     }
 
-    /// Leaves what is held to another process. The session goes on at the server until its time to live is over, with
-    /// all that it holds: other permits of the same session are lost here.
+    /// Hands the permit over to another process. The server keeps the session, with all that it holds, until its time
+    /// to live is over. Other permits of the same session are lost here.
     ///
-    /// Where this fails or its future is dropped, the permit is given back.
+    /// # Errors
+    /// If the permit is lost or no server is connected. The permit is then released, also if the future is dropped.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::Permit) -> Result<(), signalbox::client::Error> {
@@ -231,26 +225,27 @@ impl Permit {
     /// ```
     pub async fn hand_over(mut self) -> Result<HandedOver, Error> {
         let (reply, session) = oneshot::channel();
-        self.lane.tell(Command::HandOver(reply));
+        self.session.send(Command::DescribeSession(reply));
         match session.await {
             Ok(session) => {
                 let OpenedSession { session, key, ttl } = session?;
                 if !self.is_held() {
-                    return Err(self.standing.lost().await.into());
+                    return Err(self.grant.validity.lost().await.into());
                 }
-                // Nothing is awaited from here on, so the session is either let go and told of or neither.
-                self.released = true;
-                self.lane.tell(Command::LetGo);
+                // Nothing is awaited from here on: either the session is kept and the caller knows it, or neither.
+                self.is_given_up = true;
+                self.session.send(Command::StopRenewing);
                 Ok(HandedOver { session, key, grant: self.id(), ttl: ttl.into() })
             }
-            Err(_) => Err(self.standing.lost().await.into()),
+            Err(_) => Err(self.grant.validity.lost().await.into()),
         }
     }
 
-    /// Gives it back and waits for the server's answer, at most for as long as the lease lasts. An error says that it
-    /// was lost before: somebody else may have held the resources meanwhile.
+    /// Releases the permit and waits for the server's answer, for as long as the lease lasts at most. If the future is
+    /// dropped, the permit is released all the same.
     ///
-    /// Where this future is dropped, it is given back all the same.
+    /// # Errors
+    /// [`Error::Lost`] if the permit was lost before: another holder may have had the resources.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::Permit) -> Result<(), signalbox::client::Error> {
@@ -259,17 +254,17 @@ impl Permit {
     /// # }
     /// ```
     pub async fn release(mut self) -> Result<(), Error> {
-        self.released = true;
+        self.is_given_up = true;
         let (reply, answer) = oneshot::channel();
-        self.lane.tell(Command::Release { grant: self.id(), reply: Some(reply) });
+        self.session.send(Command::Release { grant: self.id(), reply: Some(reply) });
         match answer.await {
             Ok(result) => result,
-            Err(_) => Err(self.standing.lost().await.into()),
+            Err(_) => Err(self.grant.validity.lost().await.into()),
         }
     }
 }
 
-/// A session that this process does not keep any more: whoever has this can attach it, renew it by that, and close it
+/// A session that this process has handed over. Another process can attach it, which renews it, and close it
 /// ([`Direct`](crate::client::Direct)).
 ///
 /// ```no_run
@@ -283,18 +278,18 @@ impl Permit {
 pub struct HandedOver {
     /// The session's number.
     pub session: u64,
-    /// The session's key, which is to be kept secret.
+    /// The session's key. Keep it secret.
     pub key: SessionKey,
-    /// The grant that the permit was.
+    /// The permit's grant.
     pub grant: GrantId,
-    /// How long the session lives without a sign of life, from when it was last renewed.
+    /// How long the session lives after it was last renewed.
     pub ttl: Duration,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if !self.released {
-            self.lane.tell(Command::Release { grant: self.id(), reply: None });
+        if !self.is_given_up {
+            self.session.send(Command::Release { grant: self.id(), reply: None });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the requests for declared semaphores ask for.
+//! The fields of requests for declared semaphores.
 
 use std::fmt;
 use std::slice;
@@ -13,15 +13,15 @@ use crate::protocol::codec::REQUEST_BODY_BYTES_MAX;
 use crate::protocol::fields::Fields;
 use crate::protocol::request::NAME_BYTES_MAX;
 
-/// What Declare does about a semaphore that exists.
+/// What Declare does with a semaphore that is declared already (`docs/protocol.md`, "Declare").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum IfExists {
-    /// It is refused.
+    /// The request fails with `AlreadyExists`.
     Fail = 0,
-    /// The semaphore stays as it is.
+    /// The semaphore keeps its declaration.
     Keep = 1,
-    /// The semaphore becomes what is declared.
+    /// The semaphore gets the new declaration.
     Set = 2,
 }
 
@@ -41,14 +41,14 @@ impl IfExists {
     }
 }
 
-/// What Resize does to a capacity.
+/// How Resize changes a capacity (`docs/protocol.md`, "Resize").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resizing {
-    /// It becomes this.
+    /// To this value.
     To(u32),
-    /// It becomes so much more.
+    /// By adding this many resources.
     GrowBy(u32),
-    /// It becomes so much less.
+    /// By removing this many resources.
     ShrinkBy(u32),
 }
 
@@ -75,22 +75,22 @@ impl Resizing {
     }
 }
 
-/// What Remove does about holders.
+/// What Remove does if the semaphore is held (`docs/protocol.md`, "Remove").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It is refused while there are any.
+    /// The request fails with `InUse`.
     IfIdle,
-    /// It grants nothing more, and the semaphore goes with the last of them.
+    /// The semaphore grants nothing more, and is removed when the last holder releases it.
     WithLastHolder,
-    /// They are told, and lose what they hold when the grace is over.
+    /// The holders are notified and keep their grants for a grace period. Then the semaphore is removed.
     Now {
-        /// How long they keep it after they were told.
+        /// The grace period.
         grace: Milliseconds,
     },
 }
 
 impl Removal {
-    /// The grace is of one way only; of the others it is a reserved field.
+    /// Only [`Self::Now`] has a grace period; otherwise the field is reserved.
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let [how, _, _, _] = fields.array()?;
         let grace = Milliseconds(fields.u32()?);
@@ -113,12 +113,12 @@ impl Removal {
     }
 }
 
-/// What AwaitIdle waits for.
+/// What AwaitIdle waits for (`docs/protocol.md`, "AwaitIdle").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// At most so many resources of the name are in use.
+    /// At most this many resources of the name are in use.
     Level(u32),
-    /// Nobody holds the slot of the semaphore with this number.
+    /// The slot with this number is free.
     Slot(u16),
 }
 
@@ -143,16 +143,16 @@ impl Idle {
     }
 }
 
-/// A semaphore as it is to be.
+/// The declaration of a semaphore (`docs/protocol.md`, "Declare").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declaration<'a> {
-    /// Its name, 1 to 65535 bytes.
+    /// The name, 1 to 65535 bytes.
     pub name: &'a [u8],
-    /// How many resources may be in use; at most [`NUMBERED_CAPACITY_MAX`] where they are numbered.
+    /// The capacity; at most [`NUMBERED_CAPACITY_MAX`] if the slots are numbered.
     pub capacity: u32,
-    /// Whether its resources are numbered slots, so that grants say which they took.
+    /// Whether the resources are numbered slots. Grants then contain the numbers of their slots.
     pub numbered: bool,
-    /// What people call it; any bytes, up to [`LABEL_BYTES_MAX`], maybe none.
+    /// A description for administrators; up to [`LABEL_BYTES_MAX`] arbitrary bytes, possibly none.
     pub label: &'a [u8],
 }
 
@@ -172,60 +172,61 @@ impl Declaration<'_> {
     }
 }
 
-/// A list of semaphores cannot be declared with one Declare.
+/// Why semaphores cannot be declared: the declarations break a rule of the protocol (`docs/protocol.md`, "Declare").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum DeclarationError {
-    /// No semaphores, or too many.
-    #[error(
-        "{semaphores} semaphores are declared; declare at least 1 and at most {DECLARATIONS_MAX} at once"
-    )]
+    /// There are no declarations, or too many.
+    #[error("{semaphores} semaphores are declared in one request; declare 1 to {DECLARATIONS_MAX}")]
     Count {
-        /// Number of semaphores.
+        /// The number of declarations.
         semaphores: usize,
     },
-    /// There are more slots than can have a number.
-    #[error("{capacity} slots are to be numbered; give such a semaphore at most {NUMBERED_CAPACITY_MAX}")]
+    /// The capacity is too large for numbered slots.
+    #[error(
+        "the capacity is {capacity}, and numbered slots are limited to {NUMBERED_CAPACITY_MAX}; declare a smaller \
+        capacity, or resources without numbers"
+    )]
     NumberedCapacity {
         /// The capacity that is too large.
         capacity: u32,
     },
-    /// A name is empty, or does not fit the wire.
-    #[error("a name has {bytes} bytes; give names of 1 to {NAME_BYTES_MAX}")]
+    /// A name is empty or too long.
+    #[error("a name has {bytes} bytes; use names of 1 to {NAME_BYTES_MAX} bytes")]
     NameLength {
-        /// Length of the name in bytes.
+        /// The length of the name in bytes.
         bytes: usize,
     },
-    /// A label does not fit the wire.
-    #[error("a label has {bytes} bytes; give labels of at most {LABEL_BYTES_MAX}")]
+    /// A label is too long.
+    #[error("a label has {bytes} bytes; use labels of at most {LABEL_BYTES_MAX} bytes")]
     LabelLength {
-        /// Length of the label in bytes.
+        /// The length of the label in bytes.
         bytes: usize,
     },
-    /// A name is in the list twice.
+    /// A name occurs twice.
     #[error("a name is declared twice; declare it once")]
     Repeated,
-    /// The request would be longer than a server takes.
+    /// The request is longer than servers accept.
     #[error(
-        "the request has a body of {bytes} bytes; the longest allowed is {REQUEST_BODY_BYTES_MAX}, so declare \
-        fewer at once"
+        "the request has {bytes} bytes of a maximum of {REQUEST_BODY_BYTES_MAX}; declare fewer semaphores at once"
     )]
     BodyTooLong {
-        /// Length of the body in bytes.
+        /// The length of the body in bytes.
         bytes: usize,
     },
 }
 
-/// Bytes of a Declare's body before its rows.
+/// The bytes of a Declare's body before its rows.
 const FIXED_BYTES: usize = 24;
 
-/// Bytes of a row: capacity, flags, the label's length, the name's length.
+/// The bytes of a row: capacity, flags, the label's length, the name's length.
 const ROW_BYTES: usize = 8;
 
-/// The bit of a row's flags that says that the resources are numbered slots.
+/// The bit of a row's flags for numbered slots.
 const FLAG_NUMBERED: u8 = 1;
 
-/// The semaphores of one Declare, which keep its rules: 1 to [`DECLARATIONS_MAX`] of them, none twice. A server's
-/// borrow from the request's body, a client's from its own list; neither is copied.
+/// The valid declarations of one Declare: 1 to [`DECLARATIONS_MAX`], with different names (`docs/protocol.md`,
+/// "Declare"). They borrow from the body of a received request, or from a list; nothing is copied.
 #[derive(Clone, Copy)]
 pub struct Declarations<'a>(Source<'a>);
 
@@ -236,7 +237,10 @@ enum Source<'a> {
 }
 
 impl<'a> Declarations<'a> {
-    /// The semaphores of a list, to send. An error says which rule the list breaks.
+    /// Checks a list of declarations, to send it.
+    ///
+    /// # Errors
+    /// The first rule that the list breaks.
     pub fn new(list: &'a [Declaration<'a>]) -> Result<Self, DeclarationError> {
         let declarations = Self(Source::Listed(list));
         declarations.check_count()?;
@@ -251,8 +255,8 @@ impl<'a> Declarations<'a> {
         Ok(declarations)
     }
 
-    /// The semaphores behind the fixed fields of a body, whose last two are the count and two reserved bytes.
-    /// Everything is checked here, so that nothing can be wrong later.
+    /// Decodes the declarations of a body: the count, two reserved bytes, the rows, the names and labels. All rules are
+    /// checked here, so that iterating cannot fail; `None` if one is broken.
     pub(super) fn read(fields: &mut Fields<'a>) -> Option<Self> {
         let count = fields.length()?;
         fields.u16()?;
@@ -282,8 +286,8 @@ impl<'a> Declarations<'a> {
         }
     }
 
-    /// How many semaphores there are.
-    #[expect(clippy::len_without_is_empty, reason = "there is always a semaphore")]
+    /// The number of declarations.
+    #[expect(clippy::len_without_is_empty, reason = "there is always a declaration")]
     pub fn len(&self) -> usize {
         match self.0 {
             Source::Listed(list) => list.len(),
@@ -291,7 +295,7 @@ impl<'a> Declarations<'a> {
         }
     }
 
-    /// The semaphores in the order of the request.
+    /// The declarations, in the order of the request.
     pub fn iter(&self) -> DeclarationsIter<'a> {
         DeclarationsIter(match self.0 {
             Source::Listed(list) => Position::Listed(list.iter()),
@@ -306,7 +310,7 @@ impl<'a> Declarations<'a> {
         }
     }
 
-    /// Sorts the names on the stack: a comparison of all with all would take too long where they are long and alike.
+    /// Sorts the names on the stack: comparing each with each would be slow for long names with common prefixes.
     fn check_repetition(&self) -> Result<(), DeclarationError> {
         let mut sorted: [&[u8]; DECLARATIONS_MAX] = [&[]; DECLARATIONS_MAX];
         for (place, declaration) in sorted.iter_mut().zip(self.iter()) {
@@ -319,7 +323,7 @@ impl<'a> Declarations<'a> {
     }
 }
 
-/// A row with its name and its label, which are the next of `texts`.
+/// Decodes a row, and its name and label from the front of `texts`.
 fn read_row<'a>(row: &[u8; ROW_BYTES], texts: &mut Fields<'a>) -> Option<Declaration<'a>> {
     let mut row = Fields::new(row);
     let capacity = row.u32()?;
@@ -353,7 +357,7 @@ impl<'a> IntoIterator for Declarations<'a> {
     }
 }
 
-/// Goes through the semaphores of a Declare.
+/// Iterates over the declarations of a Declare.
 #[derive(Clone)]
 pub struct DeclarationsIter<'a>(Position<'a>);
 

@@ -1,18 +1,18 @@
-//! What the answers to requests for declared semaphores tell of them.
+//! The state of declared semaphores in responses.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{Generation, length_of};
 use crate::protocol::fields::Fields;
 
-/// What a declared semaphore came to be ("Declare" and "Resize").
+/// The state of a declared semaphore after a change (`docs/protocol.md`, "Declare" and "Resize").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredState {
-    /// The number of the semaphore's last change.
+    /// The generation of the semaphore.
     pub generation: Generation,
-    /// The capacity since.
+    /// The capacity.
     pub capacity: u32,
-    /// Resources in use, which after a shrink may be more than the capacity.
+    /// The resources in use; after a shrink, possibly more than the capacity.
     pub in_use: u32,
 }
 
@@ -28,7 +28,7 @@ impl DeclaredState {
     }
 }
 
-/// The rows of the answer to Declare.
+/// Encodes the rows of the response to Declare.
 pub(super) fn put_declared_states(rows: &[DeclaredState], out: &mut BytesMut) {
     out.put_u16(u16::try_from(rows.len()).expect("a request declares few semaphores"));
     out.put_u16(0);
@@ -41,26 +41,26 @@ pub(super) fn read_declared_states(fields: &mut Fields<'_>) -> Option<Vec<Declar
     (0..count).map(|_| DeclaredState::read(fields)).collect()
 }
 
-/// A declared semaphore as it is ("List").
+/// A declared semaphore in the response to List (`docs/protocol.md`, "List").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredEntry<T> {
-    /// The number of its last change.
+    /// The generation of the semaphore.
     pub generation: Generation,
-    /// How many resources may be in use.
+    /// The capacity.
     pub capacity: u32,
-    /// How many are; after a shrink maybe more than the capacity.
+    /// The resources in use; after a shrink, possibly more than the capacity.
     pub in_use: u32,
-    /// Requests that wait for it.
+    /// The number of requests that wait for it.
     pub waiting: u32,
     /// Whether its resources are numbered slots.
     pub numbered: bool,
-    /// Whether it is being removed: it grants nothing more.
+    /// Whether it is being removed. It grants nothing more.
     pub removing: bool,
-    /// Whether the server's configuration declares it, so that requests cannot change it.
+    /// Whether the server's configuration declares it. Requests cannot change it then.
     pub configured: bool,
-    /// Its name.
+    /// The name.
     pub name: T,
-    /// What people call it; any bytes, maybe none.
+    /// The description that was declared; arbitrary bytes, possibly none.
     pub label: T,
 }
 

@@ -1,59 +1,60 @@
-//! What the server sends unasked: the events of a Watch, and notices.
+//! What the server sends without a request: the events of a Watch, and notices.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{GrantId, Milliseconds, Namespace, length_of};
 use crate::protocol::fields::Fields;
 
-/// Something that happened to a name ("Watch").
+/// An event of a name (`docs/protocol.md`, "Watch").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<N> {
-    /// The event's place among those of its Watch, from 1 and without gaps.
+    /// The number of the event within its Watch, from 1 and without gaps.
     pub number: u64,
     /// What happened.
     pub kind: EventKind,
     /// The kind of the name.
     pub namespace: Namespace,
-    /// The grant that it happened to; `None`: resources taken by plain Acquires, or nobody's.
+    /// The grant; `None` for resources of plain Acquires, and for events without a grant.
     pub grant: Option<GrantId>,
-    /// The number of the session that it happened to; `None`: nobody's.
+    /// The number of the session; `None` for events without a session.
     pub session: Option<u64>,
-    /// How many resources it was about; of [`EventKind::Missed`]: how many events.
+    /// The number of resources of the event; for [`EventKind::Missed`], the number of dropped events.
     pub resources: u32,
-    /// Resources of the name in use since.
+    /// The resources of the name that are in use after the event.
     pub in_use: u32,
-    /// Requests that wait for the name since.
+    /// The number of requests that wait for the name after the event.
     pub waiting: u32,
-    /// The name's bytes; none for events that are about no name.
+    /// The bytes of the name; empty for events without a name.
     pub name: N,
 }
 
-/// What an event is about.
+/// The kind of an event (`docs/protocol.md`, "Watch").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EventKind {
-    /// A name as it was when the Watch began.
+    /// The state of a name when the Watch began.
     Present,
-    /// Every name that existed was reported; what comes now happens now. It has no name.
+    /// All existing names were reported; the following events are changes. Without a name.
     Live,
-    /// The reader was too slow, and events were dropped here. It has no name.
+    /// The reader was too slow, and events were dropped here. Without a name.
     Missed,
-    /// Resources were granted or taken.
+    /// Resources were granted or acquired.
     Granted,
-    /// Resources were given back.
+    /// Resources were released.
     Released,
-    /// A request started to wait.
+    /// A request joined the queue.
     Queued,
-    /// A request stopped waiting without a grant: it timed out, was canceled or refused.
+    /// A request left the queue without a grant: it timed out, was canceled or refused.
     Left,
-    /// The lease of the session ended, and with it what it held.
+    /// The lease of the session expired, which released what it held.
     Expired,
-    /// An administrator took away what was held.
+    /// An administrator revoked the grant.
     Revoked,
     /// The capacity of the semaphore changed.
     Resized,
-    /// The name does not exist any more.
+    /// The name was removed.
     Removed,
-    /// A kind that this program does not know, with its code; to be ignored.
+    /// An unknown kind, with its code. Ignore it.
     Other(u8),
 }
 
@@ -76,7 +77,7 @@ impl EventKind {
         }
     }
 
-    /// The byte that stands for the kind on the wire.
+    /// The code of the kind on the wire.
     pub fn code(self) -> u8 {
         match self {
             Self::Present => 0,
@@ -131,31 +132,33 @@ impl Event<Bytes> {
     }
 }
 
-/// What the server has to tell a client that said Hello ("Notices").
+/// A notice to a client that sent Hello (`docs/protocol.md`, "Notices"). A grace period begins when the server sends
+/// the notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Notice {
-    /// A grant of the connection's session is taken away.
+    /// A grant of the attached session is being revoked.
     GrantRevoked {
-        /// Which one.
+        /// The grant.
         grant: GrantId,
-        /// How long it is still held from now.
+        /// The grace period, during which it is still held.
         grace: Milliseconds,
     },
-    /// The connection's session is taken away, with all that it holds.
+    /// The attached session is being revoked, with all that it holds.
     SessionRevoked {
-        /// Its number.
+        /// The number of the session.
         session: u64,
-        /// How long it still lasts from now.
+        /// The grace period, during which the session still exists.
         grace: Milliseconds,
     },
-    /// Another connection attached to the session; this one has only its own session left.
+    /// Another connection attached the session; this connection has only its connection session left.
     AttachedElsewhere {
-        /// The number of the session that is gone from here.
+        /// The number of the session that was detached.
         session: u64,
     },
-    /// The server is being stopped.
+    /// The server is shutting down.
     ShuttingDown {
-        /// How long it still answers from now.
+        /// The grace period, during which the server still answers.
         grace: Milliseconds,
     },
 }
@@ -173,7 +176,7 @@ impl Notice {
         out.put_u64(number);
     }
 
-    /// `Some(None)` where the body is whole and the kind not known.
+    /// Decodes a notice; `Some(None)` if the kind is unknown, `None` if the body is malformed.
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Option<Self>> {
         let [kind, _, _, _] = fields.array()?;
         let grace = Milliseconds(fields.u32()?);

@@ -1,8 +1,9 @@
-//! The extended operations, `0x20` to `0x54`: sessions, grants that are waited for, who holds what, and declared
+//! The extended operations, `0x20` to `0x54`: sessions, grants with wait queues, listings, watches, and declared
 //! semaphores (`docs/protocol.md`, "Extended operations").
 //!
-//! They stand apart from those of yrmcds' documents, which are simpler and must stay as fast as they are.
+//! They are separate from yrmcds' operations, whose requests are smaller and faster to parse.
 
+mod claims;
 mod declaration;
 mod declared;
 mod event;
@@ -10,8 +11,8 @@ mod opcode;
 mod request;
 mod response;
 mod value;
-mod wanted;
 
+pub use claims::{AS_DECLARED, Claim, Claims, ClaimsError, ClaimsIter};
 pub use declaration::{
     Declaration, DeclarationError, Declarations, DeclarationsIter, Idle, IfExists, Removal, Resizing,
 };
@@ -23,38 +24,38 @@ pub use response::{
     AllGranted, ExtendedResponse, Granted, HelloAnswer, ListEntry, OpenedSession, VerifiedGrant,
 };
 pub use value::{
-    Features, Generation, GrantId, Milliseconds, Namespace, RequestId, RequestIds, SessionKey, Standing,
+    Features, Generation, GrantId, GrantState, Milliseconds, Namespace, RequestId, RequestIds, SessionKey,
     TtlLeft, Wait,
 };
-pub use wanted::{AS_DECLARED, Wanted, WantedError, WantedIter, WantedNames};
 
-/// The version of the extended operations that is spoken here; Hello tells it to the other side.
+/// The version of the extended operations, which Hello exchanges (`docs/protocol.md`, "Hello").
 pub const EXTENDED_VERSION: u32 = 1;
 
-/// Longest label of a session in bytes.
+/// The longest label in bytes (`docs/protocol.md`, "Hello").
 pub const LABEL_BYTES_MAX: usize = 255;
 
-/// Most names of one AcquireAll.
+/// The most names of one AcquireAll (`docs/protocol.md`, "AcquireAll").
 pub const ACQUIRE_ALL_NAMES_MAX: usize = 64;
 
-/// Most semaphores of one Declare.
+/// The most semaphores of one Declare (`docs/protocol.md`, "Declare").
 pub const DECLARATIONS_MAX: usize = 64;
 
-/// Largest capacity of a semaphore whose resources are numbered: how many of them a grant took is a `u16` on the wire.
+/// The largest capacity of a semaphore with numbered slots: the number of slots of a grant is a `u16` on the wire
+/// (`docs/protocol.md`, "Declare").
 pub const NUMBERED_CAPACITY_MAX: u32 = 1 << 16;
 
-/// What a `u32` says in place of a number: no bound, or what the server has by default.
+/// Stands for "no limit" or "the server's default" in place of a `u32`.
 const NO_NUMBER: u32 = u32::MAX;
 
-/// The label, where it is not too long.
+/// The label; `None` if it is too long.
 fn checked_label(label: &[u8]) -> Option<&[u8]> {
     (label.len() <= LABEL_BYTES_MAX).then_some(label)
 }
 
-/// The length of a name or another text as it stands on the wire.
+/// The length of a name or another text on the wire.
 ///
 /// # Panics
-/// Where it is longer than 65535 bytes.
+/// If it is longer than 65535 bytes.
 fn length_of(text: &[u8]) -> u16 {
     u16::try_from(text.len()).expect("a name or label has at most 65535 bytes")
 }

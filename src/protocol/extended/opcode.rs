@@ -1,54 +1,54 @@
-//! The codes of the extended operations.
+//! The opcodes of the extended operations.
 
-/// The operations that this server has beyond the two documents (`docs/protocol.md`, "Extended operations"), with
-/// their codes.
+/// The operations that this server adds to yrmcds' protocols, with their codes (`docs/protocol.md`, "Extended
+/// operations").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ExtendedOpcode {
-    /// Tells the server who is there, and the client what the server can do.
+    /// Introduces the client, and returns the server's features and limits.
     Hello = 0x20,
-    /// Makes a leased session.
+    /// Opens a leased session.
     OpenSession = 0x21,
-    /// Continues a leased session on this connection.
+    /// Attaches a leased session to this connection.
     AttachSession = 0x22,
-    /// Renews the lease, and tells how long it lasts.
+    /// Renews the lease, and returns its duration.
     KeepAlive = 0x23,
-    /// Ends the attached session.
+    /// Closes the attached session.
     CloseSession = 0x24,
-    /// Takes resources of one name, in turn.
+    /// Acquires resources of one name, in the order of its queue.
     AcquireGrant = 0x30,
-    /// Gives a grant back.
+    /// Releases a grant.
     ReleaseGrant = 0x31,
-    /// Ends the waiting of a request.
+    /// Cancels a request that waits.
     Cancel = 0x32,
-    /// Takes resources of several names, all or none.
+    /// Acquires resources of several names, all or none.
     AcquireAll = 0x33,
-    /// Tells whether a grant is still held.
+    /// Returns the holder and the state of a grant.
     VerifyGrant = 0x34,
-    /// Lists who holds a name.
+    /// Lists the holders of a name.
     Holders = 0x40,
-    /// Lists who waits for a name.
+    /// Lists the waiters of a name.
     Waiters = 0x41,
-    /// Reports what happens to a name, or to all that start alike.
+    /// Reports the events of a name, or of all names with a prefix.
     Watch = 0x42,
     /// Ends a Watch.
     Unwatch = 0x43,
-    /// Takes a grant or a session away from its holder.
+    /// Revokes a grant or a session.
     Revoke = 0x44,
-    /// Makes semaphores that exist until they are removed.
+    /// Declares semaphores, which exist until they are removed.
     Declare = 0x50,
     /// Changes the capacity of a declared semaphore.
     Resize = 0x51,
     /// Removes a declared semaphore.
     Remove = 0x52,
-    /// Waits until a name, or a slot, is not in use.
+    /// Waits until a name or a slot is idle.
     AwaitIdle = 0x53,
     /// Lists the declared semaphores.
     List = 0x54,
 }
 
 impl ExtendedOpcode {
-    /// The operation with this code, if there is one.
+    /// The operation with this code; `None` if it is unknown.
     pub fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x20 => Self::Hello,
@@ -75,7 +75,7 @@ impl ExtendedOpcode {
         })
     }
 
-    /// The byte that stands for the operation on the wire.
+    /// The code of the operation on the wire.
     pub fn code(self) -> u8 {
         self as u8
     }

@@ -1,34 +1,34 @@
-//! Extended requests, and the bytes that say them.
+//! Extended requests and their encoding (`docs/protocol.md`, "Extended operations").
 
 use bytes::{BufMut, BytesMut};
 
 use super::{
-    Declarations, ExtendedOpcode, Generation, GrantId, Idle, IfExists, Milliseconds, NO_NUMBER, Namespace,
-    Removal, RequestId, RequestIds, Resizing, SessionKey, Wait, Wanted, WantedNames, checked_label,
+    Claim, Claims, Declarations, ExtendedOpcode, Generation, GrantId, Idle, IfExists, Milliseconds,
+    NO_NUMBER, Namespace, Removal, RequestId, RequestIds, Resizing, SessionKey, Wait, checked_label,
     length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque, REQUEST_MAGIC};
 use crate::protocol::status::Status;
 
-/// An extended request; `docs/protocol.md` has a section for each under its name. Sessions go by their numbers, labels
-/// are up to [`LABEL_BYTES_MAX`](super::LABEL_BYTES_MAX) bytes, any bytes.
+/// An extended request. Each variant has a section of the same name in `docs/protocol.md`. Sessions are identified by
+/// their numbers; labels are up to [`LABEL_BYTES_MAX`](super::LABEL_BYTES_MAX) arbitrary bytes, names are 1 to 65535.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extended<'a> {
     /// "Hello".
     Hello {
-        /// The version that the client speaks.
+        /// The client's version of the extended operations.
         version: u32,
-        /// What the client is called where it is listed.
+        /// The label of the connection's session in listings.
         label: &'a [u8],
-        /// Has to be empty as long as servers have no credentials.
+        /// Reserved; must be empty.
         credentials: &'a [u8],
     },
     /// "OpenSession".
     OpenSession {
-        /// How long the session lives without a sign of life; `None`: what the server has by default.
+        /// The time to live of the session; `None`: the server's default.
         ttl: Option<Milliseconds>,
-        /// What the session is called where it is listed.
+        /// The label of the session in listings.
         label: &'a [u8],
     },
     /// "AttachSession".
@@ -44,55 +44,55 @@ pub enum Extended<'a> {
     CloseSession,
     /// "AcquireGrant".
     AcquireGrant {
-        /// The request's place among those of its session.
+        /// The numbers of the request.
         ids: RequestIds,
-        /// What to take.
-        wanted: Wanted<'a>,
-        /// Whether to wait for it.
+        /// The resources to acquire.
+        claim: Claim<'a>,
+        /// How long to wait, and in how long a queue.
         queueing: Queueing,
     },
     /// "ReleaseGrant".
     ReleaseGrant {
-        /// The request's place among those of its session.
+        /// The numbers of the request.
         ids: RequestIds,
-        /// What to give back.
+        /// The grant to release.
         grant: GrantId,
     },
     /// "Cancel".
     Cancel(WaitingRequest),
     /// "AcquireAll".
     AcquireAll {
-        /// The request's place among those of its session.
+        /// The numbers of the request.
         ids: RequestIds,
-        /// Whether to wait for it.
+        /// How long to wait, and in how long a queue.
         queueing: Queueing,
-        /// What to take.
-        wanted: WantedNames<'a>,
+        /// The resources to acquire.
+        claims: Claims<'a>,
     },
     /// "VerifyGrant".
     VerifyGrant {
-        /// The grant that may still be held.
+        /// The grant to look up.
         grant: GrantId,
     },
     /// "Holders".
     Holders {
         /// The kind of the name.
         namespace: Namespace,
-        /// What is held.
+        /// The name whose holders are listed.
         name: &'a [u8],
     },
     /// "Waiters".
     Waiters {
         /// The kind of the name.
         namespace: Namespace,
-        /// What is waited for.
+        /// The name whose waiters are listed.
         name: &'a [u8],
     },
     /// "Watch".
     Watch {
         /// The kind of the names.
         namespace: Namespace,
-        /// Which names to report on.
+        /// The names to watch.
         scope: Scope<'a>,
     },
     /// "Unwatch".
@@ -102,68 +102,68 @@ pub enum Extended<'a> {
     },
     /// "Revoke".
     Revoke {
-        /// The request's place among those of its session.
+        /// The numbers of the request.
         ids: RequestIds,
-        /// What to take away.
+        /// The grant or session to revoke.
         what: Revocation,
-        /// How long the holder keeps it after it was told.
+        /// The grace period, during which the holder keeps it.
         grace: Milliseconds,
     },
     /// "Declare".
     Declare {
-        /// The request's place among those of its session.
+        /// The numbers of the request.
         ids: RequestIds,
-        /// What becomes of those that exist.
+        /// What happens to semaphores that are declared already.
         if_exists: IfExists,
-        /// What to make.
+        /// The semaphores to declare.
         declarations: Declarations<'a>,
     },
     /// "Resize".
     Resize {
-        /// The request's place among those of its session.
+        /// The numbers of the request.
         ids: RequestIds,
         /// The generation that the semaphore must have; `None`: any.
         expected: Option<Generation>,
-        /// What becomes of the capacity.
+        /// The change of the capacity.
         how: Resizing,
-        /// The semaphore.
+        /// The name of the semaphore.
         name: &'a [u8],
     },
     /// "Remove".
     Remove {
-        /// The request's place among those of its session.
+        /// The numbers of the request.
         ids: RequestIds,
         /// The generation that the semaphore must have; `None`: any.
         expected: Option<Generation>,
-        /// What becomes of those who hold it.
+        /// What happens if the semaphore is held.
         how: Removal,
-        /// The semaphore.
+        /// The name of the semaphore.
         name: &'a [u8],
     },
     /// "AwaitIdle".
     AwaitIdle {
-        /// How long it waits.
+        /// How long to wait.
         wait: Wait,
-        /// For what; a slot is a semaphore's.
+        /// What to wait for. Only semaphores have slots.
         until: Idle,
         /// The kind of the name.
         namespace: Namespace,
-        /// Whose resources are to be idle.
+        /// The name.
         name: &'a [u8],
     },
     /// "List".
     List {
-        /// The bytes that the names of the listed semaphores start with; where there are none, every one is listed.
+        /// The prefix of the names to list; empty for all.
         prefix: &'a [u8],
     },
 }
 
-/// Whether and where a request waits that cannot be granted at once.
+/// How a request waits that cannot be granted at once (`docs/protocol.md`, "AcquireGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queueing {
     /// How long it waits.
     pub wait: Wait,
-    /// It joins a queue only while fewer than this many wait there; `None`: any queue.
+    /// The request joins a queue only if fewer than this many requests wait in it; `None`: no limit.
     pub queue_max: Option<u32>,
 }
 
@@ -179,38 +179,38 @@ impl Queueing {
     }
 }
 
-/// How Cancel names the request that waits.
+/// Identifies the request to cancel (`docs/protocol.md`, "Cancel").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingRequest {
-    /// By the number that it has within the session.
+    /// By its number within the session.
     Id(RequestId),
-    /// By the opaque that it waits under, on the same connection.
+    /// By its opaque, on the same connection.
     Opaque(Opaque),
 }
 
-/// Which names a Watch reports on.
+/// The names of a Watch (`docs/protocol.md`, "Watch").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'a> {
-    /// This one; at least a byte.
+    /// One name; at least one byte.
     Name(&'a [u8]),
-    /// All that start with these bytes: where there are none, every name.
+    /// All names with this prefix; all names if it is empty.
     Prefix(&'a [u8]),
 }
 
-/// The bit of a Watch's flags that says that its name is a prefix.
+/// The bit of a Watch's flags for a prefix.
 const FLAG_PREFIX: u8 = 1;
 
-/// What Revoke takes away.
+/// What Revoke revokes (`docs/protocol.md`, "Revoke").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
     /// One grant.
     Grant(GrantId),
-    /// A session, by its number, with all that it holds.
+    /// The session with this number, with all that it holds.
     Session(u64),
 }
 
 impl<'a> Extended<'a> {
-    /// Reads the body of a request; where it breaks a rule of the operation, gives the status to answer with.
+    /// Decodes the body of a request. If it breaks a rule of the operation, the error is the status of the response.
     pub(in crate::protocol) fn parse(opcode: ExtendedOpcode, body: &'a [u8]) -> Result<Self, Status> {
         match Self::read(opcode, &mut Fields::new(body)) {
             Some(Self::Hello { credentials: [_, ..], .. }) => Err(Status::NotPermitted),
@@ -241,9 +241,9 @@ impl<'a> Extended<'a> {
                 let (resources, maximum) = (fields.u32()?, fields.u32()?);
                 let queueing = Queueing::read(fields)?;
                 let (namespace, name) = read_name(fields)?;
-                let wanted = Wanted { namespace, name, resources, maximum };
-                wanted.check().ok()?;
-                Self::AcquireGrant { ids, wanted, queueing }
+                let claim = Claim { namespace, name, resources, maximum };
+                claim.check().ok()?;
+                Self::AcquireGrant { ids, claim, queueing }
             }
             ExtendedOpcode::ReleaseGrant => {
                 Self::ReleaseGrant { ids: RequestIds::read(fields)?, grant: GrantId(fields.u64()?) }
@@ -255,7 +255,7 @@ impl<'a> Extended<'a> {
             ExtendedOpcode::AcquireAll => Self::AcquireAll {
                 ids: RequestIds::read(fields)?,
                 queueing: Queueing::read(fields)?,
-                wanted: WantedNames::read(fields)?,
+                claims: Claims::read(fields)?,
             },
             ExtendedOpcode::VerifyGrant => Self::VerifyGrant { grant: GrantId(fields.u64()?) },
             ExtendedOpcode::Holders => {
@@ -316,7 +316,7 @@ impl<'a> Extended<'a> {
         })
     }
 
-    /// The operation that the request asks for.
+    /// The operation of the request.
     pub fn opcode(&self) -> ExtendedOpcode {
         match self {
             Self::Hello { .. } => ExtendedOpcode::Hello,
@@ -342,10 +342,10 @@ impl<'a> Extended<'a> {
         }
     }
 
-    /// Appends the request's frame to `out`.
+    /// Appends the encoded frame to `out`.
     ///
     /// # Panics
-    /// Where a name, label or credentials are longer than 65535 bytes: their length would not fit the wire.
+    /// If a name, label or credentials are longer than 65535 bytes.
     pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
         let header =
             Header { magic: REQUEST_MAGIC, opcode: self.opcode().code(), status: 0, body_bytes: 0, opaque };
@@ -370,12 +370,12 @@ impl<'a> Extended<'a> {
                 out.put_slice(&key.0);
             }
             Self::KeepAlive | Self::CloseSession => {}
-            Self::AcquireGrant { ids, wanted, queueing } => {
+            Self::AcquireGrant { ids, claim, queueing } => {
                 put_ids(*ids, out);
-                out.put_u32(wanted.resources);
-                out.put_u32(wanted.maximum);
+                out.put_u32(claim.resources);
+                out.put_u32(claim.maximum);
                 queueing.compose(out);
-                put_name(wanted.namespace, 0, wanted.name, out);
+                put_name(claim.namespace, 0, claim.name, out);
             }
             Self::ReleaseGrant { ids, grant } => {
                 put_ids(*ids, out);
@@ -389,10 +389,10 @@ impl<'a> Extended<'a> {
                 out.put_u64(id);
                 out.put_slice(&opaque);
             }
-            Self::AcquireAll { ids, queueing, wanted } => {
+            Self::AcquireAll { ids, queueing, claims } => {
                 put_ids(*ids, out);
                 queueing.compose(out);
-                wanted.compose(out);
+                claims.compose(out);
             }
             Self::VerifyGrant { grant } => out.put_u64(grant.0),
             Self::Holders { namespace, name } | Self::Waiters { namespace, name } => {
@@ -443,14 +443,14 @@ impl<'a> Extended<'a> {
     }
 }
 
-/// A namespace, a reserved byte and a name.
+/// Decodes a namespace, a reserved byte and a name.
 fn read_name<'a>(fields: &mut Fields<'a>) -> Option<(Namespace, &'a [u8])> {
     let namespace = Namespace::from_code(fields.u8()?)?;
     fields.u8()?;
     Some((namespace, fields.name()?))
 }
 
-/// A namespace, a byte of flags or a reserved one, and a name.
+/// Encodes a namespace, a byte that has flags or is reserved, and a name.
 fn put_name(namespace: Namespace, flags: u8, name: &[u8], out: &mut BytesMut) {
     out.put_u8(namespace.code());
     out.put_u8(flags);

@@ -1,10 +1,10 @@
-//! Answers to extended requests, and the bytes that say them.
+//! Responses to extended requests and their encoding (`docs/protocol.md`, "Extended operations").
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::declared::{put_declared_states, read_declared_states};
 use super::{
-    DeclaredEntry, DeclaredState, Event, Features, GrantId, Milliseconds, Notice, SessionKey, Standing,
+    DeclaredEntry, DeclaredState, Event, Features, GrantId, GrantState, Milliseconds, Notice, SessionKey,
     TtlLeft, length_of,
 };
 use crate::protocol::fields::Fields;
@@ -12,45 +12,45 @@ use crate::protocol::header::{Header, Opaque, RESPONSE_MAGIC};
 use crate::protocol::response::{BodyError, Response, ResponseFrame};
 use crate::protocol::status::Status;
 
-/// One response to an extended request, or what the server sends unasked. `docs/protocol.md` has the fields of each.
+/// One response to an extended request, an event or a notice (`docs/protocol.md`, the section of each operation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtendedResponse<'a> {
-    /// A response as the documents have it too: success without a body, which also ends a listing, or a failure.
+    /// A response that yrmcds' protocols have too: success without a body, which also ends a listing, or a failure.
     Plain(Response<'a>),
-    /// The answer to Hello.
+    /// The response to Hello.
     Hello(HelloAnswer),
-    /// The answer to OpenSession.
+    /// The response to OpenSession.
     Opened(OpenedSession),
-    /// The answer to AttachSession and KeepAlive: how long the lease lasts from now.
+    /// The response to AttachSession and KeepAlive: the duration of the renewed lease.
     Ttl(Milliseconds),
-    /// The answer to AcquireGrant.
+    /// The response to AcquireGrant.
     Granted(Granted<&'a [u16]>),
-    /// The answer to AcquireAll.
+    /// The response to AcquireAll.
     AllGranted(AllGranted<&'a [u32], &'a [&'a [u16]]>),
-    /// The answer to VerifyGrant.
+    /// The response to VerifyGrant.
     Verified(VerifiedGrant),
-    /// One holder of Holders or one waiter of Waiters.
+    /// One entry of the response to Holders or Waiters.
     Entry(ListEntry<&'a [u8], &'a [u16]>),
-    /// The answer to Declare: each semaphore in the order of the request.
+    /// The response to Declare: the state of each semaphore, in the order of the request.
     Declared(&'a [DeclaredState]),
-    /// The answer to Resize.
+    /// The response to Resize.
     Resized(DeclaredState),
-    /// The answer to AwaitIdle: the resources that are in use.
+    /// The response to AwaitIdle: the resources that are in use.
     InUse(u32),
-    /// One semaphore of List.
+    /// One entry of the response to List.
     DeclaredEntry(DeclaredEntry<&'a [u8]>),
-    /// What a Watch reports, under the Watch's opaque.
+    /// An event of a Watch, under the Watch's opaque.
     Event(Event<&'a [u8]>),
-    /// What the server tells a client that said Hello, under the Hello's opcode and opaque.
+    /// A notice, under the opcode and opaque of Hello.
     Notice(Notice),
 }
 
 impl ExtendedResponse<'_> {
-    /// Appends the response's frame to `out`, as the answer to a request with this opcode and opaque.
+    /// Appends the encoded frame to `out`, as the response to a request with this opcode and opaque.
     ///
     /// # Panics
-    /// Where a name, label or address is longer than 65535 bytes, or there are more capacities, or slots of a name, than
-    /// that, or a semaphore's label is longer than 255 bytes.
+    /// If a name, label or address is longer than 65535 bytes, there are more than 65535 capacities or slots of a name,
+    /// or a semaphore's label is longer than 255 bytes.
     pub fn compose(&self, opcode: u8, opaque: Opaque, out: &mut BytesMut) {
         if let Self::Plain(response) = self {
             return response.compose(opcode, opaque, out);
@@ -71,11 +71,11 @@ impl ExtendedResponse<'_> {
             Self::Verified(verified) => {
                 out.put_u64(verified.session);
                 out.put_u32(verified.ttl_left.to_wire());
-                out.put_slice(&[verified.standing.code(), 0, 0, 0]);
+                out.put_slice(&[verified.state.code(), 0, 0, 0]);
             }
             Self::Entry(entry) => entry.compose(out),
             Self::Declared(rows) => put_declared_states(rows, out),
-            Self::Resized(settled) => settled.compose(out),
+            Self::Resized(state) => state.compose(out),
             Self::InUse(resources) => out.put_u32(*resources),
             Self::DeclaredEntry(entry) => entry.compose(out),
             Self::Event(event) => event.compose(out),
@@ -84,26 +84,26 @@ impl ExtendedResponse<'_> {
     }
 }
 
-/// What a server says of itself and of the connection ("Hello").
+/// The version, features and limits of a server (`docs/protocol.md`, "Hello").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloAnswer {
-    /// The version that the server speaks.
+    /// The server's version of the extended operations.
     pub version: u32,
-    /// What the server can do.
+    /// The features of the server.
     pub features: Features,
-    /// The number of the connection's own session.
+    /// The number of the connection session.
     pub session: u64,
     /// The longest that a request may wait.
     pub wait_max: Milliseconds,
-    /// How long requests wait that leave it to the server.
+    /// How long a request waits by default.
     pub wait_default: Milliseconds,
     /// The shortest time to live of a leased session.
     pub ttl_min: Milliseconds,
     /// The longest time to live of a leased session.
     pub ttl_max: Milliseconds,
-    /// Most names of one AcquireAll.
+    /// The most names of one AcquireAll.
     pub names_max: u32,
-    /// Most requests of a session whose answers are remembered.
+    /// The most requests of a session whose answers are cached.
     pub requests_max: u32,
 }
 
@@ -134,29 +134,29 @@ impl HelloAnswer {
     }
 }
 
-/// A leased session that was made ("OpenSession").
+/// A leased session that was opened (`docs/protocol.md`, "OpenSession").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedSession {
-    /// The session's number, which everybody may know.
+    /// The session's number, which is public.
     pub session: u64,
-    /// The session's key, which is to be kept secret.
+    /// The session's key. Keep it secret.
     pub key: SessionKey,
-    /// How long the session lives without a sign of life.
+    /// How long the session lives without a renewal.
     pub ttl: Milliseconds,
 }
 
-/// Resources of one name that were granted ("AcquireGrant").
+/// The grant of one name (`docs/protocol.md`, "AcquireGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted<S> {
-    /// The grant's number.
+    /// The id of the grant.
     pub grant: GrantId,
-    /// What was taken: as many as were asked for.
+    /// The number of resources: as many as were requested.
     pub resources: u32,
-    /// The semaphore's capacity as it is, or the counter's maximum of the request.
+    /// The semaphore's actual capacity, or the counter's maximum as requested.
     pub capacity: u32,
-    /// How long the grant lasts without renewal.
+    /// How long the grant is held without a renewal.
     pub ttl_left: TtlLeft,
-    /// The slots that were taken, from 0 and ascending; none where the resources have no numbers.
+    /// The numbers of the slots, from 0 and ascending; empty if the resources have no numbers.
     pub slots: S,
 }
 
@@ -187,16 +187,16 @@ impl Granted<Vec<u16>> {
     }
 }
 
-/// Resources of several names that were granted as one ("AcquireAll").
+/// The grant of several names (`docs/protocol.md`, "AcquireAll").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllGranted<C, S> {
-    /// The grant's number.
+    /// The id of the grant.
     pub grant: GrantId,
-    /// How long the grant lasts without renewal.
+    /// How long the grant is held without a renewal.
     pub ttl_left: TtlLeft,
-    /// What [`Granted::capacity`] is, of each name in the order of the request.
+    /// [`Granted::capacity`] of each name, in the order of the request.
     pub capacities: C,
-    /// What [`Granted::slots`] is, likewise; names that a list to be composed does not reach have none.
+    /// [`Granted::slots`] of each name, likewise. A list to be encoded may be shorter: the other names have no slots.
     pub slots: S,
 }
 
@@ -233,7 +233,7 @@ impl AllGranted<Vec<u32>, Vec<Vec<u16>>> {
     }
 }
 
-/// How many slots there are, as it stands on the wire.
+/// The number of slots on the wire.
 fn count_of(slots: &[u16]) -> u16 {
     u16::try_from(slots.len()).expect("a grant has at most 1,024 slots")
 }
@@ -247,47 +247,48 @@ fn read_slots(count: usize, fields: &mut Fields<'_>) -> Option<Vec<u16>> {
     Some(slots.iter().map(|slot| u16::from_be_bytes(*slot)).collect())
 }
 
-/// A grant that is held ("VerifyGrant").
+/// A grant that is held (`docs/protocol.md`, "VerifyGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifiedGrant {
     /// The number of the session that holds it.
     pub session: u64,
-    /// How long the grant lasts without renewal.
+    /// How long the grant is held without a renewal.
     pub ttl_left: TtlLeft,
-    /// Whether it is to stay so.
-    pub standing: Standing,
+    /// Whether it should be released soon.
+    pub state: GrantState,
 }
 
 impl VerifiedGrant {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (session, ttl_left) = (fields.u64()?, TtlLeft::from_wire(fields.u32()?));
-        let mut standing = Standing::Held;
+        let mut state = GrantState::Held;
         if !fields.is_empty() {
             let [code, _, _, _] = fields.array()?;
-            standing = Standing::from_code(code)?;
+            state = GrantState::from_code(code)?;
         }
-        Some(Self { session, ttl_left, standing })
+        Some(Self { session, ttl_left, state })
     }
 }
 
-/// One who holds a name or waits for it ("Holders" and "Waiters").
+/// A holder or a waiter of a name (`docs/protocol.md`, "Holders" and "Waiters").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListEntry<T, S> {
-    /// The grant, or what will be it; `None`: taken by plain Acquires.
+    /// The grant, or the future grant of a waiter; `None` for resources of plain Acquires.
     pub grant: Option<GrantId>,
     /// The number of the session.
     pub session: u64,
-    /// Since when, in seconds since the Unix epoch; `None`: not known.
+    /// Since when, in seconds since the Unix epoch; `None` if unknown.
     pub since: Option<u64>,
-    /// How many are held or waited for.
+    /// The number of resources that are held or requested.
     pub resources: u32,
-    /// The place in the queue, from 1; 0 for a holder.
+    /// The position in the queue, from 1; 0 for a holder.
     pub position: u32,
-    /// What the client calls itself or its session; any bytes, maybe none.
+    /// The label of the session; arbitrary bytes, possibly none.
     pub label: T,
-    /// From where it is connected, as text; empty where it is not.
+    /// The address of the client as text; empty while it is not connected.
     pub address: T,
-    /// The slots that are held, from 0 and ascending; none for a waiter, and where the resources have no numbers.
+    /// The numbers of the slots that are held, from 0 and ascending; empty for a waiter, and if the resources have no
+    /// numbers.
     pub slots: S,
 }
 
@@ -326,14 +327,15 @@ impl ListEntry<Bytes, Vec<u16>> {
     }
 }
 
-/// What the bodies of extended responses carry. Each fails where the body is not one of its operation.
+/// Decodes the bodies of extended responses (`docs/protocol.md`, the section of each operation). Each method fails with
+/// [`BodyError`] if the body is malformed.
 impl ResponseFrame {
-    /// The answer to Hello: the first response under the Hello's opaque. Those after it are notices.
+    /// The response to Hello: the first response under the Hello's opaque. The later ones are notices.
     pub fn hello(&self) -> Result<HelloAnswer, BodyError> {
         HelloAnswer::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
-    /// The session that OpenSession made.
+    /// The response to OpenSession.
     pub fn opened(&self) -> Result<OpenedSession, BodyError> {
         let read = |fields: &mut Fields<'_>| {
             Some(OpenedSession {
@@ -345,27 +347,27 @@ impl ResponseFrame {
         read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
-    /// How long the lease lasts that AttachSession or KeepAlive renewed.
+    /// The response to AttachSession or KeepAlive: the duration of the renewed lease.
     pub fn ttl(&self) -> Result<Milliseconds, BodyError> {
         Fields::new(&self.body).u32().map(Milliseconds).ok_or(BodyError)
     }
 
-    /// The grant that AcquireGrant brought.
+    /// The response to AcquireGrant.
     pub fn granted(&self) -> Result<Granted<Vec<u16>>, BodyError> {
         Granted::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
-    /// The grant that AcquireAll brought.
+    /// The response to AcquireAll.
     pub fn all_granted(&self) -> Result<AllGranted<Vec<u32>, Vec<Vec<u16>>>, BodyError> {
         AllGranted::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
-    /// The grant that VerifyGrant found held.
+    /// The response to VerifyGrant.
     pub fn verified(&self) -> Result<VerifiedGrant, BodyError> {
         VerifiedGrant::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
-    /// The entry that one response of Holders or Waiters carries; `None` at the end of the list.
+    /// One response to Holders or Waiters; `None` at the end of the list.
     pub fn list_entry(&self) -> Result<Option<ListEntry<Bytes, Vec<u16>>>, BodyError> {
         if self.body.is_empty() {
             return Ok(None);
@@ -373,22 +375,22 @@ impl ResponseFrame {
         ListEntry::read(&self.body).map(Some).ok_or(BodyError)
     }
 
-    /// What the semaphores came to be that Declare is about, in the order of the request.
+    /// The response to Declare: the state of each semaphore, in the order of the request.
     pub fn declared(&self) -> Result<Vec<DeclaredState>, BodyError> {
         read_declared_states(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
-    /// What the semaphore came to be that Resize is about.
+    /// The response to Resize: the new state of the semaphore.
     pub fn resized(&self) -> Result<DeclaredState, BodyError> {
         DeclaredState::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
-    /// The resources that are in use as AwaitIdle ends.
+    /// The response to AwaitIdle: the resources that are in use.
     pub fn in_use(&self) -> Result<u32, BodyError> {
         Fields::new(&self.body).u32().ok_or(BodyError)
     }
 
-    /// The semaphore that one response of List carries; `None` at the end of the list.
+    /// One response to List; `None` at the end of the list.
     pub fn declared_entry(&self) -> Result<Option<DeclaredEntry<Bytes>>, BodyError> {
         if self.body.is_empty() {
             return Ok(None);
@@ -396,13 +398,13 @@ impl ResponseFrame {
         DeclaredEntry::read(&self.body).map(Some).ok_or(BodyError)
     }
 
-    /// The event that one response of a Watch carries.
+    /// One event of a Watch.
     pub fn event(&self) -> Result<Event<Bytes>, BodyError> {
         Event::read(&self.body).ok_or(BodyError)
     }
 
-    /// The notice that a response under a Hello's opaque carries, unless it is the first, which answers the Hello.
-    /// `None` where it is of a kind that this program does not know and may ignore.
+    /// A notice: any response under a Hello's opaque except the first, which answers the Hello. `None` if its kind is
+    /// unknown; ignore it then.
     pub fn notice(&self) -> Result<Option<Notice>, BodyError> {
         Notice::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }

@@ -1,4 +1,4 @@
-//! What the fields of extended bodies stand for.
+//! The types of the fields of extended requests and responses.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,18 +6,19 @@ use std::time::Duration;
 use super::NO_NUMBER;
 use crate::protocol::fields::Fields;
 
-/// The kind of a name: extended requests that carry a name say it, since the port does not.
+/// The kind of a name. Extended requests carry it, because they work over both ports (`docs/protocol.md`, "Extended
+/// operations").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Namespace {
-    /// A consumption; the maximum comes with each request.
+    /// Counters: each request gives the maximum.
     Counters = 0,
-    /// A capacity, fixed by the request that makes the semaphore.
+    /// Semaphores: the request or declaration that creates a semaphore gives its capacity.
     Semaphores = 1,
 }
 
 impl Namespace {
-    /// The namespace with this byte, if there is one.
+    /// The namespace with this code; `None` if it is unknown.
     pub fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Counters),
@@ -26,18 +27,18 @@ impl Namespace {
         }
     }
 
-    /// The byte that stands for the namespace on the wire.
+    /// The code of the namespace on the wire.
     pub fn code(self) -> u8 {
         self as u8
     }
 }
 
-/// A span of time in milliseconds, as the wire has it: up to 49 days.
+/// A time span in milliseconds, as on the wire: up to 49 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Milliseconds(pub u32);
 
 impl Milliseconds {
-    /// The whole milliseconds of a span, or the longest there is where it is longer.
+    /// The whole milliseconds of a span; the longest value if the span is longer.
     pub fn saturating_from(span: Duration) -> Self {
         Self(u32::try_from(span.as_millis()).unwrap_or(u32::MAX))
     }
@@ -49,23 +50,23 @@ impl From<Milliseconds> for Duration {
     }
 }
 
-/// The number of a request that changes something, at least 1. It grows within a session, and the same number is the
-/// same request, however often it is sent.
+/// The number of a request that makes a change, at least 1. Numbers increase within a session. Requests with the same
+/// number are one request, which is executed once (`docs/protocol.md`, "Request ids").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// What a request that changes something says of its place among the others of its session.
+/// The numbers in a request that makes a change (`docs/protocol.md`, "Request ids").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestIds {
     /// The request's own number.
     pub own: RequestId,
-    /// The lowest number of which the client has no answer yet: at least 1, at most its own. The server forgets the
+    /// The lowest number that the client has no answer to: at least 1, at most its own. The server discards the cached
     /// answers below it.
     pub lowest_unanswered: RequestId,
 }
 
 impl RequestIds {
-    /// Two numbers, where they keep the rules.
+    /// Decodes both numbers; `None` if they break a rule.
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (own, lowest_unanswered) = (RequestId(fields.u64()?), RequestId(fields.u64()?));
         let in_order = (RequestId(1)..=own).contains(&lowest_unanswered);
@@ -73,12 +74,13 @@ impl RequestIds {
     }
 }
 
-/// The number of a grant. It is never reused, and never 0.
+/// The id of a grant. It increases with each grant of a name and is never reused, so it can be used as a fencing token
+/// (`docs/semantics.md`, "Fencing tokens"). It is never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(pub u64);
 
 impl GrantId {
-    /// What a listing or an event says with a number of which 0 stands for no grant.
+    /// Decodes an id of which 0 stands for "no grant".
     pub(super) fn from_wire(number: u64) -> Option<Self> {
         (number != 0).then_some(Self(number))
     }
@@ -88,12 +90,13 @@ impl GrantId {
     }
 }
 
-/// The number of a declared semaphore's last change. It grows with each, and is never 0.
+/// The generation of a declared semaphore: the number of its last change. It increases with each change and is never 0
+/// (`docs/protocol.md`, "Declare").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Generation(pub u64);
 
 impl Generation {
-    /// The one that a request expects; 0 stands for any.
+    /// Decodes the generation that a request expects; 0 stands for any.
     pub(super) fn from_wire(number: u64) -> Option<Self> {
         (number != 0).then_some(Self(number))
     }
@@ -103,14 +106,14 @@ impl Generation {
     }
 }
 
-/// How long a request waits until it is granted.
+/// How long a request waits at most (`docs/protocol.md`, "AcquireGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: it is granted at once or refused.
+    /// It is granted at once or refused.
     NotAtAll,
-    /// For as long; a span of 0 is [`Self::NotAtAll`] to the server, and the longest span a millisecond less.
+    /// This long. The server decodes 0 as [`Self::NotAtAll`]; the longest span is encoded as one millisecond less.
     UpTo(Milliseconds),
-    /// As long as the server lets requests wait that do not say.
+    /// As long as the server's default.
     ServerDefault,
 }
 
@@ -132,13 +135,13 @@ impl Wait {
     }
 }
 
-/// How long what is held stays held without renewal, counted from when the server received the request that it
-/// answers.
+/// How long a grant is held without a renewal, counted from when the server received the request (`docs/protocol.md`,
+/// "AcquireGrant" and "VerifyGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TtlLeft {
-    /// As long as the connection lasts: the session is the connection's own.
+    /// As long as the connection: the grant belongs to the connection's session.
     Connection,
-    /// For as long, unless the lease is renewed; the longest span goes out as a millisecond less.
+    /// This long, unless the lease is renewed. The longest span is encoded as one millisecond less.
     For(Milliseconds),
 }
 
@@ -158,18 +161,19 @@ impl TtlLeft {
     }
 }
 
-/// Whether a grant that is held is to stay so.
+/// The state of a grant that is held (`docs/protocol.md`, "VerifyGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Standing {
-    /// Nobody took it away.
+#[non_exhaustive]
+pub enum GrantState {
+    /// It is held until it is released or its lease expires.
     Held = 0,
-    /// It is held still, but that will end: its revocation is under way, or its semaphore was shrunk below its slot, is
-    /// being removed, or was removed and declared anew.
+    /// It is still held, but should be released: it is being revoked, or its semaphore was shrunk below its slot, is
+    /// being removed, or was removed and declared again.
     Retiring = 1,
 }
 
-impl Standing {
+impl GrantState {
     pub(super) fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Held),
@@ -183,7 +187,8 @@ impl Standing {
     }
 }
 
-/// The secret that lets a connection attach to a leased session. It is shown nowhere.
+/// The secret that permits a connection to attach a leased session (`docs/protocol.md`, "OpenSession"). It is not
+/// displayed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SessionKey(pub [u8; 16]);
 
@@ -193,7 +198,7 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// What a server can do beyond Hello, as a set of bits; those that nobody knows yet are kept.
+/// The features of a server, as a set of bits (`docs/protocol.md`, "Hello"). Unknown bits are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features(pub u32);
 
@@ -208,15 +213,15 @@ impl Features {
     pub const REVOKE: Self = Self(1 << 3);
     /// Declared semaphores: Declare, Resize, Remove, AwaitIdle, List.
     pub const DECLARE: Self = Self(1 << 4);
-    /// What leased sessions hold, and what is declared, survives a restart of the server.
+    /// Leased sessions, their grants, and declared semaphores survive a restart of the server.
     pub const DURABLE: Self = Self(1 << 5);
 
-    /// What either has.
+    /// The features of both sets.
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of the others are among these.
+    /// Whether the set contains all of the others.
     pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }

@@ -61,15 +61,15 @@ pub(super) fn ids_of(ids: wire::RequestIds) -> RequestIds {
     RequestIds { own: RequestId(ids.own.0), lowest_unanswered: RequestId(ids.lowest_unanswered.0) }
 }
 
-pub(super) fn want_of(wanted: wire::Wanted<'_>) -> Result<Want<'_>, Status> {
-    let claim = match (wanted.namespace, wanted.maximum) {
+pub(super) fn want_of(requested: wire::Claim<'_>) -> Result<Want<'_>, Status> {
+    let claim = match (requested.namespace, requested.maximum) {
         (wire::Namespace::Semaphores, AS_DECLARED) => {
-            NonZeroU32::new(wanted.resources).map(Claim::of_existing)
+            NonZeroU32::new(requested.resources).map(Claim::of_existing)
         }
-        _ => Claim::new(wanted.resources, wanted.maximum),
+        _ => Claim::new(requested.resources, requested.maximum),
     };
     let claim = claim.ok_or(Status::InvalidArguments)?;
-    Ok(Want { namespace: namespace_of(wanted.namespace), name: wanted.name, claim })
+    Ok(Want { namespace: namespace_of(requested.namespace), name: requested.name, claim })
 }
 
 pub(super) fn scope_of(scope: wire::Scope<'_>) -> Scope {

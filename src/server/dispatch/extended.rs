@@ -18,8 +18,8 @@ use crate::core::{
 };
 use crate::protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, Declarations, EXTENDED_VERSION, Extended, ExtendedOpcode,
-    ExtendedResponse, Features, Frame, Generation, HelloAnswer, IfExists, Milliseconds, Opaque, Response,
-    Revocation, Standing, Status, VerifiedGrant, Wait, WaitingRequest,
+    ExtendedResponse, Features, Frame, Generation, GrantState, HelloAnswer, IfExists, Milliseconds, Opaque,
+    Response, Revocation, Status, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// The features of every server, with and without a store.
@@ -96,11 +96,11 @@ impl Executor<'_> {
                 self.extended.lease = None;
                 core.close_leased(connection, token, now)
             }
-            Extended::AcquireGrant { ids, wanted, queueing } => {
-                self.acquire_grant(opaque, call(ids), &[want_of(wanted)?], queueing, now)?
+            Extended::AcquireGrant { ids, claim, queueing } => {
+                self.acquire_grant(opaque, call(ids), &[want_of(claim)?], queueing, now)?
             }
-            Extended::AcquireAll { ids, queueing, wanted } => {
-                let wants: Vec<_> = wanted.iter().map(want_of).collect::<Result<_, _>>()?;
+            Extended::AcquireAll { ids, queueing, claims } => {
+                let wants: Vec<_> = claims.iter().map(want_of).collect::<Result<_, _>>()?;
                 self.acquire_grant(opaque, call(ids), &wants, queueing, now)?
             }
             Extended::ReleaseGrant { ids, grant } => {
@@ -239,11 +239,11 @@ impl Executor<'_> {
 
     fn verify(&self, grant: GrantId, now: Moment) -> Result<Execution<'static>, Denial> {
         let verified = self.server.core.verify(grant, now)?;
-        let standing = if verified.is_retiring { Standing::Retiring } else { Standing::Held };
+        let state = if verified.is_retiring { GrantState::Retiring } else { GrantState::Held };
         Ok(Execution::Response(ExtendedResponse::Verified(VerifiedGrant {
             session: verified.session.number(),
             ttl_left: ttl_left_on_wire(verified.ttl_left_ms),
-            standing,
+            state,
         })))
     }
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use signalbox::client::{
-    Client, Declaration, DeclaredState, Direct, Error, GrantId, Idle, IfExists, Namespace, Removal, Standing,
-    Status,
+    Client, Declaration, DeclaredState, Direct, Error, GrantId, GrantState, Idle, IfExists, Namespace,
+    Removal, Status,
 };
 use tokio::time::sleep;
 
@@ -255,9 +255,9 @@ impl Program {
         self.event(format_args!("verifies {grant}: {result:?}"));
         let is_same = before == after && names.iter().all(|name| declared.states(name, asked_ms).len() == 1);
         let is_right = match (&result, after) {
-            (Ok(verified), Some(true)) if is_same => verified.standing == Standing::Retiring,
+            (Ok(verified), Some(true)) if is_same => verified.state == GrantState::Retiring,
             (Ok(verified), Some(false)) if is_same => {
-                verified.standing == Standing::Held || self.beliefs.is_doubtful(grant)
+                verified.state == GrantState::Held || self.beliefs.is_doubtful(grant)
             }
             (Ok(_), _) => true,
             (Err(Error::Status(Status::NotAcquired)), _) => after.is_none() || before.is_none(),

@@ -300,7 +300,7 @@ impl Program {
                 self.beliefs.may_be_lost(self.who, asked_ms)
                     || self.beliefs.is_session_revoked(self.who, asked_ms)
             }
-            Lost::TakenOver | Lost::Stopped => false,
+            _ => false,
         };
         if !is_right {
             self.fail(format_args!("has lost grant {}: {lost:?}", id.0));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use signalbox::core::Namespace;
 use signalbox::protocol::{
-    Extended, GrantId, Milliseconds, Queueing, RequestId, RequestIds, Revocation, SessionKey, Wait, Wanted,
-    WantedNames,
+    Claim, Claims, Extended, GrantId, Milliseconds, Queueing, RequestId, RequestIds, Revocation, SessionKey,
+    Wait,
 };
 
 use super::line::{Line, Outcome};
@@ -235,17 +235,17 @@ impl Tenancy {
             Errand::Acquire { parts, is_all, wait_ms, queue_max } => {
                 wait = (*wait_ms > 0).then_some(*wait_ms);
                 let queueing = Queueing { wait: Wait::UpTo(Milliseconds(*wait_ms)), queue_max: *queue_max };
-                list.extend(parts.iter().map(|part| Wanted {
+                list.extend(parts.iter().map(|part| Claim {
                     namespace: on_wire(part.namespace),
                     name: &part.name,
                     resources: part.resources,
                     maximum: part.maximum,
                 }));
                 if *is_all {
-                    let wanted = WantedNames::new(&list).expect("few names, each once");
-                    Extended::AcquireAll { ids, queueing, wanted }
+                    let claims = Claims::new(&list).expect("few names, each once");
+                    Extended::AcquireAll { ids, queueing, claims }
                 } else {
-                    Extended::AcquireGrant { ids, wanted: list[0], queueing }
+                    Extended::AcquireGrant { ids, claim: list[0], queueing }
                 }
             }
             Errand::Release { grant } => Extended::ReleaseGrant { ids, grant: GrantId(*grant) },

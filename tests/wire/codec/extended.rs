@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::*;
 use signalbox::protocol::{
-    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, BodyError, DECLARATIONS_MAX, Declaration,
-    DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event, EventKind, Extended, ExtendedOpcode,
-    ExtendedResponse, Features, Generation, GrantId, Granted, HelloAnswer, Idle, IfExists, LABEL_BYTES_MAX,
-    ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Queueing, Removal,
-    RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, Standing, TtlLeft, VerifiedGrant, Wait,
-    WaitingRequest, Wanted, WantedError, WantedNames,
+    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, BodyError, Claim, Claims, ClaimsError, DECLARATIONS_MAX,
+    Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event, EventKind, Extended,
+    ExtendedOpcode, ExtendedResponse, Features, Generation, GrantId, GrantState, Granted, HelloAnswer, Idle,
+    IfExists, LABEL_BYTES_MAX, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice,
+    OpenedSession, Queueing, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey,
+    TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// Random values that requests and responses of every operation are made of.
@@ -106,17 +106,17 @@ impl Values {
         RequestIds { own: RequestId(self.own), lowest_unanswered: RequestId(self.lowest) }
     }
 
-    fn wanted<'a>(&self, name: &'a [u8]) -> Wanted<'a> {
+    fn claim<'a>(&self, name: &'a [u8]) -> Claim<'a> {
         let (resources, mut maximum) = (self.small[0].min(self.small[1]).max(1), self.small[1].max(1));
         if self.semaphores && self.flag {
             maximum = AS_DECLARED;
         }
-        Wanted { namespace: self.namespace(), name, resources, maximum }
+        Claim { namespace: self.namespace(), name, resources, maximum }
     }
 
     /// What AcquireAll asks for.
-    fn list(&self) -> Vec<Wanted<'_>> {
-        self.others.iter().map(|name| self.wanted(name)).collect()
+    fn list(&self) -> Vec<Claim<'_>> {
+        self.others.iter().map(|name| self.claim(name)).collect()
     }
 
     /// What Declare declares.
@@ -132,14 +132,14 @@ impl Values {
     /// A request of every operation, AcquireAll with the names of the list, Declare with the declarations.
     fn requests<'a>(
         &'a self,
-        list: &'a [Wanted<'a>],
+        list: &'a [Claim<'a>],
         declarations: &'a [Declaration<'a>],
     ) -> Vec<Extended<'a>> {
         let (ids, namespace, name) = (self.ids(), self.namespace(), &self.name[..]);
         let queueing = Queueing { wait: self.wait, queue_max: self.queue_max };
         let grant = GrantId(self.numbers[0]);
         let span = Milliseconds(self.small[2]);
-        let wanted = WantedNames::new(list).expect("the list keeps the rules");
+        let claims = Claims::new(list).expect("the list keeps the rules");
         let (opaque, request) = (Opaque(self.opaque), RequestId(self.numbers[1]));
         let expected = Some(Generation(self.numbers[2])).filter(|_| self.flag);
         let if_exists = [IfExists::Fail, IfExists::Keep, IfExists::Set][usize::from(self.kind % 3)];
@@ -161,13 +161,13 @@ impl Values {
             Extended::AttachSession { session: self.numbers[0], key: SessionKey(self.key) },
             Extended::KeepAlive,
             Extended::CloseSession,
-            Extended::AcquireGrant { ids, wanted: self.wanted(name), queueing },
+            Extended::AcquireGrant { ids, claim: self.claim(name), queueing },
             Extended::ReleaseGrant { ids, grant },
             Extended::Cancel(match self.flag {
                 true => WaitingRequest::Id(request),
                 false => WaitingRequest::Opaque(opaque),
             }),
-            Extended::AcquireAll { ids, queueing, wanted },
+            Extended::AcquireAll { ids, queueing, claims },
             Extended::VerifyGrant { grant },
             Extended::Holders { namespace, name },
             Extended::Waiters { namespace, name },
@@ -231,8 +231,8 @@ impl Values {
         };
         let all =
             AllGranted { grant: GrantId(first), ttl_left, capacities: &self.small[..], slots: slots_of_all };
-        let standing = if self.flag { Standing::Held } else { Standing::Retiring };
-        let verified = VerifiedGrant { session: first, ttl_left, standing };
+        let state = if self.flag { GrantState::Held } else { GrantState::Retiring };
+        let verified = VerifiedGrant { session: first, ttl_left, state };
         let grant = Some(GrantId(second)).filter(|_| self.flag);
         let entry = ListEntry {
             grant,
@@ -523,28 +523,28 @@ fn acquire_all_asks_for_1_to_64_names_each_once_and_each_by_the_rules() {
 
 #[test]
 fn a_list_that_cannot_be_asked_for_says_why() {
-    let wanted = Wanted { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
-    let other = Wanted { namespace: Namespace::Semaphores, ..wanted };
-    assert_eq!(WantedNames::new(&[wanted, other]).unwrap().len(), 2);
-    let error = |list: &[Wanted<'_>]| WantedNames::new(list).unwrap_err();
-    assert_eq!(error(&[]), WantedError::Count { names: 0 });
-    assert_eq!(error(&[wanted; 65]), WantedError::Count { names: 65 });
-    assert_eq!(error(&[wanted, other, wanted]), WantedError::Repeated);
-    let amounts = Wanted { resources: 2, ..wanted };
-    assert_eq!(error(&[amounts]), WantedError::Amounts { resources: 2, maximum: 1 });
-    let as_declared = Wanted { resources: 2, maximum: AS_DECLARED, ..other };
-    assert_eq!(WantedNames::new(&[as_declared]).unwrap().len(), 1);
-    assert_eq!(error(&[Wanted { name: b"", ..wanted }]), WantedError::NameLength { bytes: 0 });
+    let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
+    let other = Claim { namespace: Namespace::Semaphores, ..claim };
+    assert_eq!(Claims::new(&[claim, other]).unwrap().len(), 2);
+    let error = |list: &[Claim<'_>]| Claims::new(list).unwrap_err();
+    assert_eq!(error(&[]), ClaimsError::Count { names: 0 });
+    assert_eq!(error(&[claim; 65]), ClaimsError::Count { names: 65 });
+    assert_eq!(error(&[claim, other, claim]), ClaimsError::Repeated);
+    let amounts = Claim { resources: 2, ..claim };
+    assert_eq!(error(&[amounts]), ClaimsError::Amounts { resources: 2, maximum: 1 });
+    let as_declared = Claim { resources: 2, maximum: AS_DECLARED, ..other };
+    assert_eq!(Claims::new(&[as_declared]).unwrap().len(), 1);
+    assert_eq!(error(&[Claim { name: b"", ..claim }]), ClaimsError::NameLength { bytes: 0 });
     let (one, two) = (vec![b'1'; 65535], vec![b'2'; 65535]);
-    let long = [Wanted { name: &one, ..wanted }, Wanted { name: &two, ..wanted }];
+    let long = [Claim { name: &one, ..claim }, Claim { name: &two, ..claim }];
     let bytes = 28 + 2 * 12 + 2 * 65535;
-    assert_eq!(error(&long), WantedError::BodyTooLong { bytes });
+    assert_eq!(error(&long), ClaimsError::BodyTooLong { bytes });
     // Without the 50 bytes above the limit they fit.
-    let fitting = [long[0], Wanted { name: &two[50..], ..wanted }];
+    let fitting = [long[0], Claim { name: &two[50..], ..claim }];
     let request = Extended::AcquireAll {
         ids: first_ids(),
         queueing: at_once(),
-        wanted: WantedNames::new(&fitting).unwrap(),
+        claims: Claims::new(&fitting).unwrap(),
     };
     assert_eq!(body_of(&request).len(), REQUEST_BODY_BYTES_MAX);
 }
@@ -730,14 +730,14 @@ fn only_a_prefix_may_be_empty_and_reserved_flags_mean_nothing() {
 fn numbers_that_stand_for_something_else_are_never_sent_by_mistake() {
     let longest = Milliseconds(u32::MAX);
     let queueing = Queueing { wait: Wait::UpTo(longest), queue_max: Some(u32::MAX) };
-    let wanted = Wanted { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
-    let request = Extended::AcquireGrant { ids: first_ids(), wanted, queueing };
+    let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
+    let request = Extended::AcquireGrant { ids: first_ids(), claim, queueing };
     parse(0x30, &body_of(&request), |parsed| {
         let nearly = Queueing { wait: Wait::UpTo(Milliseconds(u32::MAX - 1)), queue_max: None };
-        assert_eq!(parsed, Ok(Extended::AcquireGrant { ids: first_ids(), wanted, queueing: nearly }));
+        assert_eq!(parsed, Ok(Extended::AcquireGrant { ids: first_ids(), claim, queueing: nearly }));
     });
     let mut bytes = BytesMut::new();
-    let verified = VerifiedGrant { session: 1, ttl_left: TtlLeft::For(longest), standing: Standing::Held };
+    let verified = VerifiedGrant { session: 1, ttl_left: TtlLeft::For(longest), state: GrantState::Held };
     ExtendedResponse::Verified(verified).compose(0x34, Opaque([0; 4]), &mut bytes);
     let verified = ResponseCodec.decode(&mut bytes).unwrap().unwrap().verified().unwrap();
     assert_eq!(verified.ttl_left, TtlLeft::For(Milliseconds(u32::MAX - 1)));
@@ -753,7 +753,7 @@ fn an_older_servers_answers_have_no_slots_and_what_they_verify_is_held() {
     let all = frame_with(two.into()).all_granted().unwrap();
     assert_eq!((all.capacities, all.slots), (vec![0x0101_0101; 2], vec![Vec::new(); 2]));
     let verified = frame_with(Bytes::from_static(&[1; 12])).verified().unwrap();
-    assert_eq!(verified.standing, Standing::Held);
+    assert_eq!(verified.state, GrantState::Held);
     let unlabelled = [&[1; 32][..], &[0; 4]].concat();
     let entry = frame_with(unlabelled.into()).list_entry().unwrap().unwrap();
     assert_eq!((entry.resources, entry.slots), (0x0101_0101, Vec::new()));

@@ -1,4 +1,4 @@
-//! One connection under load: what is on its way, what it holds, and the bytes that wait.
+//! One connection of a generator: its requests in flight, the names that it holds, and its buffers.
 //!
 //! Invariant: `in_flight` has the requests that were composed and not answered, the oldest first.
 
@@ -11,7 +11,7 @@ use mio::net::TcpStream;
 use super::dialect::{Answer, Ask, Dialect, Sequence};
 use super::error::LoadError;
 use super::record::Operation;
-use crate::client::Loss;
+use crate::client::Disconnect;
 
 /// A request that was composed.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Sent {
     pub(super) name: u32,
     /// When its latency began, in nanoseconds since the start of the run.
     pub(super) since_ns: u64,
-    /// Whether it only gives back, after the end of the run.
+    /// Whether it is a release after the end of the run.
     pub(super) is_at_end: bool,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Channel {
     next: u32,
     /// Names that were acquired and for which no release was composed yet.
     pub(super) held: Vec<u32>,
-    /// Under a given rate: when requests were due that could not be sent yet, in nanoseconds since the start.
+    /// At a fixed rate: when the requests were due that could not be sent yet, in nanoseconds since the start.
     pub(super) due_ns: VecDeque<u64>,
 }
 
@@ -66,24 +66,24 @@ impl Channel {
         self.in_flight.push_back(sent);
     }
 
-    /// Writes what was composed, in one call where the socket takes it; the rest waits until it takes more.
+    /// Writes the composed requests, with one call if the socket accepts them; the rest waits until it is writable.
     pub(super) fn flush(&mut self) -> Result<(), LoadError> {
         while !self.outgoing.is_empty() {
             match self.stream.write(&self.outgoing) {
                 Ok(written) => self.outgoing.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Loss::from(error).into()),
+                Err(error) => return Err(Disconnect::from(error).into()),
             }
         }
         Ok(())
     }
 
-    /// Reads all that has come, by way of `scratch`. A read that does not fill it has emptied the socket.
+    /// Reads all received bytes, through `scratch`. A read that does not fill it has emptied the socket.
     pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Result<(), LoadError> {
         loop {
             match self.stream.read(scratch) {
-                Ok(0) => return Err(Loss::ClosedByServer.into()),
+                Ok(0) => return Err(Disconnect::ClosedByServer.into()),
                 Ok(read) => {
                     self.received.extend_from_slice(&scratch[..read]);
                     if read < scratch.len() {
@@ -92,12 +92,12 @@ impl Channel {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Loss::from(error).into()),
+                Err(error) => return Err(Disconnect::from(error).into()),
             }
         }
     }
 
-    /// The next answer among what was read, with the request that it answers.
+    /// The next response in the received bytes, with its request.
     pub(super) fn next_answer(
         &mut self,
         dialect: &impl Dialect,

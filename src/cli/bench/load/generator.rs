@@ -1,9 +1,9 @@
-//! A thread's worth of load: a loop over many connections.
+//! The load of one thread: a loop over many connections.
 //!
-//! Without a given rate each connection sends the next request when one is answered, so a slow server is asked less.
-//! With one, requests are due at fixed times and their latency counts from there, whether or not they could be sent
-//! then; so a server that stalls is charged with everybody whom it kept waiting. To keep the times, the loop does not
-//! sleep when the next one is near: it takes a core for itself.
+//! Without a rate (closed loop), each connection sends its next request when one is answered, so a slow server receives
+//! fewer requests. With a rate (open loop), requests are due at fixed times, and their latency counts from then even if
+//! they could not be sent yet. So the latencies include the wait of all requests that a stalled server delays. To be on
+//! time, the loop does not sleep when the next request is due soon: it uses a whole core.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -20,40 +20,40 @@ use super::names::{Names, Random};
 use super::record::{Operation, Record};
 use crate::client::{Address, COUNTER_PORT, ConnectError, Maximum, Resources};
 
-/// Room for what one read brings, in bytes: more than the answers to what is usually in flight.
+/// The size of a read in bytes: more than the responses to the requests that are usually in flight.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Most connections that are heard of at once.
+/// The most events of one poll.
 const EVENTS: usize = 1024;
 
-/// A wait for sockets is this precise at best; nearer times are waited for without sleeping.
+/// The precision of a poll. Deadlines that are nearer are awaited without sleeping.
 const POLL_PRECISION: Duration = Duration::from_millis(2);
 
-/// What a generator asks, and on how many connections.
+/// The requests and connections of a generator.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Connections of this generator.
     pub connections: usize,
-    /// Requests that each has on their way at most.
+    /// The most requests in flight on each connection.
     pub in_flight: usize,
-    /// What they are about; shared, as they may be many.
+    /// The names of the requests; shared, because there may be many.
     pub names: Arc<Names>,
-    /// How often what is asked.
+    /// The mix of operations.
     pub mix: Mix,
     /// How many resources an acquire takes.
     pub resources: Resources,
-    /// Of how many.
+    /// The maximum or capacity of each acquire.
     pub maximum: Maximum,
-    /// Of what is drawn.
+    /// The seed of the random choices.
     pub seed: u64,
     /// How long to wait for connections and for answers.
     pub timeout: Duration,
 }
 
-/// How often what is asked, by weights that are not all 0.
+/// The weights of the operations; not all 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// An acquire, and its release once it was answered with success.
+    /// An acquire, and its release after it has succeeded.
     pub pair: u32,
     /// A get.
     pub get: u32,
@@ -61,7 +61,7 @@ pub struct Mix {
     pub noop: u32,
 }
 
-/// When a run ends; then it still gives back what it holds.
+/// When a run ends. It then still releases what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// After this time.
@@ -82,12 +82,12 @@ pub enum Pace {
     },
 }
 
-/// What a run has come to so far, for who watches it from another thread.
+/// The progress of a run, for other threads.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Answers.
     pub answers: AtomicU64,
-    /// Those of them that report no success.
+    /// Responses that do not report success.
     pub failures: AtomicU64,
 }
 
@@ -144,7 +144,7 @@ impl<D: Dialect> Generator<D> {
         Ok(Self { dialect, plan, poll, events, channels, random, scratch: vec![0; READ_BYTES] })
     }
 
-    /// Puts load on the server until the limit, gives back what is held, and tells what came of it.
+    /// Puts load on the server until the limit, releases what is held, and returns what was recorded.
     pub fn run(&mut self, limit: Limit, pace: Pace, progress: &Progress) -> Result<Record, LoadError> {
         let Self { dialect, plan, poll, events, channels, random, scratch } = self;
         let mut run = Run::new(dialect, plan, random, limit, pace, progress);
@@ -171,8 +171,8 @@ impl<D: Dialect> Generator<D> {
                     run.send(channel, now_ns)?;
                 }
             }
-            if run.is_over && run.on_their_way == 0 {
-                run.record.settle();
+            if run.is_over && run.in_flight_total == 0 {
+                run.record.finish();
                 return Ok(run.record);
             }
             run.check_silence(channels, now_ns)?;
@@ -188,16 +188,16 @@ struct Run<'a, D> {
     progress: &'a Progress,
     started: Instant,
     ends_ns: u64,
-    /// Requests that may still be sent, or under a given rate come to be due.
+    /// Requests that may still be sent or, at a fixed rate, become due.
     requests_left: u64,
-    /// Under a given rate, from one request to the next.
+    /// At a fixed rate, from one request to the next.
     interval_ns: Option<f64>,
-    /// Requests that came to be due so far.
+    /// Requests that have become due.
     due: u64,
-    /// Those of them that wait to be sent.
+    /// Requests that are due and not sent.
     waiting: usize,
     /// Requests that are not answered.
-    on_their_way: usize,
+    in_flight_total: usize,
     /// The last answer, or where all were answered since, the next request.
     silent_since_ns: u64,
     is_over: bool,
@@ -232,7 +232,7 @@ impl<'a, D: Dialect> Run<'a, D> {
             interval_ns,
             due: 0,
             waiting: 0,
-            on_their_way: 0,
+            in_flight_total: 0,
             silent_since_ns: 0,
             is_over: false,
             record: Record::default(),
@@ -247,13 +247,13 @@ impl<'a, D: Dialect> Run<'a, D> {
         now_ns >= self.ends_ns || (self.requests_left == 0 && self.waiting == 0)
     }
 
-    /// When the next request comes to be due.
+    /// When the next request becomes due.
     fn next_due_ns(&self) -> Option<u64> {
         let interval_ns = self.interval_ns.filter(|_| !self.is_over && self.requests_left > 0)?;
         Some((self.due as f64 * interval_ns) as u64)
     }
 
-    /// How long nothing has to be done unless a socket is ready.
+    /// How long to wait for sockets.
     fn poll_timeout(&self) -> Duration {
         let now_ns = self.now_ns();
         let until = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(now_ns));
@@ -264,7 +264,7 @@ impl<'a, D: Dialect> Run<'a, D> {
         }
     }
 
-    /// Takes the answers that have come and sends what they make room for.
+    /// Processes the responses that were received, and sends the next requests.
     fn serve(
         &mut self,
         channel: &mut Channel,
@@ -282,7 +282,7 @@ impl<'a, D: Dialect> Run<'a, D> {
     fn take_answers(&mut self, channel: &mut Channel, now_ns: u64) -> Result<(), LoadError> {
         let (mut answers, mut failures) = (0, 0);
         while let Some((sent, answer)) = channel.next_answer(self.dialect)? {
-            self.on_their_way -= 1;
+            self.in_flight_total -= 1;
             self.silent_since_ns = now_ns;
             if sent.operation == Operation::Acquire && answer.is_success() {
                 channel.held.push(sent.name);
@@ -293,7 +293,7 @@ impl<'a, D: Dialect> Run<'a, D> {
             }
             answers += 1;
             failures += u64::from(!answer.is_success());
-            self.record.note(sent.operation, answer.status, now_ns.saturating_sub(sent.since_ns));
+            self.record.record(sent.operation, answer.status, now_ns.saturating_sub(sent.since_ns));
         }
         if answers > 0 {
             self.record.elapsed = Duration::from_nanos(now_ns);
@@ -303,7 +303,7 @@ impl<'a, D: Dialect> Run<'a, D> {
         Ok(())
     }
 
-    /// Composes as many requests as there is room for and it is time for, and writes them.
+    /// Composes all requests that the plan allows now, and writes them.
     fn send(&mut self, channel: &mut Channel, now_ns: u64) -> Result<(), LoadError> {
         while channel.in_flight() < self.plan.in_flight {
             if self.is_over {
@@ -320,7 +320,7 @@ impl<'a, D: Dialect> Run<'a, D> {
         channel.flush()
     }
 
-    /// Where the latency of a request begins that is sent now; `None` where it is not time for one.
+    /// When the latency of the next request begins; `None` if no request is due.
     fn next_since_ns(&mut self, channel: &mut Channel, now_ns: u64) -> Option<u64> {
         if self.interval_ns.is_some() {
             let due_ns = channel.due_ns.pop_front()?;
@@ -331,7 +331,7 @@ impl<'a, D: Dialect> Run<'a, D> {
         Some(now_ns)
     }
 
-    /// What is held is given back first; so a connection holds no more than it has requests in flight.
+    /// Releases come first, so a connection holds at most as many names as it has requests in flight.
     fn next_request(&mut self, channel: &mut Channel) -> (Operation, u32) {
         if let Some(name) = channel.held.pop() {
             return (Operation::Release, name);
@@ -358,13 +358,13 @@ impl<'a, D: Dialect> Run<'a, D> {
             Operation::Release => Ask::Release { name, resources },
         };
         channel.compose(self.dialect, ask, sent);
-        if self.on_their_way == 0 {
+        if self.in_flight_total == 0 {
             self.silent_since_ns = self.silent_since_ns.max(sent.since_ns);
         }
-        self.on_their_way += 1;
+        self.in_flight_total += 1;
     }
 
-    /// Under a given rate: gives the requests that are due to the connections in turn, and sends them.
+    /// At a fixed rate: distributes the requests that are due over the connections in turn, and sends them.
     fn send_due(&mut self, channels: &mut [Channel], now_ns: u64) -> Result<(), LoadError> {
         while let Some(due_ns) = self.next_due_ns().filter(|due_ns| *due_ns <= now_ns.min(self.ends_ns)) {
             let turn = (self.due % channels.len() as u64) as usize;
@@ -378,10 +378,10 @@ impl<'a, D: Dialect> Run<'a, D> {
         Ok(())
     }
 
-    /// Fails where nothing was answered for long, though something was asked.
+    /// Fails if requests are in flight and no response was received until the timeout.
     fn check_silence(&self, channels: &[Channel], now_ns: u64) -> Result<(), LoadError> {
         let silence = Duration::from_nanos(now_ns.saturating_sub(self.silent_since_ns));
-        if self.on_their_way == 0 || silence < self.plan.timeout {
+        if self.in_flight_total == 0 || silence < self.plan.timeout {
             return Ok(());
         }
         let connections = channels.iter().filter(|channel| channel.in_flight() > 0).count();

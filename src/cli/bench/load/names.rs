@@ -1,4 +1,4 @@
-//! The names that a load is about, and how often each is drawn.
+//! The names of a load, and their distribution.
 
 /// A fast generator of numbers that are random enough for a load (SplitMix64); the same seed gives the same numbers.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub struct Names {
     cumulative: Vec<f64>,
 }
 
-/// What every name starts with, so that they are known for what they are on a server that has others.
+/// The prefix of all names, which identifies them on a server with other names.
 const PREFIX: &[u8] = b"bench-";
 
 impl Names {

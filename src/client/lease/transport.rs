@@ -1,4 +1,4 @@
-//! How a client gets a connection: over TCP, or whatever else carries bytes.
+//! How a client connects to a server: over TCP, or another transport.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::client::connection::Connection;
 use crate::client::{Address, ConnectError, socket};
 
-/// Makes streams to servers. [`Tcp`] is the usual one; a tunnel or a simulated network can be another.
+/// Opens byte streams to servers. [`Tcp`] is the default; a tunnel or a simulated network can be another.
 ///
 /// ```no_run
 /// use signalbox::client::{Address, ConnectError, Transport};
@@ -18,7 +18,7 @@ use crate::client::{Address, ConnectError, socket};
 /// use std::time::Duration;
 /// use tokio::net::UnixStream;
 ///
-/// /// Reaches a server through a tunnel whose end is a socket of this machine.
+/// /// Connects through a tunnel that ends in a local socket.
 /// struct Tunnel;
 ///
 /// impl Transport for Tunnel {
@@ -35,10 +35,13 @@ use crate::client::{Address, ConnectError, socket};
 /// }
 /// ```
 pub trait Transport: Send + Sync + 'static {
-    /// What bytes go over.
+    /// The byte stream of a connection.
     type Stream: AsyncRead + AsyncWrite + Send + 'static;
 
-    /// Connects within `limit`.
+    /// Connects to an address.
+    ///
+    /// # Errors
+    /// [`ConnectError::TimedOut`] after `limit`, or another error that describes the failure.
     fn connect(
         &self,
         address: Address,
@@ -46,7 +49,7 @@ pub trait Transport: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Stream, ConnectError>> + Send;
 }
 
-/// TCP, set up so that a server that vanished is noticed within 30 seconds.
+/// TCP with keepalive: the failure of a server's host is detected within 30 s.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -67,11 +70,11 @@ impl Transport for Tcp {
     }
 }
 
-/// What comes of a [`Dial`].
+/// The future that a [`Dial`] returns.
 pub(in crate::client) type Dialing = Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send>>;
 
-/// A transport whose streams are made into connections, so that nothing else depends on its type. The task that
-/// serves a connection belongs to the runtime in which it was dialed.
+/// A transport as a function, so that nothing else depends on its type. The task that serves the connection belongs to
+/// the runtime in which the function is called.
 pub(in crate::client) type Dial = Arc<dyn Fn(Address, Duration) -> Dialing + Send + Sync>;
 
 pub(super) fn dial_over(transport: impl Transport) -> Dial {

@@ -1,23 +1,23 @@
-//! What a run came to: how often each operation ended how, and how long the answers took.
+//! The results of a run: latencies and statuses by operation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Latencies are told up to an hour; a longer one counts as that. A bound lets histograms take values without growing.
+/// Latencies are recorded up to one hour; a longer one counts as one hour. With a bound, histograms do not grow.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 
 /// The operations that a load consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
-    /// A sign of life.
+    /// No operation.
     Noop,
     /// The value of a name.
     Get,
-    /// Resources of a name.
+    /// Acquires resources of a name.
     Acquire,
-    /// The same, back.
+    /// Releases resources of a name.
     Release,
 }
 
@@ -25,7 +25,7 @@ impl Operation {
     /// All of them, in the order of their codes.
     pub const ALL: [Self; 4] = [Self::Noop, Self::Get, Self::Acquire, Self::Release];
 
-    /// What it is called in reports.
+    /// The name in reports.
     pub fn label(self) -> &'static str {
         match self {
             Self::Noop => "noop",
@@ -39,7 +39,7 @@ impl Operation {
 /// The answers to one operation.
 #[derive(Clone, Debug)]
 pub struct OperationRecord {
-    /// Nanoseconds from the moment a request was sent, or under a given rate was to be sent, to its answer.
+    /// Nanoseconds from when a request was sent (at a fixed rate: was due) to its response.
     pub latency_ns: Histogram<u64>,
     /// How often each status was answered, by its code.
     pub statuses: BTreeMap<u8, u64>,
@@ -55,19 +55,19 @@ impl Default for OperationRecord {
 
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
-        .expect("the bounds and three digits are what histograms have")
+        .expect("histograms support these bounds and three digits")
 }
 
-/// The answers of a run. Those to requests that only gave back what was held at its end are counted, not timed.
+/// The responses of a run. Those to releases after its end are counted, but their latency is not recorded.
 #[derive(Clone, Debug)]
 pub struct Record {
     operations: [OperationRecord; 4],
     /// Under a given rate, nanoseconds from the moment a request was due until the generator came to it, whether or not
     /// it could be sent then. That is the generator's own delay, and a part of the latency of what was sent.
     pub own_delay_ns: Histogram<u64>,
-    /// Requests after the end of the run that gave back what was held.
+    /// Releases after the end of the run.
     pub released_at_end: u64,
-    /// Requests that were due before the end by the rate and were not sent, as too many others were on their way.
+    /// Requests that were due before the end and were not sent, because too many others were in flight.
     pub unsent: u64,
     /// From the start to the last answer that counts.
     pub elapsed: Duration,
@@ -86,9 +86,9 @@ impl Default for Record {
 }
 
 impl Record {
-    /// Notes an answer.
+    /// Records a response.
     #[inline]
-    pub(super) fn note(&mut self, operation: Operation, status: u8, latency_ns: u64) {
+    pub(super) fn record(&mut self, operation: Operation, status: u8, latency_ns: u64) {
         let record = &mut self.operations[operation as usize];
         record.latency_ns.saturating_record(latency_ns);
         if status == 0 {
@@ -98,8 +98,8 @@ impl Record {
         }
     }
 
-    /// Makes successes one of the statuses.
-    pub(super) fn settle(&mut self) {
+    /// Adds the successes to the statuses, at the end of a run.
+    pub(super) fn finish(&mut self) {
         for record in &mut self.operations {
             let succeeded = std::mem::take(&mut record.succeeded);
             if succeeded > 0 {

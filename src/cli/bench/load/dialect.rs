@@ -1,4 +1,4 @@
-//! What the same load looks like on the wire of one kind of server or another.
+//! The encoding of a load for a server: yrmcds' protocols here, others in the benchmarks.
 
 use bytes::BytesMut;
 
@@ -13,50 +13,50 @@ pub struct Sequence(pub u32);
 /// One request of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask<'a> {
-    /// A sign of life.
+    /// No operation.
     Noop,
     /// The value of a name.
     Get {
-        /// Whose value.
+        /// The name to read.
         name: &'a [u8],
     },
-    /// Some resources of a name.
+    /// Acquires resources of a name.
     Acquire {
-        /// What to take from.
+        /// The name to acquire.
         name: &'a [u8],
         /// How many.
         resources: Resources,
-        /// Of how many.
+        /// The maximum or capacity.
         maximum: Maximum,
     },
-    /// What was acquired of a name, back.
+    /// Releases resources of a name.
     Release {
-        /// What to give back to.
+        /// The name to release.
         name: &'a [u8],
         /// How many.
         resources: Resources,
     },
 }
 
-/// What a generator has to know of an answer.
+/// What a generator needs to know of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The request that it answers, where the protocol says so.
+    /// The number of its request, if the protocol has one.
     pub sequence: Option<Sequence>,
-    /// How the request ended, as the code of a [`Status`]; what is none of them is shown as a number.
+    /// The result, as the code of a [`Status`]; other codes are printed as numbers.
     pub status: u8,
 }
 
-/// A protocol in which every request has one answer, and answers come in the order of requests.
+/// A protocol with one response to each request, in the order of the requests.
 pub trait Dialect {
     /// Appends a request to `out`.
     fn compose(&self, sequence: Sequence, ask: Ask<'_>, out: &mut BytesMut);
 
-    /// Takes the first answer from `received`; `None` where it is not complete.
+    /// Takes the first response from `received`; `None` if it is incomplete.
     fn parse(&self, received: &mut BytesMut) -> Result<Option<Answer>, LoadError>;
 }
 
-/// yrmcds' counter and semaphore protocols: those of this server.
+/// yrmcds' counter and semaphore protocols, which this server uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Yrmcds;
 
@@ -81,7 +81,7 @@ impl Dialect for Yrmcds {
 }
 
 impl Answer {
-    /// Whether the request did what it was to do.
+    /// Whether the request succeeded.
     pub fn is_success(&self) -> bool {
         self.status == Status::NoError.code()
     }

@@ -1,0 +1,174 @@
+//! The leased client, and the sessions that it uses.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::oneshot;
+
+use super::clock::Moment;
+use super::command::Command;
+use super::driver::Driver;
+use super::executor::Executor;
+use super::session_handle::{SessionHandle, SessionParts};
+use super::settings::{ATTEMPT_MAX, Settings};
+use crate::client::{Direct, Disconnect, Error};
+
+/// A leased client: its permits and its waiting acquires survive a disconnect that is shorter than the lease.
+///
+/// Clones are the same client. A thread of the client renews the leases, so that a program whose tasks are busy, or
+/// that has no runtime ([`blocking`](crate::client::blocking)), does not lose them. When the last clone and the last
+/// permit are dropped, the session is closed, which releases everything.
+///
+/// [`Client::builder`] configures a client.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use signalbox::client::Client;
+///
+/// let client = Client::connect(&"lock.example.org".parse()?).await?;
+/// let permit = client.semaphore("deploys").capacity(3).acquire().await?;
+/// // The work goes here.
+/// permit.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
+    executor: Executor,
+    sessions: Mutex<Sessions>,
+}
+
+/// The sessions of a client.
+#[derive(Default)]
+struct Sessions {
+    /// The session of the next acquire, if it has room.
+    current: Option<Arc<SessionHandle>>,
+    /// All sessions that may still exist.
+    all: Vec<Weak<SessionHandle>>,
+    /// How many sessions were opened so far.
+    opened: u64,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("addresses", &self.inner.settings.addresses).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(super) fn new(settings: Settings, executor: Executor) -> Self {
+        Self { inner: Arc::new(Inner { settings, executor, sessions: Mutex::default() }) }
+    }
+
+    /// The session for the next acquire.
+    pub(super) fn session(&self) -> Arc<SessionHandle> {
+        let Inner { settings, executor, sessions } = &*self.inner;
+        let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(session) = sessions.current.as_ref().filter(|session| session.has_room()) {
+            return Arc::clone(session);
+        }
+        sessions.opened += 1;
+        let settings = Settings { seed: settings.seed.wrapping_add(sessions.opened), ..settings.clone() };
+        let replaces_lost = sessions.current.as_ref().is_some_and(|session| session.is_over());
+        let (session, parts) = SessionHandle::new(Arc::clone(&settings.clock));
+        let SessionParts { commands, lease, load } = parts;
+        executor.spawn(Driver::new(settings, lease, load, commands, replaces_lost).run());
+        let session = Arc::new(session);
+        sessions.all.retain(|session| session.strong_count() > 0);
+        sessions.all.push(Arc::downgrade(&session));
+        sessions.current = Some(Arc::clone(&session));
+        session
+    }
+
+    /// The time of the clock that leases are measured by.
+    pub(super) fn now(&self) -> Moment {
+        self.inner.settings.clock.now()
+    }
+
+    /// Waits until a session is open, or every address has failed.
+    pub(in crate::client) async fn await_open(&self) -> Result<(), Error> {
+        let (reply, opened) = oneshot::channel();
+        self.session().send(Command::AwaitOpen(reply));
+        opened.await.unwrap_or_else(|_| Err(Disconnect::Stopped.into()))
+    }
+
+    /// Runs a future in the runtime that renews the leases, and blocks until it is done.
+    pub(in crate::client) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.inner.executor.handle().block_on(future)
+    }
+
+    /// Opens a separate connection for listings, watches and administration. Reading it slowly delays no renewal of
+    /// this client.
+    ///
+    /// The addresses are tried in their order, each for 5 s at most.
+    ///
+    /// # Errors
+    /// The error of the last address, if no address accepts the connection.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+    /// use signalbox::client::Namespace;
+    ///
+    /// let mut holders = client.direct().await?.holders(Namespace::Semaphores, b"deploys").await?;
+    /// while let Some(holder) = holders.next().await {
+    ///     println!("{:?}", holder?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn direct(&self) -> Result<Direct, Error> {
+        let Settings { addresses, dial, label, .. } = &self.inner.settings;
+        let mut result = Err(Disconnect::Stopped.into());
+        for address in addresses {
+            let connection = match dial(address.clone(), ATTEMPT_MAX).await {
+                Ok(connection) => connection,
+                Err(error) => {
+                    result = Err(error.into());
+                    continue;
+                }
+            };
+            result = Direct::enter(connection, label).await;
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Closes the sessions of the client and waits until the server has confirmed it, for 2 s at most. Everything is
+    /// released; permits that still exist are lost ([`Lost::Stopped`](crate::client::Lost::Stopped)).
+    ///
+    /// A program that ends without this call may end before the server is informed. The server then releases
+    /// everything when the lease expires.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) {
+    /// client.close().await;
+    /// # }
+    /// ```
+    pub async fn close(self) {
+        let sessions: Vec<_> = {
+            let mut sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            // Kept until `all` was read: if this is the last handle, dropping it would end the session before
+            // `Command::Close` is sent.
+            let _current = sessions.current.take();
+            sessions.all.drain(..).filter_map(|session| session.upgrade()).collect()
+        };
+        let close = |session: Arc<SessionHandle>| {
+            let (reply, closed) = oneshot::channel();
+            session.send(Command::Close(reply));
+            closed
+        };
+        // All commands are sent before the first answer is awaited, so that several sessions take as long as one.
+        let closing: Vec<_> = sessions.into_iter().map(close).collect();
+        for closed in closing {
+            // The end of the channel is the answer.
+            let _ = closed.await;
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! When and where a session connects next.
+//!
+//! Addresses are tried in turn. After each round of failures there is a pause, which grows and is random, so that the
+//! clients of a restarted server do not all connect at once.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::clock::Moment;
+use super::link::{Attaching, attach};
+use super::settings::{ATTEMPT_MAX, Settings};
+use crate::client::{ConnectError, Disconnect, Error};
+use crate::protocol::{OpenedSession, Status};
+
+/// The first pause between two rounds of attempts, and the longest. Each is drawn between half of it and all of it.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+pub(super) struct Reconnect {
+    settings: Settings,
+    /// The index of the address of the next attempt.
+    next_address: usize,
+    /// Attempts that have failed since the last connection.
+    failures: u32,
+    /// How many addresses in a row have answered that the session does not exist.
+    denials: usize,
+    /// Attempts that were given up without an answer. The server may still execute such an attachment after a later
+    /// one, which then loses the session to it.
+    late_attachments: u32,
+    /// Since when there is no connection; without meaning while there is one.
+    down_since: Moment,
+    last_failure: Option<Error>,
+    rng: Rng,
+}
+
+/// What follows a failed attempt.
+pub(super) enum AfterFailure {
+    /// No address knows the session: it is lost.
+    SessionLost,
+    /// The next attempt is made at this moment. `round_failed` if every address was tried since the last pause.
+    RetryAt { at: Moment, round_failed: bool },
+}
+
+impl Reconnect {
+    /// Also returns when the first attempt is made. A session that replaces a lost one begins with a pause, so that a
+    /// client cannot open sessions as fast as a server ends them.
+    pub(super) fn new(settings: Settings, now: Moment, replaces_lost: bool) -> (Self, Moment) {
+        let mut rng = Rng::with_seed(settings.seed);
+        // Different clients begin with different addresses, which spreads them over the servers.
+        let next_address = rng.usize(..settings.addresses.len());
+        let pause = if replaces_lost { random_pause(PAUSE_MIN, &mut rng) } else { Duration::ZERO };
+        let reconnect = Self {
+            settings,
+            next_address,
+            failures: 0,
+            denials: 0,
+            late_attachments: 0,
+            down_since: now,
+            last_failure: None,
+            rng,
+        };
+        (reconnect, now.after(pause))
+    }
+
+    /// Starts an attempt at the next address: attaches the session, or opens one.
+    pub(super) fn attempt(&mut self, session: Option<OpenedSession>) -> Attaching {
+        let address = self.settings.addresses[self.next_address].clone();
+        self.next_address = (self.next_address + 1) % self.settings.addresses.len();
+        attach(&self.settings, address, session)
+    }
+
+    /// An attempt has succeeded.
+    pub(super) fn attached(&mut self) {
+        self.failures = 0;
+        self.denials = 0;
+        self.last_failure = None;
+    }
+
+    /// An attempt has failed.
+    pub(super) fn attempt_failed(&mut self, error: Error, has_session: bool, now: Moment) -> AfterFailure {
+        let addresses = self.settings.addresses.len();
+        self.failures += 1;
+        let is_unanswered =
+            matches!(error, Error::ConnectionLost(_) | Error::Connect(ConnectError::TimedOut { .. }));
+        if is_unanswered && has_session {
+            self.late_attachments += 1;
+        }
+        if matches!(error, Error::Status(Status::NoSuchSession)) {
+            self.denials += 1;
+            // One of several servers may not know the sessions of the others.
+            if self.denials >= addresses {
+                return AfterFailure::SessionLost;
+            }
+        } else {
+            self.denials = 0;
+        }
+        self.last_failure = Some(error);
+        let round_failed = (self.failures as usize).is_multiple_of(addresses);
+        let pause = if round_failed { self.pause() } else { Duration::ZERO };
+        AfterFailure::RetryAt { at: now.after(pause), round_failed }
+    }
+
+    /// The connection has ended. Returns when the next attempt is made: not at once, so that the clients of a
+    /// restarted server come at different times.
+    pub(super) fn disconnected(&mut self, reason: &Disconnect, now: Moment) -> Moment {
+        self.down_since = now;
+        self.last_failure = Some(reason.clone().into());
+        now.after(self.pause())
+    }
+
+    /// Whether an attachment that was given up may have taken the session from a later one. Each counts once.
+    pub(super) fn take_late_attachment(&mut self) -> bool {
+        let is_possible = self.late_attachments > 0;
+        self.late_attachments = self.late_attachments.saturating_sub(1);
+        is_possible
+    }
+
+    /// When an acquire fails that was asked for at this moment, unless a server is reached before.
+    pub(super) fn unreachable_at(&self, asked_at: Moment) -> Moment {
+        self.unreachable_since(asked_at).after(self.settings.unreachable_after)
+    }
+
+    /// The error of an acquire that has waited until [`Self::unreachable_at`].
+    pub(super) fn unreachable(&self, asked_at: Moment, now: Moment) -> Error {
+        let last = self.last_failure.clone().unwrap_or_else(|| {
+            let address = self.settings.addresses[self.next_address].to_string();
+            ConnectError::TimedOut { address, limit: ATTEMPT_MAX }.into()
+        });
+        Error::Unreachable { within: now.since(self.unreachable_since(asked_at)), last: last.into() }
+    }
+
+    fn unreachable_since(&self, asked_at: Moment) -> Moment {
+        self.down_since.max(asked_at)
+    }
+
+    pub(super) fn last_failure(&self) -> Option<&Error> {
+        self.last_failure.as_ref()
+    }
+
+    /// The pause after a round of attempts: longer each time.
+    fn pause(&mut self) -> Duration {
+        let rounds = self.failures / u32::try_from(self.settings.addresses.len()).unwrap_or(u32::MAX);
+        let longest = PAUSE_MIN.saturating_mul(1 << rounds.min(10)).min(PAUSE_MAX);
+        random_pause(longest, &mut self.rng)
+    }
+}
+
+/// A pause of between half of the longest and all of it.
+fn random_pause(longest: Duration, rng: &mut Rng) -> Duration {
+    longest.mul_f64(0.5 + rng.f64() / 2.0)
+}

@@ -1,0 +1,74 @@
+//! A handle to a session, for its users: the client that starts acquires in it, acquires that wait, and permits.
+//!
+//! The driver keeps the session for as long as there is a handle.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::claim::AcquireSpec;
+use super::clock::{Clock, Moment};
+use super::command::{AcquireOutcome, Command, Ticket};
+use super::session_load::SessionLoad;
+use super::validity::LeaseValidity;
+
+#[derive(Debug)]
+pub(super) struct SessionHandle {
+    commands: mpsc::UnboundedSender<Command>,
+    lease: Arc<LeaseValidity>,
+    load: Arc<SessionLoad>,
+    last_ticket: AtomicU64,
+}
+
+/// The driver's side of a handle.
+pub(super) struct SessionParts {
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) lease: Arc<LeaseValidity>,
+    pub(super) load: Arc<SessionLoad>,
+}
+
+impl SessionHandle {
+    /// A handle to a new session, and the parts that its driver shares with it.
+    pub(super) fn new(clock: Arc<dyn Clock>) -> (Self, SessionParts) {
+        let (sender, commands) = mpsc::unbounded_channel();
+        let lease = Arc::new(LeaseValidity::pending(clock));
+        let load = Arc::new(SessionLoad::default());
+        let parts = SessionParts { commands, lease: Arc::clone(&lease), load: Arc::clone(&load) };
+        (Self { commands: sender, lease, load, last_ticket: AtomicU64::new(0) }, parts)
+    }
+
+    /// Whether the next acquire can use this session.
+    pub(super) fn has_room(&self) -> bool {
+        !self.commands.is_closed() && !self.lease.is_over() && self.load.has_room()
+    }
+
+    /// Whether the session was lost or closed.
+    pub(super) fn is_over(&self) -> bool {
+        self.lease.is_over()
+    }
+
+    /// Whether the driver was dropped with its runtime.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.lease.is_abandoned()
+    }
+
+    /// Starts an acquire; the driver replies once with its outcome.
+    pub(super) fn acquire(
+        &self,
+        spec: Arc<AcquireSpec>,
+        asked_at: Moment,
+        reply: oneshot::Sender<AcquireOutcome>,
+    ) -> Ticket {
+        let ticket = Ticket(self.last_ticket.fetch_add(1, Ordering::Relaxed));
+        self.load.add();
+        self.send(Command::Acquire { ticket, asked_at, spec, reply });
+        ticket
+    }
+
+    /// Sends a command to the driver. If the driver has ended, the command is dropped, and with it the reply channel,
+    /// which informs the caller.
+    pub(super) fn send(&self, command: Command) {
+        drop(self.commands.send(command));
+    }
+}

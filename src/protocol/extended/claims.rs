@@ -1,0 +1,241 @@
+//! The claims of AcquireGrant and AcquireAll: names with numbers of resources.
+
+use std::fmt;
+use std::slice;
+
+use bytes::{BufMut, BytesMut};
+use thiserror::Error;
+
+use super::{ACQUIRE_ALL_NAMES_MAX, Namespace, length_of};
+use crate::protocol::codec::REQUEST_BODY_BYTES_MAX;
+use crate::protocol::fields::Fields;
+use crate::protocol::request::NAME_BYTES_MAX;
+
+/// In place of a semaphore's capacity: the semaphore keeps its own, and is not created if it does not exist
+/// (`docs/protocol.md`, "AcquireGrant").
+pub const AS_DECLARED: u32 = 0;
+
+/// Resources of one name that a request asks for (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim<'a> {
+    /// The kind of the name.
+    pub namespace: Namespace,
+    /// The name, 1 to 65535 bytes. It is created if it does not exist, except with [`AS_DECLARED`].
+    pub name: &'a [u8],
+    /// The number of resources; at least 1, and at most `maximum` unless that is [`AS_DECLARED`].
+    pub resources: u32,
+    /// The maximum of a counter for this request, the capacity of a semaphore that this request creates, or
+    /// [`AS_DECLARED`].
+    pub maximum: u32,
+}
+
+impl Claim<'_> {
+    /// Checks the rules of the fields.
+    pub(super) fn check(&self) -> Result<(), ClaimsError> {
+        let as_declared = self.namespace == Namespace::Semaphores && self.maximum == AS_DECLARED;
+        if self.resources == 0 || (self.maximum < self.resources && !as_declared) {
+            return Err(ClaimsError::Amounts { resources: self.resources, maximum: self.maximum });
+        }
+        match self.name.len() {
+            1..=NAME_BYTES_MAX => Ok(()),
+            bytes => Err(ClaimsError::NameLength { bytes }),
+        }
+    }
+}
+
+/// Why claims cannot be requested: they break a rule of the protocol (`docs/protocol.md`, "AcquireAll").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ClaimsError {
+    /// There are no claims, or too many.
+    #[error("{names} names are requested; request 1 to {ACQUIRE_ALL_NAMES_MAX}")]
+    Count {
+        /// The number of claims.
+        names: usize,
+    },
+    /// A claim is for 0 resources, or for more than the maximum.
+    #[error(
+        "{resources} resources are requested of a maximum of {maximum}; request at least 1 and at most the maximum"
+    )]
+    Amounts {
+        /// The number of resources that is requested.
+        resources: u32,
+        /// The maximum or capacity of the claim.
+        maximum: u32,
+    },
+    /// A name is empty or too long.
+    #[error("a name has {bytes} bytes; use names of 1 to {NAME_BYTES_MAX} bytes")]
+    NameLength {
+        /// The length of the name in bytes.
+        bytes: usize,
+    },
+    /// A name occurs twice.
+    #[error("a name is requested twice; request it once, with the sum of the resources")]
+    Repeated,
+    /// The request is longer than servers accept.
+    #[error(
+        "the request has {bytes} bytes of a maximum of {REQUEST_BODY_BYTES_MAX}; request fewer or shorter names"
+    )]
+    BodyTooLong {
+        /// The length of the body in bytes.
+        bytes: usize,
+    },
+}
+
+/// The bytes of an AcquireAll's body before its rows.
+const FIXED_BYTES: usize = 28;
+
+/// The bytes of a row: resources, maximum, namespace, a reserved byte, the name's length.
+const ROW_BYTES: usize = 12;
+
+/// The valid claims of one AcquireAll: 1 to [`ACQUIRE_ALL_NAMES_MAX`], with different names (`docs/protocol.md`,
+/// "AcquireAll"). They borrow from the body of a received request, or from a list; nothing is copied.
+#[derive(Clone, Copy)]
+pub struct Claims<'a>(Source<'a>);
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Listed(&'a [Claim<'a>]),
+    Received { rows: &'a [[u8; ROW_BYTES]], names: Fields<'a> },
+}
+
+impl<'a> Claims<'a> {
+    /// Checks a list of claims, to send it.
+    ///
+    /// # Errors
+    /// The first rule that the list breaks.
+    pub fn new(list: &'a [Claim<'a>]) -> Result<Self, ClaimsError> {
+        let names = Self(Source::Listed(list));
+        names.check_count()?;
+        list.iter().try_for_each(Claim::check)?;
+        let name_bytes: usize = list.iter().map(|claim| claim.name.len()).sum();
+        let bytes = FIXED_BYTES + list.len() * ROW_BYTES + name_bytes;
+        if bytes > REQUEST_BODY_BYTES_MAX {
+            return Err(ClaimsError::BodyTooLong { bytes });
+        }
+        names.check_repetition()?;
+        Ok(names)
+    }
+
+    /// Decodes the claims of a body: the count, two reserved bytes, the rows and the names. All rules are checked here,
+    /// so that iterating cannot fail; `None` if one is broken.
+    pub(super) fn read(fields: &mut Fields<'a>) -> Option<Self> {
+        let count = fields.length()?;
+        fields.u16()?;
+        let (rows, _) = fields.bytes(count * ROW_BYTES)?.as_chunks();
+        let names = Self(Source::Received { rows, names: *fields });
+        names.check_count().ok()?;
+        let mut texts = *fields;
+        for row in rows {
+            read_row(row, &mut texts)?.check().ok()?;
+        }
+        names.check_repetition().ok()?;
+        Some(names)
+    }
+
+    pub(super) fn compose(&self, out: &mut BytesMut) {
+        out.put_u16(u16::try_from(self.len()).expect("the count was checked"));
+        out.put_u16(0);
+        for claim in self.iter() {
+            out.put_u32(claim.resources);
+            out.put_u32(claim.maximum);
+            out.put_u8(claim.namespace.code());
+            out.put_u8(0);
+            out.put_u16(length_of(claim.name));
+        }
+        for claim in self.iter() {
+            out.put_slice(claim.name);
+        }
+    }
+
+    /// The number of claims.
+    #[expect(clippy::len_without_is_empty, reason = "there is always a claim")]
+    pub fn len(&self) -> usize {
+        match self.0 {
+            Source::Listed(list) => list.len(),
+            Source::Received { rows, .. } => rows.len(),
+        }
+    }
+
+    /// The claims, in the order of the request.
+    pub fn iter(&self) -> ClaimsIter<'a> {
+        ClaimsIter(match self.0 {
+            Source::Listed(list) => Position::Listed(list.iter()),
+            Source::Received { rows, names } => Position::Received { rows: rows.iter(), names },
+        })
+    }
+
+    fn check_count(&self) -> Result<(), ClaimsError> {
+        match self.len() {
+            1..=ACQUIRE_ALL_NAMES_MAX => Ok(()),
+            names => Err(ClaimsError::Count { names }),
+        }
+    }
+
+    /// Sorts the names on the stack: comparing each with each would be slow for long names with common prefixes.
+    fn check_repetition(&self) -> Result<(), ClaimsError> {
+        let mut sorted: [(Namespace, &[u8]); ACQUIRE_ALL_NAMES_MAX] =
+            [(Namespace::Counters, &[]); ACQUIRE_ALL_NAMES_MAX];
+        for (place, claim) in sorted.iter_mut().zip(self.iter()) {
+            *place = (claim.namespace, claim.name);
+        }
+        let sorted = &mut sorted[..self.len()];
+        sorted.sort_unstable();
+        let repeated = sorted.windows(2).any(|pair| pair[0] == pair[1]);
+        if repeated { Err(ClaimsError::Repeated) } else { Ok(()) }
+    }
+}
+
+/// Decodes a row, and its name from the front of `names`.
+fn read_row<'a>(row: &[u8; ROW_BYTES], names: &mut Fields<'a>) -> Option<Claim<'a>> {
+    let mut row = Fields::new(row);
+    let (resources, maximum) = (row.u32()?, row.u32()?);
+    let namespace = Namespace::from_code(row.u8()?)?;
+    row.u8()?;
+    let name = names.bytes(row.length()?)?;
+    Some(Claim { namespace, name, resources, maximum })
+}
+
+impl PartialEq for Claims<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Claims<'_> {}
+
+impl fmt::Debug for Claims<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<'a> IntoIterator for Claims<'a> {
+    type Item = Claim<'a>;
+    type IntoIter = ClaimsIter<'a>;
+
+    fn into_iter(self) -> ClaimsIter<'a> {
+        self.iter()
+    }
+}
+
+/// Iterates over the claims of an AcquireAll.
+#[derive(Clone)]
+pub struct ClaimsIter<'a>(Position<'a>);
+
+#[derive(Clone)]
+enum Position<'a> {
+    Listed(slice::Iter<'a, Claim<'a>>),
+    Received { rows: slice::Iter<'a, [u8; ROW_BYTES]>, names: Fields<'a> },
+}
+
+impl<'a> Iterator for ClaimsIter<'a> {
+    type Item = Claim<'a>;
+
+    fn next(&mut self) -> Option<Claim<'a>> {
+        match &mut self.0 {
+            Position::Listed(list) => list.next().copied(),
+            Position::Received { rows, names } => read_row(rows.next()?, names),
+        }
+    }
+}
