@@ -79,7 +79,7 @@ fn a_wrong_file_is_refused_by_file_line_key_and_value_before_anything_is_bound()
 fn a_file_that_enables_nothing_is_refused_by_the_keys_to_set() {
     for file in [ConfigFile::toml("bind_ip = '127.0.0.1'\n"), ConfigFile::yrmcds("counter.enable = false\n")]
     {
-        refused(&file, "nothing is enabled; set `counter.enable = true`, `semaphore.enable = true` or both");
+        refused(&file, "counter.enable and semaphore.enable are both false; set `counter.enable = true`");
     }
 }
 
@@ -127,7 +127,7 @@ fn a_right_file_is_told_so_and_nothing_is_bound_by_checking_it() {
     let output = outcome(check_config(&file));
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, format!("{}: the configuration is right\n", file.path().display()));
+    assert_eq!(said, format!("{}: the configuration is valid\n", file.path().display()));
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn sighup_reports_a_broken_file_and_keeps_the_old_configuration() {
     for (text_of_file, error) in [
         (file_with("", "max_names = 'many'"), format!("{}:7: counter.max_names = 'many'", path.display())),
         (file_with("frobnicate = 1", "max_names = 0"), format!("{}:2: frobnicate", path.display())),
-        ("bind_ip = '127.0.0.1'".to_owned(), "nothing is enabled".to_owned()),
+        ("bind_ip = '127.0.0.1'".to_owned(), "counter.enable and semaphore.enable are both false".to_owned()),
         ("[[[".to_owned(), format!("{}:1: ", path.display())),
     ] {
         file.write(&text_of_file);

@@ -1,7 +1,7 @@
-//! What is said about a configuration: errors, which keep the server from starting, and notices, which are logged.
+//! Messages about a configuration: errors, which prevent the start of the server, and notices, which are logged.
 //!
-//! Every error is one sentence that names the file, the line, the key, the value and what would be right, as far as
-//! there is one of each. Where it is printed, and with which exit status, is left to the command line.
+//! An error names the file, the line, the key, the value and what would be right, as far as each applies. The command line
+//! prints it and chooses the exit status.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,27 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be opened or read.
-    #[error("{}: the configuration file cannot be read: {source}", path.display())]
+    #[error("{}: the configuration file cannot be read: {source}; check its path and its permissions", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// What the operating system says.
         source: io::Error,
     },
-    /// The file can be read, and something in it is wrong.
+    /// The file has an error.
     #[error("{}:{line}: {reason}", path.display())]
     InFile {
         /// The file.
         path: PathBuf,
-        /// The line of the mistake, counted from 1.
+        /// The line of the error, counted from 1.
         line: usize,
         /// What is wrong and what would be right.
         reason: Reason,
     },
-    /// There would be no port to serve.
+    /// Neither counters nor semaphores are enabled.
     #[error(
-        "nothing is enabled; set `counter.enable = true`, `semaphore.enable = true` or both in the configuration file"
+        "counter.enable and semaphore.enable are both false; set `counter.enable = true`, `semaphore.enable = true` or \
+         both in the configuration file"
     )]
     NothingEnabled,
     /// Both extensions are enabled on the same port.
@@ -44,14 +45,14 @@ pub enum ConfigError {
         /// The port.
         port: u16,
     },
-    /// A time is beyond another one that limits it.
+    /// A time exceeds another one that limits it.
     #[error(
         "{} is {} and {} is {}; lower the first or raise the second", lower.0, lower.1, upper.0, upper.1
     )]
     OutOfOrder {
-        /// The key of what must not be more, and its value.
+        /// The key that must not be more, and its value.
         lower: (&'static str, u32),
-        /// The key of what must not be less, and its value.
+        /// The key that must not be less, and its value.
         upper: (&'static str, u32),
     },
 }
@@ -59,7 +60,7 @@ pub enum ConfigError {
 /// What is wrong with a line of a file.
 #[derive(Debug, Error)]
 pub enum Reason {
-    /// The line is not of the language.
+    /// The line does not follow the syntax of the file.
     #[error("{0}")]
     Syntax(String),
     /// No key has this name.
@@ -75,17 +76,17 @@ pub enum Reason {
     Value {
         /// The key, dotted.
         key: String,
-        /// The value as it stands in the file.
+        /// The value as written in the file.
         value: String,
         /// What would be right.
         allowed: String,
     },
-    /// A table of an array lacks a key that each of them has to have.
+    /// A table of an array lacks a required key.
     #[error("{key} is not set in this [[{table}]]; it must be {allowed}")]
     Missing {
         /// The key, dotted.
         key: &'static str,
-        /// The array that the table is of, dotted.
+        /// The name of the array, dotted.
         table: String,
         /// What would be right.
         allowed: String,
@@ -95,19 +96,19 @@ pub enum Reason {
     DeclaredTwice {
         /// The key, dotted.
         key: String,
-        /// The name as it stands in the file.
+        /// The name as written in the file.
         value: String,
         /// Where it was declared before.
         earlier_line: usize,
     },
-    /// Two spellings of a key, or the same one twice, where that is not allowed.
+    /// A key is set twice, maybe in two spellings.
     #[error(
         "{key} = {value}: line {earlier_line} sets {earlier_key} already, which is the same key; keep one of them"
     )]
     SetTwice {
         /// The key, dotted.
         key: String,
-        /// The value as it stands in the file.
+        /// The value as written in the file.
         value: String,
         /// The key as it was spelled before.
         earlier_key: String,
@@ -116,7 +117,7 @@ pub enum Reason {
     },
 }
 
-/// A reason and its line, from the parts of this module that do not know which file they read.
+/// A reason and its line, from the readers, which do not know the file's path.
 #[derive(Debug)]
 pub(super) struct Mistake {
     /// Counted from 1.
@@ -126,32 +127,32 @@ pub(super) struct Mistake {
 }
 
 impl Mistake {
-    /// A line that is not of the language.
+    /// A line that does not follow the syntax.
     pub(super) fn syntax(line: usize, message: impl Into<String>) -> Self {
         Self { line, reason: Reason::Syntax(message.into()) }
     }
 
-    /// The same, with the file that it is in.
+    /// The error with its file.
     pub(super) fn in_file(self, path: &Path) -> ConfigError {
         ConfigError::InFile { path: path.to_owned(), line: self.line, reason: self.reason }
     }
 }
 
-/// How much a notice matters.
+/// The severity of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// Something is probably not as the administrator thinks.
+    /// The file probably does not do what the administrator expects.
     Warning,
-    /// Something that is worth knowing and needs no change.
+    /// For information; no change is needed.
     Info,
 }
 
-/// What to log about a configuration that is good enough to start with.
+/// A message about a valid configuration, to be logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// A sentence that names the file, and the line where there is one.
+    /// The message, which names the file, and the line if there is one.
     pub sentence: String,
 }
 

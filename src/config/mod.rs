@@ -188,7 +188,11 @@ impl Config {
             && let Err(error) = str::from_utf8(&bytes)
         {
             let line = line_at(&text, error.valid_up_to());
-            return Err(Mistake::syntax(line, "this line is not UTF-8, which TOML has to be").in_file(path));
+            return Err(Mistake::syntax(
+                line,
+                "this line is not valid UTF-8; save the file as UTF-8, as TOML requires",
+            )
+            .in_file(path));
         }
         Self::parse(&text, path, language)
     }

@@ -30,12 +30,15 @@ fn read_line(line: &str, line_number: usize) -> Result<Setting<'_>, Mistake> {
     };
     let (key, written) = (key.trim_end(), written.trim_start());
     if key.is_empty() {
-        return Err(Mistake::syntax(line_number, "there is no key before the \"=\"; write `key = value`"));
+        return Err(Mistake::syntax(
+            line_number,
+            "this line has no key before the \"=\"; write `key = value`",
+        ));
     }
     if line.contains(char::REPLACEMENT_CHARACTER) {
         return Err(Mistake::syntax(
             line_number,
-            "this line is not UTF-8; only comments may hold other encodings",
+            "this line is not valid UTF-8; only comments may have other encodings",
         ));
     }
     let value = Value::Word(unquoted(written).to_owned());
