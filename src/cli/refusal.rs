@@ -252,3 +252,62 @@ fn blocked(amounts: &Amounts, usages: &[Usage]) -> String {
     });
     blocked.collect::<Vec<_>>().join("; ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::name::Name;
+
+    const NOW: Waiting = Waiting { wait: None, queue_max: None };
+    const FOREVER: Waiting = Waiting { wait: Some(None), queue_max: None };
+
+    fn amount(name: &str, resources: u32, max: Option<u32>) -> Amount {
+        Amount { name: Name::new(name.into()).unwrap(), resources, max }
+    }
+
+    fn message(amounts: &Amounts, waiting: &Waiting, status: Status, usages: &[Usage]) -> String {
+        let failure = refused(amounts, waiting, Error::Status(status), usages);
+        format!("{failure:?}")
+    }
+
+    #[test]
+    fn the_numbers_explain_the_refusal_or_the_message_says_that_they_are_later_ones() {
+        let backup = Amounts::new(Namespace::Counters, vec![amount("backup", 1, Some(1))]);
+        let in_use = |in_use| Usage::InUse { in_use, capacity: Some(1) };
+        for (usage, expected) in [
+            (in_use(1), "backup\\\": 1 of 1 in use, 1 requested; try again later or use --wait"),
+            (
+                in_use(0),
+                "other requests were first (now 0 of 1 in use, 1 requested); try again later or use --wait",
+            ),
+            (Usage::Unknown, "not enough resources available, 1 requested; try again later or use --wait"),
+        ] {
+            let said = message(&backup, &NOW, Status::ResourceNotAvailable, &[usage]);
+            assert!(said.contains(expected), "{said}");
+        }
+        let said = message(&backup, &NOW, Status::ResourceNotAvailable, &[]);
+        assert!(said.contains("not enough resources available, 1 requested"), "{said}");
+    }
+
+    #[test]
+    fn a_semaphore_that_is_too_small_is_not_worth_another_try() {
+        let pool = Amounts::new(Namespace::Semaphores, vec![amount("pool", 3, None)]);
+        let usage = Usage::InUse { in_use: 0, capacity: Some(2) };
+        for waiting in [NOW, FOREVER] {
+            let said = message(&pool, &waiting, Status::ResourceNotAvailable, &[usage]);
+            assert!(said.contains("capacity 2, 3 requested; request at most 2"), "{said}");
+        }
+    }
+
+    #[test]
+    fn of_several_names_those_that_are_in_the_way_are_shown() {
+        let both = vec![amount("a", 1, Some(1)), amount("b", 2, Some(4))];
+        let both = Amounts::new(Namespace::Counters, both);
+        let usages =
+            [Usage::InUse { in_use: 0, capacity: Some(1) }, Usage::InUse { in_use: 3, capacity: Some(4) }];
+        let said = message(&both, &NOW, Status::ResourceNotAvailable, &usages);
+        assert!(said.contains("not all are available: \\\"b\\\" has 3 of 4 in use, 2 requested"), "{said}");
+        let said = message(&both, &NOW, Status::ResourceNotAvailable, &[]);
+        assert!(said.contains("not all were available; try again later or use --wait"), "{said}");
+    }
+}

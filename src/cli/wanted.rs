@@ -131,6 +131,11 @@ impl Amount {
 }
 
 impl Amounts {
+    #[cfg(test)]
+    pub(super) fn new(namespace: Namespace, each: Vec<Amount>) -> Self {
+        Self { namespace, each }
+    }
+
     pub(super) fn claims(&self) -> Vec<Claim> {
         let claim = |Amount { name, resources, max }: &Amount| {
             match (self.namespace, *max) {

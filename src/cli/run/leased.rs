@@ -163,9 +163,7 @@ impl<'a> LeaseHold<'a> {
     }
 
     fn revoked(&self, left: Duration) -> Alarm {
-        let seconds = left.as_secs_f64();
-        let reason =
-            format!("an administrator revoked {}; the grace period ends in {seconds:.1} s", self.names);
+        let reason = format!("an administrator revoked {}", self.names);
         Alarm { reason, time: time_to_end(self.kill_after, left) }
     }
 

@@ -71,7 +71,10 @@ pub(super) async fn supervise(
                         Command::Running
                     }
                     (OnLost::Kill, Command::Running) => {
-                        warn(&format!("{reason}; sending SIGTERM to the command"));
+                        let seconds = time.as_secs_f64();
+                        warn(&format!(
+                            "{reason}; sending SIGTERM to the command, and SIGKILL after {seconds:.1} s"
+                        ));
                         terminate(&child);
                         Command::Ending { kill_at }
                     }
