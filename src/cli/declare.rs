@@ -18,7 +18,7 @@ Declare semaphores, all of them or none
 
 A declared semaphore exists until \"signalbox remove\", whether it is held or not. Its capacity is the declared one; \
 clients that acquire it cannot set another. \"signalbox resize\" changes it. With --slots, its resources are numbered \
-from 0, and each holder is told the numbers of its resources.
+from 0, and each holder gets the numbers of its resources.
 
 The command prints the resulting semaphores. On a terminal, the output is a table with a header. Otherwise it is one \
 line per semaphore, without a header, with these columns, separated by tabs: capacity, resources in use, generation (a \

@@ -59,16 +59,16 @@ async fn verify(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Err(Error::Status(Status::NotAcquired)) => None,
         result => Some(result?),
     };
-    let (standing, exit) = match verified.map(|verified| verified.standing) {
+    let (state, exit) = match verified.map(|verified| verified.standing) {
         Some(Standing::Held) => ("held", Exit::Success),
         Some(Standing::Retiring) => ("retiring", Exit::Retiring),
         None => ("gone", Exit::Failure),
     };
-    print(Form::of_output(*json), *grant, standing, verified)?;
+    print(Form::of_output(*json), *grant, state, verified)?;
     Ok(exit.into())
 }
 
-fn print(form: Form, grant: u64, standing: &str, verified: Option<VerifiedGrant>) -> io::Result<()> {
+fn print(form: Form, grant: u64, state: &str, verified: Option<VerifiedGrant>) -> io::Result<()> {
     let session = verified.map(|verified| verified.session);
     let left = match verified.map(|verified| verified.ttl_left) {
         Some(TtlLeft::For(left)) => Some(Duration::from(left).as_secs_f64()),
@@ -79,12 +79,12 @@ fn print(form: Form, grant: u64, standing: &str, verified: Option<VerifiedGrant>
     let mut out = io::stdout().lock();
     match form {
         Form::Table => {
-            writeln!(out, "{:<8}  {:>20}  {:>10}", "STANDING", "SESSION", "LEFT")?;
-            writeln!(out, "{standing:<8}  {session_text:>20}  {left_text:>10}")?;
+            writeln!(out, "{:<8}  {:>20}  {:>10}", "STATE", "SESSION", "LEFT")?;
+            writeln!(out, "{state:<8}  {session_text:>20}  {left_text:>10}")?;
         }
-        Form::Tabs => writeln!(out, "{standing}\t{session_text}\t{left_text}")?,
+        Form::Tabs => writeln!(out, "{state}\t{session_text}\t{left_text}")?,
         Form::Json => {
-            writeln!(out, "{}", json(&Line { grant: grant.to_string(), standing, session, left }))?;
+            writeln!(out, "{}", json(&Line { grant: grant.to_string(), state, session, left }))?;
         }
     }
     out.flush()
@@ -95,7 +95,8 @@ fn print(form: Form, grant: u64, standing: &str, verified: Option<VerifiedGrant>
 struct Line<'a> {
     /// A string: many JSON readers convert numbers to doubles, which would round it.
     grant: String,
-    standing: &'a str,
+    #[serde(rename = "standing")]
+    state: &'a str,
     session: Option<u64>,
     /// In seconds.
     left: Option<f64>,
