@@ -1,4 +1,4 @@
-//! The program. Everything is in the library, so that tests reach it.
+//! The signalbox program. Its code is in the library, where tests can call it.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `signalbox acquire`: resources that outlive this process, for scripts that hold them over several commands.
+//! `signalbox acquire`: acquires resources that stay held when this process has ended, for scripts.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -21,18 +21,19 @@ use crate::client::HandedOver;
 const LONG: &str = "\
 Acquire resources for a script, and print the session that holds them
 
-The resources are held for the time that --lease says, also when this program has ended: until \"signalbox release\", \
-and as long again with each \"signalbox renew\". What is printed are assignments for a shell, of which these two \
-take the session. SIGNALBOX_KEY is secret: who has it can release what is held. SIGNALBOX_GRANT is a number that grows \
-from grant to grant of a name, for a store that fences with it. Where slots of a semaphore were acquired, SIGNALBOX_SLOTS \
-has their numbers, separated by commas; of several NAMEs, a colon stands between those of one and of the next.
+The resources stay held when this command has ended: until \"signalbox release\", or until --lease has passed without a \
+\"signalbox renew\". The output is shell assignments, and both of these commands read the session from the variables. \
+SIGNALBOX_KEY is secret: with it, anyone can release the resources. SIGNALBOX_GRANT is a fencing token: it grows from \
+grant to grant of a name. If slots of a semaphore were acquired, SIGNALBOX_SLOTS has their numbers, separated by commas, \
+with a colon between those of different NAMEs.
 
-A semaphore that \"signalbox declare\" declared needs no maximum.
+A semaphore that was declared with \"signalbox declare\" needs no maximum.
 
-Where nothing is available, nothing is printed and the exit status is 75; with --wait, it is first waited for in a \
-fair queue. \"eval\" forgets that status, so keep the output in a variable first.
+If the resources are in use, nothing is printed and the exit status is 75; with --wait, the request first waits in a \
+fair queue. \"eval\" discards the exit status, so store the output in a variable first.
 
-A command that runs longer than the lease is safer under \"signalbox run --lease\", which renews it.";
+Nothing renews the lease while a command of the script runs. Start a command that may take longer than the lease with \
+\"signalbox run --lease\" instead.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,7 +56,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     waiting: Waiting,
 
-    /// How long the resources are held without renewal; the server has bounds for it
+    /// How long the resources stay held without renewal; the server limits TIME
     #[arg(long, value_name = "TIME", value_parser = time)]
     lease: Duration,
 
@@ -82,53 +83,64 @@ async fn acquire(arguments: &Arguments, amounts: &Amounts) -> Result<ExitCode, F
     let handed = match server.answer(permit.hand_over()).await {
         Ok(Ok(handed)) => handed,
         failed => {
-            // This program would be gone before its lease thread has given back what nobody has heard of.
+            // Without this, the process could end before its background thread has released the permit.
             client.close().await;
             failed??
         }
     };
-    // The wire has whole milliseconds.
+    // The protocol has whole milliseconds.
     if handed.ttl.as_millis() < lease.as_millis() {
-        // Nobody renews it, so a script that counts on more would go on without.
-        let (given, asked) = (handed.ttl.as_secs_f64(), lease.as_secs_f64());
-        warn(&format!("the server leases for {given} s at most, not for {asked} s; renew before that"));
+        // Nothing renews the lease, so a script that relies on the longer time would lose its resources.
+        let (granted, requested) = (handed.ttl.as_secs_f64(), lease.as_secs_f64());
+        warn(&format!(
+            "the lease is {granted} s, the longest that the server allows, instead of {requested} s; renew it within that \
+             time"
+        ));
     }
-    if let Err(error) = print(&handed, &slots, arguments.json) {
-        // Nobody knows the key now, so nobody else can give it back.
+    let text = if arguments.json { json_line(&handed, &slots) } else { assignments(&handed, &slots) };
+    if let Err(error) = print(&text) {
+        // No other process knows the key, so only this one can release the resources.
         Credentials::new(handed.session, handed.key).close(server).await?;
-        let message = format!("cannot write the output ({error}), so nothing is held; check where it goes");
+        let message = format!(
+            "cannot write the output: {error}; the resources were released; check the file or pipe that standard output \
+             goes to"
+        );
         return Err(Failure::new(Exit::Output, message));
     }
     Ok(Exit::Success.into())
 }
 
-/// `slots` are those of each name, in the order of the arguments.
-fn print(handed: &HandedOver, slots: &[Vec<u16>], as_json: bool) -> std::io::Result<()> {
-    let HandedOver { session, key, grant, ttl } = handed;
-    let key = hex(&key.0);
-    let text = if as_json {
-        let lease = ttl.as_secs_f64();
-        json(&Line { session: *session, key: &key, grant: grant.0.to_string(), slots, lease }) + "\n"
-    } else {
-        let mut text =
-            format!("export {SESSION}={session}\nexport {KEY}={key}\nexport {GRANT}={}\n", grant.0);
-        if let Some(slots) = slots::of_all(slots) {
-            text.push_str(&format!("export {SLOTS}={slots}\n"));
-        }
-        text
-    };
+fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// Assignments for a shell. `slots` has one entry per name, in the order of the arguments.
+fn assignments(handed: &HandedOver, slots: &[Vec<u16>]) -> String {
+    let HandedOver { session, key, grant, .. } = handed;
+    let key = hex(&key.0);
+    let mut text = format!("export {SESSION}={session}\nexport {KEY}={key}\nexport {GRANT}={}\n", grant.0);
+    if let Some(slots) = slots::of_all(slots) {
+        text.push_str(&format!("export {SLOTS}={slots}\n"));
+    }
+    text
+}
+
+/// One JSON object.
+fn json_line(handed: &HandedOver, slots: &[Vec<u16>]) -> String {
+    let HandedOver { session, key, grant, ttl } = handed;
+    let (key, grant) = (hex(&key.0), grant.0.to_string());
+    json(&Line { session: *session, key: &key, grant, slots, lease: ttl.as_secs_f64() }) + "\n"
 }
 
 #[derive(Serialize)]
 struct Line<'a> {
     session: u64,
     key: &'a str,
-    /// As text, since it is larger than what readers that take every number for a double keep whole.
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
     grant: String,
-    /// Of each name; empty where its resources have no numbers.
+    /// One entry per name; empty if its resources are not numbered.
     slots: &'a [Vec<u16>],
     /// In seconds.
     lease: f64,

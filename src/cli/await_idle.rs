@@ -1,4 +1,4 @@
-//! `signalbox await-idle`: waits until others have left a name, without taking anything of it.
+//! `signalbox await-idle`: waits until a name is idle, without acquiring it.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
+use super::number::within;
 use super::server::{Server, block_on};
 use super::time::time_or_none;
 use crate::client::{Error, Idle, Status};
@@ -15,17 +16,20 @@ use crate::client::{Error, Idle, Status};
 const LONG: &str = "\
 Wait until a counter or semaphore is idle
 
-That is until nothing of it is in use, or no more than --level says; with --slot, until nobody holds that one of its \
-numbered slots. Prints how many resources are in use then. Nothing is taken, so others may have acquired of it \
-before this program has ended: where that matters, shrink or remove the semaphore first.
+Waits until none of its resources are in use, or at most --level of them; with --slot, until that numbered slot is free. \
+Prints how many resources are in use then. The command acquires nothing, so others may acquire the name before the \
+command has exited; to prevent that, reduce the capacity of the semaphore first, or remove it.
 
-Where it does not become idle in time, the exit status is 75.";
+If the name is not idle in time, the exit status is 75.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox await-idle backup
   signalbox resize gpu 6 && signalbox await-idle --semaphore gpu --level 6 --wait 1h
   signalbox await-idle --semaphore gpu --slot 7 --wait 0 && echo free";
+
+/// Any usage: the server answers at once with how many resources are in use.
+pub(super) const ANY_LEVEL: Idle = Idle::Level(u32::MAX);
 
 /// Wait until a counter or semaphore is idle
 #[derive(Debug, Args)]
@@ -35,15 +39,21 @@ pub(super) struct Arguments {
     #[arg(value_parser = Name::parser())]
     name: Name,
 
-    /// Wait until no more than N resources are in use
-    #[arg(long, value_name = "N", default_value = "0")]
+    /// Wait until at most N resources are in use
+    #[arg(long, value_name = "N", default_value = "0", value_parser = within(0..=u32::MAX))]
     level: u32,
 
-    /// Wait until nobody holds slot N of a semaphore instead
-    #[arg(long, value_name = "N", requires = "semaphore", conflicts_with = "level")]
+    /// Wait until slot N of a semaphore is free instead
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "semaphore",
+        conflicts_with = "level",
+        value_parser = within(0..=u16::MAX)
+    )]
     slot: Option<u16>,
 
-    /// How long to wait at most; 0 only looks. Without it, as long as the server lets it
+    /// Wait at most this long; 0 checks without waiting [default: the server's session.max_wait]
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     wait: Option<Duration>,
 
@@ -59,11 +69,13 @@ async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, level, slot, wait, server } = arguments;
     let direct = server.direct().await?;
     let until = slot.map_or(Idle::Level(*level), Idle::Slot);
-    // The answer may take as long as the waiting; a server that vanished ends the connection.
+    // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(server.namespace(), name.bytes(), until, *wait).await {
         Err(Error::Status(Status::NotFound)) => Err(server.not_found(name)),
         Err(Error::Status(Status::ResourceNotAvailable | Status::TimedOut)) => {
-            Err(Failure::new(Exit::NothingAvailable, busy(arguments)))
+            let in_use = direct.await_idle(server.namespace(), name.bytes(), ANY_LEVEL, Some(Duration::ZERO));
+            let in_use = server.answer(in_use).await?.ok();
+            Err(Failure::new(Exit::NothingAvailable, busy(arguments, in_use)))
         }
         result => {
             writeln!(std::io::stdout(), "{}", result?)?;
@@ -72,13 +84,23 @@ async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// That it was not idle in time.
-fn busy(arguments: &Arguments) -> String {
-    let Arguments { name, level, slot, server, .. } = arguments;
-    let what = match (slot, level) {
-        (Some(slot), _) => format!("slot {slot} of the semaphore {name} is held"),
-        (None, 0) => format!("the {} {name} is in use", server.kind()),
-        (None, level) => format!("more than {level} of the {} {name} are in use", server.kind()),
+/// The message if the name is not idle in time. `in_use` is what is in use now, if the server said so.
+fn busy(arguments: &Arguments, in_use: Option<u32>) -> String {
+    let Arguments { name, level, slot, wait, server } = arguments;
+    let object = format!("{} {name}", server.kind());
+    let (what, state) = match (slot, in_use) {
+        (Some(slot), _) => (format!("slot {slot} of {object}: not free"), String::new()),
+        (None, Some(in_use)) if in_use > *level => {
+            (format!("{object}: not idle"), format!(" ({in_use} in use, at most {level} requested)"))
+        }
+        // It became idle after the server had answered.
+        (None, _) => (format!("{object}: not idle"), format!(" (at most {level} in use requested)")),
     };
-    format!("{what} still; try again later, or give --wait more time")
+    match wait {
+        Some(Duration::ZERO) => format!("{what}{state}; try again later or use --wait TIME"),
+        Some(wait) => {
+            format!("{what} within {} s{state}; try again later or raise --wait", wait.as_secs_f64())
+        }
+        None => format!("{what} within the longest wait that the server allows{state}; try again later"),
+    }
 }

@@ -1,4 +1,4 @@
-//! `signalbox check-config`: what `serve` would say of a configuration file, without serving.
+//! `signalbox check-config`: reports what `serve` would report about a configuration file.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,25 +14,25 @@ Examples:
   signalbox check-config /etc/signalbox.toml
   signalbox check-config /etc/yrmcds.conf && systemctl reload signalbox";
 
-/// Check a configuration file without serving
+/// Check a configuration file
 ///
-/// Says what is wrong with it and exits with status 78, or what is noteworthy about it and exits with 0. Nothing is
-/// bound.
+/// Prints the first error and exits with status 78, or prints the warnings and exits with status 0. Does not bind any
+/// port.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Configuration file, in TOML or in the language of yrmcds.conf
+    /// Configuration file, in TOML or in the format of yrmcds.conf
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let wrong = |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
-    let loaded = Config::load(&arguments.file).map_err(wrong)?;
+    let invalid = |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
+    let loaded = Config::load(&arguments.file).map_err(invalid)?;
     for notice in &loaded.notices {
         warn(&notice.sentence);
     }
-    loaded.config.validate().map_err(wrong)?;
-    writeln!(std::io::stdout(), "{}: the configuration is right", arguments.file.display())?;
+    loaded.config.validate().map_err(invalid)?;
+    writeln!(std::io::stdout(), "{}: the configuration is valid", arguments.file.display())?;
     Ok(Exit::Success.into())
 }

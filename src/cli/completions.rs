@@ -1,4 +1,4 @@
-//! `signalbox completions`: completion scripts for shells, made of the same definitions as `--help`.
+//! `signalbox completions`: completion scripts for shells, generated from the definitions of `--help`.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,16 +14,16 @@ Examples:
   signalbox completions bash > /etc/bash_completion.d/signalbox
   source <(signalbox completions zsh)";
 
-/// Print a script that completes the arguments of signalbox in a shell
+/// Print a completion script for a shell
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Shell to complete in
+    /// Shell to print the script for
     shell: Shell,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    // The generator panics where writing fails, so it writes to memory.
+    // The generator panics if writing fails, so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Program::command(), "signalbox", &mut script);
     std::io::stdout().write_all(&script)?;

@@ -1,4 +1,4 @@
-//! `signalbox data`: the data directory of a server that does not run, looked at, saved and begun anew.
+//! `signalbox data`: checks, exports and imports the data directory of a server that is not running.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use super::output::json;
 use crate::storage::{self, ImportError, Report, StorageError};
 
 const LONG: &str = "\
-Check, save or begin a data directory
+Check, export or import a data directory
 
-A server that has data_dir in its configuration keeps there what is declared and what leased sessions hold. All of this is \
-for a directory that no server uses; where one does, or the directory cannot be read or written, the exit status is 71. \
-Where what is kept is damaged, of a newer version, or not there, it is 65.";
+A server with data_dir in its configuration stores declared semaphores and leased sessions there. These commands need a \
+directory that no server is using. If a server is using it, or it cannot be read or written, the exit status is 71. If \
+its data is damaged, of a newer version, or missing, the exit status is 65.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +24,7 @@ Examples:
   (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
   signalbox data import /var/lib/signalbox < signalbox.jsonl";
 
-/// Check, save or begin a data directory
+/// Check, export or import a data directory
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES, disable_help_subcommand = true)]
 pub(super) struct Arguments {
@@ -40,26 +40,25 @@ enum Action {
 }
 
 const CHECK_LONG: &str = "\
-Check that a data directory is sound
+Check a data directory for damage
 
-Prints how many declared semaphores, sessions, grants and remembered answers there are. What is damaged, and what records \
-say that cannot be true together, is told on standard error, a sentence each; the exit status is 65 then. Nothing is \
-changed.
+Prints the number of declared semaphores, sessions, grants and cached replies. Damage and contradictions between records \
+are reported on standard error, one message each, and the exit status is 65. The directory is not changed.
 
-That needs_repair is yes is no fault: the server was not stopped in an orderly way, and repairs the file when it is \
-started. With --json it is one object with the keys declared, sessions, grants, answers, needs_repair and problems (an \
-array of sentences).";
+needs_repair is no error: it means that the server was not shut down properly and will repair the file when it starts. \
+With --json, the output is one object with the keys declared, sessions, grants, answers, needs_repair and problems (an \
+array of messages).";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
   signalbox data check /var/lib/signalbox
   signalbox data check /var/lib/signalbox --json | jq .problems";
 
-/// Check that a data directory is sound
+/// Check a data directory for damage
 #[derive(Debug, Args)]
 #[command(long_about = CHECK_LONG, after_help = CHECK_EXAMPLES)]
 struct Check {
-    /// Data directory, as data_dir names it
+    /// Data directory, as in data_dir of the configuration
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
 
@@ -69,43 +68,43 @@ struct Check {
 }
 
 const EXPORT_LONG: &str = "\
-Write all that a data directory holds to standard output
+Write the contents of a data directory to standard output
 
-It is one JSON object a line, which \"signalbox data import\" reads. IT IS SECRET: it has the keys of sessions, with which \
-anybody can take over what they hold. Let nobody else read where it goes.
+The output is one JSON object per line, which \"signalbox data import\" reads. THE OUTPUT IS SECRET: it contains the keys \
+of sessions, with which anyone can take over the sessions and what they hold. Write it where no other user can read it.
 
-What cannot be read is left out and told on standard error, and the exit status is 65 then. Nothing is changed in the \
-directory.";
+Records that cannot be read are omitted and reported on standard error, and the exit status is 65. The directory is not \
+changed.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
   (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)";
 
-/// Write all that a data directory holds to standard output; it is secret
+/// Write the contents of a data directory to standard output; the output is secret
 #[derive(Debug, Args)]
 #[command(long_about = EXPORT_LONG, after_help = EXPORT_EXAMPLES)]
 struct Export {
-    /// Data directory, as data_dir names it
+    /// Data directory, as in data_dir of the configuration
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
 }
 
 const IMPORT_LONG: &str = "\
-Begin a data directory with what standard input says
+Create a data directory from an export on standard input
 
-It reads what \"signalbox data export\" wrote, and takes all of it or nothing. The directory is empty, or is made. Run it as \
-the user that the server runs as, or give it what is made there.";
+Reads the output of \"signalbox data export\", and imports all of it or nothing. The directory must be empty; if it does \
+not exist, it is created. Run the command as the user of the server, or change the owner of the directory afterwards.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
   signalbox data import /var/lib/signalbox < signalbox.jsonl
   signalbox data export /var/lib/signalbox | signalbox data import /srv/signalbox";
 
-/// Begin a data directory with what standard input says
+/// Create a data directory from an export on standard input
 #[derive(Debug, Args)]
 #[command(long_about = IMPORT_LONG, after_help = IMPORT_EXAMPLES)]
 struct Import {
-    /// Empty directory, or one to be made
+    /// Empty directory; created if it does not exist
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
 }
@@ -137,7 +136,7 @@ fn check(directory: &Path, as_json: bool) -> Result<ExitCode, Failure> {
     Ok(if problems.is_empty() { Exit::Success } else { Exit::Data }.into())
 }
 
-/// What a check found, in JSON.
+/// The result of a check, in JSON.
 #[derive(Serialize)]
 struct Found<'a> {
     declared: u64,
@@ -155,18 +154,18 @@ fn export(directory: &Path) -> Result<ExitCode, Failure> {
         return Err(failure.into());
     }
     let problems = exported?;
-    problems.iter().for_each(|problem| warn(&format!("{problem}; it is left out")));
+    problems.iter().for_each(|problem| warn(&format!("{problem}; the record was omitted")));
     Ok(if problems.is_empty() { Exit::Success } else { Exit::Data }.into())
 }
 
-/// Standard output, which remembers that it failed: to the store that is one of its own failures.
+/// Standard output, with its first error: the store reports such an error as one of its own.
 struct Output<W> {
     out: W,
     failure: Option<io::Error>,
 }
 
 impl<W: Write> Output<W> {
-    fn remember<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+    fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         result.map_err(|error| {
             let kind = error.kind();
             self.failure.get_or_insert(error);
@@ -178,18 +177,18 @@ impl<W: Write> Output<W> {
 impl<W: Write> Write for Output<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes);
-        self.remember(written)
+        self.note(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.out.flush();
-        self.remember(flushed)
+        self.note(flushed)
     }
 }
 
 fn import(directory: &Path) -> Result<ExitCode, Failure> {
     let records = storage::import(directory, &mut io::stdin().lock())?;
-    writeln!(io::stdout(), "{}: begun with {records} records", directory.display())?;
+    writeln!(io::stdout(), "{}: imported {records} records", directory.display())?;
     Ok(Exit::Success.into())
 }
 
@@ -211,7 +210,7 @@ impl From<ImportError> for Failure {
     }
 }
 
-/// Tells what trying again cannot mend from what it can: another server that is about to end, a disk that is full.
+/// Separates errors that a retry cannot fix from those that it can, such as a server that is about to end or a full disk.
 pub(super) fn exit_for(error: &StorageError) -> Exit {
     match error {
         StorageError::Missing { .. } | StorageError::Newer { .. } | StorageError::Damaged { .. } => {

@@ -1,4 +1,4 @@
-//! `signalbox declare`: semaphores that stay until they are removed.
+//! `signalbox declare`: creates semaphores that exist until they are removed.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 
 use super::declared::{not_permitted, print};
 use super::exit::{Exit, Failure};
-use super::name::{Name, in_words};
+use super::name::{Name, quoted};
+use super::number::within;
 use super::output::Form;
 use super::server::{Server, block_on};
 use crate::client::{Declaration, Error, IfExists, Status};
@@ -15,17 +16,18 @@ use crate::client::{Declaration, Error, IfExists, Status};
 const LONG: &str = "\
 Declare semaphores, all of them or none
 
-A declared semaphore stays until \"signalbox remove\", whoever holds it, and has the capacity that is declared, whatever \
-those who acquire of it say. \"signalbox resize\" changes that. With --slots its resources are numbered from 0, and whoever \
-holds some is told which.
+A declared semaphore exists until \"signalbox remove\", whether it is held or not. Its capacity is the declared one; \
+clients that acquire it cannot set another. \"signalbox resize\" changes it. With --slots, its resources are numbered \
+from 0, and each holder gets the numbers of its resources.
 
-On a terminal what they came to be is a table with a header. In a pipe it is one line a semaphore without a header: \
-capacity, resources in use, generation (a number that grows with each change) and name, separated by tabs. Characters are \
-escaped as \"signalbox dump\" does. With --json it is one object a line with the keys name, capacity, in_use and \
-generation. A name that is no UTF-8 is name_hex, in hexadecimal digits.
+The command prints the resulting semaphores. On a terminal, the output is a table with a header. Otherwise it is one \
+line per semaphore, without a header, with these columns, separated by tabs: capacity, resources in use, generation (a \
+number that grows with each change), name. Characters are escaped as by \"signalbox dump\". With --json, the output is \
+one object per line with the keys name, capacity, in_use and generation. A name that is not UTF-8 has the key name_hex, \
+in hexadecimal digits.
 
-The server takes it from its own machine and from the addresses of admin_from in its configuration. Without data_dir in \
-its configuration, a restart of the server forgets what was declared.";
+The server accepts this request from its own machine and from the addresses in admin_from of its configuration. Without \
+data_dir in its configuration, the declarations are lost when the server restarts.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,23 +43,23 @@ pub(super) struct Arguments {
     #[arg(value_name = "NAME", required = true, value_parser = Name::parser())]
     names: Vec<Name>,
 
-    /// How many resources each of them has
-    #[arg(long, value_name = "N")]
+    /// Number of resources of each semaphore
+    #[arg(long, value_name = "N", value_parser = within(0..=u32::MAX))]
     capacity: u32,
 
-    /// Number the resources, from 0
+    /// Number the resources from 0, and grant particular ones
     #[arg(long)]
     slots: bool,
 
-    /// What people call them
+    /// Description for people
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     label: OsString,
 
-    /// What to do where one of them is declared already
+    /// What to do if one of them is already declared
     #[arg(long, value_enum, value_name = "WHAT", default_value = "fail")]
     if_exists: Existing,
 
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 
@@ -67,15 +69,23 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Existing {
-    /// Declare none of them; the exit status is 1
+    /// Declare none of them and exit with status 1
     Fail,
-    /// Leave it as it is
+    /// Do not change it
     Keep,
-    /// Make it what is declared here
+    /// Change it to what is declared here
     Set,
 }
 
+/// The most resources of a semaphore with numbered slots.
+const SLOTS_MAX: u32 = 65_536;
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if arguments.slots && arguments.capacity > SLOTS_MAX {
+        let capacity = arguments.capacity;
+        let message = format!("--capacity {capacity} is more than {SLOTS_MAX}, the maximum with --slots");
+        return Err(Failure::new(Exit::Usage, message));
+    }
     block_on(declare(arguments))
 }
 
@@ -91,29 +101,31 @@ async fn declare(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Existing::Set => IfExists::Set,
     };
     let direct = server.direct().await?;
-    let settled = server.answer(direct.declare(&declarations, if_exists)).await?;
-    let settled = settled.map_err(|error| refused(error, names))?;
-    print(Form::of_output(*json), names.iter().zip(&settled))?;
+    let result = server.answer(direct.declare(&declarations, if_exists)).await?;
+    let declared = result.map_err(|error| refused(error, names))?;
+    print(Form::of_output(*json), names.iter().zip(&declared))?;
     Ok(Exit::Success.into())
 }
 
-/// That a server has refused it, as a sentence about what was to be declared.
+/// The failure of a declaration.
 fn refused(error: Error, names: &[Name]) -> Failure {
     let message = match (error, names) {
         (Error::Status(Status::AlreadyExists), [name]) => format!(
-            "{name} is declared already; --if-exists keep leaves it as it is, --if-exists set makes it what is wanted"
+            "semaphore {name} is already declared; use --if-exists keep to leave it unchanged, or --if-exists set to \
+             change it"
         ),
         (Error::Status(Status::AlreadyExists), _) => format!(
-            "one of {} is declared already, so none was; --if-exists keep leaves it as it is, --if-exists set makes it \
-             what is wanted",
-            in_words(names)
+            "none of the semaphores was declared: one of {} already is; use --if-exists keep to leave it unchanged, or \
+             --if-exists set to change it",
+            quoted(names)
         ),
         (Error::Status(Status::InUse), _) => format!(
-            "what is held of {} does not fit what is to be declared, so nothing was; wait until it is given back",
-            in_words(names)
+            "nothing was declared: the resources of {} cannot be changed between numbered and not numbered while they \
+             are held; wait until they are released",
+            quoted(names)
         ),
         (Error::Status(Status::NotPermitted), _) => {
-            not_permitted(&format!("{} is declared otherwise by it", in_words(names)))
+            not_permitted(&format!("cannot declare {}", quoted(names)))
         }
         (error, _) => return error.into(),
     };

@@ -1,4 +1,4 @@
-//! Declared semaphores: what `declare`, `resize`, `remove` and `list` have in common.
+//! Declared semaphores: the common part of `declare`, `resize` and `remove`.
 
 use std::io::{self, Write};
 
@@ -7,18 +7,19 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::{Form, Named, escaped, json};
+use super::server::permission_denied;
 use crate::client::{DeclaredState, Error, Status};
 
-/// Prints what semaphores came to be, one a line.
+/// Prints the state of semaphores after a change, one per line.
 pub(super) fn print<'a>(
     form: Form,
-    settled: impl Iterator<Item = (&'a Name, &'a DeclaredState)>,
+    changed: impl Iterator<Item = (&'a Name, &'a DeclaredState)>,
 ) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if form == Form::Table {
         writeln!(out, "{:>10}  {:>10}  {:>20}  NAME", "CAPACITY", "IN USE", "GENERATION")?;
     }
-    for (name, DeclaredState { generation, capacity, in_use }) in settled {
+    for (name, DeclaredState { generation, capacity, in_use }) in changed {
         let (generation, text) = (generation.0, escaped(name.bytes()));
         match form {
             Form::Table => writeln!(out, "{capacity:>10}  {in_use:>10}  {generation:>20}  {text}")?,
@@ -33,39 +34,45 @@ pub(super) fn print<'a>(
     out.flush()
 }
 
-/// What a semaphore came to be, in JSON.
+/// The state of a semaphore in JSON.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
     name: Named<'a>,
     capacity: u32,
     in_use: u32,
-    /// As text, since it is larger than what readers that take every number for a double keep whole.
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
     generation: String,
 }
 
-/// That a server has refused to change a semaphore, as a sentence about it.
+/// The failure of a change to a declared semaphore.
 pub(super) fn refused(error: Error, name: &Name) -> Failure {
     let message = match error {
         Error::Status(Status::NotFound) => {
-            format!("no semaphore named {name} is declared; \"signalbox list\" tells which are")
+            format!("semaphore {name} is not declared; \"signalbox list\" lists the declared semaphores")
         }
         Error::Status(Status::Removed) => {
-            format!("{name} is being removed; wait until its holders are gone, then declare it anew")
+            format!(
+                "semaphore {name} is being removed; wait until its holders have released it, then declare it again"
+            )
         }
         Error::Status(Status::GenerationDiffers) => {
-            format!("{name} was changed meanwhile, so it was left as it is; look at it again, then decide")
+            format!(
+                "semaphore {name} was not changed: its generation differs, so another request has changed it; \
+                 \"signalbox list\" shows its current state and generation"
+            )
         }
-        Error::Status(Status::NotPermitted) => not_permitted(&format!("{name} is declared by it")),
+        Error::Status(Status::NotPermitted) => not_permitted(&format!("semaphore {name} was not changed")),
         error => return error.into(),
     };
     Failure::new(Exit::Failure, message)
 }
 
-/// That this client may not do it, or nobody may: `configured` says what its configuration would have to do with it.
-pub(super) fn not_permitted(configured: &str) -> String {
+/// The message for a change that the server does not permit, either to this client or, because the configuration file
+/// declares the semaphore, to any client.
+pub(super) fn not_permitted(what_failed: &str) -> String {
     format!(
-        "the server does not permit that: ask from an address that may, or change the server's configuration if \
-         {configured}"
+        "{}; if its configuration file declares the semaphore, change it there",
+        permission_denied(what_failed)
     )
 }

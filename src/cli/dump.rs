@@ -1,7 +1,8 @@
-//! `signalbox dump`: every name of a namespace with its figures, one a line, as the server sends them.
+//! `signalbox dump`: lists every name of a namespace with its usage.
 //!
-//! Memory does not grow with the number of names, which is why the name is the last column: the others have a known
-//! width. Writing blocks the only thread on purpose, so that a slow reader of the output slows the server down.
+//! Entries are written as they arrive, so memory does not grow with the number of names. For the same reason the name is
+//! the last column: the widths of the others are known in advance. Writing blocks the only thread on purpose, so that a
+//! slow reader of the output slows the server down.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -16,17 +17,17 @@ use super::server::{Server, block_on};
 use crate::client::DumpEntry;
 
 const LONG: &str = "\
-List every counter or semaphore
+List all counters, or with --semaphore all semaphores
 
-On a terminal this is a table with a header. In a pipe it is one line a name without a header: resources in use, most \
-resources that were in use at once, and the name, separated by tabs. In both, a backslash in a name is written \\\\, a \
-tab \\t, a newline \\n, and each byte of other control characters and of what is no UTF-8 \\xNN; printf %b of bash turns that \
-back into the name.
+On a terminal, the output is a table with a header. Otherwise it is one line per name, without a header, with these \
+columns, separated by tabs: resources in use, peak (the most that were in use at the same time), name. In both, a \
+backslash in a name is printed as \\\\, a tab as \\t, a newline as \\n, and each byte of another control character, or \
+that is not UTF-8, as \\xNN; \"printf %b\" of bash converts this back into the name.
 
-With --json it is one object a line with the keys name, consumption and peak. A name that is no UTF-8 has no JSON \
-string: instead of the key name, such an object has name_hex, the name's bytes as hexadecimal digits.
+With --json, the output is one object per line with the keys name, consumption and peak. A name that is not UTF-8 has \
+the key name_hex instead of name: its bytes in hexadecimal digits.
 
-The list is no picture of one moment: names that come or go meanwhile may be listed or not.";
+The list is not a snapshot: a name that is created or removed while it is printed may or may not be listed.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,11 +35,11 @@ Examples:
   signalbox dump | sort -rn | head
   signalbox dump --json | jq 'select(.consumption > 0)'";
 
-/// List every counter or semaphore
+/// List all counters, or with --semaphore all semaphores
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 

@@ -1,4 +1,4 @@
-//! Exit statuses, those of `sysexits.h` where it has one, and failures that lead to them.
+//! Exit statuses, from `sysexits.h` where it has one, and the failures that lead to them.
 
 use std::io;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use super::bench::load::LoadError;
 use crate::client::{self, Status};
 
-/// What the program's own endings mean to who started it. A command that `run` ran gives its own.
+/// Why the program itself ends. With `run`, the exit status of the command comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Exit {
@@ -27,38 +27,37 @@ pub(super) enum Exit {
     CommandNotFound = 127,
 }
 
-/// The statuses for `--help` and the man page.
+/// The exit statuses, for `--help` and the manual page.
 pub(super) const TABLE: &[(&str, &str)] = &[
-    ("0", "success; for run: the command succeeded"),
+    ("0", "success; run: the command succeeded; verify: the grant is held"),
     (
         "1",
-        "the server refused the request, or there is no such name, session or grant; verify: nobody holds it",
+        "the server refused the request, or the name, session or grant does not exist; verify: the grant is not held",
     ),
-    ("2", "verify: the grant is held yet, but not for long"),
-    ("64", "the arguments are wrong"),
-    (
-        "65",
-        "serve, data: what the data directory or an export holds is damaged, of a newer version, or not there",
-    ),
+    ("2", "verify: the grant is held, but it is being revoked or its semaphore is being removed"),
+    ("64", "invalid arguments"),
+    ("65", "serve, data: the data directory or the export is damaged, missing, or of a newer version"),
     (
         "69",
-        "no server answers, or it went away; for run: the command was ended because what it held was lost",
+        "cannot connect to the server, it does not answer, or the connection was lost; run: the command was stopped \
+         because its resources were lost",
     ),
     (
         "71",
-        "serve: a port cannot be bound, or the system refuses something else; serve, data: the data directory is in use",
+        "serve: a port cannot be bound, or another system error; serve, data: the data directory is in use, or \
+         cannot be read or written",
     ),
-    ("74", "the output, or the log file, cannot be written"),
+    ("74", "the output or the log file cannot be written"),
     (
         "75",
-        "run, acquire: nothing is available now, or was in time; run did not start the command; try again later; \
-         await-idle: it did not become idle in time",
+        "run, acquire: the resources are in use, or were not granted in time (run did not start the command); \
+         await-idle: the name is still in use",
     ),
-    ("77", "serve: the configured user cannot be taken on"),
-    ("78", "the configuration is wrong; nothing was bound"),
-    ("126", "run: the command cannot be run"),
-    ("127", "run: the command is not found"),
-    ("128+N", "run: the command died of signal N; run, acquire: signal N ended the waiting"),
+    ("77", "serve: cannot switch to the configured user or group"),
+    ("78", "serve, check-config: the configuration is invalid; no port was bound"),
+    ("126", "run: the command cannot be executed"),
+    ("127", "run: the command was not found"),
+    ("128+N", "run: signal N ended the command; run, acquire: signal N ended the wait"),
     ("other", "run: the exit status of the command"),
 ];
 
@@ -68,12 +67,11 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a subcommand ends early: a sentence for people and a status for scripts.
+/// Why a subcommand ends early: a message for people and an exit status for scripts.
 #[derive(Debug)]
 pub(super) struct Failure {
     status: u8,
-    /// `None` where there is nothing to say: who reads the output has read enough and closed the pipe, or who waited
-    /// was told to stop.
+    /// `None` if no message is needed: the reader closed the pipe, or a signal ended the wait.
     message: Option<String>,
 }
 
@@ -82,12 +80,12 @@ impl Failure {
         Self { status: exit as u8, message: Some(message.into()) }
     }
 
-    /// Ends as a shell says that a program ended by a signal.
+    /// Ends with the status that a shell reports for a program that a signal ended.
     pub(super) fn interrupted(signal: Signal) -> Self {
         Self { status: u8::try_from(128 + signal as i32).expect("signals are small numbers"), message: None }
     }
 
-    /// Says why on stderr and gives the status to exit with.
+    /// Prints the message to stderr and returns the exit status.
     pub(super) fn report(self) -> ExitCode {
         if let Some(message) = self.message {
             warn(&message);
@@ -96,19 +94,22 @@ impl Failure {
     }
 }
 
-/// Says something on stderr. Where that is closed, nobody wants to know.
+/// Prints a message to stderr; ignores a closed stderr.
 pub(super) fn warn(message: &str) {
     use io::Write;
     let _ = writeln!(io::stderr(), "signalbox: {message}");
 }
 
-/// A failure to write the output.
+/// The output cannot be written.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self { status: Exit::Success as u8, message: None };
         }
-        Self::new(Exit::Output, format!("cannot write the output ({error}); check where it goes"))
+        Self::new(
+            Exit::Output,
+            format!("cannot write the output: {error}; check the file or pipe that standard output goes to"),
+        )
     }
 }
 

@@ -1,4 +1,4 @@
-//! `signalbox get`: a counter's consumption, or what is left of a semaphore.
+//! `signalbox get`: prints the usage of a counter, or the available resources of a semaphore.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,11 +15,11 @@ Examples:
   signalbox get backup
   signalbox get --semaphore deploys";
 
-/// Print a counter's consumption, or with --semaphore what is left of a semaphore
+/// Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Counter or semaphore to ask for
+    /// Name of the counter or semaphore
     #[arg(value_parser = Name::parser())]
     name: Name,
 

@@ -1,21 +1,23 @@
-//! Acquiring by a leased session, for `run` and `acquire`: who waits in a queue can be told by a signal to leave it.
+//! Acquiring in a leased session, for `run` and `acquire`. A signal ends the wait in the queue.
 
 use std::time::Duration;
 
 use super::exit::Failure;
+use super::refusal::{self, Usage};
 use super::server::{Server, label};
 use super::signals::Signals;
 use super::wanted::{Amounts, Waiting};
-use crate::client::{Client, Permit};
+use crate::client::{Client, Error, Permit};
 
-/// What was acquired, and by what it is kept.
+/// A permit, and the client that renews its lease.
 pub(super) struct Held {
     pub(super) client: Client,
     pub(super) permit: Permit,
 }
 
-/// Acquires in a session that lives for `lease`, or for as long as the server has it. A signal that arrives meanwhile
-/// ends the program with nothing held: killed by it, it would leave a session in the queue that nobody listens to.
+/// Acquires in a session with the time to live `lease`, or with the server's default. A signal that arrives while this
+/// function waits closes the session: otherwise the signal would end the process, and the session would keep its place
+/// in the queue without a client.
 pub(super) async fn acquire(
     server: &Server,
     lease: Option<Duration>,
@@ -25,7 +27,7 @@ pub(super) async fn acquire(
     signals: &mut Signals,
 ) -> Result<Held, Failure> {
     let client = unless_signalled(signals, connect(server, lease, task)).await?;
-    match unless_signalled(signals, ask(server, &client, amounts, waiting)).await {
+    match unless_signalled(signals, request(server, &client, amounts, waiting)).await {
         Ok(permit) => Ok(Held { client, permit }),
         Err(failure) => {
             client.close().await;
@@ -35,9 +37,9 @@ pub(super) async fn acquire(
 }
 
 async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result<Client, Failure> {
-    // Who waits in a queue stays there for as long as its place is kept.
-    let patience = server.timeout().max(lease.unwrap_or_default());
-    let builder = Client::builder(server.address()).label(label(task)).unreachable_after(patience);
+    // A waiting request keeps its place for as long as the lease, so the client retries at least that long.
+    let unreachable_after = server.timeout().max(lease.unwrap_or_default());
+    let builder = Client::builder(server.address()).label(label(task)).unreachable_after(unreachable_after);
     let builder = match lease {
         Some(lease) => builder.ttl(lease),
         None => builder,
@@ -45,7 +47,7 @@ async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result
     Ok(server.answer(builder.connect()).await??)
 }
 
-async fn ask(
+async fn request(
     server: &Server,
     client: &Client,
     amounts: &Amounts,
@@ -60,7 +62,15 @@ async fn ask(
         Some(None) => request.acquire().await,
         Some(Some(limit)) => request.timeout(limit).acquire().await,
     };
-    result.map_err(|error| amounts.refused(error, waiting))
+    match result {
+        Ok(permit) => Ok(permit),
+        Err(error) => Err(refused(server, amounts, waiting, error).await),
+    }
+}
+
+async fn refused(server: &Server, amounts: &Amounts, waiting: &Waiting, error: Error) -> Failure {
+    let usages = if refusal::needs_usage(&error) { Usage::of_all(server, amounts).await } else { Vec::new() };
+    refusal::refused(amounts, waiting, error, &usages)
 }
 
 async fn unless_signalled<T>(

@@ -1,7 +1,8 @@
-//! `signalbox list`: the declared semaphores, one a line.
+//! `signalbox list`: lists declared semaphores.
 //!
-//! Memory does not grow with their number, which is why the texts are the last columns: the others have a known width.
-//! Writing blocks the only thread on purpose, so that a slow reader of the output slows the server down.
+//! Entries are written as they arrive, so memory does not grow with their number. For the same reason the texts are the
+//! last columns: the widths of all others are known in advance. Writing blocks the only thread on purpose, so that a
+//! slow reader of the output slows the server down.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -12,21 +13,22 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{Form, NOTHING, Named, Text, escaped, json, or_nothing};
+use super::output::{Form, Labeled, NOTHING, Named, escaped, json, or_nothing};
 use super::server::{Server, block_on};
 use crate::client::DeclaredEntry;
 
 const LONG: &str = "\
-List declared semaphores, in the order of their names
+List declared semaphores, ordered by name
 
-On a terminal this is a table with a header. In a pipe it is one line a semaphore without a header: capacity, resources in \
-use, requests that wait, generation (the number of its last change), what else there is to say, name and label, separated \
-by tabs. What else is slots where its resources are numbered, removing where it goes with its last holder, and configured \
-where the server's configuration declares it, joined by commas. A - stands where there is nothing. Characters are escaped \
-as \"signalbox dump\" does.
+On a terminal, the output is a table with a header. Otherwise it is one line per semaphore, without a header, with \
+these columns, separated by tabs: capacity, resources in use, waiting requests, generation (the number of its last \
+change), flags, name, label. The flags, separated by commas, are slots (its resources are numbered), removing (it is \
+removed when its last holder has released it) and configured (the server's configuration file declares it). A missing \
+value is -. Characters are escaped as by \"signalbox dump\".
 
-With --json it is one object a line with the keys name, capacity, in_use, waiting, generation, slots, removing, configured \
-and label. A name or label that is no UTF-8 is name_hex or label_hex, in hexadecimal digits.";
+With --json, the output is one object per line with the keys name, capacity, in_use, waiting, generation, slots, \
+removing, configured and label. A name or label that is not UTF-8 has the key name_hex or label_hex, in hexadecimal \
+digits.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,15 +36,15 @@ Examples:
   signalbox list licences/
   signalbox list --json | jq 'select(.waiting > 0)'";
 
-/// List declared semaphores, in the order of their names
+/// List declared semaphores, ordered by name
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// What the names start with; all are listed without it
+    /// List only names that start with PREFIX
     #[arg(value_parser = Name::parser())]
     prefix: Option<Name>,
 
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 
@@ -76,7 +78,7 @@ fn write_header(form: Form, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
         "{capacity:>10}  {in_use:>10}  {waiting:>10}  {generation:>20}  {:<10}  NAME  LABEL",
-        "WHAT ELSE"
+        "FLAGS"
     )
 }
 
@@ -85,25 +87,25 @@ fn write_entry(form: Form, out: &mut impl Write, entry: &DeclaredEntry<Bytes>) -
         return writeln!(out, "{}", json(&Line::of(entry)));
     }
     let DeclaredEntry { generation, capacity, in_use, waiting, .. } = entry;
-    let (generation, what_else) = (generation.0, what_else(entry));
+    let (generation, flags) = (generation.0, flags(entry));
     let (name, label) = (escaped(&entry.name), or_nothing(&entry.label));
     if form == Form::Table {
-        write!(out, "{capacity:>10}  {in_use:>10}  {waiting:>10}  {generation:>20}  {what_else:<10}  ")?;
+        write!(out, "{capacity:>10}  {in_use:>10}  {waiting:>10}  {generation:>20}  {flags:<10}  ")?;
         writeln!(out, "{name}  {label}")
     } else {
-        writeln!(out, "{capacity}\t{in_use}\t{waiting}\t{generation}\t{what_else}\t{name}\t{label}")
+        writeln!(out, "{capacity}\t{in_use}\t{waiting}\t{generation}\t{flags}\t{name}\t{label}")
     }
 }
 
-/// What is true of it, in words.
-fn what_else(entry: &DeclaredEntry<Bytes>) -> String {
+/// The flags of a semaphore, separated by commas.
+fn flags(entry: &DeclaredEntry<Bytes>) -> String {
     let DeclaredEntry { numbered, removing, configured, .. } = *entry;
     let words = [(numbered, "slots"), (removing, "removing"), (configured, "configured")];
     let words: Vec<_> = words.into_iter().filter(|(is_so, _)| *is_so).map(|(_, word)| word).collect();
     if words.is_empty() { NOTHING.to_owned() } else { words.join(",") }
 }
 
-/// An entry in JSON. It has at most one of the two labels.
+/// An entry in JSON.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
@@ -111,22 +113,19 @@ struct Line<'a> {
     capacity: u32,
     in_use: u32,
     waiting: u32,
-    /// As text, since it is larger than what readers that take every number for a double keep whole.
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
     generation: String,
     slots: bool,
     removing: bool,
     configured: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label_hex: Option<String>,
+    #[serde(flatten)]
+    label: Labeled<'a>,
 }
 
 impl<'a> Line<'a> {
     fn of(entry: &'a DeclaredEntry<Bytes>) -> Self {
         let DeclaredEntry { generation, capacity, in_use, waiting, numbered, removing, configured, .. } =
             *entry;
-        let Text { text: label, hex: label_hex } = Text::of(&entry.label);
         let generation = generation.0.to_string();
         let slots = numbered;
         Self {
@@ -138,8 +137,7 @@ impl<'a> Line<'a> {
             slots,
             removing,
             configured,
-            label,
-            label_hex,
+            label: Labeled::of(&entry.label),
         }
     }
 }

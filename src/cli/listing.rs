@@ -1,7 +1,8 @@
-//! Who holds a name or waits for it, one a line: what `holders` and `waiters` have in common.
+//! Lists of holders and waiters: the common part of `holders` and `waiters`.
 //!
-//! Memory does not grow with the number of entries, which is why the texts are the last columns: the others have a
-//! known width. Writing blocks the only thread on purpose, so that a slow reader of the output slows the server down.
+//! Entries are written as they arrive, so memory does not grow with their number. For the same reason the texts are the
+//! last columns: the widths of all others are known in advance. Writing blocks the only thread on purpose, so that a
+//! slow reader of the output slows the server down.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -12,19 +13,19 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{Form, NOTHING, Text, escaped, json, or_nothing, utc};
+use super::output::{Form, Labeled, NOTHING, escaped, json, or_nothing, utc};
 use super::server::Server;
 use super::slots;
 use crate::client::{Direct, Error, ListEntry, Listing, Status};
 
-/// The arguments that both have.
+/// The arguments of both subcommands.
 #[derive(Debug, Args)]
 pub(super) struct ListArguments {
-    /// Counter or semaphore to ask for
+    /// Name of the counter or semaphore
     #[arg(value_parser = Name::parser())]
     name: Name,
 
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 
@@ -32,15 +33,15 @@ pub(super) struct ListArguments {
     server: Server,
 }
 
-/// Which of the two is listed.
+/// Which list of a name is printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ListingKind {
     Holders,
     Waiters,
 }
 
 /// Prints the list.
-pub(super) async fn list(arguments: &ListArguments, kind: Kind) -> Result<ExitCode, Failure> {
+pub(super) async fn list(arguments: &ListArguments, kind: ListingKind) -> Result<ExitCode, Failure> {
     let ListArguments { name, json, server } = arguments;
     let form = Form::of_output(*json);
     let mut out = BufWriter::new(io::stdout().lock());
@@ -52,7 +53,7 @@ pub(super) async fn list(arguments: &ListArguments, kind: Kind) -> Result<ExitCo
             Err(Error::Status(Status::NotFound)) => return Err(server.not_found(name)),
             entry => entry?,
         };
-        // Not before the server has said that there is such a name.
+        // The header is printed only after the server has answered that the name exists.
         if std::mem::take(&mut is_first) {
             kind.write_header(form, &mut out)?;
         }
@@ -65,15 +66,15 @@ pub(super) async fn list(arguments: &ListArguments, kind: Kind) -> Result<ExitCo
     Ok(Exit::Success.into())
 }
 
-async fn ask(direct: &Direct, arguments: &ListArguments, kind: Kind) -> Result<Listing, Error> {
+async fn ask(direct: &Direct, arguments: &ListArguments, kind: ListingKind) -> Result<Listing, Error> {
     let (namespace, name) = (arguments.server.namespace(), arguments.name.bytes());
     match kind {
-        Kind::Holders => direct.holders(namespace, name).await,
-        Kind::Waiters => direct.waiters(namespace, name).await,
+        ListingKind::Holders => direct.holders(namespace, name).await,
+        ListingKind::Waiters => direct.waiters(namespace, name).await,
     }
 }
 
-impl Kind {
+impl ListingKind {
     fn write_header(self, form: Form, out: &mut impl Write) -> io::Result<()> {
         if form != Form::Table {
             return Ok(());
@@ -118,7 +119,6 @@ impl Kind {
 
     fn line(self, entry: &ListEntry<Bytes, Vec<u16>>) -> Line<'_> {
         let ListEntry { grant, session, since, resources, position, label, address, slots } = entry;
-        let Text { text: label, hex: label_hex } = Text::of(label);
         Line {
             position: Some(*position).filter(|_| self == Self::Waiters),
             grant: grant.map(|grant| grant.0.to_string()),
@@ -127,29 +127,26 @@ impl Kind {
             slots: Some(&slots[..]).filter(|_| self == Self::Holders),
             since: *since,
             address: Some(escaped(address)).filter(|address| !address.is_empty()),
-            label,
-            label_hex,
+            label: Labeled::of(label),
         }
     }
 }
 
-/// An entry in JSON. It has exactly one of the two labels.
+/// An entry in JSON.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<u32>,
-    /// As text, since it is larger than what readers that take every number for a double keep whole.
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
     grant: Option<String>,
     session: u64,
     resources: u32,
-    /// Of holders only; empty where the resources have no numbers.
+    /// For holders only; empty if the resources are not numbered.
     #[serde(skip_serializing_if = "Option::is_none")]
     slots: Option<&'a [u16]>,
     /// In seconds since the Unix epoch.
     since: Option<u64>,
     address: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label_hex: Option<String>,
+    #[serde(flatten)]
+    label: Labeled<'a>,
 }

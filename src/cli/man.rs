@@ -1,4 +1,4 @@
-//! `signalbox man`: the manual pages, made of the same definitions as `--help`.
+//! `signalbox man`: the manual pages, generated from the definitions of `--help`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,11 +17,11 @@ Examples:
   signalbox man | man -l -
   signalbox man --dir /usr/local/share/man/man1";
 
-/// Print the manual page, or write the pages of all subcommands into a directory
+/// Print the manual page, or write the pages of all subcommands to a directory
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Write signalbox.1 and a page for each subcommand into this directory instead
+    /// Write signalbox.1 and a page for each subcommand to this directory
     #[arg(long)]
     dir: Option<PathBuf>,
 }
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
-/// The page of a command, and those of its subcommands.
+/// Writes the page of a command and those of its subcommands.
 fn write_pages(dir: &Path, command: &Command) -> Result<(), Failure> {
     write_page(dir, command)?;
     command.get_subcommands().try_for_each(|command| write_pages(dir, command))
@@ -45,13 +45,15 @@ fn write_pages(dir: &Path, command: &Command) -> Result<(), Failure> {
 fn write_page(dir: &Path, command: &Command) -> Result<(), Failure> {
     let path = dir.join(Man::new(command.clone()).get_filename());
     fs::write(&path, page(command)?).map_err(|error| {
-        let message =
-            format!("cannot write {} ({error}); give a directory that exists and is yours", path.display());
+        let message = format!(
+            "cannot write {}: {error}; give an existing directory that you can write to",
+            path.display()
+        );
         Failure::new(Exit::Output, message)
     })
 }
 
-/// The usual sections of a manual page; the generator has no names for the last two.
+/// The usual sections of a manual page. The generator does not support the last two.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone())
         .source(format!("signalbox {}", env!("CARGO_PKG_VERSION")))
@@ -74,7 +76,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The examples of `--help`, their heading replaced by the page's.
+/// The examples of `--help`, with the heading of a manual page.
 fn examples(roff: &mut Roff, text: &str) {
     roff.control("SH", ["EXAMPLES"]).control("nf", []);
     for line in text.lines().skip(1) {

@@ -1,7 +1,7 @@
-//! The command line: what the program can be asked, and how it says that it failed.
+//! The command line: all subcommands, and how errors are reported.
 //!
-//! Each subcommand has a file of its own, with its options and what it does; here they are put together. Errors are
-//! one sentence on stderr, and every exit status is in the table of `exit`.
+//! Each subcommand has its own file with its options and its implementation; this file lists them. An error is one
+//! message on stderr that starts with `signalbox: `, and `exit` has the table of all exit statuses.
 
 mod acquire;
 mod await_idle;
@@ -20,8 +20,10 @@ mod list;
 mod listing;
 mod man;
 mod name;
+mod number;
 mod output;
 mod ping;
+mod refusal;
 mod release;
 mod remove;
 mod renew;
@@ -53,9 +55,11 @@ Examples:
   signalbox run backup --max 1 -- /usr/local/bin/backup
   signalbox dump --semaphore";
 
-/// Limits who may use how much of what, right now, across many machines.
+/// Distributed semaphores and counters: a server and its command-line client
 ///
-/// signalbox serves distributed counters and semaphores in the binary protocols of yrmcds, and asks such servers.
+/// "signalbox serve" runs the server. All other subcommands that take --server are clients of a running server, of
+/// signalbox or, for plain operations, of yrmcdsd: they limit how many processes use a resource at the same time,
+/// across machines.
 #[derive(Debug, Parser)]
 #[command(name = "signalbox", version, after_help = EXAMPLES, after_long_help = after_long_help())]
 struct Program {
@@ -126,17 +130,17 @@ pub fn main() -> ExitCode {
     result.unwrap_or_else(Failure::report)
 }
 
-/// Prints help, the version, or what is wrong with the arguments.
+/// Prints the help or the version that was requested, or the error in the arguments.
 fn explain(answer: &clap::Error) -> ExitCode {
     if !answer.use_stderr() {
-        // Who asked for help and closed the pipe has seen enough.
+        // A reader that closes the pipe early is no error.
         let _ = answer.print();
         return ExitCode::SUCCESS;
     }
     let text = answer.render().to_string();
     match text.strip_prefix("error: ") {
         Some(mistake) => Failure::new(Exit::Usage, mistake.trim_end()).report(),
-        // Without any argument it is the whole help.
+        // Without arguments, clap returns the whole help.
         None => {
             let _ = answer.print();
             Exit::Usage.into()

@@ -1,4 +1,4 @@
-//! A name as an argument: its bytes as they are, whether they are UTF-8 or not.
+//! A name as an argument: any bytes, UTF-8 or not.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,7 +9,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use super::output::escaped;
 use crate::client::{Error, NAME_BYTES_MAX};
 
-/// A name that fits the wire.
+/// A name of a valid length.
 #[derive(Clone, Debug)]
 pub(super) struct Name(Vec<u8>);
 
@@ -39,14 +39,14 @@ impl TryFrom<OsString> for Name {
     }
 }
 
-/// For messages: one line, nothing that a terminal would obey.
+/// For messages: in quotes, on one line, without control characters.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&escaped(&self.0))
+        write!(f, "\"{}\"", escaped(&self.0))
     }
 }
 
-/// Names for a sentence.
-pub(super) fn in_words(names: &[Name]) -> String {
-    names.iter().map(Name::to_string).collect::<Vec<_>>().join(", ")
+/// The names in quotes, separated by commas.
+pub(super) fn quoted<'a>(names: impl IntoIterator<Item = &'a Name>) -> String {
+    names.into_iter().map(Name::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,25 +1,26 @@
-//! Text of unknown origin, made safe to print: names and statistics may be any bytes, and a terminal obeys some.
+//! Output formats, and the escaping of text that the program did not write itself.
 //!
-//! Invariant: what comes out of here has no control characters and stands on one line.
+//! Names, labels and statistics may contain any bytes, and a terminal executes some of them. Invariant: text that these
+//! functions return contains no control characters and is on one line.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
 
 use serde::Serialize;
 
-/// How a list looks: for people, for tools that take lines apart, or for programs.
+/// The format of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// With a header and aligned.
+    /// An aligned table with a header, for people.
     Table,
-    /// A line an entry, without a header, separated by tabs.
+    /// One line per entry, columns separated by tabs, no header: for cut, awk and sort.
     Tabs,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl Form {
-    /// What suits where the output goes.
+    /// JSON if `--json` was given; else a table on a terminal and tabs elsewhere.
     pub(super) fn of_output(wants_json: bool) -> Self {
         match wants_json {
             true => Self::Json,
@@ -29,42 +30,42 @@ impl Form {
     }
 }
 
-/// What stands where there is nothing, so that columns stay in their places.
+/// Stands for a missing value, so that each column keeps its place.
 pub(super) const NOTHING: &str = "-";
 
-/// Text that may not be there, for a column.
+/// The escaped text for a column; [`NOTHING`] if it is empty.
 pub(super) fn or_nothing(text: &[u8]) -> String {
     if text.is_empty() { NOTHING.to_owned() } else { escaped(text) }
 }
 
-/// Bytes for JSON, whose strings cannot hold all: exactly one of the two is there.
-pub(super) struct Text<'a> {
-    /// The bytes, where they are UTF-8.
-    pub(super) text: Option<&'a str>,
-    /// Else the bytes as hexadecimal digits.
-    pub(super) hex: Option<String>,
-}
-
-impl<'a> Text<'a> {
-    pub(super) fn of(bytes: &'a [u8]) -> Self {
-        let text = std::str::from_utf8(bytes).ok();
-        Self { text, hex: text.is_none().then(|| hex(bytes)) }
-    }
-}
-
-/// The name of an object, for JSON: to be flattened into what is said of it.
+/// A name in a JSON object, for `#[serde(flatten)]`. A JSON string cannot hold bytes that are not UTF-8, so such a name
+/// has another key.
 #[derive(Serialize)]
-pub(super) struct Named<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name_hex: Option<String>,
+pub(super) enum Named<'a> {
+    #[serde(rename = "name")]
+    Text(&'a str),
+    #[serde(rename = "name_hex")]
+    Hex(String),
 }
 
 impl<'a> Named<'a> {
     pub(super) fn of(name: &'a [u8]) -> Self {
-        let Text { text: name, hex: name_hex } = Text::of(name);
-        Self { name, name_hex }
+        str::from_utf8(name).map_or_else(|_| Self::Hex(hex(name)), Self::Text)
+    }
+}
+
+/// A label in a JSON object, with the two keys of [`Named`].
+#[derive(Serialize)]
+pub(super) enum Labeled<'a> {
+    #[serde(rename = "label")]
+    Text(&'a str),
+    #[serde(rename = "label_hex")]
+    Hex(String),
+}
+
+impl<'a> Labeled<'a> {
+    pub(super) fn of(label: &'a [u8]) -> Self {
+        str::from_utf8(label).map_or_else(|_| Self::Hex(hex(label)), Self::Text)
     }
 }
 
@@ -72,8 +73,8 @@ impl<'a> Named<'a> {
 pub(super) fn utc(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    // Years are counted from March on, so that the leap day is a year's last; 719,468 days are from the first of them
-    // to the epoch, 146,097 are in 400 years.
+    // Years start in March here, so that the leap day is the last day of a year. The epoch is 719,468 days after
+    // 1 March of the year 0; 400 years have 146,097 days.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -85,8 +86,8 @@ pub(super) fn utc(unix_s: u64) -> String {
     format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// The bytes as text in which bash's `printf %b` finds the bytes again: `\\`, `\t`, `\n`, and `\xNN` for each byte of any
-/// other control character and for each byte that is no UTF-8.
+/// The bytes as text that bash's `printf %b` turns back into the bytes: `\\`, `\t`, `\n`, and `\xNN` for each byte of
+/// any other control character and for each byte that is not UTF-8.
 pub(super) fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

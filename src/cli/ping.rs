@@ -1,4 +1,4 @@
-//! `signalbox ping`: whether a server answers, and how fast.
+//! `signalbox ping`: checks that a server responds, and prints the round-trip time.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::exit::{Exit, Failure};
+use super::number::within;
 use super::server::{Server, block_on};
 use super::time::time;
 
@@ -15,15 +16,15 @@ Examples:
   signalbox ping
   signalbox ping --server lock.example.org -c 3";
 
-/// Ask the server for a sign of life and print the round-trip time
+/// Check that the server responds, and print the round-trip time
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// How many times to ask
-    #[arg(short, long, default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of requests to send
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = within(1..=u32::MAX))]
     count: u32,
 
-    /// Time between two questions
+    /// Time between a response and the next request
     #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = time)]
     interval: Duration,
 
@@ -40,9 +41,9 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let address = server.address();
     let client = server.connect().await?;
     for number in 1..=*count {
-        let asked = Instant::now();
+        let sent = Instant::now();
         server.answer(client.noop()).await??;
-        let milliseconds = asked.elapsed().as_secs_f64() * 1000.0;
+        let milliseconds = sent.elapsed().as_secs_f64() * 1000.0;
         writeln!(std::io::stdout(), "answer from {address}: number={number} time={milliseconds:.3} ms")?;
         if number < *count {
             tokio::time::sleep(*interval).await;

@@ -1,4 +1,4 @@
-//! `signalbox release`: gives back what `acquire` left to a script.
+//! `signalbox release`: releases what `acquire` acquired for a script.
 
 use std::process::ExitCode;
 
@@ -9,18 +9,18 @@ use super::server::{Server, block_on};
 use super::session::SessionArguments;
 
 const LONG: &str = "\
-Give back what \"signalbox acquire\" acquired
+Release resources that were acquired with \"signalbox acquire\"
 
-Ends the session, and with it all that it holds. Where it was lost before, the exit status is 1: others may have held \
-the same meanwhile. The session and its key are taken from SIGNALBOX_SESSION and SIGNALBOX_KEY, which \"signalbox \
-acquire\" prints.";
+Closes the session, which releases everything that it holds. If the session does not exist any more, the exit status is \
+1: others may have held its resources in the meantime. The session and its key are read from SIGNALBOX_SESSION and \
+SIGNALBOX_KEY, which \"signalbox acquire\" prints.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox release
   trap 'signalbox release' EXIT";
 
-/// Give back what "signalbox acquire" acquired
+/// Release resources that were acquired with "signalbox acquire"
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {

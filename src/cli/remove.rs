@@ -1,4 +1,4 @@
-//! `signalbox remove`: the end of a declared semaphore.
+//! `signalbox remove`: removes a declared semaphore.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use super::declared::refused;
 use super::exit::{Exit, Failure};
 use super::name::Name;
+use super::number::within;
 use super::server::{Server, block_on};
 use super::time::time_or_none;
 use crate::client::{Error, Generation, Milliseconds, Removal, Status};
@@ -15,10 +16,10 @@ use crate::client::{Error, Generation, Milliseconds, Removal, Status};
 const LONG: &str = "\
 Remove a declared semaphore
 
-Whoever waits for it is told so. With --generation it is left as it is where somebody else has changed it since \
-\"signalbox list\" told that number.
+Requests that wait for it are refused with the status \"Removed\". With --generation, it is removed only if its \
+generation, as printed by \"signalbox list\", is still G.
 
-The server takes it from its own machine and from the addresses of admin_from in its configuration.";
+The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +27,7 @@ Examples:
   signalbox remove gpu --when last-holder
   signalbox remove gpu --when now --grace 5m";
 
-/// How long holders keep a semaphore that is removed at once, if nothing else is said.
+/// The default of `--grace`.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Remove a declared semaphore
@@ -37,16 +38,16 @@ pub(super) struct Arguments {
     #[arg(value_parser = Name::parser())]
     name: Name,
 
-    /// When it goes
+    /// When to remove it
     #[arg(long, value_enum, value_name = "WHEN", default_value = "idle")]
     when: When,
 
-    /// With --when now: how long holders keep it yet, to come to an end; 0 is not at all [default: 10]
+    /// With --when now: how long holders keep their resources, so that they can stop; 0 for no time [default: 10]
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     grace: Option<Duration>,
 
-    /// Only if this is the number of its last change
-    #[arg(long, value_name = "G", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Remove it only if its generation is G
+    #[arg(long, value_name = "G", value_parser = within(1..=u64::MAX))]
     generation: Option<u64>,
 
     #[command(flatten)]
@@ -55,18 +56,17 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum When {
-    /// Now, where nobody holds it; else it stays and the exit status is 1
+    /// Now if it has no holders; otherwise do nothing and exit with status 1
     Idle,
-    /// When its last holder has given it back; until then it grants nothing more
+    /// When its last holder has released it; until then, nothing more is granted
     LastHolder,
-    /// Now: its holders are told, and lose it when the grace is over
+    /// Now: its holders are notified, and lose it when the grace period ends
     Now,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.grace.is_some() && arguments.when != When::Now {
-        let message =
-            "--grace is how long holders keep what goes now; give --when now as well, or leave it out";
+        let message = "--grace is only valid with --when now; add --when now, or omit --grace";
         return Err(Failure::new(Exit::Usage, message));
     }
     block_on(remove(arguments))
@@ -83,7 +83,8 @@ async fn remove(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match server.answer(direct.remove(name.bytes(), how, generation.map(Generation))).await? {
         Err(Error::Status(Status::InUse)) => {
             let message = format!(
-                "{name} is held, so it stays; wait until nobody holds it, or give --when last-holder or --when now"
+                "semaphore {name} was not removed because it is held; release it first, or use --when last-holder or \
+                 --when now"
             );
             Err(Failure::new(Exit::Failure, message))
         }

@@ -1,4 +1,4 @@
-//! `signalbox renew`: begins the lease anew of what `acquire` left to a script.
+//! `signalbox renew`: renews the lease of a session that `acquire` handed over to a script.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use super::server::{Server, block_on};
 use super::session::SessionArguments;
 
 const LONG: &str = "\
-Renew the lease of what \"signalbox acquire\" acquired
+Renew the lease of resources that were acquired with \"signalbox acquire\"
 
-Prints how many seconds the session lasts from now on if it is not renewed again. Where it is lost, the exit status is \
-1, and others may hold what it held. The session and its key are taken from SIGNALBOX_SESSION and SIGNALBOX_KEY, which \
+Prints the length of the lease in seconds, counted from now. If the session does not exist any more, the exit status is \
+1, and others may hold its resources. The session and its key are read from SIGNALBOX_SESSION and SIGNALBOX_KEY, which \
 \"signalbox acquire\" prints.";
 
 const EXAMPLES: &str = "\
@@ -21,7 +21,7 @@ Examples:
   signalbox renew
   signalbox renew > /dev/null || exit";
 
-/// Renew the lease of what "signalbox acquire" acquired
+/// Renew the lease of resources that were acquired with "signalbox acquire"
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {

@@ -1,4 +1,4 @@
-//! `signalbox resize`: another capacity for a declared semaphore.
+//! `signalbox resize`: changes the capacity of a declared semaphore.
 
 use std::process::ExitCode;
 
@@ -7,6 +7,7 @@ use clap::Args;
 use super::declared::{print, refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
+use super::number::within;
 use super::output::Form;
 use super::server::{Server, block_on};
 use crate::client::{Error, Generation, Resizing, Status};
@@ -14,13 +15,13 @@ use crate::client::{Error, Generation, Resizing, Status};
 const LONG: &str = "\
 Change the capacity of a declared semaphore
 
-To so many resources, or by so many more or less; 0 are left where there are fewer. Where it grows, those who wait are \
-served at once. Where it shrinks, nobody loses anything: while more is in use than the capacity, nothing is granted.
+N sets the capacity; +N and -N change it, down to 0 at the least. After an increase, waiting requests are granted at \
+once. After a decrease, holders keep what they hold, and nothing is granted while more is in use than the capacity.
 
-What it came to be is printed as \"signalbox declare\" does. With --generation it is left as it is where somebody else \
-has changed it since \"signalbox list\" told that number.
+The command prints the resulting semaphore in the format of \"signalbox declare\". With --generation, it changes the \
+semaphore only if its generation, as printed by \"signalbox list\", is still G.
 
-The server takes it from its own machine and from the addresses of admin_from in its configuration.";
+The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,12 +37,12 @@ pub(super) struct Arguments {
     #[arg(value_parser = Name::parser())]
     name: Name,
 
-    /// How many resources it has from now on, or how many more or less
+    /// New capacity, or the change of it
     #[arg(value_name = "N|+N|-N", allow_negative_numbers = true, value_parser = resizing)]
     capacity: Resizing,
 
-    /// Only if this is the number of its last change
-    #[arg(long, value_name = "G", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Change it only if its generation is G
+    #[arg(long, value_name = "G", value_parser = within(1..=u64::MAX))]
     generation: Option<u64>,
 
     /// Print one JSON object
@@ -60,21 +61,22 @@ async fn resize(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, capacity, generation, json, server } = arguments;
     let direct = server.direct().await?;
     let generation = generation.map(Generation);
-    let settled = match server.answer(direct.resize(name.bytes(), *capacity, generation)).await? {
+    let resized = match server.answer(direct.resize(name.bytes(), *capacity, generation)).await? {
         Err(Error::Status(Status::InvalidArguments)) => {
             let message = format!(
-                "{name} cannot have so many; give a capacity from 0 to {}, of numbered slots to 65536",
+                "semaphore {name} was not changed: the new capacity is out of range; the maximum is {}, or 65536 with \
+                 numbered slots",
                 u32::MAX
             );
             return Err(Failure::new(Exit::Failure, message));
         }
         result => result.map_err(|error| refused(error, name))?,
     };
-    print(Form::of_output(*json), [(name, &settled)].into_iter())?;
+    print(Form::of_output(*json), [(name, &resized)].into_iter())?;
     Ok(Exit::Success.into())
 }
 
-/// A capacity, or with a sign what it changes by.
+/// A capacity, or with a sign a change of the capacity.
 fn resizing(text: &str) -> Result<Resizing, &'static str> {
     let (make, digits): (fn(u32) -> Resizing, _) = match text.as_bytes().first() {
         Some(b'+') => (Resizing::GrowBy, &text[1..]),
@@ -83,7 +85,7 @@ fn resizing(text: &str) -> Result<Resizing, &'static str> {
     };
     let is_number = digits.bytes().all(|digit| digit.is_ascii_digit());
     let amount = digits.parse().ok().filter(|_| is_number);
-    amount.map(make).ok_or("give a number of resources such as 8, or a change such as +2 or -2")
+    amount.map(make).ok_or("expected a capacity such as 8, or a change such as +2 or -2")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `signalbox revoke`: takes a grant or a session away from its holder.
+//! `signalbox revoke`: takes a grant, or a session with all its grants, from its holder.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,17 +6,18 @@ use std::time::Duration;
 use clap::Args;
 
 use super::exit::{Exit, Failure};
-use super::server::{Server, block_on};
+use super::number::within;
+use super::server::{Server, block_on, permission_denied};
 use super::time::time_or_none;
 use crate::client::{Error, GrantId, Revocation, Status};
 
 const LONG: &str = "\
-Take a grant or a session away from its holder
+Revoke a grant, or a session with everything that it holds
 
-The holder is told, and when the grace is over the server frees what was held, whether the holder has stopped or not. \
-\"signalbox holders\" tells the numbers. A second revocation may hasten the first and never delays it.
+The server notifies the holder, and releases the resources when the grace period ends, whether the holder has stopped or \
+not. \"signalbox holders\" prints the ids. A second revocation can shorten the grace period, but not extend it.
 
-The server takes it from its own machine and from the addresses of admin_from in its configuration.";
+The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,14 +26,14 @@ Examples:
 
 const USAGE: &str = "signalbox revoke [OPTIONS] <--grant <ID>|--session <ID>>";
 
-/// Take a grant or a session away from its holder
+/// Revoke a grant, or a session with everything that it holds
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES, override_usage = USAGE)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    what: What,
+    target: Target,
 
-    /// How long the holder keeps it yet, to come to an end; 0 is not at all
+    /// Grace period: how long the holder keeps its resources, so that it can stop; 0 for no time
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = time_or_none)]
     grace: Duration,
 
@@ -42,14 +43,24 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct What {
-    /// Number of the grant
-    #[arg(long, value_name = "ID")]
+struct Target {
+    /// Id of the grant
+    #[arg(long, value_name = "ID", value_parser = within(0..=u64::MAX))]
     grant: Option<u64>,
 
-    /// Number of the session, with all that it holds and waits for
-    #[arg(long, value_name = "ID")]
+    /// Id of the session; its grants are revoked, and its waiting requests end
+    #[arg(long, value_name = "ID", value_parser = within(0..=u64::MAX))]
     session: Option<u64>,
+}
+
+impl Target {
+    fn revocation(&self) -> Revocation {
+        match (self.grant, self.session) {
+            (Some(grant), None) => Revocation::Grant(GrantId(grant)),
+            (None, Some(session)) => Revocation::Session(session),
+            (Some(_), Some(_)) | (None, None) => unreachable!("clap requires exactly one of the two"),
+        }
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -57,23 +68,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 async fn revoke(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { what, grace, server } = arguments;
+    let Arguments { target, grace, server } = arguments;
+    let revocation = target.revocation();
     let direct = server.direct().await?;
-    let (what, absent) = match (what.grant, what.session) {
-        (Some(grant), _) => {
-            let absent = format!("nobody holds the grant {grant}, or not any more; nothing has changed");
-            (Revocation::Grant(GrantId(grant)), absent)
+    let message = match (server.answer(direct.revoke(revocation, *grace)).await?, revocation) {
+        (Err(Error::Status(Status::NotAcquired | Status::NoSuchSession)), Revocation::Grant(grant)) => {
+            format!(
+                "grant {} is not held; nothing was revoked; \"signalbox holders\" lists the grants of a name",
+                grant.0
+            )
         }
-        (None, session) => {
-            let session = session.expect("clap requires one of the two");
-            let absent = format!("there is no session {session}, or not any more; nothing has changed");
-            (Revocation::Session(session), absent)
+        (Err(Error::Status(Status::NotAcquired | Status::NoSuchSession)), Revocation::Session(session)) => {
+            format!(
+                "session {session} does not exist; nothing was revoked; \"signalbox holders\" lists sessions"
+            )
         }
+        (Err(Error::Status(Status::NotPermitted)), _) => permission_denied("nothing was revoked"),
+        (result, _) => return Ok(result.map(|()| Exit::Success.into())?),
     };
-    match server.answer(direct.revoke(what, *grace)).await? {
-        Err(Error::Status(Status::NotAcquired | Status::NoSuchSession)) => {
-            Err(Failure::new(Exit::Failure, absent))
-        }
-        result => Ok(result.map(|()| Exit::Success.into())?),
-    }
+    Err(Failure::new(Exit::Failure, message))
 }

@@ -1,4 +1,4 @@
-//! `signalbox serve`: the daemon.
+//! `signalbox serve`: runs the server.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,17 +8,19 @@ use clap::{Args, ValueEnum};
 
 use super::data;
 use super::exit::{Exit, Failure};
+use super::number::within;
 use crate::config::Threshold;
 use crate::server::{self, DaemonError, LogFormat, Options, RestoreError};
 
 const LONG: &str = "\
-Serve counters and semaphores
+Run the server
 
-Without a configuration file both are served to this machine only: counters on port 11215, semaphores on port 11216. \
-The file is TOML, or a yrmcds.conf as it is.
+Without a configuration file, the server listens on 127.0.0.1 only: for counters on port 11215, for semaphores on port \
+11216. The file is in TOML, or an unchanged yrmcds.conf.
 
-SIGTERM and SIGINT stop the server; what was received is still answered. SIGHUP reads the configuration again (log \
-level, limits, timeouts) and reopens the log file. SIGUSR1 logs the statistics and checks the books.";
+SIGTERM and SIGINT stop the server; it first answers the requests that it has received. SIGHUP reloads the configuration \
+(log level, limits, timeouts, declared semaphores) and reopens the log file. SIGUSR1 logs the statistics and checks that \
+the resources in use are the resources that are held.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,31 +28,31 @@ Examples:
   signalbox serve --config /etc/signalbox.toml
   signalbox serve --bind 0.0.0.0 --counter-port 12000 --log-level debug";
 
-/// Serve counters and semaphores
+/// Run the server
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Configuration file, in TOML or in the language of yrmcds.conf
+    /// Configuration file, in TOML or in the format of yrmcds.conf
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Address to listen on instead of the configuration's; may be given several times
+    /// Address to listen on, instead of the configured ones; may be given several times
     #[arg(long, value_name = "ADDRESS")]
     bind: Vec<IpAddr>,
 
-    /// Port for counters instead of the configuration's; 0 takes any free port, which the log tells
-    #[arg(long, value_name = "PORT")]
+    /// Port for counters, instead of the configured one; 0 for any free port, which is logged
+    #[arg(long, value_name = "PORT", value_parser = within(0..=u16::MAX))]
     counter_port: Option<u16>,
 
-    /// Port for semaphores, likewise
-    #[arg(long, value_name = "PORT")]
+    /// Port for semaphores, instead of the configured one; 0 for any free port, which is logged
+    #[arg(long, value_name = "PORT", value_parser = within(0..=u16::MAX))]
     semaphore_port: Option<u16>,
 
-    /// Least important messages to log, instead of the configuration's: error, warning, info or debug
+    /// Lowest severity to log, instead of the configured one: error, warning, info or debug
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<Threshold>,
 
-    /// How log lines look; auto is journal under systemd's journal, else text
+    /// Format of log lines; auto is journal if stderr is systemd's journal, and text otherwise
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
     log_format: Format,
 }

@@ -1,43 +1,47 @@
-//! A session that `acquire` left to a script: how `renew` and `release` are told which, and what they do with it.
+//! The session that `acquire` handed over to a script: the arguments of `renew` and `release`, and their requests.
 
 use std::time::Duration;
 
 use clap::Args;
 
 use super::exit::{Exit, Failure};
+use super::number::within;
 use super::server::Server;
 use crate::client::{Direct, Error, SessionKey, Status};
 
-/// The variables that `acquire` prints, of which `run` sets the last.
+/// The variables that `acquire` prints. `run` sets the last one for its command.
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
 pub(super) const KEY: &str = "SIGNALBOX_KEY";
 pub(super) const GRANT: &str = "SIGNALBOX_GRANT";
 pub(super) const SLOTS: &str = "SIGNALBOX_SLOTS";
 
-/// The arguments that say which session.
+/// The arguments that name the session.
 #[derive(Debug, Args)]
 pub(super) struct SessionArguments {
-    /// Number of the session that "signalbox acquire" printed
-    #[arg(long, value_name = "ID", env = SESSION)]
+    /// Id of the session, as printed by "signalbox acquire"
+    #[arg(long, value_name = "ID", env = SESSION, value_parser = within(0..=u64::MAX))]
     session: u64,
 
-    /// Key of the session. Better in the environment: other users of the machine can read the arguments of a command
+    /// Key of the session; pass it in the environment, because other users can read the arguments of a command
     #[arg(long, value_name = "HEX", env = KEY, hide_env_values = true)]
     key: String,
 }
 
 impl SessionArguments {
-    /// The session with its key. Whatever stands there as one is repeated in no message.
+    /// The session with its key. No message repeats the key, not even a malformed one.
     pub(super) fn credentials(&self) -> Result<Credentials, Failure> {
         let key = bytes_of(&self.key).ok_or_else(|| {
-            let message = format!("the key of the session is malformed; give the 32 digits of {KEY}");
+            let message = format!(
+                "the key of the session must have 32 hexadecimal digits; use the value of {KEY} that \"signalbox \
+                 acquire\" printed"
+            );
             Failure::new(Exit::Usage, message)
         })?;
         Ok(Credentials::new(self.session, SessionKey(key)))
     }
 }
 
-/// A session and what gives power over it.
+/// A session's id and its key.
 #[derive(Debug)]
 pub(super) struct Credentials {
     session: u64,
@@ -49,12 +53,12 @@ impl Credentials {
         Self { session, key }
     }
 
-    /// Begins the session's lease anew and tells how long it is.
+    /// Renews the session's lease and returns its length.
     pub(super) async fn renew(&self, server: &Server) -> Result<Duration, Failure> {
         self.attach(server).await.map(|(_, left)| left)
     }
 
-    /// Ends the session, with all that it holds.
+    /// Ends the session and releases everything that it holds.
     pub(super) async fn close(&self, server: &Server) -> Result<(), Failure> {
         let (direct, _) = self.attach(server).await?;
         self.checked(server.answer(direct.close_session()).await?)
@@ -70,8 +74,8 @@ impl Credentials {
         match result {
             Err(Error::Status(Status::NoSuchSession)) => {
                 let message = format!(
-                    "the session {} is lost, or the key is another's: its lease has ended, it was released or \
-                     revoked, or the server was started anew; others may hold what it held, so stop the work",
+                    "session {} does not exist, or its key is wrong: its lease expired, it was released or revoked, or \
+                     the server was restarted; others may hold its resources now, so stop the work",
                     self.session
                 );
                 Err(Failure::new(Exit::Failure, message))
@@ -81,7 +85,7 @@ impl Credentials {
     }
 }
 
-/// The bytes that 32 hexadecimal digits stand for.
+/// The bytes of 32 hexadecimal digits.
 fn bytes_of(digits: &str) -> Option<[u8; 16]> {
     let is_key = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     let number = u128::from_str_radix(digits, 16).ok().filter(|_| is_key)?;

@@ -1,9 +1,9 @@
-//! Signals that somebody sends to `run` and means for its command.
+//! Signals that `run` passes on to its command.
 //!
-//! Two kinds are left alone. A signal that was ignored when this process started stays ignored and is inherited so by
-//! the command: that is what `nohup` and a shell's background jobs rely on. And what the keyboard sends (SIGINT,
-//! SIGQUIT) is not passed on while this process is in the foreground of a terminal: the terminal sends it to the
-//! whole process group, the command included, which must not get it twice.
+//! There are two exceptions. A signal that was ignored when this process started stays ignored, and the command inherits
+//! that: `nohup` and background jobs of shells rely on it. And the signals of the keyboard (SIGINT, SIGQUIT) are not
+//! passed on while this process is in the foreground of a terminal: the terminal sends them to the whole process group,
+//! so the command would get them twice.
 
 use std::fs::{self, File};
 use std::future::poll_fn;
@@ -16,42 +16,41 @@ use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 use super::exit::{Exit, Failure};
 
-/// What is passed on.
+/// The signals that are passed on.
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// The signals that arrive from now on; they do not end this process any more, not even when this is dropped.
+/// Receives the signals that arrive from now on. They do not end this process any more, even after this is dropped.
 pub(super) struct Signals(Vec<(Signal, Arrivals)>);
 
 impl Signals {
     pub(super) fn listen() -> Result<Self, Failure> {
         Self::try_listen().map_err(|error| {
-            let message = format!("cannot listen for signals ({error}); nothing was started");
+            let message = format!("cannot install signal handlers: {error}; the command was not started");
             Failure::new(Exit::CannotRun, message)
         })
     }
 
     fn try_listen() -> io::Result<Self> {
         let ignored = ignored();
-        let heard = PASSED_ON.into_iter().filter(|signal| !contains(ignored, *signal));
-        heard
-            .map(|heard| Ok((heard, signal(SignalKind::from_raw(heard as i32))?)))
+        let handled = PASSED_ON.into_iter().filter(|signal| !contains(ignored, *signal));
+        handled
+            .map(|handled| Ok((handled, signal(SignalKind::from_raw(handled as i32))?)))
             .collect::<io::Result<_>>()
             .map(Self)
     }
 
-    /// The next signal that the command should get. Cancel safe.
+    /// The next signal to pass on to the command. Cancel safe.
     pub(super) async fn next(&mut self) -> Signal {
         loop {
             let arrived = self.any().await;
-            if !(is_of_the_keyboard(arrived) && in_foreground()) {
+            if !(is_from_keyboard(arrived) && in_foreground()) {
                 return arrived;
             }
         }
     }
 
-    /// The next signal that arrives, from wherever; as long as there is no command, all are meant for this process.
-    /// Cancel safe.
+    /// The next signal from any source. Before the command is started, all signals are for this process. Cancel safe.
     pub(super) async fn any(&mut self) -> Signal {
         poll_fn(|context| {
             for (signal, arrivals) in &mut self.0 {
@@ -65,18 +64,18 @@ impl Signals {
     }
 }
 
-fn is_of_the_keyboard(signal: Signal) -> bool {
+fn is_from_keyboard(signal: Signal) -> bool {
     matches!(signal, Signal::SIGINT | Signal::SIGQUIT)
 }
 
-/// Whether the process group of this process is the one that its terminal sends signals to.
+/// Whether the terminal sends its signals to the process group of this process.
 fn in_foreground() -> bool {
     let foreground = File::open("/dev/tty").and_then(|terminal| Ok(tcgetpgrp(terminal)?));
     foreground.is_ok_and(|group| group == getpgrp())
 }
 
-/// The signals that are ignored, as a bit mask. `/proc` says it; sigaction(2) would need unsafe code. Where there is
-/// no `/proc`, none is known to be.
+/// The ignored signals as a bit mask, from `/proc`: sigaction(2) would need unsafe code. Without `/proc`, none is assumed
+/// to be ignored.
 fn ignored() -> u64 {
     fs::read_to_string("/proc/self/status")
         .ok()

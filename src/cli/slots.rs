@@ -2,7 +2,7 @@
 
 use crate::client::Permit;
 
-/// The slots with their ranges drawn together, for people: `0-3,7`.
+/// The slots as ranges, for people: `0-3,7`.
 pub(super) fn ranges(slots: &[u16]) -> String {
     let ranges = slots.chunk_by(|slot, next| u32::from(*next) == u32::from(*slot) + 1);
     let ranges = ranges.map(|range| match range {
@@ -17,14 +17,14 @@ pub(super) fn list(slots: &[u16]) -> String {
     slots.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Those of each name of a permit, for the environment of programs: `0,1:` are two of the first name and none of the
-/// second. `None` where no name has any.
+/// The slots of all names of a permit, for environment variables: `0,1:` is two slots of the first name and none of the
+/// second. `None` if no name has slots.
 pub(super) fn of_all(slots: &[Vec<u16>]) -> Option<String> {
     let is_any = slots.iter().any(|slots| !slots.is_empty());
     is_any.then(|| slots.iter().map(|slots| list(slots)).collect::<Vec<_>>().join(":"))
 }
 
-/// The slots of each claim of a permit, in their order.
+/// The slots of each claim of a permit, in the order of the claims.
 pub(super) fn of(permit: &Permit) -> Vec<Vec<u16>> {
     (0..permit.claims().len()).map(|claim| permit.slots_of(claim).to_vec()).collect()
 }

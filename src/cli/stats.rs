@@ -1,4 +1,4 @@
-//! `signalbox stats`: the server's statistics, for people and for scripts.
+//! `signalbox stats`: prints the server's statistics.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Print one JSON object; values that are whole numbers are numbers
+    /// Print one JSON object; whole numbers are JSON numbers, other values are strings
     #[arg(long)]
     json: bool,
 
@@ -47,7 +47,7 @@ fn aligned(items: &[Statistic]) -> String {
     rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
 }
 
-/// The items as one JSON object that keeps the server's order.
+/// The items as one JSON object, in the server's order.
 struct Items<'a>(&'a [Statistic]);
 
 impl Serialize for Items<'_> {
@@ -64,7 +64,7 @@ enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A number only where its text is the one that the number has, so that nothing is lost.
+    /// A number only if it is printed as the same text, so that nothing is lost.
     fn of(text: &'a str) -> Self {
         match text.parse::<u64>() {
             Ok(number) if number.to_string() == text => Self::Number(number),

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-const ADVICE: &str = "give a number of seconds above 0, such as 5 or 0.5, or a time such as 30s, 5m or 1h";
+const ADVICE: &str =
+    "expected a number of seconds above 0, such as 5 or 0.5, or a time such as 30s, 5m or 1h";
 
-/// A time above zero: seconds with or without a fraction, or a number of the unit that stands behind it.
+/// A time above zero: a number of seconds, or a number followed by a unit.
 pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
     let (number, unit_s) = match text.as_bytes().last() {
         Some(b's') => (&text[..text.len() - 1], 1.0),
@@ -13,14 +14,14 @@ pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
         _ => (text, 1.0),
     };
     let number: f64 = number.parse().map_err(|_| ADVICE)?;
-    // Beyond some decades a deadline does not fit the clock any more.
+    // The clock cannot represent deadlines that are many decades away.
     match Duration::try_from_secs_f64(number * unit_s) {
         Ok(time) if !time.is_zero() && time < Duration::from_secs(1_000_000_000) => Ok(time),
         _ => Err(ADVICE),
     }
 }
 
-/// As [`time`], where 0 means not at all.
+/// Like [`time`], but allows 0, which means no time.
 pub(super) fn time_or_none(text: &str) -> Result<Duration, &'static str> {
     if text == "0" { Ok(Duration::ZERO) } else { time(text) }
 }

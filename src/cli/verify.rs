@@ -1,4 +1,4 @@
-//! `signalbox verify`: whether a grant is held.
+//! `signalbox verify`: checks whether a grant is held.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -8,33 +8,36 @@ use clap::Args;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
+use super::number::within;
 use super::output::{Form, NOTHING, json};
 use super::server::{Server, block_on};
 use crate::client::{Error, GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
 
 const LONG: &str = "\
-Tell whether a grant is held, by whom, and for how long yet
+Check whether a grant is held, by which session, and for how long
 
-A grant is held; or retiring, which is held yet, but its revocation is under way, or its semaphore was shrunk below its \
-slot, is being removed, or was removed and declared anew; or gone. The exit status is 0, 2 or 1.
+Prints one of three states, each with its exit status: held (0); retiring (2), which is still held, but is being revoked, \
+or its semaphore is being removed, was removed and declared again, or no longer has its slot; gone (1).
 
-On a terminal this is a table with a header. In a pipe it is one line without a header: which of the three, session and \
-seconds that its lease lasts without renewal, separated by tabs. A - stands where there is nothing: the session of a \
-connection lasts as long as that. With --json it is one object with the keys grant, standing, session and left, of which \
-those that there are not are null.
+On a terminal, the output is a table with a header. Otherwise it is one line, without a header, with these columns, \
+separated by tabs: state, session, seconds until the lease ends without renewal. A missing value is -: the session of a \
+connection has no lease. With --json, the output is one object with the keys grant, standing, session and left; a missing \
+value is null.
 
-Asking renews nothing. Whoever is sent the number of a grant with a request finds out this way whether to trust it.";
+The command does not renew the lease. A service that receives the id of a grant with a request can check with this \
+command whether the sender still holds it.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox verify 4711
   signalbox verify \"$SIGNALBOX_GRANT\" > /dev/null || exit";
 
-/// Tell whether a grant is held, by whom, and for how long yet
+/// Check whether a grant is held, by which session, and for how long
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Number of the grant
+    /// Id of the grant
+    #[arg(value_parser = within(0..=u64::MAX))]
     grant: u64,
 
     /// Print one JSON object
@@ -56,16 +59,16 @@ async fn verify(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Err(Error::Status(Status::NotAcquired)) => None,
         result => Some(result?),
     };
-    let (standing, exit) = match verified.map(|verified| verified.state) {
+    let (state, exit) = match verified.map(|verified| verified.state) {
         Some(GrantState::Held) => ("held", Exit::Success),
         Some(GrantState::Retiring) => ("retiring", Exit::Retiring),
         None => ("gone", Exit::Failure),
     };
-    print(Form::of_output(*json), *grant, standing, verified)?;
+    print(Form::of_output(*json), *grant, state, verified)?;
     Ok(exit.into())
 }
 
-fn print(form: Form, grant: u64, standing: &str, verified: Option<VerifiedGrant>) -> io::Result<()> {
+fn print(form: Form, grant: u64, state: &str, verified: Option<VerifiedGrant>) -> io::Result<()> {
     let session = verified.map(|verified| verified.session);
     let left = match verified.map(|verified| verified.ttl_left) {
         Some(TtlLeft::For(left)) => Some(Duration::from(left).as_secs_f64()),
@@ -76,12 +79,12 @@ fn print(form: Form, grant: u64, standing: &str, verified: Option<VerifiedGrant>
     let mut out = io::stdout().lock();
     match form {
         Form::Table => {
-            writeln!(out, "{:<8}  {:>20}  {:>10}", "STANDING", "SESSION", "LEFT")?;
-            writeln!(out, "{standing:<8}  {session_text:>20}  {left_text:>10}")?;
+            writeln!(out, "{:<8}  {:>20}  {:>10}", "STATE", "SESSION", "LEFT")?;
+            writeln!(out, "{state:<8}  {session_text:>20}  {left_text:>10}")?;
         }
-        Form::Tabs => writeln!(out, "{standing}\t{session_text}\t{left_text}")?,
+        Form::Tabs => writeln!(out, "{state}\t{session_text}\t{left_text}")?,
         Form::Json => {
-            writeln!(out, "{}", json(&Line { grant: grant.to_string(), standing, session, left }))?;
+            writeln!(out, "{}", json(&Line { grant: grant.to_string(), state, session, left }))?;
         }
     }
     out.flush()
@@ -90,9 +93,10 @@ fn print(form: Form, grant: u64, standing: &str, verified: Option<VerifiedGrant>
 /// The answer in JSON.
 #[derive(Serialize)]
 struct Line<'a> {
-    /// As text, since it is larger than what readers that take every number for a double keep whole.
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
     grant: String,
-    standing: &'a str,
+    #[serde(rename = "standing")]
+    state: &'a str,
     session: Option<u64>,
     /// In seconds.
     left: Option<f64>,

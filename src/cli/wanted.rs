@@ -1,41 +1,43 @@
-//! What `run` and `acquire` want: names, how much of each, and how long to wait for it.
+//! The request of `run` and `acquire`: names, the amount of each, and how long to wait.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use clap::{Args, value_parser};
+use clap::Args;
 
 use super::exit::{Exit, Failure};
-use super::name::Name;
+use super::name::{Name, quoted};
+use super::number::within;
+use super::output::escaped;
 use super::time::time;
-use crate::client::{Claim, Error, Namespace, Status};
+use crate::client::{Claim, Namespace};
 
-/// The arguments that say what is wanted.
+/// The arguments that say what to acquire.
 #[derive(Debug, Args)]
 pub(super) struct Wanted {
-    /// Counters or semaphores to acquire of, all or none. Without --max each says its own: NAME=MAX, or NAME=R/MAX; of a
-    /// declared semaphore that is NAME, or NAME=R/
+    /// Counters or semaphores to acquire, all or none; without --max, written as NAME=MAX or NAME=R/MAX, or for declared
+    /// semaphores NAME or NAME=R/
     #[arg(value_name = "NAME", required = true, value_parser = Name::parser())]
     names: Vec<Name>,
 
-    /// How many resources there are altogether, of each NAME; a semaphore that exists keeps its own
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    /// Maximum of each counter, or capacity of each semaphore that does not exist yet
+    #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX))]
     max: Option<u32>,
 
-    /// How many resources to acquire of each NAME; without --max, each is a declared semaphore [default: 1]
-    #[arg(long, value_name = "R", value_parser = value_parser!(u32).range(1..))]
+    /// Resources to acquire of each NAME; without --max, each NAME is a declared semaphore [default: 1]
+    #[arg(long, value_name = "R", value_parser = within(1..=u32::MAX))]
     resources: Option<u32>,
 }
 
-/// The arguments that say how long to wait.
+/// The arguments that control waiting.
 #[derive(Debug, Args)]
 pub(super) struct Waiting {
-    /// Wait in the queue: for so long at most, or as long as the server lets it
+    /// Wait in the queue, at most TIME; without TIME, as long as the server allows
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = time)]
     pub(super) wait: Option<Option<Duration>>,
 
-    /// Do not wait where N wait already
-    #[arg(long, value_name = "N", requires = "wait", value_parser = value_parser!(u32).range(1..))]
+    /// Do not wait if N or more requests are waiting already
+    #[arg(long, value_name = "N", requires = "wait", value_parser = within(1..=u32::MAX))]
     pub(super) queue_max: Option<u32>,
 }
 
@@ -44,11 +46,11 @@ pub(super) struct Waiting {
 pub(super) struct Amount {
     pub(super) name: Name,
     pub(super) resources: u32,
-    /// How many there are altogether; `None`: of a semaphore, as many as it was declared with.
+    /// The maximum or capacity; `None` for a semaphore that is declared.
     pub(super) max: Option<u32>,
 }
 
-/// Resources of at least one name, of the same kind, that are had together or not at all.
+/// Resources of one or more names of one namespace, which are acquired together or not at all.
 #[derive(Clone, Debug)]
 pub(super) struct Amounts {
     namespace: Namespace,
@@ -56,13 +58,13 @@ pub(super) struct Amounts {
 }
 
 impl Wanted {
-    /// What is wanted, where it can be had at all.
+    /// The request, or the usage error in it.
     pub(super) fn amounts(&self, namespace: Namespace) -> Result<Amounts, Failure> {
         let each = self.names.iter().map(|name| self.amount(name, namespace)).collect::<Result<Vec<_>, _>>();
         let each = each.map_err(|message| Failure::new(Exit::Usage, message))?;
         let mut seen = HashSet::new();
         if let Some(Amount { name, .. }) = each.iter().find(|amount| !seen.insert(amount.name.bytes())) {
-            let message = format!("{name} is asked for twice; ask for it once, with the sum");
+            let message = format!("{name} is given twice; give it once, with the sum of the resources");
             return Err(Failure::new(Exit::Usage, message));
         }
         Ok(Amounts { namespace, each })
@@ -74,12 +76,12 @@ impl Wanted {
             (None, None, _) => return Amount::parse(argument, namespace),
             (None, Some(_), Namespace::Counters) => {
                 return Err(
-                    "--resources needs a maximum; give --max N as well, or NAME=R/N for each".to_owned()
+                    "--resources requires a maximum; add --max N, or write each name as NAME=R/N".to_owned()
                 );
             }
             (Some(max), ..) if resources > max => {
                 return Err(format!(
-                    "--resources {resources} can never fit --max {max}; lower one or raise the other"
+                    "--resources {resources} is more than --max {max}; lower --resources or raise --max"
                 ));
             }
             _ => {}
@@ -89,38 +91,51 @@ impl Wanted {
 }
 
 impl Amount {
-    /// Takes `NAME=MAX` or `NAME=R/MAX` apart, at the last `=`, as a name may have others. Of a semaphore it may also be
-    /// `NAME=R/` or `NAME`.
+    /// Parses `NAME=MAX` or `NAME=R/MAX`, for a semaphore also `NAME=R/` or `NAME`. The last `=` counts, because a name
+    /// may contain others.
     fn parse(argument: &Name, namespace: Namespace) -> Result<Self, String> {
         let may_be_declared = namespace == Namespace::Semaphores;
-        let no_maximum = || {
-            format!(
-                "{argument} has no maximum; give --max N for all names, or {argument}=N or {argument}=R/N"
-            )
-        };
         let bytes = argument.bytes();
         let Some(equals) = bytes.iter().rposition(|byte| *byte == b'=') else {
             let declared = || Self { name: argument.clone(), resources: 1, max: None };
-            return may_be_declared.then(declared).ok_or_else(no_maximum);
+            return may_be_declared.then(declared).ok_or_else(|| {
+                let text = escaped(bytes);
+                format!(
+                    "{argument} has no maximum; add --max N for all names, or write {text}=N or {text}=R/N"
+                )
+            });
         };
         let name = Name::new(bytes[..equals].to_vec()).map_err(|error| error.to_string())?;
-        let text = std::str::from_utf8(&bytes[equals + 1..]).map_err(|_| no_maximum())?;
+        let malformed = || {
+            let text = escaped(name.bytes());
+            format!(
+                "{argument} has no valid number after the \"=\"; write {text}=MAX or {text}=R/MAX, or add --max N if the \
+                 \"=\" belongs to the name"
+            )
+        };
+        let text = std::str::from_utf8(&bytes[equals + 1..]).map_err(|_| malformed())?;
         let (resources, max) = text.split_once('/').unwrap_or(("1", text));
         let is_declared = may_be_declared && max.is_empty() && !text.is_empty();
-        let max = if is_declared { Ok(None) } else { max.parse().map(Some) };
-        match (resources.parse(), max) {
-            (Ok(resources), Ok(max)) if (1..=max.unwrap_or(u32::MAX)).contains(&resources) => {
-                Ok(Self { name, resources, max })
-            }
-            (Ok(_), Ok(_)) => Err(format!(
-                "{argument} can never be had; ask for at least 1 and at most the maximum of {name}"
-            )),
-            _ => Err(no_maximum()),
+        let max: Option<u32> = if is_declared { None } else { Some(max.parse().map_err(|_| malformed())?) };
+        let resources: u32 = resources.parse().map_err(|_| malformed())?;
+        if resources == 0 {
+            return Err(format!("{argument}: 0 resources requested; request at least 1"));
         }
+        if let Some(max) = max.filter(|max| *max < resources) {
+            return Err(format!(
+                "{argument}: {resources} requested, but the maximum is {max}; lower the request or raise the maximum"
+            ));
+        }
+        Ok(Self { name, resources, max })
     }
 }
 
 impl Amounts {
+    #[cfg(test)]
+    pub(super) fn new(namespace: Namespace, each: Vec<Amount>) -> Self {
+        Self { namespace, each }
+    }
+
     pub(super) fn claims(&self) -> Vec<Claim> {
         let claim = |Amount { name, resources, max }: &Amount| {
             match (self.namespace, *max) {
@@ -133,7 +148,7 @@ impl Amounts {
         self.each.iter().map(claim).collect()
     }
 
-    /// The one, where there is no other.
+    /// The only one, if there is only one.
     pub(super) fn single(&self) -> Option<&Amount> {
         match &self.each[..] {
             [amount] => Some(amount),
@@ -141,55 +156,30 @@ impl Amounts {
         }
     }
 
-    /// The names, for a sentence.
+    pub(super) fn each(&self) -> &[Amount] {
+        &self.each
+    }
+
+    pub(super) fn namespace(&self) -> Namespace {
+        self.namespace
+    }
+
+    /// The names in quotes, separated by commas.
     pub(super) fn names(&self) -> String {
-        self.each.iter().map(|amount| amount.name.to_string()).collect::<Vec<_>>().join(", ")
+        quoted(self.each.iter().map(|amount| &amount.name))
     }
 
-    /// That a server has refused it, as a sentence about what was wanted.
-    pub(super) fn refused(&self, error: Error, waiting: &Waiting) -> Failure {
-        let what = self.in_words();
-        let (exit, message) = match (&error, waiting.wait) {
-            (Error::Status(Status::ResourceNotAvailable), None) => {
-                (Exit::NothingAvailable, format!("{what} cannot be had now; try again later"))
-            }
-            // One that waits is refused so where a semaphore is too small for it.
-            (Error::Status(Status::ResourceNotAvailable), Some(None)) => {
-                (Exit::Failure, format!("{what} can never be had, as there are fewer; ask for fewer"))
-            }
-            (Error::Status(Status::ResourceNotAvailable | Status::TimedOut), _) => (
-                Exit::NothingAvailable,
-                format!("{what} did not come free in time; try again later, or give --wait more time"),
-            ),
-            (Error::Status(Status::NotFound), _) => {
-                let names = self.names();
-                (
-                    Exit::Failure,
-                    format!("no semaphore named {names} is declared; declare it, or say a maximum"),
-                )
-            }
-            (Error::Status(Status::Removed), _) => {
-                let names = self.names();
-                (Exit::Failure, format!("{names} was removed by an administrator meanwhile; ask for another"))
-            }
-            (Error::Status(Status::QueueFull), _) => (
-                Exit::NothingAvailable,
-                format!("too many wait for {what} already; try again later, or raise --queue-max"),
-            ),
-            _ => return error.into(),
-        };
-        Failure::new(exit, message)
-    }
-
-    fn in_words(&self) -> String {
-        let kind = match self.namespace {
+    pub(super) fn kind(&self) -> &'static str {
+        match self.namespace {
             Namespace::Counters => "counter",
             Namespace::Semaphores => "semaphore",
-        };
-        match self.single() {
-            Some(Amount { name, resources, .. }) => format!("{resources} of the {kind} {name}"),
-            None => format!("what is wanted of the {kind}s {}", self.names()),
         }
+    }
+
+    /// The kind and the names, such as `counter "backup"`.
+    pub(super) fn object(&self) -> String {
+        let plural = if self.single().is_some() { "" } else { "s" };
+        format!("{}{plural} {}", self.kind(), self.names())
     }
 }
 
@@ -199,7 +189,7 @@ mod tests {
 
     fn parsed(argument: &str, namespace: Namespace) -> Result<(String, u32, Option<u32>), String> {
         let amount = Amount::parse(&Name::new(argument.as_bytes().to_vec()).unwrap(), namespace)?;
-        Ok((amount.name.to_string(), amount.resources, amount.max))
+        Ok((escaped(amount.name.bytes()), amount.resources, amount.max))
     }
 
     #[test]

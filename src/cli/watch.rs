@@ -1,4 +1,4 @@
-//! `signalbox watch`: what happens to names, as it happens.
+//! `signalbox watch`: prints the events of names as they happen.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -14,19 +14,21 @@ use super::server::{Server, block_on};
 use crate::client::{Disconnect, Event, EventKind, Scope};
 
 const LONG: &str = "\
-Print what happens to a counter or semaphore, or to all whose names start alike
+Print the events of a counter or semaphore, or of all names with a prefix
 
-First each name as it is (present), then live, then what happens: granted, released, queued (started to wait), left \
-(stopped waiting without a grant), expired (a lease ended), revoked, resized, removed; missed where the output was \
-read so slowly that as many events as the resources say are left out. It goes on until it is ended, or the server goes \
-away (69).
+The output starts with the current state: one present event for each name, then live. Then each event is printed when \
+it happens: granted, released, queued (a request started to wait), left (a request stopped waiting without a grant), \
+expired (a lease ended), revoked, resized, removed. If the output is read too slowly, the server drops events and \
+reports missed, with their number as the resources. The command runs until it is stopped, or until the connection to \
+the server is lost (exit status 69).
 
-On a terminal this is a table with a header. In a pipe it is one line an event without a header: event, grant, \
-session, resources that it is about, resources in use since, requests that wait since, and the name, separated by tabs. A - \
-stands where there is nothing. Characters are escaped as \"signalbox dump\" does.
+On a terminal, the output is a table with a header. Otherwise it is one line per event, without a header, with these \
+columns, separated by tabs: event, grant, session, resources of the event, resources in use after it, requests waiting \
+after it, name. A missing value is -. Characters are escaped as by \"signalbox dump\".
 
-With --json it is one object a line with the keys number (which grows by 1), event, grant, session, resources, in_use, \
-waiting and name. A name that is no UTF-8 is name_hex, in hexadecimal digits; an event without a name has neither.";
+With --json, the output is one object per line with the keys number (which grows by 1), event, grant, session, \
+resources, in_use, waiting and name. A name that is not UTF-8 has the key name_hex, in hexadecimal digits; an event \
+without a name has neither key.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,19 +37,19 @@ Examples:
   signalbox watch '*'
   signalbox watch --exact 'a name that ends in *'";
 
-/// Print what happens to a counter or semaphore, or to all whose names start alike
+/// Print the events of a counter or semaphore, or of all names with a prefix
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Counter or semaphore to watch; with a * at its end, all whose names start with what stands before
+    /// Name to watch; a * at the end makes it a prefix
     #[arg(value_name = "NAME|PREFIX*", value_parser = Name::parser())]
     name: Name,
 
-    /// Take a * at the end as a part of the name
+    /// Treat a * at the end as a part of the name
     #[arg(long)]
     exact: bool,
 
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 
@@ -67,13 +69,13 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
     };
     let direct = server.direct().await?;
     let mut events = server.answer(direct.watch(server.namespace(), scope)).await??;
-    // It writes each line at once, so that what happens is seen when it happens.
+    // Standard output flushes after each line, so that events are visible when they happen.
     let mut out = io::stdout().lock();
     write_header(form, &mut out)?;
     while let Some(event) = events.next().await {
         write_event(form, &mut out, &event?)?;
     }
-    // Only a failure ends a watch.
+    // The server never ends a watch in an orderly way.
     Err(crate::client::Error::from(Disconnect::ClosedByServer).into())
 }
 
@@ -110,7 +112,7 @@ fn write_event(form: Form, out: &mut impl Write, event: &Event<Bytes>) -> io::Re
     }
 }
 
-/// The kind of an event in one word; `None` for what this program does not know and has to ignore.
+/// The kind of an event in one word; `None` for a kind that this version does not know, which is ignored.
 fn word(kind: EventKind) -> Option<&'static str> {
     Some(match kind {
         EventKind::Present => "present",
@@ -133,7 +135,7 @@ fn word(kind: EventKind) -> Option<&'static str> {
 struct Line<'a> {
     number: u64,
     event: &'static str,
-    /// As text, since it is larger than what readers that take every number for a double keep whole.
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
     grant: Option<String>,
     session: Option<u64>,
     resources: u32,

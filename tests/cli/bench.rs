@@ -146,10 +146,20 @@ fn assert_refused(server: SocketAddr, arguments: &[&str], status: i32, message: 
 #[test]
 fn what_makes_no_sense_is_refused_with_a_sentence() {
     let server = TestServer::start();
-    assert_refused(server.counters, &["--resources", "2", "--max", "1"], 64, "can never fit");
-    assert_refused(server.counters, &["--name-bytes", "9"], 64, "give 10 to 65535");
-    assert_refused(server.counters, &["--mix", "put"], 64, "is no mix");
-    assert_refused(server.counters, &["--threads", "3", "--connections", "2"], 64, "every thread needs one");
+    assert_refused(
+        server.counters,
+        &["--resources", "2", "--max", "1"],
+        64,
+        "--resources 2 is more than --max 1",
+    );
+    assert_refused(server.counters, &["--name-bytes", "9"], 64, "use 10 to 65535");
+    assert_refused(server.counters, &["--mix", "put"], 64, "expected operations with weights");
+    assert_refused(
+        server.counters,
+        &["--threads", "3", "--connections", "2"],
+        64,
+        "each thread needs a connection",
+    );
     assert_refused(
         server.counters,
         &["--pid", "4294967295", "--count", "1"],

@@ -47,8 +47,12 @@ async fn semaphores_are_declared_all_or_none_and_listed() {
     assert_eq!((&declared[0]["name"], &declared[1]["name"]), (&json!("b"), &json!("a")));
     assert!(declared[0]["generation"].is_string(), "a double would round it");
     let output = ran(server, &["declare", "--capacity", "1", "c", "a"]).await;
-    assert_fails(&output, 1, "one of c, a is declared already, so none was");
-    assert_fails(&ran(server, &["declare", "a", "--capacity", "1"]).await, 1, "a is declared already");
+    assert_fails(&output, 1, "none of the semaphores was declared: one of \"c\", \"a\" already is");
+    assert_fails(
+        &ran(server, &["declare", "a", "--capacity", "1"]).await,
+        1,
+        "semaphore \"a\" is already declared",
+    );
     let kept = printed(server, &["declare", "a", "--capacity", "1", "--if-exists", "keep"]).await;
     assert_eq!(kept[0]["capacity"], 8);
     let arguments = ["declare", "a", "--capacity", "3", "--slots", "--label", "room 3", "--if-exists", "set"];
@@ -84,15 +88,19 @@ async fn a_capacity_becomes_another_or_more_or_less() {
     let output = ran(server, &["resize", "--generation", &generation, "a", "-1"]).await;
     assert!(stdout(&output).starts_with("8\t0\t"), "{output:?}");
     let output = ran(server, &["resize", "a", "-1", "--generation", &generation]).await;
-    assert_fails(&output, 1, "a was changed meanwhile");
+    assert_fails(&output, 1, "semaphore \"a\" was not changed: its generation differs");
     let output = ran(server, &["remove", "a", "--generation", &generation]).await;
-    assert_fails(&output, 1, "a was changed meanwhile");
-    assert_fails(&ran(server, &["resize", "a", "+4294967295"]).await, 1, "a cannot have so many");
-    assert_fails(&ran(server, &["resize", "b", "1"]).await, 1, "no semaphore named b is declared");
+    assert_fails(&output, 1, "semaphore \"a\" was not changed: its generation differs");
+    assert_fails(
+        &ran(server, &["resize", "a", "+4294967295"]).await,
+        1,
+        "semaphore \"a\" was not changed: the new capacity is out of range",
+    );
+    assert_fails(&ran(server, &["resize", "b", "1"]).await, 1, "semaphore \"b\" is not declared");
     assert_fails(&ran(server, &["resize", "a", "-x"]).await, 64, "'-x'");
-    assert_fails(&ran(server, &["remove", "a", "--grace", "1"]).await, 64, "give --when now as well");
+    assert_fails(&ran(server, &["remove", "a", "--grace", "1"]).await, 64, "add --when now");
     assert_eq!(stdout(&ran(server, &["remove", "a"]).await), "");
-    assert_fails(&ran(server, &["remove", "a"]).await, 1, "no semaphore named a is declared");
+    assert_fails(&ran(server, &["remove", "a"]).await, 1, "semaphore \"a\" is not declared");
 }
 
 #[tokio::test]
@@ -143,10 +151,10 @@ async fn a_declared_semaphore_is_had_without_saying_its_capacity() {
         assert_eq!(stdout(&ran(server, &arguments).await), left, "{wanted:?}");
     }
     let output = ran(server, &["run", "--semaphore", "none", "--", "true"]).await;
-    assert_fails(&output, 1, "no semaphore named none is declared");
-    assert_fails(&ran(server, &["run", "a", "--", "true"]).await, 64, "a has no maximum");
+    assert_fails(&output, 1, "semaphore \"none\" does not exist");
+    assert_fails(&ran(server, &["run", "a", "--", "true"]).await, 64, "\"a\" has no maximum");
     let output = ran(server, &["run", "a", "--resources", "2", "--", "true"]).await;
-    assert_fails(&output, 64, "--resources needs a maximum");
+    assert_fails(&output, 64, "--resources requires a maximum");
 }
 
 #[tokio::test]
@@ -155,13 +163,17 @@ async fn a_semaphore_that_is_held_is_removed_as_it_was_asked_for() {
     let server = daemon.address("semaphore");
     printed(server, &["declare", "a", "--capacity", "2"]).await;
     let held = acquired(server, &["a"]).await;
-    assert_fails(&ran(server, &["remove", "a"]).await, 1, "a is held, so it stays");
+    assert_fails(
+        &ran(server, &["remove", "a"]).await,
+        1,
+        "semaphore \"a\" was not removed because it is held",
+    );
     assert_eq!(stdout(&ran(server, &["remove", "a", "--when", "last-holder"]).await), "");
     assert_eq!(printed(server, &["list"]).await[0]["removing"], true);
     let verified = ran(server, &["verify", grant_of(&held)]).await;
     assert_eq!((verified.status.code(), stderr(&verified)), (Some(2), ""));
     assert!(verified.stdout.starts_with(b"retiring\t"), "{verified:?}");
-    assert_fails(&ran(server, &["resize", "a", "3"]).await, 1, "a is being removed");
+    assert_fails(&ran(server, &["resize", "a", "3"]).await, 1, "semaphore \"a\" is being removed");
     let mut waiting = program_at(server, &["await-idle", "--semaphore", "a"]).spawn().unwrap();
     let mut waited = stdout_of(&mut waiting);
     assert_eq!(stdout(&ran(server, &["remove", "a", "--when", "now", "--grace", "0.2"]).await), "");
@@ -205,11 +217,11 @@ async fn a_name_becomes_idle_or_does_not_in_time() {
     for wait in ["0", "0.1"] {
         let idle = ["await-idle", "a", "--semaphore", "--wait", wait];
         let output = ran(server, &idle).await;
-        assert_fails(&output, 75, "the semaphore a is in use still");
+        assert_fails(&output, 75, "semaphore \"a\": not idle");
         let output = ran(server, &[&idle[..], &["--level", "2"]].concat()).await;
-        assert_fails(&output, 75, "more than 2 of the semaphore a are in use still");
+        assert_fails(&output, 75, "(3 in use, at most 2 requested)");
         let output = ran(server, &[&idle[..], &["--slot", "1"]].concat()).await;
-        assert_fails(&output, 75, "slot 1 of the semaphore a is held still");
+        assert_fails(&output, 75, "slot 1 of semaphore \"a\": not free");
         assert_eq!(stdout(&ran(server, &[&idle[..], &["--level", "3"]].concat()).await), "3\n");
         assert_eq!(stdout(&ran(server, &[&idle[..], &["--slot", "3"]].concat()).await), "3\n");
     }
@@ -227,6 +239,6 @@ async fn a_name_becomes_idle_or_does_not_in_time() {
     let mut plain = daemon.counter();
     assert_eq!(plain.acquire(b"job", 2, 3).status, 0);
     assert_eq!(stdout(&ran(server, &["await-idle", "job", "--level", "2"]).await), "2\n");
-    assert_fails(&ran(server, &["await-idle", "none"]).await, 1, "there is no counter named none");
+    assert_fails(&ran(server, &["await-idle", "none"]).await, 1, "counter \"none\" does not exist");
     assert_fails(&ran(server, &["await-idle", "job", "--slot", "1"]).await, 64, "--semaphore");
 }

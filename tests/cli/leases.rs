@@ -60,7 +60,11 @@ async fn several_names_are_held_together_and_given_back_together() {
     assert_eq!(line(&mut stdout_of(&mut holder)).await, "ready");
     let output = ran(server, &["run", "a", "b", "--max", "1", "--", "echo", "started"]).await;
     assert_eq!(output.stdout, b"");
-    assert_fails(&output, 75, "what is wanted of the counters a, b cannot be had now");
+    assert_fails(
+        &output,
+        75,
+        "counters \"a\", \"b\": not all are available: \"b\" has 1 of 1 in use, 1 requested",
+    );
     assert_eq!(stdout(&ran(server, &["get", "a"]).await), "0\n", "all or none");
     drop(holder);
 }
@@ -86,14 +90,18 @@ async fn run_waits_in_the_queue_as_long_and_behind_as_many_as_it_is_told() {
 
     let output = ran(server, &["run", "job", "--max", "1", "--wait=0.1", "--", "echo", "started"]).await;
     assert_eq!(output.stdout, b"");
-    assert_fails(&output, 75, "1 of the counter job did not come free in time");
+    assert_fails(&output, 75, "counter \"job\": not granted within 0.1 s (1 of 1 in use, 1 requested)");
 
     let waiter = program_at(server, &["run", "job", "--max", "1", "--wait=1h", "--", "echo", "started"])
         .spawn()
         .unwrap();
     until_listed(server, "waiters", "job", 1).await;
     let arguments = ["run", "job", "--max", "1", "--wait", "--queue-max", "1", "--", "echo", "started"];
-    assert_fails(&ran(server, &arguments).await, 75, "too many wait for 1 of the counter job already");
+    assert_fails(
+        &ran(server, &arguments).await,
+        75,
+        "the wait queue has 1 or more requests, the limit of --queue-max",
+    );
 
     holder.stdin.take().unwrap().write_all(b"\n").await.unwrap();
     assert_eq!(stdout(&finished(waiter).await), "started\n");
@@ -107,7 +115,7 @@ async fn what_a_semaphore_can_never_have_is_not_waited_for() {
     let small = ["run", "pool", "--semaphore", "--max", "2", "--", "true"];
     assert_eq!(stdout(&ran(server, &small).await), "");
     let arguments = ["run", "pool", "--semaphore", "--max", "9", "--resources", "3", "--wait", "--", "true"];
-    assert_fails(&ran(server, &arguments).await, 1, "3 of the semaphore pool can never be had");
+    assert_fails(&ran(server, &arguments).await, 1, "3 requested, more than can ever be granted");
 }
 
 #[tokio::test]
@@ -144,7 +152,7 @@ async fn a_command_ends_before_the_lease_of_a_server_that_died() {
     daemon.signal(Signal::SIGKILL);
     assert_eq!(line(&mut out).await, "TERM", "it has time to end by itself");
     let warning = line(&mut err).await;
-    assert!(warning.contains("job") && warning.contains("the command is sent SIGTERM"), "{warning}");
+    assert!(warning.contains("job") && warning.contains("sending SIGTERM to the command"), "{warning}");
     // It hears no SIGTERM, so SIGKILL ended it, long before the ten seconds of --kill-after.
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
 }
@@ -161,7 +169,7 @@ async fn a_command_may_be_let_run_on_without_its_lease() {
     assert_eq!(line(&mut out).await, "ready");
     daemon.signal(Signal::SIGKILL);
     let warning = line(&mut err).await;
-    assert!(warning.contains("the lease of job has ended") && warning.contains("runs on"), "{warning}");
+    assert!(warning.contains("the lease of \"job\" ended") && warning.contains("keeps running"), "{warning}");
     child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(3));
 }
@@ -219,7 +227,7 @@ async fn a_revocation_ends_the_command_within_its_grace() {
         assert_eq!(stdout(&ran(server, &["revoke", option, &number, "--grace", grace]).await), "");
         assert_eq!(line(&mut out).await, "TERM");
         let warning = line(&mut err).await;
-        assert!(warning.contains("an administrator takes job away"), "{warning}");
+        assert!(warning.contains("an administrator revoked \"job\""), "{warning}");
         assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
         until_listed(server, "holders", "job", 0).await;
     }
@@ -247,8 +255,8 @@ async fn a_revocation_without_grace_kills_the_command_at_once() {
 async fn what_nobody_has_cannot_be_revoked() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    assert_fails(&ran(server, &["revoke", "--grant", "4711"]).await, 1, "nobody holds the grant 4711");
-    assert_fails(&ran(server, &["revoke", "--session", "4711"]).await, 1, "there is no session 4711");
+    assert_fails(&ran(server, &["revoke", "--grant", "4711"]).await, 1, "grant 4711 is not held");
+    assert_fails(&ran(server, &["revoke", "--session", "4711"]).await, 1, "session 4711 does not exist");
 }
 
 #[tokio::test]
@@ -275,7 +283,12 @@ async fn a_script_holds_over_several_commands() {
     let output = soon("the script to end", command.output()).await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(said, "2\n300\nthe same\n0\n1\n1\n75 \n", "{}", stderr(&output));
-    assert_eq!(stderr(&output).matches("is lost, or the key is another's").count(), 2, "{}", stderr(&output));
+    assert_eq!(
+        stderr(&output).matches("does not exist, or its key is wrong").count(),
+        2,
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[tokio::test]
@@ -295,7 +308,7 @@ async fn an_acquired_session_can_be_read_by_programs() {
     let session = held["session"].to_string();
     let mut release = program_at(server, &["release"]);
     release.env("SIGNALBOX_SESSION", &session).env("SIGNALBOX_KEY", "0".repeat(32));
-    assert_fails(&finished(release.spawn().unwrap()).await, 1, "the key is another's");
+    assert_fails(&finished(release.spawn().unwrap()).await, 1, "its key is wrong");
     release.env("SIGNALBOX_KEY", key);
     assert_eq!(stdout(&finished(release.spawn().unwrap()).await), "");
     assert_eq!(stdout(&ran(server, &["get", "pool", "--semaphore"]).await), "4\n");
@@ -310,7 +323,12 @@ async fn a_lease_that_is_shorter_than_asked_for_is_told_on_stderr() {
     let server = daemon.address("counter");
     let output = ran(server, &["acquire", "job", "--max", "1", "--lease", "2h", "--json"]).await;
     assert_eq!(output.status.code(), Some(0));
-    assert!(stderr(&output).contains("leases for 3600 s at most, not for 7200 s"), "{}", stderr(&output));
+    assert!(
+        stderr(&output)
+            .contains("the lease is 3600 s, the longest that the server allows, instead of 7200 s"),
+        "{}",
+        stderr(&output)
+    );
     let held: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(held["lease"], 3600.0);
 }
@@ -322,7 +340,7 @@ async fn what_cannot_be_told_to_anybody_is_not_held() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let mut command = program_at(server, &["acquire", "job", "--max", "1", "--lease", "1h"]);
     let output = finished(command.stdout(full).spawn().unwrap()).await;
-    assert_fails(&output, 74, "so nothing is held");
+    assert_fails(&output, 74, "the resources were released");
     assert_eq!(stdout(&ran(server, &["get", "job"]).await), "0\n");
 }
 

@@ -50,7 +50,7 @@ async fn a_name_that_does_not_exist_has_no_list() {
     for list in ["holders", "waiters"] {
         let output = finished(program_at(server, &[list, "none", "--semaphore"]).spawn().unwrap()).await;
         assert_eq!(output.stdout, b"");
-        assert_fails(&output, 1, "there is no semaphore named none");
+        assert_fails(&output, 1, "semaphore \"none\" does not exist");
     }
 }
 

@@ -92,7 +92,7 @@ async fn where_no_answer_comes_in_time_the_status_is_69() {
     let child = program(&server, &["ping", "--timeout", "0.1"]).spawn().unwrap();
     let mut peer = server.accept().await;
     peer.expect(Outcome::Noop).await;
-    assert_fails(&finished(child).await, 69, "gave no answer within 0.1 s");
+    assert_fails(&finished(child).await, 69, "did not respond within 0.1 s");
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn get_says_that_a_name_does_not_exist() {
     let mut peer = server.accept().await;
     let request = peer.next().await.unwrap();
     peer.answer(&request, Response::Failed(Status::NotFound)).await;
-    assert_fails(&finished(child).await, 1, r"no semaphore named no\nsuch");
+    assert_fails(&finished(child).await, 1, r#"semaphore "no\nsuch" does not exist"#);
 }
 
 #[tokio::test]
@@ -196,23 +196,26 @@ async fn bad_usage_has_the_status_64_and_asks_no_server() {
         (&["get"][..], "<NAME>"),
         (&["get", ""], "the name is empty"),
         (&["get", "x", "--server", "a:b:c"], "is not a host name or an IP address"),
-        (&["ping", "--timeout", "0"], "give a number of seconds above 0"),
+        (&["ping", "--timeout", "0"], "expected a number of seconds above 0"),
         (&["frobnicate"], "frobnicate"),
         (&["run", "x", "--max", "1"], "<COMMAND>"),
-        (&["run", "x", "--max", "0", "--", "true"], "0 is not in"),
-        (&["run", "x", "--max", "1", "--resources", "2", "--", "true"], "can never fit"),
-        (&["run", "x", "--", "true"], "x has no maximum; give --max N for all names, or x=N"),
-        (&["run", "x=2", "y", "--", "true"], "y has no maximum"),
-        (&["run", "x=3/2", "--", "true"], "x=3/2 can never be had"),
+        (&["run", "x", "--max", "0", "--", "true"], "expected a whole number from 1 to 4294967295"),
+        (&["run", "x", "--max", "1", "--resources", "2", "--", "true"], "--resources 2 is more than --max 1"),
+        (&["run", "x", "--", "true"], "\"x\" has no maximum; add --max N for all names, or write x=N"),
+        (&["run", "x=2", "y", "--", "true"], "\"y\" has no maximum"),
+        (&["run", "x=3/2", "--", "true"], "\"x=3/2\": 3 requested, but the maximum is 2"),
         (&["run", "x=2", "--resources", "2", "--", "true"], "--max"),
-        (&["run", "x", "x", "--max", "1", "--", "true"], "x is asked for twice"),
+        (&["run", "x", "x", "--max", "1", "--", "true"], "\"x\" is given twice"),
         (&["run", "x", "--max", "1", "--wait=soon", "--", "true"], "a time such as 30s, 5m or 1h"),
         (&["run", "x", "--max", "1", "--lease", "0", "--", "true"], "a time such as 30s, 5m or 1h"),
         (&["run", "x", "--max", "1", "--queue-max", "3", "--", "true"], "--wait"),
         (&["acquire", "x", "--max", "1"], "--lease <TIME>"),
         (&["acquire", "--max", "1", "--lease", "5"], "<NAME>"),
         (&["renew", "--session", "1"], "--key <HEX>"),
-        (&["renew", "--session", "1", "--key", "abc"], "the key of the session is malformed"),
+        (
+            &["renew", "--session", "1", "--key", "abc"],
+            "the key of the session must have 32 hexadecimal digits",
+        ),
         (&["release", "--key", "00"], "--session <ID>"),
         (&["holders"], "<NAME>"),
         (&["waiters", ""], "the name is empty"),
@@ -281,8 +284,8 @@ async fn run_has_the_exit_status_of_a_shell() {
     assert_eq!(ran(&["true"]).await.status.code(), Some(0));
     assert_eq!(ran(&["sh", "-c", "exit 255"]).await.status.code(), Some(255));
     assert_eq!(ran(&["sh", "-c", "kill -KILL $$"]).await.status.code(), Some(128 + 9));
-    assert_fails(&ran(&["/no/such/command"]).await, 127, "is not found");
-    assert_fails(&ran(&["/"]).await, 126, "cannot be run");
+    assert_fails(&ran(&["/no/such/command"]).await, 127, "not found");
+    assert_fails(&ran(&["/"]).await, 126, "cannot run command");
 }
 
 /// `run` with a shell script that was started, and the server's end of its connection.
@@ -415,7 +418,7 @@ async fn a_command_may_be_let_run_on_without_its_server() {
     let mut running = Running::start(&["--on-lost", "continue"], "echo ready; read _; exit 3").await;
     drop(running.peer);
     let warning = line(&mut running.stderr).await;
-    assert!(warning.contains("runs on"), "{warning}");
+    assert!(warning.contains("keeps running"), "{warning}");
     running.child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
     let status = soon("the program to end", running.child.wait()).await.unwrap();
     assert_eq!(status.code(), Some(3));

@@ -123,7 +123,7 @@ fn a_right_file_is_told_so_and_nothing_is_bound_by_checking_it() {
     let output = outcome(check_config(&file));
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, format!("{}: the configuration is right\n", file.path().display()));
+    assert_eq!(said, format!("{}: the configuration is valid\n", file.path().display()));
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let before = arguments.pid.map(Usage::of).transpose()?;
     let record = run_all(&mut generators, &load, load.limit, "running")?;
-    // Read while the connections are open, whose memory counts.
+    // Read while the connections are open, because their memory counts.
     let after = arguments.pid.map(Usage::of).transpose()?;
     let cost = before.zip(after).map(|(before, after)| ServerCost::between(before, after, &record));
     let report = Report::new(arguments, &load, address, &record, cost);
@@ -38,12 +38,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
-/// One generator a thread, each with its part of the connections.
+/// Makes one generator per thread, each with its part of the connections.
 fn connect(load: &Load, address: SocketAddr) -> Result<Vec<Generator<Yrmcds>>, LoadError> {
     (0..load.threads).map(|thread| Generator::connect(address, Yrmcds, load.plan_of(thread))).collect()
 }
 
-/// Runs all generators at the same time, with a progress line under this heading, and sums up what they recorded.
+/// Runs all generators at the same time, shows a progress line with this heading, and adds up their records.
 fn run_all(
     generators: &mut [Generator<Yrmcds>],
     load: &Load,

@@ -1,30 +1,31 @@
-//! What load is asked for, and whether that makes sense.
+//! The options of `bench`, and the load that they describe.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, ValueEnum};
 
 use super::load::{Distribution, Limit, Mix, Names, Plan, resolve};
 use crate::cli::exit::{Exit, Failure};
+use crate::cli::number::within;
 use crate::cli::server::Server;
 use crate::cli::time::{time, time_or_none};
 use crate::client::{Address, ConnectError, Maximum, NAME_BYTES_MAX, Resources};
 
 const LONG: &str = "\
-Put load on a server and measure it
+Measure the throughput and latency of a server
 
-Opens connections, keeps requests in flight on each, and at the end prints how many were answered, how long the \
-answers took and which statuses they had. Works with every server of yrmcds' counter or semaphore protocol. The names \
-that it acquires of start with \"bench-\"; what it acquires it gives back before it ends.
+Opens connections, keeps requests in flight on each, and prints how many were answered, how long the answers took, and \
+their statuses. It works with every server of yrmcds' counter or semaphore protocol. The names that it acquires start \
+with \"bench-\"; it releases everything before it ends.
 
-Without --rate each connection sends its next request when one is answered; a server that stalls is then asked less, \
-and its latency looks better than anybody would see it. With --rate requests are due at fixed times and their latency \
-counts from there, whether or not they could be sent then.
+Without --rate, a connection sends its next request when one is answered. A server that stalls then gets fewer requests, \
+so its latency looks better than users would see it (coordinated omission). With --rate, requests are due at fixed times, \
+and their latency counts from these times, whether or not they could be sent then.
 
-One thread costs one core at most. With --rate it takes the core for itself, to keep the times.";
+Each thread uses at most one core. With --rate, each thread uses a whole core, to keep the times.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,35 +35,35 @@ Examples:
   signalbox bench --distribution one --max 10 --mix pair=9,get=1
   signalbox bench --pid \"$(pidof signalbox)\" --json";
 
-/// Put load on a server and measure it
+/// Measure the throughput and latency of a server
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(in crate::cli) struct Arguments {
-    /// How many connections to open
-    #[arg(short, long, value_name = "N", default_value = "50", value_parser = value_parser!(u32).range(1..))]
+    /// Connections to open
+    #[arg(short, long, value_name = "N", default_value = "50", value_parser = within(1..=u32::MAX))]
     connections: u32,
 
-    /// How many requests each connection has on their way at most
-    #[arg(short, long, value_name = "N", default_value = "1", value_parser = value_parser!(u32).range(1..))]
+    /// Most requests in flight on each connection
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = within(1..=u32::MAX))]
     in_flight: u32,
 
     /// How long to run [default: 10]
     #[arg(short, long, value_name = "TIME", value_parser = time, conflicts_with = "count")]
     duration: Option<Duration>,
 
-    /// How many requests to send, instead of a duration
-    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    /// Requests to send, instead of a duration
+    #[arg(long, value_name = "N", value_parser = within(1..=u64::MAX))]
     count: Option<u64>,
 
-    /// How long to run before measuring; 0 is not at all
+    /// How long to run before measuring; 0 for no time
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = time_or_none)]
     warmup: Duration,
 
-    /// How many names there are
-    #[arg(short, long, value_name = "N", default_value = "10000", value_parser = value_parser!(u32).range(1..))]
+    /// Number of names
+    #[arg(short, long, value_name = "N", default_value = "10000", value_parser = within(1..=u32::MAX))]
     names: u32,
 
-    /// How often each name is drawn
+    /// Distribution of the names over the requests
     #[arg(long, value_enum, default_value = "uniform")]
     distribution: DistributionArgument,
 
@@ -70,31 +71,31 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "BYTES", default_value = "16")]
     name_bytes: usize,
 
-    /// How often what is asked, by weights: pair (an acquire and its release), get, noop
+    /// Operations with their weights: pair (an acquire and its release), get, noop
     #[arg(short, long, value_name = "WHAT[=WEIGHT],…", default_value = "pair")]
     mix: MixArgument,
 
-    /// How many resources an acquire takes
-    #[arg(long, value_name = "R", default_value = "1", value_parser = value_parser!(u32).range(1..))]
+    /// Resources of each acquire
+    #[arg(long, value_name = "R", default_value = "1", value_parser = within(1..=u32::MAX))]
     resources: u32,
 
-    /// How many resources there are altogether; a semaphore that exists keeps its own
-    #[arg(long, value_name = "N", default_value = "4294967295", value_parser = value_parser!(u32).range(1..))]
+    /// Maximum of each counter, or capacity of each semaphore that does not exist yet
+    #[arg(long, value_name = "N", default_value = "4294967295", value_parser = within(1..=u32::MAX))]
     max: u32,
 
-    /// How many requests are due in a second, over all connections [default: as many as are answered]
+    /// Requests per second, over all connections [default: as fast as they are answered]
     #[arg(short, long, value_name = "REQUESTS", value_parser = rate)]
     rate: Option<f64>,
 
-    /// How many threads to put the load on, which share the connections
-    #[arg(short, long, value_name = "N", default_value = "1", value_parser = value_parser!(u32).range(1..))]
+    /// Threads, which share the connections
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = within(1..=u32::MAX))]
     threads: u32,
 
-    /// Number that decides what is drawn; the same one draws the same
+    /// Seed of the random choices; the same seed makes the same choices
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
 
-    /// Process of the server, on this machine: adds its CPU per request and its resident memory
+    /// Process id of the server on this machine; adds its CPU time per answer and its resident memory
     #[arg(long)]
     pub(super) pid: Option<u32>,
 
@@ -108,15 +109,15 @@ pub(in crate::cli) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DistributionArgument {
-    /// Each equally often
+    /// Each name equally often
     Uniform,
-    /// The n-th in proportion to 1/n
+    /// The n-th name in proportion to 1/n
     Zipf,
-    /// Always the same one
+    /// Always the same name
     One,
 }
 
-/// A load that makes sense.
+/// A valid load.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) address: Address,
@@ -131,35 +132,38 @@ pub(super) struct Load {
 }
 
 impl Arguments {
-    /// How long to run before measuring, if at all.
+    /// How long to run before measuring; `None` for no time.
     pub(super) fn warmup(&self) -> Option<Duration> {
         (!self.warmup.is_zero()).then_some(self.warmup)
     }
 
-    /// The load, or what is wrong with it.
+    /// The load, or the usage error in it.
     pub(super) fn load(&self) -> Result<Load, Failure> {
         let usage = |message: String| Err(Failure::new(Exit::Usage, message));
         if self.resources > self.max {
             return usage(format!(
-                "--resources {} can never fit --max {}; lower one or raise the other",
+                "--resources {} is more than --max {}; lower --resources or raise --max",
                 self.resources, self.max
             ));
         }
         let bytes_min = Names::bytes_min(self.names);
         if !(bytes_min..=NAME_BYTES_MAX).contains(&self.name_bytes) {
             return usage(format!(
-                "--name-bytes {} does not fit {} names; give {bytes_min} to {NAME_BYTES_MAX}",
+                "--name-bytes {} is invalid for {} names; use {bytes_min} to {NAME_BYTES_MAX}",
                 self.name_bytes, self.names
             ));
         }
         if self.threads > self.connections {
             return usage(format!(
-                "--threads {} is more than --connections {}; every thread needs one",
+                "--threads {} is more than --connections {}; each thread needs a connection",
                 self.threads, self.connections
             ));
         }
-        if self.count.is_some_and(|count| count < u64::from(self.threads)) {
-            return usage("--count is less than --threads; every thread needs a request".to_owned());
+        if let Some(count) = self.count.filter(|count| *count < u64::from(self.threads)) {
+            return usage(format!(
+                "--count {count} is less than --threads {}; each thread needs a request",
+                self.threads
+            ));
         }
         Ok(self.checked_load())
     }
@@ -204,14 +208,14 @@ impl Load {
         resolve(&self.address, self.plan.timeout)
     }
 
-    /// What one thread does of it.
+    /// The plan of one thread.
     pub(super) fn plan_of(&self, thread: usize) -> Plan {
         let connections = part(self.plan.connections as u64, self.threads, thread) as usize;
         let seed = self.plan.seed.wrapping_add(thread as u64);
         Plan { connections, seed, ..self.plan.clone() }
     }
 
-    /// The part of all connections that a thread has.
+    /// A thread's share of all connections.
     pub(super) fn share_of(&self, thread: usize) -> f64 {
         self.plan_of(thread).connections as f64 / self.plan.connections as f64
     }
@@ -225,7 +229,7 @@ impl Load {
     }
 }
 
-/// The part of a whole that falls to one of some that share it as equally as can be.
+/// The part of one sharer, if the whole is shared as equally as possible.
 fn part(whole: u64, sharers: usize, index: usize) -> u64 {
     let (sharers, index) = (sharers as u64, index as u64);
     whole / sharers + u64::from(index < whole % sharers)
@@ -238,7 +242,7 @@ impl FromStr for MixArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let advice = || format!("{text:?} is no mix; write such as pair, or pair=8,get=1,noop=1");
+        let advice = || "expected operations with weights, such as pair, or pair=8,get=1,noop=1".to_owned();
         let mut mix = Mix { pair: 0, get: 0, noop: 0 };
         for item in text.split(',') {
             let (what, weight) = item.split_once('=').unwrap_or((item, "1"));
@@ -252,7 +256,7 @@ impl FromStr for MixArgument {
             *place = weight.parse().ok().filter(|weight| *weight <= 1_000_000).ok_or_else(advice)?;
         }
         if mix.pair + mix.get + mix.noop == 0 {
-            return Err("all weights are 0; give one of them another".to_owned());
+            return Err("all weights are 0; set one of them above 0".to_owned());
         }
         Ok(Self(mix))
     }
@@ -261,7 +265,7 @@ impl FromStr for MixArgument {
 fn rate(text: &str) -> Result<f64, &'static str> {
     match text.parse::<f64>() {
         Ok(rate) if (0.001..=1e9).contains(&rate) => Ok(rate),
-        _ => Err("give a number of requests a second, such as 20000"),
+        _ => Err("expected a number of requests per second, such as 20000"),
     }
 }
 

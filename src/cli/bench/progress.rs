@@ -1,4 +1,4 @@
-//! The line that shows how a run is getting on, for people who wait for it.
+//! The progress line of a run, on a terminal.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::atomic::Ordering;
@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::load::{Limit, Progress};
 
-/// Time between two looks.
+/// Time between two updates.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Waits until the run is over, which must unpark this thread; on a terminal, with a line that is removed at the end.
+/// Waits until the run is over. The run must unpark this thread at its end. On a terminal, shows a progress line, and
+/// removes it at the end.
 pub(super) fn watch(heading: &str, limit: Limit, progress: &Progress, is_over: impl Fn() -> bool) {
     let is_shown = stderr().is_terminal();
     let started = Instant::now();
@@ -37,7 +38,7 @@ pub(super) fn watch(heading: &str, limit: Limit, progress: &Progress, is_over: i
     }
 }
 
-/// Puts a text in place of the line. Where that fails, nobody watches.
+/// Replaces the line with a text; ignores a closed stderr.
 fn show(text: &str) {
     let _ = write!(stderr(), "\r\x1b[K{text}");
     let _ = stderr().flush();

@@ -1,4 +1,4 @@
-//! What a run came to, as text for people and as JSON for scripts.
+//! The report of a run, as text for people and as JSON for scripts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,10 +12,10 @@ use super::options::{Arguments, Load};
 use crate::cli::output::json;
 use crate::client::Status;
 
-/// Percentiles that are shown, with their keys.
+/// The percentiles of the report, with their keys.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)];
 
-/// What the server's process spent on a run.
+/// The CPU time and memory of the server's process.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct ServerCost {
     cpu_ns_per_answer: f64,
@@ -23,7 +23,7 @@ pub(super) struct ServerCost {
 }
 
 impl ServerCost {
-    /// From what was used before and after the run. All answers count, as the server worked for all.
+    /// The cost between two readings. All answers count, because the server worked for all of them.
     pub(super) fn between(before: Usage, after: Usage, record: &Record) -> Self {
         let cpu_ns = after.cpu.saturating_sub(before.cpu).as_nanos() as f64;
         let answers = record.answers_with_release_at_end().max(1) as f64;
@@ -31,7 +31,7 @@ impl ServerCost {
     }
 }
 
-/// Everything that is shown; the fields are the keys of the JSON.
+/// The report; the fields are the keys of the JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     server: String,
@@ -90,7 +90,7 @@ impl Times {
         }
     }
 
-    /// The rest of a line of the table of latencies.
+    /// Appends the columns of a line of the latency table.
     fn write_to(&self, text: &mut String) {
         write!(text, "{:>11.1}", self.mean).expect("a String takes everything");
         for (key, _) in PERCENTILES {
@@ -151,14 +151,15 @@ impl Report {
         text.push_str(&self.latency_table());
         text.push_str(&self.status_table());
         if self.unsent > 0 {
-            let line = "requests were due and not sent: the server fell behind the rate";
+            let line =
+                "requests were due but not sent: the server, or this program, could not keep up with --rate";
             writeln!(text, "\n{} {line}", self.unsent).expect("a String takes everything");
         }
         if let Some(cost) = self.server_process {
             let memory_mib = cost.resident_bytes as f64 / f64::from(1 << 20);
             writeln!(
                 text,
-                "\nserver: {:.0} ns of CPU an answer, {memory_mib:.1} MiB resident",
+                "\nserver: {:.0} ns of CPU time per answer, {memory_mib:.1} MiB resident",
                 cost.cpu_ns_per_answer
             )
             .expect("a String takes everything");
@@ -169,13 +170,13 @@ impl Report {
     fn heading(&self) -> String {
         let mix: Vec<_> = self.mix.iter().map(|(what, weight)| format!("{what}={weight}")).collect();
         let rate = match self.requests_per_s {
-            Some(rate) => format!("{rate} requests due a second"),
-            None => "as fast as answers come".to_owned(),
+            Some(rate) => format!("{rate} requests/s"),
+            None => "as fast as answers arrive".to_owned(),
         };
         format!(
             "{} ({}s): {} connections x {} in flight on {} threads, {rate}\n\
              {} names of {} bytes ({}), {}\n\n\
-             {} answers in {:.2} s: {:.0} a second; {} failures\n\n",
+             {} answers in {:.2} s: {:.0} per second; {} failures\n\n",
             self.server,
             self.kind,
             self.connections,
@@ -211,7 +212,7 @@ impl Report {
         text
     }
 
-    /// A line a status; only where there is more to say than that all went well.
+    /// One line per status; empty if all answers report success.
     fn status_table(&self) -> String {
         if self.failures == 0 {
             return String::new();

@@ -1,6 +1,7 @@
-//! `run` in a leased session, which survives cuts that are shorter than the lease: the command is ended only where the
-//! lease is going to end, and then in time.
+//! `run` in a leased session, which survives disconnections shorter than the lease. The command is ended only if the lease
+//! is about to end, and then before it ends.
 
+use std::future::pending;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::cli::slots;
 use crate::cli::wanted::Amounts;
 use crate::client::{Error, Lost, Permit};
 
-/// The longest by which SIGKILL comes before the end of a lease, which the command must not see.
+/// The longest time by which SIGKILL precedes the end of a lease, so that the command is gone when the lease ends.
 const RESERVE_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the command while a session holds the amounts.
@@ -28,7 +29,7 @@ pub(super) async fn run(arguments: &Arguments, amounts: &Amounts) -> Result<Exit
     let task = format!("run[{}] {}", std::process::id(), program.unwrap_or_default());
     let held = acquire(server, *lease, &task, amounts, waiting, &mut signals).await?;
     let result = run_holding(arguments, amounts, &held.permit, &mut signals).await;
-    give_back(server, amounts, held).await;
+    release(server, amounts, held).await;
     result
 }
 
@@ -38,26 +39,28 @@ async fn run_holding(
     permit: &Permit,
     signals: &mut Signals,
 ) -> Result<ExitCode, Failure> {
-    let mut lease = Lease::new(arguments, amounts, permit);
+    let mut hold = LeaseHold::new(arguments, amounts, permit);
     if !permit.is_held() {
         // This process was stopped, or the machine suspended, before the command could be started.
         return Err(Error::Lost(permit.lost().await).into());
     }
     let child = child::start(&arguments.command, slots::of_all(&slots::of(permit)))?;
-    supervise(&mut lease, arguments.on_lost, child, signals).await
+    supervise(&mut hold, arguments.on_lost, child, signals).await
 }
 
-/// Gives back and closes the session, so that who acquires next finds it given back. Where that fails, the end of the
-/// lease does it.
-async fn give_back(server: &Server, amounts: &Amounts, Held { client, permit }: Held) {
+/// Releases the permit and closes the session, so that the resources are available when this process has ended. If that
+/// fails, the end of the lease releases them.
+async fn release(server: &Server, amounts: &Amounts, Held { client, permit }: Held) {
     if permit.is_held() {
-        let names = amounts.names();
+        let object = amounts.object();
         match server.answer(permit.release()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => warn(&format!("giving back {names} failed: {error}")),
+            Ok(Err(error)) => warn(&format!("cannot release {object}: {error}")),
             Err(failure) => {
                 failure.report();
-                warn(&format!("{names} may be held until the lease ends; nothing needs to be done"));
+                warn(&format!(
+                    "{object} may stay held until the lease ends; the server releases the resources then"
+                ));
                 return;
             }
         }
@@ -65,122 +68,168 @@ async fn give_back(server: &Server, amounts: &Amounts, Held { client, permit }: 
     client.close().await;
 }
 
-/// A permit, and what was said of it already.
-struct Lease<'a> {
+/// A permit while the command runs.
+struct LeaseHold<'a> {
     permit: &'a Permit,
     names: String,
     kill_after: Duration,
-    /// Whether the command is to be ended before the lease is over.
-    ends_in_time: bool,
-    /// The longest that was ever left of the lease: nearly all of it, as each renewal begins it anew.
-    longest: Duration,
-    /// Until when the lease lasts at least, as far as it was looked at. What is known to be held is held until then,
-    /// whatever becomes of the permit, unless it is revoked: nobody else has it before.
-    until: Instant,
-    is_running_out: bool,
-    is_revoked: bool,
-    is_lost: bool,
+    on_lost: OnLost,
+    state: State,
 }
 
-impl<'a> Lease<'a> {
-    fn new(arguments: &Arguments, amounts: &Amounts, permit: &'a Permit) -> Self {
-        let mut lease = Self {
-            permit,
-            names: amounts.names(),
-            kill_after: arguments.kill_after,
-            ends_in_time: arguments.on_lost == OnLost::Kill,
-            longest: Duration::ZERO,
-            until: Instant::now(),
-            is_running_out: false,
-            is_revoked: false,
-            is_lost: false,
-        };
-        lease.look();
-        lease
+/// What the hold has reported so far. Each event is reported once.
+#[derive(Clone, Copy)]
+enum State {
+    Held {
+        term: Term,
+        reported: Reported,
+    },
+    /// The permit was lost; nothing else can happen.
+    Lost,
+}
+
+/// Events that were reported while the permit was held. They can occur in either order.
+#[derive(Clone, Copy)]
+enum Reported {
+    Nothing,
+    /// No server renews the lease, and its end is near.
+    NotRenewed,
+    /// An administrator revoked the permit; the grace period runs.
+    Revoked,
+    NotRenewedAndRevoked,
+}
+
+impl Reported {
+    fn includes_not_renewed(self) -> bool {
+        matches!(self, Self::NotRenewed | Self::NotRenewedAndRevoked)
     }
 
-    /// How long the lease lasts yet.
-    fn look(&mut self) -> Duration {
-        let left = self.permit.time_left();
+    fn includes_revoked(self) -> bool {
+        matches!(self, Self::Revoked | Self::NotRenewedAndRevoked)
+    }
+
+    fn with_not_renewed(self) -> Self {
+        if self.includes_revoked() { Self::NotRenewedAndRevoked } else { Self::NotRenewed }
+    }
+
+    fn with_revoked(self) -> Self {
+        if self.includes_not_renewed() { Self::NotRenewedAndRevoked } else { Self::Revoked }
+    }
+}
+
+/// How long the lease lasts, as last seen.
+#[derive(Clone, Copy)]
+struct Term {
+    /// The longest time that was ever left: nearly the whole lease, because each renewal restarts it.
+    longest: Duration,
+    /// The earliest end of the lease. Unless the permit is revoked, no other client is granted its resources before that
+    /// time, whatever happens to the permit.
+    until: Instant,
+}
+
+impl Term {
+    fn new(permit: &Permit) -> Self {
+        let mut term = Self { longest: Duration::ZERO, until: Instant::now() };
+        term.update(permit);
+        term
+    }
+
+    /// Reads how long the lease lasts now.
+    fn update(&mut self, permit: &Permit) -> Duration {
+        let left = permit.time_left();
         if let Some(left) = left {
             self.longest = self.longest.max(left);
             self.until = Instant::now() + left;
         }
         left.unwrap_or_default()
     }
+}
 
-    fn running_out(&mut self, left: Duration) -> Alarm {
-        self.is_running_out = true;
-        let reason = format!(
-            "no server renews the lease of {}, which ends in {:.1} s",
-            self.names,
-            left.as_secs_f64()
-        );
+impl<'a> LeaseHold<'a> {
+    fn new(arguments: &Arguments, amounts: &Amounts, permit: &'a Permit) -> Self {
+        Self {
+            permit,
+            names: amounts.names(),
+            kill_after: arguments.kill_after,
+            on_lost: arguments.on_lost,
+            state: State::Held { term: Term::new(permit), reported: Reported::Nothing },
+        }
+    }
+
+    fn not_renewed(&self, left: Duration) -> Alarm {
+        let seconds = left.as_secs_f64();
+        let reason = format!("the lease of {} cannot be renewed and ends in {seconds:.1} s", self.names);
         Alarm { reason, time: time_to_end(self.kill_after, left) }
     }
 
-    fn revoked(&mut self) -> Alarm {
-        self.is_revoked = true;
-        let left = self.look();
-        let reason = format!("an administrator takes {} away in {:.1} s", self.names, left.as_secs_f64());
+    fn revoked(&self, left: Duration) -> Alarm {
+        let reason = format!("an administrator revoked {}", self.names);
         Alarm { reason, time: time_to_end(self.kill_after, left) }
     }
 
-    fn lost(&mut self, lost: Lost) -> Alarm {
-        self.is_lost = true;
+    fn lost(&self, term: Term, lost: Lost) -> Alarm {
         let names = &self.names;
         let what = match lost {
             Lost::Expired => format!("the server does not know the lease of {names} any more"),
-            Lost::Revoked => format!("an administrator took {names} away"),
-            Lost::Unreachable => format!("the lease of {names} has ended, as no server renewed it"),
+            Lost::Revoked => format!("an administrator revoked {names}"),
+            Lost::Unreachable => format!("the lease of {names} ended because it could not be renewed"),
             Lost::TakenOver => format!("another client took over the session that holds {names}"),
-            Lost::Stopped => format!("nothing renews the lease of {names} any more"),
+            Lost::Stopped => format!("the lease of {names} is not renewed any more"),
         };
         let left = match lost {
-            // The server has freed it, however long the lease would have lasted.
+            // The server has released it, however long the lease would have lasted.
             Lost::Revoked => Duration::ZERO,
-            _ => self.until.saturating_duration_since(Instant::now()),
+            _ => term.until.saturating_duration_since(Instant::now()),
         };
-        let reason = format!("{what}, so others may acquire of it now");
+        let reason = format!("{what}, so others may acquire {names} now");
         Alarm { reason, time: time_to_end(self.kill_after, left) }
     }
 }
 
-impl Hold for Lease<'_> {
+impl Hold for LeaseHold<'_> {
     async fn alarm(&mut self) -> Alarm {
+        let permit = self.permit;
         loop {
-            let left = self.look();
-            let permit = self.permit;
-            let quiet = left.saturating_sub(notice(self.kill_after, self.longest));
+            let State::Held { mut term, reported } = self.state else { return pending().await };
+            let quiet = term.update(permit).saturating_sub(notice(self.kill_after, term.longest));
+            self.state = State::Held { term, reported };
+            let ends_in_time = self.on_lost == OnLost::Kill;
             tokio::select! {
                 biased;
-                lost = permit.lost(), if !self.is_lost => return self.lost(lost),
-                () = permit.revocation(), if !self.is_lost && !self.is_revoked => return self.revoked(),
-                () = sleep(quiet), if !self.is_lost && !self.is_running_out && self.ends_in_time => {
-                    let left = self.look();
-                    if left <= notice(self.kill_after, self.longest) {
-                        return self.running_out(left);
+                lost = permit.lost() => {
+                    self.state = State::Lost;
+                    return self.lost(term, lost);
+                }
+                () = permit.revocation(), if !reported.includes_revoked() => {
+                    let left = term.update(permit);
+                    self.state = State::Held { term, reported: reported.with_revoked() };
+                    return self.revoked(left);
+                }
+                () = sleep(quiet), if ends_in_time && !reported.includes_not_renewed() => {
+                    let left = term.update(permit);
+                    self.state = State::Held { term, reported };
+                    if left <= notice(self.kill_after, term.longest) {
+                        self.state = State::Held { term, reported: reported.with_not_renewed() };
+                        return self.not_renewed(left);
                     }
                 }
-                // Nothing can happen to it any more.
-                else => return std::future::pending().await,
             }
         }
     }
 }
 
-/// How long before its end a lease that nobody renews is given up. Not more than a quarter of it, or the command would
-/// be ended where a renewal is only late.
+/// How long before its end a lease that is not renewed is given up: at most a quarter of it (and the reserve), because
+/// otherwise a renewal that is only late would end the command.
 fn notice(kill_after: Duration, lease: Duration) -> Duration {
     kill_after.min(lease / 4) + reserve(lease)
 }
 
-/// How long a command may take to end by itself when so much of the lease is left.
+/// How long the command may take to end if this much of the lease is left.
 fn time_to_end(kill_after: Duration, left: Duration) -> Duration {
     kill_after.min(left - reserve(left))
 }
 
-/// How long it may take from when SIGKILL is due until the command is gone.
+/// The time that SIGKILL may need to take effect.
 fn reserve(span: Duration) -> Duration {
     (span / 20).min(RESERVE_MAX)
 }

@@ -1,7 +1,7 @@
-//! `signalbox run`: a command that runs only while resources are held for it.
+//! `signalbox run`: runs a command while holding resources for it.
 //!
-//! There are two ways to hold: `plain` by a connection, `leased` by a session. Either tells `supervise` when what is
-//! held is about to be lost, and that ends the command.
+//! There are two ways to hold them: `plain` by a connection, `leased` by a leased session. Both raise an alarm in
+//! `supervise` when the resources are about to be lost, and `supervise` ends the command.
 
 mod child;
 mod leased;
@@ -23,34 +23,34 @@ use crate::client::Maximum;
 const LONG: &str = "\
 Run a command while holding resources
 
-Acquires of the counter (with --semaphore, of the semaphore) NAME, runs the command, and gives back when the command \
-ends. Several NAMEs are had together, all or none, and without deadlocks. Where nothing is available, the command is \
-not started and the exit status is 75; with --wait, it is first waited for in a fair queue.
+Acquires the counter NAME (with --semaphore, the semaphore NAME), runs the command, and releases the resources when the \
+command ends. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in use, the \
+command is not started and the exit status is 75; with --wait, the request first waits in a fair queue.
 
-Counters and semaphores that the first request makes are given their maximum by --max or behind the NAME. A semaphore \
-that \"signalbox declare\" declared has its own, so it needs none. Where its resources are numbered slots, the command \
-finds their numbers in SIGNALBOX_SLOTS: separated by commas, and of several NAMEs a colon between those of one and of \
-the next.
+A counter needs a maximum, and a semaphore that does not exist yet needs a capacity: give it with --max or after the \
+NAME. A semaphore that was declared with \"signalbox declare\" needs none. If its resources are numbered slots, the \
+command gets their numbers in SIGNALBOX_SLOTS: separated by commas, with a colon between those of different NAMEs.
 
-SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command, but for those that were ignored \
-from the start (nohup) and for SIGINT and SIGQUIT in the foreground of a terminal, whose Ctrl-C and Ctrl-\\ reach the \
-command without help. The command stays in the process group, so that a shell's job control works on both. Before the \
-command is started, they end the waiting.
+SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command. Exceptions: signals that were ignored \
+from the start (nohup), and SIGINT and SIGQUIT in the foreground of a terminal, where Ctrl-C and Ctrl-\\ reach the \
+command directly. The command stays in the process group, so that a shell's job control works on both processes. Before \
+the command is started, these signals end the wait.
 
-With one NAME that has a maximum and neither --lease nor --wait, what is held ends with the connection, also that to yrmcdsd. If the \
-server goes away while the command runs, others may acquire what was held. --on-lost says what happens then. A server \
-that vanished without a word is noticed after about 30 seconds.
+With one NAME that has a maximum, and without --lease and --wait, the connection holds the resources; this also works \
+with yrmcdsd. If the connection is lost while the command runs, others may acquire the resources, and --on-lost says \
+what happens to the command. A server that vanishes (power, network) is detected after about 30 seconds.
 
-With --lease, --wait, several NAMEs or one without a maximum, what is held belongs to a session that is leased from signalbox's own server. \
-The lease is renewed all the time, and survives cuts of the network that last less than two fifths of it. Where it \
-cannot be renewed, the command is sent SIGTERM so long before its end that SIGKILL after --kill-after still comes \
-before it, too, but not before two thirds of the lease have passed. Where an administrator takes away what is \
-held, the command is sent SIGTERM at once, and SIGKILL before the grace is over.
+With --lease, --wait, several NAMEs, or a NAME without a maximum, a leased session holds the resources; this requires \
+signalbox's own server. The lease is renewed in the background and survives disconnections shorter than two fifths of \
+it. If it cannot be renewed, the command is sent SIGTERM early enough that SIGKILL after --kill-after still precedes the \
+end of the lease, but not before two thirds of the lease have passed. If an administrator revokes the resources, the \
+command is sent SIGTERM at once, and SIGKILL before the grace period ends.
 
-If signalbox itself is killed by SIGKILL, the server frees the resources at once, or when the lease is over, while the \
-command runs on; where that matters, run the command by \"setpriv --pdeathsig KILL\" (util-linux).
+If signalbox itself is killed by SIGKILL, the command keeps running, but the server releases the resources at once, or \
+when the lease ends. To prevent that, start the command with \"setpriv --pdeathsig KILL\" (util-linux).
 
-Only the command itself is signalled, not what it started; a shell script passes signals on by exec or trap.";
+Signals are sent to the command only, not to the processes that it starts; a shell script forwards them with exec or \
+trap.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,7 +61,7 @@ Examples:
   signalbox run --semaphore deploys --wait -- deploy
   signalbox run backup --max 1 -- setpriv --pdeathsig KILL /usr/local/bin/backup";
 
-/// Written out because the generator of the man page leaves away the two dashes.
+/// Written by hand because the generator of the manual page omits the two dashes.
 const USAGE: &str = "\
 signalbox run [OPTIONS] --max <N> <NAME>... -- <COMMAND>...
        signalbox run [OPTIONS] <NAME=[R/]MAX>... -- <COMMAND>...
@@ -77,15 +77,15 @@ pub(super) struct Arguments {
     #[command(flatten)]
     waiting: Waiting,
 
-    /// Hold by a session that lives for TIME without renewal, and survives cuts; the server has bounds for it
+    /// Hold the resources in a leased session, whose lease ends after TIME without renewal; the server limits TIME
     #[arg(long, value_name = "TIME", value_parser = time)]
     lease: Option<Duration>,
 
-    /// What to do with the command when what it holds is lost
+    /// What to do with the command when its resources are lost
     #[arg(long, value_enum, value_name = "WHAT", default_value = "kill")]
     on_lost: OnLost,
 
-    /// How long after SIGTERM a command that does not end is sent SIGKILL
+    /// How long after SIGTERM the command is sent SIGKILL
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = time)]
     kill_after: Duration,
 
@@ -99,9 +99,9 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnLost {
-    /// Send it SIGTERM, and SIGKILL if it does not end; the exit status is 69
+    /// Send it SIGTERM, and SIGKILL if it does not end; exit with status 69
     Kill,
-    /// Let it run on, although others may acquire what it held
+    /// Keep it running, although others may acquire its resources
     Continue,
 }
 
@@ -109,7 +109,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let amounts = arguments.wanted.amounts(arguments.server.namespace())?;
     let needs_session = arguments.lease.is_some() || arguments.waiting.wait.is_some();
     match amounts.single() {
-        // A plain Acquire has no way to ask for a semaphore as it is declared.
+        // A plain Acquire always has a maximum, so it cannot request a declared semaphore.
         Some(amount @ Amount { max: Some(max), .. }) if !needs_session => {
             block_on(plain::run(arguments, amount, Maximum(*max), &amounts))
         }

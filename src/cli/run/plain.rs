@@ -1,15 +1,17 @@
-//! `run` over a plain connection, which any server of the protocol has: what is held ends with the connection.
+//! `run` over a plain connection, which any server of the protocol supports: the resources are released when the
+//! connection ends.
 //!
-//! The command must not run on without it where that can be helped: when the connection is lost the command is ended,
-//! unless the user chose otherwise. That this process is killed by SIGKILL cannot be helped from here (the
-//! parent-death signal would need unsafe code); the documentation says what to do.
+//! If the connection is lost, the command is ended, unless the user chose otherwise. If this process is killed by
+//! SIGKILL, the command keeps running: the parent-death signal would need unsafe code. The documentation shows how to
+//! set it with `setpriv`.
 
+use std::future::pending;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use super::supervise::{Alarm, Hold, supervise};
 use super::{Arguments, child};
 use crate::cli::exit::{Failure, warn};
+use crate::cli::refusal::{self, Usage};
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
 use crate::cli::wanted::{Amount, Amounts};
@@ -36,9 +38,14 @@ async fn acquire(
     amounts: &Amounts,
     client: &PlainClient,
 ) -> Result<(), Failure> {
+    let Arguments { server, waiting, .. } = arguments;
     let call = client.acquire(amount.name.bytes(), Resources(amount.resources), max);
-    let result = arguments.server.answer(call).await?;
-    result.map(drop).map_err(|error| amounts.refused(error, &arguments.waiting))
+    let Err(error) = server.answer(call).await? else { return Ok(()) };
+    let usage = match refusal::needs_usage(&error) {
+        true => Usage::by_get(server, client, amount, amounts.namespace()).await,
+        false => Usage::Unknown,
+    };
+    Err(refusal::refused(amounts, waiting, error, &[usage]))
 }
 
 async fn run_holding(
@@ -48,39 +55,42 @@ async fn run_holding(
 ) -> Result<ExitCode, Failure> {
     let mut signals = Signals::listen()?;
     let child = child::start(&arguments.command, None)?;
-    let mut held = Connection { arguments, amount, client: Some(client) };
-    supervise(&mut held, arguments.on_lost, child, &mut signals).await
+    let mut hold = ConnectionHold { arguments, amount, state: State::Open(client) };
+    supervise(&mut hold, arguments.on_lost, child, &mut signals).await
 }
 
-/// A connection that holds.
-struct Connection<'a> {
+/// Resources that a connection holds.
+struct ConnectionHold<'a> {
     arguments: &'a Arguments,
     amount: &'a Amount,
-    /// `None` once it is known to be lost.
-    client: Option<&'a PlainClient>,
+    state: State<'a>,
 }
 
-impl Hold for Connection<'_> {
+enum State<'a> {
+    Open(&'a PlainClient),
+    /// The connection was lost and the alarm was raised; nothing else can happen.
+    Lost,
+}
+
+impl Hold for ConnectionHold<'_> {
     async fn alarm(&mut self) -> Alarm {
-        let Some(client) = self.client else { return std::future::pending().await };
+        let State::Open(client) = self.state else { return pending().await };
         let loss = client.closed().await;
-        self.client = None;
-        let address = self.arguments.server.address();
-        let name = &self.amount.name;
-        let time: Duration = self.arguments.kill_after;
+        self.state = State::Lost;
+        let (address, name) = (self.arguments.server.address(), &self.amount.name);
         let reason =
-            format!("the connection to {address} was lost ({loss}), so others may acquire of {name} now");
-        Alarm { reason, time }
+            format!("the connection to {address} was lost ({loss}), so others may acquire {name} now");
+        Alarm { reason, time: self.arguments.kill_after }
     }
 }
 
-/// Gives back before the connection is closed, so that who acquires next finds it given back. Where that fails, the
-/// end of the connection does it.
+/// Releases before the connection is closed, so that the resources are available when this process has ended. If the
+/// release fails, the end of the connection releases them.
 async fn release(server: &Server, amount: &Amount, client: &PlainClient) {
     let call = client.release(amount.name.bytes(), Resources(amount.resources));
     match server.answer(call).await {
         Ok(Ok(()) | Err(Error::ConnectionLost(_))) => {}
-        Ok(Err(error)) => warn(&format!("giving back {} failed: {error}", amount.name)),
+        Ok(Err(error)) => warn(&format!("cannot release {}: {error}", amount.name)),
         Err(failure) => drop(failure.report()),
     }
 }

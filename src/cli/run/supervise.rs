@@ -1,5 +1,6 @@
-//! A command and what it holds, watched together: when the one is about to be lost, the other is ended before.
+//! Runs a command together with the resources that it holds: before they are lost, the command is ended.
 
+use std::future::pending;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,63 +13,86 @@ use super::child::{ended, exit_code, send, terminate};
 use crate::cli::exit::{Exit, Failure, warn};
 use crate::cli::signals::Signals;
 
-/// What a command holds while it runs.
+/// The resources that a command holds while it runs.
 pub(super) trait Hold {
-    /// Resolves each time that there is a new reason for the command to end, and never when there will be no other.
+    /// Resolves each time that there is a new reason to end the command, and never once no other can follow.
     /// Cancel safe.
     async fn alarm(&mut self) -> Alarm;
 }
 
-/// Why a command has to end.
+/// A reason to end the command.
 pub(super) struct Alarm {
-    /// The first part of a sentence.
+    /// The first part of the warning.
     pub(super) reason: String,
-    /// How long it may take for that before it is killed.
+    /// How long the command may take to end before it is killed.
     pub(super) time: Duration,
 }
 
-/// Waits for the command's end and gives the status to exit with; meanwhile passes on signals and heeds what is held.
+/// The state of the command.
+#[derive(Clone, Copy)]
+enum Command {
+    Running,
+    /// It was sent SIGTERM, and will be sent SIGKILL at this time.
+    Ending {
+        kill_at: Instant,
+    },
+}
+
+impl Command {
+    /// Resolves when SIGKILL is due.
+    async fn kill_is_due(self) {
+        match self {
+            Self::Running => pending().await,
+            Self::Ending { kill_at } => sleep_until(kill_at).await,
+        }
+    }
+}
+
+/// Waits for the end of the command and returns the exit status. Until then, passes signals on and ends the command when
+/// the hold raises an alarm.
 pub(super) async fn supervise(
     hold: &mut impl Hold,
     on_lost: OnLost,
     mut child: Child,
     signals: &mut Signals,
 ) -> Result<ExitCode, Failure> {
-    let mut is_told = false;
-    let mut kill_at: Option<Instant> = None;
+    let mut command = Command::Running;
     let status = loop {
         tokio::select! {
-            // A command that has ended is never blamed on what was lost at the same time.
+            // The end of the command comes first: a loss at the same moment must not change its exit status.
             biased;
             status = ended(&mut child) => break status?,
             signal = signals.next() => send(&child, signal),
             Alarm { reason, time } = hold.alarm() => {
-                if on_lost == OnLost::Continue {
-                    warn(&format!("{reason}; the command runs on"));
-                    continue;
-                }
-                if !is_told {
-                    warn(&format!("{reason}; the command is sent SIGTERM"));
-                    terminate(&child);
-                    is_told = true;
-                }
-                // A later reason can only hasten the end.
-                let at = Instant::now() + time;
-                kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
+                let kill_at = Instant::now() + time;
+                command = match (on_lost, command) {
+                    (OnLost::Continue, _) => {
+                        warn(&format!("{reason}; the command keeps running"));
+                        Command::Running
+                    }
+                    (OnLost::Kill, Command::Running) => {
+                        let seconds = time.as_secs_f64();
+                        warn(&format!(
+                            "{reason}; sending SIGTERM to the command, and SIGKILL after {seconds:.1} s"
+                        ));
+                        terminate(&child);
+                        Command::Ending { kill_at }
+                    }
+                    // A later alarm can only bring SIGKILL forward.
+                    (OnLost::Kill, Command::Ending { kill_at: earlier }) => {
+                        Command::Ending { kill_at: earlier.min(kill_at) }
+                    }
+                };
             }
-            () = reached(kill_at) => {
+            () = command.kill_is_due() => {
                 send(&child, Signal::SIGKILL);
-                // It is waited for, however long the kernel takes; once is enough.
+                // SIGKILL is sent once; the kernel may take any time to end the process.
                 break ended(&mut child).await?;
             }
         }
     };
-    Ok(if is_told { Exit::Unavailable.into() } else { exit_code(status) })
-}
-
-async fn reached(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
-    }
+    Ok(match command {
+        Command::Running => exit_code(status),
+        Command::Ending { .. } => Exit::Unavailable.into(),
+    })
 }

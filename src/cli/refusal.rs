@@ -1,0 +1,313 @@
+//! The message for a request for resources that the server refused.
+//!
+//! The refusal itself is only a status, so the numbers in the message come from a second request. Other clients may have
+//! acquired or released in between: if the numbers do not explain the refusal, the message says so.
+
+use std::time::Duration;
+
+use super::await_idle::ANY_LEVEL;
+use super::exit::{Exit, Failure};
+use super::name::quoted;
+use super::server::Server;
+use super::wanted::{Amount, Amounts, Waiting};
+use crate::client::{Direct, Error, Namespace, PlainClient, Status};
+
+/// What the server said about a name after it had refused the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Usage {
+    /// How many resources are in use; of how many, if that is known.
+    InUse { in_use: u32, capacity: Option<u32> },
+    /// How many resources of a semaphore are available.
+    Available(u32),
+    /// The name does not exist.
+    Missing,
+    /// The server did not say.
+    Unknown,
+}
+
+impl Usage {
+    /// Asks a server of any kind, over the connection of a plain operation.
+    pub(super) async fn by_get(
+        server: &Server,
+        client: &PlainClient,
+        amount: &Amount,
+        namespace: Namespace,
+    ) -> Self {
+        let call = client.get(amount.name.bytes());
+        match (server.answer(call).await, namespace) {
+            (Ok(Ok(number)), Namespace::Counters) => Self::InUse { in_use: number.0, capacity: amount.max },
+            (Ok(Ok(number)), Namespace::Semaphores) => Self::Available(number.0),
+            (Ok(Err(Error::Status(Status::NotFound))), _) => Self::Missing,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Asks signalbox's server about all names. The result has one entry per name, or none if the server does not
+    /// respond.
+    pub(super) async fn of_all(server: &Server, amounts: &Amounts) -> Vec<Self> {
+        let ask = async {
+            let direct = server.direct().await.ok()?;
+            let mut usages = Vec::new();
+            for amount in amounts.each() {
+                usages.push(Self::by_direct(&direct, amount, amounts.namespace()).await);
+            }
+            Some(usages)
+        };
+        tokio::time::timeout(server.timeout(), ask).await.ok().flatten().unwrap_or_default()
+    }
+
+    async fn by_direct(direct: &Direct, amount: &Amount, namespace: Namespace) -> Self {
+        let name = amount.name.bytes();
+        let in_use = match direct.await_idle(namespace, name, ANY_LEVEL, Some(Duration::ZERO)).await {
+            Ok(in_use) => in_use,
+            Err(Error::Status(Status::NotFound)) => return Self::Missing,
+            Err(_) => return Self::Unknown,
+        };
+        let capacity = match namespace {
+            Namespace::Counters => amount.max,
+            Namespace::Semaphores => declared_capacity(direct, name).await,
+        };
+        Self::InUse { in_use, capacity }
+    }
+
+    /// Whether the request fits now; `None` if that is not known.
+    fn fits(self, resources: u32) -> Option<bool> {
+        match self {
+            Self::InUse { in_use, capacity: Some(capacity) } => {
+                Some(u64::from(in_use) + u64::from(resources) <= u64::from(capacity))
+            }
+            Self::Available(available) => Some(resources <= available),
+            Self::InUse { capacity: None, .. } | Self::Missing | Self::Unknown => None,
+        }
+    }
+
+    /// The capacity, if it is known to be less than what was requested.
+    fn too_small(self, resources: u32) -> Option<u32> {
+        match self {
+            Self::InUse { capacity: Some(capacity), .. } if capacity < resources => Some(capacity),
+            _ => None,
+        }
+    }
+
+    /// The state and the request, such as `1 of 4 in use, 4 requested`.
+    fn text(self, resources: u32) -> String {
+        match self {
+            Self::InUse { in_use, capacity: Some(capacity) } => {
+                format!("{in_use} of {capacity} in use, {resources} requested")
+            }
+            Self::InUse { in_use, capacity: None } => {
+                format!("{in_use} in use, not enough left for the {resources} requested")
+            }
+            Self::Available(available) => format!("{available} available, {resources} requested"),
+            Self::Missing => format!("it does not exist, {resources} requested"),
+            Self::Unknown => format!("{resources} requested"),
+        }
+    }
+}
+
+/// The capacity of a declared semaphore. The list is ordered by name, so the name itself precedes all longer ones.
+async fn declared_capacity(direct: &Direct, name: &[u8]) -> Option<u32> {
+    let first = direct.list(name).await.ok()?.next().await?.ok()?;
+    (first.name == name).then_some(first.capacity)
+}
+
+/// Whether the numbers matter for the message of this error.
+pub(super) fn needs_usage(error: &Error) -> bool {
+    matches!(error, Error::Status(Status::ResourceNotAvailable | Status::TimedOut | Status::NotFound))
+}
+
+/// The failure of a refused request. `usages` has one entry per name, or none.
+pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages: &[Usage]) -> Failure {
+    let names = amounts.object();
+    let (exit, message) = match (&error, waiting.wait) {
+        (Error::Status(Status::ResourceNotAvailable), None) => {
+            (Exit::NothingAvailable, not_available(amounts, usages))
+        }
+        // The server refuses a request that may wait with this status only if it can never be granted.
+        (Error::Status(Status::ResourceNotAvailable), Some(limit)) => {
+            let exit = limit.map_or(Exit::Failure, |_| Exit::NothingAvailable);
+            (exit, never_available(amounts, usages))
+        }
+        (Error::Status(Status::TimedOut), wait) => {
+            (Exit::NothingAvailable, timed_out(amounts, wait.flatten(), usages))
+        }
+        (Error::Status(Status::QueueFull), _) => {
+            let of =
+                if amounts.single().is_some() { "the wait queue" } else { "the wait queue of one of them" };
+            let length = waiting.queue_max.unwrap_or_default();
+            let message = format!(
+                "{names}: {of} has {length} or more requests, the limit of --queue-max; try again later or raise \
+                 --queue-max"
+            );
+            (Exit::NothingAvailable, message)
+        }
+        (Error::Status(Status::NotFound), _) => (Exit::Failure, missing(amounts, usages)),
+        (Error::Status(Status::Removed), _) => {
+            let message =
+                format!("{names}: removed by an administrator; declare it again, or use another name");
+            (Exit::Failure, message)
+        }
+        (Error::Status(Status::OutOfMemory), _) => {
+            let message = format!(
+                "{names}: the server has no room for another name; try again later, or raise max_names in its \
+                 configuration"
+            );
+            (Exit::NothingAvailable, message)
+        }
+        (Error::Status(Status::LimitReached), _) => {
+            let message = format!(
+                "{names}: a limit of the server on sessions, grants or waiting requests is reached; release something \
+                 first, or raise the limit in its configuration"
+            );
+            (Exit::Failure, message)
+        }
+        _ => return error.into(),
+    };
+    Failure::new(exit, message)
+}
+
+fn not_available(amounts: &Amounts, usages: &[Usage]) -> String {
+    const ADVICE: &str = "try again later or use --wait";
+    if let Some(message) = too_small(amounts, usages) {
+        return message;
+    }
+    let names = amounts.object();
+    let blocked = blocked(amounts, usages);
+    match (amounts.single(), usages.first()) {
+        (Some(amount), Some(usage)) if usage.fits(amount.resources) == Some(true) => {
+            let state = usage.text(amount.resources);
+            format!("{names}: other requests were first (now {state}); {ADVICE}")
+        }
+        (Some(amount), Some(Usage::Unknown | Usage::Missing) | None) => {
+            format!("{names}: not enough resources available, {} requested; {ADVICE}", amount.resources)
+        }
+        (Some(amount), Some(usage)) => format!("{names}: {}; {ADVICE}", usage.text(amount.resources)),
+        (None, _) if blocked.is_empty() => format!("{names}: not all were available; {ADVICE}"),
+        (None, _) => format!("{names}: not all are available: {blocked}; {ADVICE}"),
+    }
+}
+
+fn never_available(amounts: &Amounts, usages: &[Usage]) -> String {
+    too_small(amounts, usages).unwrap_or_else(|| {
+        let names = amounts.object();
+        match amounts.single() {
+            Some(amount) => {
+                format!(
+                    "{names}: {} requested, more than can ever be granted; request fewer",
+                    amount.resources
+                )
+            }
+            None => format!("{names}: more requested than can ever be granted; request fewer"),
+        }
+    })
+}
+
+/// The message for a semaphore whose capacity is less than what was requested.
+fn too_small(amounts: &Amounts, usages: &[Usage]) -> Option<String> {
+    amounts.each().iter().zip(usages).find_map(|(Amount { name, resources, .. }, usage)| {
+        let capacity = usage.too_small(*resources)?;
+        let advice = match capacity {
+            0 => "increase the capacity".to_owned(),
+            _ => format!("request at most {capacity}, or increase the capacity"),
+        };
+        Some(format!("{} {name}: capacity {capacity}, {resources} requested; {advice}", amounts.kind()))
+    })
+}
+
+fn timed_out(amounts: &Amounts, limit: Option<Duration>, usages: &[Usage]) -> String {
+    let names = amounts.object();
+    let (limit, advice) = match limit {
+        Some(limit) => (format!("{} s", limit.as_secs_f64()), "try again later or wait longer"),
+        None => ("the longest wait that the server allows".to_owned(), "try again later"),
+    };
+    let state = match (amounts.single(), usages.first()) {
+        (Some(amount), Some(usage)) => usage.text(amount.resources),
+        (Some(amount), None) => Usage::Unknown.text(amount.resources),
+        (None, _) => blocked(amounts, usages),
+    };
+    let state = if state.is_empty() { state } else { format!(" ({state})") };
+    format!("{names}: not granted within {limit}{state}; {advice}")
+}
+
+fn missing(amounts: &Amounts, usages: &[Usage]) -> String {
+    let pairs = amounts.each().iter().zip(usages);
+    let missing = pairs.filter(|(_, usage)| **usage == Usage::Missing).map(|(amount, _)| &amount.name);
+    let missing: Vec<_> = missing.collect();
+    let (what, it) = match (amounts.single(), &missing[..]) {
+        (Some(amount), _) => (format!("semaphore {} does not exist", amount.name), "it"),
+        (None, []) => (format!("one of the {} does not exist", amounts.object()), "it"),
+        (None, [name]) => (format!("semaphore {name} does not exist"), "it"),
+        (None, names) => (format!("semaphores {} do not exist", quoted(names.iter().copied())), "them"),
+    };
+    format!(
+        "{what}; declare {it} with \"signalbox declare\", or give the capacity, with --max N or as NAME=N"
+    )
+}
+
+/// The names that do not fit now, each with its state; empty if all fit or none is known.
+fn blocked(amounts: &Amounts, usages: &[Usage]) -> String {
+    let blocked = amounts.each().iter().zip(usages).filter_map(|(Amount { name, resources, .. }, usage)| {
+        let does_not_fit = usage.fits(*resources) == Some(false);
+        does_not_fit.then(|| format!("{name} has {}", usage.text(*resources)))
+    });
+    blocked.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::name::Name;
+
+    const NOW: Waiting = Waiting { wait: None, queue_max: None };
+    const FOREVER: Waiting = Waiting { wait: Some(None), queue_max: None };
+
+    fn amount(name: &str, resources: u32, max: Option<u32>) -> Amount {
+        Amount { name: Name::new(name.into()).unwrap(), resources, max }
+    }
+
+    fn message(amounts: &Amounts, waiting: &Waiting, status: Status, usages: &[Usage]) -> String {
+        let failure = refused(amounts, waiting, Error::Status(status), usages);
+        format!("{failure:?}")
+    }
+
+    #[test]
+    fn the_numbers_explain_the_refusal_or_the_message_says_that_they_are_later_ones() {
+        let backup = Amounts::new(Namespace::Counters, vec![amount("backup", 1, Some(1))]);
+        let in_use = |in_use| Usage::InUse { in_use, capacity: Some(1) };
+        for (usage, expected) in [
+            (in_use(1), "backup\\\": 1 of 1 in use, 1 requested; try again later or use --wait"),
+            (
+                in_use(0),
+                "other requests were first (now 0 of 1 in use, 1 requested); try again later or use --wait",
+            ),
+            (Usage::Unknown, "not enough resources available, 1 requested; try again later or use --wait"),
+        ] {
+            let said = message(&backup, &NOW, Status::ResourceNotAvailable, &[usage]);
+            assert!(said.contains(expected), "{said}");
+        }
+        let said = message(&backup, &NOW, Status::ResourceNotAvailable, &[]);
+        assert!(said.contains("not enough resources available, 1 requested"), "{said}");
+    }
+
+    #[test]
+    fn a_semaphore_that_is_too_small_is_not_worth_another_try() {
+        let pool = Amounts::new(Namespace::Semaphores, vec![amount("pool", 3, None)]);
+        let usage = Usage::InUse { in_use: 0, capacity: Some(2) };
+        for waiting in [NOW, FOREVER] {
+            let said = message(&pool, &waiting, Status::ResourceNotAvailable, &[usage]);
+            assert!(said.contains("capacity 2, 3 requested; request at most 2"), "{said}");
+        }
+    }
+
+    #[test]
+    fn of_several_names_those_that_are_in_the_way_are_shown() {
+        let both = vec![amount("a", 1, Some(1)), amount("b", 2, Some(4))];
+        let both = Amounts::new(Namespace::Counters, both);
+        let usages =
+            [Usage::InUse { in_use: 0, capacity: Some(1) }, Usage::InUse { in_use: 3, capacity: Some(4) }];
+        let said = message(&both, &NOW, Status::ResourceNotAvailable, &usages);
+        assert!(said.contains("not all are available: \\\"b\\\" has 3 of 4 in use, 2 requested"), "{said}");
+        let said = message(&both, &NOW, Status::ResourceNotAvailable, &[]);
+        assert!(said.contains("not all were available; try again later or use --wait"), "{said}");
+    }
+}
