@@ -45,7 +45,7 @@
 //!
 //! The number of the grant grows with each grant of a name. A store that refuses writes with a lower number than it has
 //! seen is safe even from a program that was stopped for a minute and did not notice; no client alone can be
-//! (`docs/semantics.md`, "What a grant id is good for").
+//! (`docs/semantics.md`, "Fencing tokens").
 //!
 //! # When no server answers
 //!

@@ -21,8 +21,8 @@ use crate::protocol::{GrantId, OpenedSession, SessionKey};
 ///
 /// What is believed here ends before the server frees the resources: leases are counted from when a request was sent,
 /// less 4 % for clocks that run differently, on a clock that counts suspension. But no client can stop what the
-/// program has under way; the store that it writes to can, if it is sent [`Permit::id`]: see "What a grant id is good
-/// for" in `docs/semantics.md`.
+/// program has under way; the store that it writes to can, if it is sent [`Permit::id`]: see "Fencing tokens"
+/// in `docs/semantics.md`.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), Box<dyn std::error::Error>> {
