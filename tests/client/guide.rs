@@ -38,7 +38,7 @@ mod slots {
 }
 
 mod fence {
-    recipes::recipe!("Downstream with a grant id");
+    recipes::recipe!("Fencing a store");
 }
 
 const GUIDE: &str = include_str!("../../docs/guide.md");
@@ -445,12 +445,12 @@ async fn every_job_has_a_gpu_of_its_own_and_one_that_is_retired_goes_to_nobody()
     }
 }
 
-// ---- Downstream with a grant id
+// ---- Fencing a store
 
 #[test]
 fn a_script_publishes_under_numbers_that_grow_and_gives_back() {
     let place = Place::new();
-    let [script] = blocks("Downstream with a grant id", "sh");
+    let [script] = blocks("Fencing a store", "sh");
     place.stand_in("publish", "echo \"$@\" >> log; signalbox renew > renewed; [ ! -e fail ]");
     place.bash(script).output();
     assert_eq!(place.sessions(), 0, "given back");
@@ -471,7 +471,7 @@ fn a_script_publishes_under_numbers_that_grow_and_gives_back() {
 #[test]
 fn a_script_without_a_grant_publishes_nothing() {
     let mut place = Place::new();
-    let [script] = blocks("Downstream with a grant id", "sh");
+    let [script] = blocks("Fencing a store", "sh");
     place.stand_in("publish", "echo \"$@\" >> log");
     let gone = Proxy::to(place.server.counters);
     gone.set(Mode::Cut);
