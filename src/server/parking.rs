@@ -3,7 +3,7 @@
 //! A worker that sleeps with many clients at work is woken by the first request that comes, displaces whoever has the
 //! core, which may be another worker or a client at work, and answers few requests at a time. If it gives way first it
 //! comes back to many, and need not sleep. Measured, and held against threads that do not let go of a core again, in
-//! `docs/decisions/0013-a-busy-worker-gives-way.md`.
+//! `docs/decisions/0013-a-busy-worker-yields.md`.
 
 use std::cell::{Cell, RefCell};
 use std::thread;
