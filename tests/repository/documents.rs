@@ -32,7 +32,7 @@ fn table_under<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
 /// Every document for readers.
 fn documents() -> Vec<PathBuf> {
     let mut documents = vec![PathBuf::from("README.md"), PathBuf::from("CHANGELOG.md")];
-    for directory in ["docs", "docs/decisions"] {
+    for directory in ["docs", "docs/decisions", "docs/experiments"] {
         for entry in fs::read_dir(root().join(directory)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "md") {
@@ -224,7 +224,10 @@ fn the_readme_lists_every_document() {
         table_under(&readme, "## Documents").into_iter().map(|row| row[1].to_owned()).collect();
     for document in documents() {
         let document = document.to_str().unwrap();
-        if document.starts_with("docs/decisions/") || document == "README.md" {
+        let has_an_index_of_its_own = ["docs/decisions/", "docs/experiments/"];
+        if has_an_index_of_its_own.iter().any(|folder| document.starts_with(folder))
+            || document == "README.md"
+        {
             continue;
         }
         assert!(cells.contains(&format!("[{document}]({document})")), "README.md does not list {document}");
@@ -244,12 +247,14 @@ fn every_example_is_run_and_shown_to_readers() {
 }
 
 #[test]
-fn every_decision_is_listed() {
-    let list = read("docs/decisions/README.md");
-    for document in documents() {
-        let name = document.file_name().unwrap().to_str().unwrap();
-        if document.starts_with("docs/decisions") && name != "README.md" {
-            assert!(list.contains(&format!("]({name})")), "docs/decisions/README.md does not list {name}");
+fn every_decision_and_every_experiment_is_listed() {
+    for folder in ["docs/decisions", "docs/experiments"] {
+        let list = read(format!("{folder}/README.md"));
+        for document in documents() {
+            let name = document.file_name().unwrap().to_str().unwrap();
+            if document.starts_with(folder) && name != "README.md" {
+                assert!(list.contains(&format!("]({name})")), "{folder}/README.md does not list {name}");
+            }
         }
     }
 }
