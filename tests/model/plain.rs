@@ -300,7 +300,7 @@ fn steps() -> impl Strategy<Value = Step> {
 /// `PROPTEST_CASES` says how many histories, else there are 2,000.
 fn cases() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: asked.unwrap_or(2000), failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig { cases: asked.unwrap_or(1000), failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {

@@ -279,7 +279,7 @@ fn number_in(variable: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn whatever_breaks_no_permit_is_believed_too_long_and_nothing_is_leaked() {
-    let seeds = number_in("SIGNALBOX_SEEDS", 300);
+    let seeds = number_in("SIGNALBOX_SEEDS", 100);
     let first = number_in("SIGNALBOX_SEED", 1);
     let next = AtomicU64::new(first);
     let failed = Mutex::new(None);

@@ -212,7 +212,7 @@ fn number_in(variable: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn whatever_breaks_nobody_gets_too_much_and_then_everybody_gets_enough() {
-    let seeds = number_in("SIGNALBOX_SEEDS", 300);
+    let seeds = number_in("SIGNALBOX_SEEDS", 100);
     let first = number_in("SIGNALBOX_SEED", 1);
     let next = AtomicU64::new(first);
     let failed = Mutex::new(None);
