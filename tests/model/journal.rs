@@ -12,8 +12,9 @@ use std::task::Waker;
 use proptest::prelude::*;
 use run::{NAMES, Request, Run, Step};
 use signalbox::core::{
-    Answer, Call, Claim, CommitOutcome, Core, IfExists, Moment, MonotonicMs, NameHasher, Namespace, Outcome,
-    Queueing, Record, Refusal, Removal, RequestId, RequestIds, Resizing, Token, UnixSeconds, Want,
+    Answer, Call, Claim, CommitOutcome, Core, DeclarationRecord, GrantId, GrantRecord, IfExists, Moment,
+    MonotonicMs, NameHasher, Namespace, Origin, Outcome, PartRecord, Queueing, Record, Refusal, Removal,
+    RequestId, RequestIds, Resizing, SessionId, SessionKey, SessionRecord, Token, UnixSeconds, Want,
 };
 
 fn requests() -> impl Strategy<Value = Request> {
@@ -221,6 +222,69 @@ fn slots_of_a_second_word_are_held_after_a_restart() {
     let crash = Step::Crash { is_on_disk: false, is_mark_stored: true };
     let others = [acquire(1, 1), acquire(1, run::MANY - 2)];
     take(&[&holding_many()[..], &[acquire(0, 1)], &STORE, &[crash], &others].concat());
+}
+
+fn session_record(number: u64, ttl_ms: u32) -> Record {
+    let session = SessionId::from_number(number).unwrap();
+    let (key, label) = (SessionKey([1; 16]), Box::default());
+    Record::Session(SessionRecord { session, key, ttl_ms, label, revoked_grace_ms: None })
+}
+
+/// To read the records may take longer than a lease is.
+#[test]
+fn a_lease_begins_again_when_everything_is_restored() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let at = |ms| Moment { monotonic: MonotonicMs(ms), unix: UnixSeconds(0) };
+    core.restore(session_record(1, 1000), at(0)).unwrap();
+    core.keep_journal(Waker::noop().clone(), at(5000));
+    for (at_ms, sessions) in [(5000, 1), (5999, 1), (6000, 0)] {
+        while core.expire(at(at_ms)) {}
+        assert_eq!(core.ledger_stats().sessions, sessions, "at {at_ms} ms");
+    }
+}
+
+#[test]
+fn a_slot_of_two_grants_is_not_restored() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
+    let declaration = DeclarationRecord {
+        name: b"a"[..].into(),
+        capacity: 100,
+        label: Box::default(),
+        numbered: true,
+        generation: 1,
+        created: 1,
+        origin: Origin::Request,
+        removing: false,
+        evicted_grace_ms: None,
+    };
+    core.restore(Record::Declaration(declaration), now).unwrap();
+    core.restore(session_record(1, 1000), now).unwrap();
+    let restore = |grant, slots: &[u16]| {
+        let part = PartRecord {
+            namespace: Namespace::Semaphores,
+            name: b"a"[..].into(),
+            place: 0,
+            resources: slots.len() as u32,
+            capacity: 100,
+            slots: slots.into(),
+        };
+        let record = GrantRecord {
+            grant: GrantId(grant),
+            session: SessionId::from_number(1).unwrap(),
+            request: RequestId(grant),
+            since: UnixSeconds(0),
+            revoked_grace_ms: None,
+            parts: [part].into(),
+        };
+        core.restore(Record::Grant(record), now)
+    };
+    restore(2, &[0, 70]).unwrap();
+    restore(3, &[1]).unwrap();
+    for slots in [&[70][..], &[2, 70], &[3, 2]] {
+        let refused = restore(4, slots).unwrap_err();
+        assert_eq!(refused, "grant 4 has slots of a that it cannot have");
+    }
 }
 
 /// Ids up to the mark on disk may have been given out by the process before.

@@ -1412,10 +1412,12 @@ fn a_session_that_ends_in_steps_is_granted_nothing_more() {
     let theirs = server.granted(1, &[ONE], 1, 1);
     server.open(0, 100, START);
     assert_eq!(server.acquire(0, &[ONE], 1, 1), Outcome::Waiting);
-    for _ in 0..GRANTS {
-        server.granted(0, &[TWO], 1, GRANTS);
-    }
+    let grants: Vec<_> = (0..GRANTS).map(|_| server.granted(0, &[TWO], 1, GRANTS)).collect();
+    assert!(server.core.verify(grants[0], at(99)).is_ok());
     assert!(server.core.expire(at(100)), "it ends in steps");
+    assert!(server.value(TWO) > 0);
+    assert_eq!(server.core.verify(grants[0], at(100)), Err(Refusal::NotAcquired), "its lease is over");
+    assert_eq!(server.acquire(0, &[TWO], 1, GRANTS), Outcome::Refused(Refusal::NoSuchSession));
     server.release(1, theirs);
     assert_eq!(server.value(ONE), 0, "what it waited for is not given to it");
     while server.core.expire(at(100)) {}
@@ -1447,6 +1449,73 @@ fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
         panic!("{messages:?}")
     };
     assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
+}
+
+/// Stores everything that there is to store.
+fn store(core: &Core) {
+    while let Some(batch) = core.take_batch(usize::MAX) {
+        while core.complete(&batch, CommitOutcome::Stored, 1, START) {}
+    }
+}
+
+impl Server {
+    /// A server with a journal, and a connection that has a leased session.
+    fn with_journal(connections: usize, ttl_ms: u32) -> (Self, SessionId, Arc<Lease>) {
+        let server = Self::new(connections);
+        server.core.keep_journal(Waker::noop().clone(), START);
+        let id = server.id(0);
+        let asked = server.core.open_leased(id, SessionKey([1; 16]), ttl_ms, b"", Token(0), START);
+        assert_eq!(asked, Outcome::Waiting);
+        store(&server.core);
+        let [Message::Answer { outcome: Ok(Answer::Opened(opened)), .. }] =
+            messages_of(&server.connections[0].mailbox)[..]
+        else {
+            panic!("the session is opened")
+        };
+        let lease = server.core.lease(id).unwrap();
+        (server, opened.session, lease)
+    }
+}
+
+fn want_one() -> signalbox::core::Want<'static> {
+    signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap() }
+}
+
+#[test]
+fn the_time_to_live_of_a_request_repeated_while_it_is_stored_counts_from_the_repetition() {
+    let (mut server, _, lease) = Server::with_journal(1, 90_000);
+    let call = server.call(0);
+    let wants = [want_one()];
+    let queueing = Queueing { wait_ms: 0, queue_max: 1 };
+    for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
+        lease.renew(MonotonicMs(at_ms));
+        let asked = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
+        assert_eq!(asked, Outcome::Waiting);
+    }
+    store(&server.core);
+    let messages = messages_of(&server.connections[0].mailbox);
+    let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..] else {
+        panic!("{messages:?}")
+    };
+    assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
+}
+
+#[test]
+fn a_request_that_is_being_stored_is_not_answered_to_a_connection_that_lost_the_session() {
+    let (mut server, session, _) = Server::with_journal(2, 90_000);
+    let call = server.call(0);
+    let wants = [want_one()];
+    let queueing = Queueing { wait_ms: 0, queue_max: 1 };
+    assert_eq!(server.core.acquire_grant(call, &wants, queueing, START), Outcome::Waiting);
+    let other = server.id(1);
+    server.core.attach(session, other, &SessionKey([1; 16]), START).unwrap();
+    let notice = Message::Notice(Notice::AttachedElsewhere { session });
+    let refused = Message::Answer { token: call.token, outcome: Err(Refusal::NoSuchSession) };
+    assert_eq!(messages_of(&server.connections[0].mailbox), [refused, notice]);
+    store(&server.core);
+    assert_eq!(messages_of(&server.connections[0].mailbox), []);
+    let asked = server.core.acquire_grant(Call { connection: other, ..call }, &wants, queueing, START);
+    assert!(matches!(asked, Outcome::Answered(Answer::Granted(_))), "{asked:?}");
 }
 
 const LAST: Key = (Namespace::Semaphores, b"last");
@@ -1691,11 +1760,6 @@ fn what_is_being_declared_is_not_collected_meanwhile() {
 fn nothing_is_told_of_what_is_removed_after_its_removal() {
     let mut server = Server::new(2);
     server.core.keep_journal(Waker::noop().clone(), START);
-    let store = |core: &Core| {
-        while let Some(batch) = core.take_batch(usize::MAX) {
-            while core.complete(&batch, CommitOutcome::Stored, 1, START) {}
-        }
-    };
     store(&server.core);
     let declare = Declare { name: b"one", capacity: 2, numbered: false, label: b"" };
     let call = server.call(1);
