@@ -120,11 +120,11 @@ impl Grants {
 
     /// Describes the invariant that does not hold, if there is one.
     pub(super) fn check(&self) -> Result<(), String> {
-        let deadline = |(id, grant): (&GrantId, &Box<Grant>)| {
+        let deadline = |(id, grant): (GrantId, &Grant)| {
             let at = grant.waiter().map(|waiter| waiter.until).or(grant.revoked())?;
-            Some((at, *id))
+            Some((at, id))
         };
-        let expected: BTreeSet<_> = self.all.iter().filter_map(deadline).collect();
+        let expected: BTreeSet<_> = self.iter().filter_map(deadline).collect();
         if expected != self.deadlines {
             let wrong = expected.symmetric_difference(&self.deadlines).next();
             return Err(format!("deadline {wrong:?} of a grant is missing or left over"));

@@ -477,8 +477,8 @@ impl Sessions {
                 return Err(format!("leased session {session} never expires"));
             }
         }
-        let state = |(session, state): (&SessionId, &Box<SessionState>)| Some((state.deadline?, *session));
-        let expected: BTreeSet<_> = self.all.iter().filter_map(state).collect();
+        let deadline = |(session, state): (SessionId, &SessionState)| Some((state.deadline?, session));
+        let expected: BTreeSet<_> = self.iter().filter_map(deadline).collect();
         if expected != self.deadlines {
             let wrong = expected.symmetric_difference(&self.deadlines).next();
             return Err(format!("deadline {wrong:?} of a session is missing or left over"));
