@@ -352,6 +352,6 @@ async fn a_server_without_sessions_is_told_apart() {
         &["acquire", "job", "--max", "1", "--lease", "5"],
         &["holders", "job"],
     ] {
-        assert_fails(&ran(yrmcdsd.counters, arguments).await, 69, "does not know this operation");
+        assert_fails(&ran(yrmcdsd.counters, arguments).await, 69, "does not support this operation");
     }
 }

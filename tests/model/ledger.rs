@@ -1494,7 +1494,8 @@ fn the_time_to_live_of_a_request_repeated_while_it_is_stored_counts_from_the_rep
     }
     store(&server.core);
     let messages = messages_of(&server.connections[0].mailbox);
-    let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..] else {
+    let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..]
+    else {
         panic!("{messages:?}")
     };
     assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");

@@ -39,7 +39,11 @@ const CRATES: [&str; 23] = [
 const MODULES: [&str; 7] = ["protocol", "core", "config", "server", "storage", "client", "cli"];
 
 const LAYERS: [Layer; 6] = [
-    Layer { module: "protocol", may_use: &["protocol", "bytes", "thiserror"], exceptions: &[] },
+    Layer {
+        module: "protocol",
+        may_use: &["protocol", "bytes", "thiserror"],
+        exceptions: &[("codec.rs", "tokio_util")],
+    },
     Layer {
         module: "core",
         may_use: &["core", "bytes", "thiserror"],

@@ -208,7 +208,7 @@ fn records_that_no_server_would_bring_back_are_found() {
     for (declared, parts, problem) in [
         (&unnumbered, vec![whole.clone()], "has slots of a that it cannot have"),
         (&too_many, vec![whole.clone()], "a has 65537 slots"),
-        (&declared, vec![], "is of no name"),
+        (&declared, vec![], "grant 3 has no name"),
         (&declared, vec![part(b"a", 1, &[])], "have no order"),
         (&declared, vec![whole.clone(), part(b"b", 0, &[])], "have no order"),
         (&declared, vec![whole.clone(), vast.clone(), PartRecord { place: 2, ..vast }], "more of b is held"),
