@@ -1,11 +1,11 @@
-//! Who holds how much of one object.
+//! The holders of one object and how much each of them holds.
 //!
-//! Nearly every object has one holder at a time, so that one lives inside the object. What is rare stands in a crowd
-//! beside it: a second holder, a table that is made when a third comes, what grants have taken, whether requests wait,
-//! whether somebody watches. It is kept until a sweep finds that it says nothing, so that a contended name does not
-//! allocate again and again.
+//! Nearly every object has one holder at a time, so that holder is stored inside the object. The rest is rare and lives
+//! in a separate allocation, the rare state: a second holder, a table that is created for the third, the resources of
+//! grants, and the reasons why the object is tracked. An empty rare state is freed by the next sweep and not at once,
+//! so that a contended name does not allocate again and again.
 //!
-//! Invariants: no holding is of zero resources; the mark stands exactly while the crowd says anything.
+//! Invariants: no holding is of zero resources; the tag is set exactly while the rare state is not empty.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,33 +13,33 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::ids::ConnectionId;
 use super::session::HandleIndex;
 
-/// What one session holds of one object.
+/// The resources of one object that one session holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holding {
     pub(super) resources: u32,
-    /// Where the session keeps its handle of the object.
+    /// The index of the object's handle within the session.
     pub(super) index: HandleIndex,
 }
 
-/// The holdings of one object, by session. In this order, since the object ends where the crowd does.
+/// The holdings of one object, by session. The order of the fields matters; see `Object` in `object`.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Holders {
-    /// Whose holding stands here.
+    /// The session of the holding that is stored inline: `resources` and `index`.
     first: Option<ConnectionId>,
     resources: u32,
-    index: MarkedIndex,
-    /// Boxed, since it would make every object larger.
-    crowd: Option<Box<Crowd>>,
+    index: TaggedIndex,
+    /// Boxed, because it would make every object larger.
+    rare: Option<Box<RareState>>,
 }
 
-/// What few objects have.
+/// State that few objects have.
 #[derive(Debug, Default)]
-struct Crowd {
-    /// A holding by itself, since a third at a time is rarer still and a table is two cache lines more.
+struct RareState {
+    /// Not in the table, because a third holder is rarer still and a table costs two more cache lines.
     second: Option<(ConnectionId, Holding)>,
     others: Table,
-    /// Resources of grants, and those that waiters have set aside.
+    /// Resources of grants, and those reserved for waiters.
     granted: u32,
     tracking: Tracking,
 }
@@ -47,58 +47,60 @@ struct Crowd {
 /// Why operations on an object go through the ledger: the object is tracked while any of these is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tracking {
-    /// Requests wait for the object: nothing may overtake them, and they are granted what is released.
+    /// Requests wait for the object: nothing may overtake them, and released resources are granted to them.
     pub(super) queued: bool,
     /// A watch may cover the object.
     pub(super) watched: bool,
-    /// The ledger acts when the usage drops: a request waits for that, or the object is being removed.
+    /// The ledger acts when the usage drops: a request waits for the drop, or the object is being removed.
     pub(super) awaited: bool,
 }
 
-/// A handle index, and a mark in its highest bit: whether the crowd says anything. Without it every request would have to
-/// look into the crowd of a name that once had two holders, which is a cache line more.
+/// A handle index with a tag in its highest bit: whether the rare state is not empty. Without the tag, every request on
+/// a name that once had two holders would have to read the rare state, which is one more cache line.
 #[derive(Clone, Copy, Debug, Default)]
-struct MarkedIndex(u32);
+struct TaggedIndex(u32);
 
 type Table = HashMap<ConnectionId, Holding, BuildHasherDefault<SessionHasher>>;
 
 const _: () = assert!(size_of::<Holders>() == 24, "the holders of a name are part of its 140 bytes");
-const _: () =
-    assert!(size_of::<Crowd>() <= 56, "with the allocator's eight bytes a crowd is as large as a cache line");
+const _: () = assert!(
+    size_of::<RareState>() <= 56,
+    "with the allocator's eight bytes the rare state fills a cache line"
+);
 
-impl MarkedIndex {
-    const MARK: u32 = 1 << 31;
+impl TaggedIndex {
+    const TAG: u32 = 1 << 31;
 
-    fn new(index: HandleIndex, is_marked: bool) -> Self {
-        let mark = if is_marked { Self::MARK } else { 0 };
-        Self(index.number() | mark)
+    fn new(index: HandleIndex, is_tagged: bool) -> Self {
+        let tag = if is_tagged { Self::TAG } else { 0 };
+        Self(index.number() | tag)
     }
 
     fn index(self) -> HandleIndex {
-        HandleIndex::new(self.0 & !Self::MARK)
+        HandleIndex::new(self.0 & !Self::TAG)
     }
 
-    fn is_marked(self) -> bool {
-        self.0 & Self::MARK != 0
+    fn is_tagged(self) -> bool {
+        self.0 & Self::TAG != 0
     }
 }
 
 impl Holders {
-    /// The resources that a session holds; `None` where it holds none.
+    /// The resources that a session holds; `None`: it holds none.
     #[inline(always)]
     pub(super) fn resources(&self, session: ConnectionId) -> Option<u32> {
         if self.first == Some(session) {
             return Some(self.resources);
         }
-        self.crowd()?.holding(session).map(|holding| holding.resources)
+        self.rare()?.holding(session).map(|holding| holding.resources)
     }
 
-    /// Sets the resources of a session that holds some already, to some.
+    /// Changes the resources of a session that holds some already; `resources` is not 0.
     #[inline(always)]
     pub(super) fn set_resources(&mut self, session: ConnectionId, resources: u32) {
         if self.first == Some(session) {
             self.resources = resources;
-        } else if let Some(holding) = self.crowd.as_mut().and_then(|crowd| crowd.holding_mut(session)) {
+        } else if let Some(holding) = self.rare.as_mut().and_then(|rare| rare.holding_mut(session)) {
             holding.resources = resources;
         }
     }
@@ -109,9 +111,9 @@ impl Holders {
         if self.first.is_none() {
             self.first = Some(session);
             self.resources = holding.resources;
-            self.index = MarkedIndex::new(holding.index, self.index.is_marked());
+            self.index = TaggedIndex::new(holding.index, self.index.is_tagged());
         } else {
-            self.change_crowd(|crowd| crowd.add(session, holding));
+            self.change_rare(|rare| rare.add(session, holding));
         }
     }
 
@@ -122,74 +124,78 @@ impl Holders {
             self.first = None;
             return Some(Holding { resources: self.resources, index: self.index.index() });
         }
-        self.crowd()?;
-        self.change_crowd(|crowd| crowd.remove(session))
+        self.rare()?;
+        self.change_rare(|rare| rare.remove(session))
     }
 
-    /// Whether neither a session nor a grant has taken anything.
+    /// Whether neither a session nor a grant holds anything.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.first.is_none() && self.crowd().is_none_or(|crowd| !crowd.is_held() && crowd.granted == 0)
+        self.first.is_none() && self.rare().is_none_or(|rare| !rare.has_holdings() && rare.granted == 0)
     }
 
-    /// The sum of what is held; wider than one holding, so that a broken sum shows instead of wrapping.
+    /// The sum of the holdings and grants. It is wider than one holding, so that a wrong sum shows instead of wrapping.
     pub(super) fn sum(&self) -> u64 {
         let holdings = self.holdings().map(|(_, resources)| u64::from(resources));
         holdings.sum::<u64>() + u64::from(self.granted())
     }
 
-    /// The sessions that hold something, and how much.
+    /// The sessions that hold resources, and how many.
     pub(super) fn holdings(&self) -> impl Iterator<Item = (ConnectionId, u32)> {
         let first = self.first.map(|session| (session, self.resources));
-        let others = self.crowd().into_iter().flat_map(Crowd::holdings);
+        let others = self.rare().into_iter().flat_map(RareState::holdings);
         first.into_iter().chain(others.map(|(session, holding)| (session, holding.resources)))
     }
 
-    /// Resources of grants, and those that waiters have set aside.
+    /// Resources of grants, and those reserved for waiters.
     pub(super) fn granted(&self) -> u32 {
-        self.crowd().map_or(0, |crowd| crowd.granted)
+        self.rare().map_or(0, |rare| rare.granted)
     }
 
     pub(super) fn set_granted(&mut self, granted: u32) {
-        self.change_crowd(|crowd| crowd.granted = granted);
+        self.change_rare(|rare| rare.granted = granted);
     }
 
     /// Whether operations go through the ledger, and why.
     #[inline(always)]
     pub(super) fn tracking(&self) -> Tracking {
-        self.crowd().map_or(Tracking::default(), |crowd| crowd.tracking)
+        self.rare().map_or(Tracking::default(), |rare| rare.tracking)
     }
 
-    pub(super) fn set_supervision(&mut self, tracking: Tracking) {
+    pub(super) fn set_tracking(&mut self, tracking: Tracking) {
         if self.tracking() != tracking {
-            self.change_crowd(|crowd| crowd.tracking = tracking);
+            self.change_rare(|rare| rare.tracking = tracking);
         }
     }
 
-    /// Gives up the crowd where it says nothing.
+    /// Frees an empty rare state.
     pub(super) fn shrink(&mut self) {
-        if !self.index.is_marked() {
-            self.crowd = None;
+        if !self.index.is_tagged() {
+            self.rare = None;
         }
     }
 
-    /// The crowd, where it says anything.
+    /// The rare state, unless it is empty.
     #[inline(always)]
-    fn crowd(&self) -> Option<&Crowd> {
-        if self.index.is_marked() { self.crowd.as_deref() } else { None }
+    fn rare(&self) -> Option<&RareState> {
+        if self.index.is_tagged() { self.rare.as_deref() } else { None }
     }
 
     #[cold]
-    fn change_crowd<R>(&mut self, change: impl FnOnce(&mut Crowd) -> R) -> R {
-        let crowd = self.crowd.get_or_insert_default();
-        let outcome = change(crowd);
-        let is_told = crowd.is_held() || crowd.granted > 0 || crowd.tracking != Tracking::default();
-        self.index = MarkedIndex::new(self.index.index(), is_told);
+    fn change_rare<R>(&mut self, change: impl FnOnce(&mut RareState) -> R) -> R {
+        let rare = self.rare.get_or_insert_default();
+        let outcome = change(rare);
+        let is_tagged = !rare.is_empty();
+        self.index = TaggedIndex::new(self.index.index(), is_tagged);
         outcome
     }
 }
 
-impl Crowd {
+impl RareState {
+    fn is_empty(&self) -> bool {
+        !self.has_holdings() && self.granted == 0 && self.tracking == Tracking::default()
+    }
+
     #[inline(always)]
     fn holding(&self, session: ConnectionId) -> Option<&Holding> {
         match &self.second {
@@ -209,7 +215,7 @@ impl Crowd {
         self.second.into_iter().chain(self.others.iter().map(|(session, holding)| (*session, *holding)))
     }
 
-    fn is_held(&self) -> bool {
+    fn has_holdings(&self) -> bool {
         self.second.is_some() || !self.others.is_empty()
     }
 
@@ -236,7 +242,7 @@ impl Tracking {
     }
 }
 
-/// Spreads session numbers over a table. They are counted up by the server, so nobody can choose them to collide.
+/// Spreads session numbers over a table. The server assigns them in sequence, so a client cannot choose colliding ones.
 #[derive(Default)]
 pub(super) struct SessionHasher(u64);
 
@@ -248,8 +254,8 @@ impl Hasher for SessionHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // The odd constant nearest to 2^64 divided by the golden ratio; its high bits are folded down because the
-        // table takes both ends of a hash.
+        // The odd constant nearest to 2^64 divided by the golden ratio. The high bits are folded into the low ones
+        // because the table uses both ends of a hash.
         let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = product ^ (product >> 32);
     }

@@ -1,14 +1,15 @@
-//! What happens when the core finds itself wrong: the process ends at once.
+//! The check of internal invariants. A violation aborts the process at once.
 //!
-//! Wrong counts are worse than a restart: after a restart what connections held is gone with them, and what leased
-//! sessions held is as it was stored, which is what clients are written for; a count that drifted stays wrong for ever.
+//! Wrong counts are worse than a restart. After a restart, the holdings of connections are gone with the connections,
+//! and the grants of leased sessions are as they were stored; clients are written for both. A wrong count stays wrong
+//! for ever.
 
 use std::fmt;
 use std::io::Write;
 
 use super::sync::{Mutex, MutexGuard};
 
-/// Aborts the process unless the condition holds; the text says what was expected.
+/// Aborts the process unless the condition holds; the text states what was expected.
 macro_rules! invariant {
     ($condition:expr, $($expected:tt)+) => {
         if !$condition {
@@ -18,25 +19,25 @@ macro_rules! invariant {
 }
 pub(super) use invariant;
 
-/// Ends the process. Written to standard error directly, since nothing above the core can be trusted to run.
+/// Aborts the process. It writes to standard error directly, because nothing outside the core can be trusted to run.
 #[cold]
 pub(super) fn broken(expected: fmt::Arguments<'_>) -> ! {
     if cfg!(shuttle) {
-        // The explorer tells the schedule of a panic; of a process that ended it could not.
+        // Shuttle reports the schedule that led to a panic; it could not report one that aborted the process.
         panic!("expected that {expected}");
     }
     let _ = writeln!(
         std::io::stderr(),
-        "signalbox: the core's own books do not add up: expected that {expected}. Ending at once, so that nobody \
-         is granted what is not there. Please report this with the lines above it."
+        "signalbox: internal error: the accounting of resources is inconsistent: expected that {expected}. The process \
+         aborts so that no resource is granted twice. Please report this message with the log lines above it."
     );
     std::process::abort();
 }
 
-/// Locks a mutex of the core. One that a panic left locked guards a half-made change.
+/// Locks a mutex of the core. A poisoned mutex guards a change that a panic left incomplete.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,
-        Err(_) => broken(format_args!("no thread ever panics while it changes an object")),
+        Err(_) => broken(format_args!("no thread panics while it changes the core's state")),
     }
 }

@@ -1,17 +1,17 @@
-//! The rules: who may use how much of what, right now.
+//! The rules that decide which session may use how many resources of which name.
 //!
-//! Sans I/O and without a clock: time comes in as a value, and nothing here waits, logs or reads a socket. The
-//! server calls one method of [`Core`] a request; the simulation of tests calls the same ones.
+//! The core is sans I/O and has no clock: time is a parameter, and nothing here blocks, logs or reads a socket. The
+//! server calls one method of [`Core`] per request; the simulation in the tests calls the same methods.
 //!
-//! Plain operations work on the name alone; grants, queues, leased sessions and watches are the `ledger`'s, which
-//! plain operations come to only where requests wait for a name or somebody watches it.
+//! Plain operations access only the name itself. The `ledger` has the grants, queues, leased sessions and watches;
+//! a plain operation enters it only if requests wait for the name or a watch covers it.
 //!
-//! Locks are taken in one order: the ledger, the shard of the map, then the object that stands under a name.
-//! No lock outlives the call that took it. Work that grows with the number of names (a Dump, the end of a session, a
-//! sweep) is a value with a `step` method, so that the caller yields between steps of bounded size.
+//! Locks are acquired in one order: the ledger, the shard of the map, then the object of a name. No lock outlives the
+//! call that acquired it. Work that grows with the number of names (a Dump, the end of a session, a sweep) is a value
+//! with a `step` method, so that the caller yields between steps of bounded size.
 //!
-//! Invariant 1 of `docs/design.md` (consumption is the sum of what is held) is kept by `object` and can be checked
-//! at any time with [`Core::check`].
+//! `object` maintains invariant 1 of `docs/design.md` (the consumption is the sum of the holdings); [`Core::check`]
+//! checks it at any time.
 
 mod api;
 mod counter;
@@ -60,12 +60,12 @@ use object::PlainError;
 use registry::Registry;
 use sync::{AtomicU64, Mutex, Ordering};
 
-/// The two kinds of names; the same bytes may name one thing in each.
+/// The two kinds of names; the same bytes may name one object in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Namespace {
     /// `counter.md`: a consumption; the maximum comes with each Acquire.
     Counters,
-    /// `semaphore.md`: a capacity, fixed by the Acquire that makes it, and what is left of it.
+    /// `semaphore.md`: a capacity, fixed by the Acquire that creates the semaphore, and the resources available of it.
     Semaphores,
 }
 
@@ -74,7 +74,7 @@ impl Namespace {
     pub const ALL: [Self; 2] = [Self::Counters, Self::Semaphores];
 }
 
-/// What an Acquire asks for: 1 to `maximum` resources.
+/// The resources that an Acquire requests: 1 to `maximum`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     resources: u32,
@@ -82,13 +82,13 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// A claim on `resources` under `maximum` (for a semaphore: its `initial`). `None` where the documents say
-    /// `Invalid arguments`: nothing is claimed, or more than the maximum.
+    /// A claim on `resources` under `maximum` (for a semaphore: its `initial`). `None` if the protocol documents
+    /// require `Invalid arguments`: no resources are claimed, or more than the maximum.
     pub fn new(resources: u32, maximum: u32) -> Option<Self> {
         (resources > 0 && resources <= maximum).then_some(Self { resources, maximum })
     }
 
-    /// A claim on `resources` of a semaphore as it is, which is not made where there is none.
+    /// A claim on `resources` of an existing semaphore; it does not create one.
     pub fn of_existing(resources: NonZeroU32) -> Self {
         Self { resources: resources.get(), maximum: 0 }
     }
@@ -97,38 +97,39 @@ impl Claim {
         self.maximum == 0
     }
 
-    /// How many resources are claimed.
+    /// The number of resources claimed.
     pub fn resources(self) -> u32 {
         self.resources
     }
 }
 
-/// Why a request was refused. Nothing has changed then.
+/// Why a request was refused. A refused request has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such name.
     NotFound,
     /// The resources are in use.
     NotAvailable,
-    /// The session holds less than it wants to give back.
+    /// The session holds less than it asked to release.
     NotAcquired,
     /// The namespace has as many names as its limit allows.
     TooManyNames,
-    /// The request waited as long as it wanted to.
+    /// The request's timeout has passed.
     TimedOut,
-    /// More requests wait than the request accepts before it.
+    /// More requests are waiting than the request accepts ahead of it.
     QueueFull,
-    /// The request was canceled, or its session ended by its owner's will.
+    /// The request was canceled, or its owner ended the session.
     Canceled,
     /// The grant or the session was revoked.
     Revoked,
-    /// There is no such session, or the connection lost the one that it was attached to.
+    /// There is no such session, or the connection is no longer attached to it.
     NoSuchSession,
-    /// The server has no room for more of what was asked for.
+    /// A limit of the server is reached.
     LimitReached,
-    /// The request's number is below the lowest that its client called unanswered, or was another request's.
+    /// The request's number is below the lowest number that its client reported as unanswered, or another request has
+    /// used it.
     StaleRequest,
-    /// The server is being stopped.
+    /// The server is shutting down.
     ShuttingDown,
     /// The semaphore was removed, or is being removed.
     Removed,
@@ -138,11 +139,11 @@ pub enum Refusal {
     GenerationDiffers,
     /// The semaphore is held.
     InUse,
-    /// The configuration declares the semaphore, so that no request may change it.
+    /// The configuration declares the semaphore, so no request may change it.
     NotPermitted,
-    /// A number is beyond what can be.
+    /// A number is outside its range.
     OutOfRange,
-    /// The change could not be written to where it would outlive the process, and was taken back.
+    /// The change could not be written to durable storage, and was rolled back.
     NotStored,
 }
 
@@ -157,8 +158,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// An empty core. `stat_interval_s` is the length of the intervals over which a counter's peak is taken, in
-    /// seconds; `hasher` seeds the hash of names: from the system's randomness in a server, fixed in a simulation.
+    /// An empty core. `stat_interval_s` is the length in seconds of the intervals for which a counter's peak is
+    /// recorded; `hasher` seeds the hash of names: from the system's randomness in a server, fixed in a simulation.
     pub fn new(stat_interval_s: NonZeroU32, hasher: NameHasher) -> Self {
         Self {
             ledger: Mutex::new(Ledger::new()),
@@ -169,12 +170,12 @@ impl Core {
         }
     }
 
-    /// Sets the limits of a namespace; names beyond a lowered limit stay.
+    /// Sets the limits of a namespace. Lowering a limit removes no names.
     pub fn set_limits(&self, namespace: Namespace, limits: Limits) {
         self.registry(namespace).set_limits(limits);
     }
 
-    /// Opens a session. Its number is never given out again by this core.
+    /// Opens a session. This core never reuses its number.
     pub fn open_session(&self) -> Session {
         Session::new(ConnectionId::new(self.next_session()))
     }
@@ -183,12 +184,13 @@ impl Core {
         self.last_session.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Ends a session: it holds nothing more once the returned work is done.
+    /// Ends a session: everything that it holds is released once the returned work is done.
     pub fn end_session(&self, session: Session) -> Ending<'_> {
         Ending::new(self, session)
     }
 
-    /// Takes resources for a session (`counter.md` and `semaphore.md`, "Acquire"), making the name if need be.
+    /// Acquires resources for a session (`counter.md` and `semaphore.md`, "Acquire"), and creates the name if it does
+    /// not exist.
     pub fn acquire(
         &self,
         namespace: Namespace,
@@ -205,8 +207,8 @@ impl Core {
         }
     }
 
-    /// Gives back some of what a session holds (`counter.md` and `semaphore.md`, "Release"). Giving back nothing
-    /// succeeds on every name that exists.
+    /// Releases resources of a session (`counter.md` and `semaphore.md`, "Release"). Releasing 0 resources succeeds on
+    /// every name that exists.
     pub fn release(
         &self,
         namespace: Namespace,
@@ -223,23 +225,23 @@ impl Core {
         }
     }
 
-    /// A counter's consumption, or what is left of a semaphore (`counter.md` and `semaphore.md`, "Get").
+    /// A counter's consumption, or the available resources of a semaphore (`counter.md` and `semaphore.md`, "Get").
     pub fn value(&self, namespace: Namespace, name: &[u8]) -> Result<u32, Refusal> {
         self.registry(namespace).find(name, |object| object.value()).ok_or(Refusal::NotFound)
     }
 
-    /// Lists the names of a namespace (`counter.md`, "Dump"). Each name is read at a moment of its own; a name made
-    /// or collected meanwhile may be listed or not.
+    /// Lists the names of a namespace (`counter.md`, "Dump"). Each name is read at a different time; a name that is
+    /// created or collected during the Dump may be listed or not.
     pub fn dump(&self, namespace: Namespace) -> Dump {
         Dump::new(namespace)
     }
 
-    /// Collects the names that nothing refers to (invariant 6).
+    /// Removes the names that nothing refers to (invariant 6).
     pub fn sweep(&self, namespace: Namespace) -> Sweep<'_> {
         Sweep::new(self, namespace)
     }
 
-    /// Checks invariant 1 name by name, as an administrator may ask at any time.
+    /// Checks invariant 1 name by name, at any time.
     pub fn check(&self, namespace: Namespace) -> Check<'_> {
         Check::new(self, namespace)
     }
@@ -249,7 +251,7 @@ impl Core {
         self.registry(namespace).stats()
     }
 
-    /// When the interval that `now` lies in ends, in Unix seconds: from then on a sweep finds more to collect.
+    /// The end of the interval that contains `now`: from then on a sweep finds more names to collect.
     pub fn next_boundary(&self, now: UnixSeconds) -> UnixSeconds {
         let interval_s = u64::from(self.stat_interval_s.get());
         UnixSeconds((now.0 / interval_s + 1).saturating_mul(interval_s))

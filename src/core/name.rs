@@ -1,16 +1,16 @@
-//! The name of an object, kept once and without an allocation of its own when it is short.
+//! The name of an object, stored once. A short name needs no allocation of its own.
 
 use std::fmt;
 
-/// Names of up to this many bytes live inside the object: what fits beside a length in the space that a pointer and
-/// a length take with their tag.
+/// Names of up to this many bytes are stored inside the object. With its own length, such a name needs as much space as
+/// a boxed slice and the enum's tag.
 const INLINE_BYTES_MAX: usize = 22;
 
 /// One to 65,535 bytes, any bytes. A newtype so that a name is never mistaken for other bytes.
 pub(super) struct Name(Bytes);
 
-/// The hash of a name, taken once a request: the shard, the place in its table and a session's memory of what it
-/// took last all go by it.
+/// The hash of a name, computed once per request. It selects the shard, the entry in the shard's table, and the entry
+/// in a session's cache of recent handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NameHash(pub(super) u64);
 
@@ -19,7 +19,7 @@ enum Bytes {
     Heap(Box<[u8]>),
 }
 
-const _: () = assert!(size_of::<Name>() == 24, "a name takes no more than a boxed slice and its tag");
+const _: () = assert!(size_of::<Name>() == 24, "a name is as large as a boxed slice and the tag");
 
 impl Name {
     pub(super) fn new(name: &[u8]) -> Self {
@@ -40,7 +40,7 @@ impl Name {
         }
     }
 
-    /// Bytes on the heap beside the object.
+    /// Bytes on the heap outside the object.
     pub(super) fn heap_bytes(&self) -> usize {
         match &self.0 {
             Bytes::Inline { .. } => 0,
@@ -59,11 +59,11 @@ impl fmt::Debug for Name {
 mod tests {
     use super::*;
 
-    /// Longest name in bytes (`counter.md`, "Overview"), to which the protocol holds what comes here.
+    /// Longest name in bytes (`counter.md`, "Overview"); the protocol layer rejects longer ones.
     const NAME_BYTES_MAX: usize = u16::MAX as usize;
 
     #[test]
-    fn a_name_gives_back_its_bytes_whether_short_or_long() {
+    fn a_name_returns_its_bytes_whether_short_or_long() {
         for length in [1, INLINE_BYTES_MAX - 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, NAME_BYTES_MAX] {
             let bytes: Vec<u8> = (0..length).map(|i| (i % 251) as u8).collect();
             assert_eq!(Name::new(&bytes).as_bytes(), bytes);

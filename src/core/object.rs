@@ -1,8 +1,8 @@
-//! What stands under a name: a counter or a semaphore, who holds it, and the rules that no request may break.
+//! The object behind a name: a counter or a semaphore, its holders, and the rules that no request may break.
 //!
-//! Invariants, kept under the object's own lock: the consumption is the sum of the holdings; no acquire raises it
-//! past the maximum of the request or the capacity of the semaphore; no arithmetic wraps; what a session held is
-//! given back once.
+//! Invariants, maintained under the object's own lock: the consumption is the sum of the holdings; no acquire raises
+//! it past the maximum of the request or the capacity of the semaphore; no arithmetic wraps; each holding is released
+//! exactly once.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -18,13 +18,13 @@ use super::session::{HandleIndex, Session};
 use super::sync::Mutex;
 use super::{Claim, Namespace, Refusal};
 
-/// A shared handle of an object; the map finds it by its name.
+/// A shared handle to an object; the map finds it by its name.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectRef(Arc<Object>);
 
-/// In this order, so that what plain requests look at lies in two cache lines of 64 bytes, wherever the allocator begins
-/// a chunk of 96: the counts of the [`Arc`], a name that is kept inside, the state, and last of all the crowd, which few
-/// names have.
+/// The order of the fields puts everything that plain requests access into two cache lines of 64 bytes, wherever the
+/// allocator starts a chunk of 96: the counts of the [`Arc`], a short name, the state, and last the pointer to the rare
+/// state, which few names have.
 #[derive(Debug)]
 #[repr(C)]
 struct Object {
@@ -32,7 +32,7 @@ struct Object {
     state: Mutex<State>,
 }
 
-/// In this order too.
+/// The order of the fields matters here too; see [`Object`].
 #[derive(Debug)]
 #[repr(C)]
 struct State {
@@ -41,23 +41,23 @@ struct State {
     holders: Holders,
 }
 
-/// What Dump tells of a name.
+/// What Dump reports about a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpItem {
     /// Resources in use now.
     pub consumption: u32,
-    /// Most resources in use at once: in a counter's present interval, or since a semaphore was made.
+    /// Most resources in use at once: in a counter's current interval, or since a semaphore was created.
     pub peak: u32,
 }
 
-/// The part that counters and semaphores differ in.
+/// The part in which counters and semaphores differ.
 #[derive(Debug)]
 enum Kind {
     Counter(Counter),
     Semaphore(Semaphore),
 }
 
-/// An object with the two counts in front of it, as [`Arc`] allocates it.
+/// The size of an object with the two reference counts that [`Arc`] allocates in front of it.
 const OBJECT_BYTES: usize = size_of::<Object>() + 2 * size_of::<usize>();
 const _: () = assert!(
     cfg!(shuttle) || OBJECT_BYTES <= 88,
@@ -65,7 +65,7 @@ const _: () = assert!(
 );
 
 impl ObjectRef {
-    /// A new object, of which nothing is taken yet. A semaphore's capacity is what the claim gives as its initial.
+    /// A new object with no resources in use. The maximum of the claim becomes a semaphore's capacity.
     pub(super) fn new(namespace: Namespace, name: &[u8], claim: Claim, interval: Interval) -> Self {
         let kind = match namespace {
             Namespace::Counters => Kind::Counter(Counter::new(interval)),
@@ -75,7 +75,7 @@ impl ObjectRef {
         Self(Arc::new(Object { state: Mutex::new(state), name: Name::new(name) }))
     }
 
-    /// Where it lies, which is like no other's while there is a handle.
+    /// The object's address, which is unique while a handle exists.
     pub(super) fn address(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -84,12 +84,12 @@ impl ObjectRef {
         self.0.name.as_bytes()
     }
 
-    /// Memory of the object in bytes, without what the map and the sessions spend on it.
+    /// Memory of the object in bytes, without the entries in the map and in sessions.
     pub(super) fn memory_bytes(&self) -> usize {
         OBJECT_BYTES + self.0.name.heap_bytes()
     }
 
-    /// Takes resources for a session. Gives the index of its handle where it held nothing before.
+    /// Acquires resources for a session. Returns the index of the session's new handle if it held nothing before.
     #[inline(always)]
     pub(super) fn acquire(
         &self,
@@ -112,7 +112,7 @@ impl ObjectRef {
         lock(&self.0.state).acquire(self, claim, session, interval)
     }
 
-    /// Gives back some of what a session holds. Gives the index of its handle where it holds nothing any more.
+    /// Releases resources of a session. Returns the index of the session's handle if it no longer holds anything.
     #[inline(always)]
     pub(super) fn release(
         &self,
@@ -138,7 +138,7 @@ impl ObjectRef {
         lock(&self.0.state).release(resources, session, interval)
     }
 
-    /// Gives back all that a session holds, which has ended and whose handle of the object is gone already.
+    /// Releases everything that an ended session holds. The session has dropped its handle of the object already.
     pub(super) fn release_all(&self, session: ConnectionId, interval: Interval) -> Result<(), PlainError> {
         let mut state = lock(&self.0.state);
         state.check_open()?;
@@ -146,12 +146,12 @@ impl ObjectRef {
         Ok(())
     }
 
-    /// As [`Self::release_all`], called by the ledger for a tracked name. Gives how much that was.
+    /// As [`Self::release_all`], called by the ledger for a tracked name. Returns the number of resources released.
     pub(super) fn release_all_tracked(&self, session: ConnectionId, interval: Interval) -> u32 {
         lock(&self.0.state).release_all(session, interval)
     }
 
-    /// Takes resources for a grant, or marks the object as queued. Only the ledger calls this: it knows the claim's
+    /// Acquires resources for a grant, or marks the object as queued. Only the ledger calls this: it knows the claim's
     /// place in the queue.
     pub(super) fn grant(&self, claim: Claim, interval: Interval, next: QueuePlace) -> Granting {
         let mut state = lock(&self.0.state);
@@ -162,15 +162,15 @@ impl ObjectRef {
         let mut tracking = state.holders.tracking();
         let Some(after) = after else {
             tracking.queued |= !matches!(next, QueuePlace::Immediate);
-            state.holders.set_supervision(tracking);
+            state.holders.set_tracking(tracking);
             return Granting::MustWait;
         };
         if let QueuePlace::OnlyWaiter = next {
             tracking.queued = false;
-            state.holders.set_supervision(tracking);
+            state.holders.set_tracking(tracking);
         }
         let granted = state.holders.granted().checked_add(claim.resources);
-        invariant!(granted.is_some(), "no more is granted than is in use");
+        invariant!(granted.is_some(), "the granted resources never exceed the resources in use");
         state.holders.set_granted(granted.unwrap_or(u32::MAX));
         state.consume(after, interval);
         Granting::Granted {
@@ -179,8 +179,9 @@ impl ObjectRef {
         }
     }
 
-    /// Takes what a grant held before the process started, whether or not it fits: a shrink may have left it above the
-    /// capacity. `None`: the sum would overflow, so the records contradict each other.
+    /// Restores the resources of a grant that was stored before the process started, whether or not they fit: a resize
+    /// may have left the usage above the capacity. `None`: the sum would overflow, so the records contradict each
+    /// other.
     pub(super) fn restore_grant(&self, resources: u32, interval: Interval) -> Option<()> {
         let mut state = lock(&self.0.state);
         let granted = state.holders.granted().checked_add(resources)?;
@@ -198,7 +199,7 @@ impl ObjectRef {
         }
     }
 
-    /// Sets the lifecycle of a semaphore and leaves its capacity.
+    /// Sets the lifecycle of a semaphore and keeps its capacity.
     pub(super) fn set_lifecycle(&self, lifecycle: Lifecycle) {
         if let Kind::Semaphore(semaphore) = &mut lock(&self.0.state).kind {
             semaphore.lifecycle = lifecycle;
@@ -218,13 +219,13 @@ impl ObjectRef {
         }
     }
 
-    /// Returns what was taken for a grant. `true`: the ledger waits for a drop in usage of this name.
+    /// Releases the resources of a grant. Returns whether the ledger waits for a drop in usage of this name.
     pub(super) fn release_grant(&self, resources: u32, interval: Interval) -> bool {
         let mut state = lock(&self.0.state);
         let granted = state.holders.granted().checked_sub(resources);
-        invariant!(granted.is_some(), "what a grant gives back was granted");
+        invariant!(granted.is_some(), "a grant releases only resources that were granted");
         state.holders.set_granted(granted.unwrap_or(0));
-        state.give_back(resources, interval);
+        state.lower_consumption(resources, interval);
         state.holders.tracking().awaited
     }
 
@@ -238,7 +239,7 @@ impl ObjectRef {
         let mut state = lock(&self.0.state);
         let mut tracking = state.holders.tracking();
         change(&mut tracking);
-        state.holders.set_supervision(tracking);
+        state.holders.set_tracking(tracking);
     }
 
     /// The namespace of its name.
@@ -249,13 +250,13 @@ impl ObjectRef {
         }
     }
 
-    /// The resources that grants have taken, and whether the object is marked as queued.
+    /// The resources that grants hold, and whether the object is marked as queued.
     pub(super) fn ledger_marks(&self) -> (u32, bool) {
         let state = lock(&self.0.state);
         (state.holders.granted(), state.holders.tracking().queued)
     }
 
-    /// Why a claim cannot be granted while the object stays as it is; `None`: it can, now or after a release.
+    /// Why a claim can never be granted unless the semaphore changes; `None`: it can, now or after a release.
     pub(super) fn refusal(&self, claim: Claim) -> Option<Refusal> {
         let state = lock(&self.0.state);
         match state.lifecycle() {
@@ -264,7 +265,7 @@ impl ObjectRef {
         }
     }
 
-    /// Whether a claim could be taken now.
+    /// Whether a claim could be granted now.
     pub(super) fn fits(&self, claim: Claim) -> bool {
         lock(&self.0.state).after(claim).is_some()
     }
@@ -274,17 +275,17 @@ impl ObjectRef {
         lock(&self.0.state).consumption
     }
 
-    /// The sessions that hold something by plain Acquires, and how much.
+    /// The sessions that hold resources through plain Acquires, and how many.
     pub(super) fn holdings(&self) -> Vec<(ConnectionId, u32)> {
         lock(&self.0.state).holders.holdings().collect()
     }
 
-    /// Whether a session holds something by plain Acquires.
+    /// Whether a session holds resources through plain Acquires.
     pub(super) fn is_held_by(&self, session: ConnectionId) -> bool {
         lock(&self.0.state).holders.resources(session).is_some()
     }
 
-    /// What Get reads: a counter's consumption, or what is left of a semaphore.
+    /// The value that Get returns: a counter's consumption, or the available resources of a semaphore.
     pub(super) fn value(&self) -> u32 {
         let state = lock(&self.0.state);
         match &state.kind {
@@ -305,7 +306,8 @@ impl ObjectRef {
         }
     }
 
-    /// Whether nothing refers to the object any more (invariant 6). A counter must also have told its peak.
+    /// Whether nothing refers to the object any more (invariant 6). A counter stays until the interval of its last
+    /// change is over, because Dump still reports the peak of that interval.
     pub(super) fn is_collectable(&self, interval: Interval) -> bool {
         let state = lock(&self.0.state);
         state.consumption == 0
@@ -316,24 +318,24 @@ impl ObjectRef {
             }
     }
 
-    /// Frees what contention left behind.
+    /// Frees memory that was allocated under contention and is unused now.
     pub(super) fn shrink(&self) {
         lock(&self.0.state).holders.shrink();
     }
 
-    /// The consumption and the sum of the holdings, where they differ (invariant 1).
-    pub(super) fn imbalance(&self) -> Option<(u32, u64)> {
+    /// The consumption and the sum of the holdings if they differ (invariant 1).
+    pub(super) fn accounting_mismatch(&self) -> Option<(u32, u64)> {
         let state = lock(&self.0.state);
         let held = state.holders.sum();
         (u64::from(state.consumption) != held).then_some((state.consumption, held))
     }
 }
 
-/// Why a plain operation was not done. Nothing has changed.
+/// Why a plain operation was not performed. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlainError {
     Refused(Refusal),
-    /// The name is tracked, so the operation has to go through the ledger.
+    /// The name is tracked, so the operation must go through the ledger.
     NeedsLedger,
 }
 
@@ -346,13 +348,13 @@ impl From<Refusal> for PlainError {
 /// The place of a claim in the queue of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueuePlace {
-    /// No waiter is before it, and it may not wait.
+    /// No waiter is ahead of it, and it may not wait.
     Immediate,
-    /// No waiter is before it, and it waits if it does not fit. Others may wait behind it.
+    /// No waiter is ahead of it, and it waits if it does not fit. Others may wait behind it.
     Head,
-    /// It is the only waiter, so that the queue is empty once it is granted.
+    /// It is the only waiter, so the queue is empty once it is granted.
     OnlyWaiter,
-    /// Waiters are before it, and it waits behind them.
+    /// Waiters are ahead of it, and it waits behind them.
     Behind,
 }
 
@@ -372,7 +374,7 @@ pub(super) enum Granting {
 }
 
 impl State {
-    /// Whether plain operations may be done without the ledger.
+    /// Fails if plain operations on this name must go through the ledger.
     #[inline(always)]
     fn check_open(&self) -> Result<(), PlainError> {
         if self.holders.tracking().is_any() { Err(PlainError::NeedsLedger) } else { Ok(()) }
@@ -387,9 +389,9 @@ impl State {
         interval: Interval,
     ) -> Result<Option<HandleIndex>, Refusal> {
         let after = self.after(claim).ok_or(Refusal::NotAvailable)?;
-        let kept = self.hold(object, claim.resources, session);
+        let new_handle = self.add_holding(object, claim.resources, session);
         self.consume(after, interval);
-        Ok(kept)
+        Ok(new_handle)
     }
 
     #[inline(always)]
@@ -404,21 +406,21 @@ impl State {
         }
         let held = self.holders.resources(session).ok_or(Refusal::NotAcquired)?;
         let left = held.checked_sub(resources).ok_or(Refusal::NotAcquired)?;
-        let gone = if left > 0 {
+        let removed = if left > 0 {
             self.holders.set_resources(session, left);
             None
         } else {
             self.holders.remove(session)
         };
-        self.give_back(resources, interval);
-        Ok(gone.map(|holding| holding.index))
+        self.lower_consumption(resources, interval);
+        Ok(removed.map(|holding| holding.index))
     }
 
     fn release_all(&mut self, session: ConnectionId, interval: Interval) -> u32 {
         let holding = self.holders.remove(session);
-        invariant!(holding.is_some(), "session {session} holds what it has a handle of");
+        invariant!(holding.is_some(), "session {session} holds every object that it has a handle of");
         let resources = holding.map_or(0, |holding| holding.resources);
-        self.give_back(resources, interval);
+        self.lower_consumption(resources, interval);
         resources
     }
 
@@ -431,7 +433,7 @@ impl State {
         }
     }
 
-    /// Whether a claim could never be taken: not by somebody's release, as long as nobody resizes the semaphore.
+    /// Whether a claim exceeds the limit, so that no release can make room for it unless the semaphore is resized.
     fn is_too_small(&self, claim: Claim) -> bool {
         self.limit(claim) < claim.resources && self.lifecycle() != Lifecycle::Closing
     }
@@ -443,25 +445,31 @@ impl State {
         }
     }
 
-    /// What is in use after a claim; `None` where there is not enough.
+    /// The consumption after a claim; `None`: not enough is available.
     #[inline(always)]
     fn after(&self, claim: Claim) -> Option<u32> {
         let limit = self.limit(claim);
         self.consumption.checked_add(claim.resources).filter(|after| *after <= limit)
     }
 
-    /// Adds to a session's holding; the caller sees to the consumption. Gives the index of a new one.
+    /// Adds to a session's holding; the caller updates the consumption. Returns the index of the handle if the holding
+    /// is new.
     #[inline(always)]
-    fn hold(&mut self, object: &ObjectRef, resources: u32, session: &mut Session) -> Option<HandleIndex> {
+    fn add_holding(
+        &mut self,
+        object: &ObjectRef,
+        resources: u32,
+        session: &mut Session,
+    ) -> Option<HandleIndex> {
         match self.holders.resources(session.id()) {
             Some(held) => {
                 let sum = held.checked_add(resources);
-                invariant!(sum.is_some(), "a holding is never more than the consumption");
+                invariant!(sum.is_some(), "a holding never exceeds the consumption");
                 self.holders.set_resources(session.id(), sum.unwrap_or(u32::MAX));
                 None
             }
             None => {
-                let index = session.keep(object.clone());
+                let index = session.add_handle(object.clone());
                 self.holders.add(session.id(), Holding { resources, index });
                 Some(index)
             }
@@ -469,11 +477,11 @@ impl State {
     }
 
     #[inline(always)]
-    fn give_back(&mut self, resources: u32, interval: Interval) {
+    fn lower_consumption(&mut self, resources: u32, interval: Interval) {
         let after = self.consumption.checked_sub(resources);
-        invariant!(after.is_some(), "no more is given back than is in use");
+        invariant!(after.is_some(), "no more is released than is in use");
         self.consume(after.unwrap_or(0), interval);
-        invariant!(self.consumption > 0 || self.holders.is_empty(), "nobody holds what is not in use");
+        invariant!(self.consumption > 0 || self.holders.is_empty(), "an unused object has no holders");
     }
 
     #[inline(always)]
@@ -500,7 +508,7 @@ impl Hash for ObjectRef {
     }
 }
 
-/// The map is asked with the bytes of a request, so they hash and compare as the object does.
+/// The map is searched by the name's bytes in a request, so an object hashes and compares as its name does.
 impl Borrow<[u8]> for ObjectRef {
     fn borrow(&self) -> &[u8] {
         self.name()

@@ -1,12 +1,13 @@
 //! The names of one namespace: a sharded map from name to object.
 //!
-//! An operation on a name that exists holds its shard for reading while it works on the object; making or collecting
-//! a name holds the shard for writing. So a name cannot be collected between being found and being held.
+//! An operation on a name that exists holds the read lock of its shard while it works on the object; creating or
+//! collecting a name holds the write lock. So a name cannot be collected between a lookup and an acquire.
 //!
-//! What a plain Acquire or Release runs through is always inlined, here and in `session`, `object` and `holders`: others
-//! call the same functions, for which the compiler would make calls of them, a tenth more instructions a request.
+//! The functions on the path of a plain Acquire or Release are always inlined, here and in `session`, `object` and
+//! `holders`. They have other callers too, because of which the compiler would not inline them, and a request would
+//! take a tenth more instructions.
 //!
-//! There are many small shards, so that whoever visits a whole shard (Dump, sweep) takes little at a time.
+//! There are many small shards, so that visiting a whole shard (Dump, sweep) is a small amount of work.
 
 use ahash::RandomState;
 #[cfg(not(shuttle))]
@@ -21,21 +22,21 @@ use super::sync::{AtomicBool, AtomicU64, Ordering};
 use super::sync::{DashMap, Entry};
 use super::{Claim, Namespace, Refusal};
 
-/// Enough that the handles of a shard of a million names are copied in some 70 us; more of them cost every operation
-/// cache misses (`docs/decisions/0002-the-table-of-names.md`).
+/// Enough shards that, with a million names, the handles of one shard are copied in about 70 us; more shards cost every
+/// operation cache misses (`docs/decisions/0002-the-table-of-names.md`).
 const SHARDS: usize = 2048;
 
-/// What a name takes beside its object: a pointer and a control byte in the map, at the load between 7/16 and 7/8
-/// that its tables have, the pointer that the holder's session keeps, and the allocator's own bytes.
-const SLOT_BYTES: usize = 9 * 3 / 2 + 8 + 8;
+/// Memory of a name in addition to its object: a pointer and a control byte in the map, whose tables have a load
+/// between 7/16 and 7/8, the pointer in the holder's session, and the allocator's own bytes.
+const ENTRY_BYTES: usize = 9 * 3 / 2 + 8 + 8;
 
-/// A table is given back when it could hold this many times what it does.
+/// A table is shrunk when its capacity exceeds this multiple of its length.
 const SPARSE: usize = 4;
 
 /// Limits of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most names at a time; `None` is without limit.
+    /// Most names at a time; `None`: no limit.
     pub names_max: Option<u64>,
 }
 
@@ -44,11 +45,11 @@ pub struct Limits {
 pub struct RegistryStats {
     /// Names that exist.
     pub objects: u64,
-    /// Names that were ever made.
+    /// Names created so far.
     pub total_objects: u64,
-    /// An estimate of the memory that names take, in bytes.
+    /// An estimate of the memory that names use, in bytes.
     pub used_memory: u64,
-    /// Shards with two names or more: these share a lock.
+    /// Shards with two names or more, which share a lock.
     pub conflicts: u64,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct Registry {
     objects: AtomicU64,
     total_objects: AtomicU64,
     memory_bytes: AtomicU64,
-    /// `u64::MAX` is without limit.
+    /// `u64::MAX`: no limit.
     names_max: AtomicU64,
     is_watched: AtomicBool,
 }
@@ -79,7 +80,7 @@ impl Registry {
         self.names_max.store(limits.names_max.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Calls `visit` with the object of this name, if there is one. The shard is held for reading meanwhile.
+    /// Calls `visit` with the object of this name, if there is one, under the read lock of its shard.
     #[inline]
     pub(super) fn find<R>(&self, name: &[u8], visit: impl FnOnce(&ObjectRef) -> R) -> Option<R> {
         self.find_hashed(name, self.hash(name), visit)
@@ -109,14 +110,14 @@ impl Registry {
     ) -> Result<(), PlainError> {
         let hash = self.hash(name);
         let outcome = self.find_hashed(name, hash, |object| object.acquire(claim, session, interval));
-        let kept = match outcome {
+        let new_handle = match outcome {
             Some(outcome) => outcome?,
-            None => self.make(namespace, name, claim, interval, |object| {
+            None => self.create(namespace, name, claim, interval, |object| {
                 object.acquire(claim, session, interval)
             })??,
         };
-        if let Some(index) = kept {
-            session.remember(namespace, hash, index);
+        if let Some(index) = new_handle {
+            session.cache_recent(namespace, hash, index);
         }
         Ok(())
     }
@@ -131,8 +132,8 @@ impl Registry {
         session: &mut Session,
         interval: Interval,
     ) -> Result<(), Refusal> {
-        let take = |object: &ObjectRef| object.acquire_tracked(claim, session, interval);
-        self.find_or_make(namespace, name, claim, interval, take)??;
+        let acquire = |object: &ObjectRef| object.acquire_tracked(claim, session, interval);
+        self.find_or_create(namespace, name, claim, interval, acquire)??;
         Ok(())
     }
 
@@ -147,13 +148,14 @@ impl Registry {
     ) -> Result<(), PlainError> {
         let hash = self.hash(name);
         let release = |object: &ObjectRef| object.release(resources, session.id(), interval);
-        // A name stays while it is held, so the session's own handle is as good as the map's, and costs no lock.
+        // A name is not collected while it has holders, so the session's own handle is valid and saves the shard's
+        // lock.
         let outcome = match session.recent(namespace, hash, name) {
             Some(object) => Some(release(object)),
             None => self.find_hashed(name, hash, release),
         };
         if let Some(index) = outcome.ok_or(PlainError::Refused(Refusal::NotFound))?? {
-            session.forget(namespace, hash, index);
+            session.forget_recent(namespace, hash, index);
             session.drop_handle(index);
         }
         Ok(())
@@ -171,15 +173,15 @@ impl Registry {
     ) -> Result<(), Refusal> {
         let release = |object: &ObjectRef| object.release_tracked(resources, session.id(), interval);
         if let Some(index) = self.find(name, release).ok_or(Refusal::NotFound)?? {
-            session.forget(namespace, self.hash(name), index);
+            session.forget_recent(namespace, self.hash(name), index);
             session.drop_handle(index);
         }
         Ok(())
     }
 
-    /// Calls `visit` with the object of this name, made where there is none. The shard is held meanwhile, so the
-    /// object is not collected before `visit` has come to refer to it.
-    pub(super) fn find_or_make<R>(
+    /// Calls `visit` with the object of this name, which is created if it does not exist. The shard is locked during
+    /// the call, so the object cannot be collected before `visit` has made something refer to it.
+    pub(super) fn find_or_create<R>(
         &self,
         namespace: Namespace,
         name: &[u8],
@@ -189,13 +191,13 @@ impl Registry {
     ) -> Result<R, Refusal> {
         match self.find(name, &mut visit) {
             Some(outcome) => Ok(outcome),
-            None => self.make(namespace, name, claim, interval, visit),
+            None => self.create(namespace, name, claim, interval, visit),
         }
     }
 
-    /// As [`Self::find_or_make`], for a name that was not found a moment ago.
+    /// As [`Self::find_or_create`], for a name that was just not found.
     #[cold]
-    fn make<R>(
+    fn create<R>(
         &self,
         namespace: Namespace,
         name: &[u8],
@@ -206,33 +208,33 @@ impl Registry {
         if claim.is_of_existing() {
             return self.find(name, visit).ok_or(Refusal::NotFound);
         }
-        // Checked ahead of the allocation, which a refusal must not cost.
+        // Checked before the allocation, so that a refusal does not cost one.
         if self.names() >= self.names_max.load(Ordering::Relaxed) {
-            // Somebody may have made the name since it was not found; then it counts against nothing.
+            // Another request may have created the name since; then the limit does not matter.
             return self.find(name, visit).ok_or(Refusal::TooManyNames);
         }
-        // Made before the shard is locked, so that the allocation keeps nobody waiting.
+        // Allocated before the shard is locked, so that the lock is not held during the allocation.
         let object = ObjectRef::new(namespace, name, claim, interval);
         let memory_bytes = Self::memory_bytes_of(&object);
         let found = match self.map.entry(object) {
             Entry::Vacant(vacant) => {
-                // Granting under the shard's lock and never on trial, so that nobody is refused for the sake of a name
-                // that comes to nothing, because it is made by two at once or is refused itself.
-                if !self.take_place() {
+                // Counted under the shard's lock and only when the name is certain to be inserted. Otherwise a name
+                // that two requests create at once, or that is refused, could use up the limit and refuse another name.
+                if !self.reserve_name() {
                     return Err(Refusal::TooManyNames);
                 }
-                self.count_made(memory_bytes);
-                let made = vacant.insert(());
-                self.watch_made(made.key());
-                made
+                self.count_created(memory_bytes);
+                let created = vacant.insert(());
+                self.mark_watched(created.key());
+                created
             }
             Entry::Occupied(occupied) => occupied.into_ref(),
         };
         Ok(visit(found.key()))
     }
 
-    /// The object of this name, made where there is none, however many names there are: what was there before the
-    /// process was started is there again.
+    /// The object of this name, which is created if it does not exist. The limit of names does not apply: every name
+    /// that existed before the process started is restored.
     pub(super) fn restore(
         &self,
         namespace: Namespace,
@@ -245,7 +247,7 @@ impl Registry {
         let found = match self.map.entry(object) {
             Entry::Vacant(vacant) => {
                 self.objects.fetch_add(1, Ordering::Relaxed);
-                self.count_made(memory_bytes);
+                self.count_created(memory_bytes);
                 vacant.insert(())
             }
             Entry::Occupied(occupied) => occupied.into_ref(),
@@ -253,36 +255,36 @@ impl Registry {
         found.key().clone()
     }
 
-    fn count_made(&self, memory_bytes: u64) {
+    fn count_created(&self, memory_bytes: u64) {
         self.total_objects.fetch_add(1, Ordering::Relaxed);
         self.memory_bytes.fetch_add(memory_bytes, Ordering::Relaxed);
     }
 
-    /// Whether a watch is about a name that was made is for the ledger to say.
-    fn watch_made(&self, made: &ObjectRef) {
+    /// Marks a created object as watched if there is any watch. The ledger decides whether a watch covers it.
+    fn mark_watched(&self, created: &ObjectRef) {
         if self.is_watched.load(Ordering::Relaxed) {
-            made.set_tracking(|tracking| tracking.watched = true);
+            created.set_tracking(|tracking| tracking.watched = true);
         }
     }
 
-    /// Says whether there is a watch, so that names that are made come to its notice.
+    /// Sets whether there is any watch, so that names created from now on go through the ledger.
     pub(super) fn set_watched(&self, is_watched: bool) {
         self.is_watched.store(is_watched, Ordering::Relaxed);
     }
 
-    /// Counts one name more, unless there are as many as may be.
-    fn take_place(&self) -> bool {
+    /// Counts one more name, unless the limit is reached. Returns whether it was counted.
+    fn reserve_name(&self) -> bool {
         let names_max = self.names_max.load(Ordering::Relaxed);
         let one_more = |objects| (objects < names_max).then_some(objects + 1);
         self.objects.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// How many names there are.
+    /// The number of names.
     pub(super) fn names(&self) -> u64 {
         self.objects.load(Ordering::Relaxed)
     }
 
-    /// How many shards there are to visit.
+    /// The number of shards to visit.
     pub(super) fn shards(&self) -> usize {
         self.map.shards().len()
     }
@@ -292,19 +294,19 @@ impl Registry {
         (0..self.shards()).flat_map(|shard| self.objects_of(shard)).collect()
     }
 
-    /// Handles of all objects of a shard. The shard is held for reading while its table is copied.
+    /// Handles of all objects of a shard. The shard's read lock is held while its table is copied.
     pub(super) fn objects_of(&self, shard: usize) -> Vec<ObjectRef> {
         let table = self.map.shards()[shard].read().clone();
         table.into_iter().map(|(object, _)| object).collect()
     }
 
-    /// Removes an object that nothing refers to (invariant 6). Tells whether it did.
+    /// Removes an object that nothing refers to (invariant 6). Returns whether it was removed.
     pub(super) fn collect(&self, object: &ObjectRef, interval: Interval) -> bool {
         if !object.is_collectable(interval) {
             return false;
         }
-        // Checked again under the shard's lock, where no request can reach the object any more. Under the same name
-        // another object may stand by now, which is collected as gladly.
+        // Checked again under the shard's lock, where no request can reach the object any more. The name may belong to
+        // another object by now; that one is collected if nothing refers to it.
         let removed = self.map.remove_if(object.name(), |found, ()| found.is_collectable(interval));
         let Some((removed, ())) = removed else { return false };
         self.objects.fetch_sub(1, Ordering::Relaxed);
@@ -312,7 +314,7 @@ impl Registry {
         true
     }
 
-    /// Gives back the memory of a shard's table where it is far larger than what it holds.
+    /// Shrinks a shard's table if it is far larger than its content.
     pub(super) fn shrink(&self, shard: usize) {
         let shard = &self.map.shards()[shard];
         let is_sparse = {
@@ -336,6 +338,6 @@ impl Registry {
     }
 
     fn memory_bytes_of(object: &ObjectRef) -> u64 {
-        (object.memory_bytes() + SLOT_BYTES) as u64
+        (object.memory_bytes() + ENTRY_BYTES) as u64
     }
 }

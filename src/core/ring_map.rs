@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::collections::vec_deque::IntoIter;
 
-/// A map in a ring of entries that are sorted by key. In front and at the back it changes in no time; elsewhere, entries
-/// are moved, up to half of all, so thousands of entries are enough. Memory is given back with the last. A tree would
-/// take twice the memory where keys grow, since that leaves its nodes half empty.
+/// A map in a ring buffer of entries that are sorted by key. Changes at the front and at the back take constant time.
+/// Other changes move up to half of the entries, so the map is meant for thousands of entries at most. Removing the
+/// last entry frees the memory. With growing keys, a tree would need twice the memory, because its nodes stay half
+/// empty.
 #[derive(Debug)]
 pub(super) struct RingMap<K, V>(VecDeque<(K, V)>);
 
@@ -16,7 +17,7 @@ impl<K, V> Default for RingMap<K, V> {
 }
 
 impl<K: Copy + Ord, V> RingMap<K, V> {
-    fn place_of(&self, key: K) -> Result<usize, usize> {
+    fn position_of(&self, key: K) -> Result<usize, usize> {
         self.0.binary_search_by_key(&key, |(key, _)| *key)
     }
 
@@ -25,39 +26,39 @@ impl<K: Copy + Ord, V> RingMap<K, V> {
     }
 
     pub(super) fn get(&self, key: K) -> Option<&V> {
-        Some(&self.0[self.place_of(key).ok()?].1)
+        Some(&self.0[self.position_of(key).ok()?].1)
     }
 
     /// Sets the value of a key.
     pub(super) fn insert(&mut self, key: K, value: V) {
-        match self.place_of(key) {
-            Ok(place) => self.0[place].1 = value,
-            Err(place) => {
+        match self.position_of(key) {
+            Ok(position) => self.0[position].1 = value,
+            Err(position) => {
                 if self.0.is_empty() {
-                    // Most have one entry at a time.
+                    // Most maps have one entry at a time.
                     self.0.reserve_exact(1);
                 }
-                self.0.insert(place, (key, value));
+                self.0.insert(position, (key, value));
             }
         }
     }
 
-    /// Removes a key, and gives back the memory with the last.
+    /// Removes a key. Removing the last one frees the memory.
     pub(super) fn remove(&mut self, key: K) {
-        if let Ok(place) = self.place_of(key) {
-            self.0.remove(place);
+        if let Ok(position) = self.position_of(key) {
+            self.0.remove(position);
         }
         if self.0.is_empty() {
             self.0 = VecDeque::new();
         }
     }
 
-    /// Takes out the entry with the lowest key.
+    /// Removes and returns the entry with the lowest key.
     pub(super) fn pop_first(&mut self) -> Option<(K, V)> {
         self.0.pop_front()
     }
 
-    /// Takes out the entry with the lowest key, if that is below `bound`.
+    /// Removes and returns the entry with the lowest key if that key is below `bound`.
     pub(super) fn pop_first_below(&mut self, bound: K) -> Option<(K, V)> {
         self.0.pop_front_if(|(key, _)| *key < bound)
     }
@@ -103,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_a_tree_is(steps in prop::collection::vec(step(), 0..200)) {
+        fn it_behaves_like_a_tree(steps in prop::collection::vec(step(), 0..200)) {
             let (mut ring, mut tree) = (RingMap::default(), BTreeMap::new());
             for step in steps {
                 match step {

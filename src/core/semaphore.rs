@@ -1,4 +1,5 @@
-//! What a semaphore keeps beside its consumption: its capacity, its peak (`semaphore.md`, "Acquire") and its lifecycle.
+//! The state of a semaphore in addition to its consumption: its capacity, its peak (`semaphore.md`, "Acquire") and its
+//! lifecycle.
 
 /// The capacity of one semaphore, set by the Acquire that created it or by its declaration, and its peak usage.
 #[derive(Debug)]
@@ -29,12 +30,12 @@ impl Semaphore {
         Self { capacity, peak: 0, lifecycle: Lifecycle::Implicit }
     }
 
-    /// Notes that the consumption rose or fell to `after`.
+    /// Records that the consumption rose or fell to `after`.
     pub(super) fn note(&mut self, after: u32) {
         self.peak = self.peak.max(after);
     }
 
-    /// What is left. A consumption above the capacity leaves nothing (invariant 1).
+    /// The available resources: 0 if the consumption is above the capacity (invariant 1).
     pub(super) fn available(&self, consumption: u32) -> u32 {
         self.capacity.saturating_sub(consumption)
     }

@@ -1,12 +1,12 @@
 //! The plain holdings of one connection.
 //!
-//! A session keeps a handle of every object that its connection holds by plain Acquires, so that the end of the session
-//! costs what it holds and not what the server knows. A handle never changes its index; an object remembers the index of
-//! each holder, so that a full release finds the handle at once.
+//! A session has a handle of every object that its connection holds through plain Acquires, so that the cost of ending
+//! the session depends on the number of its holdings and not on the number of names in the server. A handle never
+//! changes its index; an object stores the index of each holder's handle, so that a full release finds it at once.
 //!
-//! A session has one owner, so it needs no lock. Its end consumes it, so that nothing is acquired afterwards.
+//! A session has one owner, so it needs no lock. Ending a session consumes it, so nothing can be acquired afterwards.
 //!
-//! Invariant: an index refers to a handle exactly while the object counts a holding of the session.
+//! Invariant: an index refers to a handle exactly while the session has a holding in the object.
 
 use super::ids::ConnectionId;
 use super::invariant::invariant;
@@ -19,9 +19,9 @@ use super::{Core, Namespace, UnixSeconds};
 pub(super) struct HandleIndex(u32);
 
 impl HandleIndex {
-    /// An index is below 2^31, which leaves its holder a bit for a mark.
+    /// An index is below 2^31, which leaves one bit for the tag in `holders`.
     pub(super) fn new(number: u32) -> Self {
-        invariant!(number < 1 << 31, "two billion names of one session do not fit memory");
+        invariant!(number < 1 << 31, "two billion handles of one session do not fit into memory");
         Self(number)
     }
 
@@ -30,7 +30,7 @@ impl HandleIndex {
     }
 }
 
-/// What one connection holds by plain Acquires. It ends with the connection.
+/// The holdings that one connection has through plain Acquires. They end with the connection.
 #[derive(Debug)]
 pub struct Session {
     id: ConnectionId,
@@ -42,7 +42,7 @@ pub struct Session {
     tracked: bool,
 }
 
-/// Handles for which a session keeps room although it holds nothing.
+/// The number of handles for which a session keeps memory although it holds nothing.
 const HANDLES_KEPT: usize = 1024;
 
 impl Session {
@@ -50,7 +50,7 @@ impl Session {
         Self { id, objects: Vec::new(), free: Vec::new(), recent: Default::default(), tracked: false }
     }
 
-    /// The connection that holds.
+    /// The connection of the session.
     pub fn id(&self) -> ConnectionId {
         self.id
     }
@@ -59,14 +59,14 @@ impl Session {
         self.tracked = true;
     }
 
-    /// Whether an operation since the last call was on a tracked name, and so may have served waiters.
+    /// Whether an operation since the last call was on a tracked name and thus may have served waiters.
     pub fn take_tracked(&mut self) -> bool {
         std::mem::take(&mut self.tracked)
     }
 
-    /// Keeps a handle of an object, which now counts a holding of this session.
+    /// Stores a handle of an object in which this session now has a holding.
     #[inline(always)]
-    pub(super) fn keep(&mut self, object: ObjectRef) -> HandleIndex {
+    pub(super) fn add_handle(&mut self, object: ObjectRef) -> HandleIndex {
         if let Some(index) = self.free.pop() {
             self.objects[index.0 as usize] = Some(object);
             return index;
@@ -76,37 +76,37 @@ impl Session {
         index
     }
 
-    /// The object of this name, where it is among those that the session came to hold last.
+    /// The object of this name if it is among those that the session acquired most recently.
     #[inline(always)]
     pub(super) fn recent(&self, namespace: Namespace, hash: NameHash, name: &[u8]) -> Option<&ObjectRef> {
         let index = self.recent[namespace as usize].find(hash)?;
         self.objects[index.0 as usize].as_ref().filter(|object| object.name() == name)
     }
 
-    /// Remembers the index of a name's handle.
+    /// Caches the index of a name's handle.
     #[inline(always)]
-    pub(super) fn remember(&mut self, namespace: Namespace, hash: NameHash, index: HandleIndex) {
+    pub(super) fn cache_recent(&mut self, namespace: Namespace, hash: NameHash, index: HandleIndex) {
         self.recent[namespace as usize].insert(hash, index);
     }
 
-    /// Forgets the index of a name's handle, which is about to be dropped.
+    /// Removes the index of a name's handle, which is about to be dropped, from the cache.
     #[inline(always)]
-    pub(super) fn forget(&mut self, namespace: Namespace, hash: NameHash, index: HandleIndex) {
+    pub(super) fn forget_recent(&mut self, namespace: Namespace, hash: NameHash, index: HandleIndex) {
         self.recent[namespace as usize].remove(hash, index);
     }
 
-    /// Drops the handle at an index, as the object counts no holding of this session any more.
+    /// Drops the handle at an index because this session no longer has a holding in the object.
     #[inline(always)]
     pub(super) fn drop_handle(&mut self, index: HandleIndex) {
         let object = self.objects[index.0 as usize].take();
-        invariant!(object.is_some(), "session {} has a handle of everything it holds", self.id);
-        // The last one goes, so a session that holds one name at a time has no list of what is free.
+        invariant!(object.is_some(), "session {} has a handle of every object that it holds", self.id);
+        // The last entry is removed instead, so that a session that holds one name at a time needs no free list.
         if index.0 as usize + 1 == self.objects.len() {
             self.objects.pop();
         } else {
             self.free.push(index);
         }
-        // One that held very much and holds nothing any more gives back the room for it.
+        // A session that held very many objects and holds none any more frees the memory.
         if self.objects.capacity() > HANDLES_KEPT && self.free.len() == self.objects.len() {
             self.objects = Vec::new();
             self.free = Vec::new();
@@ -114,18 +114,18 @@ impl Session {
     }
 }
 
-/// Handles that were added last, by the hashes of their names, so that a release finds what was just acquired without
-/// the map. A handle that another name of a like hash has displaced is found by the map again.
+/// A cache of the handles that were added most recently, by the hashes of their names, so that a release finds a name
+/// that was just acquired without the map. If another name has displaced a handle, the map finds the object.
 ///
-/// Invariant: every index in it refers to an object of its namespace.
+/// Invariant: every index in the cache refers to an object of the cache's namespace.
 #[derive(Debug, Default)]
 struct Recent {
-    /// By itself, so a session that takes one name after the other needs no table.
+    /// Not in the table, so that a session that holds one name at a time needs no table.
     last: Option<(NameHash, HandleIndex)>,
     earlier: Option<Box<[Option<HandleIndex>; RECENT_HANDLES]>>,
 }
 
-/// As many as a connection is likely to have on their way.
+/// As many requests as a connection is likely to have in flight.
 const RECENT_HANDLES: usize = 64;
 
 impl Recent {
@@ -161,9 +161,9 @@ impl Recent {
     }
 }
 
-/// The end of a session at work: what it held is given back, some names a step.
+/// The end of a session in progress: each step releases the holdings of some names.
 #[derive(Debug)]
-#[must_use = "what the session held is given back by the steps"]
+#[must_use = "the steps release the session's holdings"]
 pub struct Ending<'a> {
     core: &'a Core,
     session: ConnectionId,
@@ -175,13 +175,13 @@ impl<'a> Ending<'a> {
         Self { core, session: session.id, objects: session.objects.into_iter() }
     }
 
-    /// Gives back what is held of at most `names` names. Tells whether there is more to do.
+    /// Releases the holdings of at most `names` names. Returns whether there is more to do.
     pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
         let interval = self.core.interval(now);
         for object in self.objects.by_ref().take(names).flatten() {
             if object.release_all(self.session, interval).is_err() {
                 self.core.release_all_tracked(&object, self.session, now);
-                // Requests were served, which is work enough for a step.
+                // Waiters may have been served, which is enough work for one step.
                 break;
             }
         }

@@ -1,11 +1,11 @@
 //! The locks and atomics of the core, in one place so that its races can be explored.
 //!
-//! They are those of std. Under `--cfg shuttle` they are shuttle's, which lets a test choose what runs between any two
-//! steps, and the map is a stand-in with the methods that the registry uses: the real one's locks are unknown to
-//! shuttle, so that a run would hang as soon as the holder of one is set aside.
+//! They are those of std. Under `--cfg shuttle` they are shuttle's, so that a test chooses which thread runs between
+//! any two steps, and the map is a substitute with the methods that the registry uses: shuttle does not know the locks
+//! of the real map, so a run would hang as soon as shuttle suspends a thread that holds one.
 //!
-//! What that leaves uncovered: DashMap's own correctness, its tables and locks; and orders weaker than sequential, as
-//! shuttle runs every atomic in one order for all threads.
+//! Not covered: the correctness of DashMap's tables and locks, and memory orderings weaker than sequential consistency,
+//! because shuttle runs every atomic operation in one order for all threads.
 
 #[cfg(shuttle)]
 pub(super) use explored::{DashMap, Entry};
@@ -26,13 +26,13 @@ mod explored {
 
     use shuttle::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-    /// Few, whatever was asked for: a visit of a thousand empty shards is a thousand places to switch threads at, and
-    /// the schedules that matter would hardly ever be drawn.
+    /// Fewer than requested: a visit of a thousand empty shards has a thousand points at which shuttle may switch
+    /// threads, so it would hardly ever choose the schedules that matter.
     const SHARDS: usize = 2;
 
     const UNPOISONED: &str = "a run ends with its first panic";
 
-    /// Locked shard by shard where DashMap is, and as long.
+    /// A map that locks a shard where DashMap does, and for as long.
     #[derive(Debug)]
     pub(in crate::core) struct DashMap<K, V, S> {
         shards: [Shard<K, V>; SHARDS],
@@ -42,7 +42,7 @@ mod explored {
     #[derive(Debug)]
     pub(in crate::core) struct Shard<K, V>(RwLock<Table<K, V>>);
 
-    /// A handful of entries, searched from the first.
+    /// A few entries, searched linearly.
     #[derive(Clone, Debug)]
     pub(in crate::core) struct Table<K, V>(Vec<(K, V)>);
 
@@ -93,7 +93,7 @@ mod explored {
         pub(in crate::core) fn remove_if<Q>(
             &self,
             key: &Q,
-            is_it: impl FnOnce(&K, &V) -> bool,
+            predicate: impl FnOnce(&K, &V) -> bool,
         ) -> Option<(K, V)>
         where
             K: Borrow<Q>,
@@ -102,7 +102,7 @@ mod explored {
             let mut table = self.shard_of(key).write();
             let index = table.position(key)?;
             let (key, value) = &table.0[index];
-            is_it(key, value).then(|| table.0.swap_remove(index))
+            predicate(key, value).then(|| table.0.swap_remove(index))
         }
 
         fn shard_of<Q: Hash + ?Sized>(&self, key: &Q) -> &Shard<K, V> {
@@ -132,9 +132,9 @@ mod explored {
         pub(in crate::core) fn get(
             &self,
             _hash: u64,
-            mut is_it: impl FnMut(&(K, V)) -> bool,
+            mut predicate: impl FnMut(&(K, V)) -> bool,
         ) -> Option<&(K, V)> {
-            self.0.iter().find(|entry| is_it(entry))
+            self.0.iter().find(|entry| predicate(entry))
         }
 
         pub(in crate::core) fn len(&self) -> usize {

@@ -1,29 +1,29 @@
 //! Work that visits every name: Dump, the sweep, the check of invariant 1.
 //!
-//! A visit takes the handles of one shard at a time and then works through them without any lock on the map. So it
-//! may be paused for as long as its reader likes and holds up nobody; in return it is no picture of one moment.
+//! A visit copies the handles of one shard at a time and then works through them without any lock on the map. So its
+//! caller may pause it at any time without blocking requests; in return, a visit is not a consistent snapshot.
 
 use super::object::{DumpItem, ObjectRef};
 use super::registry::Registry;
 use super::{Core, Namespace, UnixSeconds};
 
-/// Where a visit stands.
+/// The position of a visit.
 #[derive(Debug, Default)]
 pub(super) struct Visit {
     /// The next shard to take.
     shard: usize,
-    /// What is left of the shard before it.
+    /// The objects of the previous shard that are not visited yet.
     objects: std::vec::IntoIter<ObjectRef>,
 }
 
 impl Visit {
-    /// The next object; `None` when every shard was visited.
+    /// The next object; `None`: every shard was visited.
     fn next(&mut self, registry: &Registry) -> Option<ObjectRef> {
         self.peek(registry)?;
         self.objects.next()
     }
 
-    /// The next object, which stays the next until [`Self::advance`].
+    /// The next object, without advancing; see [`Self::advance`].
     pub(super) fn peek(&mut self, registry: &Registry) -> Option<&ObjectRef> {
         if self.objects.len() == 0 && !self.take_shard(registry) {
             return None;
@@ -31,12 +31,12 @@ impl Visit {
         self.objects.as_slice().first()
     }
 
-    /// Goes on to the object after the next.
+    /// Advances past the object that [`Self::peek`] returned.
     pub(super) fn advance(&mut self) {
         self.objects.next();
     }
 
-    /// Takes the handles of the next shard that has any; false when every shard was visited.
+    /// Copies the handles of the next shard that is not empty; false: every shard was visited.
     fn take_shard(&mut self, registry: &Registry) -> bool {
         while self.shard < registry.shards() {
             self.objects = registry.objects_of(self.shard).into_iter();
@@ -49,7 +49,7 @@ impl Visit {
     }
 }
 
-/// A Dump at work (`counter.md`, "Dump").
+/// A Dump in progress (`counter.md`, "Dump").
 #[derive(Debug)]
 pub struct Dump {
     namespace: Namespace,
@@ -61,7 +61,7 @@ impl Dump {
         Self { namespace, visit: Visit::default() }
     }
 
-    /// Gives the next name to `show`; `None` when every name was shown.
+    /// Passes the next name to `show` and returns its result; `None`: every name was shown.
     #[inline]
     pub fn next<R>(
         &mut self,
@@ -74,9 +74,9 @@ impl Dump {
     }
 }
 
-/// A sweep at work: it removes what nothing refers to (invariant 6), and gives back the memory that is left over.
+/// A sweep in progress: it removes the names that nothing refers to (invariant 6) and frees unused memory.
 #[derive(Debug)]
-#[must_use = "nothing is collected but by the steps"]
+#[must_use = "only the steps collect names"]
 pub struct Sweep<'a> {
     core: &'a Core,
     namespace: Namespace,
@@ -90,8 +90,8 @@ impl<'a> Sweep<'a> {
         Self { core, namespace, visit: Visit::default(), visited: 0, collected: 0 }
     }
 
-    /// Takes a shard, or visits at most `names` names of the one that was taken: the first is work enough for a step.
-    /// Tells whether there is more to do.
+    /// Copies the handles of the next shard, or visits at most `names` names of the copied shard; a copy alone is
+    /// enough work for one step. Returns whether there is more to do.
     pub fn step(&mut self, names: usize, now: UnixSeconds) -> bool {
         let registry = self.core.registry(self.namespace);
         if self.visit.objects.len() == 0 {
@@ -112,7 +112,7 @@ impl<'a> Sweep<'a> {
         true
     }
 
-    /// Names that there are now.
+    /// Names that exist now.
     pub fn names(&self) -> u64 {
         self.core.registry(self.namespace).names()
     }
@@ -128,9 +128,9 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// A check at work: of every name, that its consumption is the sum of what is held (invariant 1).
+/// A check in progress: whether the consumption of every name equals the sum of its holdings (invariant 1).
 #[derive(Debug)]
-#[must_use = "nothing is checked but by the steps"]
+#[must_use = "only the steps check names"]
 pub struct Check<'a> {
     core: &'a Core,
     namespace: Namespace,
@@ -145,7 +145,7 @@ pub struct CheckFailure {
     pub name: Box<[u8]>,
     /// Its consumption.
     pub consumption: u32,
-    /// The sum of what is held of it.
+    /// The sum of its holdings.
     pub held: u64,
 }
 
@@ -154,13 +154,13 @@ impl<'a> Check<'a> {
         Self { core, namespace, visit: Visit::default(), checked: 0 }
     }
 
-    /// Checks at most `names` names, adding to `failures`. Tells whether there is more to do.
+    /// Checks at most `names` names and adds to `failures`. Returns whether there is more to do.
     pub fn step(&mut self, names: usize, failures: &mut Vec<CheckFailure>) -> bool {
         let registry = self.core.registry(self.namespace);
         for _ in 0..names {
             let Some(object) = self.visit.next(registry) else { return false };
             self.checked += 1;
-            if let Some((consumption, held)) = object.imbalance() {
+            if let Some((consumption, held)) = object.accounting_mismatch() {
                 failures.push(CheckFailure { name: object.name().into(), consumption, held });
             }
         }

@@ -124,7 +124,7 @@ impl Ledger {
             object.clone()
         };
         let claim = claim_of(declare.capacity);
-        context.registry(SEMAPHORES).find_or_make(SEMAPHORES, declare.name, claim, context.interval, keep)
+        context.registry(SEMAPHORES).find_or_create(SEMAPHORES, declare.name, claim, context.interval, keep)
     }
 
     /// Releases objects that are not declared after all, and collects those that nothing refers to.

@@ -64,11 +64,11 @@ impl Ledger {
             (object.clone(), self.take_from(object, namespace, id, claim, queueing, slots_left, context))
         };
         let registry = context.registry(namespace);
-        let (object, granting) = match registry.find_or_make(namespace, name, claim, context.interval, visit)
-        {
-            Ok(found) => found,
-            Err(refusal) => return Progress::Refused(refusal),
-        };
+        let (object, granting) =
+            match registry.find_or_create(namespace, name, claim, context.interval, visit) {
+                Ok(found) => found,
+                Err(refusal) => return Progress::Refused(refusal),
+            };
         let granting = match granting {
             Ok(granting) => granting,
             Err(refusal) => {
