@@ -1,4 +1,4 @@
-//! Hot paths allocate nothing for a name that exists: neither for one holder nor for many.
+//! Hot paths allocate nothing for an existing name, with one holder or with many.
 
 use std::num::NonZeroU32;
 
@@ -15,7 +15,7 @@ fn core() -> Core {
 }
 
 #[test]
-fn taking_and_giving_back_allocates_nothing_once_a_name_exists() {
+fn acquire_and_release_of_an_existing_name_allocate_nothing() {
     let core = core();
     let claim = Claim::new(1, 100).unwrap();
     for namespace in Namespace::ALL {
@@ -51,7 +51,7 @@ fn refusals_allocate_nothing() {
 }
 
 #[test]
-fn decoding_a_run_of_frames_allocates_nothing_once_the_buffer_is_there() {
+fn decoding_a_sequence_of_frames_allocates_nothing_once_the_buffer_exists() {
     let mut run = BytesMut::new();
     for _ in 0..16 {
         Request::Acquire { name: b"a name", resources: 1, maximum: 2 }.compose(Opaque([0; 4]), &mut run);

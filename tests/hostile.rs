@@ -1,8 +1,8 @@
-//! Clients that mean harm, or behave as if they did, against the program itself.
+//! Hostile clients, and faulty ones that behave like them, against the daemon process.
 //!
-//! Every test is a [`Siege`]: the daemon lives, its memory at its highest stays within the bound that stands in the
-//! test, a client beside the hostile ones is answered throughout, everything that was held comes back, and the books
-//! balance. Peers that vanish are in `daemon_vanished_peer.rs`, descriptors that run out in `daemon_descriptors.rs`.
+//! Every test is a [`Siege`]: the daemon survives, its peak memory stays within the bound of the test, an honest client
+//! is answered all the time, everything that was held is released, and the accounting is consistent. Vanished peers are
+//! in `tests/daemon/vanished_peer.rs`, exhausted descriptors in `tests/daemon/descriptors.rs`.
 
 mod support;
 
@@ -18,22 +18,22 @@ use nix::sys::signal::Signal;
 use support::daemon::*;
 use support::*;
 
-/// Longest that the client beside the hostile ones waits for one answer. No measure of speed: what keeps others
-/// waiting keeps them for seconds, or for ever.
+/// The longest wait of the honest client for one answer. It does not measure speed: a blocked server blocks for seconds
+/// or permanently.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 const KIB_PER_MIB: u64 = 1024;
 
-/// The sieges take turns, so that descriptors, memory and waiting are each one's own.
+/// Only one siege runs at a time, so that the others do not use its descriptors and memory or delay it.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A daemon under attack, and an honest client of it.
+/// A daemon under attack and an honest client.
 struct Siege {
     daemon: Daemon,
     counters: SocketAddr,
     semaphores: SocketAddr,
     honest: Honest,
-    /// What the daemon took when nobody had attacked it yet.
+    /// The memory of the daemon before the attack.
     resident_kib: u64,
     _file: ConfigFile,
     _turn: MutexGuard<'static, ()>,
@@ -44,7 +44,7 @@ impl Siege {
         Self::begin_with("")
     }
 
-    /// `settings` stand in the section of counters.
+    /// `settings` are lines of the section `[counter]`.
     fn begin_with(settings: &str) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, files_max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -65,7 +65,7 @@ impl Siege {
         Wire::connect(self.counters)
     }
 
-    /// Connections that each hold something: of a name of their own, and of one that is everybody's.
+    /// Connections that each hold a resource of their own name, and one of a name that all of them share.
     fn holders(&self, count: usize) -> Vec<Wire> {
         (0..count)
             .map(|number| {
@@ -77,25 +77,25 @@ impl Siege {
             .collect()
     }
 
-    /// What must hold when the hostile clients are gone. `growth_max_mib` bounds how far the memory of the daemon
-    /// ever rose above what it took before.
+    /// Checks the daemon after the hostile clients are gone. `growth_max_mib` is the limit for the growth of its memory
+    /// during the siege.
     #[track_caller]
     fn end(mut self, growth_max_mib: u64) {
         assert!(self.daemon.is_running(), "{}", self.daemon.said());
         self.honest.is_answered(20);
         let answers = self.honest.end();
         for address in [self.counters, self.semaphores] {
-            eventually("everything that was held is free", || {
+            eventually("everything that was held is released", || {
                 let entries = Wire::connect(address).dump();
                 entries.iter().all(|(consumption, _, _)| *consumption == 0)
             });
-            eventually("every connection is gone but the one that asks", || {
+            eventually("only the connection of this check is left", || {
                 Wire::connect(address).stat("curr_connections") == 1
             });
         }
         assert_eq!(self.counter().stat("panics"), 0);
         self.daemon.signal(Signal::SIGUSR1);
-        self.daemon.wait_for("both books were checked", |daemon| {
+        self.daemon.wait_for("the accounting of both ports was checked", |daemon| {
             let checks = daemon.lines_with("checked the accounting");
             (checks.len() == 2).then(|| {
                 for check in checks {
@@ -105,7 +105,7 @@ impl Siege {
         });
         let growth_kib = memory_kib(&self.daemon, "VmHWM").saturating_sub(self.resident_kib);
         println!(
-            "memory grew by {growth_kib} KiB at most; the honest client had {answers} answers meanwhile"
+            "memory grew by {growth_kib} KiB at most; the honest client got {answers} answers during the siege"
         );
         assert!(growth_kib <= growth_max_mib * KIB_PER_MIB, "memory grew by {growth_kib} KiB");
         self.daemon.signal(Signal::SIGTERM);
@@ -113,14 +113,14 @@ impl Siege {
     }
 }
 
-/// A figure of the daemon's memory, in KiB: `VmRSS` is what is resident now, `VmHWM` the most that ever was.
+/// A figure of the daemon's memory, in KiB: `VmRSS` is the resident memory now, `VmHWM` its peak.
 fn memory_kib(daemon: &Daemon, figure: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':')).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// A client that takes and gives back all the time, and sees each answer come right and in time.
+/// A client that acquires and releases continuously, and checks that each answer is correct and in time.
 struct Honest {
     answers: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
@@ -147,38 +147,41 @@ impl Honest {
         Self { answers, is_over, thread: Some(thread) }
     }
 
-    /// Waits until some more answers came.
+    /// Waits until `more` further answers have arrived.
     #[track_caller]
     fn is_answered(&self, more: u64) {
         let before = self.answers.load(Ordering::Relaxed);
         let thread = self.thread.as_ref().expect("it ends once");
         eventually("the honest client is answered", || {
-            assert!(!thread.is_finished(), "the honest client was not answered as it should");
+            assert!(!thread.is_finished(), "the honest client got no correct answer in time");
             self.answers.load(Ordering::Relaxed) >= before + more
         });
     }
 
-    /// Stops it and gives the number of its answers, all of which were right and in time.
+    /// Stops it and returns the number of its answers, all of which were correct and in time.
     #[track_caller]
     fn end(&mut self) -> u64 {
         self.is_over.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("it ends once");
-        thread.join().expect("the honest client was answered throughout");
+        thread.join().expect("the honest client was answered all the time");
         self.answers.load(Ordering::Relaxed)
     }
 }
 
-/// Connections that fit beside each other in this process and in the daemon, at most `wanted`.
+/// The number of connections that fit in this process and in the daemon at once, at most `wanted`.
 fn as_many_as_fit(wanted: usize) -> usize {
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let fitting = usize::try_from(files).unwrap_or(usize::MAX).saturating_sub(200);
     if fitting < wanted {
-        skipped(&format!("for {} of {wanted} connections, descriptors do not suffice", wanted - fitting));
+        skipped(&format!(
+            "for {} of {wanted} connections, there are not enough descriptors",
+            wanted - fitting
+        ));
     }
     wanted.min(fitting)
 }
 
-/// Bytes that look random, the same in every run (xorshift).
+/// Pseudorandom bytes, the same in every run (xorshift).
 struct Noise(u64);
 
 impl Noise {
@@ -194,12 +197,12 @@ impl Noise {
     }
 }
 
-/// Closes a connection by a reset, whatever is still to be sent or read.
+/// Closes a connection with a reset, and discards unsent and unread bytes.
 fn reset(wire: Wire) {
     socket2::Socket::from(wire.stream).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// Reads until the server has closed the connection, for whatever reason; panics where it does not.
+/// Reads until the server has closed the connection, for any reason; panics if it does not.
 #[track_caller]
 fn read_to_end(stream: &mut TcpStream) {
     let mut discarded = [0; 4096];
@@ -213,12 +216,12 @@ fn read_to_end(stream: &mut TcpStream) {
     }
 }
 
-/// Writes without reading until the server takes no more, or `bytes_max` are written. Gives how many were.
+/// Writes without reading until the server reads no more, or `bytes_max` are written. Returns the number of bytes.
 fn write_unread(wire: &mut Wire, burst: &[u8], bytes_max: usize) -> usize {
     wire.stream.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
     let mut written = 0;
     while written < bytes_max {
-        // A burst that was cut anywhere goes on where it was cut.
+        // A partially written burst continues at the byte where it stopped.
         match wire.stream.write(&burst[written % burst.len()..]) {
             Ok(bytes) => written += bytes,
             Err(_) => break,
@@ -228,7 +231,7 @@ fn write_unread(wire: &mut Wire, burst: &[u8], bytes_max: usize) -> usize {
 }
 
 #[test]
-fn garbage_ends_its_connection_and_nothing_else() {
+fn garbage_closes_only_its_own_connection() {
     let siege = Siege::begin();
     let mut noise = Noise(0x5168_ab0c);
     for number in 0..40 {
@@ -239,7 +242,7 @@ fn garbage_ends_its_connection_and_nothing_else() {
             if number % 2 == 0 {
                 bytes[..8].copy_from_slice(&[0x90, noise.next() as u8, 0, 0, 0, 0, 0, noise.next() as u8]);
             }
-            // The server may have closed it before everything was written.
+            // The server may close the connection before everything is written.
             let _ = wire.stream.write_all(&bytes);
             let _ = wire.stream.shutdown(Shutdown::Write);
         }
@@ -251,7 +254,7 @@ fn garbage_ends_its_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_body_of_2_gib_announced_takes_no_memory() {
+fn an_announced_body_of_2_gib_takes_no_memory() {
     let siege = Siege::begin();
     let mut wires = siege.holders(as_many_as_fit(500));
     for wire in &mut wires {
@@ -266,11 +269,11 @@ fn a_body_of_2_gib_announced_takes_no_memory() {
 }
 
 #[test]
-fn frames_that_trickle_in_end_their_connections() {
+fn frames_that_trickle_in_close_their_connections() {
     let siege = Siege::begin();
     let mut wires = siege.holders(as_many_as_fit(300));
     let mut open = wires.len();
-    // Far too slow to be complete in the two seconds that a frame may take: a minute at a byte a second.
+    // One byte a second takes a minute, and a frame may take two seconds.
     let mut trickle = frame(NOOP, *b"slow", &[7; 48]).into_iter();
     let mut is_open = vec![true; open];
     while open > 0 {
@@ -281,7 +284,7 @@ fn frames_that_trickle_in_end_their_connections() {
                 open -= 1;
             }
         }
-        // Their pace, and not to wait for anything.
+        // This is the pace of the clients, not synchronization.
         std::thread::sleep(Duration::from_secs(1));
     }
     assert_eq!(siege.counter().stat("frame_timeouts"), wires.len() as u64);
@@ -289,7 +292,7 @@ fn frames_that_trickle_in_end_their_connections() {
 }
 
 #[test]
-fn dumps_that_nobody_reads_wait_in_little_memory() {
+fn unread_dumps_wait_in_little_memory() {
     let siege = Siege::begin();
     let mut filler = siege.counter();
     for number in 0..10_000 {
@@ -304,15 +307,15 @@ fn dumps_that_nobody_reads_wait_in_little_memory() {
     siege.honest.is_answered(1000);
     drop(wires);
     drop(filler);
-    // 64 KiB of output and a piece of 16 KiB for each, and the names.
+    // Each connection takes 64 KiB of output and a piece of 16 KiB; the names are added to that.
     siege.end(32);
 }
 
 #[test]
-fn requests_pipelined_by_who_reads_nothing_are_left_unread() {
+fn pipelined_requests_of_clients_that_read_nothing_are_left_unread() {
     let siege = Siege::begin();
     let mut wires = siege.holders(50);
-    // Twelve bytes that ask for some 600.
+    // Twelve bytes that request about 600.
     let burst: Vec<u8> = (0..1_000u32).flat_map(|serial| frame(STATS, serial.to_be_bytes(), &[])).collect();
     let bytes_max = 64 << 20;
     for wire in &mut wires {
@@ -323,7 +326,7 @@ fn requests_pipelined_by_who_reads_nothing_are_left_unread() {
     for wire in wires {
         reset(wire);
     }
-    // 64 KiB of output, the answers to one read of 16 KiB and what was read for each.
+    // Each connection takes 64 KiB of output, the answers to one read of 16 KiB, and the bytes of that read.
     siege.end(16);
 }
 
@@ -339,7 +342,7 @@ fn a_flood_of_connections_leaves_nothing_behind() {
                     if round % 3 > 0 {
                         wire.send(&frame(ACQUIRE, *b"unrd", &named(&[1, u32::MAX], b"flooded")));
                     }
-                    // By a reset, or every closed connection would keep a port of this machine for a minute.
+                    // A reset, because otherwise every closed connection would occupy a local port for a minute.
                     reset(wire);
                 }
             })
@@ -352,7 +355,7 @@ fn a_flood_of_connections_leaves_nothing_behind() {
 }
 
 #[test]
-fn connections_beyond_the_limit_are_closed_and_those_within_are_served() {
+fn connections_above_the_limit_are_closed_and_the_others_are_served() {
     let siege = Siege::begin_with("max_connections = 21");
     let mut wires = siege.holders(20);
     let mut crowd: Vec<_> =
@@ -370,7 +373,7 @@ fn connections_beyond_the_limit_are_closed_and_those_within_are_served() {
 }
 
 #[test]
-fn names_as_long_as_may_be_are_given_back_with_their_memory() {
+fn names_of_maximum_length_are_released_with_their_memory() {
     let siege = Siege::begin();
     let (names, name_bytes) = (3_000u32, 65_535);
     let mut greedy = Wire::connect(siege.semaphores);
@@ -385,21 +388,21 @@ fn names_as_long_as_may_be_are_given_back_with_their_memory() {
     eventually("the names are collected", || other.stat("objects") == 0);
     assert_eq!(other.stat("used_memory"), 0);
     drop(other);
-    // 190 MiB of names, and as much again for a moment at most.
+    // 190 MiB of names, and for a short time at most twice that.
     siege.end(380);
 }
 
 #[test]
-fn what_was_acquired_by_who_resets_his_connection_comes_back_each_time() {
+fn resources_of_clients_that_reset_their_connections_are_released_each_time() {
     let siege = Siege::begin();
     for round in 0..1_000 {
         let mut wire = siege.counter();
         if round % 2 == 0 {
-            // Everything there is: so the one before has lost it.
+            // All resources, so the previous client has lost them.
             let patient = |wire: &mut Wire| wire.acquire(b"all of it", 7, 7).status == OK;
             eventually("the resources are free again", || patient(&mut wire));
         } else {
-            // The answer finds nobody.
+            // The answer cannot be delivered.
             wire.send(&frame(ACQUIRE, *b"gone", &named(&[7, 7], b"all of it")));
         }
         reset(wire);
@@ -408,14 +411,14 @@ fn what_was_acquired_by_who_resets_his_connection_comes_back_each_time() {
 }
 
 #[test]
-fn thousands_of_frames_that_are_never_completed_take_what_was_sent_of_them() {
+fn thousands_of_incomplete_frames_take_only_the_memory_of_what_was_sent() {
     let siege = Siege::begin();
     let mut wires = siege.holders(as_many_as_fit(3_000));
-    // The longest body that may be, of which a little comes now and a little later.
+    // A body of maximum length, of which a small part is sent now and another one later.
     let partial = frame(NOOP, *b"part", &vec![7; 128 * 1024]);
     for piece in [&partial[..5], &partial[5..500], &partial[500..1_000]] {
         for wire in &mut wires {
-            // Those whose time is over may be closed already.
+            // Connections whose time limit has passed may be closed already.
             let _ = wire.stream.write_all(piece);
         }
         siege.honest.is_answered(50);
@@ -425,6 +428,6 @@ fn thousands_of_frames_that_are_never_completed_take_what_was_sent_of_them() {
     }
     assert_eq!(siege.counter().stat("frame_timeouts"), wires.len() as u64);
     drop(wires);
-    // 32 KiB each, of which an idle connection takes up to 12.
+    // 32 KiB for each, of which an idle connection takes up to 12.
     siege.end(96);
 }

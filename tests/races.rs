@@ -1,12 +1,12 @@
-//! Races on one name, explored: acquire, release, the end of a session, a sweep and a Dump in every order that a
-//! scheduler comes upon, the core's own code under shuttle's locks (`src/core/sync.rs` says what that leaves out).
+//! Explores races on one name: acquire, release, the end of a session, a sweep and a Dump in every order that a
+//! scheduler produces. The code of the core runs with the locks of shuttle (`src/core/sync.rs` lists what that excludes).
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --no-default-features --features core --test races
 //! ```
 //!
-//! `SIGNALBOX_RACES` sets the number of schedules that each scenario is run under. They follow from a fixed seed, so
-//! that a failure comes again; shuttle prints the schedule of it, and takes another seed from `SHUTTLE_RANDOM_SEED`.
+//! `SIGNALBOX_RACES` sets the number of schedules for each scenario. They follow from a fixed seed, so a failure is
+//! reproducible; shuttle prints its schedule, and reads another seed from `SHUTTLE_RANDOM_SEED`.
 
 #![cfg(shuttle)]
 
@@ -16,28 +16,27 @@ use signalbox::core::{
     Claim, Core, DumpItem, Limits, NameHasher, Namespace, Refusal, RegistryStats, Session, UnixSeconds,
 };
 
-/// Schedules that a scenario is run under where the environment says nothing, by each of two schedulers in each of two
-/// namespaces.
+/// The default number of schedules for a scenario, for each of two schedulers in each of two namespaces.
 const SCHEDULES: usize = 1_000;
 
-/// Most switches that the second scheduler makes where nothing blocks: few faults need more.
+/// The most switches that the second scheduler makes while nothing blocks: few faults need more.
 const SWITCHES_MAX: usize = 3;
 
 const SEED: u64 = 20_261_121;
 
-/// Before anything happens.
+/// The time before the scenario starts.
 const EARLY: UnixSeconds = UnixSeconds(1_000);
 
-/// In a later interval, when a counter that was not touched since may be collected.
+/// A time in a later interval, when an unchanged counter may be collected.
 const NOW: UnixSeconds = UnixSeconds(2_000);
 
-/// When everything may be collected that nobody holds.
+/// A time at which every name without holders may be collected.
 const LATE: UnixSeconds = UnixSeconds(3_000);
 
 const NAME: &[u8] = b"contended";
 
-/// Runs a scenario in both namespaces under many schedules, half of them drawn at random at every step and half with
-/// few switches at places drawn at random.
+/// Runs a scenario in both namespaces under many schedules: half of them choose at random at every step, and half have
+/// few switches at random positions.
 fn explore(scenario: impl Fn(&Races) + Send + Sync + Copy + 'static) {
     let schedules = std::env::var("SIGNALBOX_RACES")
         .map_or(SCHEDULES, |text| text.parse().expect("SIGNALBOX_RACES is a number"));
@@ -55,12 +54,12 @@ fn run(
     shuttle::Runner::new(scheduler, shuttle::Config::default()).run(move || {
         let races = Races::new(namespace);
         scenario(&races);
-        races.assert_books_balance();
+        races.assert_accounting();
         races.assert_all_can_be_collected();
     });
 }
 
-/// A core of which one namespace is raced on.
+/// A core and the namespace in which the scenario runs.
 struct Races {
     core: Core,
     namespace: Namespace,
@@ -83,24 +82,24 @@ impl Races {
         self.core.acquire(self.namespace, name, claim, session, now)
     }
 
-    /// Takes one of at most `maximum`.
+    /// Acquires one resource of at most `maximum`.
     fn acquire(&self, session: &mut Session, maximum: u32) -> Result<(), Refusal> {
         self.acquire_at(NOW, NAME, session, maximum)
     }
 
-    /// Gives one back.
+    /// Releases one resource.
     fn release(&self, session: &mut Session) -> Result<(), Refusal> {
         self.core.release(self.namespace, NAME, 1, session, NOW)
     }
 
-    /// A session that took one of at most `maximum`, long ago.
+    /// A session that acquired one resource of at most `maximum` long ago.
     fn holder(&self, maximum: u32) -> Session {
         let mut session = self.core.open_session();
         self.acquire_at(EARLY, NAME, &mut session, maximum).unwrap();
         session
     }
 
-    /// A name that exists, and that a sweep would collect.
+    /// Leaves a name that exists and that a sweep would collect.
     fn leave_behind(&self, maximum: u32) {
         let mut session = self.holder(maximum);
         self.core.release(self.namespace, NAME, 1, &mut session, EARLY).unwrap();
@@ -134,14 +133,14 @@ impl Races {
         self.core.stats(self.namespace)
     }
 
-    /// What is in use of the name; 0 where it does not exist.
+    /// The consumption of the name; 0 if it does not exist.
     fn consumption(&self) -> u32 {
         let entries = self.dump();
         entries.iter().find(|(name, _)| name == NAME).map_or(0, |(_, item)| item.consumption)
     }
 
-    /// Invariant 1, and that the figures say what a Dump lists. Holds when nothing is under way.
-    fn assert_books_balance(&self) {
+    /// Checks invariant 1, and that the statistics match a Dump. Valid when no operation is in progress.
+    fn assert_accounting(&self) {
         let mut failures = Vec::new();
         let mut check = self.core.check(self.namespace);
         while check.step(1, &mut failures) {}
@@ -150,7 +149,7 @@ impl Races {
         assert_eq!(entries.len() as u64, self.stats().objects, "{entries:?}");
     }
 
-    /// Nothing keeps a name that nobody holds, and none is counted that is gone.
+    /// Checks that every name without holders can be collected, and that no collected name is counted.
     fn assert_all_can_be_collected(&self) {
         let held = self.dump().iter().filter(|(_, item)| item.consumption > 0).count();
         self.sweep_at(LATE);
@@ -162,7 +161,7 @@ impl Races {
 }
 
 #[test]
-fn a_name_that_is_swept_while_it_is_acquired_is_held_or_made_anew() {
+fn a_name_that_is_swept_while_it_is_acquired_is_held_or_created_again() {
     explore(|races| {
         races.leave_behind(1);
         let mut session = races.core.open_session();
@@ -177,7 +176,7 @@ fn a_name_that_is_swept_while_it_is_acquired_is_held_or_made_anew() {
 }
 
 #[test]
-fn two_who_acquire_a_name_that_is_swept_share_one_limit() {
+fn two_sessions_that_acquire_a_name_during_a_sweep_share_one_limit() {
     explore(|races| {
         races.leave_behind(1);
         let [mut one, mut two] = [races.core.open_session(), races.core.open_session()];
@@ -196,7 +195,7 @@ fn two_who_acquire_a_name_that_is_swept_share_one_limit() {
 }
 
 #[test]
-fn what_is_released_can_be_acquired_by_another_while_the_name_is_swept() {
+fn released_resources_can_be_acquired_by_another_session_during_a_sweep() {
     explore(|races| {
         let mut holder = races.holder(1);
         let mut next = races.core.open_session();
@@ -219,7 +218,7 @@ fn what_is_released_can_be_acquired_by_another_while_the_name_is_swept() {
 }
 
 #[test]
-fn the_end_of_a_session_takes_nothing_from_another_that_releases() {
+fn the_end_of_a_session_takes_nothing_from_another_session_that_releases() {
     explore(|races| {
         let [mut leaving, mut releasing, mut staying] = [races.holder(3), races.holder(3), races.holder(3)];
         races.acquire_at(EARLY, b"another", &mut leaving, 1).unwrap();
@@ -228,14 +227,14 @@ fn the_end_of_a_session_takes_nothing_from_another_that_releases() {
             threads.spawn(|| assert_eq!(races.release(&mut releasing), Ok(())));
             threads.spawn(|| races.sweep());
         });
-        assert_eq!(races.consumption(), 1, "who stays holds what he held");
+        assert_eq!(races.consumption(), 1, "the remaining session keeps its holding");
         assert_eq!(races.release(&mut staying), Ok(()));
         assert_eq!(races.release(&mut releasing), Err(Refusal::NotAcquired));
     });
 }
 
 #[test]
-fn what_an_ended_session_held_can_be_acquired_while_the_name_is_swept() {
+fn resources_of_an_ended_session_can_be_acquired_during_a_sweep() {
     explore(|races| {
         let leaving = races.holder(1);
         let mut next = races.core.open_session();
@@ -247,13 +246,13 @@ fn what_an_ended_session_held_can_be_acquired_while_the_name_is_swept() {
         });
         assert_eq!(races.consumption(), u32::from(acquired.is_ok()));
         if acquired.is_err() {
-            assert_eq!(races.acquire(&mut next, 1), Ok(()), "the place of who left is free");
+            assert_eq!(races.acquire(&mut next, 1), Ok(()), "the place of the ended session is free");
         }
     });
 }
 
 #[test]
-fn a_dump_lists_what_is_held_throughout_once_and_within_its_limit() {
+fn a_dump_lists_a_held_name_once_and_within_its_limit() {
     explore(|races| {
         let [mut staying, mut leaving, mut next] =
             [races.holder(2), races.holder(2), races.core.open_session()];
@@ -286,7 +285,7 @@ fn limit_names(races: &Races, names_max: u64) {
 }
 
 #[test]
-fn of_two_names_that_are_made_for_one_place_one_is_refused() {
+fn one_of_two_names_created_for_one_place_is_refused() {
     explore(|races| {
         limit_names(races, 1);
         let [mut one, mut two] = [races.core.open_session(), races.core.open_session()];
@@ -304,7 +303,7 @@ fn of_two_names_that_are_made_for_one_place_one_is_refused() {
 }
 
 #[test]
-fn two_who_make_one_name_need_one_place() {
+fn two_sessions_that_create_one_name_need_one_place() {
     explore(|races| {
         limit_names(races, 1);
         let [mut one, mut two] = [races.core.open_session(), races.core.open_session()];
@@ -317,7 +316,7 @@ fn two_who_make_one_name_need_one_place() {
 }
 
 #[test]
-fn who_finds_a_name_made_by_another_leaves_its_place_to_a_third() {
+fn a_session_that_finds_its_name_created_leaves_the_place_to_a_third() {
     explore(|races| {
         limit_names(races, 2);
         let [mut one, mut two, mut third] = [(); 3].map(|()| races.core.open_session());
@@ -331,7 +330,7 @@ fn who_finds_a_name_made_by_another_leaves_its_place_to_a_third() {
 }
 
 #[test]
-fn a_name_that_is_swept_makes_room_for_another_and_its_memory_is_counted_once() {
+fn a_swept_name_makes_room_for_another_and_its_memory_is_counted_once() {
     explore(|races| {
         limit_names(races, 1);
         races.leave_behind(1);

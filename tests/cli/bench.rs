@@ -1,4 +1,4 @@
-//! `signalbox bench` against a server in the test: that its figures add up, and that it leaves nothing behind.
+//! `signalbox bench` against a server in the test: its figures are consistent, and it leaves nothing behind.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
@@ -17,15 +17,11 @@ fn bench(server: SocketAddr, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The report of a bench that succeeds.
+/// The report of a successful bench.
 #[track_caller]
 fn report(server: SocketAddr, arguments: &[&str]) -> Value {
     let output = bench(server, &[arguments, &["--json"]].concat());
-    assert_eq!(
-        String::from_utf8_lossy(&output.stderr),
-        "",
-        "without a terminal nothing is said while it runs"
-    );
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "there is no progress output without a terminal");
     assert!(output.status.success(), "{}", output.status);
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -34,7 +30,7 @@ fn number(report: &Value, path: &str) -> u64 {
     report.pointer(path).map_or(0, |value| value.as_u64().unwrap_or_else(|| panic!("{path}: {value}")))
 }
 
-/// No name is in use, seen before the connections of the bench could have been cleared away too.
+/// Checks that no name is in use, before the end of the bench's connections could also have released them.
 fn assert_nothing_is_in_use(server: &TestServer) {
     let entries = server.counter().dump();
     assert!(entries.iter().all(|(consumption, _, _)| *consumption == 0), "{entries:?}");
@@ -42,7 +38,7 @@ fn assert_nothing_is_in_use(server: &TestServer) {
 }
 
 #[test]
-fn the_counts_of_a_bench_add_up_and_are_those_of_the_server() {
+fn the_counts_of_a_bench_are_consistent_with_the_server() {
     let server = TestServer::start();
     let arguments = ["--count", "10001", "--connections", "7", "--in-flight", "3", "--threads", "2"];
     let report = report(server.counters, &[&arguments[..], &["--mix", "pair=4,get=1,noop=1"]].concat());
@@ -51,7 +47,7 @@ fn the_counts_of_a_bench_add_up_and_are_those_of_the_server() {
     assert_eq!(answered("all"), 10_001);
     assert_eq!(answered("acquire") + answered("release") + answered("get") + answered("noop"), 10_001);
     let released_at_end = number(&report, "/released_at_end");
-    assert_eq!(answered("acquire"), answered("release") + released_at_end, "none was refused");
+    assert_eq!(answered("acquire"), answered("release") + released_at_end, "no request was refused");
     assert_eq!(number(&report, "/statuses/acquire/No error"), answered("acquire"));
 
     let mut wire = server.counter();
@@ -61,7 +57,7 @@ fn the_counts_of_a_bench_add_up_and_are_those_of_the_server() {
 }
 
 #[test]
-fn a_bench_gives_back_all_that_it_acquired() {
+fn a_bench_releases_all_that_it_acquired() {
     let server = TestServer::start();
     report(server.counters, &["--duration", "0.2", "--in-flight", "16", "--names", "50"]);
     assert_nothing_is_in_use(&server);
@@ -69,7 +65,7 @@ fn a_bench_gives_back_all_that_it_acquired() {
     assert_eq!(
         server.counter().stat("command:acquire"),
         released,
-        "by itself, not by closing its connections"
+        "the bench released them itself, not by closing its connections"
     );
 }
 
@@ -93,29 +89,30 @@ fn a_given_rate_is_kept() {
     let elapsed = started.elapsed();
     assert_eq!(number(&report, "/answers"), 1000);
     assert_eq!(number(&report, "/unsent"), 0);
-    // The last of 1000 is due 499.5 ms after the first.
+    // The last of 1000 requests is due 499.5 ms after the first.
     let elapsed_s = report["elapsed_s"].as_f64().unwrap();
     assert!(elapsed_s > 0.499, "{elapsed_s}");
     assert!(elapsed >= Duration::from_millis(499), "{elapsed:?}");
     let us = |key: &str| report.pointer(key).unwrap().as_f64().unwrap();
     let (own_delay_us, latency_us) = (us("/own_delay_us/max"), us("/latency_us/all/max"));
-    assert!(0.0 < own_delay_us && own_delay_us <= latency_us, "the latencies contain it: {report}");
+    assert!(0.0 < own_delay_us && own_delay_us <= latency_us, "the latencies include the delay: {report}");
 }
 
 #[test]
 fn latency_under_a_given_rate_counts_from_when_a_request_was_due() {
     let server = TestServer::start();
-    // One connection with one request at a time, at a rate that no server reaches: everybody else waits.
+    // One connection with one request at a time, at a rate that no server reaches: all later requests wait.
     let report = report(server.counters, &["--rate", "50000000", "--count", "20000", "--connections", "1"]);
     let elapsed_us = 1e6 * report["elapsed_s"].as_f64().unwrap();
     let p50_us = report.pointer("/latency_us/all/p50").unwrap().as_f64().unwrap();
-    // Latencies counted from when a request was sent do not overlap, so the median of 20,000 would be at most a
-    // ten-thousandth of the run. Counted from when it was due, it is about half, or less where the server slowed down.
+    // If latencies counted from the sending of a request, they would not overlap, and the median of 20,000 would be at
+    // most a ten-thousandth of the run. Counted from the due time, it is about half of the run, or less if the server
+    // slowed down.
     assert!(p50_us > elapsed_us / 100.0, "{report}");
 }
 
 #[test]
-fn the_cost_of_the_server_is_told_for_its_process() {
+fn a_bench_reports_the_cost_of_the_server_process() {
     let mut daemon = Daemon::start();
     let (address, pid) = (daemon.address("counter"), daemon.pid().to_string());
     let report = report(address, &["--count", "1000", "--pid", &pid]);
@@ -124,7 +121,7 @@ fn the_cost_of_the_server_is_told_for_its_process() {
 }
 
 #[test]
-fn the_text_shows_what_people_look_for() {
+fn the_text_report_shows_the_main_figures() {
     let server = TestServer::start();
     let output = bench(server.counters, &["--count", "100", "--connections", "5", "--distribution", "zipf"]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -144,7 +141,7 @@ fn assert_refused(server: SocketAddr, arguments: &[&str], status: i32, message: 
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_sentence() {
+fn invalid_arguments_are_refused_with_a_message() {
     let server = TestServer::start();
     assert_refused(
         server.counters,

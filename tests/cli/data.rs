@@ -1,4 +1,5 @@
-//! The data directory of a server that has ended, by the command line; and what `serve` says of one that it cannot use.
+//! `signalbox data` on the directory of a server that has ended, and the messages of `serve` about a directory that it
+//! cannot use.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -18,7 +19,7 @@ fn configuration(directory: &Path) -> ConfigFile {
     ))
 }
 
-/// What `signalbox data` does with a directory.
+/// Runs `signalbox data` on a directory.
 fn data(action: &str, directory: &Path, options: &[&str], input: Stdio) -> Output {
     let mut command = Command::new(SIGNALBOX);
     command.args(["data", action]).arg(directory).args(options).stdin(input).output().unwrap()
@@ -37,7 +38,7 @@ fn asked(server: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A data directory in which a semaphore is declared and held.
+/// A data directory with a declared semaphore that is held.
 fn filled() -> (TempDir, std::path::PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let directory = parent.path().join("data");
@@ -54,7 +55,7 @@ fn filled() -> (TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn a_directory_is_checked_saved_and_begun_anew() {
+fn a_directory_is_checked_exported_and_imported() {
     let (parent, directory) = filled();
     let report = found(&directory);
     assert_eq!(
@@ -86,7 +87,7 @@ fn a_directory_is_checked_saved_and_begun_anew() {
 }
 
 #[test]
-fn a_part_of_an_export_is_not_taken_for_all_of_it() {
+fn an_incomplete_export_is_not_imported() {
     let (parent, directory) = filled();
     let exported = data("export", &directory, &[], Stdio::null());
     let text = String::from_utf8(exported.stdout).unwrap();
@@ -99,7 +100,7 @@ fn a_part_of_an_export_is_not_taken_for_all_of_it() {
 }
 
 #[test]
-fn what_disagrees_is_told_and_has_a_status_of_its_own() {
+fn a_damaged_directory_is_reported_with_its_own_status() {
     let (_parent, directory) = filled();
     assert_fails(&data("check", &directory.join("none"), &[], Stdio::null()), 65, "is no data directory");
     let path = directory.join("signalbox.redb");

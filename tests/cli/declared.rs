@@ -1,5 +1,5 @@
-//! Declared semaphores by the command line, against the real server: `declare`, `resize`, `remove`, `list`,
-//! `await-idle`, `verify`, and the slots that holders have of them.
+//! Declared semaphores on the command line, against the real server: `declare`, `resize`, `remove`, `list`,
+//! `await-idle`, `verify`, and the slots of holders.
 
 use std::net::SocketAddr;
 use std::process::{Output, Stdio};
@@ -16,13 +16,13 @@ async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {
     finished(program_at(server, arguments).spawn().unwrap()).await
 }
 
-/// The objects that the program prints, one a line.
+/// The objects that the program prints, one in each line.
 async fn printed(server: SocketAddr, arguments: &[&str]) -> Vec<Value> {
     let output = ran(server, &[arguments, &["--json"]].concat()).await;
     stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A grant that nobody renews for an hour.
+/// A grant that lasts for an hour without renewal.
 async fn acquired(server: SocketAddr, arguments: &[&str]) -> Value {
     let all = [&["acquire", "--semaphore", "--lease", "1h"], arguments].concat();
     printed(server, &all).await.pop().unwrap()
@@ -36,7 +36,7 @@ async fn release(server: SocketAddr, acquired: &Value) {
 }
 
 fn grant_of(acquired: &Value) -> &str {
-    acquired["grant"].as_str().expect("a text, as a double would round it")
+    acquired["grant"].as_str().expect("a string, because a double would round it")
 }
 
 #[tokio::test]
@@ -45,7 +45,7 @@ async fn semaphores_are_declared_all_or_none_and_listed() {
     let server = daemon.address("counter");
     let declared = printed(server, &["declare", "--capacity", "8", "b", "a"]).await;
     assert_eq!((&declared[0]["name"], &declared[1]["name"]), (&json!("b"), &json!("a")));
-    assert!(declared[0]["generation"].is_string(), "a double would round it");
+    assert!(declared[0]["generation"].is_string(), "a string, because a double would round it");
     let output = ran(server, &["declare", "--capacity", "1", "c", "a"]).await;
     assert_fails(&output, 1, "none of the semaphores was declared: one of \"c\", \"a\" already is");
     assert_fails(
@@ -76,7 +76,7 @@ async fn semaphores_are_declared_all_or_none_and_listed() {
 }
 
 #[tokio::test]
-async fn a_capacity_becomes_another_or_more_or_less() {
+async fn a_capacity_is_set_increased_or_decreased() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     printed(server, &["declare", "a", "--capacity", "4"]).await;
@@ -104,7 +104,7 @@ async fn a_capacity_becomes_another_or_more_or_less() {
 }
 
 #[tokio::test]
-async fn who_holds_slots_is_told_which_and_so_are_others() {
+async fn slots_are_shown_to_holders_and_to_others() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
     printed(server, &["declare", "gpu", "--capacity", "6", "--slots"]).await;
@@ -121,7 +121,7 @@ async fn who_holds_slots_is_told_which_and_so_are_others() {
     let output = soon("the script to end", command.output()).await.unwrap();
     assert_eq!(stdout(&output), "3,4:\n");
     let run = ["run", "--semaphore", "gpu", "--", "sh", "-c", "echo slot $SIGNALBOX_SLOTS"];
-    // Those of the script are still held.
+    // The slots of the script are still held.
     assert_eq!(stdout(&ran(server, &run).await), "slot 5\n");
     release(server, &second).await;
     acquired(server, &["gpu", "--resources", "2"]).await;
@@ -134,7 +134,7 @@ async fn who_holds_slots_is_told_which_and_so_are_others() {
 }
 
 #[tokio::test]
-async fn a_declared_semaphore_is_had_without_saying_its_capacity() {
+async fn a_declared_semaphore_is_acquired_without_its_capacity() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
     printed(server, &["declare", "a", "a=5", "--capacity", "2"]).await;
@@ -158,7 +158,7 @@ async fn a_declared_semaphore_is_had_without_saying_its_capacity() {
 }
 
 #[tokio::test]
-async fn a_semaphore_that_is_held_is_removed_as_it_was_asked_for() {
+async fn a_held_semaphore_is_removed_as_requested() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
     printed(server, &["declare", "a", "--capacity", "2"]).await;
@@ -177,7 +177,7 @@ async fn a_semaphore_that_is_held_is_removed_as_it_was_asked_for() {
     let mut waiting = program_at(server, &["await-idle", "--semaphore", "a"]).spawn().unwrap();
     let mut waited = stdout_of(&mut waiting);
     assert_eq!(stdout(&ran(server, &["remove", "a", "--when", "now", "--grace", "0.2"]).await), "");
-    assert_eq!(line(&mut waited).await, "0", "it was taken from its holder");
+    assert_eq!(line(&mut waited).await, "0", "the grace period has ended");
     assert_eq!(printed(server, &["list"]).await, [] as [Value; 0]);
     let verified = ran(server, &["verify", grant_of(&held), "--json"]).await;
     assert_eq!((verified.status.code(), stderr(&verified)), (Some(1), ""));

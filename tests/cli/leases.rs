@@ -1,4 +1,4 @@
-//! Leases and waiting by the command line, against the real server: `run`, `acquire`, `renew`, `release`, `revoke`.
+//! Leases and waiting on the command line, against the real server: `run`, `acquire`, `renew`, `release`, `revoke`.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -19,14 +19,14 @@ async fn ran(server: SocketAddr, arguments: &[&str]) -> std::process::Output {
     finished(program_at(server, arguments).spawn().unwrap()).await
 }
 
-/// The lines of a list of holders or waiters, without what nobody holds or waits for any more.
+/// The lines of a list of holders or waiters; an unknown name has none.
 async fn listed(server: SocketAddr, list: &str, name: &str) -> Vec<serde_json::Value> {
     let output = ran(server, &[list, name, "--json"]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Waits until so many hold a name or wait for it.
+/// Waits until a name has this many holders or waiters.
 async fn until_listed(server: SocketAddr, list: &str, name: &str, count: usize) -> Vec<serde_json::Value> {
     soon(&format!("{count} {list} of {name}"), async {
         loop {
@@ -41,11 +41,11 @@ async fn until_listed(server: SocketAddr, list: &str, name: &str, count: usize) 
 }
 
 fn grant_of(entry: &serde_json::Value) -> String {
-    entry["grant"].as_str().expect("a text, as a double would round it").to_owned()
+    entry["grant"].as_str().expect("a string, because a double would round it").to_owned()
 }
 
 #[tokio::test]
-async fn several_names_are_held_together_and_given_back_together() {
+async fn several_names_are_acquired_and_released_together() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let signalbox = env!("CARGO_BIN_EXE_signalbox");
@@ -70,7 +70,7 @@ async fn several_names_are_held_together_and_given_back_together() {
 }
 
 #[tokio::test]
-async fn a_name_with_an_equals_sign_is_taken_as_it_is_where_there_is_a_maximum() {
+async fn a_name_with_an_equals_sign_is_literal_if_a_maximum_is_given() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let output = ran(server, &["run", "a=5", "--max", "1", "--lease", "5", "--", "true"]).await;
@@ -79,7 +79,7 @@ async fn a_name_with_an_equals_sign_is_taken_as_it_is_where_there_is_a_maximum()
 }
 
 #[tokio::test]
-async fn run_waits_in_the_queue_as_long_and_behind_as_many_as_it_is_told() {
+async fn run_limits_its_wait_and_the_length_of_the_queue() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let mut holder =
@@ -109,7 +109,7 @@ async fn run_waits_in_the_queue_as_long_and_behind_as_many_as_it_is_told() {
 }
 
 #[tokio::test]
-async fn what_a_semaphore_can_never_have_is_not_waited_for() {
+async fn a_request_above_the_capacity_does_not_wait() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
     let small = ["run", "pool", "--semaphore", "--max", "2", "--", "true"];
@@ -119,7 +119,7 @@ async fn what_a_semaphore_can_never_have_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_signal_ends_the_waiting_and_leaves_nobody_in_the_queue() {
+async fn a_signal_ends_the_wait_and_leaves_the_queue() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let held = ran(server, &["acquire", "job", "--max", "1", "--lease", "1h"]).await;
@@ -136,12 +136,12 @@ async fn a_signal_ends_the_waiting_and_leaves_nobody_in_the_queue() {
         let output = finished(waiter).await;
         assert_eq!((output.status.code(), stderr(&output)), (Some(128 + 15), ""));
         assert_eq!(output.stdout, b"");
-        assert_eq!(listed(server, "waiters", "job").await.len(), 0, "its place is free at once");
+        assert_eq!(listed(server, "waiters", "job").await.len(), 0, "its place in the queue is free at once");
     }
 }
 
 #[tokio::test]
-async fn a_command_ends_before_the_lease_of_a_server_that_died() {
+async fn a_command_ends_before_its_lease_when_the_server_dies() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let script = "trap 'echo TERM' TERM; echo ready; while :; do sleep 0.02; done";
@@ -150,15 +150,15 @@ async fn a_command_ends_before_the_lease_of_a_server_that_died() {
     let (mut out, mut err) = (stdout_of(&mut child), stderr_of(&mut child));
     assert_eq!(line(&mut out).await, "ready");
     daemon.signal(Signal::SIGKILL);
-    assert_eq!(line(&mut out).await, "TERM", "it has time to end by itself");
+    assert_eq!(line(&mut out).await, "TERM", "the command has time to end by itself");
     let warning = line(&mut err).await;
     assert!(warning.contains("job") && warning.contains("sending SIGTERM to the command"), "{warning}");
-    // It hears no SIGTERM, so SIGKILL ended it, long before the ten seconds of --kill-after.
+    // The command ignores SIGTERM, so SIGKILL ended it, long before the ten seconds of --kill-after.
     assert_eq!(soon("the program to end", child.wait()).await.unwrap().code(), Some(69));
 }
 
 #[tokio::test]
-async fn a_command_may_be_let_run_on_without_its_lease() {
+async fn a_command_may_continue_without_its_lease() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let script = "echo ready; read _; exit 3";
@@ -175,7 +175,7 @@ async fn a_command_may_be_let_run_on_without_its_lease() {
 }
 
 #[tokio::test]
-async fn a_command_runs_on_over_a_cut_that_is_shorter_than_the_lease() {
+async fn a_command_survives_a_disconnect_shorter_than_the_lease() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let proxy = Proxy::to(server).await;
@@ -184,19 +184,19 @@ async fn a_command_runs_on_over_a_cut_that_is_shorter_than_the_lease() {
     let mut child = program_at(proxy.address, &arguments).spawn().unwrap();
     assert_eq!(line(&mut stdout_of(&mut child)).await, "ready");
     let before = until_listed(server, "holders", "job", 1).await;
-    proxy.cut();
-    soon("the cut to be seen", async {
+    proxy.disconnect();
+    soon("the disconnect to be detected", async {
         while !listed(server, "holders", "job").await[0]["address"].is_null() {}
     })
     .await;
-    proxy.mend();
+    proxy.reconnect();
     soon("another connection", proxy.has_relayed(2)).await;
     soon("the session to be continued", async {
         while listed(server, "holders", "job").await[0]["address"].is_null() {}
     })
     .await;
     let after = listed(server, "holders", "job").await;
-    assert_eq!(grant_of(&before[0]), grant_of(&after[0]), "it was held all the time");
+    assert_eq!(grant_of(&before[0]), grant_of(&after[0]), "the grant was held all the time");
     child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
     let output = finished(child).await;
     assert_eq!((output.status.code(), stderr(&output)), (Some(3), ""));
@@ -208,9 +208,9 @@ async fn a_revocation_ends_the_command_within_its_grace() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     for (script, grace, by_session) in [
-        // It ends by itself, long before the grace is over.
+        // The command ends by itself, long before the grace period ends.
         ("trap 'echo TERM; exit 0' TERM; echo ready; while :; do sleep 0.02; done", "1h", false),
-        // It does not, and is killed before, not after the hour of --kill-after.
+        // The command ignores SIGTERM and is killed before the grace period ends, not after the hour of --kill-after.
         ("trap 'echo TERM' TERM; echo ready; while :; do sleep 0.02; done", "2s", false),
         ("trap 'echo TERM' TERM; echo ready; while :; do sleep 0.02; done", "2s", true),
     ] {
@@ -252,7 +252,7 @@ async fn a_revocation_without_grace_kills_the_command_at_once() {
 }
 
 #[tokio::test]
-async fn what_nobody_has_cannot_be_revoked() {
+async fn revoking_an_unknown_grant_or_session_fails() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     assert_fails(&ran(server, &["revoke", "--grant", "4711"]).await, 1, "grant 4711 is not held");
@@ -292,7 +292,7 @@ async fn a_script_holds_over_several_commands() {
 }
 
 #[tokio::test]
-async fn an_acquired_session_can_be_read_by_programs() {
+async fn acquire_prints_the_session_as_json() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
     let arguments = ["acquire", "pool=2/4", "other=1", "--semaphore", "--lease", "1m", "--json"];
@@ -304,7 +304,7 @@ async fn an_acquired_session_can_be_read_by_programs() {
     let holders = ran(server, &["holders", "other", "--semaphore", "--json"]).await;
     let holder: serde_json::Value = serde_json::from_str(stdout(&holders)).unwrap();
     assert_eq!((&holder["grant"], &holder["session"]), (&held["grant"], &held["session"]));
-    assert!(!stdout(&holders).contains(key), "the key is told nobody else");
+    assert!(!stdout(&holders).contains(key), "the list does not contain the key");
     let session = held["session"].to_string();
     let mut release = program_at(server, &["release"]);
     release.env("SIGNALBOX_SESSION", &session).env("SIGNALBOX_KEY", "0".repeat(32));
@@ -318,7 +318,7 @@ async fn an_acquired_session_can_be_read_by_programs() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_shorter_than_asked_for_is_told_on_stderr() {
+async fn a_lease_shorter_than_requested_is_reported_on_stderr() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let output = ran(server, &["acquire", "job", "--max", "1", "--lease", "2h", "--json"]).await;
@@ -334,7 +334,7 @@ async fn a_lease_that_is_shorter_than_asked_for_is_told_on_stderr() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_to_anybody_is_not_held() {
+async fn a_grant_that_cannot_be_printed_is_released() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
@@ -345,13 +345,13 @@ async fn what_cannot_be_told_to_anybody_is_not_held() {
 }
 
 #[tokio::test]
-async fn a_server_without_sessions_is_told_apart() {
+async fn a_server_without_sessions_has_its_own_error() {
     let Some(yrmcdsd) = Yrmcdsd::start() else { return };
     for arguments in [
         &["run", "job", "--max", "1", "--lease", "5", "--", "true"][..],
         &["acquire", "job", "--max", "1", "--lease", "5"],
         &["holders", "job"],
     ] {
-        assert_fails(&ran(yrmcdsd.counters, arguments).await, 69, "does not know this operation");
+        assert_fails(&ran(yrmcdsd.counters, arguments).await, 69, "does not support this operation");
     }
 }

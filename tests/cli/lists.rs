@@ -1,4 +1,4 @@
-//! Who holds, who waits and what happens, as the command line shows it.
+//! Holders, waiters and events on the command line.
 
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(rows.iter().all(|row| row.len() == 7), "{rows:?}");
     assert!(rows[0][6].contains("acquire for process"), "{rows:?}");
-    assert_eq!((rows[0][2], rows[0][5]), ("1", "-"), "who handed over is not connected");
+    assert_eq!((rows[0][2], rows[0][5]), ("1", "-"), "a session that was handed over is not connected");
     assert_eq!((rows[1][0], rows[1][2], rows[1][4]), ("-", "2", "-"), "a plain Acquire has no grant");
     assert!(rows.iter().all(|row| row[3] == "-"), "a counter has no slots: {rows:?}");
 
@@ -44,7 +44,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_exist_has_no_list() {
+async fn an_unknown_name_has_no_list() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
     for list in ["holders", "waiters"] {
@@ -55,7 +55,7 @@ async fn a_name_that_does_not_exist_has_no_list() {
 }
 
 #[tokio::test]
-async fn a_watch_reports_names_that_start_alike_or_one() {
+async fn a_watch_reports_a_prefix_or_one_name() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     let mut plain = daemon.counter();
@@ -93,7 +93,7 @@ async fn a_watch_reports_names_that_start_alike_or_one() {
 }
 
 #[tokio::test]
-async fn a_watch_is_lines_of_columns_and_fails_when_the_server_goes() {
+async fn a_watch_prints_columns_and_fails_when_the_server_ends() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
     assert_eq!(daemon.counter().acquire(b"x\ty", 2, 9).status, 0);

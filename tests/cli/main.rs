@@ -1,4 +1,4 @@
-//! What the program does as a client, run as a user runs it: arguments in; output, exit status and signals out.
+//! The program as a client, run as a user runs it: arguments in; output, exit status and signals out.
 
 mod bench;
 mod data;
@@ -22,8 +22,8 @@ use support::yrmcdsd::Yrmcdsd;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
-/// The program, asking the server, with its streams in our hands. In a process group of its own, so that the terminal
-/// in which the tests may run has no part in it.
+/// The program with this server and captured streams. It has its own process group, so that the terminal of the tests
+/// does not affect it.
 fn program(server: &FakeServer, arguments: &[&str]) -> Command {
     program_at(server.address(), arguments)
 }
@@ -79,7 +79,7 @@ async fn ping_prints_a_time_for_each_answer() {
 }
 
 #[tokio::test]
-async fn where_no_server_listens_the_status_is_69() {
+async fn without_a_listening_server_the_status_is_69() {
     let server = FakeServer::bind().await;
     let mut command = program(&server, &["ping"]);
     drop(server);
@@ -87,7 +87,7 @@ async fn where_no_server_listens_the_status_is_69() {
 }
 
 #[tokio::test]
-async fn where_no_answer_comes_in_time_the_status_is_69() {
+async fn without_an_answer_in_time_the_status_is_69() {
     let server = FakeServer::bind().await;
     let child = program(&server, &["ping", "--timeout", "0.1"]).spawn().unwrap();
     let mut peer = server.accept().await;
@@ -107,7 +107,7 @@ async fn get_prints_the_number() {
 }
 
 #[tokio::test]
-async fn get_says_that_a_name_does_not_exist() {
+async fn get_reports_an_unknown_name() {
     let server = FakeServer::bind().await;
     let child = program(&server, &["get", "--semaphore", "no\nsuch"]).spawn().unwrap();
     let mut peer = server.accept().await;
@@ -143,7 +143,7 @@ async fn dumped(arguments: &[&str], names: &[&[u8]]) -> Output {
 }
 
 #[tokio::test]
-async fn a_dump_in_a_pipe_is_one_line_a_name_whatever_the_name() {
+async fn a_dump_in_a_pipe_has_one_line_for_each_name() {
     let names: [&[u8]; 5] = [b"plain", "größe".as_bytes(), b"a\tb\nc\\d", b"\xff\xfe", b"\x1b[31mred\r"];
     let output = dumped(&["dump"], &names).await;
     let expected = ["plain", "größe", r"a\tb\nc\\d", r"\xff\xfe", r"\x1b[31mred\x0d"]
@@ -162,7 +162,7 @@ async fn a_dump_as_json_has_either_the_name_or_its_bytes() {
 }
 
 #[tokio::test]
-async fn a_dump_that_nobody_reads_to_its_end_is_no_failure() {
+async fn a_dump_into_a_closed_pipe_is_no_failure() {
     let server = FakeServer::bind().await;
     let mut child = program(&server, &["dump"]).spawn().unwrap();
     let mut peer = server.accept().await;
@@ -190,7 +190,7 @@ async fn a_dump_that_breaks_off_is_a_failure() {
 }
 
 #[tokio::test]
-async fn bad_usage_has_the_status_64_and_asks_no_server() {
+async fn bad_usage_has_the_status_64_and_sends_nothing() {
     let server = FakeServer::bind().await;
     for (arguments, message) in [
         (&["get"][..], "<NAME>"),
@@ -229,7 +229,7 @@ async fn bad_usage_has_the_status_64_and_asks_no_server() {
 }
 
 #[tokio::test]
-async fn run_holds_while_the_command_runs_and_gives_back_when_it_ends() {
+async fn run_holds_while_the_command_runs_and_releases_when_it_ends() {
     let server = FakeServer::bind().await;
     let arguments =
         ["run", "job", "--max", "5", "--resources", "2", "--", "sh", "-c", "echo started; read _; exit 3"];
@@ -245,7 +245,7 @@ async fn run_holds_while_the_command_runs_and_gives_back_when_it_ends() {
 }
 
 #[tokio::test]
-async fn run_starts_nothing_where_nothing_is_available() {
+async fn run_starts_no_command_if_nothing_is_available() {
     let server = FakeServer::bind().await;
     for status in [Status::ResourceNotAvailable, Status::OutOfMemory] {
         let child = program(&server, &["run", "job", "--max", "1", "--", "echo", "started"]).spawn().unwrap();
@@ -257,7 +257,7 @@ async fn run_starts_nothing_where_nothing_is_available() {
 }
 
 #[tokio::test]
-async fn run_starts_nothing_where_no_server_answers() {
+async fn run_starts_no_command_if_no_server_answers() {
     let server = FakeServer::bind().await;
     let child = program(&server, &["run", "job", "--max", "1", "--", "echo", "started"]).spawn().unwrap();
     let mut peer = server.accept().await;
@@ -268,7 +268,7 @@ async fn run_starts_nothing_where_no_server_answers() {
     assert_fails(&output, 69, "the connection was lost");
 }
 
-/// Runs a command that is granted what it needs, up to its end.
+/// Runs a command that is granted its resources, to its end.
 async fn ran(command: &[&str]) -> Output {
     let server = FakeServer::bind().await;
     let child = program(&server, &["run", "job", "--max", "1", "--"]).args(command).spawn().unwrap();
@@ -288,7 +288,7 @@ async fn run_has_the_exit_status_of_a_shell() {
     assert_fails(&ran(&["/"]).await, 126, "cannot run command");
 }
 
-/// `run` with a shell script that was started, and the server's end of its connection.
+/// `run` with a shell script, and the server's end of its connection.
 struct Running {
     child: Child,
     stdout: Lines<BufReader<ChildStdout>>,
@@ -297,7 +297,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts the script and waits until it has said `ready`.
+    /// Starts the script and waits until it prints `ready`.
     async fn start(options: &[&str], script: &str) -> Self {
         let server = FakeServer::bind().await;
         let mut command = program(&server, &["run", "job", "--max", "1"]);
@@ -316,7 +316,7 @@ impl Running {
     }
 
     /// Waits for the Release and answers it.
-    async fn gives_back(&mut self) {
+    async fn expect_release(&mut self) {
         let release = self.peer.expect(Outcome::Release { name: b"job".to_vec(), resources: 1 }).await;
         self.peer.answer(&release, Response::Done).await;
     }
@@ -335,11 +335,11 @@ fn stderr_of(child: &mut Child) -> Lines<BufReader<ChildStderr>> {
 }
 
 async fn line(lines: &mut Lines<impl tokio::io::AsyncBufRead + Unpin>) -> String {
-    soon("a line", lines.next_line()).await.unwrap().expect("a line and not the end")
+    soon("a line", lines.next_line()).await.unwrap().expect("a line, not the end")
 }
 
 #[tokio::test]
-async fn run_passes_signals_on_to_the_command() {
+async fn run_forwards_signals_to_the_command() {
     let script = r#"
         for signal in INT HUP QUIT USR1 USR2; do trap "echo $signal" $signal; done
         trap "echo TERM; exit 7" TERM
@@ -357,20 +357,20 @@ async fn run_passes_signals_on_to_the_command() {
         running.signal(signal);
         assert_eq!(line(&mut running.stdout).await, name);
     }
-    running.gives_back().await;
+    running.expect_release().await;
     assert_eq!(running.status().await, Some(7));
 }
 
 #[tokio::test]
-async fn run_gives_back_when_a_signal_ends_the_command() {
+async fn run_releases_when_a_signal_ends_the_command() {
     let mut running = Running::start(&[], "echo ready; exec sleep 60").await;
     running.signal(Signal::SIGTERM);
-    running.gives_back().await;
+    running.expect_release().await;
     assert_eq!(running.status().await, Some(128 + 15));
 }
 
 #[tokio::test]
-async fn run_leaves_signals_ignored_that_were_so_from_the_start() {
+async fn run_keeps_ignored_signals_ignored() {
     let server = FakeServer::bind().await;
     let script = format!(
         "trap '' HUP; exec {} run job --max 1 -- sh -c 'echo ready; read _; exit 5'",
@@ -382,7 +382,7 @@ async fn run_leaves_signals_ignored_that_were_so_from_the_start() {
     let mut peer = server.accept().await;
     peer.grant(b"job", 1, 1).await;
     assert_eq!(line(&mut stdout_of(&mut child)).await, "ready");
-    // The whole group gets it, as when a terminal is closed.
+    // The whole group receives it, as when a terminal is closed.
     let group = Pid::from_raw(-i32::try_from(child.id().unwrap()).unwrap());
     kill(group, Signal::SIGHUP).unwrap();
     child.stdin.take().unwrap().write_all(b"\n").await.unwrap();
@@ -414,7 +414,7 @@ async fn a_command_that_does_not_end_is_killed() {
 }
 
 #[tokio::test]
-async fn a_command_may_be_let_run_on_without_its_server() {
+async fn a_command_may_continue_without_its_server() {
     let mut running = Running::start(&["--on-lost", "continue"], "echo ready; read _; exit 3").await;
     drop(running.peer);
     let warning = line(&mut running.stderr).await;
@@ -451,7 +451,7 @@ async fn completions_are_a_script_for_the_shell() {
     assert!(stdout(&output).contains("complete"));
 }
 
-/// The real peer, where it is installed.
+/// The real yrmcdsd, if it is installed.
 #[tokio::test]
 async fn run_and_dump_work_with_yrmcds() {
     let Some(yrmcdsd) = Yrmcdsd::start() else { return };

@@ -1,4 +1,4 @@
-//! A relay in front of a server, which the test cuts and mends.
+//! A relay in front of a server, which a test can disconnect and reconnect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    /// Connections that are relayed now, and whether any may be.
+    /// The relayed connections, and whether new ones are allowed.
     is_open: Arc<watch::Sender<bool>>,
     relayed: Arc<watch::Sender<u32>>,
 }
@@ -39,16 +39,16 @@ impl Proxy {
         Self { address, is_open, relayed }
     }
 
-    /// Ends all connections, and lets no other through.
-    pub(crate) fn cut(&self) {
+    /// Ends all connections and refuses new ones.
+    pub(crate) fn disconnect(&self) {
         self.is_open.send_replace(false);
     }
 
-    pub(crate) fn mend(&self) {
+    pub(crate) fn reconnect(&self) {
         self.is_open.send_replace(true);
     }
 
-    /// Waits until so many connections were relayed altogether.
+    /// Waits until this many connections were relayed in total.
     pub(crate) async fn has_relayed(&self, connections: u32) {
         let mut relayed = self.relayed.subscribe();
         relayed.wait_for(|count| *count >= connections).await.unwrap();

@@ -1,8 +1,8 @@
-//! The recipes of `docs/guide.md`, run as they stand there.
+//! The recipes of `docs/guide.md`, run as they are printed.
 //!
-//! The blocks of shell are run by `bash -e`, those of a crontab by `sh` as cron does, with the program on the PATH and
-//! a server of the test; stand-ins take the place of the reader's commands. The blocks of Rust are compiled into this
-//! file by `recipe!`, and called. There is no copy of any of them.
+//! `bash -e` runs the blocks of shell, and `sh` runs those of a crontab as cron does, with the program on the PATH and
+//! a server of the test; stand-ins replace the reader's commands. `recipe!` compiles the blocks of Rust into this
+//! file. No block is copied.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,7 +56,7 @@ fn all_blocks() -> Vec<(&'static str, &'static str, &'static str)> {
     blocks
 }
 
-/// The blocks of a recipe in a language, of which there are as many as the test knows.
+/// The blocks of a recipe in a language; the test knows their number.
 fn blocks<const N: usize>(heading: &str, language: &str) -> [&'static str; N] {
     let blocks = all_blocks().into_iter().filter(|block| (block.0, block.1) == (heading, language));
     let texts: Vec<_> = blocks.map(|(_, _, text)| text).collect();
@@ -64,7 +64,7 @@ fn blocks<const N: usize>(heading: &str, language: &str) -> [&'static str; N] {
 }
 
 #[test]
-fn every_block_of_the_guide_is_run() {
+fn every_block_of_the_guide_has_a_test() {
     let source = include_str!("guide.rs");
     let kinds: BTreeSet<_> =
         all_blocks().into_iter().map(|(heading, language, _)| (heading, language)).collect();
@@ -74,12 +74,12 @@ fn every_block_of_the_guide_is_run() {
             "rust" => format!("recipe!(\"{heading}\")"),
             language => format!("blocks(\"{heading}\", \"{language}\")"),
         };
-        // Put together above, so that this function does not find itself.
+        // The pattern is composed above, so that this function does not match itself.
         assert!(source.contains(&used), "no test has {used}");
     }
 }
 
-/// A directory of commands that stand in for the reader's, and of what they leave, with a server.
+/// A directory with stand-ins for the reader's commands, their output, and a server.
 struct Place {
     server: TestServer,
     directory: TempDir,
@@ -94,8 +94,8 @@ impl Place {
         self.directory.path()
     }
 
-    /// Has a command do this. Another process writes it: this one starts others at the same time, and a file that one
-    /// of them has open for writing could not be run.
+    /// Creates a stand-in. Another process writes the file, because this process starts others at the same time, and a
+    /// file that one of them has open for writing could not be executed.
     fn stand_in(&self, command: &str, does: &str) {
         let write = "printf '#!/bin/bash\n%s\n' \"$2\" > \"$1\" && chmod +x \"$1\"";
         let file = self.path().join(command);
@@ -127,10 +127,10 @@ impl Place {
         self.start(&["bash", "-e", "-c"], block)
     }
 
-    /// Starts the command of a line of a crontab.
+    /// Starts the command of a crontab line.
     fn cron(&self, block: &str) -> Running {
         let line = block.trim_end();
-        assert!(!line.contains(['\n', '%']), "one line, and without what cron would change: {line}");
+        assert!(!line.contains(['\n', '%']), "one line, without characters that cron interprets: {line}");
         let mut command = line;
         for _ in 0..5 {
             command = command.trim_start().split_once(' ').unwrap().1;
@@ -138,7 +138,7 @@ impl Place {
         self.start(&["sh", "-c"], command.trim_start())
     }
 
-    /// The lines that stand-ins have left in a file.
+    /// The lines that stand-ins have written to a file.
     fn lines(&self, file: &str) -> Vec<String> {
         let text = fs::read_to_string(self.path().join(file)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -153,7 +153,7 @@ impl Place {
     }
 }
 
-/// A shell that runs, with all that it has started.
+/// A running shell, with all its child processes.
 struct Running(Option<Child>);
 
 impl Running {
@@ -163,7 +163,7 @@ impl Running {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// Waits for its success and gives what it has printed.
+    /// Waits for its success and returns its output.
     #[track_caller]
     fn output(self) -> String {
         let Output { status, stdout, stderr } = self.ended();
@@ -185,36 +185,36 @@ async fn connected(address: SocketAddr) -> Client {
     Client::connect(&address.to_string().parse().unwrap()).await.unwrap()
 }
 
-/// Starts a server elsewhere, as the runtimes that it has may not be dropped within another.
+/// Starts a server in another thread, because its runtimes must not be dropped within another runtime.
 fn server_of(change: fn(&mut signalbox::config::Config)) -> TestServer {
     std::thread::spawn(move || TestServer::start_with(change)).join().unwrap()
 }
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never came: {what}"))
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 // ---- A cron job on one machine
 
 #[test]
-fn of_all_machines_one_runs_the_job() {
+fn one_of_all_machines_runs_the_job() {
     let place = Place::new();
     let [line, _] = blocks("A cron job on one machine", "crontab");
     place.stand_in("nightly-report", "echo begins >> log; until [ -e end ]; do sleep 0.05; done");
     let first = place.cron(line);
     eventually("the first runs it", || place.lines("log").len() == 1);
     place.cron(line).output();
-    assert_eq!(place.lines("log").len(), 1, "the second did not, and calls that no failure");
+    assert_eq!(place.lines("log").len(), 1, "the second machine did not run it, and that is no failure");
     fs::write(place.path().join("end"), "").unwrap();
     first.output();
     place.cron(line).output();
-    assert_eq!(place.lines("log").len(), 2, "the next night another runs it");
+    assert_eq!(place.lines("log").len(), 2, "another machine runs it the next night");
     place.stand_in("nightly-report", "exit 3");
     assert!(!place.cron(line).ended().status.success(), "a job that fails is a failure");
 }
 
 #[test]
-fn without_a_server_no_job_is_run_and_cron_has_something_to_send() {
+fn without_a_server_no_job_runs_and_cron_gets_an_error_message() {
     let mut place = Place::new();
     place.stand_in("nightly-report", "echo begins >> log");
     place.server.counters = SocketAddr::from(([127, 0, 0, 1], 1));
@@ -227,7 +227,7 @@ fn without_a_server_no_job_is_run_and_cron_has_something_to_send() {
 }
 
 #[test]
-fn a_machine_whose_clock_is_late_does_not_run_the_job_again() {
+fn a_machine_with_a_late_clock_does_not_repeat_the_job() {
     let place = Place::new();
     let [_, line] = blocks("A cron job on one machine", "crontab");
     place.stand_in("nightly-report", "echo begins >> log");
@@ -240,7 +240,7 @@ fn a_machine_whose_clock_is_late_does_not_run_the_job_again() {
 // ---- A connection budget per tenant
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn no_more_connections_than_the_budget_are_open() {
+async fn open_connections_stay_within_the_budget() {
     let server = server_of(|_| {});
     let client = connected(server.counters).await;
     let open = Arc::new(AtomicUsize::new(0));
@@ -272,7 +272,7 @@ async fn no_more_connections_than_the_budget_are_open() {
 // ---- A rolling restart
 
 #[test]
-fn two_machines_restart_at_a_time_and_keep_their_places_until_they_are_healthy() {
+fn two_machines_restart_at_a_time_and_hold_their_places_until_healthy() {
     let place = Place::new();
     let [restart, look] = blocks("A rolling restart", "sh");
     place.stand_in("restart-web", "echo restarts >> log; exit 1");
@@ -283,7 +283,7 @@ fn two_machines_restart_at_a_time_and_keep_their_places_until_they_are_healthy()
     eventually("one waits", || place.waiters() == 1);
     let seen = place.bash(look).output();
     assert_eq!(seen.lines().count(), 3, "two hold and one waits: {seen}");
-    assert_eq!(place.lines("log").len(), 2, "though the command has returned");
+    assert_eq!(place.lines("log").len(), 2, "although the command has returned");
     fs::write(place.path().join("healthy"), "").unwrap();
     for machine in machines {
         machine.output();
@@ -295,7 +295,7 @@ fn two_machines_restart_at_a_time_and_keep_their_places_until_they_are_healthy()
 // ---- Leader election
 
 #[test]
-fn a_service_stands_by_until_the_other_ends() {
+fn a_standby_service_starts_when_the_leader_ends() {
     let place = Place::new();
     let [line] = blocks("Leader election", "sh");
     place.stand_in("scheduler", "echo leads >> log; until rm end 2>/dev/null; do sleep 0.05; done");
@@ -307,13 +307,13 @@ fn a_service_stands_by_until_the_other_ends() {
     for (number, service) in [first, second].into_iter().enumerate() {
         fs::write(place.path().join("end"), "").unwrap();
         service.output();
-        eventually("who is left leads", || place.lines("log").len() == 2 || number == 1);
+        eventually("the remaining service leads", || place.lines("log").len() == 2 || number == 1);
     }
     assert_eq!(place.sessions(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_leader_that_is_cut_off_stops_and_another_leads() {
+async fn a_disconnected_leader_stops_and_another_leads() {
     let server = server_of(|config| {
         config.session.default_ttl_s = 1;
         config.session.max_ttl_s = 1;
@@ -339,18 +339,18 @@ async fn a_leader_that_is_cut_off_stops_and_another_leads() {
     proxy.set(Mode::Silent);
     let (name, new) = soon("another leader", leaders.recv()).await.unwrap();
     assert_eq!(name, "second");
-    assert!(new > old, "for a store that checks it");
+    assert!(new > old, "the fencing token increases");
     let ended = soon("the end of the first", first).await.unwrap();
     assert!(matches!(ended, Err(Error::Lost(Lost::Unreachable))), "{ended:?}");
 
     let direct = connected(server.counters).await.direct().await.unwrap();
     direct.revoke(Revocation::Grant(GrantId(new)), Duration::from_secs(60)).await.unwrap();
     soon("the end of the second", second).await.unwrap().unwrap();
-    assert_eq!(server.server.core().ledger_stats().grants, 0, "given back before the grace is over");
+    assert_eq!(server.server.core().ledger_stats().grants, 0, "released before the grace period ends");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_leader_whose_work_is_done_lets_the_next_one_lead() {
+async fn a_leader_that_completes_its_work_releases_leadership() {
     let server = server_of(|_| {});
     let client = connected(server.counters).await;
     for _ in 0..2 {
@@ -361,7 +361,7 @@ async fn a_leader_whose_work_is_done_lets_the_next_one_lead() {
 // ---- Several resources at once
 
 #[test]
-fn work_has_all_that_it_needs_or_waits() {
+fn work_starts_with_all_resources_or_waits() {
     let place = Place::new();
     let [line] = blocks("Several resources at once", "sh");
     place.stand_in("train", "echo trains >> log; until [ -e end ]; do sleep 0.05; done");
@@ -373,12 +373,12 @@ fn work_has_all_that_it_needs_or_waits() {
     eventually("the third waits", || place.waiters() == 1);
     fs::write(place.path().join("end"), "").unwrap();
     first.into_iter().chain([third]).for_each(|training| drop(training.output()));
-    // Semaphores of which nothing is held may be collected already, so it is the grants that are counted.
+    // Semaphores without holders may be collected already, so the test counts grants.
     assert_eq!(place.server.server.core().ledger_stats().grants, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_program_has_both_kinds_at_once() {
+async fn a_program_holds_several_resources_at_once() {
     let server = server_of(|_| {});
     let client = connected(server.counters).await;
     let first = several::for_training(&client).await.unwrap();
@@ -396,7 +396,7 @@ async fn a_program_has_both_kinds_at_once() {
 // ---- A pool of numbered slots
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn every_job_has_a_gpu_of_its_own_and_one_that_is_retired_goes_to_nobody() {
+async fn every_job_gets_its_own_gpu_and_a_retired_gpu_is_not_granted() {
     let server = server_of(|_| {});
     let client = connected(server.counters).await;
     let direct = client.direct().await.unwrap();
@@ -431,14 +431,14 @@ async fn every_job_has_a_gpu_of_its_own_and_one_that_is_retired_goes_to_nobody()
         loop {
             let listed = administrator.list(b"gpus").await.unwrap().next().await.unwrap().unwrap();
             if listed.capacity == 1 {
-                break assert_eq!(listed.in_use, 2, "nobody lost his GPU");
+                break assert_eq!(listed.in_use, 2, "no job lost its GPU");
             }
         }
     })
     .await;
-    assert!(!retired.is_finished(), "somebody uses it");
+    assert!(!retired.is_finished(), "a job uses it");
     finish.send_replace(true);
-    soon("that nobody uses it", retired).await.unwrap().unwrap();
+    soon("the GPU to be free", retired).await.unwrap().unwrap();
     assert_eq!(soon("the third", begun.recv()).await.unwrap(), 0);
     for job in jobs {
         soon("the end of a job", job).await.unwrap().unwrap();
@@ -448,7 +448,7 @@ async fn every_job_has_a_gpu_of_its_own_and_one_that_is_retired_goes_to_nobody()
 // ---- Fencing a store
 
 #[test]
-fn a_script_publishes_under_numbers_that_grow_and_gives_back() {
+fn a_script_publishes_with_increasing_tokens_and_releases_its_grant() {
     let place = Place::new();
     let [script] = blocks("Fencing a store", "sh");
     place.stand_in("publish", "echo \"$@\" >> log; signalbox renew > renewed; [ ! -e fail ]");
@@ -465,7 +465,7 @@ fn a_script_publishes_under_numbers_that_grow_and_gives_back() {
     assert_eq!(place.lines("renewed"), ["300"]);
     fs::write(place.path().join("fail"), "").unwrap();
     assert!(!place.bash(script).ended().status.success());
-    assert_eq!(place.sessions(), 0, "given back after a failure, too");
+    assert_eq!(place.sessions(), 0, "also released after a failure");
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn a_script_without_a_grant_publishes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_store_refuses_who_was_overtaken() {
+async fn a_store_refuses_an_outdated_holder() {
     let server = server_of(|_| {});
     let client = connected(server.counters).await;
     let mut report = fence::Report::default();

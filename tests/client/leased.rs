@@ -1,4 +1,4 @@
-//! What a program may rely on when it uses the leased client, against a real server over real sockets.
+//! The leased client against a real server over real sockets.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -22,12 +22,12 @@ use signalbox::protocol::{
     ExtendedOpcode, ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque, OpenedSession, SessionKey,
 };
 
-/// Short enough for a test to wait for its end.
+/// Short enough that a test can wait for its end.
 const SHORT: Duration = Duration::from_secs(1);
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Starts a server elsewhere: it has runtimes of its own, which none is that a test runs in.
+/// Starts a server in another thread: it has its own runtimes, which cannot start within the runtime of a test.
 fn started(change: fn(&mut Config)) -> TestServer {
     std::thread::spawn(move || TestServer::start_with(change)).join().unwrap()
 }
@@ -40,9 +40,9 @@ async fn connected(server: &TestServer) -> Client {
     builder(server.counters).ttl(LONG).connect().await.unwrap()
 }
 
-/// Waits for what must come.
+/// Waits for an expected event.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never came: {what}"))
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 fn waiters(server: &TestServer) -> u64 {
@@ -80,12 +80,12 @@ async fn a_permit_is_held_until_it_is_dropped_or_released() {
     let second = soon("the next permit", waiting).await.unwrap().unwrap();
     assert!(second.id() > first);
     drop((second, client));
-    eventually("all is given back and the session closed", || grants(&server) == 0 && sessions(&server) == 0);
+    eventually("all is released and the session closed", || grants(&server) == 0 && sessions(&server) == 0);
     server.assert_books_balance();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn refusals_are_told_apart() {
+async fn refusals_have_distinct_errors() {
     let server = started(|_| {});
     let client = connected(&server).await;
     let held = client.counter("a").maximum(2).resources(2).acquire().await.unwrap();
@@ -102,7 +102,7 @@ async fn refusals_are_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn several_names_are_one_permit() {
+async fn several_names_have_one_permit() {
     let server = started(|_| {});
     let client = connected(&server).await;
     let claims = || [Claim::counter("b", 5).resources(2), Claim::semaphore("a", 3)];
@@ -128,13 +128,13 @@ async fn a_dropped_acquire_leaves_the_queue() {
     });
     eventually("it waits", || waiters(&server) == 1);
     waiting.abort();
-    eventually("it has left", || waiters(&server) == 0);
+    eventually("the request has left the queue", || waiters(&server) == 0);
     held.release().await.unwrap();
     assert_eq!(server.counter().get(b"a").number(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_cut_costs_neither_permits_nor_places() {
+async fn a_disconnect_loses_neither_permits_nor_queue_places() {
     let server = started(|_| {});
     let proxy = Proxy::to(server.counters);
     let client = builder(proxy.address).ttl(LONG).connect().await.unwrap();
@@ -152,20 +152,20 @@ async fn a_cut_costs_neither_permits_nor_places() {
     proxy.set(Mode::Cut);
     let released = tokio::spawn(held.release());
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(waiters(&server), 2, "places are kept");
-    assert_eq!(grants(&server), 2, "and what is held");
+    assert_eq!(waiters(&server), 2, "the places in the queue are kept");
+    assert_eq!(grants(&server), 2, "the grants are kept");
     proxy.set(Mode::To(server.counters));
-    soon("the release that was on its way", released).await.unwrap().unwrap();
+    soon("the pending release", released).await.unwrap().unwrap();
     assert_eq!(other.give_back(theirs.grant), 0);
     let permit = soon("the permit", waiting).await.unwrap().unwrap();
     assert!(permit.is_held());
     permit.release().await.unwrap();
-    assert_eq!(other.answer(behind).status, 0, "who was behind comes after");
+    assert_eq!(other.answer(behind).status, 0, "the request behind it is granted afterwards");
     server.server.core().check_ledger().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_lease_that_cannot_be_renewed_is_lost_before_the_server_ends_it() {
+async fn a_lease_that_cannot_be_renewed_ends_at_the_client_before_the_server() {
     let server = started(|_| {});
     let proxy = Proxy::to(server.counters);
     let client = builder(proxy.address).ttl(SHORT).connect().await.unwrap();
@@ -185,7 +185,7 @@ async fn a_lease_that_cannot_be_renewed_is_lost_before_the_server_ends_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_server_that_was_started_anew_loses_permits_and_keeps_who_waits() {
+async fn a_server_restart_loses_permits_and_keeps_waiting_requests() {
     let first = started(|_| {});
     let proxy = Proxy::to(first.counters);
     let client = builder(proxy.address).ttl(LONG).connect().await.unwrap();
@@ -204,7 +204,7 @@ async fn a_server_that_was_started_anew_loses_permits_and_keeps_who_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn work_that_is_guarded_ends_with_the_permit() {
+async fn guarded_work_ends_with_the_permit() {
     let server = started(|_| {});
     let client = connected(&server).await;
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
@@ -219,13 +219,13 @@ async fn work_that_is_guarded_ends_with_the_permit() {
     eventually("the server has freed it", || grants(&server) == 0);
     assert_eq!(server.counter().get(b"a").number(), 0);
     let again = client.counter("a").maximum(1).acquire().await.unwrap();
-    assert!(again.is_held(), "the session goes on");
+    assert!(again.is_held(), "the session continues");
 }
 
 #[tokio::test]
-async fn work_that_is_guarded_takes_no_step_after_the_lease_whoever_notices_first() {
+async fn guarded_work_takes_no_step_after_the_end_of_the_lease() {
     let server = started(|_| {});
-    // Its driver is a task of this thread, and so cannot notice before the work goes on.
+    // The client's driver is a task of this thread, so it cannot run before the work continues.
     let client = builder(server.counters).ttl(SHORT).in_this_runtime().connect().await.unwrap();
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
     let steps = Cell::new(0);
@@ -236,7 +236,7 @@ async fn work_that_is_guarded_takes_no_step_after_the_lease_whoever_notices_firs
     });
     let mut guarded = pin!(permit.guard(work));
     poll_fn(|context| {
-        // Twice in one turn, so that no other task has one in between.
+        // Twice in one poll, so that no other task runs in between.
         for _ in 0..2 {
             assert_eq!(guarded.as_mut().poll(context), Poll::Pending);
         }
@@ -245,21 +245,21 @@ async fn work_that_is_guarded_takes_no_step_after_the_lease_whoever_notices_firs
     .await;
     let lost = soon("the loss", guarded).await;
     assert_eq!(lost, Err(Lost::Unreachable));
-    assert_eq!(steps.get(), 1, "the second would be without a permit");
+    assert_eq!(steps.get(), 1, "the second step would run without a permit");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn whether_to_go_on_without_a_server_is_the_callers_choice() {
+async fn the_caller_chooses_whether_to_proceed_without_a_server() {
     let server = started(|_| {});
     let proxy = Proxy::to(server.counters);
     let limit = Duration::from_millis(100);
     let client = builder(proxy.address).ttl(LONG).unreachable_after(limit).connect().await.unwrap();
     proxy.set(Mode::Cut);
     let request = || client.counter("a").maximum(1);
-    let closed = soon("an end of the trying", request().acquire()).await;
+    let closed = soon("the end of the attempts", request().acquire()).await;
     assert!(matches!(closed, Err(Error::Unreachable { .. })), "{closed:?}");
     assert!(!closed.unwrap_err().is_refusal());
-    let open = soon("an end of the trying", request().try_acquire_or_proceed()).await.unwrap();
+    let open = soon("the end of the attempts", request().try_acquire_or_proceed()).await.unwrap();
     assert!(matches!(open, Admission::Unguarded(_)), "{open:?}");
     proxy.set(Mode::To(server.counters));
     let permit = soon("the server", async {
@@ -272,11 +272,11 @@ async fn whether_to_go_on_without_a_server_is_the_callers_choice() {
     assert!(permit.await.is_held());
     let _held = request().acquire().await.unwrap();
     let refused = request().try_acquire_or_proceed().await;
-    assert!(refused.is_err_and(|error| error.is_refusal()), "what is refused stays refused");
+    assert!(refused.is_err_and(|error| error.is_refusal()), "a refusal stays a refusal");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn nothing_is_left_of_acquires_that_were_given_up_while_no_server_answered() {
+async fn abandoned_acquires_leave_nothing_behind_when_the_server_returns() {
     let server = started(|_| {});
     let proxy = Proxy::to(server.counters);
     let limit = Duration::from_millis(100);
@@ -288,10 +288,10 @@ async fn nothing_is_left_of_acquires_that_were_given_up_while_no_server_answered
     });
     eventually("it waits", || waiters(&server) == 1);
     proxy.set(Mode::Cut);
-    let given_up = soon("an end of the waiting", waiting).await.unwrap();
+    let given_up = soon("the end of the wait", waiting).await.unwrap();
     assert!(matches!(given_up, Err(Error::Unreachable { .. })), "{given_up:?}");
     proxy.set(Mode::To(server.counters));
-    eventually("it has left the queue", || waiters(&server) == 0);
+    eventually("the request has left the queue", || waiters(&server) == 0);
     held.release().await.unwrap();
     eventually("nothing is held", || grants(&server) == 0);
 }
@@ -301,14 +301,14 @@ async fn a_program_that_blocks_its_runtime_keeps_its_leases() {
     let server = started(|_| {});
     let client = builder(server.counters).ttl(SHORT).connect().await.unwrap();
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
-    // This runtime has one thread, and it is here.
+    // This runtime has only this thread.
     std::thread::sleep(3 * SHORT);
     assert!(permit.is_held());
     assert_eq!(grants(&server), 1);
 }
 
 #[test]
-fn a_program_without_a_runtime_waits() {
+fn a_program_without_a_runtime_can_wait() {
     let server = TestServer::start();
     let client = blocking::Client::connect_with(builder(server.counters).ttl(LONG)).unwrap();
     let permit = client.wait(client.counter("a").maximum(1).acquire()).unwrap();
@@ -316,12 +316,12 @@ fn a_program_without_a_runtime_waits() {
     client.wait(permit.release()).unwrap();
     let permit = client.wait(client.counter("a").maximum(1).acquire()).unwrap();
     client.close();
-    assert_eq!(sessions(&server), 0, "closed before it was left");
+    assert_eq!(sessions(&server), 0, "closed before the function returned");
     assert!(!permit.is_held());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn many_requests_may_pass_one_that_waits_long() {
+async fn many_requests_complete_while_another_waits() {
     let server = started(|_| {});
     let client = connected(&server).await;
     let held = client.counter("slow").maximum(1).acquire().await.unwrap();
@@ -332,10 +332,10 @@ async fn many_requests_may_pass_one_that_waits_long() {
     eventually("it waits", || waiters(&server) == 1);
     for _ in 0..3_000 {
         let request = client.counter("fast").maximum(1).acquire();
-        soon("a permit beside it", request).await.unwrap().release().await.unwrap();
+        soon("a permit of another name", request).await.unwrap().release().await.unwrap();
     }
     assert_eq!(server.server.core().ledger_stats().limited, 0);
-    assert!(sessions(&server) > 1, "that takes more than one session");
+    assert!(sessions(&server) > 1, "this takes more than one session");
     held.release().await.unwrap();
     let permit = soon("the permit", waiting).await.unwrap().unwrap();
     drop((permit, client));
@@ -343,7 +343,7 @@ async fn many_requests_may_pass_one_that_waits_long() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_session_can_be_handed_to_another_process() {
+async fn a_session_can_be_handed_over_to_another_process() {
     let server = started(|_| {});
     let client = connected(&server).await;
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
@@ -361,7 +361,7 @@ async fn a_session_can_be_handed_to_another_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn who_holds_and_what_happens_is_told_over_another_connection() {
+async fn holders_and_events_are_available_over_a_direct_connection() {
     let server = started(|_| {});
     let client = connected(&server).await;
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
@@ -383,14 +383,14 @@ async fn who_holds_and_what_happens_is_told_over_another_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_timeout_of_the_callers_is_no_reason_to_go_on_without_a_permit() {
+async fn a_timeout_of_the_caller_does_not_let_it_proceed_without_a_permit() {
     let server = started(|_| {});
     let proxy = Proxy::to(server.counters);
     let client = builder(proxy.address).ttl(LONG).unreachable_after(LONG).connect().await.unwrap();
     proxy.set(Mode::Silent);
     let request = || client.counter("a").maximum(1).timeout(Duration::from_millis(20));
     proxy.set(Mode::Cut);
-    let over = soon("an end of the waiting", request().acquire_or_proceed()).await;
+    let over = soon("the end of the wait", request().acquire_or_proceed()).await;
     assert!(matches!(over, Err(Error::Status(Status::TimedOut))), "{over:?}");
     proxy.set(Mode::To(server.counters));
     soon("a permit", client.counter("a").maximum(1).acquire()).await.unwrap().release().await.unwrap();
@@ -399,7 +399,7 @@ async fn a_timeout_of_the_callers_is_no_reason_to_go_on_without_a_permit() {
     assert!(matches!(over, Err(Error::Status(Status::TimedOut))), "{over:?}");
 }
 
-/// Lets each connection in and closes it at once; gives how many there were.
+/// Accepts each connection and closes it at once; returns the number of connections.
 fn closing_server() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -444,7 +444,7 @@ fn closing_server() -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_server_that_lets_in_and_closes_is_not_run_down() {
+async fn a_server_that_closes_new_connections_is_not_flooded() {
     let (address, connections) = closing_server();
     let _client = soon("a session", builder(address).connect()).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -454,7 +454,7 @@ async fn a_server_that_lets_in_and_closes_is_not_run_down() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn of_several_addresses_one_that_answers_is_enough() {
+async fn one_reachable_address_of_several_is_enough() {
     let server = started(|_| {});
     let closed = Proxy::to(server.counters);
     closed.set(Mode::Cut);
@@ -471,7 +471,7 @@ async fn of_several_addresses_one_that_answers_is_enough() {
 async fn a_server_without_sessions_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // A connection that is lost before its answer is heard is followed by another.
+    // If a connection is lost before its answer arrives, the client opens another one.
     let refuse = |mut stream: std::net::TcpStream| {
         let mut header = [0; 12];
         while stream.read_exact(&mut header).is_ok() {
@@ -483,7 +483,7 @@ async fn a_server_without_sessions_is_refused() {
             answer.extend((text.len() as u32).to_be_bytes());
             answer.extend(&header[8..]);
             answer.extend(text);
-            // The client may have heard enough.
+            // The client may already have enough answers.
             let _ = stream.write_all(&answer);
         }
     };
@@ -494,7 +494,7 @@ async fn a_server_without_sessions_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_plain_permit_is_given_back_when_it_is_dropped() {
+async fn a_dropped_plain_permit_is_released() {
     let server = started(|_| {});
     let client = PlainClient::connect(&server.counters.to_string().parse().unwrap()).await.unwrap();
     let permit = client.hold(b"a", Resources(2), Maximum(3)).await.unwrap();
@@ -505,23 +505,23 @@ async fn a_plain_permit_is_given_back_when_it_is_dropped() {
     let permit = client.hold(b"a", Resources(2), Maximum(3)).await.unwrap();
     permit.release().await.unwrap();
     assert_eq!(client.get(b"a").await.unwrap(), Resources(0));
-    // A caller that goes away before the answer leaves nothing behind, either.
+    // A caller that drops its future before the answer leaves nothing behind, either.
     let mut holding = Box::pin(client.hold(b"a", Resources(1), Maximum(3)));
     tokio::select! {
         biased;
-        // Answered already, where this thread was kept waiting: given back all the same.
+        // If the answer has already arrived, because this thread was slow, the resource is released as well.
         held = &mut holding => drop(held),
         () = std::future::ready(()) => drop(holding),
     }
-    // The connection's requests are carried out in their order, but this one is queued by a task of its own.
+    // The server processes the connection's requests in order, but a separate task queues this one.
     let mut watcher = server.counter();
     let asked = |wire: &mut crate::support::Wire| wire.stat("command:acquire");
-    eventually("it was asked for", || asked(&mut watcher) == 4);
-    eventually("it was given back", || watcher.get(b"a").number() == 0);
+    eventually("it was requested", || asked(&mut watcher) == 4);
+    eventually("it was released", || watcher.get(b"a").number() == 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn the_bounds_of_the_server_hold_for_times_to_live() {
+async fn the_server_bounds_the_time_to_live() {
     let server = started(|config| config.session.max_ttl_s = 2);
     let client = builder(server.counters).ttl(LONG).connect().await.unwrap();
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();
@@ -529,11 +529,11 @@ async fn the_bounds_of_the_server_hold_for_times_to_live() {
 }
 
 #[tokio::test]
-async fn acquires_of_one_moment_leave_room_for_their_releases() {
+async fn simultaneous_acquires_leave_room_for_their_releases() {
     let server = started(|_| {});
     let other = connected(&server).await;
     let held = other.counter("slow").maximum(1).acquire().await.unwrap();
-    // What keeps the sessions cannot run before all have asked.
+    // The task that keeps the sessions cannot run before all acquires are queued.
     let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
     let ask = |name: &'static str| {
         let client = client.clone();
@@ -556,13 +556,13 @@ async fn acquires_of_one_moment_leave_room_for_their_releases() {
     soon("the slow one", slow).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A runtime of one thread, which a task keeps for as long as it does not await.
+/// A runtime of one thread, which a task occupies until it awaits.
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 #[test]
-fn an_acquire_fails_where_the_runtime_of_the_client_has_ended() {
+fn an_acquire_fails_after_the_runtime_of_the_client_has_ended() {
     let server = TestServer::start();
     let first = runtime();
     let client = builder(server.counters).ttl(LONG).in_this_runtime();
@@ -573,8 +573,8 @@ fn an_acquire_fails_where_the_runtime_of_the_client_has_ended() {
     assert!(matches!(failed, Err(Error::ConnectionLost(Disconnect::Stopped))), "{failed:?}");
 }
 
-/// Takes so many connections, and answers each request with success and a body of such bytes, which is long enough for
-/// any.
+/// Accepts this many connections, and answers each request with success and a body of this byte, which is long enough
+/// for any operation.
 fn answering(listener: &TcpListener, connections: usize, byte: u8) {
     for _ in 0..connections {
         let (mut stream, _) = listener.accept().unwrap();
@@ -583,7 +583,7 @@ fn answering(listener: &TcpListener, connections: usize, byte: u8) {
             let body_bytes = u32::from_be_bytes(*header[4..].first_chunk().unwrap());
             stream.read_exact(&mut vec![0; body_bytes as usize]).unwrap();
             let mut body = [byte; 48];
-            // Where a grant says how many slots it has.
+            // The position of the number of slots in a grant.
             body[20..24].fill(0);
             let mut answer = vec![0x91, header[1], 0, 0];
             answer.extend((body.len() as u32).to_be_bytes());
@@ -597,13 +597,13 @@ fn answering(listener: &TcpListener, connections: usize, byte: u8) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn sessions_that_end_at_once_are_not_opened_without_a_pause() {
+async fn sessions_that_end_at_once_are_reopened_with_pauses() {
     const SESSIONS: usize = 20;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = builder(listener.local_addr().unwrap()).build().unwrap();
     let server = tokio::task::spawn_blocking(move || {
         let from = std::time::Instant::now();
-        // Their time to live is 0.
+        // The time to live is 0.
         answering(&listener, SESSIONS, 0);
         from.elapsed()
     });
@@ -614,7 +614,7 @@ async fn sessions_that_end_at_once_are_not_opened_without_a_pause() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_grant_that_is_given_twice_leaves_nobody_waiting() {
+async fn a_duplicate_grant_fails_no_waiting_caller() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = builder(listener.local_addr().unwrap()).build().unwrap();
     let server = std::thread::spawn(move || answering(&listener, 1, 1));
@@ -630,7 +630,7 @@ async fn a_grant_that_is_given_twice_leaves_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_hand_over_that_is_given_up_gives_back() {
+async fn an_abandoned_hand_over_releases_the_grant() {
     let server = started(|_| {});
     let client = builder(server.counters).ttl(LONG).in_this_runtime().connect().await.unwrap();
     for wait in [Duration::ZERO, Duration::from_millis(50)] {
@@ -638,10 +638,10 @@ async fn a_hand_over_that_is_given_up_gives_back() {
         let mut handing = Box::pin(permit.hand_over());
         tokio::select! {
             biased;
-            handed = &mut handing => panic!("before anybody could answer: {handed:?}"),
+            handed = &mut handing => panic!("before an answer was possible: {handed:?}"),
             () = std::future::ready(()) => {}
         }
-        // Whether what keeps the session has answered or not.
+        // Whether or not the session's task has answered.
         tokio::time::sleep(wait).await;
         drop(handing);
         let given_back = async {
@@ -649,12 +649,12 @@ async fn a_hand_over_that_is_given_up_gives_back() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        soon("that it is given back", given_back).await;
+        soon("the release", given_back).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn texts_that_are_too_long_for_the_wire_do_no_harm() {
+async fn texts_too_long_for_the_wire_do_no_harm() {
     let server = started(|_| {});
     let long = vec![b'x'; 70_000];
     let client = builder(server.counters).ttl(LONG).label(&long);
@@ -668,7 +668,7 @@ async fn texts_that_are_too_long_for_the_wire_do_no_harm() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_was_revoked_is_not_handed_over() {
+async fn a_revoked_permit_is_not_handed_over() {
     let server = started(|_| {});
     let client = connected(&server).await;
     let permit = client.counter("a").maximum(1).acquire().await.unwrap();

@@ -1,4 +1,4 @@
-//! The Rust client: what a program may rely on, the examples, and the recipes of the guide.
+//! Tests of the Rust client: its guarantees, the examples, and the recipes of the guide.
 
 mod close;
 mod examples;

@@ -1,4 +1,4 @@
-//! What a program may rely on when it uses the client, tried against a server that answers as each test says.
+//! The plain client, tried against a server that answers as each test determines.
 
 use std::io;
 use std::time::Duration;
@@ -18,13 +18,13 @@ fn get(name: &[u8]) -> Outcome {
     Outcome::Get { name: name.to_vec() }
 }
 
-/// Asks for a name in a task of its own.
+/// Sends a Get in a separate task.
 fn spawn_get(client: &PlainClient, name: &'static [u8]) -> tokio::task::JoinHandle<Result<Resources, Error>> {
     let client = client.clone();
     tokio::spawn(async move { client.get(name).await })
 }
 
-/// The two must still understand each other: nothing before was mixed up.
+/// Client and server must still understand each other.
 async fn assert_usable(client: &PlainClient, peer: &mut Peer) {
     let asking = spawn_get(client, b"still usable");
     let request = peer.expect(get(b"still usable")).await;
@@ -33,7 +33,7 @@ async fn assert_usable(client: &PlainClient, peer: &mut Peer) {
 }
 
 #[tokio::test]
-async fn requests_carry_what_was_asked_and_answers_what_was_given() {
+async fn requests_and_answers_carry_their_values() {
     let (client, mut peer) = connected().await;
     let server = async {
         let noop = peer.expect(Outcome::Noop).await;
@@ -64,7 +64,7 @@ async fn requests_carry_what_was_asked_and_answers_what_was_given() {
 }
 
 #[tokio::test]
-async fn answers_find_their_caller_in_whatever_order_they_come() {
+async fn answers_reach_their_callers_in_any_order() {
     let (client, mut peer) = connected().await;
     let asking: Vec<_> =
         [b"a", b"b", b"c"].into_iter().map(|name| (name[0], spawn_get(&client, name))).collect();
@@ -97,7 +97,7 @@ async fn an_answer_may_overtake_a_dump() {
 }
 
 #[tokio::test]
-async fn answers_in_pieces_are_put_together() {
+async fn answers_in_pieces_are_assembled() {
     let (client, mut peer) = connected().await;
     let asking = spawn_get(&client, b"a");
     let request = peer.next().await.unwrap();
@@ -111,7 +111,7 @@ async fn answers_in_pieces_are_put_together() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_the_servers_status() {
+async fn a_refusal_has_the_status_of_the_server() {
     let (client, mut peer) = connected().await;
     for status in [Status::NotFound, Status::InvalidArguments, Status::ResourceNotAvailable] {
         let asking = spawn_get(&client, b"a");
@@ -123,7 +123,7 @@ async fn a_refusal_is_the_servers_status() {
 }
 
 #[tokio::test]
-async fn a_status_of_a_newer_server_is_told_with_its_message() {
+async fn an_unknown_status_is_reported_with_its_message() {
     let (client, mut peer) = connected().await;
     let asking = spawn_get(&client, b"a");
     let request = peer.next().await.unwrap();
@@ -136,7 +136,7 @@ async fn a_status_of_a_newer_server_is_told_with_its_message() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_fit_fails_the_call_and_nothing_else() {
+async fn a_malformed_body_fails_only_its_call() {
     let (client, mut peer) = connected().await;
     let asking = spawn_get(&client, b"a");
     let request = peer.next().await.unwrap();
@@ -146,7 +146,7 @@ async fn a_body_that_does_not_fit_fails_the_call_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_fit_the_wire_is_not_sent() {
+async fn a_name_too_long_for_the_wire_is_not_sent() {
     let (client, mut peer) = connected().await;
     assert!(matches!(client.get(b"").await, Err(Error::NameEmpty)));
     let long = vec![b'x'; 65536];
@@ -157,7 +157,7 @@ async fn a_name_that_does_not_fit_the_wire_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_dropped_call_takes_nobody_elses_answer() {
+async fn a_dropped_call_does_not_take_the_answer_of_another() {
     let (client, mut peer) = connected().await;
     let dropped = spawn_get(&client, b"dropped");
     let late = peer.expect(get(b"dropped")).await;
@@ -166,13 +166,13 @@ async fn a_dropped_call_takes_nobody_elses_answer() {
 
     let asking = spawn_get(&client, b"kept");
     let request = peer.expect(get(b"kept")).await;
-    assert_ne!(request.opaque, late.opaque, "the opaque is taken while its answer may come");
+    assert_ne!(request.opaque, late.opaque, "the opaque stays in use while its answer may arrive");
     peer.answer(&late, Response::Resources(1)).await;
     peer.answer(&request, Response::Resources(2)).await;
     assert_eq!(asking.await.unwrap().unwrap(), Resources(2));
 }
 
-/// Polls calls a different number of times before it drops them: each await point is hit.
+/// Polls calls a different number of times before it drops them, so that each await point is tested.
 #[tokio::test]
 async fn calls_dropped_at_any_point_leave_a_usable_connection() {
     let (client, mut peer) = connected().await;
@@ -197,7 +197,7 @@ async fn calls_dropped_at_any_point_leave_a_usable_connection() {
     soon("the server's end", answering).await.unwrap();
 }
 
-/// Every caller asks for its own number; some lose patience. Answers come in reversed bursts.
+/// Each caller requests its own number; some drop the call. Answers come in reversed bursts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_tasks_on_many_threads_get_their_own_answers() {
     let (client, mut peer) = connected().await;
@@ -246,7 +246,7 @@ async fn poll_times<T>(times: usize, future: impl Future<Output = T>) {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_asked_for_are_ignored() {
+async fn unsolicited_answers_are_ignored() {
     let (client, mut peer) = connected().await;
     let asking = spawn_get(&client, b"a");
     let mut request = peer.next().await.unwrap();
@@ -261,7 +261,7 @@ async fn answers_that_nobody_asked_for_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_dropped_dump_is_received_and_thrown_away() {
+async fn the_rest_of_a_dropped_dump_is_discarded() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
     let request = peer.expect(Outcome::Dump).await;
@@ -273,7 +273,7 @@ async fn a_dropped_dump_is_received_and_thrown_away() {
 }
 
 #[tokio::test]
-async fn a_dump_that_is_not_read_holds_the_server_up_until_it_is_dropped() {
+async fn an_unread_dump_applies_backpressure_until_it_is_dropped() {
     let (client, mut peer) = connected().await;
     let dump = client.dump().await.unwrap();
     let request = peer.expect(Outcome::Dump).await;
@@ -285,7 +285,7 @@ async fn a_dump_that_is_not_read_holds_the_server_up_until_it_is_dropped() {
         &mut entry,
     );
     let unsent = peer.send_until_stuck(&entry, 2000).await;
-    let unsent = unsent.expect("the client must not read on while nobody takes the entries");
+    let unsent = unsent.expect("the client stops reading while the caller takes no entries");
     drop(dump);
     peer.send(&unsent).await;
     peer.answer(&request, Response::Done).await;
@@ -293,7 +293,7 @@ async fn a_dump_that_is_not_read_holds_the_server_up_until_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_refused_dump_yields_the_refusal_and_ends() {
+async fn a_refused_dump_returns_the_refusal_and_ends() {
     let (client, mut peer) = connected().await;
     let mut dump = client.dump().await.unwrap();
     let request = peer.expect(Outcome::Dump).await;
@@ -316,7 +316,7 @@ async fn a_malformed_entry_ends_the_dump_and_not_the_connection() {
 }
 
 #[tokio::test]
-async fn a_cut_connection_fails_all_who_wait_and_all_who_come() {
+async fn a_lost_connection_fails_waiting_and_later_calls() {
     let (client, mut peer) = connected().await;
     let asking: Vec<_> = [b"a", b"b", b"c"].into_iter().map(|name| spawn_get(&client, name)).collect();
     let mut dump = client.dump().await.unwrap();
@@ -325,7 +325,7 @@ async fn a_cut_connection_fails_all_who_wait_and_all_who_come() {
     }
     drop(peer);
     for asking in asking {
-        let error = soon("an end of waiting", asking).await.unwrap().unwrap_err();
+        let error = soon("the end of the wait", asking).await.unwrap().unwrap_err();
         assert!(matches!(error, Error::ConnectionLost(Disconnect::ClosedByServer)), "{error}");
     }
     assert!(matches!(dump.next().await, Some(Err(Error::ConnectionLost(_)))));
@@ -335,7 +335,7 @@ async fn a_cut_connection_fails_all_who_wait_and_all_who_come() {
 }
 
 #[tokio::test]
-async fn what_is_no_response_ends_the_connection() {
+async fn an_invalid_response_ends_the_connection() {
     let (client, mut peer) = connected().await;
     let asking = spawn_get(&client, b"a");
     peer.next().await.unwrap();
@@ -366,9 +366,9 @@ async fn a_dump_keeps_the_connection_open_until_it_is_dropped() {
     peer.closed().await;
 }
 
-/// More than the connection queues and the kernel buffers: callers wait for room and all are served in the end.
+/// More requests than the connection and the kernel can buffer: callers wait to send, and all are answered.
 #[tokio::test]
-async fn a_flood_of_requests_waits_for_room_and_is_answered() {
+async fn more_requests_than_fit_wait_and_are_answered() {
     let (client, mut peer) = connected().await;
     let asking: Vec<_> = (0..400_u32)
         .map(|number| {
@@ -389,7 +389,7 @@ async fn a_flood_of_requests_waits_for_room_and_is_answered() {
 }
 
 #[tokio::test]
-async fn callers_that_wait_for_room_are_told_of_a_lost_connection() {
+async fn callers_that_wait_to_send_learn_of_a_lost_connection() {
     let (near, far) = tokio::io::duplex(1);
     let client = PlainClient::over(near);
     let asking: Vec<_> = (0..50)
@@ -401,13 +401,13 @@ async fn callers_that_wait_for_room_are_told_of_a_lost_connection() {
     tokio::task::yield_now().await;
     drop(far);
     for asking in asking {
-        let result = soon("an end of waiting", asking).await.unwrap();
+        let result = soon("the end of the wait", asking).await.unwrap();
         assert!(matches!(result, Err(Error::ConnectionLost(_))));
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_fails_gives_its_reason() {
+async fn a_failed_stream_reports_its_error() {
     struct Broken;
     impl tokio::io::AsyncRead for Broken {
         fn poll_read(
@@ -424,18 +424,18 @@ async fn a_stream_that_fails_gives_its_reason() {
 }
 
 #[test]
-fn a_runtime_that_is_shut_down_leaves_nobody_waiting() {
+fn a_runtime_shutdown_fails_waiting_calls() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let serving = runtime();
     let (near, _far) = tokio::io::duplex(64);
     let client = serving.block_on(async { PlainClient::over(near) });
     drop(serving);
-    let result = runtime().block_on(async { soon("an end of waiting", client.noop()).await });
+    let result = runtime().block_on(async { soon("the end of the wait", client.noop()).await });
     assert!(matches!(result, Err(Error::ConnectionLost(Disconnect::Stopped))));
 }
 
 #[tokio::test]
-async fn a_port_where_nobody_listens_is_refused_with_its_address() {
+async fn a_port_without_a_listener_is_reported_with_its_address() {
     let server = FakeServer::bind().await;
     let address = server.address();
     drop(server);
@@ -444,7 +444,7 @@ async fn a_port_where_nobody_listens_is_refused_with_its_address() {
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_exist_is_told_by_name() {
+async fn an_unknown_host_is_reported_by_name() {
     let address: Address = "no-such-host.invalid".parse().unwrap();
     let result = PlainClient::connect_within(&address, Duration::from_secs(15)).await;
     assert!(matches!(result, Err(ConnectError::Resolve { .. } | ConnectError::TimedOut { .. })));

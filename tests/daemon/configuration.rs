@@ -1,4 +1,4 @@
-//! What a configuration file makes of the daemon, and how a wrong one is refused.
+//! The effects of a configuration file, and the messages that refuse an invalid one.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,10 +11,10 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use nix::unistd::{User, geteuid};
 
-/// The status of sysexits.h for a wrong configuration.
+/// The status of sysexits.h for an invalid configuration.
 const EX_CONFIG: i32 = 78;
 
-/// The status for what the system refuses.
+/// The status for an error of the operating system.
 const EX_OSERR: i32 = 71;
 
 fn check_config(file: &ConfigFile) -> Command {
@@ -23,7 +23,7 @@ fn check_config(file: &ConfigFile) -> Command {
     command
 }
 
-/// Both `serve` and `check-config` refuse the file with a message that starts so, though its port is taken.
+/// Both `serve` and `check-config` refuse the file with a message that starts with `message`, although its port is in use.
 #[track_caller]
 fn refused(file: &ConfigFile, message: &str) {
     for command in [serve_file(&file.path()), check_config(file)] {
@@ -38,8 +38,8 @@ fn refused(file: &ConfigFile, message: &str) {
 }
 
 #[test]
-fn a_wrong_file_is_refused_by_file_line_key_and_value_before_anything_is_bound() {
-    // A daemon that bound first would say that the port is taken.
+fn an_invalid_file_is_refused_with_file_line_key_and_value_before_anything_is_bound() {
+    // A daemon that bound first would report that the port is in use.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let toml = |last: &str| {
@@ -72,7 +72,7 @@ fn a_wrong_file_is_refused_by_file_line_key_and_value_before_anything_is_bound()
 }
 
 #[test]
-fn a_file_that_enables_nothing_is_refused_by_the_keys_to_set() {
+fn a_file_that_enables_nothing_is_refused_with_the_keys_to_set() {
     for file in [ConfigFile::toml("bind_ip = '127.0.0.1'\n"), ConfigFile::yrmcds("counter.enable = false\n")]
     {
         refused(&file, "counter.enable and semaphore.enable are both false; set `counter.enable = true`");
@@ -80,7 +80,7 @@ fn a_file_that_enables_nothing_is_refused_by_the_keys_to_set() {
 }
 
 #[test]
-fn two_on_one_port_are_refused_by_both_keys() {
+fn one_port_for_both_namespaces_is_refused_with_both_keys() {
     for file in [
         ConfigFile::toml("counter.enable = true\nsemaphore.enable = true\n"),
         ConfigFile::yrmcds("counter.enable = true\nsemaphore.enable = true\n"),
@@ -90,7 +90,7 @@ fn two_on_one_port_are_refused_by_both_keys() {
 }
 
 #[test]
-fn times_of_sessions_out_of_order_are_refused_by_both_keys() {
+fn session_times_out_of_order_are_refused_with_both_keys() {
     let file = ConfigFile::toml("counter.enable = true\n[session]\nmin_ttl = 60\n");
     refused(
         &file,
@@ -99,7 +99,7 @@ fn times_of_sessions_out_of_order_are_refused_by_both_keys() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_refused() {
+fn a_missing_file_is_refused() {
     let file = ConfigFile::toml("");
     fs::remove_file(file.path()).unwrap();
     refused(&file, &format!("{}: the configuration file cannot be read", file.path().display()));
@@ -115,7 +115,7 @@ fn ports_of_the_command_line_are_checked_like_those_of_a_file() {
 }
 
 #[test]
-fn a_right_file_is_told_so_and_nothing_is_bound_by_checking_it() {
+fn check_config_accepts_a_valid_file_and_binds_nothing() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let file =
@@ -127,7 +127,7 @@ fn a_right_file_is_told_so_and_nothing_is_bound_by_checking_it() {
 }
 
 #[test]
-fn a_port_in_use_is_refused_by_key_and_address() {
+fn a_port_in_use_is_refused_with_key_and_address() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     for (key, free) in [("counter", "semaphore"), ("semaphore", "counter")] {
@@ -142,7 +142,7 @@ fn a_port_in_use_is_refused_by_key_and_address() {
 }
 
 #[test]
-fn an_address_of_another_machine_is_refused_by_key_and_address() {
+fn an_address_of_another_machine_is_refused_with_key_and_address() {
     let mut command = serve(ANY_PORTS);
     command.args(["--bind", "192.0.2.1"]);
     let output = outcome(command);
@@ -152,8 +152,8 @@ fn an_address_of_another_machine_is_refused_by_key_and_address() {
 }
 
 #[test]
-fn an_address_is_bound_once_though_another_of_the_file_covers_it() {
-    // yrmcds.conf names 127.0.0.1 too, as the virtual_ip that it has unless set.
+fn an_address_is_bound_once_even_if_another_one_covers_it() {
+    // yrmcds.conf includes 127.0.0.1 too, as the default of virtual_ip.
     let yrmcds = |bind_ip| ConfigFile::yrmcds(&format!("bind_ip = {bind_ip}\ncounter.enable = true\n"));
     let toml = |bind_ip| ConfigFile::toml(&format!("bind_ip = '{bind_ip}'\ncounter.enable = true\n"));
     let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
@@ -186,7 +186,7 @@ fn an_address_is_bound_once_though_another_of_the_file_covers_it() {
 }
 
 #[test]
-fn max_connections_of_a_file_holds_and_is_counted() {
+fn max_connections_of_a_file_is_enforced_and_counted() {
     let file =
         ConfigFile::yrmcds("bind_ip = 127.0.0.1\ncounter.enable = true\ncounter.max_connections = 2\n");
     let mut command = serve_file(&file.path());
@@ -208,7 +208,7 @@ fn max_connections_of_a_file_holds_and_is_counted() {
 }
 
 #[test]
-fn a_log_file_that_cannot_be_opened_is_refused_by_its_path() {
+fn a_log_file_that_cannot_be_opened_is_refused_with_its_path() {
     let directory = open_directory();
     let log = directory.path().join("no/such/directory.log");
     let file = ConfigFile::toml(&format!("log.file = '{}'\ncounter.enable = true\n", log.display()));
@@ -221,7 +221,7 @@ fn a_log_file_that_cannot_be_opened_is_refused_by_its_path() {
 #[test]
 fn an_account_that_does_not_exist_is_refused() {
     if !is_root() {
-        skipped("only root takes on another account");
+        skipped("only root can switch to another account");
         return;
     }
     for key in ["user", "group"] {
@@ -236,8 +236,8 @@ fn an_account_that_does_not_exist_is_refused() {
     }
 }
 
-/// Debian's stock file with counters enabled, on another port and with another log file so that the machine's own
-/// are left alone.
+/// Debian's stock file with counters enabled, with another port and another log file so that those of the machine are
+/// not affected.
 struct Stock {
     file: ConfigFile,
     log: std::path::PathBuf,
@@ -264,7 +264,7 @@ impl Stock {
         Self { file, log, port }
     }
 
-    /// Runs it, started by `wrapper`.
+    /// Starts the daemon with this file, through `wrapper`.
     fn serve_within(&self, wrapper: &[&str]) -> Daemon {
         let path = self.file.path();
         let command = serve_within(wrapper, [OsStr::new("--config"), path.as_os_str()]);
@@ -272,7 +272,7 @@ impl Stock {
     }
 }
 
-/// Whether all four of a thread's accounts are this one: real, effective, saved and of the file system.
+/// Asserts that all four ids of a thread are this one: real, effective, saved and file system.
 #[track_caller]
 fn assert_account(status: &str, field: &str, number: u32) {
     assert_eq!(identity(status, field), vec![number.to_string(); 4], "{status}");
@@ -285,7 +285,7 @@ fn identity<'a>(status: &'a str, field: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn the_stock_file_of_yrmcds_with_counters_enabled_means_what_it_means_there() {
+fn the_stock_file_of_yrmcds_with_counters_enabled_has_the_same_meaning() {
     if is_root() && !matches!(User::from_name("yrmcds"), Ok(Some(_))) {
         skipped("the file's user yrmcds does not exist here");
         return;
@@ -322,14 +322,14 @@ fn the_stock_file_of_yrmcds_with_counters_enabled_means_what_it_means_there() {
 }
 
 #[test]
-fn root_becomes_the_user_of_the_stock_file_in_every_thread() {
+fn root_switches_to_the_user_of_the_stock_file_in_every_thread() {
     let user = User::from_name("yrmcds").ok().flatten();
     let Some(user) = user.filter(|_| is_root()) else {
         skipped("the tests do not run as root, or there is no user yrmcds");
         return;
     };
     let stock = Stock::new();
-    // With supplementary groups of root's, which have to go.
+    // With supplementary groups of root, which must be dropped.
     let mut daemon = stock.serve_within(&["setpriv", "--groups=0,4"]);
     daemon.ready();
     let mut wire = Wire::connect(([127, 0, 0, 1], stock.port).into());
@@ -347,7 +347,7 @@ fn root_becomes_the_user_of_the_stock_file_in_every_thread() {
     let log = fs::metadata(&stock.log).unwrap();
     assert_eq!((log.uid(), log.gid(), log.mode() & 0o777), (user.uid.as_raw(), user.gid.as_raw(), 0o640));
 
-    // And what it needs later it may still do.
+    // It can still do what it needs later.
     fs::rename(&stock.log, stock.file.directory().join("yrmcds.log.1")).unwrap();
     daemon.signal(Signal::SIGHUP);
     daemon.logged_message("the configuration was read again");
@@ -355,7 +355,7 @@ fn root_becomes_the_user_of_the_stock_file_in_every_thread() {
 }
 
 #[test]
-fn a_user_without_a_group_takes_its_own_along() {
+fn a_user_without_a_group_key_gets_its_primary_group() {
     let user = User::from_name("nobody").ok().flatten();
     let Some(user) = user.filter(|_| is_root()) else {
         skipped("the tests do not run as root, or there is no user nobody");
@@ -374,13 +374,13 @@ fn a_user_without_a_group_takes_its_own_along() {
 }
 
 #[test]
-fn user_and_group_are_ignored_with_a_notice_where_root_did_not_start_it() {
+fn user_and_group_are_ignored_with_a_notice_if_root_did_not_start_the_daemon() {
     let stock = Stock::new();
     let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     let (wrapper, uid): (&[&str], _) =
         if is_root() { (&as_nobody, 65_534) } else { (&[], geteuid().as_raw()) };
     if is_root() && !works("setpriv", &[&as_nobody[1..], &[SIGNALBOX, "--version"]].concat()) {
-        skipped(&format!("setpriv is not there, or another account may not run {SIGNALBOX}"));
+        skipped(&format!("setpriv is missing, or another account may not run {SIGNALBOX}"));
         return;
     }
     let mut daemon = stock.serve_within(wrapper);

@@ -1,9 +1,10 @@
-//! The daemon under load, killed at random moments and started again on the same data directory, over and over: what it
-//! acknowledged is there, and nothing is there twice.
+//! The daemon under load is killed at random moments and restarted on the same data directory, many times: acknowledged
+//! state exists, and nothing exists twice.
 //!
-//! Eight clients have a leased session each, and one request at a time that may be unanswered when the daemon is killed.
-//! After the restart each sends it again under its ids, and then all that the clients know has to be all that there is.
-//! A failure tells its round; the moments of the kills are not the same again. `SIGNALBOX_CRASHES` asks for more rounds.
+//! Each of eight clients has a leased session and at most one request in flight when the daemon is killed. After the
+//! restart each client repeats that request with its ids, and then the state of the daemon must equal what the clients
+//! know. A failure prints its round; the moments of the kills are not reproducible. `SIGNALBOX_CRASHES` sets the number
+//! of rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -28,13 +29,13 @@ const FIXED: &[u8] = b"fixed";
 const FIXED_CAPACITY: u32 = 12;
 /// Numbered, and resized by the first client.
 const MOVING: &[u8] = b"moving";
-/// Everybody has it grow by one, over and over: each growth counts once.
+/// All clients grow it by one repeatedly: each growth counts once.
 const GROWING: &[u8] = b"growing";
 
 /// Longer than all rounds.
 const TTL: Milliseconds = Milliseconds(3_600_000);
 
-/// What a client asks for.
+/// The request of a client.
 #[derive(Clone, Debug)]
 enum Op {
     Open,
@@ -44,10 +45,10 @@ enum Op {
         namespace: Namespace,
         resources: u32,
     },
-    GiveBack(GrantId),
+    Release(GrantId),
     Grow,
     Resize(u32),
-    /// Of the client's own semaphore.
+    /// The client's own semaphore.
     Declare {
         capacity: u32,
         numbered: bool,
@@ -56,14 +57,14 @@ enum Op {
     RemoveOwn,
 }
 
-/// What a client was told that it holds.
+/// A grant that was acknowledged to a client.
 #[derive(Clone, Debug, PartialEq)]
 struct Held {
     name: &'static [u8],
     slots: Vec<u16>,
 }
 
-/// A client and all that it was told.
+/// A client and the state that was acknowledged to it.
 struct Client {
     number: usize,
     own: Vec<u8>,
@@ -72,19 +73,19 @@ struct Client {
     /// Sent and not answered.
     pending: Option<Op>,
     held: BTreeMap<GrantId, Held>,
-    /// Given back, acknowledged.
+    /// Acknowledged releases.
     released: BTreeSet<GrantId>,
     /// Capacity and generation of its own semaphore.
     declared: Option<(u32, u64)>,
     moving: u32,
     growths: u32,
-    /// The highest number of a grant or a generation that it was told.
+    /// The highest grant id or generation that it received.
     highest: u64,
     answers: u64,
     random: fastrand::Rng,
 }
 
-/// The grants of a name: whose they are, how much, and which slots.
+/// The grants of a name: session, resources and slots.
 type Holders = BTreeMap<GrantId, (u64, u32, Vec<u16>)>;
 
 struct Connection {
@@ -156,7 +157,7 @@ impl Client {
         }
     }
 
-    /// Asks for one thing after the other until the daemon is gone.
+    /// Sends one request after the other until the daemon is killed.
     fn work(&mut self, address: SocketAddr) -> io::Result<()> {
         let mut connection = Connection::open(address)?;
         self.resume(&mut connection)?;
@@ -184,7 +185,7 @@ impl Client {
                 Op::Take { name, namespace, resources: random.u32(1..4) }
             }
             1..70 if !self.held.is_empty() => {
-                Op::GiveBack(*self.held.keys().nth(random.usize(0..self.held.len())).unwrap())
+                Op::Release(*self.held.keys().nth(random.usize(0..self.held.len())).unwrap())
             }
             70..80 if self.number == 0 => Op::Resize(random.u32(1..40)),
             _ if random.u8(0..3) == 0 => Op::Grow,
@@ -207,7 +208,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends what was chosen, under the ids of the last request.
+    /// Sends the request with the ids of the last request.
     fn send(&self, connection: &mut Connection, op: &Op) -> io::Result<ResponseFrame> {
         let ids =
             RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(self.request.max(1)) };
@@ -221,7 +222,7 @@ impl Client {
                 let claim = Claim { namespace, name, resources, maximum };
                 connection.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW })
             }
-            Op::GiveBack(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant }),
+            Op::Release(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant }),
             Op::Grow => connection.ask(&resize(GROWING, Resizing::GrowBy(1))),
             Op::Resize(to) => connection.ask(&resize(MOVING, Resizing::To(to))),
             Op::ResizeOwn(to) => connection.ask(&resize(own, Resizing::To(to))),
@@ -237,15 +238,15 @@ impl Client {
         }
     }
 
-    /// Takes up what was answered. Only what was asked for twice may have been done before.
+    /// Processes an answer. Only a repeated request may have been executed before.
     fn note(&mut self, op: &Op, answer: &ResponseFrame, is_repeated: bool) {
         self.answers += 1;
         let is_new = |highest: u64, id: u64| id > highest || is_repeated;
         if let (Op::Take { .. }, NOT_AVAILABLE) = (op, answer.status) {
             return;
         }
-        if let Op::GiveBack(grant) = op {
-            // A Release that was stored is not remembered: there is nothing left that could be given back twice.
+        if let Op::Release(grant) = op {
+            // The reply to a stored Release is not cached: the grant no longer exists and cannot be released twice.
             let was_done = is_repeated && answer.status == NOT_ACQUIRED;
             assert!(answer.status == OK || was_done, "{op:?}: {answer:?}");
             self.held.remove(grant);
@@ -268,23 +269,23 @@ impl Client {
                 self.held.insert(granted.grant, Held { name, slots: granted.slots });
             }
             Op::Grow | Op::Resize(_) | Op::ResizeOwn(_) => {
-                let settled = answer.resized().unwrap();
-                assert!(is_new(self.highest, settled.generation.0), "{settled:?} after {}", self.highest);
-                self.highest = self.highest.max(settled.generation.0);
+                let declared = answer.resized().unwrap();
+                assert!(is_new(self.highest, declared.generation.0), "{declared:?} after {}", self.highest);
+                self.highest = self.highest.max(declared.generation.0);
                 match *op {
                     Op::Grow => self.growths += 1,
-                    Op::Resize(_) => self.moving = settled.capacity,
-                    _ => self.declared = Some((settled.capacity, settled.generation.0)),
+                    Op::Resize(_) => self.moving = declared.capacity,
+                    _ => self.declared = Some((declared.capacity, declared.generation.0)),
                 }
             }
             Op::Declare { capacity, .. } => {
-                let settled = answer.declared().unwrap()[0];
-                assert!(is_new(self.highest, settled.generation.0), "{settled:?} after {}", self.highest);
-                self.highest = self.highest.max(settled.generation.0);
-                self.declared = Some((capacity, settled.generation.0));
+                let declared = answer.declared().unwrap()[0];
+                assert!(is_new(self.highest, declared.generation.0), "{declared:?} after {}", self.highest);
+                self.highest = self.highest.max(declared.generation.0);
+                self.declared = Some((capacity, declared.generation.0));
             }
             Op::RemoveOwn => self.declared = None,
-            Op::GiveBack(_) => {}
+            Op::Release(_) => {}
         }
     }
 
@@ -293,7 +294,7 @@ impl Client {
         self.released.extend(std::mem::take(&mut self.held).into_keys());
     }
 
-    /// Attaches to the session again, which has to be there unless its end was asked for.
+    /// Attaches to the session again, which must exist unless its close was in flight.
     fn resume(&mut self, connection: &mut Connection) -> io::Result<()> {
         let Some(session) = self.session else { return Ok(()) };
         let attach = Extended::AttachSession { session: session.session, key: session.key };
@@ -303,15 +304,15 @@ impl Client {
             self.end_session();
             return Ok(());
         }
-        assert_eq!(status, OK, "client {}: its session is not there", self.number);
+        assert_eq!(status, OK, "client {}: its session does not exist", self.number);
         Ok(())
     }
 
-    /// Sends again what was not answered, twice, which has to come to the same.
+    /// Repeats the request that was not answered, twice, with the same result.
     fn repeat(&mut self, connection: &mut Connection) -> io::Result<()> {
         let Some(op) = self.pending.take() else { return Ok(()) };
         if let Op::Open | Op::Close = op {
-            // The one has no ids, and a session that nobody knows the key of ends by itself. The other is not to be.
+            // An Open has no ids, and a session whose key no client knows expires. A Close is not repeated.
             return Ok(());
         }
         let answer = self.send(connection, &op)?;
@@ -330,16 +331,19 @@ impl Client {
     }
 }
 
-/// What has to hold right after a restart, before anything that was not answered is sent again.
-fn check_what_was_acknowledged(clients: &[Client], connection: &mut Connection) -> io::Result<()> {
+/// Checks the invariants after a restart, before unanswered requests are repeated.
+fn check_acknowledged(clients: &[Client], connection: &mut Connection) -> io::Result<()> {
     let pending =
         |is: fn(&Op) -> bool| clients.iter().filter(|c| c.pending.as_ref().is_some_and(is)).count() as u32;
     let listed = connection.list()?;
     assert_eq!(listed[FIXED].capacity, FIXED_CAPACITY);
     let growths: u32 = clients.iter().map(|client| client.growths).sum();
-    let under_way = pending(|op| matches!(op, Op::Grow));
+    let in_flight = pending(|op| matches!(op, Op::Grow));
     let grown = listed[GROWING].capacity;
-    assert!((growths..=growths + under_way).contains(&grown), "{growths} and {under_way}, but {grown}");
+    assert!(
+        (growths..=growths + in_flight).contains(&grown),
+        "{growths} and {in_flight} in flight, but {grown}"
+    );
     for client in clients {
         let entry = listed.get(&client.own[..]).map(|entry| (entry.capacity, entry.generation.0));
         let is_changing =
@@ -348,18 +352,18 @@ fn check_what_was_acknowledged(clients: &[Client], connection: &mut Connection) 
         let known = entry.map_or(0, |(_, generation)| generation);
         assert!(known >= client.declared.map_or(0, |(_, generation)| generation) || is_changing);
         for (grant, held) in &client.held {
-            let is_leaving = matches!(&client.pending, Some(Op::Close))
-                || matches!(&client.pending, Some(Op::GiveBack(id)) if id == grant);
+            let is_ending = matches!(&client.pending, Some(Op::Close))
+                || matches!(&client.pending, Some(Op::Release(id)) if id == grant);
             let answer = connection.ask(&Extended::VerifyGrant { grant: *grant })?;
             if answer.status != OK {
-                assert!(is_leaving, "client {}: {grant:?} of {held:?} is lost", client.number);
+                assert!(is_ending, "client {}: {grant:?} of {held:?} is lost", client.number);
                 continue;
             }
             assert_eq!(answer.verified().unwrap().session, client.session.unwrap().session);
         }
         for grant in client.released.iter().rev().take(50) {
             let status = connection.ask(&Extended::VerifyGrant { grant: *grant })?.status;
-            assert_eq!(status, NOT_ACQUIRED, "client {}: {grant:?} is back", client.number);
+            assert_eq!(status, NOT_ACQUIRED, "client {}: {grant:?} is held again", client.number);
         }
     }
     if clients[0].moving != 0 && !matches!(clients[0].pending, Some(Op::Resize(_))) {
@@ -368,8 +372,8 @@ fn check_what_was_acknowledged(clients: &[Client], connection: &mut Connection) 
     Ok(())
 }
 
-/// What has to hold when everything is answered: what the clients know is all that there is.
-fn check_that_nothing_else_is_there(clients: &[Client], connection: &mut Connection) -> io::Result<()> {
+/// Checks that the daemon has exactly the state that the clients know, when every request is answered.
+fn check_nothing_else(clients: &[Client], connection: &mut Connection) -> io::Result<()> {
     let listed = connection.list()?;
     let own: BTreeSet<_> = clients.iter().filter(|c| c.declared.is_some()).map(|c| c.own.clone()).collect();
     let others = listed.keys().filter(|name| name.starts_with(b"own-")).cloned().collect::<BTreeSet<_>>();
@@ -404,7 +408,7 @@ fn check_that_nothing_else_is_there(clients: &[Client], connection: &mut Connect
 }
 
 #[test]
-fn what_was_acknowledged_survives_every_crash_and_nothing_is_there_twice() {
+fn acknowledged_state_survives_every_crash_and_nothing_exists_twice() {
     let rounds = std::env::var("SIGNALBOX_CRASHES").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let directory = tempfile::tempdir().unwrap();
     let file = ConfigFile::toml(&format!(
@@ -428,13 +432,13 @@ fn what_was_acknowledged_survives_every_crash_and_nothing_is_there_twice() {
             let request = Extended::Declare { ids, if_exists: IfExists::Fail, declarations };
             assert_eq!(admin.ask(&request).unwrap().status, OK);
         }
-        check_what_was_acknowledged(&clients, &mut admin).unwrap();
+        check_acknowledged(&clients, &mut admin).unwrap();
         for client in &mut clients {
             let mut connection = Connection::open(address).unwrap();
             client.resume(&mut connection).unwrap();
             client.repeat(&mut connection).unwrap();
         }
-        check_that_nothing_else_is_there(&clients, &mut admin).unwrap();
+        check_nothing_else(&clients, &mut admin).unwrap();
         if round == rounds {
             daemon.signal(Signal::SIGUSR1);
             daemon.logged_message("checked the accounting");
@@ -443,7 +447,7 @@ fn what_was_acknowledged_survives_every_crash_and_nothing_is_there_twice() {
         std::thread::scope(|scope| {
             for client in &mut clients {
                 // It ends with the daemon.
-                scope.spawn(move || client.work(address).expect_err("it goes on for ever"));
+                scope.spawn(move || client.work(address).expect_err("it runs until the daemon is killed"));
             }
             std::thread::sleep(Duration::from_millis(random.u64(0..200)));
             daemon.signal(Signal::SIGKILL);
@@ -452,5 +456,5 @@ fn what_was_acknowledged_survives_every_crash_and_nothing_is_there_twice() {
     }
     let answers: u64 = clients.iter().map(|client| client.answers).sum();
     eprintln!("{answers} answers in {rounds} rounds");
-    assert!(answers > u64::from(rounds), "there was hardly any load");
+    assert!(answers > u64::from(rounds), "there was too little load");
 }

@@ -1,5 +1,4 @@
-//! The daemon and its data directory: what a restart finds there, who may use it, and what happens when it is damaged
-//! or full.
+//! The daemon and its data directory: state after a restart, access to it, and a damaged or full directory.
 
 use std::fs;
 use std::io::Write;
@@ -15,17 +14,17 @@ use signalbox::protocol::{
     Namespace, Removal, Resizing, ResponseFrame, Status,
 };
 
-/// The status for what the system refuses.
+/// The status for an error of the operating system.
 const EX_OSERR: i32 = 71;
 
-/// The status for data that is damaged.
+/// The status for damaged data.
 const EX_DATAERR: i32 = 65;
 
 const ENGINE_HEADER_BYTES: usize = 4096;
 
 const DATA_FILE: &str = "signalbox.redb";
 
-/// A configuration with a data directory, and what else it is to say.
+/// A configuration with a data directory and the lines of `more`.
 fn configured(more: &str) -> ConfigFile {
     let file = ConfigFile::toml("");
     write(&file, more);
@@ -83,7 +82,7 @@ fn names(caller: &mut Caller) -> Vec<(String, u32, bool)> {
 }
 
 #[test]
-fn a_stop_and_a_crash_leave_what_was_acknowledged() {
+fn acknowledged_state_survives_a_stop_and_a_crash() {
     let file = configured("");
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let mut daemon = start(&file);
@@ -130,9 +129,9 @@ fn a_stop_and_a_crash_leave_what_was_acknowledged() {
     }
 }
 
-/// Sessions with few and with many slots: no word of 64 of them is forgotten.
+/// Sessions with few and with many slots: every 64-bit word of slots is restored.
 #[test]
-fn slots_that_are_held_at_a_crash_are_granted_to_nobody_else_after_it() {
+fn slots_held_at_a_crash_are_not_granted_to_others_after_it() {
     let file = configured("");
     let mut daemon = start(&file);
     let [mut one, mut other] = [caller(&mut daemon), caller(&mut daemon)];
@@ -157,7 +156,7 @@ fn slots_that_are_held_at_a_crash_are_granted_to_nobody_else_after_it() {
 }
 
 #[test]
-fn without_a_data_directory_it_says_what_a_restart_forgets() {
+fn without_a_data_directory_the_daemon_logs_what_a_restart_forgets() {
     let mut daemon = Daemon::start();
     let said = daemon.logged_message("a restart forgets them");
     assert_eq!(said["level"], "info");
@@ -166,10 +165,10 @@ fn without_a_data_directory_it_says_what_a_restart_forgets() {
     let mut caller = caller(&mut daemon);
     let hello = caller.ask(&Extended::Hello { version: 1, label: b"", credentials: b"" }).hello().unwrap();
     assert!(!hello.features.contains(signalbox::protocol::Features::DURABLE));
-    assert_eq!(declare(&mut caller, b"a", 1, true).status, OK, "it works all the same");
+    assert_eq!(declare(&mut caller, b"a", 1, true).status, OK, "declared semaphores work in memory");
 }
 
-/// Starts a daemon that is to end by itself, and gives what it said.
+/// Starts a daemon that is expected to exit, and returns its output.
 #[track_caller]
 fn refused(file: &ConfigFile, status: i32) -> String {
     let output = outcome(serve_file_on_any_ports(&file.path()));
@@ -181,7 +180,7 @@ fn refused(file: &ConfigFile, status: i32) -> String {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_data_is_refused_and_the_first_goes_on() {
+fn a_second_daemon_on_the_same_data_is_refused_and_the_first_continues() {
     let file = configured("");
     let mut first = start(&file);
     let mut caller = caller(&mut first);
@@ -195,7 +194,7 @@ fn a_second_daemon_on_the_same_data_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn damaged_data_is_refused_with_what_to_do_and_left_as_it_is() {
+fn damaged_data_is_refused_with_instructions_and_left_unchanged() {
     let file = configured("");
     let mut daemon = start(&file);
     let mut caller = caller(&mut daemon);
@@ -221,7 +220,7 @@ fn damaged_data_is_refused_with_what_to_do_and_left_as_it_is() {
         let said = refused(&file, EX_DATAERR);
         assert!(said.contains("the file is damaged or is not a data file of signalbox"), "{number}: {said}");
         assert!(said.contains("restore a backup"), "{number}: {said}");
-        // The engine notes in its header that it had the file open; all else is as it was.
+        // The engine notes in its header that it had the file open; the rest of the file is unchanged.
         let left = fs::read(&path).unwrap();
         assert_eq!(left.len(), damaged.len(), "{number}");
         let header = left.len().min(ENGINE_HEADER_BYTES);
@@ -233,7 +232,7 @@ fn damaged_data_is_refused_with_what_to_do_and_left_as_it_is() {
 }
 
 #[test]
-fn a_data_directory_that_cannot_be_made_is_refused() {
+fn a_data_directory_that_cannot_be_created_is_refused() {
     let file = configured("");
     fs::write(data_directory(&file), b"a file").unwrap();
     let said = refused(&file, EX_OSERR);
@@ -246,7 +245,8 @@ fn limit_file_size(daemon: &Daemon, bytes: &str) {
     assert!(outcome(command).status.success());
 }
 
-/// Fills the disk of a daemon and makes room again, as it is said how. It goes on with what it has, and takes up again.
+/// Fills the disk of a daemon with `make_full` and frees it with `make_room`. The daemon serves its existing state while
+/// the disk is full, and stores again afterwards.
 fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOnce(&Daemon)) {
     let mut daemon = start(file);
     let [mut admin, mut one, mut bound] = std::array::from_fn(|_| caller(&mut daemon));
@@ -274,30 +274,30 @@ fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOn
         "{failure}"
     );
     assert_eq!(names(&mut admin).len(), stored + 1);
-    assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "what needs no store goes on");
+    assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "requests that need no store are served");
     assert_eq!(one.ask(&Extended::VerifyGrant { grant: held.grant }).status, OK);
 
     make_room(&daemon);
     daemon.logged_message("the store works again");
     let second = one.take(semaphore(1, b"a"));
     assert_eq!(second.slots, [2]);
-    assert_eq!(daemon.lines_with("cannot be stored").len(), 1, "said once");
+    assert_eq!(daemon.lines_with("cannot be stored").len(), 1, "logged once");
     daemon.signal(Signal::SIGKILL);
     daemon.exit_status();
 
     let mut daemon = start(file);
     let mut other = caller(&mut daemon);
-    assert_eq!(names(&mut other).len(), stored + 1, "what was acknowledged, and nothing else");
+    assert_eq!(names(&mut other).len(), stored + 1, "only acknowledged state");
     assert_eq!(other.take(semaphore(1, b"a")).slots, [1]);
     assert_eq!(other.attach(session), OK);
     stop(daemon);
 }
 
-/// A file that cannot grow is as good as a full disk, and can be had without being root.
+/// A limit on the file size has the effect of a full disk, and does not need root.
 #[test]
-fn where_the_file_may_not_grow_it_goes_on_with_what_it_has() {
+fn the_daemon_keeps_serving_if_the_file_cannot_grow() {
     if !works("prlimit", &["--fsize=1000000000:unlimited", "true"]) {
-        skipped("prlimit (util-linux) is not there, or may not set limits");
+        skipped("prlimit (util-linux) is missing, or may not set limits");
         return;
     }
     let file = configured("");
@@ -314,19 +314,19 @@ struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        // Where it is busy, it goes when it is not.
+        // A busy file system is detached when it is no longer in use.
         works("umount", &["--lazy", self.0.to_str().unwrap()]);
     }
 }
 
 #[test]
-fn on_a_full_disk_it_goes_on_with_what_it_has() {
+fn the_daemon_keeps_serving_on_a_full_disk() {
     let file = configured("");
     let directory = data_directory(&file);
     fs::create_dir(&directory).unwrap();
     let mount = ["-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", directory.to_str().unwrap()];
     if !is_root() || !works("mount", &mount) {
-        skipped("only root can have a small disk made");
+        skipped("only root can mount a small disk");
         return;
     }
     let _mounted = Mounted(&directory);
@@ -334,7 +334,7 @@ fn on_a_full_disk_it_goes_on_with_what_it_has() {
     fill(
         &file,
         |_| {
-            // Until nothing more fits.
+            // Write until the disk is full.
             let mut full = fs::File::create(&ballast).unwrap();
             while full.write_all(&[1; 4096]).is_ok() {}
         },
@@ -342,11 +342,11 @@ fn on_a_full_disk_it_goes_on_with_what_it_has() {
     );
 }
 
-/// What is in the way of every write, from the first one on.
+/// Every write fails, from the first one on.
 #[test]
-fn a_stop_does_not_wait_for_a_disk_that_is_full() {
+fn a_stop_does_not_wait_for_a_full_disk() {
     if !works("prlimit", &["--fsize=1000000000:unlimited", "true"]) {
-        skipped("prlimit (util-linux) is not there, or may not set limits");
+        skipped("prlimit (util-linux) is missing, or may not set limits");
         return;
     }
     let file = configured("");
@@ -363,7 +363,7 @@ const TWO: &str = "[[semaphore.declare]]\nname = 'lift'\ncapacity = 2\nlabel = '
                    [[semaphore.declare]]\nname = 'lane'\ncapacity = 8\nslots = true\n";
 
 #[test]
-fn what_the_file_declares_the_file_owns() {
+fn only_the_file_changes_the_semaphores_that_it_declares() {
     let file = configured(TWO);
     let mut daemon = start(&file);
     let mut admin = caller(&mut daemon);
@@ -383,7 +383,7 @@ fn what_the_file_declares_the_file_owns() {
     assert_eq!(declare(&mut admin, b"own", 1, false).status, OK);
     let held = admin.take(semaphore(3, b"lane"));
 
-    // One is changed, one that somebody declared is taken over, one is gone while it is held.
+    // One is changed, one that a client declared is taken over, one is deleted from the file while it is held.
     write(
         &file,
         "[[semaphore.declare]]\nname = 'lift'\ncapacity = 3\n[[semaphore.declare]]\nname = 'own'\ncapacity = 5\n",
@@ -410,30 +410,30 @@ fn what_the_file_declares_the_file_owns() {
     for _ in 0..20 {
         after.ids();
     }
-    assert!(list(&mut after)[0].removing, "it is held still");
+    assert!(list(&mut after)[0].removing, "it is still held");
     assert_eq!(after.give_back(held.grant), OK);
     assert_eq!(names(&mut after), [("lift".to_owned(), 3, false), ("own".to_owned(), 5, false)]);
     let generations: Vec<_> = list(&mut after).iter().map(|entry| entry.generation).collect();
     daemon.reload("the configuration was read again");
     let same: Vec<_> = list(&mut after).iter().map(|entry| entry.generation).collect();
-    assert_eq!(same, generations, "what is so already is not changed");
+    assert_eq!(same, generations, "an unchanged declaration keeps its generation");
 
-    // Numbered while it is held is refused, and said; else the file goes first.
+    // It cannot become numbered while it is held, and the refusal is logged. Otherwise the file has precedence.
     assert_eq!(after.wire.acquire(b"own", 1, 1).status, OK);
     write(&file, "[[semaphore.declare]]\nname = 'own'\ncapacity = 5\nslots = true\n");
     daemon.reload("the configuration was read again");
     let refusal = daemon.logged_message("whether slots are numbered cannot change");
     assert_eq!((&refusal["level"], text(&refusal, "name")), (&"error".into(), "own"));
-    assert_eq!(names(&mut after), [("own".to_owned(), 5, false)], "and what nobody held is gone");
+    assert_eq!(names(&mut after), [("own".to_owned(), 5, false)], "and the one without holders is removed");
     stop(daemon);
 
     write(&file, "");
     let mut daemon = start(&file);
-    assert_eq!(names(&mut caller(&mut daemon)), [], "gone from the file while it was stopped");
+    assert_eq!(names(&mut caller(&mut daemon)), [], "deleted from the file while the daemon was stopped");
 }
 
 #[test]
-fn the_file_declares_without_a_data_directory_too() {
+fn the_file_can_declare_semaphores_without_a_data_directory() {
     let file = ConfigFile::toml(&format!(
         "bind_ip = '127.0.0.1'\ncounter.enable = false\nsemaphore.enable = true\n{TWO}"
     ));
@@ -442,9 +442,9 @@ fn the_file_declares_without_a_data_directory_too() {
     assert_eq!(names(&mut admin), [("lane".to_owned(), 8, true), ("lift".to_owned(), 2, false)]);
 }
 
-/// Nobody but the server's user has to know the keys of sessions.
+/// Only the user of the server may read the keys of sessions.
 #[test]
-fn the_data_is_for_the_user_of_the_server_alone() {
+fn only_the_user_of_the_server_can_read_the_data() {
     use std::os::unix::fs::PermissionsExt;
     let file = configured("");
     stop(start(&file));

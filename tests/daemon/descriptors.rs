@@ -1,4 +1,4 @@
-//! The daemon when its file descriptors are used up.
+//! The daemon without free file descriptors.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use nix::sys::signal::Signal;
 /// More connections than fit the limit below.
 const CONNECTIONS: usize = 60;
 
-/// A daemon that may have 40 descriptors, of which some are sockets to listen on and the like. Soft and hard limit,
-/// as it raises the first to the second. `None`, and a line that says so, where limits cannot be set.
+/// A daemon with a limit of 40 descriptors, some of which are listeners and similar. Both the soft and the hard limit
+/// are set, because the daemon raises the first to the second. `None`, and a line that says so, if limits cannot be set.
 fn short_of_descriptors() -> Option<Daemon> {
     let limit = ["prlimit", "--nofile=40:40"];
     if !works(limit[0], &[limit[1], "true"]) {
-        skipped("prlimit (util-linux) is not there");
+        skipped("prlimit (util-linux) is missing");
         return None;
     }
     let file = ConfigFile::toml(
@@ -28,7 +28,7 @@ fn short_of_descriptors() -> Option<Daemon> {
     Some(daemon)
 }
 
-/// Opens more connections than fit and gives them, with the number of those that are served: the first ones.
+/// Opens more connections than fit and returns them with the number of those that are served, which are the first ones.
 fn crowd(daemon: &mut Daemon) -> (Vec<Wire>, usize) {
     let mut wires: Vec<_> = (0..CONNECTIONS).map(|_| daemon.counter()).collect();
     assert_eq!(wires[0].ask(NOOP, &[]).status, OK);
@@ -39,7 +39,7 @@ fn crowd(daemon: &mut Daemon) -> (Vec<Wire>, usize) {
 }
 
 #[test]
-fn when_descriptors_run_out_those_inside_are_served_and_the_others_wait() {
+fn without_free_descriptors_open_connections_are_served_and_others_wait() {
     let Some(mut daemon) = short_of_descriptors() else { return };
     let (mut wires, served) = crowd(&mut daemon);
     for (index, wire) in wires[..served].iter_mut().enumerate() {
@@ -48,7 +48,7 @@ fn when_descriptors_run_out_those_inside_are_served_and_the_others_wait() {
     let warning = daemon.logged_message("connections cannot be accepted and wait");
     assert_eq!((&warning["level"], text(&warning, "port")), (&"warning".into(), "counter"));
 
-    // Some leave, among them holders; as many of those who wait come in, first come, first served.
+    // Some disconnect, holders among them; the same number of waiting connections is accepted, in order of arrival.
     drop(wires.drain(1..served));
     let served = served.min(wires.len());
     for (index, wire) in wires[..served].iter_mut().enumerate() {
@@ -56,7 +56,7 @@ fn when_descriptors_run_out_those_inside_are_served_and_the_others_wait() {
     }
     drop(wires.drain(1..served));
     for wire in &mut wires {
-        assert_eq!(wire.ask(NOOP, &[]).status, OK, "in the end everybody is served");
+        assert_eq!(wire.ask(NOOP, &[]).status, OK, "in the end every connection is served");
     }
     let names = wires[0].dump();
     assert!(
@@ -69,21 +69,21 @@ fn when_descriptors_run_out_those_inside_are_served_and_the_others_wait() {
 }
 
 #[test]
-fn when_descriptors_run_out_accepting_is_not_tried_without_a_pause() {
+fn without_free_descriptors_accepting_is_retried_with_a_pause() {
     let Some(mut daemon) = short_of_descriptors() else { return };
     let (mut wires, _) = crowd(&mut daemon);
     let (ticks, failures) = (daemon.cpu_ticks(), wires[0].stat("failed_accepts"));
-    // Not to wait for anything: this is the time over which it is measured.
+    // This is the duration of the measurement, not synchronization.
     std::thread::sleep(Duration::from_secs(1));
     let ticks = daemon.cpu_ticks() - ticks;
     let failures = wires[0].stat("failed_accepts") - failures;
     assert!(ticks < 30, "{ticks} hundredths of a second of processor time in one second of waiting");
     assert!(failures < 200, "{failures} tries in one second");
-    assert_eq!(daemon.lines_with("connections cannot be accepted").len(), 1, "said once");
+    assert_eq!(daemon.lines_with("connections cannot be accepted").len(), 1, "logged once");
 }
 
 #[test]
-fn when_descriptors_run_out_it_still_stops_and_reports() {
+fn without_free_descriptors_the_daemon_still_stops_and_reports() {
     let Some(mut daemon) = short_of_descriptors() else { return };
     let (wires, _) = crowd(&mut daemon);
     daemon.signal(Signal::SIGUSR1);

@@ -1,4 +1,4 @@
-//! The daemon from its start to its end: where it listens, what it says, how it stops.
+//! The daemon from start to stop: its listeners, its log, its shutdown.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn without_a_file_both_namespaces_answer_on_loopback_only() {
         let address = daemon.address(port);
         assert_eq!(address.ip(), IpAddr::from([127, 0, 0, 1]));
         let mut wire = Wire::connect(address);
-        assert_eq!(wire.acquire(b"name", 1, 1).status, OK, "each port has a namespace of its own");
+        assert_eq!(wire.acquire(b"name", 1, 1).status, OK, "each port has its own namespace");
         for elsewhere in [IpAddr::from([127, 0, 0, 2]), "::1".parse().unwrap()] {
             assert!(TcpStream::connect((elsewhere, address.port())).is_err(), "{port} on {elsewhere}");
         }
@@ -27,7 +27,7 @@ fn without_a_file_both_namespaces_answer_on_loopback_only() {
 }
 
 #[test]
-fn any_address_can_be_bound_instead() {
+fn any_address_can_be_bound() {
     if std::net::TcpListener::bind("[::1]:0").is_err() {
         skipped("this machine has no ::1");
         return;
@@ -45,8 +45,8 @@ fn any_address_can_be_bound_instead() {
 }
 
 #[test]
-fn an_address_that_may_come_later_is_bound_beside_those_of_bind_ip() {
-    // TEST-NET-1: no machine owns it, and nothing is sent there.
+fn a_virtual_ip_that_is_not_present_is_bound_beside_bind_ip() {
+    // TEST-NET-1: no machine has this address, and nothing is sent there.
     let file = ConfigFile::toml(
         "bind_ip = '127.0.0.1'\nvirtual_ip = '192.0.2.1'\ncounter.enable = true\nsemaphore.port = 1\n",
     );
@@ -58,7 +58,7 @@ fn an_address_that_may_come_later_is_bound_beside_those_of_bind_ip() {
     addresses.sort();
     assert_eq!(addresses, [([127, 0, 0, 1], port).into(), ([192, 0, 2, 1], port).into()]);
     assert_eq!(Wire::connect(addresses[0]).ask(NOOP, &[]).status, OK);
-    // Written there as the bytes stand in memory, in hexadecimal; 0A is a socket that listens.
+    // The file has the bytes in memory order, in hexadecimal; 0A is a listening socket.
     let number = u32::from_ne_bytes([192, 0, 2, 1]);
     let listens = format!(" {number:08X}:{port:04X} 00000000:0000 0A ");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -66,14 +66,14 @@ fn an_address_that_may_come_later_is_bound_beside_those_of_bind_ip() {
 }
 
 #[test]
-fn without_a_number_of_workers_there_is_one_for_each_core() {
+fn the_default_number_of_workers_is_one_for_each_core() {
     let mut daemon = Daemon::start();
     let cores = std::thread::available_parallelism().unwrap().get() as u64;
     assert_eq!(number(&daemon.ready(), "workers"), cores);
 }
 
 #[test]
-fn one_line_at_start_says_version_ports_and_limits() {
+fn one_line_at_start_states_version_ports_and_limits() {
     let file = ConfigFile::toml(
         "bind_ip = '127.0.0.1'\nworkers = 3\n\
          [counter]\nenable = true\nmax_connections = 7\nmax_names = 8\n\
@@ -100,7 +100,7 @@ fn one_line_at_start_says_version_ports_and_limits() {
 }
 
 #[test]
-fn a_port_that_is_not_enabled_is_said_to_be_disabled() {
+fn a_port_that_is_not_enabled_is_logged_as_disabled() {
     let file = ConfigFile::toml("bind_ip = '127.0.0.1'\nsemaphore.enable = true\n");
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let ready = daemon.ready();
@@ -109,7 +109,7 @@ fn a_port_that_is_not_enabled_is_said_to_be_disabled() {
 }
 
 #[test]
-fn sigterm_and_sigint_end_it_with_success() {
+fn sigterm_and_sigint_stop_the_daemon_with_success() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut daemon = Daemon::start();
         let mut wire = daemon.counter();
@@ -121,7 +121,7 @@ fn sigterm_and_sigint_end_it_with_success() {
     }
 }
 
-/// Names whose Dump is several times what the sockets between two processes hold.
+/// Names whose Dump is several times larger than the socket buffers between two processes.
 const NAMES: u32 = 20_000;
 
 /// A daemon with many long names, which the returned connection holds.
@@ -140,7 +140,7 @@ fn filled() -> (Daemon, Wire) {
     (daemon, holder)
 }
 
-/// Asks for a Dump on a connection that takes little at a time, and reads its first entry.
+/// Requests a Dump on a connection with a small receive buffer, and reads its first entry.
 fn slow_reader(address: SocketAddr) -> Wire {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(64 * 1024).unwrap();
@@ -151,7 +151,7 @@ fn slow_reader(address: SocketAddr) -> Wire {
     reader
 }
 
-/// Reads the rest of a Dump, taking at least a second; gives the number of entries.
+/// Reads the rest of a Dump over at least a second, and returns the number of entries.
 fn read_slowly(reader: &mut Wire) -> u32 {
     let mut entries = 1;
     while !reader.answer().body.is_empty() {
@@ -164,7 +164,7 @@ fn read_slowly(reader: &mut Wire) -> u32 {
 }
 
 #[test]
-fn a_dump_that_is_read_when_it_stops_arrives_whole() {
+fn a_dump_in_progress_at_a_stop_arrives_completely() {
     let (mut daemon, holder) = filled();
     let mut reader = slow_reader(daemon.address("counter"));
     daemon.signal(Signal::SIGTERM);
@@ -177,11 +177,11 @@ fn a_dump_that_is_read_when_it_stops_arrives_whole() {
 }
 
 #[test]
-fn a_dump_arrives_whole_though_its_reader_has_asked_more_since() {
+fn a_dump_arrives_completely_even_if_its_reader_sent_more_requests() {
     let (mut daemon, holder) = filled();
     let mut reader = slow_reader(daemon.address("counter"));
-    // Left unread by the server, as the Dump comes first; a socket that is closed with input unread resets the
-    // connection, and what it had still to send is lost.
+    // The server does not read this during the Dump. Closing a socket with unread input resets the connection and
+    // discards its unsent output.
     reader.send(&frame(NOOP, *b"more", &[]));
     daemon.signal(Signal::SIGTERM);
     daemon.logged_message("stopping");
@@ -191,7 +191,7 @@ fn a_dump_arrives_whole_though_its_reader_has_asked_more_since() {
 }
 
 #[test]
-fn a_reader_that_never_reads_does_not_keep_it_from_stopping() {
+fn a_client_that_never_reads_does_not_prevent_a_stop() {
     let (mut daemon, holder) = filled();
     let reader = slow_reader(daemon.address("counter"));
     let started = Instant::now();
@@ -203,7 +203,7 @@ fn a_reader_that_never_reads_does_not_keep_it_from_stopping() {
 }
 
 #[test]
-fn clients_at_work_do_not_keep_it_from_stopping() {
+fn busy_clients_do_not_prevent_a_stop() {
     let mut daemon = Daemon::start();
     let mut watcher = daemon.counter();
     let clients: Vec<_> = (0..4u32)
@@ -220,7 +220,7 @@ fn clients_at_work_do_not_keep_it_from_stopping() {
             })
         })
         .collect();
-    eventually("all are at work", || watcher.stat("command:noop") > 1000);
+    eventually("all clients are busy", || watcher.stat("command:noop") > 1000);
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.exit_status_within(STOP_BOUND).code(), Some(0));
     for client in clients {
@@ -230,7 +230,7 @@ fn clients_at_work_do_not_keep_it_from_stopping() {
 }
 
 #[test]
-fn who_waits_is_told_that_it_stops() {
+fn a_waiter_is_notified_of_a_stop() {
     let mut daemon = Daemon::start();
     let [mut holder, mut waiter] = [(); 2].map(|()| Caller::new(daemon.counter()));
     holder.take(one_of(1, b"a"));
@@ -238,18 +238,18 @@ fn who_waits_is_told_that_it_stops() {
     let asked = waiter.want(one_of(1, b"a"), LONG);
     eventually("it waits", || holder.wire.stat("waiters") == 1);
     daemon.signal(Signal::SIGTERM);
-    // The notice and the answer, in whichever order.
-    let letters = [waiter.next(), waiter.next()];
-    let answer = letters.iter().find(|letter| letter.opaque == asked).expect("the answer is among them");
+    // The notice and the answer, in any order.
+    let messages = [waiter.next(), waiter.next()];
+    let answer = messages.iter().find(|message| message.opaque == asked).expect("the answer is among them");
     assert_eq!(answer.status, Status::ShuttingDown.code());
-    let notice = letters.iter().find(|letter| letter.opaque != asked).expect("and so is the notice");
+    let notice = messages.iter().find(|message| message.opaque != asked).expect("and the notice too");
     assert!(matches!(notice.notice(), Ok(Some(Notice::ShuttingDown { .. }))), "{notice:?}");
     assert!(waiter.wire.is_closed());
     assert!(daemon.exit_status().success());
 }
 
 #[test]
-fn it_accepts_nobody_any_more_while_it_stops() {
+fn a_stopping_daemon_accepts_no_connections() {
     let (mut daemon, holder) = filled();
     let address = daemon.address("counter");
     let mut reader = slow_reader(address);

@@ -1,4 +1,4 @@
-//! The program as a service: a process, its files and its signals.
+//! The daemon as a process: its files and its signals.
 
 mod configuration;
 mod crash;

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 const READ_AGAIN: &str = "the configuration was read again";
 const LEFT_AS_IT_WAS: &str = "the configuration is left as it was";
 
-/// A file with both ports on loopback and some more lines of the top level and of `[counter]`.
+/// A file with both ports on loopback and additional lines at the top level and in `[counter]`.
 fn file_with(top: &str, counter: &str) -> String {
     format!(
         "bind_ip = '127.0.0.1'\n{top}\nsemaphore.enable = true\nsemaphore.port = 11216\n\
@@ -24,32 +24,32 @@ fn sighup_changes_the_log_level() {
     assert_eq!(daemon.counter().ask(NOOP, &[]).status, OK);
     file.write(&file_with("log.threshold = 'debug'", ""));
     daemon.reload(READ_AGAIN);
-    assert!(daemon.lines_with("connection opened").is_empty(), "nothing of debug was logged before");
+    assert!(daemon.lines_with("connection opened").is_empty(), "no debug line was logged before");
     assert_eq!(daemon.counter().ask(NOOP, &[]).status, OK);
     daemon.logged_message("connection opened");
 
     file.write(&file_with("log.threshold = 'error'", ""));
     daemon.signal(Signal::SIGHUP);
-    // The line that says so is not logged any more.
+    // The line that reports the reload is not logged at this level.
     let mut wire = daemon.counter();
-    daemon.wait_for("lines of debug end", |daemon| {
+    daemon.wait_for("debug lines end", |daemon| {
         let before = daemon.log().len();
         assert_eq!(wire.ask(NOOP, &[]).status, OK);
         drop(Wire::connect(wire.stream.peer_addr().unwrap()));
-        eventually("that one is gone", || wire.stat("curr_connections") == 1);
+        eventually("that connection is gone", || wire.stat("curr_connections") == 1);
         (daemon.log().len() == before).then_some(())
     });
 }
 
 #[test]
-fn sighup_changes_the_most_connections() {
+fn sighup_changes_the_connection_limit() {
     let file = ConfigFile::toml(&file_with("", "max_connections = 1"));
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let mut first = daemon.counter();
     assert_eq!(first.ask(NOOP, &[]).status, OK);
-    assert!(daemon.counter().is_closed(), "one too many is closed at once");
+    assert!(daemon.counter().is_closed(), "a connection above the limit is closed at once");
     assert_eq!(first.stat("refused_connections"), 1);
-    assert_eq!(daemon.semaphore().ask(NOOP, &[]).status, OK, "the limit is of one port");
+    assert_eq!(daemon.semaphore().ask(NOOP, &[]).status, OK, "the limit applies to one port");
 
     file.write(&file_with("", "max_connections = 2"));
     daemon.reload(READ_AGAIN);
@@ -60,13 +60,13 @@ fn sighup_changes_the_most_connections() {
     file.write(&file_with("", "max_connections = 1"));
     daemon.reload(READ_AGAIN);
     assert_eq!(first.stat("max_connections"), 1);
-    assert_eq!(second.ask(NOOP, &[]).status, OK, "a connection beyond a lowered limit stays");
+    assert_eq!(second.ask(NOOP, &[]).status, OK, "a connection above a lowered limit stays open");
     assert!(daemon.counter().is_closed());
     assert_eq!(first.stat("refused_connections"), 3);
 }
 
 #[test]
-fn sighup_changes_the_most_names() {
+fn sighup_changes_the_name_limit() {
     let file = ConfigFile::toml(&file_with("", "max_names = 1"));
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let mut wire = daemon.counter();
@@ -80,7 +80,7 @@ fn sighup_changes_the_most_names() {
 }
 
 #[test]
-fn sighup_names_what_takes_effect_only_with_a_restart() {
+fn sighup_names_the_keys_that_need_a_restart() {
     let [port] = free_ports();
     let file = ConfigFile::toml(&file_with("", ""));
     let mut command = serve_file(&file.path());
@@ -91,7 +91,7 @@ fn sighup_names_what_takes_effect_only_with_a_restart() {
     daemon.reload(READ_AGAIN);
     let named: Vec<_> = daemon.lines_with("restarted").iter().map(|l| text(l, "key").to_owned()).collect();
     assert_eq!(named, ["workers", "counter.stat_interval"]);
-    assert_eq!(daemon.counter().stat("max_names"), 5, "the rest is taken on");
+    assert_eq!(daemon.counter().stat("max_names"), 5, "the other changes take effect");
     assert_eq!(Wire::connect(semaphores).ask(NOOP, &[]).status, OK);
 }
 
@@ -137,11 +137,11 @@ fn sighup_reports_a_broken_file_and_keeps_the_old_configuration() {
 
     file.write(&file_with("", "max_names = 2"));
     daemon.reload(READ_AGAIN);
-    assert_eq!(wire.acquire(b"two", 1, 1).status, OK, "and it goes on from there");
+    assert_eq!(wire.acquire(b"two", 1, 1).status, OK, "a correct file is applied afterwards");
 }
 
 #[test]
-fn sighup_without_a_file_is_survived() {
+fn sighup_without_a_file_is_harmless() {
     let mut daemon = Daemon::start();
     daemon.ready();
     daemon.reload(READ_AGAIN);
@@ -150,7 +150,7 @@ fn sighup_without_a_file_is_survived() {
 }
 
 #[test]
-fn the_command_line_stands_above_a_file_that_is_read_again() {
+fn the_command_line_overrides_a_file_that_is_read_again() {
     let file = ConfigFile::toml(&file_with("log.threshold = 'error'", ""));
     let mut command = serve_file_on_any_ports(&file.path());
     command.args(["--log-level", "info"]);
@@ -161,7 +161,7 @@ fn the_command_line_stands_above_a_file_that_is_read_again() {
 }
 
 #[test]
-fn sighup_opens_the_log_file_anew_where_logrotate_has_moved_it_away() {
+fn sighup_reopens_the_log_file_after_logrotate_moved_it() {
     let directory = open_directory();
     let (log, moved) = (directory.path().join("signalbox.log"), directory.path().join("signalbox.log.1"));
     let file = ConfigFile::toml(&file_with(&format!("log.file = '{}'", log.display()), ""));
@@ -176,12 +176,12 @@ fn sighup_opens_the_log_file_anew_where_logrotate_has_moved_it_away() {
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.exit_status().code(), Some(0));
     assert_eq!(daemon.lines_with("stopped").len(), 1);
-    assert_eq!(fs::read_to_string(&moved).unwrap(), old, "nothing more went to the old file");
+    assert_eq!(fs::read_to_string(&moved).unwrap(), old, "the old file received no more lines");
     assert_eq!(daemon.said(), "", "standard error was not used");
 }
 
 #[test]
-fn a_log_file_that_cannot_be_opened_anew_stays_in_use() {
+fn a_log_file_that_cannot_be_reopened_stays_in_use() {
     let directory = open_directory();
     let logs = directory.path().join("logs");
     fs::create_dir(&logs).unwrap();
@@ -193,13 +193,13 @@ fn a_log_file_that_cannot_be_opened_anew_stays_in_use() {
     fs::rename(&logs, &moved).unwrap();
     daemon.signal(Signal::SIGHUP);
     let log_now = || fs::read_to_string(moved.join("signalbox.log")).unwrap();
-    eventually("it says so in the old file", || log_now().contains("could not be reopened"));
+    eventually("the old file reports it", || log_now().contains("could not be reopened"));
     eventually("and reads the configuration", || log_now().contains(READ_AGAIN));
     assert_eq!(Wire::connect(address).ask(NOOP, &[]).status, OK);
 }
 
 #[test]
-fn sigusr1_logs_the_statistics_of_each_port_and_checks_the_books() {
+fn sigusr1_logs_the_statistics_of_each_port_and_checks_the_accounting() {
     let mut daemon = Daemon::start();
     let (mut counter, mut semaphore) = (daemon.counter(), daemon.semaphore());
     for name in [b"a", b"b", b"c"] {
@@ -220,7 +220,7 @@ fn sigusr1_logs_the_statistics_of_each_port_and_checks_the_books() {
 }
 
 #[test]
-fn sigusr1_leaves_out_a_port_that_is_not_enabled() {
+fn sigusr1_omits_a_port_that_is_not_enabled() {
     let file = ConfigFile::toml("bind_ip = '127.0.0.1'\nsemaphore.enable = true\n");
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     daemon.ready();
@@ -232,7 +232,7 @@ fn sigusr1_leaves_out_a_port_that_is_not_enabled() {
 }
 
 #[test]
-fn who_waits_is_told_when_the_server_stops() {
+fn all_waiters_are_answered_when_the_server_stops() {
     use crate::support::caller::{Caller, LONG, one_of};
     use signalbox::protocol::Status;
     let mut daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! What systemd hands to the daemon and is told by it.
+//! The sockets that systemd passes to the daemon, and the notifications to systemd.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
@@ -10,11 +10,11 @@ use nix::sys::signal::Signal;
 
 const ACTIVATE: &str = "systemd-socket-activate";
 
-/// `serve` on these ports, started by systemd's tool with listeners on these addresses; the tool waits for the first
-/// connection and becomes the daemon then. `None`, and a line that says so, where the tool is absent.
+/// `serve` on these ports, started by a tool of systemd with listeners on these addresses; the tool waits for the first
+/// connection and then executes the daemon. `None`, and a line that says so, if the tool is missing.
 fn activated(listeners: &[SocketAddr], counter_port: u16, semaphore_port: u16) -> Option<Daemon> {
     if !works(ACTIVATE, &["--version"]) {
-        skipped(&format!("{ACTIVATE} is not there; install the package systemd"));
+        skipped(&format!("{ACTIVATE} is missing; install the package systemd"));
         return None;
     }
     let mut command = Command::new(ACTIVATE);
@@ -37,17 +37,17 @@ fn activated(listeners: &[SocketAddr], counter_port: u16, semaphore_port: u16) -
     Some(daemon)
 }
 
-/// An address of loopback that is not the one which the daemon itself would bind.
+/// A loopback address that the daemon itself does not bind.
 fn elsewhere(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 2], port))
 }
 
 #[test]
-fn sockets_that_are_handed_over_are_served_by_their_ports() {
+fn sockets_passed_by_systemd_are_served_by_their_ports() {
     let [counter, semaphore] = free_ports();
     let handed = [elsewhere(semaphore), elsewhere(counter)];
     let Some(mut daemon) = activated(&handed, counter, semaphore) else { return };
-    // This connection waits in the backlog until the daemon is there.
+    // This connection waits in the backlog until the daemon runs.
     let mut first = Wire::connect(elsewhere(counter));
     assert_eq!(first.acquire(b"name", 1, 1).status, OK);
     assert_eq!(daemon.address("counter"), elsewhere(counter));
@@ -58,7 +58,7 @@ fn sockets_that_are_handed_over_are_served_by_their_ports() {
 }
 
 #[test]
-fn a_port_without_a_handed_socket_is_bound() {
+fn a_port_without_a_passed_socket_is_bound() {
     let [counter, semaphore] = free_ports();
     let Some(mut daemon) = activated(&[elsewhere(counter)], counter, semaphore) else { return };
     let mut first = Wire::connect(elsewhere(counter));
@@ -68,7 +68,7 @@ fn a_port_without_a_handed_socket_is_bound() {
 }
 
 #[test]
-fn a_handed_socket_of_no_port_is_closed_with_a_warning() {
+fn a_passed_socket_without_a_port_is_closed_with_a_warning() {
     let [counter, semaphore, other] = free_ports();
     let Some(mut daemon) = activated(&[elsewhere(counter), elsewhere(other)], counter, semaphore) else {
         return;
@@ -84,7 +84,7 @@ fn a_handed_socket_of_no_port_is_closed_with_a_warning() {
 }
 
 #[test]
-fn readiness_is_told_once_the_ports_are_bound_and_the_end_when_it_begins() {
+fn systemd_is_notified_when_the_ports_are_bound_and_when_the_daemon_stops() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -112,7 +112,7 @@ fn readiness_is_told_once_the_ports_are_bound_and_the_end_when_it_begins() {
 }
 
 #[test]
-fn a_daemon_that_cannot_start_tells_no_readiness() {
+fn a_daemon_that_cannot_start_reports_no_readiness() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -127,5 +127,5 @@ fn a_daemon_that_cannot_start_tells_no_readiness() {
     ]);
     command.env("NOTIFY_SOCKET", &path);
     assert_eq!(outcome(command).status.code(), Some(71));
-    assert!(socket.recv(&mut [0; 64]).is_err(), "nothing was told");
+    assert!(socket.recv(&mut [0; 64]).is_err(), "no notification was sent");
 }

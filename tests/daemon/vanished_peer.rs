@@ -1,7 +1,7 @@
-//! Peers that vanish without a word: what they held is given back all the same.
+//! Peers that vanish without closing their connections: the server releases what they held.
 //!
-//! A peer vanishes when the cable between two network namespaces is cut. The namespaces are made by the test and
-//! removed after it, which takes root; without, the tests say that they are skipped.
+//! A peer vanishes when the cable between two network namespaces is cut. The test creates the namespaces and removes
+//! them afterwards, which needs root; without root, the tests print that they are skipped.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,20 +17,20 @@ use nix::sched::{CloneFlags, setns};
 const SERVER_IP: &str = "10.99.71.1";
 const CLIENT_IP: &str = "10.99.71.2";
 
-/// `peer_timeout` in the tests, the least that the configuration allows.
+/// `peer_timeout` in the tests, the minimum of the configuration.
 const PEER_TIMEOUT_S: u32 = 5;
 
-/// How long a test waits for a vanished peer to be noticed.
+/// The longest time until a vanished peer must be noticed.
 const GONE_BOUND: Duration = Duration::from_secs(30);
 
-/// Two namespaces, of a server and of a client, and a cable between them.
+/// Two namespaces, one for a server and one for a client, and a cable between them.
 struct Cable {
     server: String,
     client: String,
 }
 
 impl Cable {
-    /// `None`, and a line that says so, where this is not permitted.
+    /// `None`, and a line that says so, if this is not permitted.
     fn lay() -> Option<Self> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -51,13 +51,13 @@ impl Cable {
         .iter()
         .all(|arguments| works("ip", arguments));
         if !is_laid {
-            skipped("network namespaces cannot be made here; that takes root and iproute2");
+            skipped("network namespaces cannot be created here; that needs root and iproute2");
             return None;
         }
         Some(cable)
     }
 
-    /// From here on nothing that one end sends reaches the other, and neither is told.
+    /// From now on no packet reaches the other end, and neither end is notified.
     fn cut(&self) {
         assert!(works("ip", &["-n", &self.client, "link", "set", "v0", "down"]));
     }
@@ -77,7 +77,7 @@ impl Cable {
         (daemon, address)
     }
 
-    /// A connection from the server's own end, which outlives the cable.
+    /// A connection from the namespace of the server, which does not use the cable.
     fn connect_beside(&self, address: SocketAddr) -> Wire {
         within(&self.server, || Wire::connect(address))
     }
@@ -96,7 +96,7 @@ impl Drop for Cable {
     }
 }
 
-/// Does something in a network namespace. A socket stays in the one that it was made in.
+/// Runs `act` in a network namespace. A socket stays in the namespace in which it was created.
 fn within<T: Send>(namespace: &str, act: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(format!("/run/netns/{namespace}")).unwrap();
     // The namespace is the thread's, which ends with what it does.
@@ -109,12 +109,12 @@ fn within<T: Send>(namespace: &str, act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Waits until a name can be had, though not for ever.
+/// Waits until a name can be acquired, with a bound.
 #[track_caller]
 fn free_in_time(other: &mut Wire, name: &[u8]) {
     let started = Instant::now();
     while other.acquire(name, 1, 1).status != OK {
-        assert!(started.elapsed() < GONE_BOUND, "a vanished peer holds on");
+        assert!(started.elapsed() < GONE_BOUND, "a vanished peer still holds the name");
         std::thread::sleep(Duration::from_millis(20));
     }
     eprintln!(
@@ -123,7 +123,7 @@ fn free_in_time(other: &mut Wire, name: &[u8]) {
     );
 }
 
-/// `signalbox run` with a command that ends when its input does.
+/// `signalbox run` with a command that ends at the end of its input.
 struct Run(Child);
 
 impl Run {
@@ -149,7 +149,7 @@ impl Drop for Run {
 }
 
 #[test]
-fn what_a_vanished_run_held_is_given_back() {
+fn the_holding_of_a_vanished_run_is_released() {
     let Some(cable) = Cable::lay() else { return };
     let (_daemon, address) = cable.serve();
     let mut other = cable.connect_beside(address);
@@ -162,7 +162,7 @@ fn what_a_vanished_run_held_is_given_back() {
 }
 
 #[test]
-fn what_a_vanished_reader_of_a_dump_held_is_given_back() {
+fn the_holding_of_a_vanished_reader_of_a_dump_is_released() {
     let Some(cable) = Cable::lay() else { return };
     let (_daemon, address) = cable.serve();
     let mut other = cable.connect_beside(address);
@@ -177,19 +177,19 @@ fn what_a_vanished_reader_of_a_dump_held_is_given_back() {
 }
 
 #[test]
-fn what_a_peer_held_that_vanished_before_its_answer_was_taken_is_given_back() {
+fn the_holding_of_a_peer_that_vanished_before_it_read_its_answer_is_released() {
     let Some(cable) = Cable::lay() else { return };
     let (_daemon, address) = cable.serve();
     let mut other = cable.connect_beside(address);
     let mut peer = cable.connect_across(address);
     assert_eq!(peer.acquire(b"held", 1, 1).status, OK);
     cable.cut();
-    // Written into the void.
+    // The answer cannot be delivered.
     peer.stream.write_all(&frame(NOOP, *b"void", &[])).unwrap();
     free_in_time(&mut other, b"held");
 }
 
-/// Takes names whose Dump is more than sockets hold.
+/// Acquires names whose Dump is larger than the socket buffers.
 fn fill(wire: &mut Wire) {
     for chunk in (0..20_000u32).collect::<Vec<_>>().chunks(1000) {
         let burst = chunk
@@ -203,7 +203,7 @@ fn fill(wire: &mut Wire) {
 }
 
 #[test]
-fn a_reader_that_lives_but_takes_no_output_for_so_long_is_gone_too() {
+fn a_live_peer_that_takes_no_output_until_the_timeout_is_disconnected() {
     let file = ConfigFile::toml(&format!(
         "bind_ip = '127.0.0.1'\npeer_timeout = {PEER_TIMEOUT_S}\ncounter.enable = true\n"
     ));
@@ -217,12 +217,12 @@ fn a_reader_that_lives_but_takes_no_output_for_so_long_is_gone_too() {
 }
 
 #[test]
-fn a_peer_that_lives_and_is_idle_for_longer_is_left_alone() {
+fn a_live_idle_peer_stays_connected() {
     let Some(cable) = Cable::lay() else { return };
     let (_daemon, address) = cable.serve();
     let (mut other, mut idle) = (cable.connect_beside(address), cable.connect_across(address));
     assert_eq!(idle.acquire(b"held", 1, 1).status, OK);
-    // Not to wait for anything: it is to be idle for longer than a vanished peer may be.
+    // This is not synchronization: the peer must be idle for longer than the timeout of a vanished peer.
     std::thread::sleep(Duration::from_secs(u64::from(PEER_TIMEOUT_S) + 2));
     assert_eq!(other.acquire(b"held", 1, 1).status, NOT_AVAILABLE);
     assert_eq!(idle.release(b"held", 1).status, OK);

@@ -1,7 +1,7 @@
-//! The ledger with a store that fails and a server that crashes: random histories, and what must hold in each of them.
+//! The ledger with a store that fails and a server that crashes: random histories, and the invariants of each of them.
 //!
-//! Nothing is predicted here. What clients were told is held against what is on disk and against what the ledger says
-//! then: nothing is told before it is stored, what was told is still so after a crash, a number is given once.
+//! There is no model that predicts the answers. The answers that clients received are compared with the disk and with
+//! the ledger: nothing is acknowledged before it is stored, acknowledged state survives a crash, an id is given once.
 //! `PROPTEST_CASES=1500000 cargo test --release --test model journal::` runs it for an hour.
 
 mod run;
@@ -54,7 +54,7 @@ fn steps() -> impl Strategy<Value = Step> {
     let choice = any::<usize>;
     prop_oneof![
         30 => (by(), requests(), prop::bool::weighted(0.2))
-            .prop_map(|(by, request, forgets)| Step::Ask { by, request, forgets }),
+            .prop_map(|(by, request, drops_answers)| Step::Ask { by, request, drops_answers }),
         4 => (by(), choice()).prop_map(|(by, back)| Step::Repeat { by, back }),
         5 => by().prop_map(|by| Step::Open { by }),
         4 => (by(), choice()).prop_map(|(by, session)| Step::Attach { by, session }),
@@ -65,26 +65,30 @@ fn steps() -> impl Strategy<Value = Step> {
         3 => (by(), 1..=2u32).prop_map(|(by, resources)| Step::PlainAcquire { by, resources }),
         2 => by().prop_map(|by| Step::PlainRelease { by }),
         12 => Just(Step::Take),
-        12 => Just(Step::Settle { is_stored: true, is_on_disk: true }),
-        6 => Just(Step::SettleOne),
-        4 => any::<bool>().prop_map(|is_on_disk| Step::Settle { is_stored: false, is_on_disk }),
+        12 => Just(Step::Complete { is_stored: true, is_on_disk: true }),
+        6 => Just(Step::CompleteOne),
+        4 => any::<bool>().prop_map(|is_on_disk| Step::Complete { is_stored: false, is_on_disk }),
         3 => (any::<bool>(), prop::bool::weighted(0.8))
             .prop_map(|(is_on_disk, is_mark_stored)| Step::Crash { is_on_disk, is_mark_stored }),
         3 => prop::sample::select(vec![1, 400, 900]).prop_map(|by_ms| Step::Time { by_ms }),
     ]
 }
 
-/// `PROPTEST_CASES` says how many histories, else there are so many.
+/// `PROPTEST_CASES` sets the number of histories; `default` applies without it.
 fn cases(default: u32) -> ProptestConfig {
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: asked.unwrap_or(default), failure_persistence: None, ..ProptestConfig::default() }
+    let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig {
+        cases: configured.unwrap_or(default),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 proptest! {
     #![proptest_config(cases(1000))]
 
     #[test]
-    fn what_was_told_outlives_the_process(
+    fn acknowledged_state_survives_failures_and_crashes(
         holds_many in prop::bool::weighted(0.2),
         history in prop::collection::vec(steps(), 1..60),
     ) {
@@ -93,7 +97,7 @@ proptest! {
     }
 }
 
-/// Takes the steps, and looks after each of them, and at what another process finds in the end.
+/// Takes the steps, checks the invariants after each of them, and checks what a restarted process finds at the end.
 fn take(history: &[Step]) {
     let mut run = Run::new();
     for step in history {
@@ -103,13 +107,13 @@ fn take(history: &[Step]) {
     run.step(&Step::Crash { is_on_disk: true, is_mark_stored: true });
 }
 
-// What histories have shown.
+// Faults that random histories found.
 
-const STORE: [Step; 2] = [Step::Take, Step::Settle { is_stored: true, is_on_disk: true }];
-const FAIL: [Step; 2] = [Step::Take, Step::Settle { is_stored: false, is_on_disk: false }];
+const STORE: [Step; 2] = [Step::Take, Step::Complete { is_stored: true, is_on_disk: true }];
+const FAIL: [Step; 2] = [Step::Take, Step::Complete { is_stored: false, is_on_disk: false }];
 
 fn ask(by: usize, request: Request) -> Step {
-    Step::Ask { by, request, forgets: false }
+    Step::Ask { by, request, drops_answers: false }
 }
 
 fn acquire(by: usize, resources: u32) -> Step {
@@ -126,53 +130,53 @@ fn declare(by: usize, capacity: u32, if_exists: IfExists) -> Step {
 }
 
 #[test]
-fn a_declare_that_changes_nothing_is_told_when_what_stays_is_stored() {
+fn a_declare_that_changes_nothing_is_answered_when_the_existing_declaration_is_stored() {
     take(&[declare(0, 1, IfExists::Fail), declare(1, 1, IfExists::Keep)]);
 }
 
 #[test]
-fn an_answer_that_is_on_its_way_to_the_store_goes_with_its_session() {
+fn an_answer_in_flight_to_the_store_is_deleted_with_its_session() {
     take(&[Step::Open { by: 0 }, declare(0, 1, IfExists::Fail), Step::Close { by: 0 }]);
 }
 
 #[test]
-fn an_answer_that_is_on_its_way_to_the_store_goes_when_the_client_needs_it_no_more() {
+fn an_answer_in_flight_to_the_store_is_deleted_when_the_client_no_longer_needs_it() {
     let request = Request::Release { grant: 0 };
-    let forget = Step::Ask { by: 0, request, forgets: true };
-    let asked = [Step::Open { by: 0 }, declare(0, 1, IfExists::Fail), forget];
-    take(&[&asked[..], &STORE, &[Step::Close { by: 0 }]].concat());
+    let last = Step::Ask { by: 0, request, drops_answers: true };
+    let requests = [Step::Open { by: 0 }, declare(0, 1, IfExists::Fail), last];
+    take(&[&requests[..], &STORE, &[Step::Close { by: 0 }]].concat());
 }
 
 #[test]
-fn what_is_to_be_removed_is_not_opened_by_an_older_change() {
-    let asked = [declare(0, 2, IfExists::Fail), remove(0, Removal::IfIdle), acquire(0, 1)];
-    take(&[&asked[..], &STORE].concat());
+fn an_older_change_does_not_reopen_a_semaphore_that_is_being_removed() {
+    let requests = [declare(0, 2, IfExists::Fail), remove(0, Removal::IfIdle), acquire(0, 1)];
+    take(&[&requests[..], &STORE].concat());
 }
 
 #[test]
-fn what_is_removed_and_not_declared_anew_after_all_is_gone_with_its_last_holder() {
+fn a_removed_semaphore_ends_with_its_last_holder_if_its_new_declaration_is_rolled_back() {
     let removed = [acquire(1, 1), remove(0, Removal::WithLastHolder)];
-    let anew = [declare(0, 2, IfExists::Set), Step::Leave { by: 1 }];
-    take(&[&[declare(0, 2, IfExists::Fail)][..], &STORE, &removed, &STORE, &anew, &FAIL].concat());
+    let again = [declare(0, 2, IfExists::Set), Step::Leave { by: 1 }];
+    take(&[&[declare(0, 2, IfExists::Fail)][..], &STORE, &removed, &STORE, &again, &FAIL].concat());
 }
 
 #[test]
-fn who_waits_in_vain_for_what_is_not_removed_after_all_is_told() {
-    let asked = [acquire(1, 1), remove(0, Removal::WithLastHolder), acquire(2, 3), acquire(2, 4)];
-    take(&[&[declare(0, 3, IfExists::Fail)][..], &STORE, &asked, &FAIL].concat());
+fn waiters_that_cannot_be_served_are_refused_when_a_removal_is_rolled_back() {
+    let requests = [acquire(1, 1), remove(0, Removal::WithLastHolder), acquire(2, 3), acquire(2, 4)];
+    take(&[&[declare(0, 3, IfExists::Fail)][..], &STORE, &requests, &FAIL].concat());
 }
 
 #[test]
-fn what_was_declared_and_told_stays_though_a_later_removal_is_not_stored() {
+fn an_acknowledged_declaration_stays_if_a_later_removal_is_not_stored() {
     let first = [declare(0, 2, IfExists::Fail)];
-    let anew = [remove(0, Removal::IfIdle), declare(0, 3, IfExists::Fail), Step::Take];
-    let stored = [remove(0, Removal::IfIdle), Step::Settle { is_stored: true, is_on_disk: true }];
-    take(&[&first[..], &STORE, &anew, &stored, &FAIL].concat());
+    let again = [remove(0, Removal::IfIdle), declare(0, 3, IfExists::Fail), Step::Take];
+    let stored = [remove(0, Removal::IfIdle), Step::Complete { is_stored: true, is_on_disk: true }];
+    take(&[&first[..], &STORE, &again, &stored, &FAIL].concat());
 }
 
-/// Each request takes an id, and ids of a run must not come again in the next: they are reserved on disk.
+/// Each request takes an id. The next run must not use the ids of this run again, so ids are reserved on disk.
 #[test]
-fn a_store_that_hangs_keeps_nobody_without_a_lease_from_grants() {
+fn a_store_that_hangs_does_not_block_grants_without_a_lease() {
     let interval_s = 10.try_into().unwrap();
     let core = Core::new(interval_s, NameHasher::with_seeds(1, 2, 3, 4));
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
@@ -185,31 +189,31 @@ fn a_store_that_hangs_keeps_nobody_without_a_lease_from_grants() {
     for own in 1..=3_000_000 {
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(own) };
         let call = Call { connection: connection.id(), ids, token: Token(own) };
-        let asked = core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now);
-        let is_right = match asked {
+        let outcome = core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now);
+        let is_right = match outcome {
             Outcome::Answered(Answer::Granted(_)) => own == 1,
             Outcome::Refused(refusal) => refusal == Refusal::NotAvailable,
             _ => false,
         };
-        assert!(is_right, "request {own}: {asked:?}");
+        assert!(is_right, "request {own}: {outcome:?}");
     }
 }
 
-/// The releases are acknowledged when the write fails, and the next write stores them.
+/// The releases are acknowledged although the write fails, and the next write stores them.
 #[test]
-fn releases_that_come_while_a_write_fails_are_stored_with_the_next_one() {
+fn releases_that_arrive_while_a_write_fails_are_stored_with_the_next_one() {
     let open = [Step::Open { by: 0 }];
     let acquires: Vec<_> = (0..3).map(|_| acquire(0, 1)).collect();
     let release = |grant| ask(0, Request::Release { grant });
     let begun = [declare(1, 1, IfExists::Fail), Step::Take];
-    let failed = [Step::Settle { is_stored: false, is_on_disk: false }];
+    let failed = [Step::Complete { is_stored: false, is_on_disk: false }];
     for releases in [&[release(0)][..], &[release(0), release(1), release(2)]] {
         let history = [&open[..], &STORE, &acquires, &STORE, &begun, releases, &failed, &STORE].concat();
         take(&history);
     }
 }
 
-/// A session holds so many slots of the first name that those that are free are in a second word of 64 bits.
+/// A session holds so many slots of the first name that the free slots are in a second word of 64 bits.
 fn holding_many() -> Vec<Step> {
     let (name, capacity) = (NAMES[0], 2 * run::MANY);
     let numbered = Request::Declare { name, capacity, numbered: true, if_exists: IfExists::Fail };
@@ -218,7 +222,7 @@ fn holding_many() -> Vec<Step> {
 }
 
 #[test]
-fn slots_of_a_second_word_are_held_after_a_restart() {
+fn slots_in_a_second_bitmap_word_are_held_after_a_restart() {
     let crash = Step::Crash { is_on_disk: false, is_mark_stored: true };
     let others = [acquire(1, 1), acquire(1, run::MANY - 2)];
     take(&[&holding_many()[..], &[acquire(0, 1)], &STORE, &[crash], &others].concat());
@@ -230,9 +234,9 @@ fn session_record(number: u64, ttl_ms: u32) -> Record {
     Record::Session(SessionRecord { session, key, ttl_ms, label, revoked_grace_ms: None })
 }
 
-/// To read the records may take longer than a lease is.
+/// Reading the records may take longer than a lease.
 #[test]
-fn a_lease_begins_again_when_everything_is_restored() {
+fn a_lease_starts_again_when_everything_is_restored() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     let at = |ms| Moment { monotonic: MonotonicMs(ms), unix: UnixSeconds(0) };
     core.restore(session_record(1, 1000), at(0)).unwrap();
@@ -244,7 +248,7 @@ fn a_lease_begins_again_when_everything_is_restored() {
 }
 
 #[test]
-fn a_slot_of_two_grants_is_not_restored() {
+fn a_slot_that_two_grants_have_is_not_restored() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
     let declaration = DeclarationRecord {
@@ -287,7 +291,7 @@ fn a_slot_of_two_grants_is_not_restored() {
     }
 }
 
-/// Ids up to the mark on disk may have been given out by the process before.
+/// The previous process may have given out ids up to the mark on disk.
 #[test]
 fn nothing_is_granted_before_the_first_mark_is_stored() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
@@ -305,17 +309,17 @@ fn nothing_is_granted_before_the_first_mark_is_stored() {
     assert_eq!(acquire(1), Outcome::Refused(Refusal::NotStored));
     let batch = core.take_batch(usize::MAX).unwrap();
     assert!(!core.complete(&batch, CommitOutcome::Stored, usize::MAX, now));
-    let asked = acquire(2);
+    let outcome = acquire(2);
     assert!(
-        matches!(&asked, Outcome::Answered(Answer::Granted(granted)) if granted.grant.0 == 1001),
-        "{asked:?}"
+        matches!(&outcome, Outcome::Answered(Answer::Granted(granted)) if granted.grant.0 == 1001),
+        "{outcome:?}"
     );
 }
 
 #[test]
-fn what_is_granted_while_it_is_removed_at_once_may_be_gone_when_it_is_told() {
+fn a_grant_made_during_a_removal_at_once_may_be_revoked_before_it_is_answered() {
     let once = |by| ask(by, Request::Acquire { wants: vec![(NAMES[0], 1)], waits: false });
     let removed = [declare(0, 0, IfExists::Fail), remove(0, Removal::Now { grace_ms: 0 })];
-    let asked = [once(0), Step::Open { by: 1 }, once(1)];
-    take(&[&asked[..], &removed, &STORE, &[Step::Time { by_ms: 1 }]].concat());
+    let requests = [once(0), Step::Open { by: 1 }, once(1)];
+    take(&[&requests[..], &removed, &STORE, &[Step::Time { by_ms: 1 }]].concat());
 }

@@ -1,7 +1,8 @@
-//! The ledger against a model of the extended rules: random histories, everything compared after each step.
+//! Compares the ledger with a model of the extended rules: random histories, and the complete state is compared after
+//! each step.
 //!
-//! The model (`tests/model/ledger/model.rs`) is written from `docs/design.md` and `docs/protocol.md` and keeps nothing
-//! but plain lists. `PROPTEST_CASES=700000 cargo test --release --test model ledger::` runs it for an hour; a
+//! The model (`tests/model/ledger/model.rs`) is written from `docs/design.md` and `docs/protocol.md` and keeps
+//! only plain lists. `PROPTEST_CASES=700000 cargo test --release --test model ledger::` runs it for an hour; a
 //! failure prints the shortest history that shows it.
 
 mod model;
@@ -24,9 +25,9 @@ use signalbox::core::{
 };
 
 const CONNECTIONS: usize = 3;
-/// More than the slots that one grant may have.
+/// More slots than one grant may have.
 const MANY: u32 = 2 * GRANT_SLOTS_MAX as u32;
-/// One is the prefix of another, and one stands before both in the order of bytes though it is made later.
+/// One name is a prefix of another, and one sorts before both although it is usually created later.
 const NAMES: [&[u8]; 3] = [b"b", b"ba", b"a"];
 
 #[derive(Clone, Debug)]
@@ -86,11 +87,11 @@ enum Step {
     KeepAlive {
         by: usize,
     },
-    /// Something is received that asks the core for nothing.
-    Hear {
+    /// Something is received that is no request to the core.
+    Renew {
         by: usize,
     },
-    /// The connection ends and a new one comes in its place.
+    /// The connection ends and a new one replaces it.
     Leave {
         by: usize,
     },
@@ -141,7 +142,7 @@ enum Step {
     ShutDown,
 }
 
-/// The generation that a change of a declared semaphore is meant for.
+/// The generation that a change of a declared semaphore expects.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
     Any,
@@ -149,7 +150,7 @@ enum Expected {
     Other,
 }
 
-/// How a request is numbered, seen from those of its session before.
+/// The ids of a request, relative to the earlier requests of its session.
 #[derive(Clone, Copy, Debug)]
 struct Ids {
     own: Own,
@@ -159,9 +160,9 @@ struct Ids {
 #[derive(Clone, Copy, Debug)]
 enum Own {
     Next,
-    /// A repetition, or a number that was left out.
+    /// A repetition, or an id that was skipped.
     Back(u64),
-    /// About as far above the lowest unanswered as may be.
+    /// About as far above the lowest unanswered as permitted.
     Ahead(u64),
 }
 
@@ -173,7 +174,7 @@ enum Lowest {
     Zero,
 }
 
-/// The model and the core, and what the clients know.
+/// The model and the core, and the state of the clients.
 struct Pair {
     model: Model,
     core: Core,
@@ -199,9 +200,9 @@ impl Wake for Alarm {
     }
 }
 
-/// What a connection was told, as far as the order is promised.
+/// The messages to a connection, grouped so that only guaranteed orders are compared.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct Received {
     answers: BTreeMap<Token, Vec<Message>>,
     notices: Vec<Notice>,
     is_closed: bool,
@@ -228,31 +229,28 @@ fn list(core: &Core, key: Key, kind: ListingKind) -> Vec<Listed> {
     }
 }
 
-/// Plain holdings come first and in any order.
+/// Plain holdings come first. Their order is not guaranteed.
 fn by_grant(mut listed: Vec<Listed>) -> Vec<Listed> {
     listed.sort_by_key(|listed| (listed.grant, listed.grant.is_none().then_some(listed.session)));
     listed
 }
 
-impl Told {
+impl Received {
     fn of(messages: impl IntoIterator<Item = Message>) -> Self {
-        let mut told = Self::default();
+        let mut received = Self::default();
         for message in messages {
             match message {
-                Message::Answer { token, .. } => told.answers.entry(token).or_default().push(message),
-                Message::Notice(notice) => told.notices.push(notice),
-                Message::Close => told.is_closed = true,
+                Message::Answer { token, .. } => received.answers.entry(token).or_default().push(message),
+                Message::Notice(notice) => received.notices.push(notice),
+                Message::Close => received.is_closed = true,
                 Message::Event { token, event } => {
-                    let is_live = told.events.contains_key(&(token, Box::default()));
-                    assert!(
-                        event.kind != EventKind::Present || !is_live,
-                        "what is present comes before Live"
-                    );
-                    told.events.entry((token, event.name.clone())).or_default().push(event);
+                    let is_live = received.events.contains_key(&(token, Box::default()));
+                    assert!(event.kind != EventKind::Present || !is_live, "Present events precede Live");
+                    received.events.entry((token, event.name.clone())).or_default().push(event);
                 }
             }
         }
-        told
+        received
     }
 }
 
@@ -324,7 +322,7 @@ impl Pair {
         Call { connection: self.id(by), ids: self.ids(by, ids), token: self.token() }
     }
 
-    /// One that is held or waits, or any other.
+    /// A grant that is held or waits, or any other id.
     fn grant(&self, choice: usize) -> GrantId {
         let alive = self.model.grants.len();
         if choice.is_multiple_of(4) || alive == 0 {
@@ -343,9 +341,9 @@ impl Pair {
     }
 
     fn waiting(&self, choice: usize, by_token: bool) -> Waiting {
-        // One in two, where there is any, waits for less to be in use.
-        if by_token && choice % 2 == 1 && !self.model.idles.is_empty() {
-            return Waiting::Token(self.model.idles[choice / 2 % self.model.idles.len()].token);
+        // Every second choice is an idle waiter, if there is one.
+        if by_token && choice % 2 == 1 && !self.model.idle_waiters.is_empty() {
+            return Waiting::Token(self.model.idle_waiters[choice / 2 % self.model.idle_waiters.len()].token);
         }
         let mut waiters =
             self.model.grants.iter().filter_map(|grant| Some((grant.request, grant.wait.as_ref()?)));
@@ -393,7 +391,7 @@ impl Pair {
             }
             Step::RevokeSession { by, ids, session, grace_ms } => {
                 let call = self.call(by, ids);
-                // Those that are there, and one that was never.
+                // The existing sessions, and one that never existed.
                 let sessions = self.model.sessions.iter().map(|session| session.id);
                 let sessions: Vec<_> = sessions.chain(SessionId::from_number(u64::MAX)).collect();
                 let session = sessions[session % sessions.len()];
@@ -429,7 +427,7 @@ impl Pair {
                 let connection = self.id(by);
                 assert_eq!(self.core.keep_alive(connection, now), self.model.keep_alive(connection));
             }
-            Step::Hear { by } => {
+            Step::Renew { by } => {
                 if let Attachment::To(id) = self.model.attachment(self.id(by)) {
                     let (.., lease) = self.leased.iter().find(|(session, ..)| *session == id).unwrap();
                     lease.renew(now.monotonic);
@@ -473,9 +471,9 @@ impl Pair {
                 assert_eq!(found, self.model.declare_configured(wanted));
             }
             Step::AwaitIdle { by, key, until, wait_ms } => {
-                let who = (self.id(by), self.token());
-                let found = self.core.await_idle(who, key, until, wait_ms, now);
-                assert_eq!(found, self.model.await_idle(who, key, until, wait_ms));
+                let caller = (self.id(by), self.token());
+                let found = self.core.await_idle(caller, key, until, wait_ms, now);
+                assert_eq!(found, self.model.await_idle(caller, key, until, wait_ms));
             }
             Step::Sweep { namespace } => {
                 self.model.sweep(namespace);
@@ -522,7 +520,7 @@ impl Pair {
         }
     }
 
-    /// Gives back one name after the other where their order matters, since that of the end is not promised.
+    /// Releases one name after the other, because the end of a session guarantees no order.
     fn leave(&mut self, by: usize) {
         let (now, connection) = (self.now(), self.id(by));
         while self.core.leave(connection, now) {}
@@ -539,10 +537,10 @@ impl Pair {
         let left = std::mem::replace(&mut self.connections[by], new);
         let mut ending = self.core.end_session(left.session);
         while ending.step(1, now.unix) {}
-        assert!(!self.core.leave(connection, now), "who has left is gone");
+        assert!(!self.core.leave(connection, now), "a connection that left is gone");
     }
 
-    /// Takes a step, and compares all that can be seen.
+    /// Takes a step, and compares the complete visible state.
     fn step(&mut self, step: &Step) {
         self.alarm.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(&self.alarm));
@@ -550,29 +548,32 @@ impl Pair {
         self.take(step);
         let new_due_ms = self.core.next_due(&waker);
         let is_earlier = new_due_ms.is_some_and(|new| due_ms.is_none_or(|due_ms| new < due_ms));
-        assert!(!is_earlier || self.alarm.0.load(Ordering::Relaxed), "who sleeps until {due_ms:?} is woken");
+        assert!(
+            !is_earlier || self.alarm.0.load(Ordering::Relaxed),
+            "a sleep until {due_ms:?} is interrupted"
+        );
         if let Some(expected) = self.model.next_due_ms() {
             assert!(
                 new_due_ms.is_some_and(|new| new <= Due::At(MonotonicMs(expected))),
-                "{new_due_ms:?} is not before {expected}"
+                "{new_due_ms:?} is after {expected}"
             );
         }
         self.compare();
         for by in 0..CONNECTIONS {
             if self.compare_messages(by) {
-                // As the server does.
+                // The server does the same.
                 self.leave(by);
                 self.compare();
             }
         }
     }
 
-    /// Compares what a connection was told. Tells whether it was told to go.
+    /// Compares the messages to a connection. Returns true if one of them closes it.
     fn compare_messages(&mut self, by: usize) -> bool {
         let connection = self.id(by);
-        let found = Told::of(messages_of(&self.connections[by].mailbox));
+        let found = Received::of(messages_of(&self.connections[by].mailbox));
         let expected = self.model.messages.extract_if(.., |(to, _)| *to == connection);
-        let expected = Told::of(expected.map(|(_, message)| message).collect::<Vec<_>>());
+        let expected = Received::of(expected.map(|(_, message)| message).collect::<Vec<_>>());
         assert_eq!(found, expected, "the messages of connection {connection}");
         found.is_closed
     }
@@ -586,11 +587,11 @@ impl Pair {
                 let value = self.core.value(namespace, name).map(u64::from);
                 assert_eq!(value, self.model.value(key), "the value of {shown:?}");
                 let waiters = list(&self.core, key, ListingKind::Waiters);
-                assert_eq!(waiters, self.model.waiters(key), "who waits for {shown:?}");
+                assert_eq!(waiters, self.model.waiters(key), "the waiters for {shown:?}");
                 let holders = list(&self.core, key, ListingKind::Holders);
                 let held: u64 = holders.iter().map(|holder| u64::from(holder.resources)).sum();
-                assert_eq!(held, self.model.consumption(key), "what is held of {shown:?}");
-                assert_eq!(by_grant(holders), by_grant(self.model.holders(key)), "who holds {shown:?}");
+                assert_eq!(held, self.model.consumption(key), "the consumption of {shown:?}");
+                assert_eq!(by_grant(holders), by_grant(self.model.holders(key)), "the holders of {shown:?}");
             }
             let names = self.model.names.iter().filter(|name| name.key.0 == namespace).count();
             assert_eq!(self.core.stats(namespace).objects, names as u64);
@@ -608,7 +609,7 @@ impl Pair {
             .collect();
             let mut expected = self.model.list_declared();
             expected.retain(|declared| declared.record.name.starts_with(prefix));
-            assert_eq!(found, expected, "what is declared");
+            assert_eq!(found, expected, "the declared semaphores");
         }
         for grant in &self.model.grants {
             let grant = GrantId(grant.id);
@@ -619,7 +620,7 @@ impl Pair {
     }
 }
 
-/// A maximum of 0: of the name as it is.
+/// A maximum of 0 means the limit of the existing name.
 fn claim(want: Want) -> Claim {
     match NonZeroU32::new(want.resources).filter(|_| want.maximum == 0) {
         Some(resources) => Claim::of_existing(resources),
@@ -628,7 +629,7 @@ fn claim(want: Want) -> Claim {
 }
 
 fn keys() -> impl Strategy<Value = Key> {
-    // Much happens to one name, or nothing would wait.
+    // Most steps use one name; otherwise requests would rarely wait.
     let namespaces = prop_oneof![Just(Namespace::Counters), Just(Namespace::Semaphores)];
     (namespaces, prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(2)])
         .prop_map(|(namespace, name): (_, usize)| (namespace, NAMES[name]))
@@ -693,7 +694,7 @@ fn many_declares(counts: std::ops::RangeInclusive<usize>) -> impl Strategy<Value
     })
 }
 
-/// What the configuration has was checked already.
+/// The configuration is validated before it reaches the core.
 fn configurations() -> impl Strategy<Value = Vec<Declare<'static>>> {
     many_declares(0..=2).prop_map(|mut declares| {
         declares.retain(|declare| !declare.numbered || declare.capacity <= SLOTS_MAX);
@@ -817,7 +818,7 @@ fn steps() -> impl Strategy<Value = Step> {
             .prop_map(|(by, session, with_key)| Step::Attach { by, session, with_key }),
         1 => by().prop_map(|by| Step::Close { by }),
         2 => by().prop_map(|by| Step::KeepAlive { by }),
-        2 => by().prop_map(|by| Step::Hear { by }),
+        2 => by().prop_map(|by| Step::Renew { by }),
         2 => by().prop_map(|by| Step::Leave { by }),
         3 => (by(), namespaces(), scopes())
             .prop_map(|(by, namespace, scope)| Step::Watch { by, namespace, scope }),
@@ -827,7 +828,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Mostly what the configuration has, at times so little that histories meet it.
+/// Usually no limits, sometimes limits so low that histories reach them.
 fn limits() -> impl Strategy<Value = LedgerLimits> {
     let small = (1..3usize, 1..4usize, 1..3usize, 1..3usize);
     let small = small.prop_map(|(sessions_max, grants_max, waiters_max, watches_max)| LedgerLimits {
@@ -839,17 +840,21 @@ fn limits() -> impl Strategy<Value = LedgerLimits> {
     prop_oneof![3 => Just(LedgerLimits::NONE), 1 => small]
 }
 
-/// `PROPTEST_CASES` says how many histories, else there are so many.
+/// `PROPTEST_CASES` sets the number of histories; `default` applies without it.
 fn cases(default: u32) -> ProptestConfig {
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: asked.unwrap_or(default), failure_persistence: None, ..ProptestConfig::default() }
+    let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig {
+        cases: configured.unwrap_or(default),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 proptest! {
     #![proptest_config(cases(1000))]
 
     #[test]
-    fn the_ledger_does_what_the_design_says(
+    fn the_ledger_matches_the_model(
         limits in limits(),
         names_max in prop_oneof![5 => Just(None), 1 => (1..3u64).prop_map(Some)],
         history in prop::collection::vec(steps(), 1..60),
@@ -866,7 +871,7 @@ proptest! {
         for step in &rest {
             pair.step(step);
         }
-        // At rest nothing is consumed by who is gone.
+        // Connections and sessions that ended consume nothing.
         for by in 0..CONNECTIONS {
             pair.step(&Step::Leave { by });
         }
@@ -891,7 +896,7 @@ proptest! {
     }
 }
 
-// What random histories rarely meet.
+// Cases that random histories rarely reach.
 
 /// A core with connections, at the time 0.
 struct Server {
@@ -920,7 +925,7 @@ impl Server {
         Self { core, connections, requests: 0 }
     }
 
-    /// Asks for resources of names under this maximum, and waits for them for ever.
+    /// Requests resources of names under this maximum, without a deadline.
     fn acquire(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> Outcome {
         let claim = Claim::new(resources, maximum).unwrap();
         let want = |key: &Key| signalbox::core::Want { namespace: key.0, name: key.1, claim };
@@ -945,8 +950,8 @@ impl Server {
 
     fn open(&self, by: usize, ttl_ms: u32, now: Moment) -> Arc<Lease> {
         let key = SessionKey([by as u8 + 1; 16]);
-        let asked = self.core.open_leased(self.id(by), key, ttl_ms, b"", Token(0), now);
-        assert!(matches!(asked, Outcome::Answered(Answer::Opened(_))), "{asked:?}");
+        let outcome = self.core.open_leased(self.id(by), key, ttl_ms, b"", Token(0), now);
+        assert!(matches!(outcome, Outcome::Answered(Answer::Opened(_))), "{outcome:?}");
         self.core.lease(self.id(by)).unwrap()
     }
 
@@ -970,16 +975,16 @@ impl Server {
         messages_of(&self.connections[by].mailbox);
     }
 
-    /// Requests, called by the numbers of a range, that wait until a name is idle.
+    /// Sends requests that wait until a name is idle, with the tokens of a range.
     fn await_idle(&self, by: usize, key: Key, until: Until, wait_ms: u32, tokens: Range<u64>) {
         for token in tokens {
-            let asked = self.core.await_idle((self.id(by), Token(token)), key, until, wait_ms, START);
-            assert_eq!(asked, Outcome::Waiting);
+            let outcome = self.core.await_idle((self.id(by), Token(token)), key, until, wait_ms, START);
+            assert_eq!(outcome, Outcome::Waiting);
         }
     }
 
-    /// What a connection was told of requests that waited until a name is idle, since it was last asked.
-    fn told_idle(&self, by: usize) -> Vec<(u64, Result<u32, Refusal>)> {
+    /// The new answers to requests that waited until a name is idle.
+    fn idle_answers(&self, by: usize) -> Vec<(u64, Result<u32, Refusal>)> {
         let outcome = |message| match message {
             Message::Answer { token, outcome: Ok(Answer::Idle { in_use }) } => (token.0, Ok(in_use)),
             Message::Answer { token, outcome: Err(refusal) } => (token.0, Err(refusal)),
@@ -988,7 +993,7 @@ impl Server {
         messages_of(&self.connections[by].mailbox).into_iter().map(outcome).collect()
     }
 
-    /// The grants that events since then were about.
+    /// The grants of the new events.
     fn events(&self, by: usize) -> Vec<Option<GrantId>> {
         let grant = |message| match message {
             Message::Event { event, .. } => event.grant,
@@ -997,7 +1002,7 @@ impl Server {
         messages_of(&self.connections[by].mailbox).into_iter().map(grant).collect()
     }
 
-    /// The grants that a connection was told of since it was last asked.
+    /// The grants of the new answers.
     fn answers(&self, by: usize) -> Vec<GrantId> {
         let grant = |message| match message {
             Message::Answer { outcome: Ok(Answer::Granted(granted)), .. } => granted.grant,
@@ -1008,7 +1013,7 @@ impl Server {
 }
 
 #[test]
-fn two_who_want_the_same_names_in_opposite_order_both_get_them() {
+fn two_requests_for_the_same_names_in_opposite_order_are_both_granted() {
     let mut server = Server::new(3);
     let blocked = server.granted(2, &[TWO], 1, 1);
     assert_eq!(server.acquire(0, &[ONE, TWO], 1, 1), Outcome::Waiting);
@@ -1024,7 +1029,7 @@ fn two_who_want_the_same_names_in_opposite_order_both_get_them() {
 }
 
 #[test]
-fn who_wants_several_names_stands_in_each_queue_before_those_who_came_later() {
+fn a_request_for_several_names_precedes_later_requests_in_each_queue() {
     let mut server = Server::new(3);
     let (one, two) = (server.granted(0, &[ONE], 1, 1), server.granted(0, &[TWO], 1, 1));
     assert_eq!(server.acquire(1, &[ONE, TWO], 1, 1), Outcome::Waiting);
@@ -1038,7 +1043,7 @@ fn who_wants_several_names_stands_in_each_queue_before_those_who_came_later() {
 }
 
 #[test]
-fn a_session_that_ends_gives_back_the_newest_first() {
+fn an_ended_session_releases_its_newest_grant_first() {
     let mut server = Server::new(2);
     let holder = server.id(0);
     server.open(0, 1000, START);
@@ -1050,7 +1055,7 @@ fn a_session_that_ends_gives_back_the_newest_first() {
 }
 
 #[test]
-fn of_two_sessions_the_one_that_is_due_first_ends_first() {
+fn the_session_that_expires_first_ends_first() {
     let mut server = Server::new(3);
     let lease = server.open(0, 100, START);
     server.open(1, 100, at(50));
@@ -1062,7 +1067,7 @@ fn of_two_sessions_the_one_that_is_due_first_ends_first() {
 }
 
 #[test]
-fn a_session_that_holds_much_expires_in_steps() {
+fn a_session_with_many_grants_expires_in_steps() {
     const GRANTS: u32 = 1000;
     let mut server = Server::new(2);
     let connection = server.id(0);
@@ -1074,11 +1079,11 @@ fn a_session_that_holds_much_expires_in_steps() {
     let mut steps = 1;
     while server.core.expire(at(100)) {
         assert_eq!(server.core.check_ledger(), Ok(()));
-        assert!(server.value(ONE) > 0, "all is given back, and there is more to do");
-        assert_eq!(server.answers(1), [], "not all is given back");
+        assert!(server.value(ONE) > 0, "everything is released, and steps remain");
+        assert_eq!(server.answers(1), [], "not everything is released yet");
         steps += 1;
     }
-    assert!(steps > 4, "a step gives back a few");
+    assert!(steps > 4, "one step releases only a few");
     assert_eq!(server.answers(1).len(), 1);
     assert_eq!(list(&server.core, ONE, ListingKind::Holders).len(), 1);
     let stats = server.core.ledger_stats();
@@ -1087,7 +1092,7 @@ fn a_session_that_holds_much_expires_in_steps() {
 }
 
 #[test]
-fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
+fn a_session_with_many_grants_is_closed_in_steps_and_does_not_count_as_expired() {
     const GRANTS: u32 = 300;
     let mut server = Server::new(2);
     let connection = server.id(0);
@@ -1109,7 +1114,7 @@ fn a_session_that_holds_much_is_closed_in_steps_and_as_closed() {
 }
 
 #[test]
-fn many_who_wait_are_served_in_steps_and_in_order() {
+fn many_waiters_are_served_in_steps_and_in_order() {
     const WAITERS: usize = 1000;
     let mut server = Server::new(2);
     let all = server.granted(0, &[ONE], WAITERS as u32, WAITERS as u32);
@@ -1124,7 +1129,7 @@ fn many_who_wait_are_served_in_steps_and_in_order() {
     let mut is_done = false;
     while !is_done {
         assert!(!served.is_empty() && served.len() < WAITERS, "{} were served", served.len());
-        // Nobody overtakes those whose turn is to come.
+        // No request overtakes the remaining waiters.
         let claim = Claim::new(1, u32::MAX).unwrap();
         let session = &mut server.connections[0].session;
         let overtaking = server.core.acquire(ONE.0, ONE.1, claim, session, START.unix);
@@ -1137,7 +1142,7 @@ fn many_who_wait_are_served_in_steps_and_in_order() {
 }
 
 #[test]
-fn many_who_wait_until_a_name_is_idle_are_told_in_steps_what_was_at_that_moment() {
+fn many_idle_waiters_are_answered_in_steps_with_the_state_at_that_moment() {
     const REQUESTS: u64 = 200;
     const WAIT_MS: u32 = 10;
     let mut server = Server::new(2);
@@ -1150,33 +1155,33 @@ fn many_who_wait_until_a_name_is_idle_are_told_in_steps_what_was_at_that_moment(
         Some(Due::At(MonotonicMs(WAIT_MS.into())))
     );
     server.release(0, grant);
-    assert!(alarm.0.load(Ordering::Relaxed), "whoever sleeps until something is due is woken");
+    assert!(alarm.0.load(Ordering::Relaxed), "a sleep until the next deadline is interrupted");
     assert_eq!(server.core.check_ledger(), Ok(()));
-    let mut told = server.told_idle(1);
-    assert!(!told.is_empty() && told.len() < REQUESTS as usize, "{} were told", told.len());
-    // Who takes it now comes after that moment; so does who waits for its end under a token that is free again.
+    let mut answered = server.idle_answers(1);
+    assert!(!answered.is_empty() && answered.len() < REQUESTS as usize, "{} were answered", answered.len());
+    // An acquire comes after that moment, and so does a new idle waiter with a token that is free again.
     let session = &mut server.connections[0].session;
     let claim = Claim::new(2, 2).unwrap();
     server.core.acquire(ONE.0, ONE.1, claim, session, START.unix).unwrap();
     let last = Waiting::Token(Token(REQUESTS - 1));
     assert_eq!(server.core.cancel(server.id(1), last, START), Ok(()));
-    assert_eq!(server.told_idle(1), [(REQUESTS - 1, Err(Refusal::Canceled))]);
+    assert_eq!(server.idle_answers(1), [(REQUESTS - 1, Err(Refusal::Canceled))]);
     server.await_idle(1, ONE, Until::Level(0), u32::MAX, REQUESTS - 1..REQUESTS);
-    // And who was to be told by then did not wait for too long.
+    // The remaining idle waiters do not time out.
     let later = at(u64::from(WAIT_MS) + 1);
     while server.core.expire(later) {
         assert_eq!(server.core.check_ledger(), Ok(()));
-        told.extend(server.told_idle(1));
+        answered.extend(server.idle_answers(1));
     }
-    told.extend(server.told_idle(1));
-    assert!(told.into_iter().eq((0..REQUESTS - 1).map(|token| (token, Ok(0)))));
+    answered.extend(server.idle_answers(1));
+    assert!(answered.into_iter().eq((0..REQUESTS - 1).map(|token| (token, Ok(0)))));
     let session = &mut server.connections[0].session;
     server.core.release(ONE.0, ONE.1, 2, session, later.unix).unwrap();
-    assert_eq!(server.told_idle(1), [(REQUESTS - 1, Ok(0))]);
+    assert_eq!(server.idle_answers(1), [(REQUESTS - 1, Ok(0))]);
 }
 
 #[test]
-fn what_is_given_back_while_queues_are_served_is_told_in_steps_too() {
+fn idle_waiters_are_answered_in_steps_if_grants_are_released_while_queues_are_served() {
     let mut server = Server::new(2);
     let name = |number: u32| &*format!("{number:03}").leak();
     let keys: Vec<Key> = (0..200).map(|number| (Namespace::Counters, name(number).as_bytes())).collect();
@@ -1192,20 +1197,20 @@ fn what_is_given_back_while_queues_are_served_is_told_in_steps_too() {
     for grant in grants {
         server.release(0, grant);
     }
-    assert_eq!(server.told_idle(1), [], "the queue comes first");
-    let mut told = Vec::new();
+    assert_eq!(server.idle_answers(1), [], "the queue comes first");
+    let mut answered = Vec::new();
     while server.core.expire(START) {
-        let some = server.told_idle(1);
-        assert!(some.len() < 100, "{} were told in one step", some.len());
-        told.extend(some);
+        let some = server.idle_answers(1);
+        assert!(some.len() < 100, "{} were answered in one step", some.len());
+        answered.extend(some);
     }
-    told.extend(server.told_idle(1));
-    told.sort_by_key(|(token, _)| *token);
-    assert!(told.into_iter().eq((0..200).map(|token| (token, Ok(0)))));
+    answered.extend(server.idle_answers(1));
+    answered.sort_by_key(|(token, _)| *token);
+    assert!(answered.into_iter().eq((0..200).map(|token| (token, Ok(0)))));
 }
 
 #[test]
-fn a_connection_whose_session_is_taken_away_in_steps_asks_in_vain() {
+fn requests_of_a_connection_are_refused_while_its_session_is_revoked_in_steps() {
     const REQUESTS: u64 = 200;
     let mut server = Server::new(3);
     server.granted(0, &[ONE], 1, 1);
@@ -1227,14 +1232,14 @@ fn a_connection_whose_session_is_taken_away_in_steps_asks_in_vain() {
     let opened = server.core.open_leased(revoked, SessionKey([9; 16]), 1000, b"", Token(1002), START);
     assert_eq!(opened, Outcome::Refused(gone));
     assert_eq!(server.acquire(1, &[TWO], 1, 2), Outcome::Refused(gone));
-    assert!(!server.connections[1].mailbox.is_closed(), "there is more than a step's work");
+    assert!(!server.connections[1].mailbox.is_closed(), "the work takes more than one step");
     while server.core.expire(START) {}
     assert!(server.connections[1].mailbox.is_closed());
     assert_eq!(server.core.check_ledger(), Ok(()));
 }
 
 #[test]
-fn a_server_that_stops_tells_first_who_has_what_he_waited_for() {
+fn a_stopping_server_answers_completed_waits_before_it_refuses_the_others() {
     const REQUESTS: u64 = 100;
     let mut server = Server::new(2);
     let [one, _two] = [ONE, TWO].map(|key| server.granted(0, &[key], 1, 1));
@@ -1258,7 +1263,7 @@ fn a_server_that_stops_tells_first_who_has_what_he_waited_for() {
 }
 
 #[test]
-fn a_connection_for_which_many_requests_wait_ends_in_steps() {
+fn a_connection_with_many_waiting_requests_ends_in_steps() {
     const REQUESTS: u32 = 200;
     let mut server = Server::new(3);
     let grant = server.granted(0, &[ONE], REQUESTS, REQUESTS);
@@ -1274,13 +1279,13 @@ fn a_connection_for_which_many_requests_wait_ends_in_steps() {
         assert_eq!(server.core.check_ledger(), Ok(()));
         steps += 1;
     }
-    assert!(steps > 2, "a step forgets a few");
+    assert!(steps > 2, "one step removes only a few");
     assert_eq!(
         server.core.ledger_stats().waiters,
         u64::from(REQUESTS),
-        "the session waits without a connection"
+        "the waiters of the session remain without a connection"
     );
-    // Another connection has the answer of what it asks again.
+    // Another connection gets the answer of the request that it repeats.
     let session = list(&server.core, ONE, ListingKind::Waiters)[0].session;
     server.core.attach(session, server.id(2), &SessionKey([2; 16]), START).unwrap();
     let wants =
@@ -1296,7 +1301,7 @@ fn a_connection_for_which_many_requests_wait_ends_in_steps() {
 }
 
 #[test]
-fn a_connection_that_ends_in_steps_loses_its_session_to_another_meanwhile() {
+fn another_connection_can_take_over_the_session_of_a_connection_that_ends_in_steps() {
     const REQUESTS: u32 = 200;
     let mut server = Server::new(3);
     server.granted(0, &[ONE], 1, 1);
@@ -1305,16 +1310,19 @@ fn a_connection_that_ends_in_steps_loses_its_session_to_another_meanwhile() {
         assert_eq!(server.acquire(1, &[ONE], 1, 1), Outcome::Waiting);
     }
     let session = list(&server.core, ONE, ListingKind::Waiters)[0].session;
-    assert!(server.core.leave(server.id(1), START), "there is more than a step's work");
+    assert!(server.core.leave(server.id(1), START), "the work takes more than one step");
     let lease = server.core.attach(session, server.id(2), &SessionKey([2; 16]), START);
     while server.core.leave(server.id(1), START) {}
     assert_eq!(server.core.check_ledger(), Ok(()));
     assert!(lease.is_ok());
-    assert!(server.core.keep_alive(server.id(2), START).is_ok(), "the session is the other's now");
+    assert!(
+        server.core.keep_alive(server.id(2), START).is_ok(),
+        "the session belongs to the other connection"
+    );
 }
 
 #[test]
-fn a_second_revoke_never_delays_the_first_and_its_notice_says_so() {
+fn a_second_revoke_never_delays_the_first_and_its_notice_has_the_remaining_grace_period() {
     let mut server = Server::new(2);
     let grant = server.granted(0, &[ONE], 1, 1);
     let holder = server.id(0);
@@ -1343,7 +1351,7 @@ fn a_second_revoke_never_delays_the_first_and_its_notice_says_so() {
 }
 
 #[test]
-fn live_is_told_when_there_is_room_for_it() {
+fn the_live_event_is_published_when_the_mailbox_has_room() {
     let mut server = Server::new(1);
     let names: Vec<_> = (0..EVENTS_MAX).map(|number| number.to_string()).collect();
     for name in &names {
@@ -1365,9 +1373,9 @@ fn live_is_told_when_there_is_room_for_it() {
 proptest! {
     #![proptest_config(cases(50))]
 
-    /// The counter tells by its consumption which events there were: each raises it by one.
+    /// The consumption of the counter identifies the event: each event raises it by one.
     #[test]
-    fn a_slow_reader_is_told_what_it_missed(
+    fn a_slow_watcher_learns_how_many_events_it_missed(
         rounds in prop::collection::vec((0..3000u32, 0..2000usize), 1..6),
     ) {
         let mut server = Server::new(1);
@@ -1378,9 +1386,9 @@ proptest! {
         let mailbox = Arc::clone(&server.connections[0].mailbox);
         let live = mailbox.take();
         prop_assert!(live.is_some());
-        let (mut told, mut happened, mut was_full) = (0, 0, false);
+        let (mut received, mut happened, mut was_full) = (0, 0, false);
         for (events, reads) in rounds.into_iter().chain([(0, usize::MAX)]) {
-            let unread = happened - told;
+            let unread = happened - received;
             for _ in 0..events {
                 let claim = Claim::new(1, u32::MAX).unwrap();
                 let session = &mut server.connections[0].session;
@@ -1393,20 +1401,20 @@ proptest! {
                 if event.kind == EventKind::Missed {
                     prop_assert!(was_full && event.resources > 0);
                     was_full = false;
-                    told += event.resources;
+                    received += event.resources;
                 } else {
-                    told += 1;
-                    prop_assert_eq!((event.kind, event.in_use), (EventKind::Granted, told));
+                    received += 1;
+                    prop_assert_eq!((event.kind, event.in_use), (EventKind::Granted, received));
                 }
             }
-            prop_assert!(told <= happened);
+            prop_assert!(received <= happened);
         }
-        prop_assert_eq!(told, happened, "all is told or missed");
+        prop_assert_eq!(received, happened, "every event is received or counted as missed");
     }
 }
 
 #[test]
-fn a_session_that_ends_in_steps_is_granted_nothing_more() {
+fn a_session_that_ends_in_steps_gets_no_more_grants() {
     const GRANTS: u32 = 1000;
     let mut server = Server::new(2);
     let theirs = server.granted(1, &[ONE], 1, 1);
@@ -1419,7 +1427,7 @@ fn a_session_that_ends_in_steps_is_granted_nothing_more() {
     assert_eq!(server.core.verify(grants[0], at(100)), Err(Refusal::NotAcquired), "its lease is over");
     assert_eq!(server.acquire(0, &[TWO], 1, GRANTS), Outcome::Refused(Refusal::NoSuchSession));
     server.release(1, theirs);
-    assert_eq!(server.value(ONE), 0, "what it waited for is not given to it");
+    assert_eq!(server.value(ONE), 0, "its waiters are not served");
     while server.core.expire(at(100)) {}
     let messages = messages_of(&server.connections[0].mailbox);
     assert!(
@@ -1439,8 +1447,8 @@ fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
     let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
     for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
         lease.renew(at(at_ms).monotonic);
-        let asked = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
-        assert_eq!(asked, Outcome::Waiting);
+        let outcome = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
+        assert_eq!(outcome, Outcome::Waiting);
     }
     server.release(1, theirs);
     let messages = messages_of(&server.connections[0].mailbox);
@@ -1448,10 +1456,10 @@ fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
     else {
         panic!("{messages:?}")
     };
-    assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
+    assert_eq!(granted.ttl_left_ms, Some(90_000), "from the repetition, not from the first request");
 }
 
-/// Stores everything that there is to store.
+/// Stores everything that is pending.
 fn store(core: &Core) {
     while let Some(batch) = core.take_batch(usize::MAX) {
         while core.complete(&batch, CommitOutcome::Stored, 1, START) {}
@@ -1464,8 +1472,8 @@ impl Server {
         let server = Self::new(connections);
         server.core.keep_journal(Waker::noop().clone(), START);
         let id = server.id(0);
-        let asked = server.core.open_leased(id, SessionKey([1; 16]), ttl_ms, b"", Token(0), START);
-        assert_eq!(asked, Outcome::Waiting);
+        let outcome = server.core.open_leased(id, SessionKey([1; 16]), ttl_ms, b"", Token(0), START);
+        assert_eq!(outcome, Outcome::Waiting);
         store(&server.core);
         let [Message::Answer { outcome: Ok(Answer::Opened(opened)), .. }] =
             messages_of(&server.connections[0].mailbox)[..]
@@ -1489,19 +1497,20 @@ fn the_time_to_live_of_a_request_repeated_while_it_is_stored_counts_from_the_rep
     let queueing = Queueing { wait_ms: 0, queue_max: 1 };
     for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
         lease.renew(MonotonicMs(at_ms));
-        let asked = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
-        assert_eq!(asked, Outcome::Waiting);
+        let outcome = server.core.acquire_grant(Call { token, ..call }, &wants, queueing, at(at_ms));
+        assert_eq!(outcome, Outcome::Waiting);
     }
     store(&server.core);
     let messages = messages_of(&server.connections[0].mailbox);
-    let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..] else {
+    let [_, Message::Answer { token: Token(2), outcome: Ok(Answer::Granted(granted)) }] = &messages[..]
+    else {
         panic!("{messages:?}")
     };
-    assert_eq!(granted.ttl_left_ms, Some(90_000), "from when it was asked again, not from when it was first");
+    assert_eq!(granted.ttl_left_ms, Some(90_000), "from the repetition, not from the first request");
 }
 
 #[test]
-fn a_request_that_is_being_stored_is_not_answered_to_a_connection_that_lost_the_session() {
+fn a_connection_that_lost_its_session_gets_no_answer_to_a_request_that_is_being_stored() {
     let (mut server, session, _) = Server::with_journal(2, 90_000);
     let call = server.call(0);
     let wants = [want_one()];
@@ -1514,8 +1523,8 @@ fn a_request_that_is_being_stored_is_not_answered_to_a_connection_that_lost_the_
     assert_eq!(messages_of(&server.connections[0].mailbox), [refused, notice]);
     store(&server.core);
     assert_eq!(messages_of(&server.connections[0].mailbox), []);
-    let asked = server.core.acquire_grant(Call { connection: other, ..call }, &wants, queueing, START);
-    assert!(matches!(asked, Outcome::Answered(Answer::Granted(_))), "{asked:?}");
+    let outcome = server.core.acquire_grant(Call { connection: other, ..call }, &wants, queueing, START);
+    assert!(matches!(outcome, Outcome::Answered(Answer::Granted(_))), "{outcome:?}");
 }
 
 const LAST: Key = (Namespace::Semaphores, b"last");
@@ -1525,19 +1534,19 @@ impl Server {
     fn declare_last(&mut self, by: usize) {
         let declare = Declare { name: LAST.1, capacity: 1, numbered: false, label: b"" };
         let call = self.call(by);
-        let asked = self.core.declare(call, &[declare], IfExists::Fail, START);
-        assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+        let outcome = self.core.declare(call, &[declare], IfExists::Fail, START);
+        assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     }
 
     fn remove_last(&mut self, by: usize) {
         let call = self.call(by);
-        let asked = self.core.remove(call, LAST.1, Removal::WithLastHolder, None, START);
-        assert_eq!(asked, Outcome::Answered(Answer::Declared(Box::default())));
+        let outcome = self.core.remove(call, LAST.1, Removal::WithLastHolder, None, START);
+        assert_eq!(outcome, Outcome::Answered(Answer::Declared(Box::default())));
     }
 }
 
 #[test]
-fn what_was_set_aside_for_what_is_removed_goes_to_the_next_at_once() {
+fn resources_reserved_by_a_waiter_for_a_removed_semaphore_go_to_the_next_waiter_at_once() {
     let mut server = Server::new(3);
     server.declare_last(2);
     server.granted(2, &[LAST], 1, 1);
@@ -1548,7 +1557,7 @@ fn what_was_set_aside_for_what_is_removed_goes_to_the_next_at_once() {
 }
 
 #[test]
-fn what_is_removed_goes_when_those_who_set_it_aside_are_told_of_the_end() {
+fn a_removed_semaphore_is_deleted_when_shutdown_refuses_the_waiter_that_reserved_it() {
     let mut server = Server::new(2);
     let behind = (Namespace::Semaphores, &b"later"[..]);
     server.declare_last(1);
@@ -1560,51 +1569,51 @@ fn what_is_removed_goes_when_those_who_set_it_aside_are_told_of_the_end() {
 }
 
 #[test]
-fn what_is_removed_at_once_is_taken_from_its_holders() {
+fn a_removal_at_once_revokes_the_grants_of_the_holders() {
     let mut server = Server::new(2);
     let declare = Declare { name: b"one", capacity: 2, numbered: true, label: b"" };
     let call = server.call(1);
-    let asked = server.core.declare(call, &[declare], IfExists::Fail, START);
-    assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+    let outcome = server.core.declare(call, &[declare], IfExists::Fail, START);
+    assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     server.granted(0, &[semaphore(b"one")], 2, 2);
     let call = server.call(1);
-    let asked = server.core.remove(call, b"one", Removal::Now { grace_ms: 100 }, None, START);
-    assert_eq!(asked, Outcome::Answered(Answer::Declared(Box::default())));
+    let outcome = server.core.remove(call, b"one", Removal::Now { grace_ms: 100 }, None, START);
+    assert_eq!(outcome, Outcome::Answered(Answer::Declared(Box::default())));
     for (at_ms, grants) in [(0, 1), (99, 1), (100, 0)] {
         let is_more = || server.core.expire(at(at_ms)) || server.core.evict(at(at_ms), |_| None);
-        assert!((0..10).any(|_| !is_more()), "there is an end to what is to be done at once");
+        assert!((0..10).any(|_| !is_more()), "the work that is due completes");
         assert_eq!(server.core.ledger_stats().grants, grants);
     }
     assert_eq!(server.core.ledger_stats().declared, 0);
 }
 
 #[test]
-fn whoever_waited_for_what_was_removed_is_told_so_though_it_is_declared_anew_at_once() {
+fn waiters_for_a_removed_semaphore_are_refused_even_if_it_is_declared_again_at_once() {
     const WAITERS: usize = 300;
     let mut server = Server::new(3);
     let declare = Declare { name: b"one", capacity: 1, numbered: false, label: b"" };
     let call = server.call(2);
-    let asked = server.core.declare(call, &[declare], IfExists::Fail, START);
-    assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+    let outcome = server.core.declare(call, &[declare], IfExists::Fail, START);
+    assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     server.granted(0, &[semaphore(b"one")], 1, 1);
     for _ in 0..WAITERS {
         assert_eq!(server.acquire(1, &[semaphore(b"one")], 1, 1), Outcome::Waiting);
     }
     let call = server.call(2);
-    let asked = server.core.remove(call, b"one", Removal::WithLastHolder, None, START);
-    assert_eq!(asked, Outcome::Answered(Answer::Declared(Box::default())));
+    let outcome = server.core.remove(call, b"one", Removal::WithLastHolder, None, START);
+    assert_eq!(outcome, Outcome::Answered(Answer::Declared(Box::default())));
     let call = server.call(2);
-    let anew = Declare { capacity: 1000, ..declare };
-    let asked = server.core.declare(call, &[anew], IfExists::Fail, START);
-    assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+    let again = Declare { capacity: 1000, ..declare };
+    let outcome = server.core.declare(call, &[again], IfExists::Fail, START);
+    assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
     while server.core.expire(START) {}
-    let mut told = 0;
+    let mut answered = 0;
     for message in messages_of(&server.connections[1].mailbox) {
         let Message::Answer { outcome, .. } = message else { panic!("{message:?}") };
         assert_eq!(outcome, Err(Refusal::Removed));
-        told += 1;
+        answered += 1;
     }
-    assert_eq!(told, WAITERS);
+    assert_eq!(answered, WAITERS);
 }
 
 #[test]
@@ -1622,7 +1631,7 @@ fn a_session_that_ends_in_steps_cannot_be_attached_to() {
     let attached = server.core.attach(session, server.id(1), &SessionKey([1; 16]), START);
     assert_eq!(attached.err(), Some(Refusal::NoSuchSession));
     while server.core.expire(START) {}
-    // The connection that asked in vain has its own session as before.
+    // The refused connection keeps its connection session.
     server.granted(1, &[ONE], GRANTS, GRANTS);
     assert_eq!(server.core.check_ledger(), Ok(()));
 }
@@ -1641,7 +1650,7 @@ fn a_renewal_with_an_earlier_time_does_not_shorten_a_lease() {
     }
 }
 
-/// A semaphore gets slots while a waiter that has as many slots as one grant may have is next in its queue.
+/// A semaphore becomes numbered while the head of its queue already has as many slots as one grant may have.
 #[test]
 fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
     const OTHERS: u32 = 200;
@@ -1650,8 +1659,8 @@ fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
         let declare = |server: &mut Server, name, capacity, numbered| {
             let declare = Declare { name, capacity, numbered, label: b"" };
             let call = server.call(2);
-            let asked = server.core.declare(call, &[declare], IfExists::Set, START);
-            assert!(matches!(asked, Outcome::Answered(Answer::Declared(_))), "{asked:?}");
+            let outcome = server.core.declare(call, &[declare], IfExists::Set, START);
+            assert!(matches!(outcome, Outcome::Answered(Answer::Declared(_))), "{outcome:?}");
         };
         declare(&mut server, b"a", MANY, true);
         declare(&mut server, b"b", 1, false);
@@ -1663,8 +1672,8 @@ fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
         };
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
         let call = server.call(0);
-        let asked = server.core.acquire_grant(call, &[want(b"a", slots), want(b"b", 1)], queueing, START);
-        assert_eq!(asked, Outcome::Waiting);
+        let outcome = server.core.acquire_grant(call, &[want(b"a", slots), want(b"b", 1)], queueing, START);
+        assert_eq!(outcome, Outcome::Waiting);
         // Enough others are served first that the release and the change fall between two steps.
         let all = server.granted(1, &[ONE], OTHERS, OTHERS);
         for _ in 0..OTHERS {
@@ -1693,14 +1702,14 @@ fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
 }
 
 #[test]
-fn a_watch_that_ended_leaves_nothing_of_what_it_missed() {
+fn an_ended_watch_leaves_no_events_and_no_count_of_missed_ones() {
     let mut server = Server::new(2);
     let (watcher, token) = (server.id(0), Token(1));
     let mailbox = Arc::clone(&server.connections[0].mailbox);
     let watch = |server: &Server| {
         let scope = Scope::Name(ONE.1.into());
-        let mut tour = server.core.watch(watcher, token, ONE.0, scope, START).unwrap();
-        assert!(!server.core.show(&mut tour, 2));
+        let mut snapshot = server.core.watch(watcher, token, ONE.0, scope, START).unwrap();
+        assert!(!server.core.show(&mut snapshot, 2));
         messages_of(&mailbox)
     };
     let take = |server: &mut Server| {
@@ -1716,15 +1725,15 @@ fn a_watch_that_ended_leaves_nothing_of_what_it_missed() {
     server.core.unwatch(watcher, token, START).unwrap();
     mailbox.drop_events(token);
     assert_eq!(messages_of(&mailbox), [], "no event and no count of missed ones");
-    assert_eq!(watch(&server).len(), shown.len(), "the next watch begins with room for all events");
+    assert_eq!(watch(&server).len(), shown.len(), "the next watch starts with room for all events");
     take(&mut server);
     let [Message::Event { event, .. }] = &messages_of(&mailbox)[..] else { panic!("there is one event") };
     assert_eq!(event.kind, EventKind::Granted);
 }
 
-/// A sweep may come at any moment, and takes what nothing refers to.
+/// A sweep may run at any moment, and collects names that nothing refers to.
 #[test]
-fn what_is_being_declared_is_not_collected_meanwhile() {
+fn a_sweep_does_not_collect_a_semaphore_that_is_being_declared() {
     let names: Vec<_> = (0..500).map(|number| format!("{number}").into_bytes()).collect();
     let declares: Vec<_> =
         names.iter().map(|name| Declare { name, capacity: 1, numbered: false, label: b"" }).collect();
@@ -1755,9 +1764,9 @@ fn what_is_being_declared_is_not_collected_meanwhile() {
     });
 }
 
-/// Of changes that are stored together, one may end what a later one was to change: the end is the last that is told.
+/// Of changes that are stored together, one may end the semaphore that a later one changes: the end is the last event.
 #[test]
-fn nothing_is_told_of_what_is_removed_after_its_removal() {
+fn a_watch_gets_no_event_of_a_removed_semaphore_after_its_removal() {
     let mut server = Server::new(2);
     server.core.keep_journal(Waker::noop().clone(), START);
     store(&server.core);
@@ -1778,6 +1787,6 @@ fn nothing_is_told_of_what_is_removed_after_its_removal() {
         other => panic!("{other:?}"),
     };
     let kinds: Vec<_> = messages_of(&server.connections[0].mailbox).into_iter().map(kind).collect();
-    assert_eq!(kinds, [EventKind::Resized, EventKind::Removed], "declared anew in between");
+    assert_eq!(kinds, [EventKind::Resized, EventKind::Removed], "the declare in between publishes nothing");
     assert_eq!(server.core.check_ledger(), Ok(()));
 }

@@ -1,6 +1,6 @@
-//! The core against models: random histories, everything compared after each step.
+//! Compares the core with models: random histories, and the complete state is compared after each step.
 //!
-//! These tests need no more than the core. `cargo test --no-default-features --features core --test model` builds
+//! These tests need only the core. `cargo test --no-default-features --features core --test model` builds
 //! nothing else.
 
 mod journal;

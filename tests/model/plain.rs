@@ -1,7 +1,8 @@
-//! The core against a model of the two documents: random histories, everything compared after each step.
+//! Compares the core with a model of the two documents: random histories, and the complete state is compared after each
+//! step.
 //!
-//! The model is written from `counter.md` and `semaphore.md` and is slow and plain on purpose: it keeps every change
-//! of a name, and works out from them what the documents say. `PROPTEST_CASES=1500000 cargo test --release --test
+//! The model is written from `counter.md` and `semaphore.md` and is slow and simple on purpose: it keeps every change
+//! of a name, and derives from them what the documents say. `PROPTEST_CASES=1500000 cargo test --release --test
 //! model plain::` runs it for an hour; a failure prints the shortest history that shows it.
 
 use std::collections::BTreeMap;
@@ -36,7 +37,7 @@ enum Step {
         namespace: Namespace,
         names_per_step: usize,
     },
-    /// Seconds by which the clock is set forth or back.
+    /// Seconds by which the clock is set forward or back.
     Clock {
         by: i64,
     },
@@ -50,7 +51,7 @@ struct Place {
 }
 
 impl Step {
-    /// What it can have changed; the other namespace was compared when it last could.
+    /// The namespaces that the step can change. The other one was compared after its last change.
     fn touches(&self) -> &'static [Namespace] {
         match self {
             Self::Acquire { on: Place { namespace, .. }, .. }
@@ -65,7 +66,7 @@ impl Step {
     }
 }
 
-// The documents' words.
+// The model, in the terms of the documents.
 
 #[derive(Default)]
 struct Model {
@@ -73,10 +74,10 @@ struct Model {
 }
 
 struct Object {
-    /// A semaphore's; a counter has none.
+    /// Only a semaphore has one.
     capacity: Option<u64>,
     holdings: BTreeMap<usize, u64>,
-    /// Every change: the interval it was in, and the consumption before and after.
+    /// Every change: its interval, and the consumption before and after it.
     changes: Vec<(u64, u64, u64)>,
 }
 
@@ -85,7 +86,7 @@ impl Object {
         self.holdings.values().sum()
     }
 
-    /// "Value", as Get reads it.
+    /// "Value", as Get returns it.
     fn value(&self) -> u64 {
         self.capacity.map_or(self.consumption(), |capacity| capacity - self.consumption())
     }
@@ -97,8 +98,8 @@ impl Object {
         self.changes.push((interval, before, self.consumption()));
     }
 
-    /// "The maximum consumption of resources in the interval": what it was when the interval began, and after every
-    /// change since. A semaphore has one interval, its life.
+    /// "The maximum consumption of resources in the interval": the consumption at the beginning of the interval
+    /// and after every change since. A semaphore has one interval, its lifetime.
     fn peak(&self, interval: u64) -> u64 {
         let Some((last, ..)) = self.changes.last() else { return 0 };
         let is_semaphore = self.capacity.is_some();
@@ -232,7 +233,7 @@ impl Pair {
         }
     }
 
-    /// Everything that a Dump shows is what the model says, and the core's own books add up.
+    /// A Dump shows exactly the state of the model, and the accounting of the core is consistent.
     fn compare(&self, namespaces: &[Namespace]) {
         for namespace in namespaces.iter().copied() {
             let mut dump = self.core.dump(namespace);
@@ -297,23 +298,27 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// `PROPTEST_CASES` says how many histories, else there are 2,000.
+/// `PROPTEST_CASES` sets the number of histories; the default is 1,000.
 fn cases() -> ProptestConfig {
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: asked.unwrap_or(1000), failure_persistence: None, ..ProptestConfig::default() }
+    let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig {
+        cases: configured.unwrap_or(1000),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn the_core_does_what_the_documents_say(history in prop::collection::vec(steps(), 1..80)) {
+    fn the_core_matches_the_model(history in prop::collection::vec(steps(), 1..80)) {
         let mut pair = Pair::new();
         for step in &history {
             pair.take(step);
             pair.compare(step.touches());
         }
-        // At rest nothing is consumed by who is gone.
+        // Ended sessions consume nothing.
         for session in 0..SESSIONS {
             pair.take(&Step::EndSession { session, names_per_step: 2 });
         }
@@ -326,9 +331,9 @@ proptest! {
         pair.compare(&Namespace::ALL);
     }
 
-    // A session remembers where it keeps the handles of 64 names of each kind, by their hashes; here it comes to hold more.
+    // A session indexes the handles of 64 names of each kind by their hashes; here it holds more names.
     #[test]
-    fn a_session_of_many_names_gives_back_what_it_took(
+    fn a_session_of_many_names_releases_what_it_acquired(
         history in prop::collection::vec((any::<bool>(), 0..100usize, 1..4u32, 0..3u32), 1..400),
     ) {
         let core = core();
@@ -362,14 +367,14 @@ proptest! {
         for namespace in Namespace::ALL {
             let mut sweep = core.sweep(namespace);
             while sweep.step(7, UnixSeconds(now.0 + 2 * u64::from(INTERVAL_S))) {}
-            prop_assert_eq!(core.stats(namespace).objects, 0, "nobody holds anything any more");
+            prop_assert_eq!(core.stats(namespace).objects, 0, "no name is held");
         }
     }
 }
 
-/// A session gives up the room for its handles where it had room for a thousand and holds nothing any more.
+/// A session frees the memory for its handles if it had room for a thousand and holds nothing.
 #[test]
-fn a_session_that_held_thousands_of_names_goes_on_in_whatever_order_it_gave_them_back() {
+fn a_session_that_held_thousands_of_names_works_after_any_order_of_releases() {
     let core = core();
     let mut session = core.open_session();
     let (now, claim) = (UnixSeconds(1_000_000), Claim::new(1, 1).unwrap());

@@ -1,4 +1,4 @@
-//! Configuration files as they are shipped, by us and by Debian, and the documents that describe them.
+//! The shipped configuration files, ours and Debian's, and the documents that describe them.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ const UNIT: &str = include_str!("../../etc/signalbox.service");
 const DOCUMENT: &str = include_str!("../../docs/configuration.md");
 const STOCK_COPY: &str = include_str!("../data/yrmcds.conf");
 
-/// Debian's own file where the package is installed, else the copy of its keys and values.
+/// Debian's own file if the package is installed, else a copy of its keys and values.
 fn stock_yrmcds_conf() -> String {
     fs::read_to_string("/etc/yrmcds.conf").unwrap_or_else(|_| STOCK_COPY.to_owned())
 }
@@ -33,7 +33,7 @@ fn the_stock_file_with_counters_enabled_means_what_it_means_to_yrmcds() {
         let text = stock.replace("counter.enable = false", "counter.enable = true");
         let Loaded { config, notices } = parse(&text, "/etc/yrmcds.conf", Language::Yrmcds);
         config.validate().unwrap();
-        assert!(config.bind.is_empty(), "no bind_ip is every address");
+        assert!(config.bind.is_empty(), "without bind_ip, the server binds every address");
         assert_eq!(config.floating_ip(), None);
         assert_eq!((config.user.as_deref(), config.group.as_deref()), (Some("yrmcds"), Some("yrmcds")));
         assert_eq!(config.workers.map(|workers| workers.get()), Some(10));
@@ -51,14 +51,14 @@ fn the_stock_file_with_counters_enabled_means_what_it_means_to_yrmcds() {
 }
 
 #[test]
-fn the_shipped_file_means_what_no_file_means() {
+fn the_shipped_file_has_the_default_values() {
     let loaded = parse(SHIPPED, "etc/signalbox.toml", Language::Toml);
     assert_eq!(loaded.config, Config::without_file());
     assert_eq!(loaded.notices, []);
     loaded.config.validate().unwrap();
 }
 
-/// The shipped file with the settings and tables that are commented out, which have no space after the `#`.
+/// The shipped file with all commented settings and tables enabled; these have no space after the `#`.
 fn shipped_with_everything() -> String {
     let uncommented = SHIPPED.lines().map(|line| match line.strip_prefix('#') {
         Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => setting,
@@ -72,7 +72,7 @@ fn the_shipped_file_has_every_key() {
     let text = shipped_with_everything();
     let document = toml::Value::Table(text.parse().unwrap());
     for key in Key::all() {
-        // Of an array of tables, the first.
+        // The first entry of an array of tables.
         let within =
             |value: &toml::Value, name: &str| value.get(name).or_else(|| value.get(0)?.get(name)).cloned();
         let value = key.name().split('.').try_fold(document.clone(), |value, name| within(&value, name));
@@ -81,7 +81,7 @@ fn the_shipped_file_has_every_key() {
 }
 
 #[test]
-fn what_the_shipped_file_comments_out_is_the_default() {
+fn commented_settings_of_the_shipped_file_are_the_defaults() {
     let config = parse(&shipped_with_everything(), "etc/signalbox.toml", Language::Toml).config;
     let (shipped, default) = (Config::without_file(), Config::default());
     for key in Key::all() {
@@ -93,7 +93,7 @@ fn what_the_shipped_file_comments_out_is_the_default() {
 }
 
 #[test]
-fn the_example_of_a_declaration_in_the_shipped_file_is_one() {
+fn the_declaration_example_in_the_shipped_file_is_valid() {
     let loaded = parse(&shipped_with_everything(), "etc/signalbox.toml", Language::Toml);
     let [declared] = &loaded.config.semaphore.declare[..] else { panic!("{loaded:?}") };
     assert_eq!((&*declared.name, declared.capacity, declared.slots), ("licences/compiler", 8, true));
@@ -101,7 +101,7 @@ fn the_example_of_a_declaration_in_the_shipped_file_is_one() {
 }
 
 #[test]
-fn the_examples_of_the_document_are_read() {
+fn the_examples_of_the_document_are_valid() {
     for example in DOCUMENT.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
         let loaded = parse(example, "docs/configuration.md", Language::Toml);
         assert_eq!(loaded.notices, []);
@@ -112,7 +112,7 @@ fn the_examples_of_the_document_are_read() {
 }
 
 #[test]
-fn declarations_change_while_running_and_are_no_reason_to_restart() {
+fn declarations_change_at_runtime_without_a_restart() {
     let old = parse(SHIPPED, "etc/signalbox.toml", Language::Toml).config;
     let entry = "[[semaphore.declare]]\nname = 'a'\ncapacity = 1\n";
     let new = parse(&format!("{SHIPPED}\n{entry}"), "etc/signalbox.toml", Language::Toml).config;
@@ -163,13 +163,13 @@ fn the_document_has_a_row_for_every_key() {
 }
 
 #[test]
-fn the_languages_of_both_shipped_files_are_told_by_content() {
+fn the_language_of_a_configuration_file_is_detected_by_its_content() {
     let nameless = Path::new("configuration");
     assert_eq!(Language::of(nameless, SHIPPED), Language::Toml);
     assert_eq!(Language::of(nameless, &stock_yrmcds_conf()), Language::Yrmcds);
 }
 
-/// Both shipped files in pieces, so that random texts reach further than the first line.
+/// Pieces of both shipped files, so that random texts reach further than the first line.
 fn pieces() -> impl Strategy<Value = String> {
     let lines: Vec<String> = SHIPPED.lines().chain(STOCK_COPY.lines()).map(str::to_owned).collect();
     let keys: Vec<String> = Key::all().iter().map(|key| key.name().to_owned()).collect();
@@ -187,7 +187,7 @@ fn pieces() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_parser_panic_and_every_error_names_the_file(text in prop_oneof![pieces(), any::<String>()]) {
+    fn the_parser_never_panics_and_every_error_names_the_file(text in prop_oneof![pieces(), any::<String>()]) {
         let path = Path::new("/some/where/file");
         for language in [Language::of(path, &text), Language::Toml, Language::Yrmcds] {
             match Config::parse(&text, path, language) {

@@ -1,4 +1,4 @@
-//! The documents against the program: what they name exists, and what the program answers is in them.
+//! The documents against the program: what they name exists, and what the program answers is documented.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What stands between backticks, fenced blocks left out.
+/// The text between backticks, without fenced blocks.
 fn code_spans(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     prose.flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
 }
 
-/// The lines of a table's body, as cells, that stand under a heading.
+/// The rows of the table under a heading, as cells.
 fn table_under<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     let section = text.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}")).1;
     let section = section.split("\n#").next().unwrap();
@@ -57,7 +57,7 @@ fn every_test_that_the_compatibility_page_names_exists() {
         let attribute = before.rsplit_once("#[").map_or("", |(_, attribute)| attribute);
         assert!(
             attribute.starts_with("test]") || attribute.starts_with("tokio::test"),
-            "{test} is no test: {attribute}"
+            "{test} is not a test: {attribute}"
         );
     }
 }
@@ -200,7 +200,7 @@ fn sources(directory: &Path) -> String {
 }
 
 #[test]
-fn modules_use_each_other_as_the_design_draws_it() {
+fn modules_depend_on_each_other_as_the_design_states() {
     let page = read("docs/design.md");
     let rows = table_under(&page, "## Layers");
     let modules: Vec<_> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
@@ -235,7 +235,7 @@ fn the_readme_lists_every_document() {
 }
 
 #[test]
-fn every_example_is_run_and_shown_to_readers() {
+fn every_example_is_tested_and_documented() {
     let tests = read("tests/client/examples.rs");
     let guide = read("docs/guide.md");
     for entry in fs::read_dir(root().join("examples")).unwrap() {

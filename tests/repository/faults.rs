@@ -1,4 +1,5 @@
-//! The planted faults of `tests/faults` still fit the code, so that `tests/faults/run` can show that they are found.
+//! The patches of `tests/faults` still apply to the code, so that `tests/faults/run` can show that tests find each
+//! fault.
 
 use std::fs;
 use std::io::Write;
@@ -12,19 +13,19 @@ fn patches() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_fault_can_be_planted() {
+fn every_fault_patch_applies() {
     let patches = patches();
     assert!(patches.len() >= 12);
     for patch in patches {
         let mut command = Command::new("git");
         command.args(["apply", "--check"]).arg(&patch).current_dir(env!("CARGO_MANIFEST_DIR"));
         let Ok(checked) = command.output() else {
-            let _ = writeln!(std::io::stderr(), "skipped: git is not there to plant the faults with");
+            let _ = writeln!(std::io::stderr(), "skipped: git is not installed");
             return;
         };
         assert!(
             checked.status.success(),
-            "{} does not fit the code any more: make it anew\n{}",
+            "{} no longer applies to the code: recreate it\n{}",
             patch.display(),
             String::from_utf8_lossy(&checked.stderr)
         );
@@ -38,7 +39,7 @@ fn every_fault_names_a_test_that_finds_it() {
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
         assert!(field("Fault: ").is_some_and(|fault| fault.ends_with('.')), "{}", patch.display());
         let finder = field("Found by: ").unwrap_or_else(|| panic!("{}", patch.display()));
-        // "Found by: BINARY MODULE", or "Found by: BINARY" where the binary is one file.
+        // "Found by: BINARY MODULE", or "Found by: BINARY" if the binary is one file.
         let test =
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{}.rs", finder.replace(' ', "/")));
         assert!(test.exists(), "{}: there is no {}", patch.display(), test.display());

@@ -1,9 +1,9 @@
-//! What each cargo feature builds: a program that uses a part of the library does not pay for the rest.
+//! The dependencies of each cargo feature: a program that uses a part of the library does not build the rest.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// The crates that are built for the library with some features and for no tests, `signalbox` left out.
+/// The crates that are built for the library with these features, without those for tests and `signalbox` itself.
 fn crates_with(features: &str) -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["tree", "--locked", "--offline", "--edges", "normal,build", "--prefix", "none"]);
@@ -16,14 +16,14 @@ fn crates_with(features: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn frames_need_no_runtime() {
+fn the_codec_needs_no_runtime() {
     let for_errors = ["proc-macro2", "quote", "syn", "thiserror", "thiserror-impl", "unicode-ident"];
     let expected = for_errors.into_iter().chain(["bytes"]).map(str::to_owned).collect();
-    assert_eq!(crates_with(""), expected, "the codec is loaded into processes that are not ours");
+    assert_eq!(crates_with(""), expected, "the codec runs in other programs' processes");
 }
 
 #[test]
-fn the_client_builds_no_more_crates_than_it_did() {
+fn the_client_depends_on_few_crates() {
     let crates = crates_with("client");
     assert!(crates.len() <= 21, "each program that uses the client builds {}: {crates:?}", crates.len());
 }
@@ -36,7 +36,7 @@ fn the_core_needs_no_runtime() {
 }
 
 #[test]
-fn the_program_builds_no_more_crates_than_it_did() {
+fn the_program_depends_on_few_crates() {
     let crates = crates_with("program");
     assert!(crates.len() <= 83, "the first command of the README builds {}: {crates:?}", crates.len());
 }

@@ -1,4 +1,5 @@
-//! The repository against itself: documents, shipped files, the layers of the code, what each feature builds, and the planted faults.
+//! Consistency of the repository: documents, shipped files, the layers of the code, the dependencies of each feature,
+//! and the planted faults.
 
 mod configuration;
 mod documents;

@@ -1,4 +1,4 @@
-//! What must hold after every step of the simulation, and what at rest.
+//! The invariants after every step of the simulation, and those at rest.
 
 use std::collections::BTreeMap;
 
@@ -9,38 +9,38 @@ use crate::disk::Disk;
 use crate::order::Order;
 use crate::scene::{Key, Scene, Shared, key};
 
-/// Capacities of semaphores, as they were seen after the step before.
+/// The capacities of semaphores after the previous step.
 #[derive(Default)]
 pub struct Checks {
     capacities: BTreeMap<Key, u64>,
-    /// Names that were ever made. While that stands, no semaphore has been made anew.
+    /// The number of names that were ever created. While it stays the same, no semaphore was created again.
     semaphores_made: u64,
     ledger: LedgerStats,
     order: Order,
 }
 
 impl Checks {
-    /// Looks at the server if it was given something to do since it was last looked at.
+    /// Checks the server if it was given work since the last check.
     pub fn after_step(&mut self, scene: &Scene) {
         let mut state = scene.state();
         let Some(server) = state.server.clone() else { return };
         let is_touched = std::mem::take(&mut state.is_touched);
         let (now_ms, started_ms) = (state.now_ms, state.server_started_ms);
-        let checked = state.claims.check(&server, now_ms, started_ms).and_then(|mut believed| {
-            // What is due is done without being asked.
+        let checked = state.grant_expectations.check(&server, now_ms, started_ms).and_then(|mut expected| {
+            // Timers do their work without input.
             let ledger = server.core().ledger_stats();
             if !is_touched && ledger == self.ledger {
                 return Ok(());
             }
             self.ledger = ledger;
-            for (key, resources) in state.believed() {
-                *believed.entry(key.clone()).or_insert(0) += resources;
+            for (key, resources) in state.expected_totals() {
+                *expected.entry(key.clone()).or_insert(0) += resources;
             }
-            check_capacities(&scene.shared, &believed)?;
+            check_capacities(&scene.shared, &expected)?;
             server.core().check_ledger()?;
             let shared = scene.shared.iter().map(|shared| &shared.name);
             self.order.check(&server, shared.chain(&scene.declared))?;
-            self.check(&server, &believed, &scene.declared)
+            self.check(&server, &expected, &scene.declared)
         });
         drop(state);
         if let Err(what) = checked {
@@ -48,14 +48,14 @@ impl Checks {
         }
     }
 
-    /// `declared` are those whose capacities may change.
+    /// `declared` are the names whose capacities may change.
     fn check(
         &mut self,
         server: &Server,
-        believed: &BTreeMap<Key, u64>,
+        expected: &BTreeMap<Key, u64>,
         declared: &[Vec<u8>],
     ) -> Result<(), String> {
-        check_books(server)?;
+        check_accounting(server)?;
         let mut consumptions = BTreeMap::new();
         let made = server.core().stats(Namespace::Semaphores).total_objects;
         let capacities_before = std::mem::take(&mut self.capacities);
@@ -87,7 +87,7 @@ impl Checks {
             }
         }
         self.semaphores_made = made;
-        for (key, resources) in believed {
+        for (key, resources) in expected {
             let consumption = consumptions.get(key).copied().unwrap_or(0);
             if *resources > consumption {
                 let name = key.1.escape_ascii();
@@ -99,27 +99,27 @@ impl Checks {
         Ok(())
     }
 
-    /// The server of before is gone, and all that it knew.
+    /// The previous server has ended, and its state with it.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 }
 
 /// Invariant 1 of `docs/design.md`.
-fn check_books(server: &Server) -> Result<(), String> {
+fn check_accounting(server: &Server) -> Result<(), String> {
     let mut failures = Vec::new();
     for namespace in Namespace::ALL {
         let mut check = server.core().check(namespace);
         while check.step(1000, &mut failures) {}
     }
-    failures.is_empty().then_some(()).ok_or_else(|| format!("the books do not add up: {failures:?}"))
+    failures.is_empty().then_some(()).ok_or_else(|| format!("the accounting is inconsistent: {failures:?}"))
 }
 
-/// Whether clients believe to hold no more than there is, whatever the server's books say.
-fn check_capacities(shared: &[Shared], believed: &BTreeMap<Key, u64>) -> Result<(), String> {
+/// Whether clients expect to hold no more than exists, independent of the server's accounting.
+fn check_capacities(shared: &[Shared], expected: &BTreeMap<Key, u64>) -> Result<(), String> {
     for Shared { name, capacity } in shared {
         for namespace in Namespace::ALL {
-            let resources = believed.get(&key(namespace, name)).copied().unwrap_or(0);
+            let resources = expected.get(&key(namespace, name)).copied().unwrap_or(0);
             if resources > u64::from(*capacity) {
                 return Err(format!(
                     "clients hold {resources} of {}, of which there are {capacity}",
@@ -133,7 +133,7 @@ fn check_capacities(shared: &[Shared], believed: &BTreeMap<Key, u64>) -> Result<
 
 fn dump(server: &Server, namespace: Namespace) -> Vec<(Vec<u8>, DumpItem)> {
     let mut dump = server.core().dump(namespace);
-    // Peaks are compared with consumptions only, and are not below them at any time.
+    // Peaks are only compared with consumptions, which they are never below.
     let next = || dump.next(server.core(), UnixSeconds(0), |name, item| (name.to_vec(), item));
     std::iter::from_fn(next).collect()
 }
@@ -144,22 +144,25 @@ pub fn has_no_sessions(server: &Server) -> bool {
     (sessions, grants, waiters, watches) == (0, 0, 0, 0)
 }
 
-/// Nobody is connected: is anything consumed by who is gone?
+/// No client is connected: checks that nothing is consumed.
 pub fn at_rest(server: &Server) -> Result<(), String> {
-    check_books(server)?;
+    check_accounting(server)?;
     server.core().check_ledger()?;
     for namespace in Namespace::ALL {
         for (name, item) in dump(server, namespace) {
             if item.consumption > 0 {
-                return Err(format!("{} is consumed by nobody: {item:?}", name.escape_ascii()));
+                return Err(format!(
+                    "{} is consumed, but no client is connected: {item:?}",
+                    name.escape_ascii()
+                ));
             }
         }
     }
     Ok(())
 }
 
-/// Whether every name was collected that is not declared, with its memory off the books; and nothing is kept but those
-/// that are.
+/// Whether every undeclared name was collected and its memory no longer counted, and only marks and declarations are
+/// stored.
 pub fn is_empty(server: &Server, disk: Option<&Disk>) -> bool {
     let numbered = disk.map_or(0, |disk| disk.numbered);
     let is_kept = |record: &Record| !matches!(record, Record::Mark(_) | Record::Declaration(_));

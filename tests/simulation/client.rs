@@ -1,30 +1,30 @@
-//! The product's own client against the real server shell, on a simulated network and clock, while things break.
+//! The product's own client against the real server shell, on a simulated network and clock, while faults happen.
 //!
-//! A seed decides everything: how many clients there are and how many tasks use each, what they ask and when they drop
-//! their futures, how fast their clocks run, what breaks and when. After every step, what all programs believe to hold
-//! is no more than there is, and the server holds it for them; no session, and so no place in a queue, is lost to a cut
-//! that is shorter than it must survive; no answer and no loss comes without a cause. Administrators declare, resize and
-//! remove semaphores meanwhile, and what they were told stays so. Then the faults stop, everybody
-//! gets what he waits for, and when nobody wants anything any more the server holds nothing for anybody, though all the
-//! clients are still there. `docs/reliability.md` tells more.
+//! A seed determines everything: the number of clients and of the tasks that use each, what they request and when they
+//! drop their futures, how fast their clocks run, and which faults happen when. After every step, all applications
+//! together expect to hold no more than exists, and the server holds it for them. A disconnect shorter than a session
+//! must survive loses no session, and so no place in a queue. Every answer and every loss has a cause. Administrators
+//! declare, resize and remove semaphores at the same time, and acknowledged changes stay in force. Then the faults
+//! stop, every waiter is served, and when no application requests anything, the server holds nothing, although all
+//! clients still exist. `docs/reliability.md` has the details.
 //!
-//! `SIGNALBOX_SEEDS=10000 cargo test --test simulation client::` runs as many seeds as one likes, and `SIGNALBOX_SEED=7`
-//! says which is the first. A failure prints the seed and the command that replays it.
+//! `SIGNALBOX_SEEDS=10000 cargo test --test simulation client::` sets the number of seeds, and `SIGNALBOX_SEED=7` sets
+//! the first one. A failure prints the seed and the command that replays it.
 
 mod administrator;
-mod beliefs;
+mod applications;
+mod change_history;
+mod change_requests;
 mod changes;
-mod clerk;
 mod clock;
 mod declared;
 mod directed;
 mod drops;
+mod expectations;
 mod faults;
-mod orders;
-mod programs;
-mod sightings;
-mod stage;
-mod standing;
+mod leased_administrator;
+mod name_history;
+mod testbed;
 mod wire;
 
 use std::collections::BTreeSet;
@@ -37,41 +37,41 @@ use crate::disk::Disk;
 use crate::network::{self, machine_name};
 use crate::random::Random;
 use crate::scene::{Phase, Scene, Shared};
-use beliefs::{Beliefs, Who};
+use applications::{Application, Workload};
+use expectations::{ClientInfo, Expectations};
 use faults::Faults;
-use programs::{Habits, Program};
 use signalbox::client::Client;
 use turmoil::Sim;
 
 /// Simulated time between two checks.
 const STEP: Duration = Duration::from_millis(10);
 
-/// How long those may take to end who hold and wait when the faults stop.
+/// How long holders and waiters may take to end after the faults stop.
 const END_MS_MAX: u64 = 90_000;
 
-/// How long sessions may live on whose clients lost power or gave them up.
+/// How long a session may live after its client lost power or abandoned it.
 const FORGOTTEN_MS_MAX: u64 = 30_000;
 
-/// Everybody gets what he asks within this time when nothing is broken.
+/// Without faults, every client gets what it requests within this time.
 const ASK_MS_MAX: u64 = 10_000;
 
-/// How long the server may take to notice connections whose clients lost power, and then some.
+/// How long the server may take to detect connections whose clients lost power, with some reserve.
 const LEAVE_MS_MAX: u64 = 60_000;
 
 struct Simulation<'a> {
     scene: Arc<Scene>,
-    beliefs: Arc<Beliefs>,
+    expectations: Arc<Expectations>,
     sim: Sim<'a>,
     checks: Checks,
     faults: Faults,
     clients: usize,
     work_ms: u64,
-    /// Tasks that use a client, and clients that are there.
+    /// The tasks that use a client, and the clients that exist.
     tasks: Arc<AtomicUsize>,
     present: Arc<AtomicUsize>,
 }
 
-/// Counts a task for as long as it is there.
+/// Counts a task while it exists.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -94,17 +94,17 @@ impl Simulation<'_> {
         let machines = random.between(1, (clients as u64).min(3)) as usize;
         let latency_ms_max = random.between(2, 100);
         let work_ms = random.between(8000, 40_000);
-        let habits = Habits::of(&mut random);
+        let workload = Workload::of(&mut random);
         let shared = (1..=random.between(1, 3)).map(|number| Shared {
             name: format!("shared {number}").into_bytes(),
             capacity: random.between_u32(1, 3),
         });
         let shared: Vec<_> = shared.collect();
-        // Half of the servers keep what leased sessions hold: to their clients, a restart is no more than a cut.
+        // Half of the servers store what leased sessions hold: to their clients, a restart is only a disconnect.
         let disk = random.percent(50).then(|| Disk::new(random.between(0, 40), shared.len()));
         let declared = (1..=random.between(1, 2)).map(|number| format!("declared {number}").into_bytes());
         let scene = Scene::with(machines, shared, declared.collect(), disk);
-        let beliefs = Beliefs::new(Arc::clone(&scene));
+        let expectations = Expectations::new(Arc::clone(&scene));
         let mut sim = turmoil::Builder::new()
             .rng_seed(seed)
             .epoch(UNIX_EPOCH)
@@ -114,35 +114,45 @@ impl Simulation<'_> {
             .tcp_capacity(1024)
             .enable_random_order()
             .build();
-        let faults = Faults::new(Arc::clone(&beliefs), Random::of(seed, 1), latency_ms_max);
+        let faults = Faults::new(Arc::clone(&expectations), Random::of(seed, 1), latency_ms_max);
         let hash_seed = random.next();
         let server_scene = Arc::clone(&scene);
         sim.host(network::SERVER, move || network::serve(Arc::clone(&server_scene), hash_seed, usize::MAX));
         let (tasks, present) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         for machine in 0..machines {
-            let (beliefs, tasks, present) = (Arc::clone(&beliefs), Arc::clone(&tasks), Arc::clone(&present));
-            let habits = habits.clone();
+            let (expectations, tasks, present) =
+                (Arc::clone(&expectations), Arc::clone(&tasks), Arc::clone(&present));
+            let workload = workload.clone();
             sim.host(machine_name(machine), move || {
                 let start = {
-                    let mut state = beliefs.scene.state();
+                    let mut state = expectations.scene.state();
                     state.machines[machine].starts += 1;
                     state.machines[machine].starts
                 };
                 for client in (machine..clients).step_by(machines) {
                     let random = Random::of(seed, (start << 32) + 2 + client as u64);
                     let ttl_ms = Random::of(seed, 1000 + client as u64).between(10_000, 25_000);
-                    let who = Who { client, machine, ttl_ms };
-                    let program = Program { beliefs: Arc::clone(&beliefs), who, habits: habits.clone() };
-                    tokio::task::spawn_local(live(program, random, Arc::clone(&tasks), Arc::clone(&present)));
+                    let info = ClientInfo { client, machine, ttl_ms };
+                    let application = Application {
+                        expectations: Arc::clone(&expectations),
+                        info,
+                        workload: workload.clone(),
+                    };
+                    tokio::task::spawn_local(live(
+                        application,
+                        random,
+                        Arc::clone(&tasks),
+                        Arc::clone(&present),
+                    ));
                 }
                 std::future::pending()
             });
         }
         let checks = Checks::default();
-        Self { scene, beliefs, sim, checks, faults, clients, work_ms, tasks, present }
+        Self { scene, expectations, sim, checks, faults, clients, work_ms, tasks, present }
     }
 
-    /// Runs to the end. Gives the hash of all that happened, or what was wrong.
+    /// Runs to the end. Returns the hash of the trace, or a description of the failure.
     fn run(mut self) -> Result<u64, String> {
         while self.now_ms() < self.work_ms {
             self.faults.before_step(&mut self.sim, &mut self.checks);
@@ -154,12 +164,14 @@ impl Simulation<'_> {
             0 => Ok(()),
             left => Err(format!("{left} tasks still wait")),
         })?;
-        // The clients are still there and renew their leases, so what is held now is leaked.
+        // The clients still exist and renew their leases, so anything that is held now is leaked.
         self.wait(FORGOTTEN_MS_MAX, |simulation| {
             let server = simulation.scene.state().server.clone().ok_or("the server is down")?;
             let ledger = server.core().ledger_stats();
             let is_free = (ledger.grants, ledger.waiters) == (0, 0);
-            is_free.then_some(()).ok_or_else(|| format!("nobody has a permit or waits: {ledger:?}"))
+            is_free
+                .then_some(())
+                .ok_or_else(|| format!("grants or waiters without a permit or a request: {ledger:?}"))
         })?;
         self.enter(Phase::Ask);
         self.wait(ASK_MS_MAX, |simulation| {
@@ -167,9 +179,9 @@ impl Simulation<'_> {
             let all: BTreeSet<_> = (0..simulation.clients).collect();
             let left: Vec<_> = all.difference(&state.satisfied).collect();
             let is_over = left.is_empty() && simulation.present.load(Ordering::Relaxed) == 0;
-            is_over.then_some(()).ok_or_else(|| format!("without what they asked for: clients {left:?}"))
+            is_over.then_some(()).ok_or_else(|| format!("clients without what they requested: {left:?}"))
         })?;
-        let server = self.scene.state().server.clone().expect("it was waited for");
+        let server = self.scene.state().server.clone().expect("the loop above ends only with a server");
         self.wait(LEAVE_MS_MAX, |simulation| {
             let served = simulation.scene.state().served().len();
             let is_left = checks::has_no_sessions(&server) && served == 0;
@@ -177,7 +189,7 @@ impl Simulation<'_> {
                 .then_some(())
                 .ok_or_else(|| format!("{served} connections, {:?}", server.core().ledger_stats()))
         })?;
-        checks::at_rest(&server).map_err(|what| self.told(what))?;
+        checks::at_rest(&server).map_err(|what| self.with_events(what))?;
         Ok(self.scene.state().trace())
     }
 
@@ -193,21 +205,21 @@ impl Simulation<'_> {
     fn step(&mut self) -> Result<(), String> {
         let stepped = self.sim.step();
         self.scene.state().now_ms = self.sim.elapsed().as_millis() as u64;
-        stepped.map_err(|error| self.told(format!("a host ended: {error}")))?;
+        stepped.map_err(|error| self.with_events(format!("a host ended: {error}")))?;
         self.checks.after_step(&self.scene);
-        if let Err(what) = self.beliefs.check() {
+        if let Err(what) = self.expectations.check() {
             self.scene.fail(what);
         }
         let failure = self.scene.state().failure();
         failure.map_or(Ok(()), Err)
     }
 
-    /// Steps without new faults until what is waited for is there.
+    /// Steps without new faults until the condition holds.
     fn wait(&mut self, ms_max: u64, ready: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
         let deadline_ms = self.now_ms() + ms_max;
         while let Err(what) = ready(self) {
             if self.now_ms() > deadline_ms {
-                return Err(self.told(format!("after {ms_max} ms without faults: {what}")));
+                return Err(self.with_events(format!("after {ms_max} ms without faults: {what}")));
             }
             self.faults.pass_time(self.now_ms());
             self.step()?;
@@ -215,38 +227,43 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A failure with what led to it.
-    fn told(&self, what: String) -> String {
+    /// The description of a failure, followed by the last events.
+    fn with_events(&self, what: String) -> String {
         let mut state = self.scene.state();
         state.fail(what);
-        state.failure().expect("it was set just now")
+        state.failure().expect("it was set in the line above")
     }
 }
 
-/// A program from its start to its end.
-async fn live(program: Program, mut random: Random, tasks: Arc<AtomicUsize>, present: Arc<AtomicUsize>) {
+/// An application from its start to its end.
+async fn live(
+    application: Application,
+    mut random: Random,
+    tasks: Arc<AtomicUsize>,
+    present: Arc<AtomicUsize>,
+) {
     let _present = Counted::new(&present);
-    // By up to 1 % faster or slower than the server's.
+    // Up to 1 % faster or slower than the server's clock.
     let fast_ppm = random.between(0, 20_000) as i64 - 10_000;
-    let client = program.client(&mut random, fast_ppm);
-    if program.who.client == 0 {
-        spawn(program.clone().tidy_up(client.clone()), &tasks);
+    let client = application.client(&mut random, fast_ppm);
+    if application.info.client == 0 {
+        spawn(application.clone().clean_up(client.clone()), &tasks);
     }
-    if random.percent(program.habits.clerks_percent) {
-        spawn(program.clone().clerk(Random::of(random.next(), 0)), &tasks);
+    if random.percent(application.workload.leased_administrators_percent) {
+        spawn(application.clone().administer_leased(Random::of(random.next(), 0)), &tasks);
     }
     for task in 0..random.between(1, 4) {
         let random = Random::of(random.next(), task);
-        spawn(program.clone().run(client.clone(), random), &tasks);
+        spawn(application.clone().run(client.clone(), random), &tasks);
     }
-    while program.beliefs.scene.phase() != Phase::Ask {
+    while application.expectations.scene.phase() != Phase::Ask {
         tokio::time::sleep(STEP).await;
     }
-    program.ask(client.clone(), Random::of(random.next(), 0)).await;
+    application.ask(client.clone(), Random::of(random.next(), 0)).await;
     leave(client, &mut random).await;
 }
 
-/// Starts a task that counts until it is done.
+/// Starts a task that is counted until it ends.
 fn spawn(task: impl Future<Output = ()> + 'static, tasks: &Arc<AtomicUsize>) {
     let counted = Counted::new(tasks);
     tokio::task::spawn_local(async move {
@@ -263,7 +280,7 @@ async fn leave(client: Client, random: &mut Random) {
     }
 }
 
-/// Runs a seed on a thread of its own: what the server keeps in its threads must not differ between runs.
+/// Runs a seed in a thread of its own, because thread-local state of the server must not differ between runs.
 fn run(seed: u64) -> Result<u64, String> {
     let thread = std::thread::Builder::new().name(format!("seed {seed}"));
     let thread = thread.spawn(move || Simulation::new(seed).run()).expect("a thread can be started");
@@ -273,12 +290,12 @@ fn run(seed: u64) -> Result<u64, String> {
 fn number_in(variable: &str, otherwise: u64) -> u64 {
     let value = std::env::var(variable).ok();
     value.map_or(otherwise, |value| {
-        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number"))
+        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number"))
     })
 }
 
 #[test]
-fn whatever_breaks_no_permit_is_believed_too_long_and_nothing_is_leaked() {
+fn under_faults_no_client_trusts_a_lost_permit_and_nothing_leaks() {
     let seeds = number_in("SIGNALBOX_SEEDS", 100);
     let first = number_in("SIGNALBOX_SEED", 1);
     let next = AtomicU64::new(first);
@@ -302,7 +319,7 @@ fn whatever_breaks_no_permit_is_believed_too_long_and_nothing_is_leaked() {
     if let Some((seed, what)) = failed.into_inner().unwrap() {
         panic!(
             "seed {seed}, {what}\nreplay: SIGNALBOX_SEED={seed} SIGNALBOX_SEEDS=1 \
-            cargo test --test simulation client::whatever"
+            cargo test --test simulation client::under_faults"
         );
     }
 }
@@ -313,5 +330,5 @@ fn the_same_seed_gives_the_same_trace() {
     let first = traces(1..11).unwrap_or_else(|what| panic!("{what}"));
     assert_eq!(Ok(&first), traces(1..11).as_ref());
     let different: BTreeSet<_> = first.iter().collect();
-    assert_eq!(different.len(), first.len(), "and another seed another one");
+    assert_eq!(different.len(), first.len(), "another seed has another trace");
 }

@@ -1,6 +1,6 @@
-//! The server's disk: how long it takes to write, how it fails, and what may be missing on it.
+//! The server's disk: its write times, its failures, and what may be missing on it.
 //!
-//! The server is a process that ends without a word: what was not written by then is lost.
+//! The server is a process that ends without warning: what was not written by then is lost.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,10 +15,10 @@ use tokio::time::sleep;
 use crate::random::Random;
 use crate::scene::Scene;
 
-/// How long the disk is left alone after it failed, as by the daemon.
+/// The pause after a failure, as in the daemon.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What outlives the server, and how long it takes to write it.
+/// What outlives the server, and the time that writes take.
 pub struct Disk {
     pub memory: Memory,
     /// Which writes fail.
@@ -29,7 +29,7 @@ pub struct Disk {
     log: Mutex<Log>,
 }
 
-/// What became of the writes.
+/// The results of the writes.
 #[derive(Default)]
 struct Log {
     failed_ms: Option<u64>,
@@ -39,7 +39,7 @@ struct Log {
     ended_behind: BTreeSet<u64>,
 }
 
-/// What a server is still to store; wakes who does.
+/// Wakes the task that stores when the server has something to store.
 #[derive(Default)]
 pub struct Written(Notify);
 
@@ -74,7 +74,7 @@ impl Disk {
         }
     }
 
-    /// A server is started after that life of it. Gives since when that one could store nothing: what it gave back then
+    /// A server starts after this life. Returns since when that life could store nothing: what it released since then
     /// is held again.
     pub fn begin_after(&self, life: u64) -> Option<u64> {
         let mut log = self.log();
@@ -83,18 +83,18 @@ impl Disk {
         behind_since_ms
     }
 
-    /// Whether what a life of the server did last may be missing, and what it could not do may be there.
+    /// Whether the last changes of a life may be missing, and changes that it could not store may be present.
     pub fn is_doubtful(&self, life: u64) -> bool {
         self.log().ended_behind.contains(&life)
     }
 
-    /// Whether a write failed then or later.
+    /// Whether a write failed at or after this time.
     pub fn has_failed_since(&self, since_ms: u64) -> bool {
         self.log().failed_ms.is_some_and(|failed_ms| failed_ms >= since_ms)
     }
 }
 
-/// Stores what there is to be stored, each time after the time that the disk takes.
+/// Stores pending changes, each batch after the time that the disk takes.
 pub async fn store(
     scene: Arc<Scene>,
     server: Arc<Server>,
@@ -110,7 +110,7 @@ pub async fn store(
         let stored = server.store(&mut storage);
         if let Ok(true) | Err(_) = stored {
             let mut state = scene.state();
-            // What waited for the disk is answered, and what could not be stored was given back.
+            // Deferred answers are sent, and what could not be stored was rolled back.
             state.is_touched = true;
             disk.note(stored.is_ok(), state.now_ms);
         }

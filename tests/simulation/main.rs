@@ -1,12 +1,12 @@
-//! Simulations: the real server shell on a network and a clock that a seed decides, while things break.
+//! Simulations: the real server shell on a network and a clock that a seed controls, while faults happen.
 //!
-//! `server` has clients that are written for the simulation; `client` has the product's own client. What both share is
-//! here: the scene and its trace, the simulated network and disk, and the checks after each step.
+//! `server` has clients that are written for the simulation; `client` has the product's own client. This folder has
+//! what both share: the scene and its trace, the simulated network and disk, and the checks after each step.
 
 mod checks;
-mod claims;
 mod client;
 mod disk;
+mod grant_expectations;
 mod network;
 mod order;
 mod random;

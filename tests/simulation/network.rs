@@ -1,12 +1,12 @@
-//! The real shell on the simulated network: what stands for the server's sockets.
+//! The real shell on the simulated network: replacements for the server's sockets.
 //!
-//! The simulated network has connections without end: no keepalive and no retransmission that gives up. What the
-//! kernel does for the daemon (`src/server/socket.rs`) is done here: a peer is probed every 5 s; one that answered no
-//! probe for 35 s, or took no output for so long, is gone. A probe is answered while the link is in order and
-//! the client still has the connection.
+//! Simulated connections never end by themselves: there are no keepalives and no retransmission timeouts. This file
+//! does what the kernel does for the daemon (`src/server/socket.rs`): it probes a peer every 5 s, and ends the
+//! connection if the peer answered no probe for 35 s or accepted no output for as long. A probe is answered while the
+//! link is intact and the client still has the connection open.
 //!
 //! A server that stops closes its connections in the order of their addresses, because the runtime would drop their
-//! tasks in an order that depends on what the process did before.
+//! tasks in an order that depends on earlier events in the process.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,7 +33,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PEER_TIMEOUT: Duration = Duration::from_secs(35);
 const SEMAPHORE_SWEEP: Duration = Duration::from_millis(200);
 
-/// The host that a machine of clients is.
+/// The host name of a client machine.
 pub fn machine_name(machine: usize) -> String {
     format!("machine-{machine}")
 }
@@ -45,7 +45,7 @@ pub fn port_of(namespace: Namespace) -> u16 {
     }
 }
 
-/// Runs a server until its machine is stopped. `write_bytes_max` is what its sockets take at a time.
+/// Runs a server until its machine stops. Its sockets accept at most `write_bytes_max` bytes at a time.
 pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) -> turmoil::Result {
     let mut config = Config::without_file();
     let machines = scene.state().machines.len();
@@ -56,7 +56,7 @@ pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) ->
         let mut storage = disk.memory.open();
         let written = Arc::new(Written::default());
         let restored = server.restore(&mut storage, Waker::from(Arc::clone(&written)));
-        restored.map_err(|error| format!("what was kept is not brought back: {error}"))?;
+        restored.map_err(|error| format!("the stored state cannot be restored: {error}"))?;
         declare(&scene.shared[..disk.numbered], &server);
         tokio::spawn(store(Arc::clone(&scene), Arc::clone(&server), storage, written, hash_seed));
     }
@@ -79,7 +79,7 @@ pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) ->
     std::future::pending().await
 }
 
-/// Declares semaphores that all share, with numbered slots.
+/// Declares the shared semaphores, with numbered slots.
 fn declare(shared: &[Shared], server: &Server) {
     let mut declares = Vec::new();
     for Shared { name, capacity } in shared {
@@ -91,10 +91,10 @@ fn declare(shared: &[Shared], server: &Server) {
     assert_eq!(refused, []);
 }
 
-/// A socket, until the server stops.
+/// A socket, or `None` once the server has stopped.
 type Socket = Arc<Mutex<Option<TcpStream>>>;
 
-/// The sockets of all connections; there is no such thing any more when the server stops.
+/// The sockets of all connections, or `None` once the server has stopped.
 type Open = Arc<Mutex<Option<BTreeMap<SocketAddr, Socket>>>>;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,7 +126,7 @@ impl Listener for SimulatedListener {
             scene: Arc::clone(&self.scene),
             write_bytes_max: self.write_bytes_max,
             probe: Box::pin(tokio::time::sleep(PROBE_INTERVAL)),
-            heard: Instant::now(),
+            last_seen: Instant::now(),
             stalled: None,
         };
         Ok((stream, peer))
@@ -141,14 +141,14 @@ struct SimulatedStream {
     scene: Arc<Scene>,
     write_bytes_max: usize,
     probe: Pin<Box<Sleep>>,
-    /// When the peer was last known to be there.
-    heard: Instant,
-    /// Since when the peer takes no output, where it does not.
+    /// When the peer last showed that it exists.
+    last_seen: Instant,
+    /// Since when the peer accepts no output.
     stalled: Option<Instant>,
 }
 
 impl SimulatedStream {
-    /// Calls the socket, if the server still has it.
+    /// Calls the socket if the server still has it.
     fn poll_socket<T>(
         &self,
         call: impl FnOnce(Pin<&mut TcpStream>) -> Poll<io::Result<T>>,
@@ -158,15 +158,15 @@ impl SimulatedStream {
         call(Pin::new(socket))
     }
 
-    /// Ready when the peer is gone.
+    /// Ready when the peer has vanished.
     fn poll_keepalive(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             ready!(self.probe.as_mut().poll(context));
             let now = Instant::now();
             if self.scene.answers_probe(self.peer) {
-                self.heard = now;
+                self.last_seen = now;
             }
-            let silent_since = self.stalled.map_or(self.heard, |stalled| stalled.min(self.heard));
+            let silent_since = self.stalled.map_or(self.last_seen, |stalled| stalled.min(self.last_seen));
             if now.duration_since(silent_since) >= PEER_TIMEOUT {
                 return Poll::Ready(io::ErrorKind::TimedOut.into());
             }
@@ -187,7 +187,7 @@ impl AsyncRead for SimulatedStream {
             Poll::Pending => Err(ready!(self.poll_keepalive(context))),
         };
         if read.is_ok() && buffer.filled().len() > before {
-            self.heard = Instant::now();
+            self.last_seen = Instant::now();
             self.scene.received();
         } else {
             self.scene.ended(self.peer);

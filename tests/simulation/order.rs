@@ -1,4 +1,4 @@
-//! Whether queues are served in their order, as seen from step to step.
+//! Checks that queues are served in order, by comparing consecutive steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,31 +7,31 @@ use signalbox::server::Server;
 
 use crate::scene::{Key, key};
 
-/// Who held a name and who waited for it after the step before.
+/// The holders and waiters of a name after a step.
 #[derive(Default)]
-struct Seen {
+struct Snapshot {
     waiting: BTreeSet<u64>,
     held: BTreeSet<u64>,
     /// What plain Acquires hold.
     plain: u64,
 }
 
-/// Names, after the step before.
+/// The names after the previous step.
 #[derive(Default)]
 pub struct Order {
-    seen: BTreeMap<Key, Seen>,
-    /// The greatest number of a grant or waiter so far.
+    snapshot: BTreeMap<Key, Snapshot>,
+    /// The greatest id of a grant or waiter so far.
     last: u64,
 }
 
 impl Order {
-    /// Says who was overtaken in the last step, if anybody was.
+    /// Returns an error if a waiter was overtaken in the last step.
     pub fn check<'a>(
         &mut self,
         server: &Server,
         names: impl Iterator<Item = &'a Vec<u8>>,
     ) -> Result<(), String> {
-        let (before, last) = (std::mem::take(&mut self.seen), self.last);
+        let (before, last) = (std::mem::take(&mut self.snapshot), self.last);
         for name in names {
             for namespace in Namespace::ALL {
                 let key = key(namespace, name);
@@ -44,25 +44,25 @@ impl Order {
                 }
                 let greatest = now.waiting.iter().chain(&now.held).max().copied().unwrap_or(0);
                 self.last = greatest.max(self.last);
-                self.seen.insert(key, now);
+                self.snapshot.insert(key, now);
             }
         }
         Ok(())
     }
 }
 
-fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Seen {
-    let mut seen = Seen::default();
+fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Snapshot {
+    let mut snapshot = Snapshot::default();
     for Listed { grant, .. } in list(server, namespace, name, ListingKind::Waiters) {
-        seen.waiting.extend(grant.map(|grant| grant.0));
+        snapshot.waiting.extend(grant.map(|grant| grant.0));
     }
     for Listed { grant, resources, .. } in list(server, namespace, name, ListingKind::Holders) {
         match grant {
-            Some(grant) => _ = seen.held.insert(grant.0),
-            None => seen.plain += u64::from(resources),
+            Some(grant) => _ = snapshot.held.insert(grant.0),
+            None => snapshot.plain += u64::from(resources),
         }
     }
-    seen
+    snapshot
 }
 
 pub fn list(server: &Server, namespace: Namespace, name: &[u8], kind: ListingKind) -> Vec<Listed> {
@@ -77,8 +77,8 @@ pub fn list(server: &Server, namespace: Namespace, name: &[u8], kind: ListingKin
     }
 }
 
-fn check_name(before: &Seen, now: &Seen, last: u64) -> Result<(), String> {
-    // Who waited all the time. Whoever comes to the queue from another one of an AcquireAll is not among them.
+fn check_name(before: &Snapshot, now: &Snapshot, last: u64) -> Result<(), String> {
+    // Waiters of both steps. A waiter that moved here from another queue of its AcquireAll does not count.
     let Some(first) = before.waiting.intersection(&now.waiting).next() else { return Ok(()) };
     let is_overtaker = |grant: &&u64| {
         let has_waited = before.waiting.contains(grant);

@@ -1,10 +1,10 @@
-//! The only source of chance in a simulation: a generator whose every number follows from the seed.
+//! The only source of randomness in a simulation: a generator whose numbers all follow from the seed.
 
-/// Steele, Lea and Flood's SplitMix64: small, and good enough to choose faults by.
+/// SplitMix64 by Steele, Lea and Flood: small, and good enough to choose faults.
 pub struct Random(u64);
 
 impl Random {
-    /// Numbers of their own for each of several parts of one seed.
+    /// An independent generator for one of several parts of a seed.
     pub fn of(seed: u64, part: u64) -> Self {
         let mut random = Self(seed ^ part.wrapping_mul(0xd6e8_feb8_6659_fd93));
         random.next();
@@ -32,7 +32,7 @@ impl Random {
         self.next() % 100 < percent
     }
 
-    /// One of several things, each as likely as its weight says.
+    /// One of several things, with a probability proportional to its weight.
     pub fn weighted<T: Copy>(&mut self, weights: &[(T, u64)]) -> T {
         let sum: u64 = weights.iter().map(|(_, weight)| weight).sum();
         let mut left = self.next() % sum;
@@ -42,6 +42,6 @@ impl Random {
             }
             left -= weight;
         }
-        unreachable!("what is left is below the sum of the weights")
+        unreachable!("the remainder is below the sum of the weights")
     }
 }

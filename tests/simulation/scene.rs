@@ -1,7 +1,7 @@
-//! What the server, the clients and the one who makes the faults share: the time, what is broken at the moment,
-//! who believes to hold what, and the trace of all that happened.
+//! The state that the server, the clients and the fault injection share: the time, the current faults, what each
+//! client expects to hold, and the trace of all events.
 //!
-//! Everything runs on one thread; the lock is there because the server asks for streams that can change threads.
+//! Everything runs on one thread; the lock exists because the server requires streams that can change threads.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -13,20 +13,20 @@ use signalbox::core::{Namespace, UnixSeconds};
 use signalbox::server::{Clock, Server};
 use tokio::sync::Notify;
 
-use crate::claims::{Claim, Claims};
 use crate::disk::Disk;
+use crate::grant_expectations::{ExpectedGrant, GrantExpectations};
 
-/// Events that a failure shows.
+/// The events that a failure shows.
 const EVENTS_SHOWN: usize = 60;
 
-/// What clients do at the moment.
+/// What clients do at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// All sorts of things, while faults happen.
+    /// Random operations, while faults happen.
     Work,
-    /// Nothing: whoever is connected leaves.
+    /// Nothing: connected clients leave.
     Rest,
-    /// Each asks for something and must get it.
+    /// Each client requests something and must get it.
     Ask,
 }
 
@@ -37,7 +37,7 @@ pub fn key(namespace: Namespace, name: &[u8]) -> Key {
     (namespace == Namespace::Semaphores, name.to_vec())
 }
 
-/// A name of both namespaces that everybody uses with the same capacity.
+/// A name in both namespaces that all clients use with the same capacity.
 pub struct Shared {
     pub name: Vec<u8>,
     pub capacity: u32,
@@ -47,9 +47,9 @@ pub struct Scene {
     pub shared: Vec<Shared>,
     /// Semaphores that administrators declare, resize and remove.
     pub declared: Vec<Vec<u8>>,
-    /// Tells the server to stop.
+    /// Signals the server to stop.
     pub stop: Notify,
-    /// The server's disk, where it has one.
+    /// The server's disk, if it has one.
     pub disk: Option<Disk>,
     state: Mutex<State>,
     unix_s: Arc<AtomicU64>,
@@ -59,7 +59,7 @@ pub struct State {
     pub now_ms: u64,
     pub phase: Phase,
     pub server: Option<Arc<Server>>,
-    /// When the server was started and when it stopped before, and which of its lives this is.
+    /// When the server was started, when it stopped before, and the number of its current life.
     pub server_started_ms: u64,
     server_stopped_ms: u64,
     pub server_life: u64,
@@ -67,19 +67,19 @@ pub struct State {
     lives: BTreeMap<SocketAddr, u64>,
     /// By machine.
     pub machines: Vec<Machine>,
-    /// Connections that their client still has.
+    /// Connections that their client still has open.
     alive: BTreeMap<SocketAddr, usize>,
-    /// Connections that the server still has.
+    /// Connections that the server still has open.
     served: BTreeSet<SocketAddr>,
-    /// What each connection's client believes to hold.
-    beliefs: BTreeMap<SocketAddr, BTreeMap<Key, u64>>,
-    /// What they believe of each name, all of them together.
-    believed: BTreeMap<Key, u64>,
-    /// What clients believe of grants and leases.
-    pub claims: Claims,
-    /// Clients that got what they asked for.
+    /// What each connection's client expects to hold.
+    expected: BTreeMap<SocketAddr, BTreeMap<Key, u64>>,
+    /// The sums of these expectations by name.
+    expected_totals: BTreeMap<Key, u64>,
+    /// What clients expect of grants and leases.
+    pub grant_expectations: GrantExpectations,
+    /// Clients that got what they requested.
     pub satisfied: BTreeSet<usize>,
-    /// Set when the server was given something to do since it was last looked at.
+    /// Set when the server was given work since the last check.
     pub is_touched: bool,
     failure: Option<String>,
     trace: u64,
@@ -91,9 +91,9 @@ pub struct State {
 pub struct Machine {
     /// No message passes.
     pub is_cut_off: bool,
-    /// When the link was last cut off, or the server or the machine down.
+    /// When the link was last cut off, or the server or the machine was last down.
     pub disturbed_ms: u64,
-    /// How often it was started.
+    /// How often the machine was started.
     pub starts: u64,
 }
 
@@ -102,7 +102,7 @@ impl Scene {
         Self::with(machines, shared, Vec::new(), None)
     }
 
-    /// With semaphores of administrators, and maybe with a server that keeps what leased sessions hold.
+    /// With semaphores of administrators, and with a server that may store what leased sessions hold.
     pub fn with(
         machines: usize,
         shared: Vec<Shared>,
@@ -120,9 +120,9 @@ impl Scene {
             machines: vec![Machine::default(); machines],
             alive: BTreeMap::new(),
             served: BTreeSet::new(),
-            beliefs: BTreeMap::new(),
-            believed: BTreeMap::new(),
-            claims: Claims::default(),
+            expected: BTreeMap::new(),
+            expected_totals: BTreeMap::new(),
+            grant_expectations: GrantExpectations::default(),
             satisfied: BTreeSet::new(),
             is_touched: true,
             failure: None,
@@ -152,25 +152,25 @@ impl Scene {
         self.state().phase
     }
 
-    /// Notes something that happened. What two runs of a seed note must be the same.
-    pub fn event(&self, who: impl fmt::Display, what: fmt::Arguments<'_>) {
-        self.state().event(who, what);
+    /// Records an event. Two runs of a seed must record the same events.
+    pub fn event(&self, source: impl fmt::Display, what: fmt::Arguments<'_>) {
+        self.state().event(source, what);
     }
 
-    /// Notes that something happened which must never happen. The first one counts.
+    /// Records an event that must never happen. The first one counts.
     pub fn fail(&self, what: String) {
         self.state().fail(what);
     }
 
-    /// A client has a new connection.
+    /// A client opened a connection.
     pub fn opened(&self, connection: SocketAddr, machine: usize) {
         let mut state = self.state();
         state.alive.insert(connection, machine);
-        // A connection that the server lost before its client knew of it holds nothing.
-        state.beliefs.insert(connection, BTreeMap::new());
+        // A connection that the server lost before its client used it holds nothing.
+        state.expected.insert(connection, BTreeMap::new());
     }
 
-    /// A client gave up a connection.
+    /// A client closed a connection.
     pub fn closed(&self, connection: SocketAddr) {
         let mut state = self.state();
         state.alive.remove(&connection);
@@ -178,87 +178,91 @@ impl Scene {
         state.forget(connection);
     }
 
-    /// The client of a connection believes to hold so much.
-    pub fn believe(&self, connection: SocketAddr, key: &Key, resources: u64) {
+    /// The client of a connection expects to hold this many resources.
+    pub fn expect(&self, connection: SocketAddr, key: &Key, resources: u64) {
         let mut state = self.state();
-        // Nothing is believed of a connection that the server has ended: its client cannot know that yet.
-        let Some(beliefs) = state.beliefs.get_mut(&connection) else { return };
+        // The server has ended this connection; its client cannot know that yet, and its expectations no longer count.
+        let Some(expected) = state.expected.get_mut(&connection) else { return };
         let before = if resources > 0 {
-            beliefs.insert(key.clone(), resources).unwrap_or(0)
+            expected.insert(key.clone(), resources).unwrap_or(0)
         } else {
-            beliefs.remove(key).unwrap_or(0)
+            expected.remove(key).unwrap_or(0)
         };
-        state.add_belief(key, resources, before);
+        state.add_expected(key, resources, before);
     }
 
-    /// The client of a connection was granted something in that life of the server.
-    pub fn claim(&self, connection: SocketAddr, life: u64, grant: u64, claim: Claim) {
+    /// The client of a connection received a grant from the server in this life.
+    pub fn expect_grant(&self, connection: SocketAddr, life: u64, grant: u64, expected_grant: ExpectedGrant) {
         let mut state = self.state();
-        // As above; a lease outlives the connection, and the server where it has a disk.
-        let is_there = match claim.connection {
-            Some(_) => state.server_life == life && state.beliefs.contains_key(&connection),
+        // As above; a lease outlives the connection, and the server if that has a disk.
+        let is_there = match expected_grant.connection {
+            Some(_) => state.server_life == life && state.expected.contains_key(&connection),
             None => state.server_life == life || self.disk.is_some(),
         };
         if is_there {
-            state.claims.claim(grant, claim);
+            state.grant_expectations.expect_grant(grant, expected_grant);
         }
     }
 
-    /// The server has said, in that life of it, that a lease is free of these grants.
-    pub fn give_back(&self, life: u64, grants: impl IntoIterator<Item = u64>) {
+    /// The server acknowledged, in this life, that a lease no longer holds these grants.
+    pub fn acknowledge_release(&self, life: u64, grants: impl IntoIterator<Item = u64>) {
         let mut state = self.state();
         let now_ms = state.now_ms;
-        // Unless it ended before it could write that down.
+        // Unless it ended before it could store that.
         if state.server_life == life || self.disk.as_ref().is_some_and(|disk| !disk.is_doubtful(life)) {
-            state.claims.give_back(grants, now_ms);
+            state.grant_expectations.acknowledge_release(grants, now_ms);
         }
     }
 
-    /// Gives access to what is believed of the server in one life of it and the time; `None`: that one is over. Without
-    /// a disk, numbers of sessions begin anew with each, so that what is known of one must not be mixed with what is
-    /// known of the next.
-    pub fn with_claims<T>(&self, life: u64, call: impl FnOnce(&mut Claims, u64) -> T) -> Option<T> {
+    /// Calls a function with the expectations and the time, or returns `None` if this life of the server is over.
+    /// Without a disk, session numbers start again with each life, so expectations of two lives must not be mixed.
+    pub fn with_expectations<T>(
+        &self,
+        life: u64,
+        call: impl FnOnce(&mut GrantExpectations, u64) -> T,
+    ) -> Option<T> {
         let mut state = self.state();
         let now_ms = state.now_ms;
-        (state.server_life == life || self.disk.is_some()).then(|| call(&mut state.claims, now_ms))
+        (state.server_life == life || self.disk.is_some())
+            .then(|| call(&mut state.grant_expectations, now_ms))
     }
 
-    /// Whether a grant that was given in that life of the server has the number of one from before it was started.
-    pub fn is_of_before(&self, life: u64, grant: u64) -> bool {
+    /// Whether a grant of this life of the server has a number from before its start.
+    pub fn predates_start(&self, life: u64, grant: u64) -> bool {
         let state = self.state();
-        state.server_life == life && !state.claims.is_of_now(grant)
+        state.server_life == life && !state.grant_expectations.is_since_start(grant)
     }
 
-    /// A client is told of a session that was made for it by that life of the server.
-    pub fn meet(&self, life: u64, session: u64) -> Result<(), String> {
-        match self.with_claims(life, |claims, _| claims.meet(session)) {
+    /// A client received a session that this life of the server created.
+    pub fn add_session(&self, life: u64, session: u64) -> Result<(), String> {
+        match self.with_expectations(life, |grant_expectations, _| grant_expectations.add_session(session)) {
             Some(false) => Err(format!("session {session} has the number of another")),
             _ => Ok(()),
         }
     }
 
-    /// Whether the resources of a name have numbers.
+    /// Whether the resources of a name are numbered slots.
     pub fn is_numbered(&self, key: &Key) -> bool {
         let numbered = self.disk.as_ref().map_or(0, |disk| disk.numbered);
         key.0 && self.shared[..numbered].iter().any(|shared| shared.name == key.1)
     }
 
-    /// In which life of the server it accepted a connection. What comes on it is of that one, whenever it comes.
+    /// The life in which the server accepted a connection. All its answers on that connection are of this life.
     pub fn life_of(&self, connection: SocketAddr) -> u64 {
         self.state().lives.get(&connection).copied().unwrap_or(0)
     }
 
-    pub fn believe_nothing(&self, connection: SocketAddr) {
+    pub fn expect_nothing(&self, connection: SocketAddr) {
         self.state().forget(connection);
     }
 
-    /// Whether the link of a machine was in order, and the server up, ever since.
+    /// Whether the link of a machine was intact, and the server up, since that time.
     pub fn was_undisturbed(&self, machine: usize, since_ms: u64) -> bool {
         let state = self.state();
         !state.machines[machine].is_cut_off && state.machines[machine].disturbed_ms < since_ms
     }
 
-    /// The server has a new connection.
+    /// The server accepted a connection.
     pub fn accepted(&self, connection: SocketAddr) {
         let mut state = self.state();
         state.is_touched = true;
@@ -268,19 +272,19 @@ impl Scene {
         state.event("server", format_args!("accepts {connection}"));
     }
 
-    /// The server has received something.
+    /// The server received bytes.
     pub fn received(&self) {
         self.state().is_touched = true;
     }
 
-    /// The server has learnt that a connection is over, and gives back what it held.
+    /// The server detected the end of a connection and releases what it held.
     pub fn ended(&self, connection: SocketAddr) {
         let mut state = self.state();
         state.is_touched = true;
         state.forget(connection);
     }
 
-    /// The server is there again, with what it brought back.
+    /// The server started again, with what it restored.
     pub fn server_started(&self, server: &Arc<Server>) {
         let mut state = self.state();
         let (now_ms, stopped_ms) = (state.now_ms, state.server_stopped_ms);
@@ -288,29 +292,29 @@ impl Scene {
         state.server_started_ms = now_ms;
         if let Some(disk) = &self.disk {
             let behind_since_ms = disk.begin_after(state.server_life - 1);
-            if let Err(what) = state.claims.go_on(server, stopped_ms..now_ms, behind_since_ms) {
+            if let Err(what) = state.grant_expectations.restart(server, stopped_ms..now_ms, behind_since_ms) {
                 state.fail(what);
             }
         }
     }
 
-    /// The server has stopped: nobody holds anything any more but by a lease that a disk keeps.
+    /// The server stopped: only leases that a disk stores still hold anything.
     pub fn server_stopped(&self) {
         let mut state = self.state();
         state.server = None;
         state.server_life += 1;
         state.server_stopped_ms = state.now_ms;
         if self.disk.is_some() {
-            state.claims.let_connections_go();
+            state.grant_expectations.drop_connections();
         } else {
-            state.claims = Claims::default();
+            state.grant_expectations = GrantExpectations::default();
         }
-        state.beliefs.clear();
-        state.believed.clear();
+        state.expected.clear();
+        state.expected_totals.clear();
         state.served.clear();
     }
 
-    /// The server let go of a connection.
+    /// The server dropped a connection.
     pub fn dropped(&self, connection: SocketAddr) {
         let mut state = self.state();
         state.is_touched = true;
@@ -319,7 +323,7 @@ impl Scene {
         state.event("server", format_args!("drops {connection}"));
     }
 
-    /// Whether a probe that the server's machine sends for a connection would be answered.
+    /// Whether a keepalive probe from the server's machine would be answered.
     pub fn answers_probe(&self, connection: SocketAddr) -> bool {
         let state = self.state();
         state.alive.get(&connection).is_some_and(|machine| !state.machines[*machine].is_cut_off)
@@ -327,8 +331,8 @@ impl Scene {
 }
 
 impl State {
-    pub fn event(&mut self, who: impl fmt::Display, what: fmt::Arguments<'_>) {
-        let event = format!("{:>7} ms  {who}: {what}", self.now_ms);
+    pub fn event(&mut self, source: impl fmt::Display, what: fmt::Arguments<'_>) {
+        let event = format!("{:>7} ms  {source}: {what}", self.now_ms);
         for byte in event.bytes() {
             self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -357,24 +361,24 @@ impl State {
         &self.served
     }
 
-    fn add_belief(&mut self, key: &Key, resources: u64, before: u64) {
-        let sum = self.believed.get(key).copied().unwrap_or(0) + resources - before;
+    fn add_expected(&mut self, key: &Key, resources: u64, before: u64) {
+        let sum = self.expected_totals.get(key).copied().unwrap_or(0) + resources - before;
         if sum > 0 {
-            self.believed.insert(key.clone(), sum);
+            self.expected_totals.insert(key.clone(), sum);
         } else {
-            self.believed.remove(key);
+            self.expected_totals.remove(key);
         }
     }
 
     fn forget(&mut self, connection: SocketAddr) {
-        self.claims.let_connection_go(connection);
-        for (key, resources) in self.beliefs.remove(&connection).unwrap_or_default() {
-            self.add_belief(&key, 0, resources);
+        self.grant_expectations.drop_connection(connection);
+        for (key, resources) in self.expected.remove(&connection).unwrap_or_default() {
+            self.add_expected(&key, 0, resources);
         }
     }
 
-    /// What clients believe to hold of each name, all of them together.
-    pub fn believed(&self) -> &BTreeMap<Key, u64> {
-        &self.believed
+    /// What all clients together expect to hold, by name.
+    pub fn expected_totals(&self) -> &BTreeMap<Key, u64> {
+        &self.expected_totals
     }
 }

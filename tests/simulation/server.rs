@@ -1,25 +1,25 @@
-//! The real server shell and many clients on a simulated network and clock, while things break.
+//! The real server shell and many clients on a simulated network and clock, while faults happen.
 //!
-//! A seed decides everything: how many clients there are, how they behave, what breaks and when. After every step
-//! of a simulation the server's books add up and clients believe to hold no more than the server knows of; every
-//! answer is in order and possible; queues are served in their order; leases last for as long as their clients may think,
-//! over restarts too where the server has a disk; when everybody has left, nothing is in use, nor kept on the disk; and
-//! then everybody gets what he asks within 10 s. `docs/reliability.md` tells more.
+//! A seed determines everything: the number of clients, their behavior, and which faults happen when. After every
+//! step, the server's accounting is consistent, and clients expect to hold no more than the server accounts for. Every
+//! answer is possible and in order, and queues are served in order. A lease lasts as long as its client counts on it,
+//! also over restarts if the server has a disk. When all clients have left, nothing is in use or stored on the disk;
+//! then every client gets what it requests within 10 s. `docs/reliability.md` has the details.
 //!
-//! `SIGNALBOX_SEEDS=10000 cargo test --release --test simulation server::` runs as many seeds as one likes, and
-//! `SIGNALBOX_SEED=7` says which is the first. A failure prints the seed and the command that replays it. If the core
-//! ends the process, the seeds at work are in `simulation.seeds` in the folder for temporary files of the target.
+//! `SIGNALBOX_SEEDS=10000 cargo test --release --test simulation server::` sets the number of seeds, and
+//! `SIGNALBOX_SEED=7` sets the first one. A failure prints the seed and the command that replays it. If the core ends
+//! the process, `simulation.seeds` in the target's folder for temporary files has the seeds that were running.
 
-mod books;
+mod accounting;
+mod answers;
 mod clients;
 mod connection;
 mod faults;
-mod lessee;
-mod line;
-mod settled;
-mod stay;
-mod tenancy;
-mod verdict;
+mod leased_client;
+mod request_answers;
+mod session;
+mod session_connection;
+mod session_view;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,21 +31,21 @@ use crate::disk::Disk;
 use crate::network::{self, machine_name};
 use crate::random::Random;
 use crate::scene::{Phase, Scene, Shared};
-use clients::{Client, Habits};
+use clients::{Client, Workload};
 use faults::Faults;
-use lessee::{Leases, Lessee};
+use leased_client::{LeasedClient, LeasedWorkload};
 use turmoil::Sim;
 
 /// Simulated time between two checks.
 const STEP: Duration = Duration::from_millis(10);
 
-/// How long a vanished peer may stay unnoticed, and then some.
+/// The longest time until the server detects a vanished peer, with some reserve.
 const REST_MS_MAX: u64 = 60_000;
 
-/// Names are collected at the end of an interval and by the next sweep.
+/// The server collects names at the end of an interval, with the next sweep.
 const SWEEP_MS_MAX: u64 = 3000;
 
-/// Everybody gets what he asks within this time when nothing is broken.
+/// Without faults, every client gets what it requests within this time.
 const ASK_MS_MAX: u64 = 10_000;
 
 struct Simulation<'a> {
@@ -66,19 +66,19 @@ impl Simulation<'_> {
         let latency_ms_max = random.between(2, 100);
         let work_ms = random.between(5000, 20_000);
         let write_bytes_max = random.weighted(&[(64, 1), (500, 1), (usize::MAX, 2)]);
-        let habits = Habits::of(&mut random);
+        let workload = Workload::of(&mut random);
         let shared = (1..=random.between(1, 4)).map(|number| Shared {
             name: format!("shared {number}").into_bytes(),
             capacity: random.between_u32(1, 4),
         });
         let shared: Vec<_> = shared.collect();
-        // Half of the servers keep what leased sessions hold.
+        // Half of the servers store what leased sessions hold.
         let numbered = random.between(0, shared.len() as u64) as usize;
         let disk = random.percent(50).then(|| Disk::new(random.between(0, 60), numbered));
         let scene = Scene::with(machines, shared, Vec::new(), disk);
-        let leases = Leases::of(&mut random);
-        // In some seeds nobody has a lease, in some nearly everybody.
-        let lessees_percent = random.weighted(&[(0, 1), (50, 2), (90, 1)]);
+        let leased_workload = LeasedWorkload::of(&mut random);
+        // The share of leased clients ranges from none to nearly all.
+        let leased_percent = random.weighted(&[(0, 1), (50, 2), (90, 1)]);
 
         let mut sim = turmoil::Builder::new()
             .rng_seed(seed)
@@ -97,7 +97,8 @@ impl Simulation<'_> {
             network::serve(Arc::clone(&server_scene), hash_seed, write_bytes_max)
         });
         for machine in 0..machines {
-            let (scene, habits, leases) = (Arc::clone(&scene), habits.clone(), leases.clone());
+            let (scene, workload, leased_workload) =
+                (Arc::clone(&scene), workload.clone(), leased_workload.clone());
             sim.host(machine_name(machine), move || {
                 let start = {
                     let mut state = scene.state();
@@ -107,11 +108,12 @@ impl Simulation<'_> {
                 for number in (machine..clients).step_by(machines) {
                     let scene = Arc::clone(&scene);
                     let mut random = Random::of(seed, (start << 32) + 2 + number as u64);
-                    if random.percent(lessees_percent) {
-                        let lessee = Lessee::new(scene, number, machine, random, leases.clone());
-                        tokio::task::spawn_local(lessee.run());
+                    if random.percent(leased_percent) {
+                        let leased_client =
+                            LeasedClient::new(scene, number, machine, random, leased_workload.clone());
+                        tokio::task::spawn_local(leased_client.run());
                     } else {
-                        let client = Client { scene, number, machine, random, habits: habits.clone() };
+                        let client = Client { scene, number, machine, random, workload: workload.clone() };
                         tokio::task::spawn_local(client.run());
                     }
                 }
@@ -121,7 +123,7 @@ impl Simulation<'_> {
         Self { scene, sim, checks: Checks::default(), faults, clients, work_ms }
     }
 
-    /// Runs to the end. Gives the hash of all that happened, or what was wrong.
+    /// Runs to the end. Returns the hash of the trace, or a description of the failure.
     fn run(mut self) -> Result<u64, String> {
         while self.now_ms() < self.work_ms || !self.faults.may_stop() {
             self.faults.before_step(&mut self.sim, &mut self.checks);
@@ -137,13 +139,13 @@ impl Simulation<'_> {
             let ledger = server.core().ledger_stats();
             is_at_rest.then_some(()).ok_or_else(|| format!("still connected: {served:?}; {ledger:?}"))
         })?;
-        let server = self.scene.state().server.clone().expect("it was waited for");
-        checks::at_rest(&server).map_err(|what| self.told(what))?;
+        let server = self.scene.state().server.clone().expect("the loop above ends only with a server");
+        checks::at_rest(&server).map_err(|what| self.with_events(what))?;
         self.faults.end_every_interval();
         self.wait(SWEEP_MS_MAX, |simulation| {
-            checks::is_empty(&server, simulation.scene.disk.as_ref())
-                .then_some(())
-                .ok_or_else(|| "names are left that nobody uses, or kept though nobody holds them".to_owned())
+            checks::is_empty(&server, simulation.scene.disk.as_ref()).then_some(()).ok_or_else(|| {
+                "unused names are left, or records of names that are not held are still stored".to_owned()
+            })
         })?;
         self.enter(Phase::Ask);
         self.wait(ASK_MS_MAX, |simulation| {
@@ -152,7 +154,7 @@ impl Simulation<'_> {
             let left: Vec<_> = all.difference(&state.satisfied).collect();
             left.is_empty()
                 .then_some(())
-                .ok_or_else(|| format!("without what they asked for: clients {left:?}"))
+                .ok_or_else(|| format!("clients without what they requested: {left:?}"))
         })?;
         Ok(self.scene.state().trace())
     }
@@ -169,18 +171,18 @@ impl Simulation<'_> {
     fn step(&mut self) -> Result<(), String> {
         let stepped = self.sim.step();
         self.scene.state().now_ms = self.sim.elapsed().as_millis() as u64;
-        stepped.map_err(|error| self.told(format!("a host ended: {error}")))?;
+        stepped.map_err(|error| self.with_events(format!("a host ended: {error}")))?;
         self.checks.after_step(&self.scene);
         let failure = self.scene.state().failure();
         failure.map_or(Ok(()), Err)
     }
 
-    /// Steps without new faults until what is waited for is there.
+    /// Steps without new faults until the condition holds.
     fn wait(&mut self, ms_max: u64, ready: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
         let deadline_ms = self.now_ms() + ms_max;
         while let Err(what) = ready(self) {
             if self.now_ms() > deadline_ms {
-                return Err(self.told(format!("after {ms_max} ms without faults: {what}")));
+                return Err(self.with_events(format!("after {ms_max} ms without faults: {what}")));
             }
             self.faults.pass_time(self.now_ms());
             self.step()?;
@@ -188,15 +190,15 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A failure with what led to it.
-    fn told(&self, what: String) -> String {
+    /// The description of a failure, followed by the last events.
+    fn with_events(&self, what: String) -> String {
         let mut state = self.scene.state();
         state.fail(what);
-        state.failure().expect("it was set just now")
+        state.failure().expect("it was set in the line above")
     }
 }
 
-/// Runs a seed on a thread of its own: what the server keeps in its threads must not differ between runs.
+/// Runs a seed in a thread of its own, because thread-local state of the server must not differ between runs.
 fn run(seed: u64) -> Result<u64, String> {
     let thread = std::thread::Builder::new().name(format!("seed {seed}"));
     let thread = thread.spawn(move || Simulation::new(seed).run()).expect("a thread can be started");
@@ -206,17 +208,17 @@ fn run(seed: u64) -> Result<u64, String> {
 fn number_in(variable: &str, otherwise: u64) -> u64 {
     let value = std::env::var(variable).ok();
     value.map_or(otherwise, |value| {
-        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number"))
+        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number"))
     })
 }
 
 #[test]
-fn whatever_breaks_nobody_gets_too_much_and_then_everybody_gets_enough() {
+fn under_faults_the_server_never_overgrants_and_then_serves_every_client() {
     let seeds = number_in("SIGNALBOX_SEEDS", 100);
     let first = number_in("SIGNALBOX_SEED", 1);
     let next = AtomicU64::new(first);
     let failed = Mutex::new(None);
-    // The core ends the process when it finds itself wrong; then this file tells the seeds.
+    // The core ends the process if its accounting is inconsistent; then this file lists the seeds.
     let at_work = Mutex::new(BTreeSet::new());
     let note = |seed: u64, is_at_work: bool| {
         let mut at_work = at_work.lock().unwrap();
@@ -249,7 +251,7 @@ fn whatever_breaks_nobody_gets_too_much_and_then_everybody_gets_enough() {
     if let Some((seed, what)) = failed.into_inner().unwrap() {
         panic!(
             "seed {seed}, {what}\nreplay: SIGNALBOX_SEED={seed} SIGNALBOX_SEEDS=1 \
-            cargo test --test simulation server::whatever"
+            cargo test --test simulation server::under_faults"
         );
     }
 }
@@ -260,5 +262,5 @@ fn the_same_seed_gives_the_same_trace() {
     let first = traces(1..11).unwrap_or_else(|what| panic!("{what}"));
     assert_eq!(Ok(&first), traces(1..11).as_ref());
     let different: BTreeSet<_> = first.iter().collect();
-    assert_eq!(different.len(), first.len(), "and another seed another one");
+    assert_eq!(different.len(), first.len(), "another seed has another trace");
 }

@@ -1,4 +1,4 @@
-//! A disk in memory that remembers what was asked of it, and fails when it is told to.
+//! A disk in memory that records its operations, and fails on demand.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use redb::StorageBackend;
 use signalbox::storage::{FileStorage, Medium, Options, StorageError};
 
-/// What was asked of a disk and changed it.
+/// An operation that changed the disk.
 #[derive(Clone, Debug)]
 pub enum Operation {
     Write { offset: usize, data: Vec<u8> },
@@ -15,7 +15,7 @@ pub enum Operation {
     Sync,
 }
 
-/// What can be asked of a disk.
+/// A call to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     Read,
@@ -24,14 +24,14 @@ pub enum Call {
     Sync,
 }
 
-/// Which calls fail.
+/// The calls that fail.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// The first one, counted from 1 since the fault was set.
+    /// The first failing call, counted from 1 since the fault was set.
     pub nth: u64,
-    /// How many from there on.
+    /// The number of failing calls.
     pub calls: u64,
-    /// Whether they do what they were asked for before they fail; else they do half of it.
+    /// Whether a failing call completes its work before it fails; else it completes half of it.
     pub is_done: bool,
 }
 
@@ -89,12 +89,12 @@ impl Disk {
         state.failed.clear();
     }
 
-    /// Calls that failed since the fault was set.
+    /// The calls that failed since the fault was set.
     pub fn failed(&self) -> Vec<Call> {
         self.state().failed.clone()
     }
 
-    /// Calls since the fault was set.
+    /// The number of calls since the fault was set.
     pub fn calls(&self) -> u64 {
         self.state().calls
     }
@@ -105,8 +105,8 @@ impl Disk {
 }
 
 impl State {
-    /// Fails where it is to fail, having done what is done all the same: it is told whether that is all or half of it.
-    fn asked(&mut self, call: Call, still_done: impl FnOnce(&mut Self, bool)) -> io::Result<()> {
+    /// Fails if the fault says so, after `still_done` has done all or half of the work.
+    fn call(&mut self, call: Call, still_done: impl FnOnce(&mut Self, bool)) -> io::Result<()> {
         self.calls += 1;
         if let Some(fault) = self.fault
             && (fault.nth..fault.nth.saturating_add(fault.calls)).contains(&self.calls)

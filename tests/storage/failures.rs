@@ -1,4 +1,4 @@
-//! Calls of the system that fail, one after the other, at every place of a history.
+//! System calls that fail, one after the other, at every point of a history.
 
 use signalbox::core::Change;
 use signalbox::storage::{CommitError, Storage, StorageError};
@@ -7,13 +7,13 @@ use crate::disk::{Call, Disk, Fault};
 use crate::loaded;
 use crate::records::{Life, State, apply};
 
-/// What a history came to.
+/// The outcome of a history.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Unharmed,
     /// Some commits were not stored, and later ones were.
     WentOn,
-    /// A flush failed, and that was the end.
+    /// A flush failed, which ended the history.
     NotFlushed,
     NotOpened,
 }
@@ -21,7 +21,7 @@ enum Outcome {
 const COMMITS: usize = 12;
 const SEED: u64 = 3;
 
-/// Commits to a disk that fails as it is told, and looks at the disk afterwards.
+/// Commits to a disk with this fault, and checks the disk afterwards.
 fn live_through(fault: Fault, seed: u64) -> Outcome {
     let case = format!("{fault:?}");
     let disk = Disk::laid_out();
@@ -70,13 +70,9 @@ fn live_through(fault: Fault, seed: u64) -> Outcome {
         }
     }
     let has_failed_to_flush = disk.failed().contains(&Call::Sync);
-    assert_eq!(
-        outcome == Outcome::NotFlushed,
-        has_failed_to_flush,
-        "{case}: a failed flush is never kept quiet"
-    );
+    assert_eq!(outcome == Outcome::NotFlushed, has_failed_to_flush, "{case}: a failed flush is reported");
     if outcome == Outcome::WentOn {
-        // There is room again.
+        // The disk has space again.
         disk.set_fault(None);
         let changes = life.changes();
         storage.commit(&changes).unwrap_or_else(|error| panic!("{case}: {error}"));
@@ -86,7 +82,7 @@ fn live_through(fault: Fault, seed: u64) -> Outcome {
     drop(storage);
     disk.set_fault(None);
     let found = loaded(&mut disk.open().unwrap());
-    // What failed last may be there where nothing was stored since, and the process has ended.
+    // The last failed commit may be on the disk if nothing was stored since, and the process has ended.
     let with = |changes: &&[Change]| {
         let mut state = state.clone();
         apply(&mut state, changes);
@@ -96,8 +92,8 @@ fn live_through(fault: Fault, seed: u64) -> Outcome {
     outcome
 }
 
-/// Has each `step`th call of a history fail, with those that follow it. Counts the histories that went on, that ended by a
-/// failed flush, and that did not begin.
+/// Lets each `step`th call of a history fail, with the calls that follow it. Counts the histories that continued,
+/// those that ended by a failed flush, and those that did not begin.
 fn fail_calls(calls: u64, is_done: bool, step: usize) -> [usize; 3] {
     let mut counts = [0; 3];
     for nth in (1..=calls_of_a_history()).step_by(step) {
@@ -130,7 +126,7 @@ fn every_call_may_fail_once() {
 }
 
 #[test]
-fn a_disk_may_stay_full_for_a_while() {
+fn a_disk_may_be_full_for_a_time() {
     for calls in [2, 3, 5, 9] {
         for is_done in [false, true] {
             let [went_on, not_flushed, _] = fail_calls(calls, is_done, 5);
@@ -140,7 +136,7 @@ fn a_disk_may_stay_full_for_a_while() {
 }
 
 #[test]
-fn what_failed_and_is_on_disk_all_the_same_is_taken_back() {
+fn a_failed_commit_that_reached_the_disk_is_rolled_back() {
     let mut taken_back = 0;
     for nth in 1.. {
         let disk = Disk::laid_out();

@@ -1,4 +1,4 @@
-//! The bytes of records: the same for as long as anybody has a file with them.
+//! The encoding of records, which must not change while files with it exist.
 
 use proptest::prelude::*;
 use signalbox::core::{
@@ -11,14 +11,14 @@ use crate::records::{any_record, session};
 
 proptest! {
     #[test]
-    fn a_record_is_what_its_bytes_say(record in any_record()) {
+    fn a_record_is_encoded_and_decoded_without_loss(record in any_record()) {
         let (key, value) = (encode_key(&record.key()), encode_value(&record));
         prop_assert_eq!(decode_key(&key).unwrap(), record.key());
         prop_assert_eq!(decode(&key, &value).unwrap(), record);
     }
 
     #[test]
-    fn bytes_are_in_the_order_of_keys(one in any_record(), other in any_record()) {
+    fn encoded_keys_sort_like_keys(one in any_record(), other in any_record()) {
         let (one, other) = (one.key(), other.key());
         prop_assert_eq!(encode_key(&one).cmp(&encode_key(&other)), one.cmp(&other));
     }
@@ -50,9 +50,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A change here is another format: files of before are to be read as before, or migrated.
+/// A change here is another format: files in the previous one must still be read, or be migrated.
 #[test]
-fn the_bytes_of_each_kind_stay() {
+fn the_encoding_of_each_kind_does_not_change() {
     let pinned = [
         (Record::Mark(0x0102_0304_0506_0708), "01", "0102030405060708"),
         (

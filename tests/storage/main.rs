@@ -1,6 +1,6 @@
-//! The store: what is committed is there after any end, and nothing else is.
+//! The store: every committed change survives any end of the process, and nothing else does.
 //!
-//! `SIGNALBOX_POWER_LOSSES=100000 cargo test --release --test storage power` loses power as often as one likes.
+//! `SIGNALBOX_POWER_LOSSES=100000 cargo test --release --test storage power` sets the number of power losses.
 
 mod disk;
 mod failures;
@@ -22,7 +22,7 @@ use signalbox::storage::{
     check,
 };
 
-/// What a store gives back.
+/// The state that a store loads.
 pub fn loaded(storage: &mut dyn Storage) -> State {
     let mut state = State::new();
     let mut last = None;
@@ -56,7 +56,7 @@ fn a_session(number: u64) -> Record {
 }
 
 #[test]
-fn what_was_committed_is_there_after_a_restart() {
+fn committed_changes_survive_a_restart() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("data");
     let mut life = Life::new(1);
@@ -70,7 +70,7 @@ fn what_was_committed_is_there_after_a_restart() {
         }
         assert_eq!(loaded(&mut storage), life.state);
     }
-    assert!(life.state.len() > 50, "a history leaves something: {}", life.state.len());
+    assert!(life.state.len() > 50, "a history leaves records: {}", life.state.len());
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn the_last_change_of_a_key_counts() {
 }
 
 #[test]
-fn memory_keeps_what_a_file_keeps() {
+fn memory_storage_behaves_like_file_storage() {
     let memory = Memory::default();
     let mut life = Life::new(2);
     let mut storage = memory.open();
@@ -99,11 +99,11 @@ fn memory_keeps_what_a_file_keeps() {
 }
 
 #[test]
-fn an_owner_of_an_older_epoch_changes_nothing() {
+fn an_owner_with_an_older_epoch_cannot_write() {
     let disk = Disk::laid_out();
     let mut older = disk.open().unwrap();
     older.commit(&[Change::Put(a_session(1))]).unwrap();
-    // It fails and has to open the disk again, where somebody else was meanwhile.
+    // It fails and has to open the disk again, but another owner was there in between.
     disk.set_fault(Some(Fault { nth: 1, calls: u64::MAX, is_done: false }));
     let not_stored = older.commit(&[Change::Put(a_session(2))]).unwrap_err();
     assert!(!matches!(not_stored, CommitError::Superseded { .. }), "{not_stored}");
@@ -121,7 +121,7 @@ fn an_owner_of_an_older_epoch_changes_nothing() {
 }
 
 #[test]
-fn the_directory_and_the_file_are_for_their_owner_alone() {
+fn only_the_owner_can_access_the_directory_and_the_file() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("data");
     let storage = open(&directory).unwrap();
@@ -133,7 +133,7 @@ fn the_directory_and_the_file_are_for_their_owner_alone() {
 }
 
 #[test]
-fn a_start_that_was_cut_short_leaves_nothing_in_the_way() {
+fn an_interrupted_first_start_does_not_block_the_next() {
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("signalbox.redb.new"), b"half of it").unwrap();
     let mut storage = open(scratch.path()).unwrap();
@@ -142,7 +142,7 @@ fn a_start_that_was_cut_short_leaves_nothing_in_the_way() {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_refused_and_left_alone() {
+fn a_file_that_is_not_a_store_is_refused_and_not_changed() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join(FILE_NAME);
     let another = {
@@ -163,7 +163,7 @@ fn a_file_that_is_no_store_is_refused_and_left_alone() {
         assert!(sentence.contains("restore a backup") && sentence.contains(FILE_NAME), "{sentence}");
         let checked = check(scratch.path()).unwrap_err();
         assert!(matches!(checked, StorageError::Damaged { .. }), "{checked}");
-        // A file of the engine's may have been repaired; what is in it is not ours.
+        // The engine may have repaired a file of its own format; its content is not ours.
         let after = fs::read(&file).unwrap();
         assert!(after == content || after.starts_with(b"redb"), "{} bytes", content.len());
         assert_eq!(after.len(), content.len());
@@ -184,9 +184,9 @@ fn a_newer_format_is_refused() {
     assert!(error.to_string().contains("update signalbox"), "{error}");
 }
 
-/// A file in which some bytes are others is refused, or the bytes were none that matter.
+/// A file with changed bytes is refused, or the changed bytes do not matter.
 #[test]
-fn damage_is_found_and_never_believed() {
+fn damage_is_detected() {
     let disk = Disk::laid_out();
     let mut life = Life::new(4);
     let mut storage = disk.open().unwrap();
@@ -207,7 +207,9 @@ fn damage_is_found_and_never_believed() {
             storage.load(&mut |record| _ = found.insert(record.key(), record)).map(|()| found)
         });
         match outcome {
-            Ok(found) => assert!(found == life.state, "byte {at} was changed, and nobody noticed"),
+            Ok(found) => {
+                assert!(found == life.state, "byte {at} was changed, and the change was not detected")
+            }
             Err(StorageError::Damaged { .. }) => refused += 1,
             Err(error) => panic!("byte {at}: {error}"),
         }

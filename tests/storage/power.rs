@@ -1,4 +1,4 @@
-//! Power loss: whatever a disk may have by then, the store opens and has what was acknowledged.
+//! Power loss: whatever part of the writes reached the disk, the store opens and has every acknowledged commit.
 
 use signalbox::storage::Storage;
 
@@ -6,14 +6,14 @@ use crate::disk::{Disk, Operation};
 use crate::loaded;
 use crate::records::{Life, Random, State};
 
-/// A history of commits on a disk that remembers.
+/// A history of commits on a disk that records them.
 struct History {
     before: Vec<u8>,
     operations: Vec<Operation>,
     acknowledged: Vec<Acknowledged>,
 }
 
-/// What was acknowledged, and after how many operations.
+/// An acknowledged state, and the number of operations before it.
 struct Acknowledged {
     operations: usize,
     epoch: u64,
@@ -21,7 +21,7 @@ struct Acknowledged {
 }
 
 impl History {
-    /// Commits, with a proper end of the first process and an unclean one of the second, which the third repairs.
+    /// Commits, with an orderly end of the first process and an unclean end of the second, which the third repairs.
     fn new(seed: u64) -> Self {
         let disk = Disk::laid_out();
         let before = disk.bytes();
@@ -52,25 +52,25 @@ impl History {
         Self { before, operations: disk.operations(), acknowledged }
     }
 
-    /// What may be found after so many operations: what was acknowledged last, and what was about to be.
+    /// The possible states after this many operations: the last acknowledged one, and the pending one.
     fn possible(&self, operations: usize) -> &[Acknowledged] {
         let last = self.acknowledged.iter().rposition(|last| last.operations <= operations).unwrap();
         &self.acknowledged[last..(last + 2).min(self.acknowledged.len())]
     }
 }
 
-/// How much of what was not flushed is on the disk.
+/// How much of the unflushed data is on the disk.
 #[derive(Clone, Copy, Debug)]
 enum Reached {
     Nothing,
     Everything,
     Only(usize),
     AllBut(usize),
-    /// By the toss of a coin, the last one torn.
+    /// A random part, with the last write torn.
     Some(u64),
 }
 
-/// The bytes of the disk after a power loss behind so many operations.
+/// The bytes of the disk after a power loss at this operation.
 fn image(history: &History, operations: usize, reached: Reached) -> Vec<u8> {
     let done = &history.operations[..operations];
     let flushed =
@@ -104,7 +104,7 @@ fn image(history: &History, operations: usize, reached: Reached) -> Vec<u8> {
 }
 
 #[test]
-fn a_power_loss_takes_nothing_that_was_acknowledged_and_leaves_nothing_half_done() {
+fn a_power_loss_keeps_acknowledged_commits_and_leaves_none_half_done() {
     let losses_max = std::env::var("SIGNALBOX_POWER_LOSSES").map_or(1_500, |losses| losses.parse().unwrap());
     let mut losses = 0;
     let mut in_progress = 0;
@@ -121,7 +121,7 @@ fn a_power_loss_takes_nothing_that_was_acknowledged_and_leaves_nothing_half_done
             cases.extend((0..pending).map(|lost| (operations, Reached::AllBut(lost))));
             cases.extend((0..4).map(|_| (operations, Reached::Some(random.next()))));
         }
-        // Every one, or as many as are wanted, from all over the history.
+        // All operations, or a sample from the whole history.
         let wanted = losses_max - losses;
         while cases.len() > wanted {
             cases.swap_remove(random.below(cases.len() as u64) as usize);

@@ -1,4 +1,4 @@
-//! Other processes: one that comes while a store is open, and one that is killed.
+//! Other processes: one that starts while a store is open, and one that is killed.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::{loaded, open};
 
 const DIRECTORY: &str = "SIGNALBOX_STORAGE_TEST_DIRECTORY";
 
-/// This program again, to do what one of its tests does where the directory is set.
+/// Starts this program again, to run one of its tests in this directory.
 fn another_process(test: &str, directory: &std::path::Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(DIRECTORY, directory);
@@ -23,7 +23,7 @@ fn directory_of_the_parent() -> Option<PathBuf> {
 }
 
 #[test]
-fn a_directory_is_open_once() {
+fn a_directory_cannot_be_opened_twice() {
     let scratch = tempfile::tempdir().unwrap();
     let storage = open(scratch.path()).unwrap();
     let second = open(scratch.path()).unwrap_err();
@@ -32,21 +32,23 @@ fn a_directory_is_open_once() {
     assert!(sentence.contains("a server has this data directory open; stop"), "{sentence}");
     assert!(matches!(check(scratch.path()), Err(StorageError::InUse { .. })));
     assert!(matches!(export(scratch.path(), &mut Vec::new()), Err(StorageError::InUse { .. })));
-    let child = another_process("process::the_other_process_is_kept_out", scratch.path()).status().unwrap();
+    let child = another_process("process::the_other_process_cannot_open_the_directory", scratch.path())
+        .status()
+        .unwrap();
     assert!(child.success());
     drop(storage);
     open(scratch.path()).unwrap();
 }
 
 #[test]
-fn the_other_process_is_kept_out() {
+fn the_other_process_cannot_open_the_directory() {
     let Some(directory) = directory_of_the_parent() else { return };
     let error = open(&directory).unwrap_err();
     assert!(matches!(error, StorageError::InUse { .. }), "{error}");
 }
 
 #[test]
-fn a_process_that_is_killed_loses_nothing_that_was_acknowledged() {
+fn a_killed_process_loses_no_acknowledged_commit() {
     let scratch = tempfile::tempdir().unwrap();
     let mut child = another_process("process::the_other_process_commits_until_it_is_killed", scratch.path())
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! Records and histories of them: any that the types allow, and such as a server could have made.
+//! Records and histories of records: any that the types allow, and those that a server could produce.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ pub fn any_record() -> impl Strategy<Value = Record> {
     prop_oneof![any::<u64>().prop_map(Record::Mark), declaration, session, grant, answer]
 }
 
-/// Numbers that look random and are the same at every run.
+/// Pseudorandom numbers that are the same in every run.
 pub struct Random(u64);
 
 impl Random {
@@ -113,7 +113,7 @@ impl Random {
     }
 }
 
-/// What a store is to have.
+/// The expected content of a store.
 pub type State = BTreeMap<Key, Record>;
 
 pub fn apply(state: &mut State, changes: &[Change]) {
@@ -125,7 +125,8 @@ pub fn apply(state: &mut State, changes: &[Change]) {
     }
 }
 
-/// Sessions that come and go, take grants and slots, and declare semaphores: the records of it agree at any time.
+/// Sessions that come and go, acquire grants and slots, and declare semaphores: their records are consistent at all
+/// times.
 pub struct Life {
     random: Random,
     mark: u64,
@@ -138,7 +139,7 @@ impl Life {
         Self { random: Random::new(seed), mark: 1 << 60, sessions: 0, state: State::new() }
     }
 
-    /// What one commit changes.
+    /// The changes of one commit.
     pub fn changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut mark = self.mark;
@@ -193,7 +194,7 @@ impl Life {
                     vec![Change::Put(Record::Declaration(DeclarationRecord {
                         name: format!("name {}", some % 50).into_bytes().into(),
                         capacity: some as u32 % 65_537,
-                        // Now and then one that needs pages of its own.
+                        // Sometimes a record that needs its own pages.
                         label: vec![some as u8; if some.is_multiple_of(5) { 30_000 } else { 3 }].into(),
                         numbered: some.is_multiple_of(2),
                         generation: mark,

@@ -24,7 +24,7 @@ fn import_text(directory: &std::path::Path, text: &str) -> Result<u64, ImportErr
 }
 
 #[test]
-fn an_export_of_an_import_is_the_same() {
+fn an_import_and_an_export_restore_the_text() {
     let scratch = tempfile::tempdir().unwrap();
     let [first, second] = ["first", "second"].map(|name| scratch.path().join(name));
     let mut life = Life::new(7);
@@ -47,17 +47,17 @@ fn an_export_of_an_import_is_the_same() {
         answers: of(|key| matches!(key, Key::Answer(..))),
     };
     assert_eq!(report.counts, counts);
-    assert_eq!(fs::read(first.join(FILE_NAME)).unwrap(), bytes, "neither changes the file");
+    assert_eq!(fs::read(first.join(FILE_NAME)).unwrap(), bytes, "neither operation changes the file");
 }
 
 #[test]
-fn a_check_of_an_unclean_file_leaves_it_unclean() {
+fn a_check_does_not_change_an_unclean_file() {
     let scratch = tempfile::tempdir().unwrap();
     let (data, copy) = (scratch.path().join("data"), scratch.path().join("copy"));
     let mut life = Life::new(8);
     let mut storage = open(&data).unwrap();
     (0..20).for_each(|_| storage.commit(&life.changes()).unwrap());
-    // What is on disk while it is open is what an unclean end leaves.
+    // The disk of an open store is what an unclean end leaves.
     fs::create_dir(&copy).unwrap();
     fs::copy(data.join(FILE_NAME), copy.join(FILE_NAME)).unwrap();
     let bytes = fs::read(copy.join(FILE_NAME)).unwrap();
@@ -66,11 +66,11 @@ fn a_check_of_an_unclean_file_leaves_it_unclean() {
     drop(storage);
     assert_eq!(exported(&copy), exported(&data));
     assert_eq!(fs::read(copy.join(FILE_NAME)).unwrap(), bytes);
-    assert_eq!(fs::read_dir(&copy).unwrap().count(), 1, "nothing is made beside it");
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 1, "no other file is created");
 }
 
 #[test]
-fn records_that_cannot_be_true_together_are_found() {
+fn contradictory_records_are_found() {
     let scratch = tempfile::tempdir().unwrap();
     let mut life = Life::new(9);
     let mut storage = open(scratch.path()).unwrap();
@@ -79,7 +79,7 @@ fn records_that_cannot_be_true_together_are_found() {
         Record::Grant(grant) => Some(grant.clone()),
         _ => None,
     });
-    let grant = grant.expect("a life has grants");
+    let grant = grant.expect("a history has grants");
     let mut double = grant.clone();
     double.grant.0 = u64::MAX;
     let mut of_a_counter = grant.clone();
@@ -104,7 +104,7 @@ fn records_that_cannot_be_true_together_are_found() {
 }
 
 #[test]
-fn an_import_is_refused_with_the_line_and_leaves_nothing() {
+fn a_refused_import_names_the_line_and_leaves_nothing() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("data");
     let head = r#"{"kind":"export","format":1}"#;
@@ -156,7 +156,7 @@ fn an_import_is_refused_with_the_line_and_leaves_nothing() {
 }
 
 #[test]
-fn a_directory_without_data_is_no_data_directory() {
+fn a_directory_without_data_is_refused() {
     let scratch = tempfile::tempdir().unwrap();
     for error in [check(scratch.path()).err(), export(&scratch.path().join("no"), &mut Vec::new()).err()] {
         assert!(matches!(error, Some(StorageError::Missing { .. })), "{error:?}");
@@ -164,9 +164,9 @@ fn a_directory_without_data_is_no_data_directory() {
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
 }
 
-/// What a server refuses to start with, a check has to find.
+/// A check must find what a server refuses to start with.
 #[test]
-fn records_that_no_server_would_bring_back_are_found() {
+fn records_that_a_server_would_refuse_are_found() {
     let declared = DeclarationRecord {
         name: (*b"a").into(),
         capacity: 4,
@@ -214,7 +214,7 @@ fn records_that_no_server_would_bring_back_are_found() {
     for (declared, parts, problem) in [
         (&unnumbered, vec![whole.clone()], "has slots of a that it cannot have"),
         (&too_many, vec![whole.clone()], "a has 65537 slots"),
-        (&declared, vec![], "has no name"),
+        (&declared, vec![], "grant 3 has no name"),
         (&declared, vec![part(b"a", 1, &[])], "have no order"),
         (&declared, vec![whole.clone(), part(b"b", 0, &[])], "have no order"),
         (&declared, vec![whole.clone(), vast.clone(), PartRecord { place: 2, ..vast }], "more of b is held"),

@@ -1,4 +1,4 @@
-//! The codec: pieces do not matter, and composing is the inverse of parsing.
+//! The codec: the result does not depend on how bytes are split, and composing is the inverse of parsing.
 
 mod extended;
 
@@ -9,9 +9,9 @@ use signalbox::protocol::{
     ResponseFrame, Status,
 };
 
-/// What a server makes of bytes: what it would answer to each frame, and how the conversation ended.
+/// The frames that a server decodes from bytes, and the error that ended the connection.
 #[derive(Debug, Default, PartialEq)]
-struct Heard {
+struct Decoded {
     frames: Vec<(u8, Opaque, Result<OwnedRequest, Status>)>,
     end: Option<String>,
 }
@@ -29,9 +29,9 @@ fn owned(request: Request<'_>) -> OwnedRequest {
     (request.opcode().code(), name.to_vec(), numbers)
 }
 
-/// Feeds bytes to the codec, cut at the given places.
-fn hear(bytes: &[u8], cuts: &[usize]) -> Heard {
-    let mut heard = Heard::default();
+/// Feeds bytes to the codec, split at the given positions.
+fn decode_pieces(bytes: &[u8], cuts: &[usize]) -> Decoded {
+    let mut decoded = Decoded::default();
     let mut codec = RequestCodec::default();
     let mut buffer = BytesMut::new();
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
@@ -44,19 +44,19 @@ fn hear(bytes: &[u8], cuts: &[usize]) -> Heard {
                 Ok(Some(mut frames)) => {
                     assert!(!frames.is_empty());
                     while let Some(frame) = frames.next() {
-                        heard.frames.push((frame.opcode(), frame.opaque(), frame.parse().map(owned)));
+                        decoded.frames.push((frame.opcode(), frame.opaque(), frame.parse().map(owned)));
                     }
                     assert!(frames.is_empty());
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    heard.end = Some(error.to_string());
-                    return heard;
+                    decoded.end = Some(error.to_string());
+                    return decoded;
                 }
             }
         }
     }
-    heard
+    decoded
 }
 
 fn names() -> impl Strategy<Value = Vec<u8>> {
@@ -89,7 +89,7 @@ fn compose((opcode, name, [first, second]): &OwnedRequest, opaque: Opaque, out: 
     request.compose(opaque, out);
 }
 
-/// Bytes as a hostile or broken client sends them: frames with anything in them, and garbage.
+/// Bytes of a hostile or faulty client: frames with arbitrary contents, and garbage.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let magic = prop_oneof![9 => Just(0x90u8), 1 => any::<u8>()];
     let opcode = prop_oneof![9 => 0..0x14u8, 1 => any::<u8>()];
@@ -111,18 +111,18 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn pieces_give_what_the_whole_gives(bytes in garbage(), cuts in prop::collection::vec(any::<usize>(), 0..20)) {
-        prop_assert_eq!(hear(&bytes, &cuts), hear(&bytes, &[]));
+    fn bytes_decode_the_same_in_pieces_and_as_a_whole(bytes in garbage(), cuts in prop::collection::vec(any::<usize>(), 0..20)) {
+        prop_assert_eq!(decode_pieces(&bytes, &cuts), decode_pieces(&bytes, &[]));
     }
 
     #[test]
-    fn every_byte_by_itself_gives_what_the_whole_gives(bytes in garbage()) {
+    fn bytes_decode_the_same_one_by_one_and_as_a_whole(bytes in garbage()) {
         let cuts: Vec<usize> = (0..bytes.len()).collect();
-        prop_assert_eq!(hear(&bytes, &cuts), hear(&bytes, &[]));
+        prop_assert_eq!(decode_pieces(&bytes, &cuts), decode_pieces(&bytes, &[]));
     }
 
     #[test]
-    fn what_was_composed_is_parsed(
+    fn composed_requests_are_parsed(
         sent in prop::collection::vec((requests(), any::<[u8; 4]>()), 1..10),
         cuts in prop::collection::vec(any::<usize>(), 0..5),
     ) {
@@ -130,11 +130,11 @@ proptest! {
         for (request, opaque) in &sent {
             compose(request, Opaque(*opaque), &mut bytes);
         }
-        let heard = hear(&bytes, &cuts);
-        prop_assert_eq!(heard.end, None);
+        let decoded = decode_pieces(&bytes, &cuts);
+        prop_assert_eq!(decoded.end, None);
         let expected: Vec<_> =
             sent.into_iter().map(|(request, opaque)| (request.0, Opaque(opaque), Ok(request))).collect();
-        prop_assert_eq!(heard.frames, expected);
+        prop_assert_eq!(decoded.frames, expected);
     }
 
     #[test]
@@ -191,11 +191,11 @@ proptest! {
 }
 
 #[test]
-fn a_body_is_as_long_as_the_limit_and_no_longer() {
+fn a_body_may_be_as_long_as_the_limit_and_no_longer() {
     let header = |bytes: usize| [&[0x90, 0, 0, 0][..], &(bytes as u32).to_be_bytes(), &[0; 4]].concat();
     let mut longest = header(REQUEST_BODY_BYTES_MAX);
     longest.resize(12 + REQUEST_BODY_BYTES_MAX, 0);
-    assert_eq!(hear(&longest, &[]).frames.len(), 1);
+    assert_eq!(decode_pieces(&longest, &[]).frames.len(), 1);
 
     let mut buffer = BytesMut::from(&header(REQUEST_BODY_BYTES_MAX + 1)[..]);
     let error = RequestCodec::default().decode(&mut buffer).unwrap_err();

@@ -1,5 +1,5 @@
-//! Where the server differs from yrmcds on purpose, as far as other files do not test it: `docs/compatibility.md`
-//! names the test of each difference.
+//! The intended differences from yrmcds that no other file tests. `docs/compatibility.md` names the test of each
+//! difference.
 
 use std::net::Shutdown;
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::path::Path;
 use crate::support::*;
 use signalbox::config::{Config, Language, Loaded};
 
-/// A configuration in the language of yrmcds.conf.
+/// A configuration in the format of yrmcds.conf.
 fn yrmcds_conf(text: &str) -> Loaded {
     Config::parse(text, Path::new("/etc/yrmcds.conf"), Language::Yrmcds).unwrap()
 }
 
 #[test]
-fn a_consumption_never_wraps() {
+fn consumption_never_wraps() {
     let server = TestServer::start();
     let mut wire = server.counter();
     assert_eq!(wire.acquire(b"large", 4_000_000_000, u32::MAX).status, OK);
@@ -33,7 +33,7 @@ fn an_unknown_opcode_is_copied_into_the_answer() {
 }
 
 #[test]
-fn releasing_nothing_succeeds_for_who_holds_nothing() {
+fn a_release_of_zero_succeeds_without_a_holding() {
     let server = TestServer::start();
     for [mut holder, mut other] in
         [[server.counter(), server.counter()], [server.semaphore(), server.semaphore()]]
@@ -42,12 +42,12 @@ fn releasing_nothing_succeeds_for_who_holds_nothing() {
         let released = other.release(b"theirs", 0);
         assert_eq!((released.status, released.body.len()), (OK, 0));
         assert_eq!(other.release(b"theirs", 1).status, NOT_ACQUIRED);
-        assert_eq!(other.release(b"nobodys", 0).status, NOT_FOUND);
+        assert_eq!(other.release(b"absent", 0).status, NOT_FOUND);
     }
 }
 
 #[test]
-fn further_items_of_stats_come_after_the_fifteen() {
+fn additional_stats_items_follow_the_fifteen_of_yrmcds() {
     let server = TestServer::start();
     for mut wire in [server.counter(), server.semaphore()] {
         let items = wire.stats();
@@ -55,26 +55,26 @@ fn further_items_of_stats_come_after_the_fifteen() {
         assert_eq!(fifteenth, Some(14));
         for name in ["uptime", "refused_connections", "bytes_received", "bytes_sent", "version"] {
             let place = items.iter().position(|(n, _)| n == name);
-            assert!(place > fifteenth, "{name} stands at {place:?}");
+            assert!(place > fifteenth, "{name} is at position {place:?}");
         }
     }
 }
 
 #[test]
-fn a_dump_of_semaphores_tells_what_is_taken_and_the_peak_since_each_was_made() {
+fn a_dump_of_semaphores_has_consumption_and_the_peak_since_creation() {
     let server = TestServer::start();
     let mut wire = server.semaphore();
     assert_eq!(wire.acquire(b"pool", 7, 10).status, OK);
     assert_eq!(wire.release(b"pool", 5).status, OK);
-    assert_eq!(wire.get(b"pool").number(), 8, "what is left of ten");
+    assert_eq!(wire.get(b"pool").number(), 8, "the remaining resources of ten");
     assert_eq!(wire.dumped(b"pool"), Some((2, 7)));
-    // A boundary of the counters' interval means nothing to semaphores.
+    // The interval boundary of counters does not affect semaphores.
     server.set_clock(1_000_000_500);
     assert_eq!(wire.dumped(b"pool"), Some((2, 7)));
 }
 
 #[test]
-fn conflicts_are_shards_with_two_names_or_more() {
+fn conflicts_is_the_number_of_shards_with_two_names_or_more() {
     let server = TestServer::start();
     let mut wire = server.counter();
     assert_eq!(wire.acquire(b"alone", 1, 1).status, OK);
@@ -82,13 +82,13 @@ fn conflicts_are_shards_with_two_names_or_more() {
     for i in 0..2_000u32 {
         assert_eq!(wire.acquire(&i.to_be_bytes(), 1, 1).status, OK);
     }
-    // One name a shard on the average, so about 520 of 2048 shards have two or more.
+    // With one name per shard on average, about 520 of 2048 shards have two or more.
     let conflicts = wire.stat("conflicts");
     assert!((400..800).contains(&conflicts), "{conflicts}");
 }
 
 #[test]
-fn the_first_sweep_of_counters_comes_with_the_first_boundary() {
+fn counters_are_first_swept_at_the_first_interval_boundary() {
     let server = TestServer::start();
     let mut wire = server.counter();
     assert_eq!(wire.stat("gc_count"), 0, "yrmcds sweeps once when it starts");
@@ -97,7 +97,7 @@ fn the_first_sweep_of_counters_comes_with_the_first_boundary() {
 }
 
 #[test]
-fn requests_received_before_a_wrong_magic_are_carried_out() {
+fn requests_received_before_a_wrong_magic_are_executed() {
     let server = TestServer::start();
     let (mut wire, mut other) = (server.counter(), server.counter());
     let mut bytes = frame(ACQUIRE, *b"good", &named(&[1, 1], b"briefly"));
@@ -106,11 +106,11 @@ fn requests_received_before_a_wrong_magic_are_carried_out() {
     wire.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!((wire.answer().status, wire.answer().status), (OK, INVALID));
     assert!(wire.is_closed());
-    eventually("what it held is free", || other.acquire(b"briefly", 1, 1).status == OK);
+    eventually("its holding is released", || other.acquire(b"briefly", 1, 1).status == OK);
 }
 
 #[test]
-fn the_spelling_of_yrmcds_document_works() {
+fn the_spelling_in_the_documentation_of_yrmcds_works() {
     for key in ["counter.stat_interval", "counter.stats_interval"] {
         let loaded = yrmcds_conf(&format!("counter.enable = true\n{key} = 60\n"));
         assert_eq!(loaded.config.counter.stat_interval_s, 60);
@@ -124,27 +124,27 @@ fn an_interval_may_be_shorter_than_ten_seconds() {
 }
 
 #[test]
-fn semaphores_are_served_where_the_file_asks_for_them() {
+fn semaphores_are_served_if_the_file_enables_them() {
     let config = yrmcds_conf("semaphore.enable = true\nsemaphore.port = 11216\n").config;
     assert!(config.semaphore.port.enable && config.validate().is_ok());
     assert_eq!(config.semaphore.port.port, 11216);
 }
 
 #[test]
-fn a_temp_dir_that_does_not_exist_is_no_mistake() {
+fn a_temp_dir_that_does_not_exist_is_accepted() {
     let loaded = yrmcds_conf("temp_dir = /nowhere/at/all\ncounter.enable = true\n");
     assert!(loaded.config.validate().is_ok());
 }
 
 #[test]
-fn an_address_named_twice_is_bound_once() {
+fn an_address_listed_twice_is_bound_once() {
     let config = yrmcds_conf("virtual_ip = 127.0.0.1\nbind_ip = 127.0.0.1 127.0.0.1\n").config;
     assert_eq!(config.bind.len(), 1);
-    assert_eq!(config.floating_ip(), None, "it is among them");
+    assert_eq!(config.floating_ip(), None, "bind_ip contains it");
 }
 
 #[test]
-fn a_number_of_connections_may_have_a_suffix() {
+fn a_connection_limit_may_have_a_suffix() {
     let config = yrmcds_conf("counter.max_connections = 10K").config;
     assert_eq!(config.counter.port.max_connections, 10_240);
 }

@@ -1,4 +1,4 @@
-//! All that a connection holds is given back when it ends, however it ends.
+//! A connection releases everything that it holds when it ends, in whatever way it ends.
 
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::support::*;
 use signalbox::core::Namespace;
 
-/// Takes two names on a connection, ends it, and sees both free again.
-fn ends_and_gives_back(namespace: Namespace, end: impl FnOnce(Wire) -> Option<Wire>) {
+/// Acquires two names on a connection, ends it, and checks that both are free again.
+fn ends_and_releases(namespace: Namespace, end: impl FnOnce(Wire) -> Option<Wire>) {
     let server = AnyServer::start();
     let Some(mut holder) = server.connect(namespace) else { return };
     let mut other = server.connect(namespace).unwrap();
@@ -19,7 +19,9 @@ fn ends_and_gives_back(namespace: Namespace, end: impl FnOnce(Wire) -> Option<Wi
     }
     let kept = end(holder);
     for name in &names {
-        eventually("what the ended connection held is free", || other.acquire(name, 2, 3).status == OK);
+        eventually("the holdings of the ended connection are released", || {
+            other.acquire(name, 2, 3).status == OK
+        });
     }
     drop(kept);
     if let AnyServer::Own(server) = &server {
@@ -28,31 +30,31 @@ fn ends_and_gives_back(namespace: Namespace, end: impl FnOnce(Wire) -> Option<Wi
 }
 
 #[test]
-fn a_closed_connection_gives_back_what_it_held() {
+fn a_closed_connection_releases_what_it_held() {
     for namespace in Namespace::ALL {
-        ends_and_gives_back(namespace, |_| None);
+        ends_and_releases(namespace, |_| None);
     }
 }
 
 #[test]
-fn a_half_closed_connection_gives_back_what_it_held() {
-    ends_and_gives_back(Namespace::Counters, |wire| {
+fn a_half_closed_connection_releases_what_it_held() {
+    ends_and_releases(Namespace::Counters, |wire| {
         wire.stream.shutdown(Shutdown::Write).unwrap();
         Some(wire)
     });
 }
 
 #[test]
-fn a_reset_connection_gives_back_what_it_held() {
-    ends_and_gives_back(Namespace::Counters, |wire| {
+fn a_reset_connection_releases_what_it_held() {
+    ends_and_releases(Namespace::Counters, |wire| {
         socket2::SockRef::from(&wire.stream).set_linger(Some(Duration::ZERO)).unwrap();
         None
     });
 }
 
 #[test]
-fn a_connection_with_half_a_frame_sent_gives_back_what_it_held() {
-    ends_and_gives_back(Namespace::Counters, |mut wire| {
+fn a_connection_that_sent_half_a_frame_releases_what_it_held() {
+    ends_and_releases(Namespace::Counters, |mut wire| {
         let request = frame(ACQUIRE, *b"half", &named(&[1, 1], b"never"));
         wire.send(&request[..request.len() - 1]);
         None
@@ -60,7 +62,7 @@ fn a_connection_with_half_a_frame_sent_gives_back_what_it_held() {
 }
 
 #[test]
-fn a_connection_closed_for_a_wrong_magic_gives_back_what_it_held() {
+fn a_connection_closed_for_a_wrong_magic_releases_what_it_held() {
     let server = TestServer::start();
     let (mut holder, mut other) = (server.counter(), server.counter());
     assert_eq!(holder.acquire(b"held", 1, 1).status, OK);
@@ -72,17 +74,17 @@ fn a_connection_closed_for_a_wrong_magic_gives_back_what_it_held() {
 }
 
 #[test]
-fn a_connection_closed_for_a_body_too_long_gives_back_what_it_held() {
+fn a_connection_closed_for_a_body_that_is_too_long_releases_what_it_held() {
     let server = TestServer::start();
     let (mut holder, mut other) = (server.counter(), server.counter());
     assert_eq!(holder.acquire(b"held", 1, 1).status, OK);
     holder.send(&[0x90, NOOP, 0, 0, 0, 2, 0, 1, 0, 0, 0, 0]);
     assert!(holder.is_closed());
-    assert_eq!(other.get(b"held").number(), 0, "given back before the connection is closed");
+    assert_eq!(other.get(b"held").number(), 0, "released before the connection is closed");
 }
 
 #[test]
-fn what_was_sent_before_a_half_close_is_answered() {
+fn requests_sent_before_a_half_close_are_answered() {
     let server = AnyServer::start();
     let Some(mut wire) = server.connect(Namespace::Counters) else { return };
     let name = unique("burst");
@@ -100,7 +102,7 @@ fn what_was_sent_before_a_half_close_is_answered() {
 }
 
 #[test]
-fn a_dump_asked_for_before_a_half_close_arrives_whole() {
+fn a_dump_requested_before_a_half_close_arrives_completely() {
     let server = TestServer::start();
     let mut holder = server.counter();
     let name = |i: u32| format!("{i:0>200}").into_bytes();
@@ -119,7 +121,7 @@ fn a_dump_asked_for_before_a_half_close_arrives_whole() {
 }
 
 #[test]
-fn an_idle_connection_that_holds_something_is_left_alone() {
+fn an_idle_connection_that_holds_something_stays_open() {
     let server = TestServer::start_with(|config| config.frame_timeout_s = 1);
     let (mut holder, mut other) = (server.counter(), server.counter());
     assert_eq!(holder.acquire(b"held", 1, 1).status, OK);
@@ -129,7 +131,7 @@ fn an_idle_connection_that_holds_something_is_left_alone() {
 }
 
 #[test]
-fn a_holder_of_very_many_names_gives_them_all_back() {
+fn a_holder_of_very_many_names_releases_them_all() {
     let server = TestServer::start();
     let mut holder = server.counter();
     let names = 50_000u32;
@@ -148,6 +150,6 @@ fn a_holder_of_very_many_names_gives_them_all_back() {
     drop(holder);
     let started = Instant::now();
     eventually("every name is free", || other.dump().iter().all(|entry| entry.0 == 0));
-    eprintln!("{names} names were given back within {:?}", started.elapsed());
+    eprintln!("{names} names were released within {:?}", started.elapsed());
     server.assert_books_balance();
 }

@@ -1,4 +1,4 @@
-//! The inputs that fuzzing found, run again through the functions that it runs (`tests/fuzz`).
+//! Replays the inputs that fuzzing found with the functions that it runs (`tests/fuzz`).
 
 #[path = "../fuzz/src/lib.rs"]
 mod fuzz;
@@ -6,12 +6,12 @@ mod fuzz;
 use std::fs;
 use std::path::Path;
 
-/// Runs every kept input of a target. The harness prints nothing of a test that passes, so a failure names its input.
+/// Runs every saved input of a target. The harness prints output only for a failed test, so a failure names its input.
 fn replay(target: &str, run: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(target);
     let mut inputs: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     inputs.sort();
-    assert!(!inputs.is_empty(), "{} holds what was found", folder.display());
+    assert!(!inputs.is_empty(), "{} has inputs", folder.display());
     for input in inputs {
         println!("{}", input.display());
         run(&fs::read(input).unwrap());
@@ -19,21 +19,21 @@ fn replay(target: &str, run: fn(&[u8])) {
 }
 
 #[test]
-fn kept_inputs_in_pieces_give_what_the_whole_gives() {
+fn saved_inputs_decode_the_same_in_pieces_and_as_a_whole() {
     replay("decode", fuzz::decode);
 }
 
 #[test]
-fn kept_inputs_are_encoded_as_they_were_decoded() {
+fn saved_inputs_are_encoded_as_they_were_decoded() {
     replay("roundtrip", fuzz::roundtrip);
 }
 
 #[test]
-fn kept_requests_of_grants_never_break_the_ledger() {
+fn saved_grant_requests_never_break_the_ledger() {
     replay("grants", fuzz::grants);
 }
 
 #[test]
-fn kept_requests_never_break_the_books() {
+fn saved_requests_never_break_the_accounting() {
     replay("requests", fuzz::requests);
 }

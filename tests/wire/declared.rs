@@ -1,5 +1,5 @@
 //! Declared semaphores over real sockets (`docs/protocol.md`, "Declare" to "List"): each test on a server that keeps them
-//! in memory, and on one that answers when they are stored.
+//! in memory, and on one that stores them before it answers.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use signalbox::protocol::{
 use signalbox::storage::Memory;
 
 /// The server that a test runs on.
-enum AServer {
+enum AnyServer {
     InMemory(Box<TestServer>),
     Stored(Box<StoredServer>),
 }
 
-impl AServer {
+impl AnyServer {
     fn each() -> [Self; 2] {
         let stored = StoredServer::start(&Memory::default());
         [Self::InMemory(Box::new(TestServer::start())), Self::Stored(Box::new(stored))]
@@ -75,7 +75,7 @@ fn declare(caller: &mut Caller, if_exists: IfExists, list: &[Declaration<'_>]) -
     caller.ask(&Extended::Declare { ids, if_exists, declarations: Declarations::new(list).unwrap() })
 }
 
-/// Declares one that is not there.
+/// Declares a semaphore that does not exist.
 #[track_caller]
 fn declare_new(caller: &mut Caller, declaration: Declaration<'_>) -> DeclaredState {
     let answer = declare(caller, IfExists::Fail, &[declaration]);
@@ -110,7 +110,7 @@ fn list(caller: &mut Caller, prefix: &[u8]) -> Vec<DeclaredEntry<bytes::Bytes>> 
     std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect()
 }
 
-/// Capacity, use and queue of one semaphore; `None`: it is not declared.
+/// Capacity, usage and queue length of one semaphore; `None` means that it is not declared.
 fn listed(caller: &mut Caller, name: &[u8]) -> Option<(u32, u32, u32)> {
     let entries = list(caller, name);
     let entry = entries.iter().find(|entry| &entry.name[..] == name)?;
@@ -121,7 +121,7 @@ fn await_idle(caller: &mut Caller, name: &[u8], until: Idle, wait: Wait) -> Opaq
     caller.send(&Extended::AwaitIdle { wait, until, namespace: on_wire(Namespace::Semaphores), name })
 }
 
-/// Whether a grant is held, and how; a status that is not success where it is not.
+/// The state of a grant, or the status if it is not held.
 fn verify(caller: &mut Caller, grant: GrantId) -> Result<GrantState, u8> {
     let answer = caller.ask(&Extended::VerifyGrant { grant });
     if answer.status == OK { Ok(answer.verified().unwrap().state) } else { Err(answer.status) }
@@ -132,8 +132,8 @@ const RETIRING: Result<GrantState, u8> = Ok(GrantState::Retiring);
 const GONE: Result<GrantState, u8> = Err(Status::NotAcquired as u8);
 
 #[test]
-fn several_are_declared_together_or_none_of_them() {
-    for server in AServer::each() {
+fn several_semaphores_are_declared_together_or_not_at_all() {
+    for server in AnyServer::each() {
         let [mut admin] = server.callers();
         let labelled = Declaration { label: b"two lifts", ..counted(b"lift", 2) };
         let answer = declare(&mut admin, IfExists::Fail, &[labelled, numbered(b"lane", 3)]);
@@ -141,41 +141,45 @@ fn several_are_declared_together_or_none_of_them() {
         assert_eq!(rows.iter().map(|row| (row.capacity, row.in_use)).collect::<Vec<_>>(), [(2, 0), (3, 0)]);
         assert!(rows[0].generation != rows[1].generation);
         let entries = list(&mut admin, b"");
-        let told: Vec<_> = entries
+        let fields: Vec<_> = entries
             .iter()
             .map(|e| (&e.name[..], &e.label[..], e.numbered, e.capacity, e.generation))
             .collect();
         let (lane, lift) = (rows[1].generation, rows[0].generation);
         assert_eq!(
-            told,
+            fields,
             [(&b"lane"[..], &b""[..], true, 3, lane), (b"lift", b"two lifts", false, 2, lift)],
             "in the order of their names"
         );
 
         let both = [counted(b"new", 1), counted(b"lift", 9)];
         assert_eq!(declare(&mut admin, IfExists::Fail, &both).status, code(Status::AlreadyExists));
-        assert_eq!(listed(&mut admin, b"new"), None, "not the one that did not exist either");
+        assert_eq!(
+            listed(&mut admin, b"new"),
+            None,
+            "the semaphore that did not exist is not declared either"
+        );
         let kept = declare(&mut admin, IfExists::Keep, &both).declared().unwrap();
-        assert_eq!((kept[0].capacity, kept[1]), (1, rows[0]), "it is left as it is");
+        assert_eq!((kept[0].capacity, kept[1]), (1, rows[0]), "the existing semaphore is unchanged");
         let set = declare(&mut admin, IfExists::Set, &both).declared().unwrap();
-        assert_eq!(set[0], kept[0], "what is so already is not changed");
+        assert_eq!(set[0], kept[0], "an equal declaration changes nothing");
         assert!(set[1].generation > kept[1].generation && set[1].capacity == 9);
-        assert_eq!(&list(&mut admin, b"lift")[0].label[..], b"", "the label too is what was declared last");
+        assert_eq!(&list(&mut admin, b"lift")[0].label[..], b"", "the last declaration sets the label too");
         server.check();
     }
 }
 
 #[test]
-fn what_exists_can_be_declared_and_takes_on_the_capacity() {
-    for server in AServer::each() {
+fn an_existing_semaphore_can_be_declared_and_gets_the_declared_capacity() {
+    for server in AnyServer::each() {
         let [mut admin, mut plain, mut holder] = server.callers();
         assert_eq!(plain.wire.acquire(b"a", 2, 5).status, OK);
         let held = holder.take(Claim { maximum: 5, ..semaphore(1, b"a") });
         let answer = declare(&mut admin, IfExists::Fail, &[numbered(b"a", 5)]);
-        assert_eq!(answer.status, code(Status::InUse), "nobody could say which numbers are held");
-        let settled = declare_new(&mut admin, counted(b"a", 2));
-        assert_eq!((settled.capacity, settled.in_use), (2, 3));
-        assert_eq!(verify(&mut admin, held.grant), HELD, "it is of the same semaphore");
+        assert_eq!(answer.status, code(Status::InUse), "the holders have no slot numbers");
+        let state = declare_new(&mut admin, counted(b"a", 2));
+        assert_eq!((state.capacity, state.in_use), (2, 3));
+        assert_eq!(verify(&mut admin, held.grant), HELD, "the grant belongs to the same semaphore");
         assert_eq!(plain.wire.acquire(b"a", 1, 5).status, NOT_AVAILABLE);
         assert_eq!(plain.wire.release(b"a", 2).status, OK);
         assert_eq!(holder.take(semaphore(1, b"a")).capacity, 2);
@@ -185,7 +189,7 @@ fn what_exists_can_be_declared_and_takes_on_the_capacity() {
 
 #[test]
 fn a_capacity_is_set_raised_and_lowered() {
-    for server in AServer::each() {
+    for server in AnyServer::each() {
         let [mut admin] = server.callers();
         let mut generation = declare_new(&mut admin, counted(b"a", 3)).generation;
         for (how, capacity) in [
@@ -195,17 +199,17 @@ fn a_capacity_is_set_raised_and_lowered() {
             (Resizing::ShrinkBy(6), 0),
             (Resizing::To(u32::MAX), u32::MAX),
         ] {
-            let settled = resize(&mut admin, b"a", how);
-            assert_eq!(settled.capacity, capacity, "{how:?}");
-            assert!(settled.generation > generation);
-            generation = settled.generation;
+            let state = resize(&mut admin, b"a", how);
+            assert_eq!(state.capacity, capacity, "{how:?}");
+            assert!(state.generation > generation);
+            generation = state.generation;
         }
         assert_eq!(ask_to_resize(&mut admin, b"a", Resizing::GrowBy(1), None).status, INVALID);
         resize(&mut admin, b"a", Resizing::To(3));
         assert_eq!(
             resize(&mut admin, b"a", Resizing::ShrinkBy(4)).capacity,
             0,
-            "there are no fewer than none"
+            "a capacity cannot be negative"
         );
         assert_eq!(ask_to_resize(&mut admin, b"b", Resizing::To(1), None).status, NOT_FOUND);
         declare_new(&mut admin, numbered(b"n", 65_536));
@@ -216,8 +220,8 @@ fn a_capacity_is_set_raised_and_lowered() {
 }
 
 #[test]
-fn of_two_administrators_who_saw_the_same_one_changes_it() {
-    for server in AServer::each() {
+fn only_one_of_two_administrators_that_expect_the_same_generation_changes_it() {
+    for server in AnyServer::each() {
         let [mut one, mut other] = server.callers();
         let seen = declare_new(&mut one, counted(b"a", 3)).generation;
         let first = ask_to_resize(&mut one, b"a", Resizing::To(4), Some(seen)).resized().unwrap();
@@ -231,8 +235,8 @@ fn of_two_administrators_who_saw_the_same_one_changes_it() {
         let gone =
             Extended::Remove { ids, expected: Some(first.generation), how: Removal::IfIdle, name: b"a" };
         assert_eq!(other.ask(&gone).status, OK);
-        let anew = declare_new(&mut one, counted(b"a", 3)).generation;
-        assert!(anew > first.generation, "generations go on from those of one that was removed");
+        let again = declare_new(&mut one, counted(b"a", 3)).generation;
+        assert!(again > first.generation, "generations continue after those of the removed semaphore");
         let late = ask_to_resize(&mut other, b"a", Resizing::To(2), Some(first.generation));
         assert_eq!(late.status, code(Status::GenerationDiffers));
         server.check();
@@ -240,9 +244,9 @@ fn of_two_administrators_who_saw_the_same_one_changes_it() {
 }
 
 #[test]
-fn many_administrators_lose_no_change_and_need_no_mutex() {
+fn many_administrators_lose_no_change_without_a_mutex() {
     const EACH: u32 = 60;
-    for server in AServer::each() {
+    for server in AnyServer::each() {
         let [mut admin] = server.callers();
         declare_new(&mut admin, counted(b"a", 1000));
         std::thread::scope(|scope| {
@@ -255,7 +259,7 @@ fn many_administrators_lose_no_change_and_need_no_mutex() {
                     }
                 });
                 let mut caller = server.caller();
-                // Read, add one, write where nobody wrote meanwhile.
+                // Read, add one, write if no other administrator wrote in between.
                 scope.spawn(move || {
                     for _ in 0..EACH {
                         loop {
@@ -278,8 +282,8 @@ fn many_administrators_lose_no_change_and_need_no_mutex() {
 }
 
 #[test]
-fn a_change_that_is_sent_again_is_made_once() {
-    for server in AServer::each() {
+fn a_repeated_change_is_made_once() {
+    for server in AnyServer::each() {
         let [mut admin, mut other] = server.callers();
         let session = admin.open(60_000);
         let list = [counted(b"a", 1)];
@@ -290,7 +294,7 @@ fn a_change_that_is_sent_again_is_made_once() {
         let first = [admin.ask(&declare), admin.ask(&grow)].map(|answer| answer.body);
         resize(&mut other, b"a", Resizing::To(50));
         assert_eq!([admin.ask(&declare), admin.ask(&grow)].map(|answer| answer.body), first);
-        // On another connection of the session too, and after somebody else removed the semaphore.
+        // On another connection of the session too, and after another client removed the semaphore.
         assert_eq!(other.attach(session), OK);
         assert_eq!([other.ask(&declare), other.ask(&grow)].map(|answer| answer.body), first);
         for _ in 0..5 {
@@ -298,18 +302,18 @@ fn a_change_that_is_sent_again_is_made_once() {
         }
         let gone = Extended::Remove { ids: other.ids(), expected: None, how: Removal::IfIdle, name: b"a" };
         assert_eq!(other.ask(&gone).status, OK);
-        assert_eq!(other.ask(&declare).body, first[0], "and it does not come back by that");
+        assert_eq!(other.ask(&declare).body, first[0], "the repetition does not declare it again");
         assert_eq!(listed(&mut other, b"a"), None);
         declare_new(&mut other, counted(b"a", 1));
         assert_eq!(other.ask(&gone).status, OK);
-        assert_eq!(listed(&mut other, b"a"), Some((1, 0, 0)), "it is not removed a second time");
+        assert_eq!(listed(&mut other, b"a"), Some((1, 0, 0)), "the repetition does not remove it again");
         server.check();
     }
 }
 
 #[test]
-fn a_change_sent_again_while_it_is_stored_is_answered_where_it_was_sent_last() {
-    for server in AServer::each() {
+fn a_change_repeated_while_it_is_stored_answers_the_last_request() {
+    for server in AnyServer::each() {
         let [mut admin] = server.callers();
         declare_new(&mut admin, counted(b"a", 1));
         for _ in 0..50 {
@@ -331,8 +335,8 @@ fn a_change_sent_again_while_it_is_stored_is_answered_where_it_was_sent_last() {
 }
 
 #[test]
-fn one_that_is_held_is_removed_as_was_asked() {
-    for server in AServer::each() {
+fn a_held_semaphore_is_removed_in_the_requested_way() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut plain] = server.callers();
         declare_new(&mut admin, counted(b"a", 3));
         let held = holder.take(semaphore(1, b"a"));
@@ -353,15 +357,15 @@ fn one_that_is_held_is_removed_as_was_asked() {
         assert_eq!(plain.wire.release(b"a", 1).status, OK);
         assert_eq!(listed(&mut admin, b"a"), None);
         assert_eq!(remove(&mut admin, b"a", Removal::IfIdle), NOT_FOUND);
-        assert_eq!(plain.wire.acquire(b"a", 1, 7).status, OK, "it is made as ever");
+        assert_eq!(plain.wire.acquire(b"a", 1, 7).status, OK, "an Acquire creates it as usual");
         assert_eq!(plain.wire.get(b"a").number(), 6);
         server.check();
     }
 }
 
 #[test]
-fn one_goes_with_the_connection_of_its_last_holder() {
-    for server in AServer::each() {
+fn a_removed_semaphore_ends_with_the_connection_of_its_last_holder() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut plain] = server.callers();
         declare_new(&mut admin, counted(b"a", 3));
         holder.take(semaphore(1, b"a"));
@@ -374,8 +378,8 @@ fn one_goes_with_the_connection_of_its_last_holder() {
 }
 
 #[test]
-fn one_that_is_removed_now_is_lost_to_its_holders_after_a_notice() {
-    for server in AServer::each() {
+fn holders_of_a_semaphore_that_is_removed_now_lose_it_after_a_notice() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut plain] = server.callers();
         let own = plain.hello("plain");
         holder.hello("holder");
@@ -395,9 +399,9 @@ fn one_that_is_removed_now_is_lost_to_its_holders_after_a_notice() {
             "{notice:?}"
         );
         eventually("it is gone", || listed(&mut admin, b"a").is_none());
-        // It may be told once more, now that its time is up.
+        // A second notice may follow at the end of the grace period.
         while plain.wire.try_answer().is_ok() {}
-        assert!(plain.wire.is_closed(), "what it held has no number that could be taken from it alone");
+        assert!(plain.wire.is_closed(), "a plain holding has no grant that could be revoked alone");
         for grant in held {
             assert_eq!(verify(&mut admin, grant), GONE);
         }
@@ -406,10 +410,10 @@ fn one_that_is_removed_now_is_lost_to_its_holders_after_a_notice() {
 }
 
 #[test]
-fn long_names_are_listed_too() {
-    for server in AServer::each() {
+fn long_names_are_listed() {
+    for server in AnyServer::each() {
         let mut admin = server.caller();
-        let names: Vec<Vec<u8>> = (b'a'..b'g').map(|letter| vec![letter; 40_000]).collect();
+        let names: Vec<Vec<u8>> = (b'a'..b'g').map(|byte| vec![byte; 40_000]).collect();
         for name in &names {
             declare_new(&mut admin, counted(name, 1));
         }
@@ -418,10 +422,10 @@ fn long_names_are_listed_too() {
     }
 }
 
-/// Plain holdings cannot be taken from a connection that gives them back in time, so nothing else is either.
+/// A connection that releases its plain holdings in time is not closed, so it keeps everything else.
 #[test]
-fn who_gives_back_in_time_what_is_removed_now_stays_connected() {
-    for server in AServer::each() {
+fn a_holder_that_releases_in_time_stays_connected_after_a_removal_now() {
+    for server in AnyServer::each() {
         let [mut admin, mut polite, mut late] = server.callers();
         polite.hello("polite");
         declare_new(&mut admin, counted(b"a", 3));
@@ -434,15 +438,15 @@ fn who_gives_back_in_time_what_is_removed_now_stays_connected() {
         assert_eq!(polite.wire.release(b"a", 1).status, OK);
         eventually("it is gone", || listed(&mut admin, b"a").is_none());
         assert!(late.wire.is_closed());
-        assert_eq!(polite.wire.release(b"other", 1).status, OK, "it has what it had else");
+        assert_eq!(polite.wire.release(b"other", 1).status, OK, "it keeps its other holdings");
         server.check();
     }
 }
 
-/// What an AcquireAll had set aside is not a grant yet.
+/// Resources that a waiting AcquireAll has reserved are not a grant yet.
 #[test]
-fn who_waits_with_some_of_what_is_removed_now_is_told_that_it_is_removed() {
-    for server in AServer::each() {
+fn a_waiter_that_has_reserved_a_semaphore_is_refused_when_it_is_removed_now() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut waiter] = server.callers();
         declare_new(&mut admin, counted(b"a", 1));
         declare_new(&mut admin, counted(b"b", 1));
@@ -451,17 +455,19 @@ fn who_waits_with_some_of_what_is_removed_now_is_told_that_it_is_removed() {
         let claims = Claims::new(&names).unwrap();
         let ids = waiter.ids();
         let waiting = waiter.send(&Extended::AcquireAll { ids, queueing: LONG, claims });
-        eventually("one is set aside", || listed(&mut admin, b"a").is_some_and(|listed| listed.1 == 1));
+        eventually("one resource is reserved", || {
+            listed(&mut admin, b"a").is_some_and(|listed| listed.1 == 1)
+        });
         assert_eq!(remove(&mut admin, b"a", Removal::Now { grace: Milliseconds(0) }), OK);
         assert_eq!(waiter.answer(waiting).status, Status::Removed.code());
         server.check();
     }
 }
 
-/// Whoever held it when it was removed loses it, whatever is declared under the name right behind.
+/// The holders at the removal lose it, even if the name is declared again at once.
 #[test]
-fn one_that_is_removed_now_and_declared_anew_is_lost_to_its_holders_all_the_same() {
-    for server in AServer::each() {
+fn holders_of_a_semaphore_that_is_removed_now_lose_it_even_if_it_is_declared_again() {
+    for server in AnyServer::each() {
         for round in 0..20 {
             let [mut admin, mut holder] = server.callers();
             let name = format!("a{round}").into_bytes();
@@ -471,17 +477,17 @@ fn one_that_is_removed_now_and_declared_anew_is_lost_to_its_holders_all_the_same
             let gone = Extended::Remove { ids: admin.ids(), expected: None, how, name: &name };
             let list = [numbered(&name, 300)];
             let declarations = Declarations::new(&list).unwrap();
-            let anew = Extended::Declare { ids: admin.ids(), if_exists: IfExists::Fail, declarations };
+            let again = Extended::Declare { ids: admin.ids(), if_exists: IfExists::Fail, declarations };
             let mut bytes = bytes::BytesMut::new();
             gone.compose(Opaque(*b"gone"), &mut bytes);
-            anew.compose(Opaque(*b"anew"), &mut bytes);
+            again.compose(Opaque(*b"next"), &mut bytes);
             admin.wire.send(&bytes);
             assert_eq!((admin.next().status, admin.next().status), (OK, OK));
             let new = holder.take(semaphore(1, &name));
-            eventually("those of before are gone", || {
+            eventually("the earlier grants are revoked", || {
                 held.iter().all(|grant| verify(&mut admin, *grant) == GONE)
             });
-            assert_eq!(verify(&mut admin, new.grant), HELD, "and nothing that was granted since");
+            assert_eq!(verify(&mut admin, new.grant), HELD, "a later grant is not revoked");
             assert_eq!(listed(&mut admin, &name), Some((300, 1, 0)));
         }
         server.check();
@@ -489,8 +495,8 @@ fn one_that_is_removed_now_and_declared_anew_is_lost_to_its_holders_all_the_same
 }
 
 #[test]
-fn those_that_start_alike_are_listed_with_all_that_is_to_be_known() {
-    for server in AServer::each() {
+fn list_returns_all_fields_of_the_semaphores_with_a_prefix() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut waiter] = server.callers();
         let names: Vec<_> = (0..300).map(|number| format!("many/{number:03}").into_bytes()).collect();
         for some in names.chunks(60) {
@@ -519,8 +525,8 @@ fn those_that_start_alike_are_listed_with_all_that_is_to_be_known() {
 }
 
 #[test]
-fn a_shrink_takes_nothing_away_and_grants_nothing_until_it_is_made_up() {
-    for server in AServer::each() {
+fn a_shrink_revokes_nothing_and_blocks_grants_until_usage_is_low_enough() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut waiter, mut plain] = server.callers();
         declare_new(&mut admin, counted(b"a", 4));
         let held: Vec<_> = (0..4).map(|_| holder.take(semaphore(1, b"a")).grant).collect();
@@ -532,7 +538,11 @@ fn a_shrink_takes_nothing_away_and_grants_nothing_until_it_is_made_up() {
         for (grant, in_use) in held[..2].iter().zip([3, 2]) {
             assert_eq!(verify(&mut admin, *grant), HELD);
             assert_eq!(holder.give_back(*grant), OK);
-            assert_eq!(listed(&mut admin, b"a"), Some((2, in_use, 1)), "nobody is granted what is too much");
+            assert_eq!(
+                listed(&mut admin, b"a"),
+                Some((2, in_use, 1)),
+                "nothing is granted above the capacity"
+            );
             assert_eq!(plain.wire.acquire(b"a", 1, 4).status, NOT_AVAILABLE);
         }
         assert_eq!(holder.give_back(held[2]), OK);
@@ -543,8 +553,8 @@ fn a_shrink_takes_nothing_away_and_grants_nothing_until_it_is_made_up() {
 }
 
 #[test]
-fn a_growth_serves_those_who_wait_at_once_in_their_order() {
-    for server in AServer::each() {
+fn a_growth_serves_the_waiters_at_once_in_order() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut first, mut second, mut third] = server.callers();
         declare_new(&mut admin, counted(b"a", 2));
         holder.take(semaphore(2, b"a"));
@@ -557,7 +567,7 @@ fn a_growth_serves_those_who_wait_at_once_in_their_order() {
         resize(&mut admin, b"a", Resizing::GrowBy(2));
         assert_eq!(first.answer(asked).status, OK);
         server.wait_for_waiters(2);
-        assert_eq!(listed(&mut admin, b"a"), Some((4, 3, 2)), "nothing overtakes who wants two");
+        assert_eq!(listed(&mut admin, b"a"), Some((4, 3, 2)), "no request overtakes the waiter for two");
         resize(&mut admin, b"a", Resizing::GrowBy(2));
         assert_eq!((second.answer(behind).status, third.answer(last).status), (OK, OK));
         server.check();
@@ -565,8 +575,8 @@ fn a_growth_serves_those_who_wait_at_once_in_their_order() {
 }
 
 #[test]
-fn who_waits_for_more_than_there_is_left_is_told_at_once() {
-    for server in AServer::each() {
+fn waiters_for_more_than_the_new_capacity_are_refused_at_once() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut waiter] = server.callers();
         declare_new(&mut admin, counted(b"a", 5));
         let held = holder.take(semaphore(5, b"a"));
@@ -579,7 +589,7 @@ fn who_waits_for_more_than_there_is_left_is_told_at_once() {
             assert_eq!(waiter.answer(*opaque).status, NOT_AVAILABLE);
         }
         server.wait_for_waiters(80);
-        assert_eq!(listed(&mut admin, b"a"), Some((2, 5, 80)), "the others wait on");
+        assert_eq!(listed(&mut admin, b"a"), Some((2, 5, 80)), "the other waiters remain");
         resize(&mut admin, b"a", Resizing::To(1));
         server.wait_for_waiters(40);
         resize(&mut admin, b"a", Resizing::To(0));
@@ -590,9 +600,9 @@ fn who_waits_for_more_than_there_is_left_is_told_at_once() {
 }
 
 #[test]
-fn whoever_waits_for_one_that_is_removed_is_told_so() {
+fn waiters_for_a_removed_semaphore_are_refused() {
     for (server, how) in
-        AServer::each().into_iter().zip([Removal::WithLastHolder, Removal::Now { grace: Milliseconds(30) }])
+        AnyServer::each().into_iter().zip([Removal::WithLastHolder, Removal::Now { grace: Milliseconds(30) }])
     {
         let [mut admin, mut holder, mut waiter, mut both] = server.callers();
         declare_new(&mut admin, counted(b"a", 1));
@@ -605,7 +615,7 @@ fn whoever_waits_for_one_that_is_removed_is_told_so() {
         let ids = both.ids();
         let all = both.send(&Extended::AcquireAll { ids, queueing: LONG, claims });
         server.wait_for_waiters(151);
-        assert_eq!(listed(&mut admin, b"0"), Some((1, 1, 0)), "it is set aside");
+        assert_eq!(listed(&mut admin, b"0"), Some((1, 1, 0)), "it is reserved");
         assert_eq!(remove(&mut admin, b"a", how), OK);
         for opaque in asked {
             assert_eq!(waiter.answer(opaque).status, code(Status::Removed));
@@ -619,8 +629,8 @@ fn whoever_waits_for_one_that_is_removed_is_told_so() {
 }
 
 #[test]
-fn it_is_waited_for_that_less_is_in_use() {
-    for server in AServer::each() {
+fn await_idle_waits_until_less_is_in_use() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut plain, mut watcher, mut zero] = server.callers();
         declare_new(&mut admin, counted(b"a", 4));
         let held: Vec<_> = (0..3).map(|_| holder.take(semaphore(1, b"a")).grant).collect();
@@ -658,10 +668,10 @@ fn it_is_waited_for_that_less_is_in_use() {
     }
 }
 
-/// What is given back and granted to the next in one step was never idle.
+/// A name is not idle if a release and the next grant happen in one step.
 #[test]
-fn what_goes_to_the_next_at_once_is_not_idle_in_between() {
-    for server in AServer::each() {
+fn resources_that_go_to_the_next_waiter_at_once_are_not_idle_in_between() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut waiter, mut watcher] = server.callers();
         declare_new(&mut admin, counted(b"a", 1));
         let held = holder.take(semaphore(1, b"a"));
@@ -679,8 +689,8 @@ fn what_goes_to_the_next_at_once_is_not_idle_in_between() {
 }
 
 #[test]
-fn it_is_waited_for_that_one_slot_is_free() {
-    for server in AServer::each() {
+fn await_idle_waits_until_one_slot_is_free() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut watcher] = server.callers();
         declare_new(&mut admin, numbered(b"a", 3));
         let held: Vec<_> = (0..3).map(|_| holder.take(semaphore(1, b"a"))).collect();
@@ -701,8 +711,8 @@ fn it_is_waited_for_that_one_slot_is_free() {
 }
 
 #[test]
-fn a_grant_has_the_lowest_numbers_that_are_free() {
-    for server in AServer::each() {
+fn a_grant_gets_the_lowest_free_slots() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut plain] = server.callers();
         declare_new(&mut admin, numbered(b"a", 65_536));
         let slots = |granted: &Granted<Vec<u16>>| granted.slots.clone();
@@ -711,10 +721,10 @@ fn a_grant_has_the_lowest_numbers_that_are_free() {
         assert_eq!(slots(&first), [0, 1, 2]);
         assert_eq!(slots(&second), (3..1027).collect::<Vec<_>>());
         let more = holder.want(semaphore(1025, b"a"), LONG);
-        assert_eq!(holder.answer(more).status, NOT_AVAILABLE, "more than one grant can have");
+        assert_eq!(holder.answer(more).status, NOT_AVAILABLE, "more slots than one grant may have");
         assert_eq!(holder.give_back(first.grant), OK);
         assert_eq!(slots(&holder.take(semaphore(4, b"a"))), [0, 1, 2, 1027]);
-        // Plain Acquires take from the same capacity, without numbers.
+        // Plain Acquires use the same capacity, without slot numbers.
         assert_eq!(plain.wire.acquire(b"a", 65_536 - 1028, 65_536).status, OK);
         assert_eq!(holder.give_back(second.grant), OK);
         assert_eq!(slots(&holder.take(semaphore(2, b"a"))), [3, 4]);
@@ -726,8 +736,8 @@ fn a_grant_has_the_lowest_numbers_that_are_free() {
 }
 
 #[test]
-fn several_numbered_ones_are_taken_together() {
-    for server in AServer::each() {
+fn slots_of_several_semaphores_are_granted_together() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder] = server.callers();
         declare_new(&mut admin, numbered(b"b", 600));
         declare_new(&mut admin, numbered(b"a", 600));
@@ -738,16 +748,16 @@ fn several_numbered_ones_are_taken_together() {
         };
         let granted = all(&mut holder, 2).all_granted().unwrap();
         assert_eq!((granted.capacities, granted.slots), (vec![600, 600], vec![vec![0, 1], vec![0, 1]]));
-        assert_eq!(all(&mut holder, 513).status, NOT_AVAILABLE, "1024 in all");
+        assert_eq!(all(&mut holder, 513).status, NOT_AVAILABLE, "1024 slots altogether");
         assert_eq!(all(&mut holder, 512).status, OK);
         server.check();
     }
 }
 
-/// Random grants, releases and sizes: whatever happens, nobody has a number that another has.
+/// Random grants, releases and resizes: no two grants have the same slot at any time.
 #[test]
-fn no_number_is_held_twice_whatever_is_shrunk_and_grown() {
-    for (server, seed) in AServer::each().into_iter().zip([1, 2]) {
+fn no_slot_is_held_twice_while_semaphores_shrink_and_grow() {
+    for (server, seed) in AnyServer::each().into_iter().zip([1, 2]) {
         let mut random = fastrand::Rng::with_seed(seed);
         let [mut admin, mut holder, mut plain, mut watcher] = server.callers();
         declare_new(&mut admin, numbered(b"a", 80));
@@ -803,8 +813,8 @@ fn no_number_is_held_twice_whatever_is_shrunk_and_grown() {
 }
 
 #[test]
-fn a_grant_is_verified_as_held_retiring_or_gone() {
-    for server in AServer::each() {
+fn a_grant_is_verified_as_held_retiring_or_released() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut service] = server.callers();
         declare_new(&mut admin, numbered(b"a", 4));
         let low = holder.take(semaphore(2, b"a")).grant;
@@ -821,13 +831,13 @@ fn a_grant_is_verified_as_held_retiring_or_gone() {
         assert_eq!(holder.give_back(high), OK);
         assert_eq!([verify(&mut service, low), verify(&mut service, high)], [HELD, GONE]);
 
-        // Removed and declared anew, held all the while: it is of the one before.
+        // Removed and declared again while it is held: the grant belongs to the removed semaphore.
         assert_eq!(remove(&mut admin, b"a", Removal::WithLastHolder), OK);
         assert_eq!(verify(&mut service, low), RETIRING);
-        let anew = declare_new(&mut admin, numbered(b"a", 4));
-        assert_eq!((anew.capacity, anew.in_use), (4, 2));
+        let again = declare_new(&mut admin, numbered(b"a", 4));
+        assert_eq!((again.capacity, again.in_use), (4, 2));
         let new = holder.take(semaphore(1, b"a"));
-        assert_eq!(new.slots, [2], "no number that one of before has still");
+        assert_eq!(new.slots, [2], "no slot that an earlier grant still holds");
         assert_eq!([verify(&mut service, low), verify(&mut service, new.grant)], [RETIRING, HELD]);
         resize(&mut admin, b"a", Resizing::To(10));
         assert_eq!(verify(&mut service, low), RETIRING);
@@ -838,32 +848,36 @@ fn a_grant_is_verified_as_held_retiring_or_gone() {
 }
 
 #[test]
-fn plain_clients_are_served_from_what_was_declared() {
-    for server in AServer::each() {
+fn plain_clients_are_served_from_the_declared_capacity() {
+    for server in AnyServer::each() {
         let [mut admin, mut plain, mut other] = server.callers();
         declare_new(&mut admin, counted(b"a", 3));
         assert_eq!(plain.wire.get(b"a").number(), 3);
         assert_eq!(plain.wire.acquire(b"a", 2, 100).status, OK);
-        assert_eq!(other.wire.acquire(b"a", 2, 100).status, NOT_AVAILABLE, "not what the request says");
+        assert_eq!(
+            other.wire.acquire(b"a", 2, 100).status,
+            NOT_AVAILABLE,
+            "the request does not set the limit"
+        );
         assert_eq!(other.wire.acquire(b"a", 1, 1).status, OK);
         assert_eq!(plain.wire.get(b"a").number(), 0);
         let granted = plain.want(Claim { maximum: 50, ..semaphore(1, b"a") }, for_ms(20));
-        assert_eq!(plain.answer(granted).status, code(Status::TimedOut), "nor what a grant's request says");
+        assert_eq!(plain.answer(granted).status, code(Status::TimedOut), "nor does the request for a grant");
         assert_eq!(plain.wire.release(b"a", 2).status, OK);
         drop(other);
-        eventually("all is given back", || plain.wire.get(b"a").number() == 3);
+        eventually("everything is released", || plain.wire.get(b"a").number() == 3);
         let sweeps = plain.wire.stat("gc_count");
         eventually("it is swept", || plain.wire.stat("gc_count") > sweeps + 2);
         assert_eq!(listed(&mut admin, b"a"), Some((3, 0, 0)));
-        assert_eq!(plain.wire.get(b"a").number(), 3, "no sweep takes what was declared");
+        assert_eq!(plain.wire.get(b"a").number(), 3, "no sweep collects a declared semaphore");
         assert_eq!(plain.wire.dumped(b"a"), Some((0, 3)));
         server.check();
     }
 }
 
 #[test]
-fn a_grant_of_what_is_not_there_makes_nothing() {
-    for server in AServer::each() {
+fn a_grant_with_the_declared_capacity_does_not_create_an_undeclared_name() {
+    for server in AnyServer::each() {
         let [mut caller] = server.callers();
         let asked = caller.want(semaphore(1, b"a"), LONG);
         assert_eq!(caller.answer(asked).status, NOT_FOUND);
@@ -873,7 +887,7 @@ fn a_grant_of_what_is_not_there_makes_nothing() {
 }
 
 #[test]
-fn too_many_names_are_refused_and_none_of_them_is_made() {
+fn too_many_names_are_refused_and_none_of_them_is_created() {
     let server = TestServer::start_with(|config| config.semaphore.port.max_names = 3);
     let mut admin = Caller::new(server.semaphore());
     declare_new(&mut admin, counted(b"a", 1));
@@ -884,15 +898,15 @@ fn too_many_names_are_refused_and_none_of_them_is_made() {
 }
 
 #[test]
-fn who_waits_long_for_little_does_not_keep_others_waiting() {
-    for server in AServer::each() {
+fn a_waiter_that_a_shrink_refuses_no_longer_blocks_the_queue() {
+    for server in AnyServer::each() {
         let [mut admin, mut holder, mut waiter] = server.callers();
         declare_new(&mut admin, counted(b"a", 2));
         let held = holder.take(semaphore(1, b"a"));
         let queueing = Queueing { wait: Wait::ServerDefault, queue_max: None };
         let asked = waiter.want(semaphore(2, b"a"), queueing);
         server.wait_for_waiters(1);
-        assert_eq!(waiter.wire.acquire(b"a", 1, 2).status, NOT_AVAILABLE, "nothing overtakes");
+        assert_eq!(waiter.wire.acquire(b"a", 1, 2).status, NOT_AVAILABLE, "no request overtakes the waiter");
         resize(&mut admin, b"a", Resizing::To(1));
         assert_eq!(waiter.answer(asked).status, NOT_AVAILABLE);
         assert_eq!(holder.give_back(held.grant), OK);

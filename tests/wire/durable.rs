@@ -1,6 +1,6 @@
-//! What is declared and what leased sessions hold outlives the server that was told of it, over real sockets
-//! (`docs/protocol.md`, "What is on disk"). The store is memory here, which crashes and fails when a test says so;
-//! `tests/daemon/data.rs` has the daemon and its files.
+//! Declarations and the grants of leased sessions survive the server that acknowledged them, over real sockets
+//! (`docs/protocol.md`, "What is on disk"). The store is in memory here, and it crashes and fails on demand;
+//! `tests/daemon/data.rs` tests the daemon and its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Shutdown;
@@ -74,7 +74,7 @@ fn removing(ids: RequestIds, name: &[u8], how: Removal) -> Extended<'_> {
     Extended::Remove { ids, expected: None, how, name }
 }
 
-/// Capacity, use and generation of a declared semaphore, and whether it is being removed; `None`: it is not declared.
+/// Capacity, usage and generation of a declared semaphore, and a flag for its removal; `None` means not declared.
 fn listed(caller: &mut Caller, name: &[u8]) -> Option<(u32, u32, Generation, bool)> {
     let opaque = caller.send(&Extended::List { prefix: name });
     let entries: Vec<_> = std::iter::from_fn(|| caller.answer(opaque).declared_entry().unwrap()).collect();
@@ -82,7 +82,7 @@ fn listed(caller: &mut Caller, name: &[u8]) -> Option<(u32, u32, Generation, boo
     Some((entry.capacity, entry.in_use, entry.generation, entry.removing))
 }
 
-/// Whose a grant is, and how it stands; the status where it is not held.
+/// The session and the state of a grant, or the status if it is not held.
 fn verify(caller: &mut Caller, grant: GrantId) -> Result<(u64, GrantState), u8> {
     let answer = caller.ask(&Extended::VerifyGrant { grant });
     if answer.status != OK {
@@ -98,7 +98,7 @@ fn same(one: &Granted<Vec<u16>>, other: &Granted<Vec<u16>>) -> bool {
 }
 
 #[test]
-fn what_a_leased_session_holds_is_its_own_after_a_crash() {
+fn a_leased_session_keeps_its_grants_after_a_crash() {
     let server = StoredServer::start(&Memory::default());
     let mut before = caller(&server);
     let session = before.open(LONG_MS);
@@ -124,16 +124,16 @@ fn what_a_leased_session_holds_is_its_own_after_a_crash() {
         let expected = if is_held { Ok((session.session, GrantState::Held)) } else { Err(GONE) };
         assert_eq!(verify(&mut other, grant), expected);
     }
-    assert_eq!(other.wire.get(b"made").number(), 5, "its capacity is what it was");
+    assert_eq!(other.wire.get(b"made").number(), 5, "its capacity is unchanged");
     assert_eq!(counters.wire.get(b"counter").number(), 1);
     assert_eq!(counters.wire.get(b"0").number(), 1);
     assert_eq!(other.wire.acquire(b"all", 1, 100).status, NOT_AVAILABLE);
-    assert_eq!(other.take(semaphore(5, b"slots")).slots, [0, 1, 2, 6, 7], "none that is held");
+    assert_eq!(other.take(semaphore(5, b"slots")).slots, [0, 1, 2, 6, 7], "no slot that is held");
 
     let mut after = continued(&server, session, used);
     for index in [0, 2, 3] {
         let again = after.ask(&requests[index]).granted().unwrap();
-        assert!(same(&again, &held[index]), "{again:?}: it is told as it was");
+        assert!(same(&again, &held[index]), "{again:?}: the answer is the same");
     }
     let again = after.ask(&all).all_granted().unwrap();
     assert_eq!((again.grant, again.capacities, again.slots), (of_all.grant, of_all.capacities, of_all.slots));
@@ -143,14 +143,14 @@ fn what_a_leased_session_holds_is_its_own_after_a_crash() {
     server.check();
     let server = server.crash();
     let mut other = caller(&server);
-    assert_eq!(other.attach(session), Status::NoSuchSession.code(), "a closed one is closed for good");
+    assert_eq!(other.attach(session), Status::NoSuchSession.code(), "a closed session stays closed");
     assert_eq!(other.wire.get(b"made").status, NOT_FOUND);
     assert_eq!(listed(&mut other, b"slots").unwrap().1, 0);
     server.check();
 }
 
 #[test]
-fn what_connections_hold_ends_with_them() {
+fn a_crash_releases_what_connections_held() {
     let server = StoredServer::start(&Memory::default());
     let [mut admin, mut bound] = callers(&server);
     declare_new(&mut admin, numbered(b"a", 3));
@@ -166,15 +166,15 @@ fn what_connections_hold_ends_with_them() {
 }
 
 #[test]
-fn a_session_has_its_full_time_to_come_back() {
+fn a_restored_session_has_its_full_time_to_live() {
     let server = StoredServer::start(&Memory::default());
     let mut before = caller(&server);
     let session = before.open(2000);
     let held = before.take(one_of(1, b"a"));
     drop(before);
-    // Most of its time is over when the server crashes.
+    // Most of its time to live has passed when the server crashes.
     let mut other = caller(&server);
-    eventually("its time goes by", || {
+    eventually("its time passes", || {
         let left = other.ask(&Extended::VerifyGrant { grant: held.grant }).verified().unwrap().ttl_left;
         matches!(left, TtlLeft::For(left) if left.0 < 700)
     });
@@ -184,10 +184,10 @@ fn a_session_has_its_full_time_to_come_back() {
     assert!(matches!(left, TtlLeft::For(left) if left.0 > 1000 && left.0 <= 2000), "{left:?}");
     let waiting = other.want(one_of(1, b"a"), LONG);
     let answer = other.answer(waiting);
-    assert_eq!(answer.status, OK, "and when it does not come, others have their turn");
+    assert_eq!(answer.status, OK, "when the session expires, the waiter is served");
     assert_eq!(other.attach(session), Status::NoSuchSession.code());
     server.check();
-    // A crash before its end is stored brings it back once more.
+    // A crash before its end is stored would restore it once more.
     eventually("its end is stored", || server.server.server.core().is_stored());
     let server = server.crash();
     assert_eq!(caller(&server).attach(session), Status::NoSuchSession.code());
@@ -195,12 +195,12 @@ fn a_session_has_its_full_time_to_come_back() {
 }
 
 #[test]
-fn a_change_is_answered_when_it_is_stored_and_not_before() {
+fn a_change_is_answered_only_after_it_is_stored() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut one, mut revoker] = callers(&server);
     let stored = |caller: &mut Caller, request: &Extended<'_>| {
         let opaque = caller.send(request);
-        // Answered in order, were it not for the store.
+        // Without the store they would be answered in order.
         caller.sync();
         assert!(server.store_next());
         let answer = caller.answer(opaque);
@@ -248,7 +248,7 @@ fn many_changes_are_stored_together() {
 }
 
 #[test]
-fn what_is_declared_is_as_it_was_after_a_crash() {
+fn declarations_are_unchanged_after_a_crash() {
     let server = StoredServer::start(&Memory::default());
     let [mut admin, mut holder] = callers(&server);
     let session = holder.open(LONG_MS);
@@ -284,16 +284,16 @@ fn what_is_declared_is_as_it_was_after_a_crash() {
     assert_eq!(holder.give_back(low.grant), OK);
     assert_eq!(holder.take(semaphore(1, b"lane")).slots, [0]);
     let next = declare_new(&mut admin, counted(b"next", 1)).generation;
-    assert!(next > lane.generation, "generations go on");
+    assert!(next > lane.generation, "generations continue");
     server.check();
     let server = server.crash();
     assert_eq!(listed(&mut caller(&server), b"going"), None);
     server.check();
 }
 
-/// What was granted of the one before is not of the one that was declared since, whatever crashes in between.
+/// A grant of the removed semaphore never belongs to the one declared since, even with crashes in between.
 #[test]
-fn a_grant_of_what_was_removed_is_told_from_one_of_what_was_declared_since() {
+fn a_grant_of_a_removed_semaphore_does_not_belong_to_one_declared_since() {
     let server = StoredServer::start(&Memory::default());
     let [mut admin, mut holder] = callers(&server);
     let session = holder.open(LONG_MS);
@@ -312,7 +312,7 @@ fn a_grant_of_what_was_removed_is_told_from_one_of_what_was_declared_since() {
 }
 
 #[test]
-fn a_change_that_is_sent_again_after_a_crash_is_made_once() {
+fn a_change_repeated_after_a_crash_is_made_once() {
     let server = StoredServer::start(&Memory::default());
     let mut before = caller(&server);
     let session = before.open(LONG_MS);
@@ -335,12 +335,16 @@ fn a_change_that_is_sent_again_after_a_crash_is_made_once() {
     let mut again = continued(&server, session, 5);
     declare_new(&mut again, counted(b"a", 9));
     assert_eq!(again.ask(&gone).status, OK);
-    assert_eq!(listed(&mut again, b"a").map(|it| it.0), Some(9), "what was declared since is not removed");
+    assert_eq!(
+        listed(&mut again, b"a").map(|it| it.0),
+        Some(9),
+        "the semaphore declared since is not removed"
+    );
     server.check();
 }
 
 #[test]
-fn who_waited_waits_again_when_he_asks_again() {
+fn a_request_repeated_after_a_crash_waits_again() {
     let server = StoredServer::start(&Memory::default());
     let [mut holder, mut waiter] = callers(&server);
     let (holding, waiting) = (holder.open(LONG_MS), waiter.open(LONG_MS));
@@ -355,12 +359,12 @@ fn who_waited_waits_again_when_he_asks_again() {
     let mut holder = continued(&server, holding, 1);
     assert_eq!(holder.give_back(held.grant), OK);
     let granted = waiter.answer(asked).granted().unwrap();
-    assert!(granted.grant > held.grant, "ids go on from those of the run before");
+    assert!(granted.grant > held.grant, "ids continue after those of the previous run");
     server.check();
 }
 
 #[test]
-fn a_revocation_goes_on_after_a_crash() {
+fn a_revocation_continues_after_a_crash() {
     let server = StoredServer::start(&Memory::default());
     let [mut admin, mut one, mut other] = callers(&server);
     let (session, revoked) = (one.open(LONG_MS), other.open(LONG_MS));
@@ -373,13 +377,13 @@ fn a_revocation_goes_on_after_a_crash() {
     let mut service = caller(&server);
     assert_eq!(verify(&mut service, grants[0]), Ok((session.session, GrantState::Retiring)));
     assert_eq!(verify(&mut service, grants[1]), Ok((revoked.session, GrantState::Retiring)));
-    eventually("both are gone", || grants.iter().all(|grant| verify(&mut service, *grant) == Err(GONE)));
+    eventually("both are revoked", || grants.iter().all(|grant| verify(&mut service, *grant) == Err(GONE)));
     assert_eq!(service.attach(session), OK);
     server.check();
 }
 
 #[test]
-fn what_cannot_be_stored_is_taken_back_before_it_is_answered() {
+fn changes_that_cannot_be_stored_are_rolled_back_before_they_are_answered() {
     let server = StoredServer::start(&Memory::default());
     let [mut admin, mut one, mut bound, mut opener] = callers(&server);
     one.open(LONG_MS);
@@ -410,15 +414,15 @@ fn what_cannot_be_stored_is_taken_back_before_it_is_answered() {
     assert_eq!(listed(&mut admin, b"a"), Some((3, 1, a.generation, false)));
     assert_eq!(listed(&mut admin, b"b"), None);
     assert_eq!(listed(&mut admin, b"gone").map(|it| (it.0, it.3)), Some((3, false)));
-    assert_eq!(verify(&mut admin, held.grant).map(|(_, standing)| standing), Ok(GrantState::Held));
-    assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "what needs no store goes on");
+    assert_eq!(verify(&mut admin, held.grant).map(|(_, state)| state), Ok(GrantState::Held));
+    assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "requests that need no store are served");
     assert_eq!(admin.wire.get(b"b").status, NOT_FOUND);
     assert_eq!(admin.wire.stat("sessions"), 1);
     assert!(admin.wire.stat("not_stored") >= 7);
     server.check();
 
     server.faults.stop();
-    assert_eq!(one.take(semaphore(1, b"a")).slots, [2], "and all goes on when there is room again");
+    assert_eq!(one.take(semaphore(1, b"a")).slots, [2], "all requests are served when there is room again");
     declare_new(&mut admin, counted(b"b", 1));
     let server = server.crash();
     let mut admin = caller(&server);
@@ -428,7 +432,7 @@ fn what_cannot_be_stored_is_taken_back_before_it_is_answered() {
 }
 
 #[test]
-fn what_was_given_back_stands_and_is_stored_when_it_can_be() {
+fn a_release_takes_effect_at_once_and_is_stored_when_the_store_works_again() {
     for is_stored_later in [false, true] {
         let server = StoredServer::start(&Memory::default());
         let [mut one, mut other] = callers(&server);
@@ -446,14 +450,14 @@ fn what_was_given_back_stands_and_is_stored_when_it_can_be() {
         let server = server.crash();
         let mut other = caller(&server);
         let expected = if is_stored_later { Err(GONE) } else { Ok((session.session, GrantState::Held)) };
-        assert_eq!(verify(&mut other, held.grant), expected, "held until its lease ends, to be safe");
+        assert_eq!(verify(&mut other, held.grant), expected, "held until its lease ends, which is safe");
         server.check();
     }
 }
 
-/// The releases are acknowledged when the write fails, and the next write stores them.
+/// The releases are acknowledged although the write fails, and the next write stores them.
 #[test]
-fn releases_that_come_while_a_write_fails_are_stored_with_the_next_one() {
+fn releases_that_arrive_while_a_write_fails_are_stored_with_the_next_one() {
     const GRANTS: u32 = 10;
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut one, mut admin] = callers(&server);
@@ -491,7 +495,7 @@ fn releases_that_come_while_a_write_fails_are_stored_with_the_next_one() {
 }
 
 #[test]
-fn who_waits_for_what_could_not_be_stored_is_served() {
+fn waiters_are_served_when_a_grant_cannot_be_stored() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut leased, mut bound] = callers(&server);
     let opaque = leased.send(&Extended::OpenSession { ttl: None, label: b"" });
@@ -508,9 +512,9 @@ fn who_waits_for_what_could_not_be_stored_is_served() {
     server.check();
 }
 
-/// Of the answer to a request, nothing that is not stored: it may come to nothing.
+/// An answer exposes nothing that is not stored, because it may be rolled back.
 #[test]
-fn nobody_is_told_that_there_is_what_is_not_stored() {
+fn answers_do_not_expose_state_that_is_not_stored() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut one, mut other] = callers(&server);
     let list = [counted(b"a", 1)];
@@ -525,13 +529,13 @@ fn nobody_is_told_that_there_is_what_is_not_stored() {
     server.faults.fail_nth(1, Fault::Full);
     assert!(!server.store_next());
     assert_eq!(one.answer(first).status, NOT_STORED);
-    assert_eq!(other.answer(second).status, NOT_STORED, "it is not there");
+    assert_eq!(other.answer(second).status, NOT_STORED, "the semaphore does not exist");
     assert_eq!(listed(&mut other, b"a"), None);
 }
 
-/// Several changes of one semaphore that are on their way together are taken back together.
+/// Several changes of one semaphore that are in flight together are rolled back together.
 #[test]
-fn changes_that_build_on_one_another_are_taken_back_in_turn() {
+fn changes_that_depend_on_each_other_are_rolled_back_together() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);
     let stored = |caller: &mut Caller, opaque: Opaque| {
@@ -542,7 +546,7 @@ fn changes_that_build_on_one_another_are_taken_back_in_turn() {
     let declarations = Declarations::new(&list).unwrap();
     let ids = admin.ids();
     let opaque = admin.send(&Extended::Declare { ids, if_exists: IfExists::Fail, declarations });
-    let settled = stored(&mut admin, opaque).declared().unwrap()[0];
+    let declared = stored(&mut admin, opaque).declared().unwrap()[0];
     let held = holder.take(semaphore(3, b"a"));
     let mut asked = Vec::new();
     for how in [Resizing::To(9), Resizing::GrowBy(1), Resizing::ShrinkBy(8)] {
@@ -561,15 +565,15 @@ fn changes_that_build_on_one_another_are_taken_back_in_turn() {
     assert_eq!(answers.iter().map(|answer| (answer.opaque, answer.status)).collect::<Vec<_>>(), {
         asked.iter().map(|opaque| (*opaque, NOT_STORED)).collect::<Vec<_>>()
     });
-    assert_eq!(listed(&mut admin, b"a"), Some((4, 3, settled.generation, false)));
-    assert_eq!(verify(&mut admin, held.grant).map(|(_, standing)| standing), Ok(GrantState::Held));
+    assert_eq!(listed(&mut admin, b"a"), Some((4, 3, declared.generation, false)));
+    assert_eq!(verify(&mut admin, held.grant).map(|(_, state)| state), Ok(GrantState::Held));
     assert_eq!(holder.take(semaphore(1, b"a")).slots, [3]);
     server.check();
 }
 
-/// The last holder left while it was to be declared anew, which came to nothing.
+/// The last holder released while the semaphore was being declared again, and that declaration was rolled back.
 #[test]
-fn a_removal_ends_though_declaring_anew_was_taken_back() {
+fn a_removal_completes_if_the_new_declaration_is_rolled_back() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);
     let list = [counted(b"a", 4)];
@@ -585,19 +589,19 @@ fn a_removal_ends_though_declaring_anew_was_taken_back() {
     assert!(server.store_next());
     assert_eq!(admin.answer(gone).status, OK);
     let ids = admin.ids();
-    let anew = admin.send(&declare(ids));
+    let redeclared = admin.send(&declare(ids));
     admin.sync();
     assert_eq!(holder.give_back(held.grant), OK);
     server.faults.fail_nth(1, Fault::Full);
     assert!(!server.store_next());
-    assert_eq!(admin.answer(anew).status, NOT_STORED);
-    assert_eq!(listed(&mut admin, b"a"), None, "nobody holds what was removed");
+    assert_eq!(admin.answer(redeclared).status, NOT_STORED);
+    assert_eq!(listed(&mut admin, b"a"), None, "the removed semaphore has no holders");
     assert_eq!(holder.wire.acquire(b"a", 1, 1).status, OK);
     server.check();
 }
 
 #[test]
-fn after_a_flush_that_failed_nothing_is_promised_any_more() {
+fn nothing_is_acknowledged_after_a_failed_flush() {
     for kept in [false, true] {
         let server = StoredServer::start(&Memory::default());
         let [mut admin, mut one] = callers(&server);
@@ -610,15 +614,11 @@ fn after_a_flush_that_failed_nothing_is_promised_any_more() {
         server.faults.stop();
         for _ in 0..3 {
             let asked = one.want(semaphore(1, b"a"), NOW);
-            assert_eq!(
-                one.answer(asked).status,
-                NOT_STORED,
-                "though the next flush would say that all is well"
-            );
+            assert_eq!(one.answer(asked).status, NOT_STORED, "although the next flush would succeed");
             assert_eq!(declare(&mut admin, IfExists::Set, counted(b"a", 9)).status, NOT_STORED);
         }
         assert_eq!(verify(&mut admin, held.grant), Ok((session.session, GrantState::Held)));
-        assert_eq!(admin.take(semaphore(1, b"a")).capacity, 3, "what needs no store goes on");
+        assert_eq!(admin.take(semaphore(1, b"a")).capacity, 3, "requests that need no store are served");
         server.check();
         let server = server.crash();
         let mut other = caller(&server);
@@ -627,7 +627,7 @@ fn after_a_flush_that_failed_nothing_is_promised_any_more() {
         assert_eq!(
             in_use,
             if kept { 2 } else { 1 },
-            "what was not acknowledged may be there, until its lease ends"
+            "an unacknowledged grant may be held until its lease ends"
         );
         let mut one = continued(&server, session, 20);
         assert_eq!(one.take(semaphore(1, b"a")).capacity, 3);
@@ -636,7 +636,7 @@ fn after_a_flush_that_failed_nothing_is_promised_any_more() {
 }
 
 #[test]
-fn what_came_to_nothing_is_not_kept_for_when_the_store_works_again() {
+fn rolled_back_changes_are_not_stored_when_the_store_works_again() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut one, mut opener, mut admin] = callers(&server);
     let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
@@ -666,7 +666,7 @@ fn what_came_to_nothing_is_not_kept_for_when_the_store_works_again() {
     assert_eq!(listed(&mut admin, b"a"), None);
 }
 
-/// Whatever fails and crashes: what was acknowledged is there, and nobody has what another has.
+/// After any failures and crashes, acknowledged state exists and no slot is held twice.
 #[test]
 fn random_failures_and_crashes_lose_nothing_that_was_acknowledged() {
     for seed in 0..12 {
@@ -713,9 +713,9 @@ fn random_failures_and_crashes_lose_nothing_that_was_acknowledged() {
                 }
             }
             server.check();
-            // What was given back may be held again if it was not stored.
+            // A release that was not stored may be undone.
             server.faults.stop();
-            eventually("all is stored", || server.server.server.core().is_stored());
+            eventually("everything is stored", || server.server.server.core().is_stored());
             server = server.crash();
             let mut other = caller(&server);
             let (listed, in_use, ..) = listed(&mut other, b"a").unwrap();
@@ -732,30 +732,30 @@ fn random_failures_and_crashes_lose_nothing_that_was_acknowledged() {
     }
 }
 
-/// A session of the random test below, and what it was told.
-struct Party {
+/// A session of the random test below, and the answers that it received.
+struct Client {
     caller: Caller,
     session: OpenedSession,
     request: u64,
-    /// Requests that are not answered, with the grant that they give back.
+    /// Requests that are not answered, with the grant that they release.
     pending: BTreeMap<[u8; 4], Option<GrantId>>,
     held: BTreeMap<GrantId, Vec<u16>>,
     released: BTreeSet<GrantId>,
 }
 
-impl Party {
+impl Client {
     fn ids(&mut self) -> RequestIds {
         self.request += 1;
         let oldest = self.request.saturating_sub(500).max(1);
         RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(oldest) }
     }
 
-    fn send(&mut self, request: &Extended<'_>, given_back: Option<GrantId>) {
+    fn send(&mut self, request: &Extended<'_>, releases: Option<GrantId>) {
         let opaque = self.caller.send(request);
-        self.pending.insert(opaque.0, given_back);
+        self.pending.insert(opaque.0, releases);
     }
 
-    /// Takes up what was answered so far.
+    /// Processes the answers that have arrived.
     fn read(&mut self) {
         let sync = *b"sync";
         self.caller.wire.send(&frame(NOOP, sync, &[]));
@@ -768,7 +768,7 @@ impl Party {
                 Some(grant) if answer.status == OK => {
                     assert!(self.released.insert(grant));
                 }
-                Some(grant) => panic!("{grant:?} is not given back: {answer:?}"),
+                Some(grant) => panic!("{grant:?} is not released: {answer:?}"),
                 None if answer.status == OK && answer.opcode == ExtendedOpcode::AcquireGrant.code() => {
                     let granted = answer.granted().unwrap();
                     assert!(self.held.insert(granted.grant, granted.slots).is_none());
@@ -779,22 +779,22 @@ impl Party {
     }
 }
 
-/// Several sessions with many requests on their way, waiting ones and such as change the semaphore that they are for. The
-/// store takes its time, fails in every other seed, and is lost at any moment.
+/// Several sessions with many requests in flight: requests that wait, and requests that change the semaphore they wait
+/// for. The store is slow, fails with every other seed, and crashes at any moment.
 #[test]
-fn whatever_is_on_its_way_at_a_crash_is_there_as_a_whole_or_not_at_all() {
+fn changes_in_flight_at_a_crash_are_stored_completely_or_not_at_all() {
     for seed in 0..30 {
         let mut random = fastrand::Rng::with_seed(seed);
         let memory = Memory::default();
         let is_failing = seed % 2 == 1;
-        let mut parties = {
+        let mut clients = {
             let server = StoredServer::start(&memory);
             declare_new(&mut caller(&server), numbered(b"a", 6));
             let opened = || {
                 let mut caller = caller(&server);
                 let session = caller.open(LONG_MS);
                 let (pending, held, released) = Default::default();
-                Party { caller, session, request: 0, pending, held, released }
+                Client { caller, session, request: 0, pending, held, released }
             };
             [opened(), opened(), opened()]
         };
@@ -804,9 +804,9 @@ fn whatever_is_on_its_way_at_a_crash_is_there_as_a_whole_or_not_at_all() {
             let mut service = caller(&server);
             let mut taken = BTreeSet::new();
             let mut in_use = 0;
-            for party in &mut parties {
-                party.caller = continued(&server, party.session, 0);
-                let lost = std::mem::take(&mut party.pending);
+            for client in &mut clients {
+                client.caller = continued(&server, client.session, 0);
+                let lost = std::mem::take(&mut client.pending);
                 let opaque = service
                     .send(&Extended::Holders { namespace: on_wire(Namespace::Semaphores), name: b"a" });
                 let mut found = BTreeMap::new();
@@ -816,53 +816,54 @@ fn whatever_is_on_its_way_at_a_crash_is_there_as_a_whole_or_not_at_all() {
                         break;
                     }
                     let Some(entry) = answer.list_entry().unwrap() else { break };
-                    if entry.session == party.session.session {
+                    if entry.session == client.session.session {
                         in_use += entry.resources;
                         assert!(entry.slots.iter().all(|slot| taken.insert(*slot)), "{what}: {taken:?}");
                         found.insert(entry.grant.unwrap(), entry.slots);
                     }
                 }
-                for (grant, slots) in &party.held {
+                for (grant, slots) in &client.held {
                     let is_leaving = lost.values().any(|other| *other == Some(*grant));
                     let is_there = found.get(grant) == Some(slots);
-                    // What was given back when it could not be stored counts as held again.
-                    let is_back = is_failing && party.released.contains(grant);
-                    if party.released.contains(grant) {
+                    // A release that could not be stored may be undone.
+                    let is_back = is_failing && client.released.contains(grant);
+                    if client.released.contains(grant) {
                         assert!(!is_there || is_back, "{what}: {grant:?} is back");
                     } else {
                         assert!(is_there || is_leaving, "{what}: {grant:?} is lost");
                     }
                 }
-                party.held = found;
-                party.released.clear();
+                client.held = found;
+                client.released.clear();
             }
             let (_, listed_in_use, ..) = listed(&mut service, b"a").unwrap_or((0, 0, Generation(0), false));
             assert_eq!(listed_in_use, in_use, "{what}");
             for _ in 0..random.u32(10..120) {
-                let party = &mut parties[random.usize(0..3)];
-                let ids = party.ids();
-                let is_leaving = |grant: &GrantId| party.pending.values().any(|other| *other == Some(*grant));
-                let is_free = |grant: &&GrantId| !party.released.contains(grant) && !is_leaving(grant);
-                let free: Vec<_> = party.held.keys().filter(is_free).copied().collect();
+                let client = &mut clients[random.usize(0..3)];
+                let ids = client.ids();
+                let is_leaving =
+                    |grant: &GrantId| client.pending.values().any(|other| *other == Some(*grant));
+                let is_free = |grant: &&GrantId| !client.released.contains(grant) && !is_leaving(grant);
+                let free: Vec<_> = client.held.keys().filter(is_free).copied().collect();
                 match random.u8(0..12) {
                     0..5 => {
                         let queueing = if random.bool() { NOW } else { LONG };
                         let claim = semaphore(random.u32(1..4), b"a");
-                        party.send(&Extended::AcquireGrant { ids, claim, queueing }, None);
+                        client.send(&Extended::AcquireGrant { ids, claim, queueing }, None);
                     }
                     5..8 => {
                         if let Some(grant) = random.choice(free) {
-                            party.send(&Extended::ReleaseGrant { ids, grant }, Some(grant));
+                            client.send(&Extended::ReleaseGrant { ids, grant }, Some(grant));
                         }
                     }
-                    8 => party.send(&resizing(ids, b"a", Resizing::To(random.u32(1..10))), None),
+                    8 => client.send(&resizing(ids, b"a", Resizing::To(random.u32(1..10))), None),
                     9 if random.u8(0..3) == 0 => {
-                        party.send(&removing(ids, b"a", Removal::WithLastHolder), None);
+                        client.send(&removing(ids, b"a", Removal::WithLastHolder), None);
                     }
                     9 => {
                         let list = [numbered(b"a", random.u32(3..8))];
                         let declarations = Declarations::new(&list).unwrap();
-                        party.send(&Extended::Declare { ids, if_exists: IfExists::Set, declarations }, None);
+                        client.send(&Extended::Declare { ids, if_exists: IfExists::Set, declarations }, None);
                     }
                     _ => {
                         if is_failing && random.u8(0..3) == 0 {
@@ -871,15 +872,14 @@ fn whatever_is_on_its_way_at_a_crash_is_there_as_a_whole_or_not_at_all() {
                         server.store();
                     }
                 }
-                parties.iter_mut().for_each(Party::read);
+                clients.iter_mut().for_each(Client::read);
                 server.check_ledger();
             }
         }
     }
 }
 
-/// Removed at once, and the server crashes before it has told the holders.
-/// Sends a request whose answer waits for the disk, has it stored, and gives the answer.
+/// Sends a request whose answer waits for the disk, stores it, and returns the answer.
 #[track_caller]
 fn stored(server: &StoredServer, caller: &mut Caller, request: &Extended<'_>) -> ResponseFrame {
     let opaque = caller.send(request);
@@ -895,7 +895,7 @@ fn declaring_a(ids: RequestIds) -> Extended<'static> {
     Extended::Declare { ids, if_exists: IfExists::Fail, declarations: Declarations::new(&A).unwrap() }
 }
 
-/// A server where a session holds one of a declared semaphore `a`, all of it stored; who may remove it, and the grant.
+/// A server on which a session holds one of a declared semaphore `a`, all of it stored; an administrator, and the grant.
 fn held_and_stored() -> (StoredServer, Caller, GrantId) {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);
@@ -909,16 +909,16 @@ fn held_and_stored() -> (StoredServer, Caller, GrantId) {
 }
 
 #[test]
-fn a_removal_at_once_goes_on_after_a_crash_though_it_was_declared_anew() {
+fn a_removal_at_once_continues_after_a_crash_even_if_the_name_was_declared_again() {
     let (server, mut admin, held) = held_and_stored();
     let mut other = caller(&server);
     let (_, _, before, _) = listed(&mut other, b"a").unwrap();
-    // Both are stored together, before the holder is told that he has a grace.
+    // Both are stored together, before the holder is notified of its grace period.
     let ids = admin.ids();
     let removed = admin.send(&removing(ids, b"a", Removal::Now { grace: Milliseconds(50) }));
     let ids = admin.ids();
     let declared = admin.send(&declaring_a(ids));
-    eventually("both are on their way", || {
+    eventually("both are in flight", || {
         listed(&mut other, b"a").is_some_and(|(_, _, now, removing)| !removing && now > before)
     });
     assert!(server.store_next());
@@ -932,14 +932,14 @@ fn a_removal_at_once_goes_on_after_a_crash_though_it_was_declared_anew() {
     server.check();
 }
 
-/// The configuration takes the semaphore over while its removal is not stored yet.
+/// The configuration declares the semaphore while its removal is not stored yet.
 #[test]
-fn a_removal_at_once_goes_on_though_the_configuration_declares_it() {
+fn a_removal_at_once_continues_even_if_the_configuration_declares_the_name() {
     for is_stored in [true, false] {
         let (server, mut admin, held) = held_and_stored();
         let ids = admin.ids();
         let removed = admin.send(&removing(ids, b"a", Removal::Now { grace: Milliseconds(50) }));
-        eventually("it is on its way", || {
+        eventually("it is in flight", || {
             listed(&mut caller(&server), b"a").is_some_and(|(.., removing)| removing)
         });
         let configured = Declare { name: b"a", capacity: 100, numbered: false, label: b"" };
@@ -957,7 +957,7 @@ fn a_removal_at_once_goes_on_though_the_configuration_declares_it() {
         } else {
             server.faults.stop();
             assert!(server.store_next());
-            assert!(verify(&mut other, held).is_ok_and(|(_, standing)| standing == GrantState::Held));
+            assert!(verify(&mut other, held).is_ok_and(|(_, state)| state == GrantState::Held));
         }
         let in_use = u32::from(!is_stored);
         let as_it_is = |listed: (u32, u32, Generation, bool)| listed.1 == in_use && !listed.3;
@@ -965,14 +965,14 @@ fn a_removal_at_once_goes_on_though_the_configuration_declares_it() {
         if !is_stored {
             let server = server.crash();
             let mut other = caller(&server);
-            assert!(verify(&mut other, held).is_ok_and(|(_, standing)| standing == GrantState::Held));
+            assert!(verify(&mut other, held).is_ok_and(|(_, state)| state == GrantState::Held));
             server.check();
         }
     }
 }
 
 #[test]
-fn a_removal_at_once_goes_on_after_a_crash() {
+fn a_removal_at_once_continues_after_a_crash() {
     let (server, mut admin, held) = held_and_stored();
     let ids = admin.ids();
     stored(&server, &mut admin, &removing(ids, b"a", Removal::Now { grace: Milliseconds(50) }));
@@ -984,14 +984,14 @@ fn a_removal_at_once_goes_on_after_a_crash() {
 }
 
 #[test]
-fn who_is_granted_what_was_revoked_meanwhile_is_told_so_after_the_grant() {
+fn a_grant_revoked_before_it_is_stored_is_followed_by_a_notice() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);
     holder.hello("holder");
     stored(&server, &mut holder, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
     let taken = holder.want(one_of(1, b"c"), NOW);
     let mut grant = None;
-    eventually("it stands before it is stored", || {
+    eventually("it is granted before it is stored", || {
         let opaque = admin.send(&Extended::Holders { namespace: on_wire(Namespace::Counters), name: b"c" });
         let entries: Vec<_> = std::iter::from_fn(|| admin.answer(opaque).list_entry().ok()?).collect();
         grant = entries.first().and_then(|entry| entry.grant);
@@ -1004,12 +1004,12 @@ fn who_is_granted_what_was_revoked_meanwhile_is_told_so_after_the_grant() {
     assert!(revokes(&holder.next()), "a notice is sent at once");
     assert!(server.store_next());
     assert_eq!(holder.next().opaque, taken);
-    assert!(revokes(&holder.next()), "and once more, as the holder did not know what was meant");
+    assert!(revokes(&holder.next()), "and again, because the holder did not know the grant yet");
     assert_eq!(admin.answer(revoked).status, OK);
 }
 
 #[test]
-fn what_was_asked_before_a_half_close_is_answered_when_it_is_stored() {
+fn requests_sent_before_a_half_close_are_answered_when_they_are_stored() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut last, mut other] = callers(&server);
     stored(&server, &mut last, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
@@ -1018,24 +1018,24 @@ fn what_was_asked_before_a_half_close_is_answered_when_it_is_stored() {
     let declared = last.send(&declaring_a(ids));
     let taken = last.want(one_of(1, b"c"), NOW);
     last.wire.stream.shutdown(Shutdown::Write).unwrap();
-    eventually("both are on their way", || server.server.server.core().ledger_stats().grants == 1);
+    eventually("both are in flight", || server.server.server.core().ledger_stats().grants == 1);
     assert!(server.store_next());
     assert_eq!(last.answer(declared).status, OK);
     assert_eq!(last.answer(taken).status, OK);
     assert!(last.wire.is_closed());
-    eventually("what it held itself is free", || other.wire.acquire(b"plain", 1, 1).status == OK);
+    eventually("its plain holding is released", || other.wire.acquire(b"plain", 1, 1).status == OK);
     server.check();
 }
 
 #[test]
-fn a_disk_that_hangs_does_not_keep_what_a_closed_connection_held() {
+fn a_disk_that_hangs_does_not_delay_the_release_of_a_closed_connection() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut last, mut other] = callers(&server);
     assert_eq!(last.wire.acquire(b"plain", 1, 1).status, OK);
     let ids = last.ids();
     last.send(&declaring_a(ids));
     last.wire.stream.shutdown(Shutdown::Write).unwrap();
-    eventually("what it held itself is free", || other.wire.acquire(b"plain", 1, 1).status == OK);
-    assert!(last.wire.is_closed(), "and nothing was promised");
+    eventually("its plain holding is released", || other.wire.acquire(b"plain", 1, 1).status == OK);
+    assert!(last.wire.is_closed(), "and nothing was acknowledged");
     server.check_ledger();
 }

@@ -1,4 +1,4 @@
-//! Where frames begin and end: pipelines, pieces, and what closes a connection.
+//! Frame boundaries: pipelining, split frames, and the errors that close a connection.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use signalbox::server::steps::LEDGER_REQUESTS;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
-fn pipelined_requests_are_answered_in_their_order() {
+fn pipelined_requests_are_answered_in_order() {
     let server = AnyServer::start();
     for namespace in Namespace::ALL {
         let Some(mut wire) = server.connect(namespace) else { continue };
@@ -36,7 +36,7 @@ fn pipelined_requests_are_answered_in_their_order() {
 }
 
 #[test]
-fn a_frame_may_come_byte_by_byte() {
+fn a_frame_may_arrive_byte_by_byte() {
     let server = AnyServer::start();
     let Some(mut wire) = server.connect(Namespace::Counters) else { return };
     let name = unique("torn");
@@ -54,7 +54,7 @@ fn a_frame_may_come_byte_by_byte() {
 }
 
 #[test]
-fn a_run_of_frames_may_be_cut_anywhere() {
+fn a_sequence_of_frames_may_be_split_anywhere() {
     let server = AnyServer::start();
     let Some(mut wire) = server.connect(Namespace::Counters) else { return };
     let mut other = server.connect(Namespace::Counters).unwrap();
@@ -66,7 +66,7 @@ fn a_run_of_frames_may_be_cut_anywhere() {
     run.extend(frame(RELEASE, 4u32.to_be_bytes(), &named(&[4], &name)));
     for cut in 1..run.len() {
         wire.send(&run[..cut]);
-        // The first piece is read by itself: another connection's round trip passes in between.
+        // The first piece is read separately: a round trip of another connection separates the two.
         assert_eq!(other.ask(NOOP, &[]).status, OK);
         wire.send(&run[cut..]);
         for serial in 0..5u32 {
@@ -77,11 +77,11 @@ fn a_run_of_frames_may_be_cut_anywhere() {
 }
 
 #[test]
-fn a_body_of_128_kib_is_taken_and_a_longer_one_closes_the_connection() {
+fn a_body_of_128_kib_is_accepted_and_a_longer_one_closes_the_connection() {
     let server = TestServer::start();
     let mut wire = server.counter();
     assert_eq!(wire.ask(NOOP, &vec![7; 128 * 1024]).status, OK);
-    // What came before it is answered first.
+    // Earlier requests are answered first.
     let mut bytes = frame(NOOP, *b"last", &[]);
     bytes.extend_from_slice(&[0x90, NOOP, 0, 0, 0, 2, 0, 1, 0, 0, 0, 0]);
     wire.send(&bytes);
@@ -91,7 +91,7 @@ fn a_body_of_128_kib_is_taken_and_a_longer_one_closes_the_connection() {
 }
 
 #[test]
-fn a_body_of_4_gib_announced_closes_the_connection_at_once() {
+fn an_announced_body_of_4_gib_closes_the_connection_at_once() {
     let server = TestServer::start();
     let mut wire = server.counter();
     wire.send(&[0x90, NOOP, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
@@ -99,7 +99,7 @@ fn a_body_of_4_gib_announced_closes_the_connection_at_once() {
 }
 
 #[test]
-fn a_wrong_magic_is_answered_once_after_what_came_before_and_closes_the_connection() {
+fn a_wrong_magic_is_answered_once_after_earlier_requests_and_closes_the_connection() {
     let server = TestServer::start();
     let mut wire = server.counter();
     let mut bytes = frame(NOOP, *b"good", &[]);
@@ -126,7 +126,7 @@ fn a_started_frame_must_be_completed_in_time() {
 }
 
 #[test]
-fn a_slow_frame_is_not_excused_by_bytes_that_trickle() {
+fn trickling_bytes_do_not_extend_the_time_for_a_frame() {
     let server = TestServer::start_with(|config| config.frame_timeout_s = 1);
     let mut wire = server.counter();
     let request = frame(NOOP, *b"slow", &[7; 100]);
@@ -143,7 +143,7 @@ fn a_slow_frame_is_not_excused_by_bytes_that_trickle() {
 }
 
 #[test]
-fn the_time_for_a_frame_begins_anew_with_each_frame() {
+fn the_frame_timer_restarts_with_each_frame() {
     let server = TestServer::start_with(|config| config.frame_timeout_s = 2);
     let mut wire = server.counter();
     let request = frame(NOOP, *b"slow", &[]);
@@ -157,10 +157,10 @@ fn the_time_for_a_frame_begins_anew_with_each_frame() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_started_frame_is_not_excused_by_answers_that_wait_while_reading_goes_on() {
+async fn unsent_answers_do_not_pause_the_frame_timer_while_requests_are_read() {
     let server = NearServer::start();
     let mut peer = server.connect(4096);
-    // Answers of 12 KB, of which the peer takes none: more than the connection keeps, less than stops the reading.
+    // The peer reads none of these answers of 12 KB: more than the connection buffers, less than stops reading.
     peer.write_all(&frame(NOOP, *b"many", &[]).repeat(1000)).await.unwrap();
     peer.write_all(&frame(NOOP, *b"half", &[])[..6]).await.unwrap();
     tokio::time::sleep(Duration::from_secs(11)).await;
@@ -169,11 +169,11 @@ async fn a_started_frame_is_not_excused_by_answers_that_wait_while_reading_goes_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_for_a_frame_stands_still_while_nothing_is_read() {
+async fn the_frame_timer_is_paused_while_nothing_is_read() {
     const KEPT: usize = 1 << 20;
     let server = NearServer::start();
     let mut peer = server.connect(KEPT);
-    // Answers that fill the connection, and just so many more that reading stops, with half a frame read already.
+    // Answers that fill the buffers of the connection, and enough more to stop reading, with half a frame read.
     let frames = (KEPT + 64 * 1024) / 12 + 1;
     let request = frame(NOOP, *b"half", &[]);
     peer.write_all(&[&frame(NOOP, *b"many", &[]).repeat(frames), &request[..6]].concat()).await.unwrap();
@@ -182,12 +182,12 @@ async fn the_time_for_a_frame_stands_still_while_nothing_is_read() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     peer.write_all(&request[6..]).await.unwrap();
     let mut answer = [0; 12];
-    peer.read_exact(&mut answer).await.expect("the rest came 5 s after reading had begun again");
+    peer.read_exact(&mut answer).await.expect("the rest arrives within 5 s after reading resumed");
     assert_eq!(answer[8..], *b"half");
 }
 
 #[tokio::test(start_paused = true)]
-async fn others_have_their_turns_between_extended_requests_of_one_read() {
+async fn other_connections_are_served_between_extended_requests_of_one_read() {
     const MORE: usize = 10;
     let server = NearServer::start();
     let mut peer = server.connect(1 << 16);
@@ -197,7 +197,7 @@ async fn others_have_their_turns_between_extended_requests_of_one_read() {
     peer.write_all(&request).await.unwrap();
     let bytes = peer.read(&mut answers).await.unwrap();
     peer.write_all(&request.repeat(LEDGER_REQUESTS + MORE)).await.unwrap();
-    // This test is one of the others: what it finds is what was answered in the connection's first turn.
+    // This test is one of the other tasks: it finds what was answered in the first turn of the connection.
     assert_eq!(peer.read(&mut answers).await.unwrap(), LEDGER_REQUESTS * bytes);
     peer.read_exact(&mut answers[..MORE * bytes]).await.expect("the rest is answered in the next turn");
 }

@@ -1,4 +1,4 @@
-//! Grants and the queues they come from, over real sockets (`docs/protocol.md`, "Extended operations").
+//! Grants and their queues, over real sockets (`docs/protocol.md`, "Extended operations").
 
 use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
 use crate::support::{TestServer, eventually};
@@ -17,7 +17,7 @@ fn code(status: Status) -> u8 {
     status.code()
 }
 
-/// Waits until so many requests wait at the server.
+/// Waits until this number of requests wait at the server.
 fn wait_for_waiters(server: &TestServer, count: u64) {
     eventually(&format!("{count} requests wait"), || server.server.core().ledger_stats().waiters == count);
 }
@@ -28,7 +28,7 @@ fn check(server: &TestServer) {
 }
 
 #[test]
-fn requests_are_served_in_the_order_in_which_they_came() {
+fn requests_are_served_in_order_of_arrival() {
     let server = TestServer::start();
     let [mut holder, mut first, mut second] = callers(&server);
     let held = holder.take(one_of(1, b"a"));
@@ -48,11 +48,11 @@ fn requests_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn nothing_overtakes_who_waits() {
+fn no_request_overtakes_a_waiter() {
     let server = TestServer::start();
     let [mut holder, mut waiter, mut other] = callers(&server);
     let held = holder.take(Claim { resources: 2, ..one_of(3, b"a") });
-    // One is left, and two are wanted.
+    // One resource is free, and the waiter needs two.
     let asked = waiter.want(Claim { resources: 2, ..one_of(3, b"a") }, LONG);
     wait_for_waiters(&server, 1);
     let refused = other.wire.acquire(b"a", 1, 3);
@@ -66,7 +66,7 @@ fn nothing_overtakes_who_waits() {
 }
 
 #[test]
-fn what_plain_clients_give_back_goes_to_who_waits() {
+fn resources_released_by_plain_clients_go_to_waiters() {
     let server = TestServer::start();
     let [mut plain, mut first, mut second] = callers(&server);
     assert_eq!(plain.wire.acquire(b"a", 2, 2).status, 0);
@@ -77,12 +77,12 @@ fn what_plain_clients_give_back_goes_to_who_waits() {
     assert_eq!(plain.wire.release(b"a", 1).status, 0);
     assert_eq!(first.answer(first_asked).status, 0);
     drop(plain);
-    assert_eq!(second.answer(second_asked).status, 0, "the end of a connection gives back too");
+    assert_eq!(second.answer(second_asked).status, 0, "the end of a connection releases too");
     check(&server);
 }
 
 #[test]
-fn the_ways_in_which_waiting_ends_are_told_apart() {
+fn each_way_in_which_a_wait_ends_has_its_own_status() {
     let server = TestServer::start();
     let [mut holder, mut waiter] = callers(&server);
     holder.take(one_of(1, b"a"));
@@ -110,7 +110,7 @@ fn the_ways_in_which_waiting_ends_are_told_apart() {
 }
 
 #[test]
-fn a_repeated_request_gets_the_first_answer() {
+fn a_repeated_request_gets_the_same_answer() {
     let server = TestServer::start();
     let [mut caller, mut other] = callers(&server);
     let ids = caller.ids();
@@ -121,19 +121,15 @@ fn a_repeated_request_gets_the_first_answer() {
     assert_eq!(other.wire.get(b"a").number(), 1);
     let release = Extended::ReleaseGrant { ids: caller.ids(), grant: first.grant };
     assert_eq!(caller.ask(&release).status, 0);
-    assert_eq!(caller.ask(&release).status, 0, "repeated, it says what it said");
-    assert_eq!(
-        caller.give_back(first.grant),
-        code(Status::NotAcquired),
-        "again, it says that there is nothing"
-    );
+    assert_eq!(caller.ask(&release).status, 0, "the repetition gets the same answer");
+    assert_eq!(caller.give_back(first.grant), code(Status::NotAcquired), "a new request finds no grant");
     let theirs = other.take(one_of(5, b"a"));
-    assert_eq!(caller.give_back(theirs.grant), code(Status::NotAcquired), "what another holds");
+    assert_eq!(caller.give_back(theirs.grant), code(Status::NotAcquired), "a grant of another session");
     check(&server);
 }
 
 #[test]
-fn an_opaque_that_waits_already_is_refused() {
+fn the_opaque_of_a_waiting_request_is_refused_for_another_request() {
     let server = TestServer::start();
     let [mut holder, mut waiter] = callers(&server);
     holder.take(one_of(1, b"a"));
@@ -156,13 +152,13 @@ fn several_names_are_granted_together_or_not_at_all() {
     let ids = other.ids();
     let request = Extended::AcquireAll { ids, queueing: NOW, claims: Claims::new(&list).unwrap() };
     assert_eq!(other.ask(&request).status, code(Status::ResourceNotAvailable));
-    assert_eq!(one.wire.get(b"a").number(), 0, "what was taken on the way is given back");
+    assert_eq!(one.wire.get(b"a").number(), 0, "the reserved resources are released");
     let ids = other.ids();
     let request = Extended::AcquireAll { ids, queueing: LONG, claims: Claims::new(&list).unwrap() };
     let asked = other.send(&request);
     wait_for_waiters(&server, 1);
-    assert_eq!(one.wire.get(b"a").number(), 1, "set aside, in the order of bytes");
-    assert_eq!(one.wire.get(b"c").status, code(Status::NotFound), "not yet its turn");
+    assert_eq!(one.wire.get(b"a").number(), 1, "reserved, in the order of bytes");
+    assert_eq!(one.wire.get(b"c").status, code(Status::NotFound), "not reserved yet");
     assert_eq!(one.give_back(held.grant), 0);
     let granted = other.answer(asked).all_granted().unwrap();
     assert_eq!(granted.capacities, [1, 1, 1]);
@@ -174,7 +170,7 @@ fn several_names_are_granted_together_or_not_at_all() {
 }
 
 #[test]
-fn clients_that_want_the_same_names_in_opposite_orders_all_get_them() {
+fn clients_that_request_the_same_names_in_opposite_orders_are_all_served() {
     let server = TestServer::start();
     let names: Vec<_> = (b'a'..=b'd').map(|byte| [byte]).collect();
     std::thread::scope(|threads| {
@@ -227,7 +223,7 @@ fn holders_and_waiters_are_listed() {
 }
 
 #[test]
-fn a_watch_tells_what_is_and_then_what_happens() {
+fn a_watch_publishes_the_present_state_and_then_the_changes() {
     let server = TestServer::start();
     let [mut watcher, mut plain, mut waiter] = callers(&server);
     assert_eq!(plain.wire.acquire(b"app/a", 1, 1).status, 0);
@@ -263,7 +259,7 @@ fn a_watch_tells_what_is_and_then_what_happens() {
 }
 
 #[test]
-fn a_grant_that_is_revoked_is_free_after_its_grace() {
+fn a_revoked_grant_is_released_after_its_grace_period() {
     let server = TestServer::start();
     let [mut admin, mut holder, mut waiter] = callers(&server);
     holder.hello("holder");
@@ -294,12 +290,12 @@ fn a_connection_whose_session_is_revoked_is_closed() {
     let (ids, what) = (admin.ids(), Revocation::Session(session));
     assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(0) }).status, 0);
     assert!(plain.wire.is_closed());
-    eventually("what it held is free", || admin.wire.get(b"a").number() == 0);
+    eventually("its holding is released", || admin.wire.get(b"a").number() == 0);
     check(&server);
 }
 
 #[test]
-fn a_connection_that_reads_nothing_is_revoked_like_any_other() {
+fn a_connection_that_reads_nothing_can_be_revoked_like_any_other() {
     let server = TestServer::start();
     let [mut admin, mut plain] = callers(&server);
     assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);
@@ -312,7 +308,7 @@ fn a_connection_that_reads_nothing_is_revoked_like_any_other() {
     let session = admin.answer(opaque).list_entry().unwrap().unwrap().session;
     assert!(admin.answer(opaque).list_entry().unwrap().is_none());
     plain.wire.send(&crate::support::frame(crate::support::DUMP, [0; 4], &[]));
-    // The Dump comes to a halt when the sockets' buffers are full.
+    // The Dump stops when the buffers of the sockets are full.
     let sent = |admin: &mut Caller| admin.wire.stat("bytes_sent");
     eventually("nothing more is sent", || {
         let before = sent(&mut admin);
@@ -321,12 +317,12 @@ fn a_connection_that_reads_nothing_is_revoked_like_any_other() {
     });
     let (ids, what) = (admin.ids(), Revocation::Session(session));
     assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(0) }).status, 0);
-    eventually("what it held is free", || admin.wire.get(b"a").number() == 0);
+    eventually("its holding is released", || admin.wire.get(b"a").number() == 0);
     check(&server);
 }
 
 #[test]
-fn a_watch_is_told_nothing_of_one_that_had_its_opaque_before() {
+fn a_watch_gets_no_events_of_an_earlier_watch_with_the_same_opaque() {
     let server = TestServer::start();
     let [mut watcher, mut plain] = callers(&server);
     assert_eq!(plain.wire.acquire(b"a", 1, 1).status, 0);

@@ -1,9 +1,9 @@
-//! How long names live, and what is remembered of them: intervals, peaks, the sweep.
+//! The lifetime of names and their statistics: intervals, peaks, the sweep.
 
 use crate::support::*;
 
 #[test]
-fn a_counters_peak_is_of_the_present_interval() {
+fn the_peak_of_a_counter_covers_the_current_interval() {
     let server = TestServer::start();
     let mut wire = server.counter();
     assert_eq!(wire.acquire(b"peaky", 8, 10).status, OK);
@@ -12,15 +12,15 @@ fn a_counters_peak_is_of_the_present_interval() {
     server.set_clock(1_000_000_099);
     assert_eq!(wire.dumped(b"peaky"), Some((3, 8)), "the last second of the interval");
     server.set_clock(1_000_000_100);
-    assert_eq!(wire.dumped(b"peaky"), Some((3, 3)), "not touched since the boundary");
+    assert_eq!(wire.dumped(b"peaky"), Some((3, 3)), "unchanged since the boundary");
     assert_eq!(wire.release(b"peaky", 2).status, OK);
-    assert_eq!(wire.dumped(b"peaky"), Some((1, 3)), "what it was when the interval began counts");
+    assert_eq!(wire.dumped(b"peaky"), Some((1, 3)), "the value at the beginning of the interval counts");
     assert_eq!(wire.acquire(b"peaky", 4, 10).status, OK);
     assert_eq!(wire.dumped(b"peaky"), Some((5, 5)));
 }
 
 #[test]
-fn a_refused_acquire_raises_no_peak() {
+fn a_refused_acquire_does_not_raise_the_peak() {
     let server = TestServer::start();
     for mut wire in [server.counter(), server.semaphore()] {
         assert_eq!(wire.acquire(b"full", 2, 3).status, OK);
@@ -30,7 +30,7 @@ fn a_refused_acquire_raises_no_peak() {
 }
 
 #[test]
-fn a_counter_at_zero_stays_until_the_interval_of_its_last_change_is_over() {
+fn a_counter_at_zero_exists_until_the_interval_of_its_last_change_ends() {
     let server = TestServer::start();
     let mut wire = server.counter();
     assert_eq!(wire.acquire(b"idle", 4, 4).status, OK);
@@ -39,7 +39,7 @@ fn a_counter_at_zero_stays_until_the_interval_of_its_last_change_is_over() {
     assert_eq!(wire.dumped(b"idle"), Some((0, 4)));
     server.set_clock(1_000_000_100);
     eventually("the sweep collects it", || wire.get(b"idle").status == NOT_FOUND);
-    assert_eq!(wire.get(b"held").number(), 1, "what is held is not collected");
+    assert_eq!(wire.get(b"held").number(), 1, "a held name is not collected");
     assert_eq!(wire.stat("objects"), 1);
     assert!(wire.stat("gc_count") >= 1);
     // Changed in this interval, it stays through a sweep that collects another.
@@ -68,7 +68,7 @@ fn a_fully_released_semaphore_keeps_its_capacity_until_it_is_swept() {
     let mut wire = server.semaphore();
     assert_eq!(wire.acquire(b"made", 1, 3).status, OK);
     assert_eq!(wire.release(b"made", 1).status, OK);
-    // Either it is still there, with its capacity, or it was swept; then an Acquire makes it anew.
+    // Either it exists with its capacity, or it was swept and an Acquire creates it again.
     let found = wire.get(b"made");
     assert!(found.status == NOT_FOUND || found.number() == 3, "{found:?}");
     eventually("the sweep collects it", || wire.get(b"made").status == NOT_FOUND);
@@ -101,7 +101,7 @@ fn statistics_are_live() {
     let other = server.counter();
     eventually("the other connection is counted", || wire.stat("curr_connections") == 2);
     drop(other);
-    eventually("and its end", || wire.stat("curr_connections") == 1);
+    eventually("its end is counted", || wire.stat("curr_connections") == 1);
     assert_eq!(wire.stat("total_connections"), 2);
     let before = wire.stat("command:stats");
     assert_eq!(wire.stat("command:stats"), before + 1, "an answer counts its own request");

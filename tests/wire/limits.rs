@@ -1,4 +1,4 @@
-//! The limits that keep a server alive.
+//! The limits that protect a server.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
-fn one_connection_too_many_is_closed_at_once_and_counted() {
+fn a_connection_above_the_limit_is_closed_at_once_and_counted() {
     let server = TestServer::start_with(|config| config.counter.port.max_connections = 2);
     let (mut one, mut two) = (server.counter(), server.counter());
     assert_eq!(one.ask(NOOP, &[]).status, OK);
@@ -16,7 +16,7 @@ fn one_connection_too_many_is_closed_at_once_and_counted() {
     assert!(server.counter().is_closed());
     assert_eq!(one.stat("refused_connections"), 1);
     assert_eq!(one.stat("curr_connections"), 2);
-    assert_eq!(server.semaphore().ask(NOOP, &[]).status, OK, "the limit is of one port");
+    assert_eq!(server.semaphore().ask(NOOP, &[]).status, OK, "the limit applies to one port");
     drop(two);
     eventually("its place is free again", || {
         let mut next = server.counter();
@@ -26,14 +26,14 @@ fn one_connection_too_many_is_closed_at_once_and_counted() {
 }
 
 #[test]
-fn one_name_too_many_is_out_of_memory() {
+fn a_name_above_the_limit_is_out_of_memory() {
     let server = TestServer::start_with(|config| config.counter.port.max_names = 2);
     let mut wire = server.counter();
     assert_eq!(wire.acquire(b"a", 1, 9).status, OK);
     assert_eq!(wire.acquire(b"b", 1, 9).status, OK);
     let refused = wire.acquire(b"c", 1, 9);
     assert_eq!((refused.status, &refused.body[..]), (OUT_OF_MEMORY, &b"OutOfMemory"[..]));
-    assert_eq!(wire.acquire(b"a", 1, 9).status, OK, "names that exist go on");
+    assert_eq!(wire.acquire(b"a", 1, 9).status, OK, "existing names are not affected");
     assert_eq!(wire.stat("refused_names"), 1);
     assert_eq!(wire.stat("objects"), 2);
 }
@@ -60,14 +60,14 @@ fn fill(server: &TestServer, names: u32) -> Wire {
 }
 
 #[test]
-fn a_reader_that_does_not_read_its_dump_holds_up_nobody() {
+fn a_client_that_does_not_read_its_dump_does_not_block_others() {
     let server = TestServer::start();
     let _holder = fill(&server, 20_000);
     let mut reader = server.counter();
     for _ in 0..100 {
         reader.send(&frame(DUMP, *b"dump", &[]));
     }
-    // Both workers serve others, and every name can be made, taken and given back meanwhile.
+    // During that both workers serve others, and names can be created, acquired and released.
     for _ in 0..4 {
         let mut other = server.counter();
         for i in 0..100u32 {
@@ -76,9 +76,9 @@ fn a_reader_that_does_not_read_its_dump_holds_up_nobody() {
             assert_eq!(other.release(name.as_bytes(), 1).status, OK);
         }
     }
-    // 20,000 entries of 222 bytes a Dump: what was sent is what the sockets hold, and no more.
+    // A Dump has 20,000 entries of 222 bytes; the server sends only what the sockets buffer.
     let sent = server.counter().stat("bytes_sent");
-    assert!(sent < 40_000_000, "{sent} bytes were sent to a reader that reads nothing");
+    assert!(sent < 40_000_000, "{sent} bytes were sent to a client that reads nothing");
     let mut entries = 0;
     while !reader.answer().body.is_empty() {
         entries += 1;
@@ -87,12 +87,12 @@ fn a_reader_that_does_not_read_its_dump_holds_up_nobody() {
 }
 
 #[test]
-fn requests_are_left_unread_while_their_answers_are() {
+fn requests_are_not_read_while_answers_are_unread() {
     let server = TestServer::start();
     let mut greedy = server.counter();
     greedy.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let burst: Vec<u8> = (0..10_000u32).flat_map(|i| frame(STATS, i.to_be_bytes(), &[])).collect();
-    // Every 12 bytes ask for some 600. A server that read them all would keep gigabytes of answers.
+    // Every 12 bytes request about 600. A server that read them all would buffer gigabytes of answers.
     let mut written = 0;
     while written < 200_000_000 {
         match greedy.stream.write(&burst) {
@@ -104,15 +104,15 @@ fn requests_are_left_unread_while_their_answers_are() {
     let mut other = server.counter();
     assert_eq!(other.ask(NOOP, &[]).status, OK);
     let executed = other.stat("command:stats");
-    assert!(executed < 100_000, "{executed} requests were executed for a peer that takes no answers");
-    // The peer reads after all, and finds its answers in order.
+    assert!(executed < 100_000, "{executed} requests were executed for a peer that reads no answers");
+    // When the peer reads at last, it gets its answers in order.
     for serial in 0..10_000u32 {
         assert_eq!(greedy.answer().opaque, serial.to_be_bytes());
     }
 }
 
 #[test]
-fn a_reader_of_one_byte_at_a_time_gets_everything_in_order() {
+fn a_client_that_reads_byte_by_byte_gets_everything_in_order() {
     let server = TestServer::start();
     let mut wire = server.counter();
     let burst: Vec<u8> = (0..200u32).flat_map(|i| frame(STATS, i.to_be_bytes(), &[])).collect();
@@ -133,7 +133,7 @@ fn a_reader_of_one_byte_at_a_time_gets_everything_in_order() {
 }
 
 #[tokio::test]
-async fn others_have_their_turns_while_a_burst_of_requests_with_long_answers_is_worked_on() {
+async fn other_connections_are_served_during_a_burst_of_requests_with_long_answers() {
     let server = NearServer::start();
     let (mut one, mut other) = (server.connect(4 << 20), server.connect(4096));
     let burst = frame(STATS, *b"many", &[]).repeat(1365);
@@ -141,9 +141,9 @@ async fn others_have_their_turns_while_a_burst_of_requests_with_long_answers_is_
     one.write_all(&burst).await.unwrap();
     other.write_all(&frame(NOOP, *b"noop", &[])).await.unwrap();
     other.read_exact(&mut [0; 12]).await.unwrap();
-    // What was answered before the other was; a read that would wait ends it.
+    // Count the answers before that of the other connection; a read that would block ends the loop.
     let mut answers = BytesMut::with_capacity(4 << 20);
     let _ = tokio::time::timeout(Duration::ZERO, one.read_buf(&mut answers)).await;
     let answered = answers.windows(4).filter(|bytes| bytes == b"many").count();
-    assert!(answered < 1000, "the other waited until {answered} of 1365 were answered");
+    assert!(answered < 1000, "the other connection waited until {answered} of 1365 requests were answered");
 }

@@ -1,9 +1,8 @@
-//! Histories of concurrent clients of a real server, over real sockets: is there an order of the operations that
-//! explains every answer?
+//! Histories of concurrent clients of a real server, over real sockets, are linearizable: an order of the operations
+//! explains every answer.
 //!
-//! Each round some clients fight over a few names of their own. Names do not depend on each other, so each is checked
-//! by itself. `SIGNALBOX_ROUNDS=10000 cargo test --release --test wire linearizability::` runs as many rounds as one
-//! likes.
+//! In each round some clients compete for a few names. Names do not depend on each other, so each is checked
+//! separately. `SIGNALBOX_ROUNDS=10000 cargo test --release --test wire linearizability::` runs more rounds.
 
 mod history;
 mod search;
@@ -27,7 +26,7 @@ const OPERATIONS: usize = 12;
 /// Partial orders that are tried for one history.
 const TRIES_MAX: usize = 500_000;
 
-/// What one name went through in one round.
+/// The history of one name in one round.
 struct Recorder {
     name: Name,
     bytes: Vec<u8>,
@@ -97,10 +96,10 @@ impl Round<'_> {
         answer_of(call, &wire.ask(opcode, &body))
     }
 
-    /// Closes a connection, on request with an operation on its way whose answer nobody reads.
+    /// Closes a connection, optionally with an operation in flight whose answer is not read.
     fn close(&self, connection: usize, mut wire: Wire, lost: Option<(usize, Call)>) {
         let invoked_ns = self.now_ns();
-        // Both may take effect until the round is over, and the reader of the last value sees them done.
+        // Both may take effect until the end of the round, and the reader of the last value observes them.
         let returned_ns = u64::MAX;
         if let Some((name, call)) = lost {
             let (opcode, body) = self.bytes_of(name, call);
@@ -117,7 +116,7 @@ impl Round<'_> {
     fn observe_the_end(&self) {
         let (connection, mut wire) = self.connect();
         for name in 0..NAMES {
-            eventually("all that was held is given back", || {
+            eventually("everything is released", || {
                 let invoked_ns = self.now_ns();
                 let answer = self.ask(&mut wire, name, Call::Get);
                 let limit = if self.names[name].name.is_semaphore { self.names[name].name.limit } else { 0 };
@@ -144,7 +143,7 @@ fn answer_of(call: Call, response: &Response) -> Answer {
     }
 }
 
-/// A xorshift: which client does what is repeatable, when it happens is not.
+/// A xorshift generator: the operations of each client are repeatable, their timing is not.
 struct Chance(u64);
 
 impl Chance {
@@ -184,7 +183,7 @@ fn play_round(server: &TestServer, number: usize, started: Instant) -> Vec<Recor
 }
 
 #[test]
-fn what_concurrent_clients_see_has_an_order() {
+fn histories_of_concurrent_clients_are_linearizable() {
     let asked = std::env::var("SIGNALBOX_ROUNDS").ok();
     let rounds = asked.map_or(1000, |rounds| rounds.parse().expect("SIGNALBOX_ROUNDS is a number"));
     let server = TestServer::start();
@@ -200,8 +199,8 @@ fn what_concurrent_clients_see_has_an_order() {
                 Verdict::Linearizable => {}
                 Verdict::Unknown => unknown += 1,
                 Verdict::NotLinearizable => {
-                    let told = history.iter().fold(String::new(), |told, o| told + &format!("\n{o:?}"));
-                    panic!("no order of round {number} explains what was seen of {:?}:{told}", recorder.name);
+                    let text = history.iter().fold(String::new(), |text, o| text + &format!("\n{o:?}"));
+                    panic!("no order of round {number} explains what was seen of {:?}:{text}", recorder.name);
                 }
             }
         }
@@ -211,7 +210,7 @@ fn what_concurrent_clients_see_has_an_order() {
     assert!(unknown * 50 <= histories, "{unknown} of {histories} histories are unknown");
 }
 
-// The checker checked.
+// Tests of the checker.
 
 const COUNTER: Name = Name { limit: 2, is_semaphore: false };
 
@@ -225,7 +224,7 @@ const TWO: Call = Call::Acquire { resources: 2 };
 const BACK: Call = Call::Release { resources: 1 };
 
 #[test]
-fn histories_that_have_an_order_are_accepted() {
+fn linearizable_histories_are_accepted() {
     let sequential = [
         operation(0, TWO, Answer::Done, 0, 1),
         operation(1, ONE, Answer::NotAvailable, 2, 3),
@@ -261,7 +260,7 @@ fn histories_that_have_an_order_are_accepted() {
 }
 
 #[test]
-fn histories_that_have_no_order_are_rejected() {
+fn histories_that_are_not_linearizable_are_rejected() {
     let over_grant = [
         operation(0, TWO, Answer::Done, 0, 3),
         operation(1, ONE, Answer::Done, 1, 2),
@@ -301,7 +300,7 @@ fn histories_that_have_no_order_are_rejected() {
 }
 
 #[test]
-fn a_budget_that_is_spent_is_no_pass() {
+fn an_exhausted_budget_is_not_a_pass() {
     let history: Vec<_> = (0..10).map(|connection| operation(connection, BACK, Answer::Lost, 0, 1)).collect();
     assert_eq!(check(COUNTER, &history, 3), Verdict::Unknown);
 }

@@ -12,6 +12,7 @@ mod lifetime;
 mod limits;
 mod linearizability;
 mod operations;
+mod ownership;
 mod panic;
 mod sessions;
 #[path = "../support/mod.rs"]

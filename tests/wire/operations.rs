@@ -1,5 +1,5 @@
-//! What each operation answers, on both ports, as the two documents say. These run against any server that speaks
-//! the protocol (see `support`).
+//! The answers of each operation, on both ports, as the two documents specify. These tests run against any server that
+//! implements the protocol (see `support`).
 
 use crate::support::*;
 use signalbox::core::Namespace;
@@ -14,7 +14,7 @@ fn on_both(test: impl Fn(Namespace, &mut dyn FnMut() -> Wire)) {
     }
 }
 
-/// Runs a test on one namespace, where it is served.
+/// Runs a test on one namespace, if it is served.
 fn on(namespace: Namespace, test: impl Fn(&mut dyn FnMut() -> Wire)) {
     let server = AnyServer::start();
     if server.connect(namespace).is_some() {
@@ -31,7 +31,7 @@ fn noop_succeeds_without_a_body() {
 }
 
 #[test]
-fn a_name_that_nobody_acquired_is_not_found() {
+fn a_name_that_was_never_acquired_is_not_found() {
     on_both(|_, connect| {
         let mut wire = connect();
         for answer in [wire.get(&unique("absent")), wire.release(&unique("absent"), 1)] {
@@ -42,7 +42,7 @@ fn a_name_that_nobody_acquired_is_not_found() {
 }
 
 #[test]
-fn acquire_answers_with_what_was_taken_and_get_with_what_is_so() {
+fn acquire_returns_the_acquired_amount_and_get_the_current_value() {
     on_both(|namespace, connect| {
         let mut wire = connect();
         let name = unique("taken");
@@ -61,7 +61,7 @@ fn acquire_answers_with_what_was_taken_and_get_with_what_is_so() {
 }
 
 #[test]
-fn a_connection_gives_back_no_more_than_it_took() {
+fn a_connection_cannot_release_more_than_it_holds() {
     on_both(|_, connect| {
         let (mut one, mut other) = (connect(), connect());
         let name = unique("mine");
@@ -77,7 +77,7 @@ fn a_connection_gives_back_no_more_than_it_took() {
 }
 
 #[test]
-fn releasing_nothing_succeeds_for_a_holder() {
+fn a_release_of_zero_succeeds_for_a_holder() {
     on_both(|_, connect| {
         let mut wire = connect();
         let name = unique("nothing");
@@ -87,7 +87,7 @@ fn releasing_nothing_succeeds_for_a_holder() {
 }
 
 #[test]
-fn a_counters_maximum_is_the_one_of_each_request() {
+fn each_request_sets_its_own_maximum_of_a_counter() {
     on(Namespace::Counters, |connect| {
         let mut wire = connect();
         let name = unique("moving");
@@ -100,7 +100,7 @@ fn a_counters_maximum_is_the_one_of_each_request() {
 }
 
 #[test]
-fn a_semaphores_capacity_is_the_one_it_was_made_with() {
+fn a_semaphore_keeps_the_capacity_it_was_created_with() {
     on(Namespace::Semaphores, |connect| {
         let mut wire = connect();
         let name = unique("fixed");
@@ -113,7 +113,7 @@ fn a_semaphores_capacity_is_the_one_it_was_made_with() {
 }
 
 #[test]
-fn arguments_that_can_never_be_right_are_invalid() {
+fn arguments_that_no_state_can_satisfy_are_invalid() {
     on_both(|_, connect| {
         let mut wire = connect();
         let name = unique("wrong");
@@ -138,7 +138,7 @@ fn arguments_that_can_never_be_right_are_invalid() {
             assert_eq!(answer.body, b"Invalid arguments");
         }
         assert_eq!(wire.get(&name).status, NOT_FOUND, "a refused request makes no name");
-        assert_eq!(wire.ask(NOOP, &[]).status, OK, "and the connection goes on");
+        assert_eq!(wire.ask(NOOP, &[]).status, OK, "and the connection stays open");
     });
 }
 
@@ -168,7 +168,7 @@ fn names_are_bytes_of_any_value_and_up_to_65535_of_them() {
             name[65534] = b'y';
             name
         }] {
-            // The server may be an outside one on which an earlier run still holds nothing but left the name.
+            // The server may be an external one on which an earlier run left the name without holders.
             assert_eq!(wire.acquire(&name, 2, 2).status, OK);
             assert_eq!(wire.acquire(&name, 1, 2).status, NOT_AVAILABLE);
             assert_eq!(wire.release(&name, 2).status, OK);
@@ -190,7 +190,7 @@ fn amounts_reach_the_largest_u32() {
 }
 
 #[test]
-fn an_unknown_opcode_is_told_from_a_wrong_argument() {
+fn an_unknown_opcode_and_a_wrong_argument_have_different_statuses() {
     on_both(|_, connect| {
         let mut wire = connect();
         let opaque = *b"what";
@@ -203,7 +203,7 @@ fn an_unknown_opcode_is_told_from_a_wrong_argument() {
 }
 
 #[test]
-fn flags_and_reserved_bytes_of_a_request_mean_nothing() {
+fn flags_and_reserved_bytes_of_a_request_are_ignored() {
     on_both(|_, connect| {
         let mut wire = connect();
         let mut request = frame(NOOP, *b"flag", &[]);
@@ -239,7 +239,7 @@ fn dump_lists_names_with_consumption_and_peak_and_ends_with_an_empty_response() 
         assert_eq!(wire.acquire(&busy, 3, 10).status, OK);
         assert_eq!(wire.release(&busy, 1).status, OK);
         assert_eq!(wire.acquire(&idle, 100, 100).status, OK);
-        // A semaphore that nobody holds may be swept at any time, a counter not before its interval is over.
+        // A semaphore without holders may be swept at any time, a counter not before its interval ends.
         assert_eq!(wire.release(&idle, 99).status, OK);
         assert_eq!(wire.dumped(&busy), Some((7, 8)));
         assert_eq!(wire.dumped(&idle), Some((1, 100)));
@@ -248,7 +248,7 @@ fn dump_lists_names_with_consumption_and_peak_and_ends_with_an_empty_response() 
 }
 
 #[test]
-fn the_two_ports_have_names_of_their_own() {
+fn the_two_ports_have_separate_names() {
     let server = TestServer::start();
     let name = unique("same");
     let (mut counter, mut semaphore) = (server.counter(), server.semaphore());

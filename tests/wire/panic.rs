@@ -1,6 +1,6 @@
-//! A task that panics ends its own connection, gives back what that held, and nothing else.
+//! A task that panics ends only its own connection and releases what it held.
 //!
-//! Nothing that a client sends is known to make a task panic, so the panic comes from below: from the stream.
+//! No known request makes a task panic, so the stream panics instead.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use signalbox::server::{Clock, Listener, SameThread, Server, serve_port};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::sync::mpsc;
 
-/// When a stream is to panic; each is switched on by the test.
+/// The operations in which a stream panics. The test enables them.
 #[derive(Default)]
 struct Faults {
     read: AtomicBool,
@@ -63,7 +63,7 @@ impl AsyncWrite for Fragile {
     }
 }
 
-/// Accepts what the test hands in.
+/// Accepts the streams that the test passes in.
 struct Handed(mpsc::UnboundedReceiver<Fragile>);
 
 impl Listener for Handed {
@@ -98,7 +98,7 @@ impl Network {
         Peer { stream: near, faults }
     }
 
-    fn assert_books_balance(&self) {
+    fn assert_accounting(&self) {
         let mut failures = Vec::new();
         let mut check = self.server.core().check(Namespace::Counters);
         while check.step(1000, &mut failures) {}
@@ -156,11 +156,11 @@ impl Peer {
 }
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("it comes in time")
+    tokio::time::timeout(PATIENCE, future).await.expect("it completes in time")
 }
 
 #[tokio::test]
-async fn a_task_that_panics_while_it_reads_gives_back_what_it_held() {
+async fn a_task_that_panics_while_it_reads_releases_what_it_held() {
     let network = Network::start();
     let (mut broken, mut other) = (network.connect(), network.connect());
     for name in [b"a", b"b"] {
@@ -172,16 +172,16 @@ async fn a_task_that_panics_while_it_reads_gives_back_what_it_held() {
     assert!(broken.is_closed().await);
 
     for name in [b"a", b"b"] {
-        assert_eq!(other.acquire(name, 2, 2).await, OK, "others go on, and what it held is free");
+        assert_eq!(other.acquire(name, 2, 2).await, OK, "others are served, and what it held is released");
     }
     assert_eq!(other.stat("panics").await, 1);
     assert_eq!(other.stat("curr_connections").await, 1);
-    network.assert_books_balance();
-    assert_eq!(network.connect().ask(NOOP, &[]).await.0, OK, "and new ones come in");
+    network.assert_accounting();
+    assert_eq!(network.connect().ask(NOOP, &[]).await.0, OK, "new connections are accepted");
 }
 
 #[tokio::test]
-async fn a_task_that_panics_while_it_answers_gives_back_what_that_request_took() {
+async fn a_task_that_panics_while_it_answers_releases_what_that_request_acquired() {
     let network = Network::start();
     let (mut broken, mut other) = (network.connect(), network.connect());
     assert_eq!(broken.acquire(b"before", 1, 1).await, OK);
@@ -193,7 +193,7 @@ async fn a_task_that_panics_while_it_answers_gives_back_what_that_request_took()
         assert_eq!(other.acquire(name, 1, 1).await, OK);
     }
     assert_eq!(other.stat("panics").await, 1);
-    network.assert_books_balance();
+    network.assert_accounting();
 }
 
 #[tokio::test]
@@ -210,10 +210,10 @@ async fn a_task_that_panics_within_a_dump_leaves_nothing_behind() {
     for serial in 0..100u32 {
         assert_eq!(other.acquire(format!("{serial:0>200}").as_bytes(), 1, 1).await, OK);
     }
-    // What the broken turn had prepared is in a buffer that connections share; it must not reach another peer.
+    // The interrupted turn left output in a buffer that connections share; it must not reach another peer.
     assert_eq!(other.ask(NOOP, &[]).await, (OK, Vec::new()));
     assert_eq!(other.stat("panics").await, 1);
-    network.assert_books_balance();
+    network.assert_accounting();
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ fn caller(server: &TestServer) -> Caller {
 
 const LONG_MS: u32 = 60_000;
 
-/// Asks for the only one of a name that is held, and gives the request, to be sent again.
+/// Requests a name that is held, and returns the request so that it can be repeated.
 fn wait_for<'a>(server: &TestServer, caller: &mut Caller, name: &'a [u8]) -> Extended<'a> {
     let request = Extended::AcquireGrant { ids: caller.ids(), claim: one_of(1, name), queueing: LONG };
     caller.send(&request);
@@ -19,7 +19,7 @@ fn wait_for<'a>(server: &TestServer, caller: &mut Caller, name: &'a [u8]) -> Ext
 }
 
 #[test]
-fn what_a_leased_session_holds_and_waits_for_survives_a_cut() {
+fn a_leased_session_keeps_its_grants_and_waiters_after_a_disconnect() {
     let server = TestServer::start();
     let mut before = caller(&server);
     let session = before.open(LONG_MS);
@@ -32,7 +32,7 @@ fn what_a_leased_session_holds_and_waits_for_survives_a_cut() {
 
     let mut late = caller(&server);
     let behind = late.want(one_of(1, b"wanted"), LONG);
-    eventually("another waits behind", || server.server.core().ledger_stats().waiters == 2);
+    eventually("another waiter is behind it", || server.server.core().ledger_stats().waiters == 2);
     let mut after = caller(&server);
     assert_eq!(after.attach(session), 0);
     assert_eq!(
@@ -43,24 +43,24 @@ fn what_a_leased_session_holds_and_waits_for_survives_a_cut() {
     after.sync();
     assert_eq!(other.give_back(theirs.grant), 0);
     let granted = after.answer(asked).granted().unwrap();
-    assert_eq!(after.ask(&request).granted().unwrap().grant, granted.grant, "sent again, nothing changes");
+    assert_eq!(after.ask(&request).granted().unwrap().grant, granted.grant, "the repetition changes nothing");
     after.ids();
     assert_eq!(after.ask(&Extended::CloseSession).status, 0);
-    assert_eq!(late.answer(behind).status, 0, "the end of the session hands over");
+    assert_eq!(late.answer(behind).status, 0, "the end of the session serves the next waiter");
     server.server.core().check_ledger().unwrap();
 }
 
 #[test]
-fn a_grant_that_came_while_nobody_was_attached_is_told_when_it_is_asked_for_again() {
+fn a_grant_made_without_an_attached_connection_answers_the_repeated_request() {
     let server = TestServer::start();
     let [mut holder, mut before] = [caller(&server), caller(&server)];
     let held = holder.take(one_of(1, b"a"));
     let session = before.open(LONG_MS);
     let request = wait_for(&server, &mut before, b"a");
     drop(before);
-    eventually("the cut is seen", || server.server.core().ledger_stats().sessions == 1);
+    eventually("the disconnect is noticed", || server.server.core().ledger_stats().sessions == 1);
     assert_eq!(holder.give_back(held.grant), 0);
-    assert_eq!(holder.wire.get(b"a").number(), 1, "granted to who is not there");
+    assert_eq!(holder.wire.get(b"a").number(), 1, "granted to a session without a connection");
     let mut after = caller(&server);
     assert_eq!(after.attach(session), 0);
     assert!(after.ask(&request).granted().is_ok());
@@ -78,7 +78,7 @@ fn the_time_left_of_a_repeated_request_counts_from_the_repetition() {
     let mut after = caller(&server);
     assert_eq!(after.attach(session), 0);
     let asked = after.send(&request);
-    // Until the server has it; nothing that is sent after it may renew the lease.
+    // Wait until the server has it; nothing sent after it may renew the lease.
     assert_eq!(before.next().status, Status::NoSuchSession.code());
     std::thread::sleep(std::time::Duration::from_millis(20));
     assert_eq!(holder.give_back(held.grant), 0);
@@ -87,7 +87,7 @@ fn the_time_left_of_a_repeated_request_counts_from_the_repetition() {
 }
 
 #[test]
-fn the_newest_attachment_wins_and_the_one_before_is_told() {
+fn the_newest_attachment_wins_and_the_previous_connection_is_notified() {
     let server = TestServer::start();
     let [mut before, mut after] = [caller(&server), caller(&server)];
     before.hello("before");
@@ -103,12 +103,12 @@ fn the_newest_attachment_wins_and_the_one_before_is_told() {
     assert_eq!(
         before.answer(refused).status,
         Status::NoSuchSession.code(),
-        "what is meant for a session does not go to another"
+        "a request for one session is not executed for another"
     );
     assert_eq!(
         after.give_back(held.grant),
         Status::InvalidArguments.code(),
-        "a request id that was another's"
+        "the request id belongs to another request"
     );
     for _ in 0..3 {
         after.ids();
@@ -118,7 +118,7 @@ fn the_newest_attachment_wins_and_the_one_before_is_told() {
 }
 
 #[test]
-fn a_wrong_key_opens_nothing() {
+fn a_wrong_key_attaches_to_no_session() {
     let server = TestServer::start();
     let [mut one, mut other] = [caller(&server), caller(&server)];
     let mut session = one.open(LONG_MS);
@@ -130,14 +130,14 @@ fn a_wrong_key_opens_nothing() {
 }
 
 #[test]
-fn a_session_that_nothing_is_heard_of_expires_and_hands_over() {
+fn a_silent_session_expires_and_its_resources_go_to_the_waiters() {
     let server = TestServer::start();
     let [mut silent, mut waiter] = [caller(&server), caller(&server)];
-    // The shortest that the server allows.
+    // The shortest time to live that the server allows.
     silent.open(1);
     let held = silent.take(one_of(1, b"a"));
     let asked = waiter.want(one_of(1, b"a"), LONG);
-    assert_eq!(waiter.answer(asked).status, 0, "it is granted when the lease is over");
+    assert_eq!(waiter.answer(asked).status, 0, "it is granted when the lease ends");
     assert_eq!(waiter.ask(&Extended::VerifyGrant { grant: held.grant }).status, Status::NotAcquired.code());
     assert_eq!(silent.give_back(held.grant), Status::NoSuchSession.code());
     assert_eq!(server.server.core().ledger_stats().expired_sessions, 1);
@@ -145,23 +145,23 @@ fn a_session_that_nothing_is_heard_of_expires_and_hands_over() {
 }
 
 #[test]
-fn plain_holdings_end_with_their_connection_whatever_is_attached() {
+fn plain_holdings_end_with_their_connection_even_if_a_session_is_attached() {
     let server = TestServer::start();
     let [mut one, mut other] = [caller(&server), caller(&server)];
     one.open(LONG_MS);
     let granted = one.take(one_of(2, b"a"));
     assert_eq!(one.wire.acquire(b"a", 1, 2).status, 0);
     drop(one);
-    eventually("the plain holding is gone", || other.wire.get(b"a").number() == 1);
+    eventually("the plain holding is released", || other.wire.get(b"a").number() == 1);
     assert!(
         other.ask(&Extended::VerifyGrant { grant: granted.grant }).verified().is_ok(),
-        "the grant is not"
+        "the grant is still held"
     );
     server.server.core().check_ledger().unwrap();
 }
 
 #[test]
-fn sessions_that_were_closed_leave_nothing_behind() {
+fn closed_sessions_leave_nothing_behind() {
     let server = TestServer::start();
     let mut one = caller(&server);
     for _ in 0..10 {
@@ -180,7 +180,7 @@ fn a_lost_session_is_not_mistaken_for_the_next_one() {
     let name = vec![b'n'; 60_000];
     let watch = one.send(&Extended::Watch { namespace: Namespace::Counters, scope: Scope::Name(&name) });
     one.answer(watch);
-    // It reads nothing, so that the notice stands behind events that it was not sent yet.
+    // It reads nothing, so the notice waits behind unsent events.
     for _ in 0..200 {
         assert_eq!(other.wire.acquire(&name, 1, 1).status, 0);
         assert_eq!(other.wire.release(&name, 1).status, 0);
@@ -188,7 +188,7 @@ fn a_lost_session_is_not_mistaken_for_the_next_one() {
     assert_eq!(other.attach(first), 0);
     let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(1)), label: b"" });
     while one.next().opaque != opened {}
-    // What is received renews it, though it is nothing but a Noop.
+    // Every frame that is received renews it, even a Noop.
     for _ in 0..8 {
         std::thread::sleep(std::time::Duration::from_millis(250));
         one.wire.send(&crate::support::frame(crate::support::NOOP, [7; 4], &[]));

@@ -1,7 +1,8 @@
-//! Byte for byte beside a real yrmcdsd: the same random histories are sent to both, and every answer is compared.
+//! Compares the server with a real yrmcdsd byte for byte: both get the same random histories, and every answer is
+//! compared.
 //!
-//! `SIGNALBOX_HISTORIES` says how many histories (default 40), `SIGNALBOX_SEED` where to begin; a failure prints the
-//! seed that replays it. Where both differ on purpose (`docs/compatibility.md`), the difference itself is asserted.
+//! `SIGNALBOX_HISTORIES` sets the number of histories (default 40), `SIGNALBOX_SEED` the first seed; a failure prints
+//! the seed that replays it. Intended differences (`docs/compatibility.md`) are asserted.
 
 use std::collections::BTreeMap;
 
@@ -31,18 +32,18 @@ impl Random {
     }
 }
 
-/// The two servers, and what the first one's answers say that every connection holds.
+/// The two servers, and the holdings of every connection according to the answers of the first one.
 struct Pair<'a> {
     yrmcdsd: &'a Yrmcdsd,
     ours: &'a TestServer,
-    /// A connection to each that only asks, and outlives the history.
+    /// A connection to each server that only queries it, and outlives the history.
     watchers: &'a mut [Wire; 2],
     connections: Vec<[Wire; 2]>,
     held: Vec<BTreeMap<Vec<u8>, u64>>,
     names: Vec<Vec<u8>>,
 }
 
-/// A request, and how its answers may differ.
+/// A request, and the permitted difference of its answers.
 struct Sent {
     bytes: Vec<u8>,
     kind: Kind,
@@ -106,7 +107,7 @@ impl<'a> Pair<'a> {
                 let maximum = random.of(&[0, 1, 2, 5, 10, 100, u32::MAX - 1, u32::MAX]);
                 let mut resources =
                     random.of(&[0, 1, 1, 1, 2, 3, maximum.saturating_sub(1), maximum, u32::MAX]);
-                // Where the sum would wrap yrmcds grants it; tests/wire/compatibility.rs pins that difference.
+                // yrmcds grants a sum that wraps; tests/wire/compatibility.rs tests that difference.
                 if self.consumption(&name) + u64::from(resources) > u64::from(u32::MAX) {
                     resources = 0;
                 }
@@ -128,7 +129,7 @@ impl<'a> Pair<'a> {
                 sent(frame(opcode, opaque, &vec![b'?'; random.below(30)]), Kind::UnknownOpcode)
             }
             17 => {
-                // A body cut short, with a header that says so.
+                // A truncated body, with a header of that length.
                 let whole = match random.below(3) {
                     0 => named(&[1, 2], &name),
                     1 => named(&[1], &name),
@@ -138,7 +139,7 @@ impl<'a> Pair<'a> {
                 sent(frame(opcode, opaque, &whole[..random.below(whole.len().min(12))]), Kind::Same)
             }
             18 => {
-                // An empty name, or one said to be longer than it is.
+                // An empty name, or a name length that exceeds the body.
                 let opcode = random.of(&[GET, ACQUIRE, RELEASE]);
                 let mut body = vec![0, 0, 0, 1, 0, 0, 0, 1];
                 body.extend(random.of(&[[0, 0], [0xff, 0xff]]));
@@ -155,8 +156,8 @@ impl<'a> Pair<'a> {
 
     /// Sends requests to both, in pieces, and compares their answers.
     fn send(&mut self, connection: usize, count: usize, random: &mut Random) {
-        // What a request does must be known before the next is made, but the bytes may go in one burst where no
-        // request depends on it.
+        // The effect of a request must be known before the next one is built, but requests that do not depend on it
+        // may go in one burst.
         for _ in 0..count {
             let sent = self.request(connection, random);
             for side in 0..2 {
@@ -236,11 +237,11 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Ends a connection to both, waits until both have noticed, and makes a new one.
+    /// Ends a connection to both, waits until both have noticed, and opens a new one.
     fn reconnect(&mut self, connection: usize) {
         let fresh = [Wire::connect(self.yrmcdsd.counters), self.ours.counter()];
         for wire in &mut self.connections[connection] {
-            // Some leave in the middle of a frame, which then never was.
+            // Some disconnect in the middle of a frame, which then has no effect.
             if connection.is_multiple_of(2) {
                 let request = frame(ACQUIRE, *b"half", &named(&[1, 9], &self.names[0]));
                 wire.send(&request[..request.len() - 1]);
@@ -248,7 +249,7 @@ impl<'a> Pair<'a> {
             wire.stream.shutdown(std::net::Shutdown::Both).unwrap();
         }
         self.connections[connection] = fresh;
-        // The new ones are answered, so they are counted already.
+        // The new connections were answered, so they are counted already.
         for wire in &mut self.connections[connection] {
             assert_eq!(wire.ask(NOOP, &[]).status, OK);
         }
@@ -280,7 +281,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Waits until both servers have as many connections beside the watchers, and yrmcdsd those that it was started with.
+/// Waits until both servers have this number of connections besides the watchers and the initial ones of yrmcdsd.
 fn await_connections(yrmcdsd: &Yrmcdsd, watchers: &mut [Wire; 2], connections: u64) {
     for (watcher, kept) in watchers.iter_mut().zip([yrmcdsd.kept.len() as u64, 0]) {
         let what = format!("ended connections of {} are gone", watcher.stream.peer_addr().unwrap());
@@ -336,9 +337,8 @@ impl Servers {
     }
 }
 
-/// Both servers, and fresh ones after a silence of yrmcdsd: on a busy machine it now and then overlooks a connection for
-/// good. A run that ends so is repeated; one with a difference in what was answered never is, nor one with a silence of
-/// ours.
+/// Both servers, and fresh ones after yrmcdsd stopped answering: on a busy machine it occasionally misses a connection
+/// permanently. Such a run is repeated. A run with different answers, or in which signalbox does not answer, is not.
 struct Patient {
     servers: Servers,
     silences: u32,
@@ -360,7 +360,7 @@ impl Patient {
             if !is_silence || !is_of_peer || self.silences > 5 {
                 std::panic::resume_unwind(panic);
             }
-            eprintln!("{what} is run again with fresh servers: {text}");
+            eprintln!("{what} is repeated with fresh servers: {text}");
             self.servers = Servers::start().expect("it is installed");
         }
     }
@@ -376,7 +376,7 @@ fn random_histories_get_the_same_bytes_from_yrmcdsd() {
 }
 
 #[test]
-fn stats_have_yrmcds_items_first_and_in_its_order() {
+fn stats_begin_with_the_items_of_yrmcds_in_its_order() {
     let Some(mut patient) = Patient::start() else { return };
     patient.run("the statistics", |servers| {
         let names =

@@ -181,3 +181,59 @@ impl<T> Journal<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::durable::Record;
+
+    /// A journal of steps with this many changes each. What happens on commit is the number of the step.
+    fn journal(steps: &[u64]) -> Journal<usize> {
+        let mut journal = Journal::new(Waker::noop().clone());
+        for (number, changes) in steps.iter().enumerate() {
+            for change in 0..*changes {
+                journal.add(Change::Put(Record::Mark(change)));
+            }
+            journal.on_commit(number);
+            journal.end_step();
+        }
+        journal
+    }
+
+    /// The changes of each batch, and what happens on its commit.
+    fn batches(mut journal: Journal<usize>, changes_max: usize) -> Vec<(usize, Vec<usize>)> {
+        let mut batches = Vec::new();
+        while let Some(batch) = journal.take_batch(changes_max) {
+            assert_eq!(batch.number, batches.len() as u64 + 1, "numbers are consecutive");
+            assert!(journal.take_batch(changes_max).is_none(), "one batch is in flight");
+            assert!(!journal.is_idle());
+            let then = std::iter::from_fn(|| journal.next_committed()).collect();
+            assert!(journal.finish_batch());
+            batches.push((batch.changes.len(), then));
+        }
+        assert!(journal.is_idle());
+        batches
+    }
+
+    #[test]
+    fn a_batch_has_whole_steps_up_to_the_limit() {
+        assert_eq!(batches(journal(&[2, 1, 3, 0, 1]), 3), [(3, vec![0, 1]), (3, vec![2, 3]), (1, vec![4])]);
+        assert_eq!(batches(journal(&[2, 1, 3]), usize::MAX), [(6, vec![0, 1, 2])]);
+    }
+
+    #[test]
+    fn a_step_with_more_changes_than_the_limit_is_a_batch_of_its_own() {
+        assert_eq!(batches(journal(&[1, 5, 1]), 2), [(1, vec![0]), (5, vec![1]), (1, vec![2])]);
+    }
+
+    #[test]
+    fn a_failed_batch_is_returned_with_everything_after_it_in_order() {
+        let mut journal = journal(&[1, 1, 1]);
+        let batch = journal.take_batch(2).unwrap();
+        assert!(journal.is_in_flight(batch.number));
+        assert_eq!(journal.next_committed(), Some(0));
+        let failed = journal.fail();
+        assert_eq!((failed.changes.len(), failed.on_commit), (3, vec![1, 2]));
+        assert!(journal.is_idle() && !journal.is_in_flight(batch.number));
+    }
+}

@@ -1,4 +1,4 @@
-//! A core, its disk, and clients that remember what they were told.
+//! A core, its disk, and clients that remember the answers that they received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -15,7 +15,7 @@ use signalbox::core::{
 pub const CONNECTIONS: usize = 3;
 pub const NAMES: [&[u8]; 2] = [b"a", b"b"];
 const SEMAPHORES: Namespace = Namespace::Semaphores;
-/// More slots than fit into one word of bits.
+/// More slots than one word of the slot bitmap has.
 pub const MANY: u32 = 66;
 const TTL_MS: u32 = 1_000_000;
 
@@ -24,8 +24,8 @@ pub enum Step {
     Ask {
         by: usize,
         request: Request,
-        /// The client needs no answer below this request any more.
-        forgets: bool,
+        /// The client no longer needs the answers of earlier requests.
+        drops_answers: bool,
     },
     /// Sends one of the last requests of the session again.
     Repeat {
@@ -42,7 +42,7 @@ pub enum Step {
     Close {
         by: usize,
     },
-    /// The connection ends, and a new one comes in its place.
+    /// The connection ends, and a new one replaces it.
     Leave {
         by: usize,
     },
@@ -57,16 +57,16 @@ pub enum Step {
         by: usize,
     },
     Take,
-    Settle {
+    Complete {
         is_stored: bool,
         is_on_disk: bool,
     },
-    /// The batch is stored, and one of those is told who wait for that; what is left of it is settled later.
-    SettleOne,
-    /// The process ends, and another starts; the batch that was being stored may be on disk.
+    /// The batch is stored and one of its requests is answered; the rest of it is completed later.
+    CompleteOne,
+    /// The process ends and another one starts. The batch that was being stored may be on disk.
     Crash {
         is_on_disk: bool,
-        /// The next process stores its first mark before it is asked for anything.
+        /// The next process stores its first mark before it receives requests.
         is_mark_stored: bool,
     },
     Time {
@@ -84,18 +84,18 @@ pub enum Request {
     Revoke { grant: usize, grace_ms: u32 },
 }
 
-/// A request as it was sent first.
+/// A request as it was first sent.
 #[derive(Clone)]
 struct Sent {
     request: Request,
-    /// The grant that it is about, as it was chosen.
+    /// The grant that it names.
     grant: GrantId,
     ids: RequestIds,
-    /// The highest number that any client had been told of then.
+    /// The highest id that any client had received when it was sent.
     highest: u64,
-    /// Its place among all requests.
-    place: u64,
-    /// That of the semaphore that it removes, as it was then.
+    /// Its position among all requests.
+    position: u64,
+    /// The generation of the semaphore that it removes, when it was sent.
     generation: u64,
     answer: Option<Result<Answer, Refusal>>,
 }
@@ -110,18 +110,18 @@ struct Client {
 struct Leased {
     id: SessionId,
     key: SessionKey,
-    /// Its opener was told that it is there, and nobody asked for its end.
-    is_told: bool,
+    /// The client that opened it was answered, and no request has ended it.
+    is_acknowledged: bool,
 }
 
-/// A grant that a client was told of.
-struct Told {
+/// A grant that was acknowledged to a client.
+struct AcknowledgedGrant {
     session: SessionId,
     names: Vec<&'static [u8]>,
-    /// The slots of each name; empty where no name has numbered ones.
+    /// The slots of each name; empty if no name has numbered slots.
     slots: Box<[Box<[u16]>]>,
-    /// Somebody asked for its end, or it may have come by itself.
-    may_be_gone: bool,
+    /// A request or an event that may have ended it was sent.
+    may_have_ended: bool,
 }
 
 struct Connection {
@@ -130,7 +130,7 @@ struct Connection {
     attached: Option<SessionId>,
 }
 
-/// Whom an answer is for.
+/// The request that an answer belongs to.
 enum Awaited {
     Request(SessionId, u64),
     Open(usize),
@@ -140,31 +140,31 @@ pub struct Run {
     core: Core,
     disk: BTreeMap<Key, Record>,
     batch: Option<Batch>,
-    /// The batch is on disk, and some of it may be settled.
-    is_settling: bool,
+    /// The batch is on disk, and a part of it may be completed.
+    is_completing: bool,
     now_ms: u64,
     connections: Vec<Connection>,
     leased: Vec<Leased>,
     clients: BTreeMap<SessionId, Client>,
-    told: BTreeMap<GrantId, Told>,
+    acknowledged: BTreeMap<GrantId, AcknowledgedGrant>,
     awaited: BTreeMap<Token, Awaited>,
     configured: Vec<(usize, u32)>,
     last_token: u64,
-    /// The highest id or generation that a client was told of.
+    /// The highest id or generation that a client received.
     highest: u64,
     requests: u64,
     crashes: u64,
-    /// A batch came to the disk though it was said to have failed.
+    /// A batch that was reported as failed is on disk.
     is_disk_ahead: bool,
-    /// What was on disk before, and had been deleted from it.
+    /// The disk before that batch, and the grants deleted from it.
     before_failure: Option<(BTreeMap<Key, Record>, BTreeSet<GrantId>)>,
-    /// What the configuration said lately may not be stored yet.
+    /// The last change of the configuration may not be stored yet.
     is_configured: bool,
-    /// What the last answered change of a declared semaphore was: its place, generation and capacity.
+    /// The last answered change of each declared semaphore: its position, generation and capacity.
     changes: BTreeMap<&'static [u8], (u64, DeclaredState)>,
     /// The last request that may have ended a declaration.
     removals: BTreeMap<&'static [u8], u64>,
-    /// The last removals at once that were asked for.
+    /// The last requested removals at once.
     evictions: BTreeMap<&'static [u8], u64>,
     /// Generations whose removal was answered.
     removed: BTreeMap<&'static [u8], u64>,
@@ -176,7 +176,7 @@ fn new_core() -> Core {
     Core::new(NonZeroU32::new(10).unwrap(), NameHasher::with_seeds(1, 2, 3, 4))
 }
 
-fn in_name(name: &[u8]) -> &'static [u8] {
+fn static_name(name: &[u8]) -> &'static [u8] {
     NAMES.into_iter().find(|own| *own == name).unwrap()
 }
 
@@ -186,12 +186,12 @@ impl Run {
             core: new_core(),
             disk: BTreeMap::new(),
             batch: None,
-            is_settling: false,
+            is_completing: false,
             now_ms: 0,
             connections: Vec::new(),
             leased: Vec::new(),
             clients: BTreeMap::new(),
-            told: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
             awaited: BTreeMap::new(),
             configured: Vec::new(),
             last_token: 0,
@@ -232,7 +232,7 @@ impl Run {
         self.connections = (0..CONNECTIONS).map(|_| self.connect()).collect();
         if is_mark_stored {
             self.take();
-            self.settle(true, true);
+            self.complete(true, true);
         }
     }
 
@@ -254,7 +254,7 @@ impl Run {
         self.core.declare_configured(&wanted, self.now());
     }
 
-    /// Whose the requests of a connection are.
+    /// The session that the requests of a connection belong to.
     fn acting(&self, by: usize) -> SessionId {
         self.connections[by].attached.unwrap_or(self.connections[by].session.id().session())
     }
@@ -263,7 +263,7 @@ impl Run {
         self.leased.iter().any(|leased| leased.id == session)
     }
 
-    /// Takes a step, and looks whether all is as it must be.
+    /// Takes a step and checks the invariants.
     pub fn step(&mut self, step: &Step) {
         let removing = self.in_use_of_removing();
         self.take_step(step);
@@ -273,7 +273,7 @@ impl Run {
             let after = self.in_use_of_removing();
             for (name, in_use) in removing {
                 let grows = after.get(name).is_some_and(|after| *after > in_use);
-                assert!(!grows, "{} is granted and was to be removed", name.escape_ascii());
+                assert!(!grows, "{} is granted while it is being removed", name.escape_ascii());
             }
         }
     }
@@ -281,12 +281,12 @@ impl Run {
     fn in_use_of_removing(&self) -> BTreeMap<&'static [u8], u32> {
         let mut declared = self.core.list_declared(&mut self.core.declared(b""));
         declared.retain(|declared| declared.record.removing);
-        declared.into_iter().map(|declared| (in_name(&declared.record.name), declared.in_use)).collect()
+        declared.into_iter().map(|declared| (static_name(&declared.record.name), declared.in_use)).collect()
     }
 
     fn take_step(&mut self, step: &Step) {
         match *step {
-            Step::Ask { by, ref request, forgets } => self.ask(by, request, forgets),
+            Step::Ask { by, ref request, drops_answers } => self.ask(by, request, drops_answers),
             Step::Repeat { by, back } => {
                 let session = self.acting(by);
                 let client = self.clients.entry(session).or_default();
@@ -298,21 +298,22 @@ impl Run {
             Step::Open { by } => {
                 let (token, key) = (self.token(), SessionKey([self.leased.len() as u8 + 1; 16]));
                 let id = self.connections[by].session.id();
-                let asked = self.core.open_leased(id, key, TTL_MS, b"leased", token, self.now());
-                assert_eq!(asked, Outcome::Waiting, "a session is stored before it is told");
-                // Sessions are counted one by one.
+                let outcome = self.core.open_leased(id, key, TTL_MS, b"leased", token, self.now());
+                assert_eq!(outcome, Outcome::Waiting, "a session is stored before it is acknowledged");
+                // Session ids are consecutive.
                 let id = SessionId::from_number(self.core.open_session().id().number() - 1).unwrap();
                 self.awaited.insert(token, Awaited::Open(self.leased.len()));
-                self.leased.push(Leased { id, key, is_told: false });
+                self.leased.push(Leased { id, key, is_acknowledged: false });
                 self.connections[by].attached = Some(id);
             }
             Step::Attach { by, session } => {
-                let told: Vec<_> = self.leased.iter().filter(|leased| leased.is_told).collect();
-                let Some(leased) = told.get(session % told.len().max(1)) else { return };
+                let acknowledged: Vec<_> =
+                    self.leased.iter().filter(|leased| leased.is_acknowledged).collect();
+                let Some(leased) = acknowledged.get(session % acknowledged.len().max(1)) else { return };
                 let (id, key) = (leased.id, leased.key);
                 self.core.attach(id, self.connections[by].session.id(), &key, self.now()).unwrap();
                 for connection in &mut self.connections {
-                    // Whose session it was, has none now.
+                    // The connection that was attached loses the session.
                     connection.attached.take_if(|attached| *attached == id);
                 }
                 self.connections[by].attached = Some(id);
@@ -321,10 +322,14 @@ impl Run {
                 let token = self.token();
                 let connection = self.connections[by].session.id();
                 if let Some(session) = self.connections[by].attached.take() {
-                    self.excuse(|told| told.session == session);
+                    self.allow_end(|grant| grant.session == session);
                     self.forget(session);
-                    let asked = self.core.close_leased(connection, token, self.now());
-                    assert_ne!(asked, Outcome::Answered(Answer::Done), "it is told when it is stored");
+                    let outcome = self.core.close_leased(connection, token, self.now());
+                    assert_ne!(
+                        outcome,
+                        Outcome::Answered(Answer::Done),
+                        "a close is answered after it is stored"
+                    );
                 }
             }
             Step::Leave { by } => self.leave(by),
@@ -348,8 +353,8 @@ impl Run {
                 let _ = self.core.release(SEMAPHORES, NAMES[0], 1, session, now);
             }
             Step::Take => self.take(),
-            Step::Settle { is_stored, is_on_disk } => self.settle(is_stored, is_on_disk),
-            Step::SettleOne => self.settle_step(true, true, 1),
+            Step::Complete { is_stored, is_on_disk } => self.complete(is_stored, is_on_disk),
+            Step::CompleteOne => self.complete_step(true, true, 1),
             Step::Crash { is_on_disk, is_mark_stored } => self.crash(is_on_disk, is_mark_stored),
             Step::Time { by_ms } => {
                 self.now_ms += by_ms;
@@ -368,46 +373,46 @@ impl Run {
         let now = self.now();
         let id = self.connections[by].session.id();
         while self.core.leave(id, now) {}
-        self.excuse(|told| told.session == id.session());
+        self.allow_end(|grant| grant.session == id.session());
         let new = self.connect();
         let left = std::mem::replace(&mut self.connections[by], new);
         let mut ending = self.core.end_session(left.session);
         while ending.step(1, now.unix) {}
     }
 
-    fn excuse(&mut self, is_meant: impl Fn(&Told) -> bool) {
-        for told in self.told.values_mut().filter(|told| is_meant(told)) {
-            told.may_be_gone = true;
+    fn allow_end(&mut self, is_meant: impl Fn(&AcknowledgedGrant) -> bool) {
+        for grant in self.acknowledged.values_mut().filter(|grant| is_meant(grant)) {
+            grant.may_have_ended = true;
         }
     }
 
     fn forget(&mut self, session: SessionId) {
         for leased in self.leased.iter_mut().filter(|leased| leased.id == session) {
-            leased.is_told = false;
+            leased.is_acknowledged = false;
         }
     }
 
-    fn ask(&mut self, by: usize, request: &Request, forgets: bool) {
+    fn ask(&mut self, by: usize, request: &Request, drops_answers: bool) {
         let session = self.acting(by);
         let client = self.clients.entry(session).or_default();
         let own = client.sent.last_key_value().map_or(1, |(id, _)| id + 1);
-        if forgets {
+        if drops_answers {
             client.floor = own;
         }
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(client.floor.max(1)) };
         self.requests += 1;
         let grant = match *request {
-            Request::Release { grant } | Request::Revoke { grant, .. } if !self.told.is_empty() => {
-                *self.told.keys().rev().nth(grant % self.told.len().min(6)).unwrap()
+            Request::Release { grant } | Request::Revoke { grant, .. } if !self.acknowledged.is_empty() => {
+                *self.acknowledged.keys().rev().nth(grant % self.acknowledged.len().min(6)).unwrap()
             }
             _ => GrantId(0),
         };
-        let (highest, place) = (self.highest, self.requests);
+        let (highest, position) = (self.highest, self.requests);
         let generation = match request {
             Request::Remove { name, .. } => self.declared().get(name).map_or(0, |record| record.generation),
             _ => 0,
         };
-        let sent = Sent { request: request.clone(), grant, ids, highest, place, generation, answer: None };
+        let sent = Sent { request: request.clone(), grant, ids, highest, position, generation, answer: None };
         self.clients.get_mut(&session).unwrap().sent.insert(own, sent);
         self.send(by, own);
     }
@@ -422,7 +427,7 @@ impl Run {
         };
         let call = Call { connection: self.connections[by].session.id(), ids, token };
         self.awaited.insert(token, Awaited::Request(session, own));
-        let asked = match sent.request {
+        let outcome = match sent.request {
             Request::Acquire { ref wants, waits } => {
                 let claim = Claim::new(1, 3).unwrap();
                 let want = |(name, resources): &(&'static [u8], u32)| Want {
@@ -435,8 +440,10 @@ impl Run {
                 self.core.acquire_grant(call, &wants, queueing, now)
             }
             Request::Release { .. } => {
-                if let Some(told) = self.told.get_mut(&sent.grant).filter(|told| told.session == session) {
-                    told.may_be_gone = true;
+                if let Some(acknowledged) =
+                    self.acknowledged.get_mut(&sent.grant).filter(|grant| grant.session == session)
+                {
+                    acknowledged.may_have_ended = true;
                 }
                 self.core.release_grant(call, sent.grant, now)
             }
@@ -448,19 +455,19 @@ impl Run {
             Request::Remove { name, removal } => {
                 self.removals.insert(name, self.requests);
                 if let Removal::Now { .. } = removal {
-                    self.excuse(|told| told.names.contains(&name));
+                    self.allow_end(|grant| grant.names.contains(&name));
                     self.evictions.insert(name, self.requests);
                 }
                 self.core.remove(call, name, removal, None, now)
             }
             Request::Revoke { grace_ms, .. } => {
-                if let Some(told) = self.told.get_mut(&sent.grant) {
-                    told.may_be_gone = true;
+                if let Some(grant) = self.acknowledged.get_mut(&sent.grant) {
+                    grant.may_have_ended = true;
                 }
                 self.core.revoke_grant(call, sent.grant, grace_ms, now)
             }
         };
-        match asked {
+        match outcome {
             Outcome::Waiting => {}
             Outcome::Answered(answer) => self.answered(token, Ok(answer)),
             Outcome::Refused(refusal) => self.answered(token, Err(refusal)),
@@ -482,10 +489,7 @@ impl Run {
             match change {
                 Change::Put(record) => {
                     if let Record::Grant(grant) = record {
-                        assert!(
-                            !self.deleted.contains(&grant.grant),
-                            "what was given back is not held again"
-                        );
+                        assert!(!self.deleted.contains(&grant.grant), "a released grant is not held again");
                     }
                     self.disk.insert(record.key(), record.clone());
                 }
@@ -498,15 +502,15 @@ impl Run {
         }
     }
 
-    fn settle(&mut self, is_stored: bool, is_on_disk: bool) {
-        self.settle_step(is_stored, is_on_disk, usize::MAX);
+    fn complete(&mut self, is_stored: bool, is_on_disk: bool) {
+        self.complete_step(is_stored, is_on_disk, usize::MAX);
     }
 
-    fn settle_step(&mut self, is_stored: bool, is_on_disk: bool, step: usize) {
+    fn complete_step(&mut self, is_stored: bool, is_on_disk: bool, step: usize) {
         let Some(batch) = self.batch.clone() else { return };
-        let is_stored = is_stored || self.is_settling;
-        if (is_stored || is_on_disk) && !self.is_settling {
-            // What was said to have failed is not on disk any more when something else comes there.
+        let is_stored = is_stored || self.is_completing;
+        if (is_stored || is_on_disk) && !self.is_completing {
+            // A batch that was reported as failed is undone on disk before another one is written.
             if let Some(before) = self.before_failure.take() {
                 (self.disk, self.deleted) = before;
             }
@@ -515,13 +519,13 @@ impl Run {
             }
             self.write();
         }
-        self.is_settling = self.core.complete(
+        self.is_completing = self.core.complete(
             &batch,
             if is_stored { CommitOutcome::Stored } else { CommitOutcome::RolledBack },
             step,
             self.now(),
         );
-        if self.is_settling {
+        if self.is_completing {
             self.read();
             return;
         }
@@ -529,16 +533,16 @@ impl Run {
         self.is_disk_ahead = !is_stored && (is_on_disk || self.is_disk_ahead);
         self.is_configured &= !self.core.is_stored();
         if !is_stored && !self.is_disk_ahead && !self.is_configured {
-            self.check_taken_back();
+            self.check_rolled_back();
         }
         self.read();
     }
 
-    /// Stores all that there is to store.
+    /// Stores everything that is pending.
     pub fn store_all(&mut self) {
         for _ in 0..10 {
             self.take();
-            self.settle(true, true);
+            self.complete(true, true);
         }
         assert!(self.core.is_stored());
         self.check();
@@ -549,16 +553,16 @@ impl Run {
                     (Key::Answer(session, _), _) => *session,
                     _ => unreachable!(),
                 };
-                assert!(self.disk.contains_key(&Key::Session(session)), "{key:?} is of nobody");
+                assert!(self.disk.contains_key(&Key::Session(session)), "{key:?} has no session");
             }
         }
         let declared = self.declared();
         for name in NAMES {
             let on_disk = self.on_disk(name);
-            assert_eq!(declared.get(name), on_disk.as_ref(), "what is stored is what is declared");
+            assert_eq!(declared.get(name), on_disk.as_ref(), "the disk has exactly the declarations");
         }
         for session in self.clients.keys().filter(|session| self.is_leased(**session)) {
-            let is_open = self.leased.iter().any(|leased| leased.id == *session && leased.is_told);
+            let is_open = self.leased.iter().any(|leased| leased.id == *session && leased.is_acknowledged);
             assert!(!is_open || self.disk.contains_key(&Key::Session(*session)));
         }
     }
@@ -572,11 +576,11 @@ impl Run {
 
     fn declared(&self) -> BTreeMap<&'static [u8], DeclarationRecord> {
         let declared = self.core.list_declared(&mut self.core.declared(b""));
-        declared.into_iter().map(|declared| (in_name(&declared.record.name), declared.record)).collect()
+        declared.into_iter().map(|declared| (static_name(&declared.record.name), declared.record)).collect()
     }
 
-    /// After a failure, what is declared is what is stored, but for what the configuration says.
-    fn check_taken_back(&self) {
+    /// After a failure the declarations are those on disk, except for those of the configuration.
+    fn check_rolled_back(&self) {
         let declared = self.declared();
         for name in NAMES {
             let (found, stored) = (declared.get(name), self.on_disk(name));
@@ -584,34 +588,34 @@ impl Run {
             if found.is_some_and(is_configured) || stored.as_ref().is_some_and(is_configured) {
                 continue;
             }
-            // A removal may have come to its end meanwhile.
+            // A removal may have completed.
             if found.is_none() && stored.as_ref().is_some_and(|stored| stored.removing) {
                 continue;
             }
-            assert_eq!(found, stored.as_ref(), "what could not be stored is taken back");
+            assert_eq!(found, stored.as_ref(), "a change that could not be stored is rolled back");
         }
     }
 
     fn crash(&mut self, is_on_disk: bool, is_mark_stored: bool) {
-        if is_on_disk && !self.is_settling {
+        if is_on_disk && !self.is_completing {
             if let Some(before) = self.before_failure.take() {
                 (self.disk, self.deleted) = before;
             }
             self.write();
         }
         self.before_failure = None;
-        (self.batch, self.is_settling) = (None, false);
+        (self.batch, self.is_completing) = (None, false);
         self.crashes += 1;
         self.awaited.clear();
         let leased: Vec<_> = self.leased.iter().map(|leased| leased.id).collect();
-        self.excuse(|told| !leased.contains(&told.session));
+        self.allow_end(|grant| !leased.contains(&grant.session));
         self.clients.retain(|session, _| leased.contains(session));
-        // A session whose opener was not told yet may be there or not; nobody has its key.
+        // A session whose open was not answered yet may exist or not; no client has its key.
         self.is_disk_ahead = false;
         self.start(is_mark_stored);
     }
 
-    // What clients are told.
+    // The answers to clients.
 
     fn read(&mut self) {
         for by in 0..CONNECTIONS {
@@ -632,17 +636,17 @@ impl Run {
     fn answered(&mut self, token: Token, outcome: Result<Answer, Refusal>) {
         match self.awaited.remove(&token) {
             Some(Awaited::Request(session, own)) => self.answered_request(session, own, outcome),
-            Some(Awaited::Open(place)) => match outcome {
+            Some(Awaited::Open(position)) => match outcome {
                 Ok(Answer::Opened(opened)) => {
-                    assert_eq!(opened.session, self.leased[place].id);
+                    assert_eq!(opened.session, self.leased[position].id);
                     assert!(
                         self.disk.contains_key(&Key::Session(opened.session)),
-                        "told before it is stored"
+                        "acknowledged before it is stored"
                     );
-                    self.leased[place].is_told = true;
+                    self.leased[position].is_acknowledged = true;
                 }
                 _ => {
-                    let id = self.leased[place].id;
+                    let id = self.leased[position].id;
                     for connection in &mut self.connections {
                         connection.attached.take_if(|attached| *attached == id);
                     }
@@ -660,36 +664,36 @@ impl Run {
         let Ok(answer) = outcome else { return };
         let sent_first = sent.clone();
         if let Some(Ok(before)) = &sent.answer {
-            return Self::check_repeated(before, &answer, &self.told);
+            return Self::check_repeated(before, &answer, &self.acknowledged);
         }
         sent.answer = Some(Ok(answer.clone()));
         match &answer {
             Answer::Granted(granted) => self.granted(session, &sent_first, granted, is_leased),
-            Answer::Declared(settled) => self.settled(&sent_first, settled),
+            Answer::Declared(states) => self.changed(&sent_first, states),
             _ => {}
         }
     }
 
-    fn check_repeated(before: &Answer, answer: &Answer, told: &BTreeMap<GrantId, Told>) {
+    fn check_repeated(before: &Answer, answer: &Answer, acknowledged: &BTreeMap<GrantId, AcknowledgedGrant>) {
         match (before, answer) {
             (Answer::Granted(before), Answer::Granted(granted)) => {
-                // One that was given back may be forgotten.
-                if !told[&before.grant].may_be_gone {
+                // The answer of a released grant may be dropped.
+                if !acknowledged[&before.grant].may_have_ended {
                     let granted = Granted { ttl_left_ms: before.ttl_left_ms, ..granted.clone() };
-                    assert_eq!(*before, granted, "a repeated request gets what it got");
+                    assert_eq!(*before, granted, "a repeated request gets the same answer");
                 }
             }
-            (before, answer) => assert_eq!(before, answer, "a repeated request gets what it got"),
+            (before, answer) => assert_eq!(before, answer, "a repeated request gets the same answer"),
         }
     }
 
     fn granted(&mut self, session: SessionId, sent: &Sent, granted: &Granted, is_leased: bool) {
         let id = granted.grant;
-        assert!(id.0 > sent.highest, "{id} was given before");
-        assert!(!self.told.contains_key(&id), "{id} is given twice");
+        assert!(id.0 > sent.highest, "{id} was used before");
+        assert!(!self.acknowledged.contains_key(&id), "{id} is used twice");
         if is_leased {
             let Some(Record::Grant(record)) = self.disk.get(&Key::Grant(id)) else {
-                panic!("{id} is told before it is stored")
+                panic!("{id} is acknowledged before it is stored")
             };
             assert_eq!((record.session, record.request), (session, sent.ids.own));
             let slots: usize = record.parts.iter().map(|part| part.slots.len()).sum();
@@ -697,33 +701,35 @@ impl Run {
         }
         let Request::Acquire { wants, .. } = &sent.request else { panic!("{:?}", sent.request) };
         let names: Vec<_> = wants.iter().map(|(name, _)| *name).collect();
-        let is_evicted = |name: &&[u8]| self.evictions.get(*name).is_some_and(|place| *place >= sent.place);
-        let may_be_gone = names.iter().any(is_evicted);
-        self.told.insert(id, Told { session, names, slots: granted.slots.clone(), may_be_gone });
+        let is_evicted =
+            |name: &&[u8]| self.evictions.get(*name).is_some_and(|position| *position >= sent.position);
+        let may_have_ended = names.iter().any(is_evicted);
+        self.acknowledged
+            .insert(id, AcknowledgedGrant { session, names, slots: granted.slots.clone(), may_have_ended });
         self.highest = self.highest.max(id.0);
     }
 
-    fn settled(&mut self, sent: &Sent, settled: &[DeclaredState]) {
+    fn changed(&mut self, sent: &Sent, states: &[DeclaredState]) {
         if let Request::Remove { name, .. } = sent.request {
             let removed = self.removed.entry(name).or_default();
             *removed = sent.generation.max(*removed);
         }
         let (Request::Declare { name, .. } | Request::Resize { name, .. }) = sent.request else { return };
-        let [settled] = settled else { panic!("{settled:?}") };
-        let is_later = self.changes.get(name).is_none_or(|(place, _)| *place < sent.place);
+        let [state] = states else { panic!("{states:?}") };
+        let is_later = self.changes.get(name).is_none_or(|(position, _)| *position < sent.position);
         if is_later {
-            self.changes.insert(name, (sent.place, *settled));
+            self.changes.insert(name, (sent.position, *state));
         }
-        let is_removed = self.removals.get(name).is_some_and(|place| *place >= sent.place);
+        let is_removed = self.removals.get(name).is_some_and(|position| *position >= sent.position);
         let stored = self.on_disk(name);
         assert!(
-            is_removed || stored.is_some_and(|stored| stored.generation >= settled.generation),
-            "told before it is stored"
+            is_removed || stored.is_some_and(|stored| stored.generation >= state.generation),
+            "acknowledged before it is stored"
         );
-        self.highest = self.highest.max(settled.generation);
+        self.highest = self.highest.max(state.generation);
     }
 
-    // What must hold.
+    // The invariants.
 
     fn check(&self) {
         self.core.check_ledger().unwrap();
@@ -731,23 +737,24 @@ impl Run {
         let mut check = self.core.check(SEMAPHORES);
         while check.step(64, &mut failures) {}
         assert_eq!(failures, []);
-        for (id, told) in self.told.iter().filter(|(_, told)| !told.may_be_gone) {
+        for (id, acknowledged) in self.acknowledged.iter().filter(|(_, grant)| !grant.may_have_ended) {
             let held = self.core.verify(*id, self.now());
-            let held = held.unwrap_or_else(|refusal| panic!("{id} was told and is not held: {refusal:?}"));
-            assert_eq!(held.session, told.session);
+            let held =
+                held.unwrap_or_else(|refusal| panic!("{id} was acknowledged and is not held: {refusal:?}"));
+            assert_eq!(held.session, acknowledged.session);
         }
         let holders = NAMES.map(|name| (name, self.holders(name)));
         for (name, holders) in &holders {
             self.check_slots(name, holders);
         }
         let declared = self.declared();
-        for (name, (place, settled)) in &self.changes {
-            let is_removed = self.removals.get(name).is_some_and(|removal| removal >= place);
+        for (name, (position, state)) in &self.changes {
+            let is_removed = self.removals.get(name).is_some_and(|removal| removal >= position);
             match declared.get(name) {
                 Some(record) => {
-                    assert!(record.generation >= settled.generation || is_removed, "generations grow");
-                    if record.generation == settled.generation {
-                        assert_eq!(record.capacity, settled.capacity);
+                    assert!(record.generation >= state.generation || is_removed, "generations grow");
+                    if record.generation == state.generation {
+                        assert_eq!(record.capacity, state.capacity);
                     }
                 }
                 None => assert!(is_removed, "{} was declared", name.escape_ascii()),
@@ -765,20 +772,20 @@ impl Run {
             }
         }
         if self.core.is_stored() {
-            self.check_settled();
-            // What is on disk of a batch that was said to have failed is deleted by the next one.
+            self.check_declarations();
+            // The next batch deletes the records of a batch that was reported as failed.
             if self.before_failure.is_none() {
                 self.check_stored(&holders);
             }
         }
     }
 
-    /// When everything is stored, the disk has the grants and sessions that the ledger has: no others come back.
+    /// When everything is stored, the disk has exactly the grants and sessions of the ledger.
     fn check_stored(&self, holders: &[(&'static [u8], Vec<Listed>)]) {
         let mut held = BTreeSet::new();
         for (name, holders) in holders {
             for holder in holders.iter().filter(|holder| self.is_leased(holder.session)) {
-                // A waiter for several names is listed with those that it has so far, and is not stored.
+                // A waiter for several names is listed with the names that it has reserved, and is not stored.
                 if holder.grant.is_none_or(|grant| self.core.verify(grant, self.now()).is_err()) {
                     continue;
                 }
@@ -789,11 +796,11 @@ impl Run {
         for record in self.disk.values() {
             let Record::Grant(grant) = record else { continue };
             for part in &grant.parts {
-                let name = in_name(&part.name);
+                let name = static_name(&part.name);
                 stored.insert((Some(grant.grant), grant.session, name, part.resources, &part.slots));
             }
         }
-        assert_eq!(stored, held, "the grants on disk are those that are held");
+        assert_eq!(stored, held, "the disk has exactly the grants that are held");
         let sessions = self.disk.keys().filter(|key| matches!(key, Key::Session(_))).count();
         assert_eq!(sessions as u64, self.core.ledger_stats().sessions, "sessions on disk");
     }
@@ -812,32 +819,36 @@ impl Run {
         }
     }
 
-    /// What waits in vain is told so when all is stored, and what nobody holds is gone.
-    fn check_settled(&self) {
+    /// When everything is stored, no waiter waits for more than the capacity, and a removed semaphore without holders is
+    /// gone.
+    fn check_declarations(&self) {
         for declared in self.core.list_declared(&mut self.core.declared(b"")) {
             let record = &declared.record;
             let name = record.name.escape_ascii();
-            assert!(!record.removing || declared.in_use > 0, "{name} is removed and stays");
-            assert!(!record.removing || declared.waiting == 0, "{name} is removed and waited for");
+            assert!(!record.removing || declared.in_use > 0, "{name} is removed and unused, but exists");
+            assert!(!record.removing || declared.waiting == 0, "{name} is removed and has waiters");
             let mut listing = self.core.listing(SEMAPHORES, &record.name, ListingKind::Waiters).unwrap();
             for waiter in self.core.list(&mut listing) {
-                assert!(waiter.resources <= record.capacity, "{name} is waited for in vain");
+                assert!(waiter.resources <= record.capacity, "a waiter for {name} exceeds its capacity");
             }
         }
     }
 
-    /// No slot is held twice, and a leased session has the slots that it was told of.
+    /// No slot is held twice, and a leased session holds the slots that were acknowledged to it.
     fn check_slots(&self, name: &[u8], holders: &[Listed]) {
         let mut slots = BTreeSet::new();
         for holder in holders {
             for slot in &holder.slots {
                 assert!(slots.insert(*slot), "slot {slot} is held twice");
             }
-            let told = holder.grant.and_then(|grant| self.told.get(&grant));
-            let Some(told) = told.filter(|told| self.is_leased(told.session)) else { continue };
-            let place = told.names.iter().position(|own| *own == name).unwrap();
-            let told = told.slots.get(place).map_or(&[][..], |slots| slots);
-            assert_eq!(*holder.slots, *told, "the slots of grant {:?}", holder.grant);
+            let acknowledged = holder.grant.and_then(|grant| self.acknowledged.get(&grant));
+            let Some(acknowledged) = acknowledged.filter(|acknowledged| self.is_leased(acknowledged.session))
+            else {
+                continue;
+            };
+            let position = acknowledged.names.iter().position(|own| *own == name).unwrap();
+            let acknowledged = acknowledged.slots.get(position).map_or(&[][..], |slots| slots);
+            assert_eq!(*holder.slots, *acknowledged, "the slots of grant {:?}", holder.grant);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The model of the extended rules, in the words of `docs/design.md` and `docs/protocol.md`: plain lists, searched from
-//! end to end, and nothing kept that can be worked out. What is consumed, who waits and who is next is asked of the
-//! list of grants each time.
+//! The model of the extended rules, in the terms of `docs/design.md` and `docs/protocol.md`: plain lists that are
+//! searched completely, and no derived state. Consumption, waiters and their order are computed from the list of grants
+//! each time.
 //!
-//! Where the documents leave an order open, the model has one: what is due at one moment ends by its time, waits and
-//! graces before sessions; a session gives back the newest first; names are served in the order in which something
-//! of them came free.
+//! Where the documents leave an order open, the model defines one: deadlines that pass together end in order of time,
+//! waits and grace periods before sessions; a session releases its newest grant first; names are served in the order in
+//! which resources of them became free.
 
 use std::collections::BTreeSet;
 
@@ -19,9 +19,9 @@ use signalbox::core::{
 pub type Key = (Namespace, &'static [u8]);
 
 pub const INTERVAL_S: u64 = 10;
-/// A pause of the ticks from which on it is added to every lease.
+/// A pause of the ticks of this length or longer is added to every lease.
 pub const GAP_MS: u64 = 3000;
-/// The Unix time when the monotonic one is 0.
+/// The Unix time at the monotonic time 0.
 const EPOCH_S: u64 = 1_000_000;
 
 pub struct Model {
@@ -34,31 +34,31 @@ pub struct Model {
     pub grants: Vec<Grant>,
     pub watches: Vec<Watch>,
     /// Requests that wait until less is in use.
-    pub idles: Vec<Idle>,
-    /// Semaphores that are to be taken from their holders.
+    pub idle_waiters: Vec<IdleWaiter>,
+    /// Semaphores that are being revoked from their holders.
     evictions: Vec<Eviction>,
     pub stats: LedgerStats,
     pub is_closing: bool,
-    /// What each connection is told, in order.
+    /// The messages to each connection, in order.
     pub messages: Vec<(ConnectionId, Message)>,
     last_id: u64,
-    /// Names of which something came free or somebody left.
+    /// Names of which resources became free or whose queue became shorter.
     freed: Vec<Key>,
-    /// Requests that were granted, each of which may stand here once.
+    /// Requests that were granted. Each may be granted once.
     granted: Vec<(SessionId, u64)>,
 }
 
 pub struct Name {
     pub key: Key,
-    /// That of a semaphore that an Acquire made; a counter has none.
+    /// The capacity of a semaphore that an Acquire created; a counter has none.
     capacity: Option<u32>,
     pub declared: Option<Declaration>,
-    /// What connections took by plain Acquires.
+    /// The holdings of connections by plain Acquires.
     pub holdings: Vec<(ConnectionId, u32)>,
     changed: u64,
 }
 
-/// What was declared of a semaphore.
+/// The declaration of a semaphore.
 #[derive(Clone)]
 pub struct Declaration {
     label: Vec<u8>,
@@ -71,20 +71,20 @@ pub struct Declaration {
     evicted_grace_ms: Option<u32>,
 }
 
-/// What is removed at once is taken from who held it then, whatever is declared under its name since.
+/// A removal at once revokes the holders of that moment, even if the name was declared again.
 pub struct Eviction {
     key: Key,
     at_ms: u64,
-    /// Grants with lower ids are of what is removed.
+    /// Grants with lower ids belong to the removed semaphore.
     removed: u64,
-    /// Who held it by plain Acquires.
+    /// The connections that held it by plain Acquires.
     plain: Vec<ConnectionId>,
-    /// Whether they were told.
-    is_told: bool,
+    /// The holders were notified.
+    is_notified: bool,
 }
 
-/// Who waits until less of a name is in use.
-pub struct Idle {
+/// A request that waits until less of a name is in use.
+pub struct IdleWaiter {
     pub connection: ConnectionId,
     pub token: Token,
     key: Key,
@@ -96,15 +96,15 @@ pub struct Session {
     pub id: SessionId,
     label: Vec<u8>,
     pub kind: Kind,
-    /// The highest "Lowest unanswered" that was given.
+    /// The highest "Lowest unanswered" that was received.
     pub floor: u64,
-    answers: Vec<(u64, Remembered)>,
+    answers: Vec<(u64, CachedReply)>,
     revoked_ms: Option<u64>,
 }
 
 pub enum Kind {
-    /// A connection's own.
-    Own(Attachment),
+    /// The session of a connection.
+    Connection(Attachment),
     Leased {
         key: SessionKey,
         ttl_ms: u32,
@@ -117,13 +117,13 @@ pub enum Kind {
 pub enum Attachment {
     None,
     To(SessionId),
-    /// The one that it was attached to is gone from it: nothing is done for another in its place.
+    /// The connection lost the session that it was attached to. Its requests are refused, not executed for another session.
     Lost,
 }
 
-/// What a request got.
+/// The result of a request.
 #[derive(Clone)]
-enum Remembered {
+enum CachedReply {
     Waits(u64),
     Granted(Granted),
     Done(Result<Answer, Refusal>),
@@ -145,9 +145,9 @@ struct Part {
     key: Key,
     resources: u32,
     maximum: u32,
-    /// Where it stood in the request.
+    /// Its position in the request.
     place: usize,
-    /// Which slots were taken, where they have numbers.
+    /// The slots that were granted, if the semaphore is numbered.
     slots: Vec<u16>,
 }
 
@@ -155,7 +155,7 @@ pub struct Wait {
     until_ms: u64,
     received_ms: u64,
     pub reply: Option<(ConnectionId, Token)>,
-    /// It stands in the queue of the name that it lacks.
+    /// It is in the queue of the name that it needs next.
     is_queued: bool,
 }
 
@@ -166,7 +166,7 @@ pub struct Watch {
     scope: Scope,
 }
 
-/// What a request wants of a name.
+/// The claim of a request on one name.
 #[derive(Clone, Copy, Debug)]
 pub struct Want {
     pub key: Key,
@@ -189,7 +189,7 @@ impl Model {
             sessions: Vec::new(),
             grants: Vec::new(),
             watches: Vec::new(),
-            idles: Vec::new(),
+            idle_waiters: Vec::new(),
             evictions: Vec::new(),
             stats: LedgerStats::default(),
             is_closing: false,
@@ -214,7 +214,7 @@ impl Model {
         self.names.iter().find(|name| name.key == key)
     }
 
-    /// Invariant 1: holdings, grants, and what waiters have set aside.
+    /// Invariant 1: holdings, grants, and what waiters have reserved.
     pub fn consumption(&self, key: Key) -> u64 {
         let plain = self.name(key).into_iter().flat_map(|name| &name.holdings).map(|(_, held)| *held);
         let taken = self.grants.iter().flat_map(|grant| &grant.parts[..grant.taken]);
@@ -222,7 +222,7 @@ impl Model {
         plain.chain(granted).map(u64::from).sum()
     }
 
-    /// Those who wait for a name, in their order.
+    /// The waiters for a name, in order.
     fn queue(&self, key: Key) -> Vec<&Grant> {
         let waits = |grant: &&Grant| grant.is_queued() && grant.parts[grant.taken].key == key;
         let mut queue: Vec<_> = self.grants.iter().filter(waits).collect();
@@ -236,7 +236,7 @@ impl Model {
         Ok(name.usable().map_or(consumption, |usable| u64::from(usable).saturating_sub(consumption)))
     }
 
-    /// What may be in use of a name by a request with this maximum.
+    /// The limit of a name for a request with this maximum.
     fn limit(&self, key: Key, maximum: u32) -> u32 {
         self.name(key).and_then(Name::usable).unwrap_or(maximum)
     }
@@ -245,7 +245,7 @@ impl Model {
         self.consumption(key) + u64::from(resources) <= u64::from(self.limit(key, maximum))
     }
 
-    /// Why a request would wait for a name in vain.
+    /// Why a request for a name can never be granted.
     fn refusal(&self, key: Key, resources: u32, maximum: u32) -> Option<Refusal> {
         if self.declaration(key).is_some_and(|declaration| declaration.removing) {
             return Some(Refusal::Removed);
@@ -253,7 +253,7 @@ impl Model {
         (self.limit(key, maximum) < resources).then_some(Refusal::NotAvailable)
     }
 
-    /// Numbers of a semaphore that somebody has.
+    /// The slots of a semaphore that are held.
     fn held_slots(&self, key: Key) -> Vec<u16> {
         let taken = self.grants.iter().flat_map(|grant| &grant.parts[..grant.taken]);
         taken.filter(|part| part.key == key).flat_map(|part| part.slots.iter().copied()).collect()
@@ -264,7 +264,7 @@ impl Model {
         self.names.iter_mut().filter(|name| name.key == key).for_each(|name| name.changed = interval);
     }
 
-    /// Makes a name where there is none.
+    /// Creates a name unless it exists.
     fn make(&mut self, key: Key, initial: u32) -> Result<(), Refusal> {
         if self.name(key).is_some() {
             return Ok(());
@@ -287,8 +287,8 @@ impl Model {
         let interval = self.interval();
         let is_collected = |name: &&Name| {
             let is_unused = self.consumption(name.key) == 0 && self.queue(name.key).is_empty();
-            let is_told = name.capacity.is_some() || name.changed < interval;
-            name.key.0 == namespace && is_unused && is_told && name.declared.is_none()
+            let is_over = name.capacity.is_some() || name.changed < interval;
+            name.key.0 == namespace && is_unused && is_over && name.declared.is_none()
         };
         let collected: Vec<_> = self.names.iter().filter(is_collected).map(|name| name.key).collect();
         self.names.retain(|name| !collected.contains(&name.key));
@@ -314,7 +314,7 @@ impl Model {
             None => name.holdings.push((connection, resources)),
         }
         self.change(key);
-        self.tell(key, EventKind::Granted, None, connection.session(), resources);
+        self.publish(key, EventKind::Granted, None, connection.session(), resources);
         Ok(())
     }
 
@@ -334,12 +334,12 @@ impl Model {
         name.holdings.retain(|(_, held)| *held > 0);
         self.change(key);
         self.freed.push(key);
-        self.tell(key, EventKind::Released, None, connection.session(), resources);
+        self.publish(key, EventKind::Released, None, connection.session(), resources);
         self.serve();
         Ok(())
     }
 
-    /// What a connection holds by plain Acquires.
+    /// The holdings of a connection by plain Acquires.
     pub fn plain_holdings(&self, connection: ConnectionId) -> Vec<(Key, u32)> {
         let holdings = self.names.iter().flat_map(|name| name.holdings.iter().map(|held| (name.key, *held)));
         let own = holdings.filter(|(_, (session, _))| *session == connection);
@@ -357,7 +357,7 @@ impl Model {
     }
 
     pub fn join(&mut self, connection: ConnectionId, label: &[u8]) {
-        self.sessions.push(Session::new(connection.session(), label, Kind::Own(Attachment::None)));
+        self.sessions.push(Session::new(connection.session(), label, Kind::Connection(Attachment::None)));
     }
 
     pub fn leave(&mut self, connection: ConnectionId) {
@@ -373,7 +373,7 @@ impl Model {
 
     fn forget_reader(&mut self, connection: ConnectionId) {
         self.watches.retain(|watch| watch.connection != connection);
-        self.idles.retain(|idle| idle.connection != connection);
+        self.idle_waiters.retain(|idle| idle.connection != connection);
     }
 
     pub fn check_open(&mut self) -> Result<(), Refusal> {
@@ -387,7 +387,7 @@ impl Model {
         Ok(())
     }
 
-    /// Opens a session that the core gave this number.
+    /// Opens a session with the id that the core chose.
     pub fn open(
         &mut self,
         id: SessionId,
@@ -396,7 +396,7 @@ impl Model {
         ttl_ms: u32,
         label: &[u8],
     ) {
-        assert!(self.sessions.iter().all(|session| session.id < id), "numbers of sessions grow");
+        assert!(self.sessions.iter().all(|session| session.id < id), "session ids grow");
         self.detach(connection, Some(Refusal::NoSuchSession));
         let ends_ms = self.now_ms + u64::from(ttl_ms);
         let kind = Kind::Leased { key, ttl_ms, ends_ms, connection: Some(connection) };
@@ -444,20 +444,22 @@ impl Model {
 
     pub fn attachment(&self, connection: ConnectionId) -> Attachment {
         match self.session(connection.session()).map(|session| &session.kind) {
-            Some(Kind::Own(attachment)) => *attachment,
+            Some(Kind::Connection(attachment)) => *attachment,
             _ => Attachment::Lost,
         }
     }
 
     fn set_attachment(&mut self, connection: ConnectionId, to: Attachment) {
-        if let Some(Session { kind: Kind::Own(attachment), .. }) = self.session_mut(connection.session()) {
+        if let Some(Session { kind: Kind::Connection(attachment), .. }) =
+            self.session_mut(connection.session())
+        {
             *attachment = to;
         }
     }
 
-    /// Takes a connection's leased session from it. What waits, waits on; the connection is told that it is not
-    /// answered there.
-    fn detach(&mut self, connection: ConnectionId, told: Option<Refusal>) {
+    /// Detaches a connection from its leased session. The waiters remain; with a `refusal` the connection is informed that
+    /// their answers do not go to it.
+    fn detach(&mut self, connection: ConnectionId, refusal: Option<Refusal>) {
         let attachment = self.attachment(connection);
         self.set_attachment(connection, Attachment::None);
         let Attachment::To(id) = attachment else { return };
@@ -466,13 +468,13 @@ impl Model {
         }
         for grant in self.grants.iter_mut().filter(|grant| grant.session == id) {
             let reply = grant.wait.as_mut().and_then(|wait| wait.reply.take());
-            if let (Some((to, token)), Some(refusal)) = (reply, told) {
+            if let (Some((to, token)), Some(refusal)) = (reply, refusal) {
                 self.messages.push((to, Message::Answer { token, outcome: Err(refusal) }));
             }
         }
     }
 
-    /// Something was received for a session.
+    /// Something was received for a session, which renews its lease.
     pub fn renew(&mut self, id: SessionId) {
         let now_ms = self.now_ms;
         if let Some(Session { kind: Kind::Leased { ttl_ms, ends_ms, .. }, .. }) = self.session_mut(id) {
@@ -495,17 +497,17 @@ impl Model {
         Outcome::Answered(Answer::Done)
     }
 
-    /// When a session ends by itself.
+    /// The time at which a session expires or its grace period ends.
     fn session_ends_ms(&self, id: SessionId) -> Option<u64> {
         let session = self.session(id)?;
         let lease = match session.kind {
             Kind::Leased { ends_ms, .. } => Some(ends_ms),
-            Kind::Own(_) => None,
+            Kind::Connection(_) => None,
         };
         lease.into_iter().chain(session.revoked_ms).min()
     }
 
-    /// How long a lease lasts; `None`: as long as its connection.
+    /// The remaining time of a lease; `None` means as long as the connection.
     fn ttl_left_ms(&self, id: SessionId, from_ms: u64) -> Option<u32> {
         let Kind::Leased { .. } = self.session(id)?.kind else { return None };
         self.session_ends_ms(id).map(|ends_ms| u32::try_from(ends_ms - from_ms).unwrap())
@@ -515,17 +517,17 @@ impl Model {
         self.grants.iter().filter(|grant| grant.session == id).map(|grant| grant.id).max()
     }
 
-    /// Ends a session; what it held, the newest first, may be served afterwards.
+    /// Ends a session and its grants, the newest first. The caller serves the queues afterwards.
     fn end(&mut self, id: SessionId, why: EventKind, refusal: Refusal) {
         while let Some(grant) = self.newest_of(id) {
             match self.grant(grant).wait {
                 Some(_) => self.fail(grant, refusal),
-                None => self.give_back(grant, why),
+                None => self.end_grant(grant, why),
             }
         }
         let place = self.sessions.iter().position(|session| session.id == id).unwrap();
         match self.sessions[place].kind {
-            Kind::Own(_) => {
+            Kind::Connection(_) => {
                 self.detach(id.connection(), None);
                 self.forget_reader(id.connection());
                 if refusal == Refusal::Revoked {
@@ -542,7 +544,7 @@ impl Model {
         self.sessions.remove(place);
     }
 
-    /// Whose the requests of a connection are.
+    /// The session that the requests of a connection belong to.
     pub fn acting(&self, connection: ConnectionId) -> Result<SessionId, Refusal> {
         let id = match self.attachment(connection) {
             Attachment::None => connection.session(),
@@ -554,12 +556,12 @@ impl Model {
 
     // Requests.
 
-    /// Whose a request is, and what it got before.
+    /// The session of a request, and its cached reply.
     fn begin(
         &mut self,
         connection: ConnectionId,
         ids: RequestIds,
-    ) -> Result<(SessionId, Option<Remembered>), Refusal> {
+    ) -> Result<(SessionId, Option<CachedReply>), Refusal> {
         let id = self.acting(connection)?;
         let session = self.session_mut(id).unwrap();
         let (own, lowest_unanswered) = (ids.own.0, ids.lowest_unanswered.0);
@@ -574,16 +576,16 @@ impl Model {
             return Err(Refusal::LimitReached);
         }
         let found = session.answers.iter().find(|(request, _)| *request == own);
-        Ok((id, found.map(|(_, remembered)| remembered.clone())))
+        Ok((id, found.map(|(_, reply)| reply.clone())))
     }
 
-    fn remember(&mut self, id: SessionId, request: u64, what: Remembered) {
+    fn cache_reply(&mut self, id: SessionId, request: u64, what: CachedReply) {
         let Some(session) = self.session_mut(id).filter(|session| request >= session.floor) else { return };
         session.answers.retain(|(other, _)| *other != request);
         session.answers.push((request, what));
     }
 
-    /// Does a change once (invariant 7).
+    /// Makes a change once (invariant 7).
     fn once(
         &mut self,
         call: Call,
@@ -591,11 +593,11 @@ impl Model {
     ) -> Outcome {
         let outcome = match self.begin(call.connection, call.ids) {
             Err(refusal) => Err(refusal),
-            Ok((_, Some(Remembered::Done(outcome)))) => outcome,
+            Ok((_, Some(CachedReply::Done(outcome)))) => outcome,
             Ok((_, Some(_))) => Err(Refusal::StaleRequest),
             Ok((session, None)) => {
                 let outcome = change(self, session);
-                self.remember(session, call.ids.own.0, Remembered::Done(outcome.clone()));
+                self.cache_reply(session, call.ids.own.0, CachedReply::Done(outcome.clone()));
                 outcome
             }
         };
@@ -621,7 +623,7 @@ impl Model {
             None
         };
         if let Some(refusal) = refusal {
-            self.remember(session, ids.own.0, Remembered::Done(Err(refusal)));
+            self.cache_reply(session, ids.own.0, CachedReply::Done(Err(refusal)));
             return Outcome::Refused(refusal);
         }
         let mut parts: Vec<_> =
@@ -640,13 +642,13 @@ impl Model {
             revoked_ms: None,
         });
         self.stats.waiters += 1;
-        self.remember(session, ids.own.0, Remembered::Waits(self.last_id));
+        self.cache_reply(session, ids.own.0, CachedReply::Waits(self.last_id));
         self.advance(self.last_id, Some(queueing));
         self.serve();
         self.answer(session, ids.own.0, connection, token)
     }
 
-    /// What a request got, or that the answer comes to this connection by this token and to no other.
+    /// The result of a request; a pending answer goes to this connection with this token, and to no other.
     fn answer(
         &mut self,
         session: SessionId,
@@ -656,16 +658,16 @@ impl Model {
     ) -> Outcome {
         let answers = &self.session(session).unwrap().answers;
         match answers.iter().find(|(other, _)| *other == request).unwrap().1.clone() {
-            Remembered::Done(Ok(_)) => Outcome::Refused(Refusal::StaleRequest),
-            Remembered::Done(Err(refusal)) => Outcome::Refused(refusal),
-            Remembered::Granted(granted) => {
+            CachedReply::Done(Ok(_)) => Outcome::Refused(Refusal::StaleRequest),
+            CachedReply::Done(Err(refusal)) => Outcome::Refused(refusal),
+            CachedReply::Granted(granted) => {
                 let ttl_left_ms = self.ttl_left_ms(session, self.now_ms);
                 Outcome::Answered(Answer::Granted(Granted { ttl_left_ms, ..granted }))
             }
-            Remembered::Waits(id) => {
+            CachedReply::Waits(id) => {
                 let now_ms = self.now_ms;
                 let wait = self.grant_mut(id).wait.as_mut().unwrap();
-                // Who asks again counts from then.
+                // The time to live starts at the repetition.
                 wait.received_ms = now_ms;
                 if let Some((to, token)) = wait.reply.replace((connection, token)) {
                     self.messages.push((to, Message::Answer { token, outcome: Err(Refusal::Canceled) }));
@@ -679,16 +681,17 @@ impl Model {
         self.once(call, |model, session| {
             let held = |found: &&Grant| found.session == session && found.wait.is_none();
             model.find(grant).filter(held).ok_or(Refusal::NotAcquired)?;
-            model.give_back(grant.0, EventKind::Released);
+            model.end_grant(grant.0, EventKind::Released);
             model.serve();
             Ok(Answer::Done)
         })
     }
 
     pub fn cancel(&mut self, connection: ConnectionId, waiting: Waiting) -> Result<(), Refusal> {
-        let is_idle = |idle: &Idle| idle.connection == connection && waiting == Waiting::Token(idle.token);
-        if let Some(place) = self.idles.iter().position(is_idle) {
-            self.end_idle(place, Err(Refusal::Canceled));
+        let is_idle =
+            |idle: &IdleWaiter| idle.connection == connection && waiting == Waiting::Token(idle.token);
+        if let Some(place) = self.idle_waiters.iter().position(is_idle) {
+            self.end_idle_wait(place, Err(Refusal::Canceled));
             return Ok(());
         }
         let session = self.acting(connection)?;
@@ -735,7 +738,7 @@ impl Model {
             let grace_ms = u32::try_from(at_ms - now_ms).unwrap();
             self.notify(session, Notice::GrantRevoked { grant, grace_ms });
             if grace_ms == 0 {
-                self.give_back(grant.0, EventKind::Revoked);
+                self.end_grant(grant.0, EventKind::Revoked);
             }
         }
         self.serve();
@@ -769,7 +772,7 @@ impl Model {
 
     fn connection_of(&self, id: SessionId) -> Option<ConnectionId> {
         match self.session(id)?.kind {
-            Kind::Own(_) => Some(id.connection()),
+            Kind::Connection(_) => Some(id.connection()),
             Kind::Leased { connection, .. } => connection,
         }
     }
@@ -780,8 +783,8 @@ impl Model {
         self.name(key)?.declared.as_ref()
     }
 
-    /// What is declared of a name that is not being removed.
-    fn standing(&self, key: Key) -> Option<&Declaration> {
+    /// The declaration of a name that is not being removed.
+    fn active_declaration(&self, key: Key) -> Option<&Declaration> {
         self.declaration(key).filter(|declaration| !declaration.removing)
     }
 
@@ -793,13 +796,13 @@ impl Model {
         u32::try_from(self.consumption(key)).unwrap()
     }
 
-    fn settled(&self, key: Key) -> DeclaredState {
+    fn declared_state(&self, key: Key) -> DeclaredState {
         let declaration = self.declaration(key).unwrap();
         let Declaration { generation, capacity, .. } = *declaration;
         DeclaredState { generation, capacity, in_use: self.in_use(key) }
     }
 
-    /// Numbers are neither given nor taken while something is in use.
+    /// A semaphore cannot become numbered or unnumbered while it is in use.
     fn check_unused(&self, key: Key, numbered: bool) -> Result<(), Refusal> {
         let was_numbered = self.declaration(key).is_some_and(|declaration| declaration.numbered);
         if was_numbered != numbered && self.consumption(key) > 0 { Err(Refusal::InUse) } else { Ok(()) }
@@ -824,18 +827,18 @@ impl Model {
             }
             let first = model.last_id + 1;
             model.last_id += wanted.len() as u64;
-            let settle = |(declare, generation): (&Declare<'static>, u64)| {
+            let change = |(declare, generation): (&Declare<'static>, u64)| {
                 let key = semaphore(declare.name);
-                let stays = |present: &Declaration| if_exists == IfExists::Keep || present.says(declare);
-                if model.standing(key).is_some_and(stays) {
-                    return model.settled(key);
+                let stays = |present: &Declaration| if_exists == IfExists::Keep || present.matches(declare);
+                if model.active_declaration(key).is_some_and(stays) {
+                    return model.declared_state(key);
                 }
-                let settled =
+                let state =
                     DeclaredState { generation, capacity: declare.capacity, in_use: model.in_use(key) };
                 model.set(declare, generation, Origin::Request);
-                settled
+                state
             };
-            Ok(Answer::Declared(wanted.iter().zip(first..).map(settle).collect()))
+            Ok(Answer::Declared(wanted.iter().zip(first..).map(change).collect()))
         })
     }
 
@@ -844,9 +847,9 @@ impl Model {
         if declare.numbered && declare.capacity > SLOTS_MAX {
             return Err(Refusal::OutOfRange);
         }
-        match self.standing(key) {
+        match self.active_declaration(key) {
             Some(_) if if_exists == IfExists::Fail => return Err(Refusal::AlreadyExists),
-            Some(present) if if_exists == IfExists::Keep || present.says(declare) => return Ok(()),
+            Some(present) if if_exists == IfExists::Keep || present.matches(declare) => return Ok(()),
             Some(present) => present.check(None)?,
             None => {}
         }
@@ -879,14 +882,14 @@ impl Model {
         let before = self.declaration(key).and_then(|_| self.name(key).unwrap().usable());
         self.set_declaration(key, Some(after));
         if before != Some(capacity) {
-            self.tell_of(key, EventKind::Resized, None, None, capacity);
+            self.publish_event(key, EventKind::Resized, None, None, capacity);
         }
         self.prune(key);
         self.freed.push(key);
         self.serve();
     }
 
-    /// Tells those who wait for a name in vain.
+    /// Refuses the waiters for a name that can never be granted.
     fn prune(&mut self, key: Key) {
         for id in self.queue(key).iter().map(|grant| grant.id).collect::<Vec<_>>() {
             let Part { resources, maximum, .. } = *self.grant(id).awaited();
@@ -923,9 +926,9 @@ impl Model {
             model.last_id += 1;
             after.generation = model.last_id;
             let Declaration { generation, capacity, .. } = after;
-            let settled = DeclaredState { generation, capacity, in_use: model.in_use(key) };
+            let state = DeclaredState { generation, capacity, in_use: model.in_use(key) };
             model.become_declared(key, after);
-            Ok(Answer::Declared([settled].into()))
+            Ok(Answer::Declared([state].into()))
         })
     }
 
@@ -947,9 +950,9 @@ impl Model {
             if let Removal::Now { grace_ms } = removal {
                 let plain = model.name(key).unwrap().holdings.iter().map(|(session, _)| *session).collect();
                 let at_ms = model.now_ms + u64::from(grace_ms);
-                // The number that the removal is about to get.
+                // The generation that the removal gets below.
                 let removed = model.last_id + 1;
-                model.evictions.push(Eviction { key, at_ms, removed, plain, is_told: false });
+                model.evictions.push(Eviction { key, at_ms, removed, plain, is_notified: false });
             }
             model.become_removed(key, removal);
             Ok(Answer::Declared(Box::default()))
@@ -970,11 +973,11 @@ impl Model {
         self.serve();
     }
 
-    /// Takes what is removed at once from its holders. `plain_holders` gives those by plain Acquires in the order of the
-    /// core.
+    /// Revokes semaphores that are removed at once from their holders. `plain_holders` returns the holders by plain
+    /// Acquires in the order of the core.
     pub fn evict(&mut self, plain_holders: impl Fn(Key) -> Vec<ConnectionId>) {
         self.disconnect();
-        while let Some(place) = self.evictions.iter().position(|eviction| !eviction.is_told) {
+        while let Some(place) = self.evictions.iter().position(|eviction| !eviction.is_notified) {
             let Eviction { key, at_ms, removed, plain: before, .. } = self.evictions.remove(place);
             let grace_ms = u32::try_from(at_ms.saturating_sub(self.now_ms)).unwrap();
             let mut plain = plain_holders(key);
@@ -995,15 +998,15 @@ impl Model {
                     self.notify(session, Notice::SessionRevoked { session, grace_ms });
                 }
             }
-            self.evictions.push(Eviction { key, at_ms, removed, plain, is_told: true });
+            self.evictions.push(Eviction { key, at_ms, removed, plain, is_notified: true });
             self.disconnect();
         }
     }
 
-    /// Closes the connections of those who hold by plain Acquires what was removed at once, when their grace is over.
+    /// Closes the connections that hold a semaphore that was removed at once by plain Acquires, after the grace period.
     fn disconnect(&mut self) {
         let now_ms = self.now_ms;
-        let is_due = |eviction: &mut Eviction| eviction.is_told && eviction.at_ms <= now_ms;
+        let is_due = |eviction: &mut Eviction| eviction.is_notified && eviction.at_ms <= now_ms;
         let mut due: Vec<_> = self.evictions.extract_if(.., is_due).collect();
         due.sort_by_key(|eviction| eviction.at_ms);
         for Eviction { key, plain, .. } in due {
@@ -1021,8 +1024,8 @@ impl Model {
         let mut refused = Vec::new();
         for declare in wanted {
             let is_done =
-                |present: &Declaration| present.says(declare) && present.origin == Origin::Configuration;
-            if !self.standing(semaphore(declare.name)).is_some_and(is_done)
+                |present: &Declaration| present.matches(declare) && present.origin == Origin::Configuration;
+            if !self.active_declaration(semaphore(declare.name)).is_some_and(is_done)
                 && let Err(refusal) = self.configure(declare)
             {
                 refused.push((declare.name.into(), refusal));
@@ -1083,7 +1086,7 @@ impl Model {
         })
     }
 
-    // Who waits for others to leave.
+    // Waiting until a name is idle.
 
     pub fn await_idle(
         &mut self,
@@ -1104,14 +1107,14 @@ impl Model {
         if wait_ms == 0 {
             return Outcome::Refused(Refusal::NotAvailable);
         }
-        let of_connection = self.idles.iter().filter(|idle| idle.connection == connection).count();
-        let for_name = self.idles.iter().filter(|idle| idle.key == key).count();
+        let of_connection = self.idle_waiters.iter().filter(|idle| idle.connection == connection).count();
+        let for_name = self.idle_waiters.iter().filter(|idle| idle.key == key).count();
         if of_connection >= self.limits.grants_max || for_name >= self.limits.waiters_max {
             self.stats.limited += 1;
             return Outcome::Refused(Refusal::LimitReached);
         }
         let until_ms = self.now_ms + u64::from(wait_ms);
-        self.idles.push(Idle { connection, token, key, until, until_ms });
+        self.idle_waiters.push(IdleWaiter { connection, token, key, until, until_ms });
         Outcome::Waiting
     }
 
@@ -1122,16 +1125,16 @@ impl Model {
         }
     }
 
-    fn end_idle(&mut self, place: usize, outcome: Result<Answer, Refusal>) {
-        let Idle { connection, token, .. } = self.idles.remove(place);
+    fn end_idle_wait(&mut self, place: usize, outcome: Result<Answer, Refusal>) {
+        let IdleWaiter { connection, token, .. } = self.idle_waiters.remove(place);
         self.messages.push((connection, Message::Answer { token, outcome }));
     }
 
-    /// Answers who waited for less to be in use, and ends removals after the last holder.
-    fn note_less(&mut self) {
-        while let Some(place) = self.idles.iter().position(|idle| self.is_idle(idle.key, idle.until)) {
-            let in_use = self.in_use(self.idles[place].key);
-            self.end_idle(place, Ok(Answer::Idle { in_use }));
+    /// Answers the idle waiters whose condition holds, and completes removals after the last holder.
+    fn usage_dropped(&mut self) {
+        while let Some(place) = self.idle_waiters.iter().position(|idle| self.is_idle(idle.key, idle.until)) {
+            let in_use = self.in_use(self.idle_waiters[place].key);
+            self.end_idle_wait(place, Ok(Answer::Idle { in_use }));
         }
         let is_over = |name: &Name| {
             name.declared.as_ref().is_some_and(|declaration| declaration.removing)
@@ -1139,9 +1142,9 @@ impl Model {
         };
         let over: Vec<_> = self.names.iter().filter(|name| is_over(name)).map(|name| name.key).collect();
         for key in over {
-            self.tell_of(key, EventKind::Removed, None, None, 0);
+            self.publish_event(key, EventKind::Removed, None, None, 0);
             self.names.retain(|name| name.key != key);
-            // What comes under its name is another.
+            // A later semaphore of this name is a new one.
             for eviction in self.evictions.iter_mut().filter(|eviction| eviction.key == key) {
                 (eviction.removed, eviction.plain) = (0, Vec::new());
             }
@@ -1162,24 +1165,24 @@ impl Model {
         self.grants.iter_mut().find(|grant| grant.id == id).unwrap()
     }
 
-    /// Takes name after name until one has to be waited for. A request that just came may be refused instead.
+    /// Takes name after name until one is not available. A new request may be refused instead of queued.
     fn advance(&mut self, id: u64, queueing: Option<Queueing>) {
         while self.grant(id).taken < self.grant(id).parts.len() {
             match self.next_part(id, queueing) {
                 Ok(true) => {}
-                Ok(false) => return self.stand(id),
+                Ok(false) => return self.enqueue(id),
                 Err(refusal) => return self.fail(id, refusal),
             }
         }
         self.complete(id);
     }
 
-    /// Takes the next name of a waiter. `false`: it has to wait for it.
+    /// Takes the next name of a waiter. `false` means that it has to wait.
     fn next_part(&mut self, id: u64, queueing: Option<Queueing>) -> Result<bool, Refusal> {
         let grant = self.grant(id);
         let Part { key, resources, maximum, .. } = grant.parts[grant.taken];
         let slots = grant.parts[..grant.taken].iter().map(|part| part.slots.len()).sum::<usize>();
-        // What is declared since is not for who asked for what was removed.
+        // A request for a removed semaphore is not served from one declared later.
         if queueing.is_none() && self.declaration(key).is_some_and(|declaration| declaration.created > id) {
             return Err(Refusal::Removed);
         }
@@ -1222,12 +1225,12 @@ impl Model {
         (0..=u16::MAX).filter(|number| !held.contains(number)).take(count as usize).collect()
     }
 
-    fn stand(&mut self, id: u64) {
+    fn enqueue(&mut self, id: u64) {
         let wait = self.grant_mut(id).wait.as_mut().unwrap();
         if !std::mem::replace(&mut wait.is_queued, true) {
             let grant = self.grant(id);
             let Part { key, resources, .. } = grant.parts[grant.taken];
-            self.tell(key, EventKind::Queued, Some(id), grant.session, resources);
+            self.publish(key, EventKind::Queued, Some(id), grant.session, resources);
         }
     }
 
@@ -1246,7 +1249,7 @@ impl Model {
         let is_any = slots.iter().any(|slots| !slots.is_empty());
         self.stats.waiters -= 1;
         self.stats.grants += 1;
-        assert!(!self.granted.contains(&(session, request)), "nothing is granted twice for one request");
+        assert!(!self.granted.contains(&(session, request)), "one request is granted once");
         self.granted.push((session, request));
         let granted = Granted {
             grant: GrantId(id),
@@ -1255,16 +1258,16 @@ impl Model {
             slots: if is_any { slots.into() } else { Box::default() },
             ttl_left_ms: self.ttl_left_ms(session, wait.received_ms),
         };
-        self.remember(session, request, Remembered::Granted(granted.clone()));
+        self.cache_reply(session, request, CachedReply::Granted(granted.clone()));
         if let Some((to, token)) = wait.reply {
             self.messages.push((to, Message::Answer { token, outcome: Ok(Answer::Granted(granted)) }));
         }
         for (key, resources) in keys {
-            self.tell(key, EventKind::Granted, Some(id), session, resources);
+            self.publish(key, EventKind::Granted, Some(id), session, resources);
         }
     }
 
-    /// Serves the queues of which something came free, from their heads until those do not fit (invariant 4).
+    /// Serves the queues whose resources became free, from the head until it does not fit (invariant 4).
     fn serve(&mut self) {
         while let Some(key) = self.freed.first().copied() {
             match self.queue(key).first().map(|head| head.id) {
@@ -1272,7 +1275,7 @@ impl Model {
                 _ => drop(self.freed.remove(0)),
             }
         }
-        self.note_less();
+        self.usage_dropped();
     }
 
     fn head_fits(&self, head: u64) -> bool {
@@ -1281,7 +1284,7 @@ impl Model {
         self.fits(key, resources, maximum)
     }
 
-    /// Ends a waiter that comes to nothing, and gives back what it has set aside (invariant 5).
+    /// Refuses a waiter, and releases what it has reserved (invariant 5).
     fn fail(&mut self, id: u64, refusal: Refusal) {
         let place = self.grants.iter().position(|grant| grant.id == id).unwrap();
         let grant = self.grants.remove(place);
@@ -1289,33 +1292,33 @@ impl Model {
         let queued = usize::from(wait.is_queued);
         self.free(&grant.parts[..grant.taken + queued], grant.taken, id, grant.session, EventKind::Left);
         self.stats.waiters -= 1;
-        self.remember(grant.session, grant.request, Remembered::Done(Err(refusal)));
+        self.cache_reply(grant.session, grant.request, CachedReply::Done(Err(refusal)));
         if let Some((to, token)) = wait.reply {
             self.messages.push((to, Message::Answer { token, outcome: Err(refusal) }));
         }
     }
 
-    fn give_back(&mut self, id: u64, why: EventKind) {
+    fn end_grant(&mut self, id: u64, why: EventKind) {
         let place = self.grants.iter().position(|grant| grant.id == id).unwrap();
         let grant = self.grants.remove(place);
         self.stats.grants -= 1;
         self.free(&grant.parts, grant.taken, id, grant.session, why);
     }
 
-    /// Tells of names that a grant or waiter is done with, of which it had taken the first.
+    /// Publishes the release of the names of a grant or waiter, of which it had the first `taken`.
     fn free(&mut self, parts: &[Part], taken: usize, id: u64, session: SessionId, why: EventKind) {
         for (index, part) in parts.iter().enumerate() {
             if index < taken {
                 self.change(part.key);
             }
             self.freed.push(part.key);
-            self.tell(part.key, why, Some(id), session, part.resources);
+            self.publish(part.key, why, Some(id), session, part.resources);
         }
     }
 
     // Time.
 
-    /// Sets the time, as the server ticks, and ends what is due.
+    /// Advances the time by one tick of the server, and ends everything whose deadline has passed.
     pub fn tick(&mut self, by_ms: u64) {
         self.now_ms += by_ms;
         if by_ms >= GAP_MS {
@@ -1335,12 +1338,12 @@ impl Model {
                 self.stats.timed_out += 1;
                 self.fail(id, Refusal::TimedOut);
             } else {
-                self.give_back(id, EventKind::Revoked);
+                self.end_grant(id, EventKind::Revoked);
             }
         }
-        while let Some(place) = self.idles.iter().position(|idle| idle.until_ms <= now_ms) {
+        while let Some(place) = self.idle_waiters.iter().position(|idle| idle.until_ms <= now_ms) {
             self.stats.timed_out += 1;
-            self.end_idle(place, Err(Refusal::TimedOut));
+            self.end_idle_wait(place, Err(Refusal::TimedOut));
         }
         let ids = self.sessions.iter().map(|session| session.id);
         let mut due: Vec<_> = ids.filter_map(|id| Some((self.session_ends_ms(id)?, id))).collect();
@@ -1357,23 +1360,23 @@ impl Model {
         self.serve();
     }
 
-    /// When something ends next, or is to be done.
+    /// The time of the next deadline, or 0 if work is due now.
     pub fn next_due_ms(&self) -> Option<u64> {
-        if self.evictions.iter().any(|eviction| !eviction.is_told) {
+        if self.evictions.iter().any(|eviction| !eviction.is_notified) {
             return Some(0);
         }
-        let told = self.evictions.iter().filter(|eviction| !eviction.plain.is_empty());
-        let told = told.map(|eviction| eviction.at_ms);
-        let idles = self.idles.iter().map(|idle| idle.until_ms);
+        let evictions = self.evictions.iter().filter(|eviction| !eviction.plain.is_empty());
+        let evictions = evictions.map(|eviction| eviction.at_ms);
+        let idles = self.idle_waiters.iter().map(|idle| idle.until_ms);
         let grants = self.grants.iter().filter_map(Grant::ends_ms);
         let sessions = self.sessions.iter().filter_map(|session| self.session_ends_ms(session.id));
-        grants.chain(sessions).chain(idles).chain(told).min()
+        grants.chain(sessions).chain(idles).chain(evictions).min()
     }
 
     pub fn shut_down(&mut self) {
         if !self.is_closing {
-            let is_own = |session: &&Session| matches!(session.kind, Kind::Own(_));
-            for session in self.sessions.iter().filter(is_own) {
+            let is_connection = |session: &&Session| matches!(session.kind, Kind::Connection(_));
+            for session in self.sessions.iter().filter(is_connection) {
                 self.messages.push((session.id.connection(), Message::Notice(Notice::ShuttingDown)));
             }
         }
@@ -1382,13 +1385,13 @@ impl Model {
         for id in waiting.collect::<Vec<_>>() {
             self.fail(id, Refusal::ShuttingDown);
         }
-        while !self.idles.is_empty() {
-            self.end_idle(0, Err(Refusal::ShuttingDown));
+        while !self.idle_waiters.is_empty() {
+            self.end_idle_wait(0, Err(Refusal::ShuttingDown));
         }
         self.serve();
     }
 
-    // What can be seen.
+    // The visible state.
 
     pub fn holders(&self, key: Key) -> Vec<Listed> {
         let plain = self.name(key).into_iter().flat_map(|name| &name.holdings);
@@ -1468,11 +1471,11 @@ impl Model {
         LedgerStats { watches: self.watches.len() as u64, declared, ..self.stats }
     }
 
-    fn tell(&mut self, key: Key, kind: EventKind, grant: Option<u64>, session: SessionId, resources: u32) {
-        self.tell_of(key, kind, grant, Some(session), resources);
+    fn publish(&mut self, key: Key, kind: EventKind, grant: Option<u64>, session: SessionId, resources: u32) {
+        self.publish_event(key, kind, grant, Some(session), resources);
     }
 
-    fn tell_of(
+    fn publish_event(
         &mut self,
         key: Key,
         kind: EventKind,
@@ -1507,31 +1510,34 @@ impl Model {
         }
     }
 
-    /// The invariants in the model's own terms, so that it cannot be wrong together with the core.
+    /// Checks the invariants in the model's own terms, so that the model and the core cannot be wrong together.
     pub fn check(&self) {
         for name in &self.names {
             let queue = self.queue(name.key);
-            assert!(queue.first().is_none_or(|head| !self.head_fits(head.id)), "a head that fits waits");
+            assert!(
+                queue.first().is_none_or(|head| !self.head_fits(head.id)),
+                "the head of a queue fits and waits"
+            );
             let mut slots = self.held_slots(name.key);
             let count = slots.len();
             slots.sort_unstable();
             slots.dedup();
-            assert_eq!(slots.len(), count, "a number is one grant's");
+            assert_eq!(slots.len(), count, "a slot belongs to one grant");
             let is_removing = name.declared.as_ref().is_some_and(|declared| declared.removing);
-            assert!(!is_removing || queue.is_empty(), "who waits for what is removed is told");
+            assert!(!is_removing || queue.is_empty(), "a removed semaphore has no waiters");
             let is_made = name.declared.is_none();
             let is_in_bounds =
                 name.usable().is_none_or(|usable| self.consumption(name.key) <= u64::from(usable));
-            assert!(!is_made || is_in_bounds, "only a shrink leaves more in use than there is");
+            assert!(!is_made || is_in_bounds, "only a shrink leaves more in use than the capacity");
             let fit = |grant: &&Grant| name.usable().is_none_or(|usable| grant.awaited().resources <= usable);
-            assert!(queue.iter().all(fit), "nobody waits in vain");
+            assert!(queue.iter().all(fit), "no waiter exceeds the capacity");
         }
         assert!(self.grants.iter().all(|grant| grant.wait.is_some() == (grant.taken < grant.parts.len())));
     }
 }
 
 impl Name {
-    /// What may be in use of a semaphore.
+    /// The effective capacity of a semaphore.
     fn usable(&self) -> Option<u32> {
         match &self.declared {
             Some(declaration) if declaration.removing => Some(0),
@@ -1542,7 +1548,7 @@ impl Name {
 }
 
 impl Declaration {
-    fn says(&self, declare: &Declare<'_>) -> bool {
+    fn matches(&self, declare: &Declare<'_>) -> bool {
         (self.capacity, self.numbered, &self.label[..]) == (declare.capacity, declare.numbered, declare.label)
     }
 
@@ -1566,12 +1572,12 @@ impl Grant {
         self.wait.as_ref().is_some_and(|wait| wait.is_queued)
     }
 
-    /// What it lacks next.
+    /// The name that it needs next.
     fn awaited(&self) -> &Part {
         &self.parts[self.taken]
     }
 
-    /// When its waiting or its grace is over.
+    /// The deadline of its wait, or the end of its grace period.
     fn ends_ms(&self) -> Option<u64> {
         self.wait.as_ref().map_or(self.revoked_ms, |wait| Some(wait.until_ms))
     }

@@ -1,4 +1,4 @@
-//! What administrators have asked for, and what it came to.
+//! The changes that administrators requested, and their outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,32 +6,32 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use signalbox::client::{DeclaredState, IfExists, Removal, Resizing};
 use signalbox::core::DeclarationRecord;
 
+use super::change_history::ChangeHistory;
 use super::declared::State;
-use super::standing::Standing;
 use crate::scene::Scene;
 
-/// How long a request may be on its way that its client does not wait for any more: messages are held back for so long.
-const STRAY_MS_MAX: u64 = 45_000;
+/// How long a request may be in flight after its client has dropped it: messages may be held back for so long.
+const ABANDONED_MS_MAX: u64 = 45_000;
 
 /// A change of one name.
 #[derive(Clone, Debug)]
-pub enum Wish {
+pub enum ChangeKind {
     Declare { capacity: u32, numbered: bool, label: Vec<u8>, if_exists: IfExists },
     Resize(Resizing),
     Remove(Removal),
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It has not.
+    /// Not answered yet.
     Open,
     Done {
         at_ms: u64,
     },
     Refused,
-    /// Nobody waits for it any more; it may be made still.
-    Stray {
+    /// The client dropped the request; the change may still be made.
+    Abandoned {
         at_ms: u64,
     },
 }
@@ -39,10 +39,10 @@ enum End {
 #[derive(Debug)]
 pub struct Change {
     name: Vec<u8>,
-    pub wish: Wish,
+    pub kind: ChangeKind,
     pub expected: Option<u64>,
-    pub asked_ms: u64,
-    /// In which life of the server it was asked for.
+    pub requested_ms: u64,
+    /// The life of the server in which it was requested.
     life: u64,
     end: End,
 }
@@ -50,7 +50,7 @@ pub struct Change {
 #[derive(Default)]
 struct Log {
     changes: Vec<Change>,
-    names: BTreeMap<Vec<u8>, Standing>,
+    names: BTreeMap<Vec<u8>, ChangeHistory>,
 }
 
 pub struct Changes {
@@ -58,8 +58,8 @@ pub struct Changes {
     log: Mutex<Log>,
 }
 
-/// Changes that were asked for in one request, until its answer is noted. Dropped before that, they may be made or not.
-pub struct Outcome<'a> {
+/// The changes of one request, until its answer is recorded. If this is dropped before, they may be made or not.
+pub struct PendingChanges<'a> {
     changes: &'a Changes,
     indices: Vec<usize>,
 }
@@ -70,90 +70,93 @@ impl Changes {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().expect("nothing panics while it notes changes")
+        self.log.lock().expect("nothing panics while it records changes")
     }
 
-    /// The time, and which life of the server it is.
+    /// The time, and the server's life.
     fn moment(&self) -> (u64, u64) {
         let state = self.scene.state();
         (state.now_ms, state.server_life)
     }
 
-    /// Somebody asks for changes from now on, all in one request.
+    /// A client requests changes, all in one request.
     pub fn ask(
         &self,
-        wishes: impl IntoIterator<Item = (Vec<u8>, Wish)>,
+        requested: impl IntoIterator<Item = (Vec<u8>, ChangeKind)>,
         expected: Option<u64>,
-    ) -> Outcome<'_> {
-        let (asked_ms, life) = self.moment();
+    ) -> PendingChanges<'_> {
+        let (requested_ms, life) = self.moment();
         let mut log = self.log();
         let first = log.changes.len();
-        let change = |(name, wish)| Change { name, wish, expected, asked_ms, life, end: End::Open };
-        log.changes.extend(wishes.into_iter().map(change));
+        let change = |(name, kind)| Change { name, kind, expected, requested_ms, life, end: End::Open };
+        log.changes.extend(requested.into_iter().map(change));
         let indices = (first..log.changes.len()).collect();
-        Outcome { changes: self, indices }
+        PendingChanges { changes: self, indices }
     }
 
-    /// How many changes of a name may have been made since then.
+    /// The number of changes of a name that may have been made since then.
     pub fn overlapping(&self, name: &[u8], since_ms: u64) -> usize {
         let log = self.log();
         let may_be = |change: &&Change| change.name == name && change.may_be_made(since_ms);
         log.changes.iter().filter(may_be).count()
     }
 
-    /// The shortest grace of those removals that may have taken a name from its holders since then.
+    /// The shortest grace period of the removals that may have evicted the holders of a name since then.
     pub fn evicting(&self, name: &[u8], since_ms: u64) -> Option<u64> {
         let log = self.log();
         let possible =
             log.changes.iter().filter(|change| change.name == name && change.may_be_made(since_ms));
-        let grace = |change: &Change| match change.wish {
-            Wish::Remove(Removal::Now { grace }) => Some(grace.0.into()),
+        let grace = |change: &Change| match change.kind {
+            ChangeKind::Remove(Removal::Now { grace }) => Some(grace.0.into()),
             _ => None,
         };
         possible.filter_map(grace).min()
     }
 
-    /// Compares what a name is after a step with what was asked for.
-    pub fn seen(&self, name: &[u8], before: &State, now: &State) -> Result<(), String> {
+    /// Compares the state of a name after a step with the requested changes.
+    pub fn observe(&self, name: &[u8], before: &State, now: &State) -> Result<(), String> {
         let now_ms = self.moment().0;
         let mut log = self.log();
         let Log { changes, names } = &mut *log;
-        let standing = names.entry(name.to_vec()).or_default();
+        let history = names.entry(name.to_vec()).or_default();
         if *now == State::Down {
             return Ok(());
         }
         let is_restarted = *before == State::Down;
         if is_restarted {
-            standing.restart(now, self.scene.disk.is_some());
+            history.restart(now, self.scene.disk.is_some());
         }
         let own = || changes.iter().enumerate().filter(|(_, change)| change.name == name);
         if let State::Declared(record) = now
-            && !standing.seen.contains_key(&record.generation)
+            && !history.seen.contains_key(&record.generation)
         {
-            if record.generation <= standing.greatest && !is_restarted {
-                return Err(format!("generation {} comes after {}", record.generation, standing.greatest));
+            if record.generation <= history.greatest && !is_restarted {
+                return Err(format!(
+                    "generation {} follows generation {}",
+                    record.generation, history.greatest
+                ));
             }
             let possible: Vec<_> = own().filter(|(_, change)| change.may_be_made(now_ms)).collect();
-            let causes = possible.iter().filter(|(_, change)| change.wish.leads_to(record));
-            standing.greatest = record.generation.max(standing.greatest);
-            standing.seen.insert(record.generation, causes.map(|(index, _)| *index).collect());
-            standing.check_causes(changes)?;
-            if let ([(_, Change { wish: Wish::Resize(how), .. })], State::Declared(before)) =
+            let causes = possible.iter().filter(|(_, change)| change.kind.leads_to(record));
+            history.greatest = record.generation.max(history.greatest);
+            history.seen.insert(record.generation, causes.map(|(index, _)| *index).collect());
+            history.check_causes(changes)?;
+            if let ([(_, Change { kind: ChangeKind::Resize(how), .. })], State::Declared(before)) =
                 (&possible[..], before)
                 && resized(before.capacity, *how) != record.capacity
             {
                 return Err(format!("{} became {} by {how:?}", before.capacity, record.capacity));
             }
         }
-        standing.check(now, |since_ms, is_it| {
-            own().any(|(_, change)| is_it(&change.wish) && change.may_be_made(since_ms))
+        history.check(now, |since_ms, is_it| {
+            own().any(|(_, change)| is_it(&change.kind) && change.may_be_made(since_ms))
         })
     }
 }
 
-impl Outcome<'_> {
-    /// They are made; of those that were not removed, the answer tells what they came to.
-    pub fn done(mut self, settled: &[DeclaredState]) -> Result<(), String> {
+impl PendingChanges<'_> {
+    /// The changes were made. The answer has the resulting states, except for removals.
+    pub fn done(mut self, states: &[DeclaredState]) -> Result<(), String> {
         let ((at_ms, life), indices) = (self.changes.moment(), std::mem::take(&mut self.indices));
         let keeps = self.changes.scene.disk.is_some();
         let mut log = self.changes.log();
@@ -162,32 +165,32 @@ impl Outcome<'_> {
             let change = &mut changes[index];
             change.end = End::Done { at_ms };
             let change = &changes[index];
-            let standing = names.entry(change.name.clone()).or_default();
-            standing.done((index, change), settled.get(place), at_ms)?;
+            let history = names.entry(change.name.clone()).or_default();
+            history.done((index, change), states.get(place), at_ms)?;
             if !keeps && change.life != life {
-                // The answer is of a server that is gone.
-                standing.forget();
+                // The answer is from a server that has ended.
+                history.forget();
             }
-            standing.check_causes(changes)?;
+            history.check_causes(changes)?;
         }
         Ok(())
     }
 
-    /// None of them is made.
+    /// No change of the request was made.
     pub fn refused(mut self) -> Result<(), String> {
         let mut log = self.changes.log();
         let Log { changes, names } = &mut *log;
         for index in std::mem::take(&mut self.indices) {
             changes[index].end = End::Refused;
-            let standing = names.entry(changes[index].name.clone()).or_default();
-            standing.seen.values_mut().for_each(|causes| _ = causes.remove(&index));
-            standing.check_causes(changes)?;
+            let history = names.entry(changes[index].name.clone()).or_default();
+            history.seen.values_mut().for_each(|causes| _ = causes.remove(&index));
+            history.check_causes(changes)?;
         }
         Ok(())
     }
 }
 
-impl Drop for Outcome<'_> {
+impl Drop for PendingChanges<'_> {
     fn drop(&mut self) {
         if self.indices.is_empty() {
             return;
@@ -195,25 +198,25 @@ impl Drop for Outcome<'_> {
         let at_ms = self.changes.moment().0;
         let mut log = self.changes.log();
         for index in &self.indices {
-            log.changes[*index].end = End::Stray { at_ms };
+            log.changes[*index].end = End::Abandoned { at_ms };
         }
     }
 }
 
 impl Change {
-    /// Whether it may have been made since then, or be made yet.
+    /// Whether it may have been made since then, or may still be made.
     fn may_be_made(&self, since_ms: u64) -> bool {
         match self.end {
             End::Open => true,
             End::Done { at_ms } => at_ms >= since_ms,
             End::Refused => false,
-            End::Stray { at_ms } => at_ms + STRAY_MS_MAX >= since_ms,
+            End::Abandoned { at_ms } => at_ms + ABANDONED_MS_MAX >= since_ms,
         }
     }
 }
 
-impl Wish {
-    /// Whether it can have made of a name what it is.
+impl ChangeKind {
+    /// Whether it can have led to this state of a name.
     fn leads_to(&self, record: &DeclarationRecord) -> bool {
         match self {
             Self::Declare { capacity, numbered, label, .. } => {
@@ -230,13 +233,13 @@ impl Wish {
         }
     }
 
-    /// Whether what is acknowledged is a change in any case.
+    /// Whether an acknowledgement always means a change.
     pub fn changes_always(&self) -> bool {
         !matches!(self, Self::Declare { if_exists: IfExists::Keep | IfExists::Set, .. })
     }
 }
 
-/// What a capacity becomes.
+/// The capacity after a resize.
 fn resized(capacity: u32, how: Resizing) -> u32 {
     match how {
         Resizing::To(to) => to,

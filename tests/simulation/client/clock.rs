@@ -1,5 +1,4 @@
-//! Clocks that run a little faster or slower than the server's, and can jump as that of a machine does which was
-//! suspended.
+//! Clocks that run slightly faster or slower than the server's, and can jump like the clock of a suspended machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::scene::Scene;
 
-/// What is added to every clock, so that none is near zero.
+/// Added to every clock, so that none is near zero.
 const START: Duration = Duration::from_secs(1000);
 
 #[derive(Clone)]
@@ -18,7 +17,7 @@ pub struct SkewedClock(Arc<Inner>);
 
 struct Inner {
     scene: Arc<Scene>,
-    /// Millionths by which it is fast; negative where it is slow.
+    /// Millionths by which the clock is fast; negative if it is slow.
     fast_ppm: i64,
     jumped_ms: AtomicU64,
     jumped: Notify,
@@ -35,13 +34,13 @@ impl SkewedClock {
         Self(Arc::new(Inner { scene, fast_ppm, jumped_ms: AtomicU64::new(0), jumped: Notify::new() }))
     }
 
-    /// The machine was suspended for so long.
+    /// The machine was suspended for this time.
     pub fn jump(&self, span: Duration) {
         self.0.jumped_ms.fetch_add(span.as_millis() as u64, Ordering::Relaxed);
         self.0.jumped.notify_waiters();
     }
 
-    /// Simulated time, on a machine or, between two steps, outside of all.
+    /// The simulated time, on a machine or, between two steps, outside of all machines.
     fn simulated(&self) -> Duration {
         turmoil::sim_elapsed().unwrap_or_else(|| Duration::from_millis(self.0.scene.state().now_ms))
     }
@@ -62,14 +61,14 @@ impl Clock for SkewedClock {
         let clock = self.clone();
         Box::pin(async move {
             loop {
-                // Listens before it looks, so that no jump falls in between.
+                // Subscribes before it reads the clock, so that it misses no jump.
                 let mut jumped = std::pin::pin!(clock.0.jumped.notified());
                 jumped.as_mut().enable();
                 let left = moment.0.saturating_sub(clock.now().0);
                 if left.is_zero() {
                     return;
                 }
-                // The simulated runtime's timers count milliseconds, and what is further away than a day never comes.
+                // The simulated runtime's timers count milliseconds, and cannot wait for longer than a day.
                 let left = clock.scaled(left.min(Duration::from_secs(86_400)), clock.0.fast_ppm, 0);
                 tokio::select! {
                     biased;

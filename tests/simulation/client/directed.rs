@@ -1,12 +1,12 @@
-//! What a random search reaches badly, told step by step.
+//! Scripted cases that random runs rarely reach.
 
 use std::time::Duration;
 
 use signalbox::client::{Claim, Client, Error, Lost, Permit, Revocation, Status};
 use tokio::time::{sleep, timeout};
 
-use super::drops::{Patience, for_as_long_as};
-use super::stage::{CAPACITY, NAME, Stage, play};
+use super::drops::{DropPoint, run_until_dropped};
+use super::testbed::{CAPACITY, NAME, Testbed, run_script};
 
 const NEAR: (u64, u64) = (5, 5);
 
@@ -15,7 +15,7 @@ fn ms(count: u64) -> Duration {
 }
 
 async fn soon<T>(within: Duration, what: &str, future: impl Future<Output = T>) -> T {
-    timeout(within, future).await.unwrap_or_else(|_| panic!("expected that {what} within {within:?}"))
+    timeout(within, future).await.unwrap_or_else(|_| panic!("{what}: not within {within:?}"))
 }
 
 async fn one(client: &Client) -> Permit {
@@ -23,41 +23,41 @@ async fn one(client: &Client) -> Permit {
 }
 
 async fn all(client: &Client) -> Permit {
-    let asking = client.semaphore(NAME).capacity(CAPACITY).resources(CAPACITY);
-    soon(ms(1000), "all is free", asking.acquire()).await.unwrap()
+    let acquiring = client.semaphore(NAME).capacity(CAPACITY).resources(CAPACITY);
+    soon(ms(1000), "all is free", acquiring.acquire()).await.unwrap()
 }
 
 #[test]
-fn a_suspended_machine_knows_at_once_that_its_permit_is_lost() {
-    play(NEAR, 1, |stage| async move {
-        stage.beliefs.expect_losses();
-        let (builder, clock) = stage.builder(10_000, 0);
+fn a_suspended_machine_detects_at_once_that_its_permit_is_lost() {
+    run_script(NEAR, 1, |testbed| async move {
+        testbed.expectations.expect_losses();
+        let (builder, clock) = testbed.builder(10_000, 0);
         let client = builder.connect().await.unwrap();
         let permit = one(&client).await;
         assert!(permit.is_held());
         clock.jump(ms(9_700));
-        assert!(!permit.is_held(), "expected that the clock alone tells");
-        let lost = soon(ms(20), "the loss is told", permit.lost()).await;
+        assert!(!permit.is_held(), "the clock alone reveals the loss");
+        let lost = soon(ms(20), "the loss is reported", permit.lost()).await;
         assert_eq!(lost, Lost::Unreachable);
         let again = one(&client).await;
-        assert!(again.is_held(), "another session has it");
+        assert!(again.is_held(), "another session holds it");
     });
 }
 
 #[test]
-fn a_permit_ends_before_its_lease_whatever_the_latency_and_the_clock() {
+fn a_permit_ends_before_its_lease_at_any_latency_and_clock_rate() {
     for fast_ppm in [-10_000, 0, 10_000] {
         for latency_ms in [1, 150, 300] {
-            play((latency_ms, latency_ms), 1, |stage| async move {
-                let (builder, _) = stage.builder(5000, fast_ppm);
+            run_script((latency_ms, latency_ms), 1, |testbed| async move {
+                let (builder, _) = testbed.builder(5000, fast_ppm);
                 let client = builder.connect().await.unwrap();
-                let asking = client.semaphore(NAME).capacity(CAPACITY).acquire();
-                let permit = soon(ms(2000), "one is free", asking).await.unwrap();
-                let cell = stage.beliefs.hold(stage.who(0, 5000), stage.belief_parts(), permit);
-                // Long enough for renewals by KeepAlive to be what the lease is counted from.
+                let acquiring = client.semaphore(NAME).capacity(CAPACITY).acquire();
+                let permit = soon(ms(2000), "one is free", acquiring).await.unwrap();
+                let cell = testbed.expectations.hold(testbed.info(0, 5000), testbed.permit_parts(), permit);
+                // Long enough that the client counts the lease from renewals by KeepAlive.
                 sleep(ms(4321)).await;
-                stage.partition();
-                // After every step it is compared with what the server holds.
+                testbed.partition();
+                // The simulation compares the permit with the server after every step.
                 sleep(ms(6000)).await;
                 let permit = cell.lock().unwrap().take().unwrap();
                 assert!(!permit.is_held());
@@ -68,51 +68,51 @@ fn a_permit_ends_before_its_lease_whatever_the_latency_and_the_clock() {
 }
 
 #[test]
-fn a_server_that_has_gone_silent_is_left_for_another_connection() {
-    play(NEAR, 1, |stage| async move {
-        let client = stage.client(12_000).await;
+fn a_client_replaces_a_silent_connection() {
+    run_script(NEAR, 1, |testbed| async move {
+        let client = testbed.client(12_000).await;
         let permit = all(&client).await;
         let waiting = client.semaphore(NAME).capacity(CAPACITY);
         let mut waiting = Box::pin(waiting.acquire());
         assert!(timeout(ms(100), &mut waiting).await.is_err());
-        // The next KeepAlive is lost, and nothing that is sent behind it is ever read.
+        // The next KeepAlive is lost, and the server never reads what is sent after it.
         sleep(ms(2800)).await;
-        stage.cut(ms(500)).await;
+        testbed.cut(ms(500)).await;
         assert!(timeout(ms(30_000), &mut waiting).await.is_err());
-        assert!(permit.is_held(), "expected that the lease is renewed over another connection");
-        soon(ms(1000), "it is given back", permit.release()).await.unwrap();
-        let granted = soon(ms(1000), "the one that waits has it", waiting).await.unwrap();
+        assert!(permit.is_held(), "the lease is renewed over another connection");
+        soon(ms(1000), "the permit is released", permit.release()).await.unwrap();
+        let granted = soon(ms(1000), "the waiting request is granted", waiting).await.unwrap();
         assert!(granted.is_held());
     });
 }
 
 #[test]
-fn of_two_addresses_a_dead_one_costs_nothing_that_is_held() {
+fn a_dead_address_costs_no_permit() {
     for (seed, is_silent) in [(1, false), (2, false), (3, true), (4, true)] {
-        play(NEAR, 1, |stage| async move {
+        run_script(NEAR, 1, |testbed| async move {
             if is_silent {
                 turmoil::hold("machine-0", "machine-1");
             }
-            let (builder, _) = stage.builder_on(0, "machine-1", 20_000, 0);
+            let (builder, _) = testbed.builder_on(0, "machine-1", 20_000, 0);
             let builder = builder.seed(seed).address("server".parse().unwrap());
             let client = soon(ms(6000), "the other address answers", builder.connect()).await.unwrap();
             let permit = one(&client).await;
             for _ in 0..3 {
                 sleep(ms(15_000)).await;
-                stage.cut(ms(1000)).await;
+                testbed.cut(ms(1000)).await;
                 sleep(ms(18_000)).await;
                 assert!(permit.is_held());
             }
-            soon(ms(1000), "it is given back", permit.release()).await.unwrap();
+            soon(ms(1000), "the permit is released", permit.release()).await.unwrap();
         });
     }
 }
 
 #[test]
-fn thousands_of_requests_pass_one_that_waits_long() {
-    play((1, 2), 1, |stage| async move {
-        stage.beliefs.expect_losses();
-        let client = stage.client(20_000).await;
+fn thousands_of_requests_complete_while_another_waits() {
+    run_script((1, 2), 1, |testbed| async move {
+        testbed.expectations.expect_losses();
+        let client = testbed.client(20_000).await;
         let permit = all(&client).await;
         let waiting = client.semaphore(NAME).capacity(CAPACITY);
         let mut waiting = Box::pin(waiting.acquire());
@@ -126,74 +126,75 @@ fn thousands_of_requests_pass_one_that_waits_long() {
                 }));
             }
             for permit in permits {
-                let permit = soon(ms(5000), "a free name is had", permit).await.unwrap().unwrap();
+                let permit = soon(ms(5000), "a free name is granted", permit).await.unwrap().unwrap();
                 tokio::task::spawn_local(permit.release());
             }
         }
-        soon(ms(1000), "it is given back", permit.release()).await.unwrap();
-        drop(soon(ms(1000), "the one that waits has it", waiting).await.unwrap());
-        stage.assert_free("after many requests").await;
+        soon(ms(1000), "the permit is released", permit.release()).await.unwrap();
+        drop(soon(ms(1000), "the waiting request is granted", waiting).await.unwrap());
+        testbed.assert_free("after many requests").await;
     });
 }
 
 #[test]
-fn who_waits_when_the_server_is_started_anew_waits_on_and_who_holds_is_told() {
-    play(NEAR, 1, |stage| async move {
-        let client = stage.client(10_000).await;
+fn a_server_restart_keeps_waiters_and_reports_lost_permits() {
+    run_script(NEAR, 1, |testbed| async move {
+        let client = testbed.client(10_000).await;
         let permit = all(&client).await;
-        let asking = client.clone();
+        let acquiring = client.clone();
         let waiting =
             tokio::task::spawn_local(
-                async move { asking.semaphore(NAME).capacity(CAPACITY).acquire().await },
+                async move { acquiring.semaphore(NAME).capacity(CAPACITY).acquire().await },
             );
         sleep(ms(100)).await;
-        stage.restart(ms(700)).await;
-        let granted = soon(ms(3000), "the one that waited has it", waiting).await.unwrap().unwrap();
+        testbed.restart(ms(700)).await;
+        let granted = soon(ms(3000), "the waiting request is granted", waiting).await.unwrap().unwrap();
         assert!(granted.is_held());
-        let lost = soon(ms(100), "the loss is told", permit.lost()).await;
+        let lost = soon(ms(100), "the loss is reported", permit.lost()).await;
         assert_eq!(lost, Lost::Expired);
         assert!(!permit.is_held());
         assert!(matches!(permit.release().await, Err(Error::Lost(Lost::Expired))));
         drop(granted);
-        stage.assert_free("after a restart").await;
+        testbed.assert_free("after a restart").await;
     });
 }
 
 #[test]
-fn what_a_lost_answer_told_is_taken_once() {
+fn a_request_with_a_lost_answer_is_granted_once() {
     for cut_after_ms in 0..=30 {
-        play(NEAR, 1, |stage| async move {
-            let client = stage.client(10_000).await;
+        run_script(NEAR, 1, |testbed| async move {
+            let client = testbed.client(10_000).await;
             let cut = async {
                 sleep(ms(cut_after_ms)).await;
-                stage.cut(ms(300)).await;
+                testbed.cut(ms(300)).await;
             };
-            let asking = client.semaphore(NAME).capacity(CAPACITY).acquire();
-            let (permit, ()) = tokio::join!(soon(ms(9000), "it is granted", asking), cut);
+            let acquiring = client.semaphore(NAME).capacity(CAPACITY).acquire();
+            let (permit, ()) = tokio::join!(soon(ms(9000), "it is granted", acquiring), cut);
             let permit = permit.unwrap();
             sleep(ms(100)).await;
-            assert_eq!((stage.in_use(), stage.ledger().grants), (1, 1), "expected that one is taken");
+            assert_eq!((testbed.in_use(), testbed.ledger().grants), (1, 1), "exactly one is granted");
             assert!(permit.is_held());
             let cut = async {
                 sleep(ms(cut_after_ms)).await;
-                stage.cut(ms(300)).await;
+                testbed.cut(ms(300)).await;
             };
-            let (released, ()) = tokio::join!(soon(ms(9000), "it is given back", permit.release()), cut);
+            let (released, ()) =
+                tokio::join!(soon(ms(9000), "the permit is released", permit.release()), cut);
             released.unwrap();
-            stage.assert_free("after a cut").await;
+            testbed.assert_free("after a cut").await;
         });
     }
 }
 
-/// Asks in some way and drops what asks, with the network in order or cut.
-async fn ask_and_drop(stage: &Stage, client: &Client, way: u32, patience: Patience, is_cut: bool) {
-    let what = format!("way {way}, {patience:?}, cut: {is_cut}");
+/// Acquires in one of several ways and drops the future, with or without a disconnect.
+async fn acquire_and_drop(testbed: &Testbed, client: &Client, way: u32, drop_point: DropPoint, is_cut: bool) {
+    let what = format!("way {way}, {drop_point:?}, cut: {is_cut}");
     let holder = (way % 2 == 1).then(|| client.semaphore(NAME).capacity(CAPACITY).resources(CAPACITY));
     let holder = match holder {
-        Some(asking) => Some(asking.acquire().await.unwrap()),
+        Some(acquiring) => Some(acquiring.acquire().await.unwrap()),
         None => None,
     };
-    let asking = async {
+    let acquiring = async {
         let single = client.semaphore(NAME).capacity(CAPACITY);
         match way / 2 {
             0 => drop(single.acquire().await),
@@ -213,63 +214,63 @@ async fn ask_and_drop(stage: &Stage, client: &Client, way: u32, patience: Patien
     let cut = async {
         if is_cut {
             sleep(ms(12)).await;
-            stage.cut(ms(200)).await;
+            testbed.cut(ms(200)).await;
         }
     };
-    // Some wait for what nobody gives back.
-    let asking = timeout(ms(400), for_as_long_as(patience, asking));
-    let (_, ()) = tokio::join!(asking, cut);
+    // Some requests wait for resources that are never released.
+    let acquiring = timeout(ms(400), run_until_dropped(drop_point, acquiring));
+    let (_, ()) = tokio::join!(acquiring, cut);
     drop(holder);
     if is_cut {
         sleep(ms(1500)).await;
     }
-    stage.assert_free(&what).await;
+    testbed.assert_free(&what).await;
 }
 
 #[test]
-fn a_future_that_is_dropped_at_any_point_leaves_nothing() {
+fn a_future_dropped_at_any_point_leaves_nothing_behind() {
     for is_cut in [false, true] {
-        play(NEAR, 1, |stage| async move {
-            let client = stage.client(2000).await;
+        run_script(NEAR, 1, |testbed| async move {
+            let client = testbed.client(2000).await;
             for way in 0..10 {
                 for polls in 0..4 {
-                    ask_and_drop(&stage, &client, way, Patience::Polls(polls), is_cut).await;
+                    acquire_and_drop(&testbed, &client, way, DropPoint::AfterPolls(polls), is_cut).await;
                 }
                 for after_ms in (0..45).step_by(5) {
-                    ask_and_drop(&stage, &client, way, Patience::Time(ms(after_ms)), is_cut).await;
+                    acquire_and_drop(&testbed, &client, way, DropPoint::After(ms(after_ms)), is_cut).await;
                 }
             }
-            assert_eq!(stage.ledger().sessions, 1, "expected that all of it was one session");
+            assert_eq!(testbed.ledger().sessions, 1, "one session was used throughout");
         });
     }
 }
 
 #[test]
-fn connecting_and_leaving_can_be_dropped_too() {
-    play(NEAR, 1, |stage| async move {
-        stage.beliefs.expect_losses();
+fn connect_and_close_can_be_dropped_at_any_point() {
+    run_script(NEAR, 1, |testbed| async move {
+        testbed.expectations.expect_losses();
         for after_ms in 0..40 {
-            let patience = Patience::Time(ms(after_ms));
-            let client = for_as_long_as(patience, stage.builder(1000, 0).0.connect()).await;
+            let drop_point = DropPoint::After(ms(after_ms));
+            let client = run_until_dropped(drop_point, testbed.builder(1000, 0).0.connect()).await;
             if let Some(client) = client {
                 let client = client.unwrap();
                 let permit = one(&client).await;
-                for_as_long_as(patience, client.close()).await;
+                run_until_dropped(drop_point, client.close()).await;
                 drop(permit);
             }
-            // What was not waited for ends with the lease.
+            // Requests that were not awaited end with the lease.
             sleep(ms(1500)).await;
-            assert_eq!(stage.ledger().sessions, 0, "expected that nothing is left after {after_ms} ms");
+            assert_eq!(testbed.ledger().sessions, 0, "no session is left after {after_ms} ms");
         }
     });
 }
 
 /// Revokes a grant, or its session, from the other machine.
-async fn revoke(stage: &Stage, permit: &Permit, is_session: bool, grace: Duration) {
+async fn revoke(testbed: &Testbed, permit: &Permit, is_session: bool, grace: Duration) {
     let grant = permit.id();
-    stage
-        .elsewhere(move |stage| async move {
-            let client = stage.builder_on(1, "server", 10_000, 0).0.connect().await.unwrap();
+    testbed
+        .on_other_machine(move |testbed| async move {
+            let client = testbed.builder_on(1, "server", 10_000, 0).0.connect().await.unwrap();
             let direct = client.direct().await.unwrap();
             let session = direct.verify(grant).await.unwrap().session;
             let what = if is_session { Revocation::Session(session) } else { Revocation::Grant(grant) };
@@ -279,21 +280,21 @@ async fn revoke(stage: &Stage, permit: &Permit, is_session: bool, grace: Duratio
 }
 
 #[test]
-fn a_revoked_permit_ends_before_its_grace() {
+fn a_revoked_permit_ends_before_its_grace_period() {
     for is_session in [false, true] {
         for quiet_ms in [0, 1000, 2400] {
             for latency_ms in [5, 200] {
-                play((latency_ms, latency_ms), 1, |stage| async move {
-                    let client = stage.builder(10_000, -10_000).0.connect().await.unwrap();
+                run_script((latency_ms, latency_ms), 1, |testbed| async move {
+                    let client = testbed.builder(10_000, -10_000).0.connect().await.unwrap();
                     let permit = one(&client).await;
                     sleep(ms(quiet_ms)).await;
-                    revoke(&stage, &permit, is_session, ms(4000)).await;
+                    revoke(&testbed, &permit, is_session, ms(4000)).await;
                     soon(ms(500), "the notice comes", permit.revocation()).await;
                     assert!(
                         permit.is_held() || quiet_ms > 0 || latency_ms > 5,
-                        "expected that the grace counts"
+                        "the permit lasts until the grace period ends"
                     );
-                    let server = stage.server();
+                    let server = testbed.server();
                     let id = signalbox::core::GrantId(permit.id().0);
                     let moment = signalbox::core::Moment {
                         monotonic: signalbox::core::MonotonicMs(0),
@@ -302,8 +303,8 @@ fn a_revoked_permit_ends_before_its_grace() {
                     while server.core().verify(id, moment).is_ok() {
                         sleep(ms(1)).await;
                     }
-                    assert!(!permit.is_held(), "expected that it was over before");
-                    assert_eq!(soon(ms(10), "the loss is told", permit.lost()).await, Lost::Revoked);
+                    assert!(!permit.is_held(), "the permit ended before the server released it");
+                    assert_eq!(soon(ms(10), "the loss is reported", permit.lost()).await, Lost::Revoked);
                 });
             }
         }
@@ -311,45 +312,45 @@ fn a_revoked_permit_ends_before_its_grace() {
 }
 
 #[test]
-fn what_was_revoked_during_a_cut_is_known_to_be_lost_after_it() {
+fn a_permit_revoked_while_disconnected_is_lost_after_reconnecting() {
     for grace_ms in [0, 1500, 5000] {
-        play(NEAR, 1, |stage| async move {
-            let client = stage.client(20_000).await;
+        run_script(NEAR, 1, |testbed| async move {
+            let client = testbed.client(20_000).await;
             let (revoked, other) = (one(&client).await, one(&client).await);
-            stage.partition();
+            testbed.partition();
             sleep(ms(100)).await;
-            revoke(&stage, &revoked, false, ms(grace_ms)).await;
+            revoke(&testbed, &revoked, false, ms(grace_ms)).await;
             sleep(ms(2000)).await;
-            stage.mend();
-            let lost = soon(ms(12_000), "the loss is told", revoked.lost()).await;
+            testbed.reconnect();
+            let lost = soon(ms(12_000), "the loss is reported", revoked.lost()).await;
             assert_eq!(lost, Lost::Revoked);
             assert!(!revoked.is_held());
-            assert!(other.is_held(), "expected that the other one is kept");
+            assert!(other.is_held(), "the other permit is still held");
             drop((revoked, other));
-            stage.assert_free("after a revocation").await;
+            testbed.assert_free("after a revocation").await;
         });
     }
 }
 
 #[test]
-fn a_grant_that_was_revoked_before_its_answer_came_is_not_held() {
-    play(NEAR, 1, |stage| async move {
-        let client = stage.client(12_000).await;
+fn a_grant_revoked_before_its_answer_arrives_is_not_held() {
+    run_script(NEAR, 1, |testbed| async move {
+        let client = testbed.client(12_000).await;
         let first = one(&client).await;
-        let asking = client.clone();
-        let asked =
+        let acquiring = client.clone();
+        let acquired =
             tokio::task::spawn_local(
-                async move { asking.semaphore(NAME).capacity(CAPACITY).acquire().await },
+                async move { acquiring.semaphore(NAME).capacity(CAPACITY).acquire().await },
             );
         // The request has arrived, and its answer has not.
-        while stage.ledger().grants < 2 {
+        while testbed.ledger().grants < 2 {
             sleep(ms(1)).await;
         }
-        stage.partition();
+        testbed.partition();
         let next = first.id().0;
-        stage
-            .elsewhere(move |stage| async move {
-                let client = stage.builder_on(1, "server", 10_000, 0).0.connect().await.unwrap();
+        testbed
+            .on_other_machine(move |testbed| async move {
+                let client = testbed.builder_on(1, "server", 10_000, 0).0.connect().await.unwrap();
                 let direct = client.direct().await.unwrap();
                 let mut holders =
                     direct.holders(signalbox::client::Namespace::Semaphores, NAME).await.unwrap();
@@ -361,12 +362,12 @@ fn a_grant_that_was_revoked_before_its_answer_came_is_not_held() {
                 }
             })
             .await;
-        stage.mend();
-        match soon(ms(15_000), "the request is answered", asked).await.unwrap() {
+        testbed.reconnect();
+        match soon(ms(15_000), "the request is answered", acquired).await.unwrap() {
             Ok(permit) => {
                 sleep(ms(100)).await;
-                assert!(!permit.is_held(), "expected that what was revoked is not held");
-                assert_eq!(soon(ms(10), "the loss is told", permit.lost()).await, Lost::Revoked);
+                assert!(!permit.is_held(), "a revoked permit is not held");
+                assert_eq!(soon(ms(10), "the loss is reported", permit.lost()).await, Lost::Revoked);
             }
             Err(error) => assert!(matches!(error, Error::Status(Status::Revoked)), "{error:?}"),
         }
@@ -375,32 +376,31 @@ fn a_grant_that_was_revoked_before_its_answer_came_is_not_held() {
 }
 
 #[test]
-fn an_attachment_that_was_given_up_and_arrives_last_costs_nothing() {
-    play(NEAR, 1, |stage| async move {
-        let client = stage.client(60_000).await;
+fn a_late_attachment_of_an_abandoned_connection_costs_nothing() {
+    run_script(NEAR, 1, |testbed| async move {
+        let client = testbed.client(60_000).await;
         let permit = all(&client).await;
-        let asking = client.clone();
+        let acquiring = client.clone();
         let waiting =
             tokio::task::spawn_local(
-                async move { asking.semaphore(NAME).capacity(CAPACITY).acquire().await },
+                async move { acquiring.semaphore(NAME).capacity(CAPACITY).acquire().await },
             );
         sleep(ms(100)).await;
-        assert_eq!(stage.ledger().waiters, 1);
-        stage.beliefs.delay_an_attachment();
-        // A request is lost, and with it the connection; the attachment of the next one is stuck.
-        let asking = client.clone();
-        let lost =
-            tokio::task::spawn_local(
-                async move { asking.semaphore(NAME).capacity(CAPACITY).try_acquire().await },
-            );
-        stage.cut(ms(1000)).await;
+        assert_eq!(testbed.ledger().waiters, 1);
+        testbed.expectations.delay_an_attachment();
+        // A request is lost, and its connection with it; the attachment of the next connection is delayed.
+        let acquiring = client.clone();
+        let lost = tokio::task::spawn_local(async move {
+            acquiring.semaphore(NAME).capacity(CAPACITY).try_acquire().await
+        });
+        testbed.cut(ms(1000)).await;
         sleep(ms(60_000)).await;
         assert!(lost.await.unwrap().is_err());
-        assert!(!stage.beliefs.is_next_attachment_stuck(), "expected that one was stuck");
-        assert!(permit.is_held(), "expected that the session is kept");
-        assert_eq!(stage.ledger().waiters, 1, "expected that the place is kept");
+        assert!(!testbed.expectations.is_next_attachment_delayed(), "one attachment was delayed");
+        assert!(permit.is_held(), "the session still exists");
+        assert_eq!(testbed.ledger().waiters, 1, "the place in the queue is kept");
         drop(permit);
-        drop(soon(ms(1000), "the one that waits has it", waiting).await.unwrap().unwrap());
-        stage.assert_free("after a late attachment").await;
+        drop(soon(ms(1000), "the waiting request is granted", waiting).await.unwrap().unwrap());
+        testbed.assert_free("after a late attachment").await;
     });
 }

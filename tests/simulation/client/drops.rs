@@ -1,4 +1,4 @@
-//! Futures that are dropped before they are done.
+//! Futures that are dropped before they complete.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 /// When a future is dropped.
 #[derive(Clone, Copy, Debug)]
-pub enum Patience {
-    /// When it is done.
-    Whole,
-    /// After as many polls that left it pending.
-    Polls(u32),
-    /// After so long.
-    Time(Duration),
+pub enum DropPoint {
+    /// Not before it completes.
+    Never,
+    /// After this many polls that returned `Pending`.
+    AfterPolls(u32),
+    /// After this time.
+    After(Duration),
 }
 
-/// Drives a future until it is done, which gives what it comes to, or drops it.
-pub async fn for_as_long_as<T>(patience: Patience, future: impl Future<Output = T>) -> Option<T> {
-    match patience {
-        Patience::Whole => Some(future.await),
-        Patience::Polls(0) => None,
-        Patience::Polls(polls) => Polled { future: pin!(future), left: polls }.await,
-        Patience::Time(span) => {
+/// Drives a future to its result, or drops it at this point.
+pub async fn run_until_dropped<T>(drop_point: DropPoint, future: impl Future<Output = T>) -> Option<T> {
+    match drop_point {
+        DropPoint::Never => Some(future.await),
+        DropPoint::AfterPolls(0) => None,
+        DropPoint::AfterPolls(polls) => Polled { future: pin!(future), left: polls }.await,
+        DropPoint::After(span) => {
             let (mut future, mut over) = (pin!(future), pin!(tokio::time::sleep(span)));
             tokio::select! {
                 biased;

@@ -1,32 +1,32 @@
-//! What goes wrong between clients and the server. Each seed has weights of its own, as in the simulation of the server.
+//! The faults between clients and the server. Each seed has its own weights, as in the simulation of the server.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use turmoil::Sim;
 
-use super::beliefs::Beliefs;
+use super::expectations::Expectations;
 use crate::checks::Checks;
 use crate::network::{SERVER, machine_name};
 use crate::random::Random;
 use crate::scene::Scene;
 
-/// What the longest delay is. Sessions must survive cuts in spite of it (`beliefs::survived_ms`).
+/// The longest delay. Sessions must survive disconnects in spite of it (`expectations::survived_ms`).
 const LATENCY_MS_MAX: u64 = 150;
 
 #[derive(Clone, Copy)]
 enum Fault {
-    /// Messages of a machine are held back for a while, and come then.
+    /// Messages of a machine are held back for a time, and then arrive.
     Hold,
-    /// Messages of a machine are lost for a while, without a word to who sent them.
+    /// Messages of a machine are silently lost for a time.
     Partition,
     /// Messages are held back or lost for longer than a session lives.
     Long,
-    /// Messages of a machine take their time, and overtake each other.
+    /// Messages of a machine are delayed, and overtake each other.
     Delay,
-    /// A machine loses power: its clients vanish without a word.
+    /// A machine loses power: its clients vanish silently.
     PowerLoss,
-    /// The server's process ends, and is started again.
+    /// The server's process ends and is started again.
     ServerStop,
 }
 
@@ -44,7 +44,7 @@ enum Repair {
 
 pub struct Faults {
     scene: Arc<Scene>,
-    beliefs: Arc<Beliefs>,
+    expectations: Arc<Expectations>,
     random: Random,
     weights: Vec<(Fault, u64)>,
     pause_ms_max: u64,
@@ -58,16 +58,16 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub fn new(beliefs: Arc<Beliefs>, mut random: Random, latency_ms_max: u64) -> Self {
+    pub fn new(expectations: Arc<Expectations>, mut random: Random, latency_ms_max: u64) -> Self {
         let mut weights: Vec<_> = FAULTS.map(|fault| (fault, random.between(0, 3))).into();
-        // So that there is always something to choose from.
+        // So that the list is never empty.
         weights.push((Fault::Delay, 1));
         let pause_ms_max = random.weighted(&[(2000, 1), (8000, 2), (40_000, 2)]);
         let next_ms = random.between(0, pause_ms_max);
-        let scene = Arc::clone(&beliefs.scene);
+        let scene = Arc::clone(&expectations.scene);
         let mut faults = Self {
             scene,
-            beliefs,
+            expectations,
             random,
             weights,
             pause_ms_max,
@@ -82,7 +82,7 @@ impl Faults {
         faults
     }
 
-    /// Makes time pass for what is broken, and breaks something if it is time to.
+    /// Repairs what is due, and injects a fault when its time has come.
     pub fn before_step(&mut self, sim: &mut Sim<'_>, checks: &mut Checks) {
         let now_ms = self.scene.state().now_ms;
         if std::mem::take(&mut self.is_stopping) {
@@ -95,12 +95,12 @@ impl Faults {
         if now_ms >= self.next_ms {
             self.next_ms = now_ms + self.random.between(1, self.pause_ms_max);
             let fault = self.random.weighted(&self.weights);
-            self.break_something(sim, fault, checks, now_ms);
+            self.inject(sim, fault, checks, now_ms);
         }
         self.pass_time(now_ms);
     }
 
-    /// Makes time pass, without faults.
+    /// Advances time, without faults.
     pub fn pass_time(&mut self, now_ms: u64) {
         let mut state = self.scene.state();
         for machine in &mut state.machines {
@@ -112,8 +112,8 @@ impl Faults {
         self.set_clock(now_ms);
     }
 
-    /// The server's clock leaps with each start, so that a grant's number tells which life of the server it is of. One
-    /// that keeps its grants has but one life; its clock leaps back, which its numbers must not.
+    /// The server's clock leaps forward with each start, so that a grant id shows its life of the server. A server
+    /// with a disk has one life; its clock leaps back, but its ids must not.
     fn set_clock(&self, now_ms: u64) -> u64 {
         let leap_s = self.starts * 100_000;
         let unix_s = match self.scene.disk {
@@ -129,11 +129,11 @@ impl Faults {
         let now_ms = self.scene.state().now_ms;
         let unix_s = self.set_clock(now_ms);
         if self.scene.disk.is_none() || self.starts == 1 {
-            self.beliefs.server_starts((unix_s * 1000) << 20);
+            self.expectations.server_starts((unix_s * 1000) << 20);
         }
     }
 
-    fn break_something(&mut self, sim: &mut Sim<'_>, fault: Fault, checks: &mut Checks, now_ms: u64) {
+    fn inject(&mut self, sim: &mut Sim<'_>, fault: Fault, checks: &mut Checks, now_ms: u64) {
         let machines = self.scene.state().machines.len() as u64;
         let machine = self.random.between(0, machines - 1) as usize;
         let name = machine_name(machine);
@@ -156,7 +156,7 @@ impl Faults {
                     repair = Some((duration_ms, Repair::Mend(machine)));
                 }
                 self.scene.state().machines[machine].is_cut_off = true;
-                self.beliefs.cut(machine, now_ms, now_ms + duration_ms);
+                self.expectations.cut(machine, now_ms, now_ms + duration_ms);
                 let what = if is_hold { "held back" } else { "lost" };
                 self.scene.event(&name, format_args!("has its messages {what} for {duration_ms} ms"));
             }
@@ -167,25 +167,25 @@ impl Faults {
             }
             Fault::PowerLoss if !is_cut_off => {
                 let duration_ms = self.random.between(10, 5000);
-                // The cut comes first: who loses power says no goodbye.
+                // The partition comes first: a machine without power closes no connections.
                 sim.partition(name.as_str(), SERVER);
                 sim.crash(name.as_str());
-                self.beliefs.forget(machine);
+                self.expectations.forget(machine);
                 self.scene.state().machines[machine].is_cut_off = true;
-                self.beliefs.cut(machine, now_ms, now_ms + duration_ms);
+                self.expectations.cut(machine, now_ms, now_ms + duration_ms);
                 self.scene.event(&name, format_args!("is without power for {duration_ms} ms"));
                 repair = Some((duration_ms, Repair::Power(machine)));
             }
-            // One that is only just being started cannot be stopped yet.
+            // A server that is just being started cannot be stopped yet.
             Fault::ServerStop if self.scene.state().server.is_some() => {
                 let duration_ms = self.random.between(20, 6000);
-                // It closes its connections in this step, and ends after it.
+                // The server closes its connections in this step, and ends after it.
                 self.scene.stop.notify_one();
                 self.scene.server_stopped();
                 checks.forget();
                 if self.scene.disk.is_some() {
                     (0..machines as usize)
-                        .for_each(|machine| self.beliefs.cut(machine, now_ms, now_ms + duration_ms));
+                        .for_each(|machine| self.expectations.cut(machine, now_ms, now_ms + duration_ms));
                 }
                 self.server_is_down = true;
                 self.is_stopping = true;

@@ -1,4 +1,4 @@
-//! The client's way to the server over the simulated network, and what is seen of the client there.
+//! The client's transport over the simulated network, which also inspects the frames.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 use turmoil::net::TcpStream;
 
-use super::beliefs::{Beliefs, Who};
+use super::expectations::{ClientInfo, Expectations};
 
-/// How long after the end of a stream that what was stuck arrives.
-const LATE: Duration = Duration::from_secs(3);
+/// How long after the end of a stream delayed bytes arrive.
+const DELAY: Duration = Duration::from_secs(3);
 
 const HEADER_BYTES: usize = 12;
 const OPEN_SESSION: u8 = 0x21;
@@ -25,8 +25,8 @@ const REQUESTS: std::ops::RangeInclusive<u8> = 0x30..=0x33;
 /// Connections of one client.
 #[derive(Clone)]
 pub struct Simulated {
-    pub beliefs: Arc<Beliefs>,
-    pub who: Who,
+    pub expectations: Arc<Expectations>,
+    pub info: ClientInfo,
 }
 
 impl Transport for Simulated {
@@ -43,12 +43,12 @@ impl Transport for Simulated {
             Err(_) => return Err(ConnectError::TimedOut { address: address.to_string(), limit }),
         };
         let local = inner.local_addr().expect("a simulated stream knows its address");
-        self.beliefs.scene.event(self.who.client, format_args!("connects as {local}"));
-        self.beliefs.scene.opened(local, self.who.machine);
+        self.expectations.scene.event(self.info.client, format_args!("connects as {local}"));
+        self.expectations.scene.opened(local, self.info.machine);
         Ok(WatchedStream {
             inner: Some(inner),
             local,
-            stuck: Vec::new(),
+            delayed: Vec::new(),
             of: self.clone(),
             sent: Frames::default(),
             received: Frames::default(),
@@ -57,13 +57,13 @@ impl Transport for Simulated {
     }
 }
 
-/// A stream whose frames are looked at as they pass.
+/// A stream that inspects the frames that pass.
 pub struct WatchedStream {
     inner: Option<TcpStream>,
     local: SocketAddr,
-    /// What was written and stays in the machine until a while after the stream is closed, as if it were sent again
-    /// and again in vain.
-    stuck: Vec<u8>,
+    /// Bytes that were written and stay in the machine until some time after the stream is closed, as if
+    /// retransmissions failed.
+    delayed: Vec<u8>,
     of: Simulated,
     sent: Frames,
     received: Frames,
@@ -76,17 +76,17 @@ impl WatchedStream {
         Pin::new(self.inner.as_mut().expect("it is taken when this is dropped"))
     }
 
-    fn look_at_sent(&mut self, bytes: &[u8]) {
-        let Simulated { beliefs, who } = &self.of;
+    fn inspect_sent(&mut self, bytes: &[u8]) {
+        let Simulated { expectations, info } = &self.of;
         for (opcode, _) in self.sent.take(bytes) {
             match opcode {
-                OPEN_SESSION => beliefs.opens_session(*who),
-                ATTACH_SESSION => beliefs.scene.event(who.client, format_args!("attaches")),
-                // Behind the answers to Hello and to what makes the connection the session's: before that, a request
-                // could be for the connection's own session.
+                OPEN_SESSION => expectations.opens_session(*info),
+                ATTACH_SESSION => expectations.scene.event(info.client, format_args!("attaches")),
+                // The answers to Hello and to the opening or attachment of a session come first: before them, the
+                // server could take a request for one of the connection session.
                 _ if REQUESTS.contains(&opcode) && self.answers < 2 => {
-                    beliefs.scene.fail(format!(
-                        "{who:?} sends a request before it knows whom the connection acts for"
+                    expectations.scene.fail(format!(
+                        "{info:?} sends a request before it knows for which session the connection acts"
                     ));
                 }
                 _ => {}
@@ -94,11 +94,11 @@ impl WatchedStream {
         }
     }
 
-    fn look_at_received(&mut self, bytes: &[u8]) {
+    fn inspect_received(&mut self, bytes: &[u8]) {
         for (opcode, status) in self.received.take(bytes) {
             self.answers += 1;
             if opcode == OPEN_SESSION && status == 0 {
-                self.of.beliefs.session_opened(self.of.who);
+                self.of.expectations.session_opened(self.of.info);
             }
         }
     }
@@ -112,7 +112,7 @@ impl AsyncRead for WatchedStream {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(self.inner().poll_read(context, buffer))?;
-        self.look_at_received(&buffer.filled()[before..]);
+        self.inspect_received(&buffer.filled()[before..]);
         Poll::Ready(Ok(()))
     }
 }
@@ -125,12 +125,12 @@ impl AsyncWrite for WatchedStream {
     ) -> Poll<io::Result<usize>> {
         let is_attachment =
             Frames::default().take(bytes).last().is_some_and(|frame| frame.0 == ATTACH_SESSION);
-        if !self.stuck.is_empty() || is_attachment && self.of.beliefs.is_next_attachment_stuck() {
-            self.stuck.extend_from_slice(bytes);
+        if !self.delayed.is_empty() || is_attachment && self.of.expectations.is_next_attachment_delayed() {
+            self.delayed.extend_from_slice(bytes);
             return Poll::Ready(Ok(bytes.len()));
         }
         let written = ready!(self.inner().poll_write(context, bytes))?;
-        self.look_at_sent(&bytes[..written]);
+        self.inspect_sent(&bytes[..written]);
         Poll::Ready(Ok(written))
     }
 
@@ -145,23 +145,23 @@ impl AsyncWrite for WatchedStream {
 
 impl Drop for WatchedStream {
     fn drop(&mut self) {
-        self.of.beliefs.scene.closed(self.local);
-        if let Some(mut inner) = self.inner.take().filter(|_| !self.stuck.is_empty()) {
-            let stuck = std::mem::take(&mut self.stuck);
+        self.of.expectations.scene.closed(self.local);
+        if let Some(mut inner) = self.inner.take().filter(|_| !self.delayed.is_empty()) {
+            let delayed = std::mem::take(&mut self.delayed);
             tokio::spawn(async move {
-                tokio::time::sleep(LATE).await;
-                let _ = inner.write_all(&stuck).await;
+                tokio::time::sleep(DELAY).await;
+                let _ = inner.write_all(&delayed).await;
             });
         }
     }
 }
 
-/// Takes a stream of bytes apart, without the product's own codec.
+/// Splits a stream of bytes into frames, without the product's own codec.
 #[derive(Default)]
 struct Frames(Vec<u8>);
 
 impl Frames {
-    /// Opcode and status of the frames that are complete by these bytes.
+    /// The opcode and status of the frames that these bytes complete.
     fn take(&mut self, bytes: &[u8]) -> Vec<(u8, u8)> {
         self.0.extend_from_slice(bytes);
         let (mut frames, mut from) = (Vec::new(), 0);

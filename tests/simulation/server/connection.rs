@@ -1,6 +1,6 @@
-//! A client's connection: bytes out, answers in, each checked as it comes.
+//! A client's plain connection: it sends bytes, and checks each answer as it arrives.
 //!
-//! It speaks in bytes and knows nothing of the product's own client or codec.
+//! It works on bytes and does not use the product's own client or codec.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use turmoil::net::TcpStream;
 use turmoil::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::books::{Answered, Books, Outcome};
+use super::accounting::{Accounting, Answer, Request};
 use crate::network::{SERVER, port_of};
 use crate::scene::{Scene, key};
 use crate::support::INVALID;
@@ -20,17 +20,18 @@ use crate::support::INVALID;
 /// How long a client waits for the next answer.
 pub const PATIENCE: Duration = Duration::from_secs(8);
 
-/// How long a client waits for the server to give up a frame that was started; it does so after 10 s.
+/// How long a client waits for the server to close a connection with an incomplete frame; the server does so after 10
+/// s.
 const STALL_PATIENCE: Duration = Duration::from_secs(12);
 
-/// How long a client that has all its answers waits for the end. The simulated network may hold back an end that comes
-/// behind a full buffer until more is sent, which never is; so that it does not come says nothing.
+/// How long a client that has all its answers waits for the end of the connection. The simulated network may hold back
+/// an end behind a full buffer until more is sent, which never happens; so an end that does not arrive is no failure.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a slow reader waits between two reads.
 const READ_PAUSE: Duration = Duration::from_millis(30);
 
-/// In which pieces a client sends, and how it reads.
+/// The pieces in which a client sends, and how it reads.
 #[derive(Clone, Copy)]
 pub enum Pace {
     Whole,
@@ -38,13 +39,13 @@ pub enum Pace {
     SlowReader { read_bytes: usize },
 }
 
-/// Why a connection is used no more.
+/// Why a connection is no longer used.
 pub enum End {
-    /// The client has had enough.
+    /// The client closed it.
     Left,
-    /// It broke, or nothing came in time.
+    /// It broke, or nothing arrived in time.
     Lost(String),
-    /// The server did what it must not.
+    /// The server violated the protocol or its guarantees.
     Wrong(String),
 }
 
@@ -60,7 +61,7 @@ pub struct Connection {
     serial: u32,
 }
 
-/// The half that reads, and knows what the answers mean.
+/// The reading half, which interprets the answers.
 struct Inbox {
     scene: Arc<Scene>,
     client: usize,
@@ -69,9 +70,9 @@ struct Inbox {
     local: SocketAddr,
     reader: OwnedReadHalf,
     opened_ms: u64,
-    books: Books,
-    /// Unset when the client gives up what it holds.
-    believes: bool,
+    accounting: Accounting,
+    /// Unset when the client no longer counts on what it holds.
+    is_expecting: bool,
 }
 
 impl Connection {
@@ -92,52 +93,54 @@ impl Connection {
             local,
             reader,
             opened_ms,
-            books: Books::new(namespace),
-            believes: true,
+            accounting: Accounting::new(namespace),
+            is_expecting: true,
         };
         Some(Self { writer, inbox, serial: 0 })
     }
 
-    /// Whether the client may rely on something of a name.
+    /// Whether the client may count on resources of a name.
     pub fn holds(&self, name: &[u8]) -> bool {
-        self.inbox.books.believed(name) > 0
+        self.inbox.accounting.expected(name) > 0
     }
 
-    /// Closes, and says what was wrong if something was.
+    /// Closes the connection, and reports a failure if there was one.
     pub fn conclude(self, end: End) {
         let Inbox { scene, client, machine, opened_ms, .. } = &self.inbox;
         note_end(scene, *client, *machine, *opened_ms, end);
     }
 
-    /// Frames of requests, each with an opaque of its own.
-    fn compose(&mut self, requests: Vec<Outcome>) -> (Vec<u8>, Vec<([u8; 4], Outcome)>) {
+    /// The frames of requests, each with its own opaque.
+    fn compose(&mut self, requests: Vec<Request>) -> (Vec<u8>, Vec<([u8; 4], Request)>) {
         let mut bytes = Vec::new();
-        let mut asked = Vec::new();
+        let mut pending = Vec::new();
         for request in requests {
             self.serial += 1;
             let opaque = self.serial.to_be_bytes();
             bytes.extend(request.bytes(opaque));
-            self.inbox.books.sent(&request);
-            self.inbox.tell_belief(&request);
-            asked.push((opaque, request));
+            self.inbox.accounting.sent(&request);
+            self.inbox.update_expected(&request);
+            pending.push((opaque, request));
         }
         let client = self.inbox.client;
-        self.inbox.scene.event(client, format_args!("sends {} requests, {} bytes", asked.len(), bytes.len()));
-        (bytes, asked)
+        self.inbox
+            .scene
+            .event(client, format_args!("sends {} requests, {} bytes", pending.len(), bytes.len()));
+        (bytes, pending)
     }
 
-    /// Sends requests, then the rest, and checks the answers. One who leaves says then that nothing more comes.
+    /// Sends requests, then the rest, and checks the answers. If `leaves` is set, it half-closes the connection.
     pub async fn talk(
         &mut self,
-        requests: Vec<Outcome>,
+        requests: Vec<Request>,
         rest: Vec<u8>,
         pace: Pace,
         leaves: bool,
     ) -> Result<(), End> {
         if leaves {
-            self.inbox.give_up();
+            self.inbox.stop_expecting();
         }
-        let (mut bytes, asked) = self.compose(requests);
+        let (mut bytes, pending) = self.compose(requests);
         bytes.extend(rest);
         let Self { writer, inbox, .. } = self;
         let write = async {
@@ -147,45 +150,45 @@ impl Connection {
             }
             Ok::<_, End>(())
         };
-        // Both at once: two ends that only write would wait for each other.
-        let both = async { tokio::try_join!(write, inbox.receive(&asked, pace)) };
+        // At the same time: two ends that only write would wait for each other.
+        let both = async { tokio::try_join!(write, inbox.receive(&pending, pace)) };
         both.await?;
         if leaves { timeout(END_PATIENCE, inbox.expect_end()).await.unwrap_or(Ok(())) } else { Ok(()) }
     }
 
     /// Sends requests and the rest, and does not wait for answers.
-    pub async fn send_only(&mut self, requests: Vec<Outcome>, rest: &[u8]) -> Result<(), End> {
-        self.inbox.give_up();
+    pub async fn send_only(&mut self, requests: Vec<Request>, rest: &[u8]) -> Result<(), End> {
+        self.inbox.stop_expecting();
         let (mut bytes, _) = self.compose(requests);
         bytes.extend_from_slice(rest);
         in_time(send(&mut self.writer, &bytes, Pace::Whole)).await
     }
 
-    /// Sends requests and then what is no frame. The requests are answered, the rest is refused, and nothing comes
-    /// after that.
-    pub async fn send_garbage(&mut self, requests: Vec<Outcome>) -> Result<(), End> {
-        self.inbox.give_up();
-        let (mut bytes, asked) = self.compose(requests);
+    /// Sends requests and then bytes that are not a frame. The server answers the requests, refuses the rest and
+    /// closes the connection.
+    pub async fn send_garbage(&mut self, requests: Vec<Request>) -> Result<(), End> {
+        self.inbox.stop_expecting();
+        let (mut bytes, pending) = self.compose(requests);
         bytes.extend_from_slice(b"GET / HTTP/1.1\r\n\r\n");
         in_time(send(&mut self.writer, &bytes, Pace::Whole)).await?;
-        in_time(self.inbox.receive(&asked, Pace::Whole)).await?;
+        in_time(self.inbox.receive(&pending, Pace::Whole)).await?;
         let header = in_time(self.inbox.header()).await?;
         if (header[0], header[1], header[2]) != (0x91, b'E', INVALID) {
-            return Err(End::Wrong(format!("what is no frame was answered by {header:x?}")));
+            return Err(End::Wrong(format!("bytes that are not a frame were answered by {header:x?}")));
         }
         let mut message = vec![0; body_bytes(&header)];
         in_time(async { Ok(self.inbox.reader.read_exact(&mut message).await?) }).await?;
         in_time(self.inbox.expect_end()).await
     }
 
-    /// Starts a frame and waits until the server has had enough.
+    /// Starts a frame and waits until the server closes the connection.
     pub async fn stall(&mut self, part: &[u8]) -> Result<(), End> {
-        self.inbox.give_up();
+        self.inbox.stop_expecting();
         let client = self.inbox.client;
         self.inbox.scene.event(client, format_args!("stalls"));
         self.writer.write_all(part).await?;
         let end = timeout(STALL_PATIENCE, self.inbox.expect_end()).await;
-        end.unwrap_or_else(|_| Err(End::Lost("a frame may take for ever".to_owned())))
+        end.unwrap_or_else(|_| Err(End::Lost("the server waits too long for the rest of a frame".to_owned())))
     }
 }
 
@@ -197,7 +200,8 @@ pub async fn connect(
     namespace: Namespace,
 ) -> Option<(SocketAddr, TcpStream)> {
     let connecting = TcpStream::connect((SERVER, port_of(namespace)));
-    // One attempt at a time and no hurry: the simulated network ends when it has more than 64 of them queued.
+    // One attempt at a time and with a long timeout: the simulated network fails with more than 64 attempts in its
+    // queue.
     let Ok(Ok(stream)) = timeout(Duration::from_secs(60), connecting).await else { return None };
     let local = stream.local_addr().expect("a simulated stream knows its address");
     scene.event(client, format_args!("connects to {namespace:?} as {local}"));
@@ -205,7 +209,7 @@ pub async fn connect(
     Some((local, stream))
 }
 
-/// Notes why a connection ended, and what was wrong if something was.
+/// Records why a connection ended, and reports a failure if there was one.
 pub fn note_end(scene: &Scene, client: usize, machine: usize, opened_ms: u64, end: End) {
     match end {
         End::Left => scene.event(client, format_args!("leaves")),
@@ -213,15 +217,15 @@ pub fn note_end(scene: &Scene, client: usize, machine: usize, opened_ms: u64, en
         End::Lost(what) => {
             scene.event(client, format_args!("has lost its connection: {what}"));
             if scene.was_undisturbed(machine, opened_ms) {
-                scene.fail(format!("client {client} lost its connection though nothing was broken: {what}"));
+                scene.fail(format!("client {client} lost its connection without a fault: {what}"));
             }
         }
     }
 }
 
-/// Does not wait for ever.
+/// Limits how long a future may take.
 async fn in_time<T>(work: impl Future<Output = Result<T, End>>) -> Result<T, End> {
-    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(End::Lost("nothing came in time".to_owned())))
+    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(End::Lost("nothing arrived in time".to_owned())))
 }
 
 pub async fn send(writer: &mut OwnedWriteHalf, bytes: &[u8], pace: Pace) -> Result<(), End> {
@@ -238,17 +242,17 @@ fn body_bytes(header: &[u8; 12]) -> usize {
 }
 
 impl Inbox {
-    fn give_up(&mut self) {
-        self.believes = false;
-        self.scene.believe_nothing(self.local);
+    fn stop_expecting(&mut self) {
+        self.is_expecting = false;
+        self.scene.expect_nothing(self.local);
     }
 
-    /// Tells the scene what the client believes to hold of the name that was asked about.
-    fn tell_belief(&self, request: &Outcome) {
+    /// Updates what the client expects to hold of the name of a request.
+    fn update_expected(&self, request: &Request) {
         if let Some(name) = request.name()
-            && self.believes
+            && self.is_expecting
         {
-            self.scene.believe(self.local, &key(self.namespace, name), self.books.believed(name));
+            self.scene.expect(self.local, &key(self.namespace, name), self.accounting.expected(name));
         }
     }
 
@@ -266,9 +270,9 @@ impl Inbox {
     }
 
     /// Reads the answers to all requests; they come in order.
-    async fn receive(&mut self, asked: &[([u8; 4], Outcome)], pace: Pace) -> Result<(), End> {
+    async fn receive(&mut self, pending: &[([u8; 4], Request)], pace: Pace) -> Result<(), End> {
         let mut left_to_read = 0;
-        for (opaque, request) in asked {
+        for (opaque, request) in pending {
             loop {
                 let (header, body) = in_time(self.answer()).await?;
                 if let Pace::SlowReader { read_bytes } = pace {
@@ -284,11 +288,11 @@ impl Inbox {
                         "{request:?} with opaque {opaque:x?} was answered by {header:x?}"
                     )));
                 }
-                let answer = Answered { status: header[2], body };
-                let judged = self.books.judge(request, &answer).map_err(End::Wrong)?;
+                let answer = Answer { status: header[2], body };
+                let has_more = self.accounting.apply(request, &answer).map_err(End::Wrong)?;
                 self.scene.event(self.client, format_args!("{request:?}: {answer:?}"));
-                self.tell_belief(request);
-                if !judged {
+                self.update_expected(request);
+                if !has_more {
                     break;
                 }
             }
@@ -296,13 +300,13 @@ impl Inbox {
         Ok(())
     }
 
-    /// Nothing more comes.
+    /// Expects the end of the stream.
     async fn expect_end(&mut self) -> Result<(), End> {
         let mut byte = [0];
         match self.reader.read(&mut byte).await {
-            // A reset says so too: the server may close while something is on its way to it.
+            // A reset is also an end: the server may close while bytes for it are in flight.
             Ok(0) | Err(_) => Ok(()),
-            Ok(_) => Err(End::Wrong("something came after the last answer".to_owned())),
+            Ok(_) => Err(End::Wrong("bytes arrived after the last answer".to_owned())),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What goes wrong between and under the clients and the server: links, machines, the clock, the disk.
+//! The faults between and below the clients and the server: links, machines, the clock, the disk.
 //!
-//! Each seed has weights of its own, so that some simulations see one kind of fault again and again and others a bit
-//! of everything.
+//! Each seed has its own weights, so that some simulations have one kind of fault many times and others have all
+//! kinds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +20,17 @@ enum Fault {
     Hold,
     /// Messages of a machine are held back for longer than the server waits for a peer.
     HoldLong,
-    /// Messages of a machine take their time, and overtake each other.
+    /// Messages of a machine are delayed, and overtake each other.
     Delay,
-    /// A machine loses power: its connections vanish without a word.
+    /// A machine loses power: its connections vanish silently.
     PowerLoss,
-    /// The server's process ends, and is started again.
+    /// The server's process ends and is started again.
     ServerStop,
-    /// The server's clock is set forth or back.
+    /// The server's clock is set forward or back.
     ClockStep,
     /// The server's disk is full for a while.
     DiskFull,
-    /// Something is not flushed to the server's disk: until it is started anew, nothing is.
+    /// A flush of the server's disk fails. Until the server is restarted, all flushes fail.
     FlushFailure,
 }
 
@@ -57,9 +57,9 @@ pub struct Faults {
     server_is_down: bool,
     /// Set for the step in which the server stops.
     is_stopping: bool,
-    /// When the server is to be started anew, as nothing else mends its disk.
+    /// When the server will be restarted, because only that repairs its disk.
     restart_ms: Option<u64>,
-    /// How far the server's clock is from the simulation's time, and the furthest it ever was.
+    /// The difference between the server's clock and the simulation's time, and its greatest value so far.
     clock_offset_s: u64,
     clock_offset_s_max: u64,
 }
@@ -67,7 +67,7 @@ pub struct Faults {
 impl Faults {
     pub fn new(scene: Arc<Scene>, mut random: Random, latency_ms_max: u64) -> Self {
         let mut weights: Vec<_> = FAULTS.map(|fault| (fault, random.between(0, 3))).into();
-        // So that there is always something to choose from.
+        // So that the list is never empty.
         weights.push((Fault::ClockStep, 1));
         if scene.disk.is_some() {
             weights.push((Fault::ServerStop, 2));
@@ -95,7 +95,7 @@ impl Faults {
         }
     }
 
-    /// Makes time pass for the clock and for what is broken, and breaks something if it is time to.
+    /// Advances the clock, repairs what is due, and injects a fault when its time has come.
     pub fn before_step(&mut self, sim: &mut Sim<'_>, checks: &mut Checks) {
         let now_ms = self.scene.state().now_ms;
         if std::mem::take(&mut self.is_stopping) {
@@ -106,22 +106,22 @@ impl Faults {
             self.repair(sim, repair);
         }
         if self.restart_ms.is_some_and(|restart_ms| now_ms >= restart_ms) {
-            self.break_something(sim, Fault::ServerStop, checks, now_ms);
+            self.inject(sim, Fault::ServerStop, checks, now_ms);
         }
         if now_ms >= self.next_ms {
             self.next_ms = now_ms + self.random.between(1, self.pause_ms_max);
             let fault = self.random.weighted(&self.weights);
-            self.break_something(sim, fault, checks, now_ms);
+            self.inject(sim, fault, checks, now_ms);
         }
         self.pass_time(now_ms);
     }
 
-    /// Whether the server can go on as it is when the faults stop.
+    /// Whether the server can continue in its present state when the faults stop.
     pub fn may_stop(&self) -> bool {
         self.restart_ms.is_none()
     }
 
-    /// Makes time pass, without faults.
+    /// Advances time, without faults.
     pub fn pass_time(&mut self, now_ms: u64) {
         let mut state = self.scene.state();
         for machine in &mut state.machines {
@@ -133,7 +133,7 @@ impl Faults {
         self.scene.set_clock(self.clock_offset_s + now_ms / 1000);
     }
 
-    fn break_something(&mut self, sim: &mut Sim<'_>, fault: Fault, checks: &mut Checks, now_ms: u64) {
+    fn inject(&mut self, sim: &mut Sim<'_>, fault: Fault, checks: &mut Checks, now_ms: u64) {
         let machines = self.scene.state().machines.len() as u64;
         let machine = self.random.between(0, machines - 1) as usize;
         let name = machine_name(machine);
@@ -155,17 +155,17 @@ impl Faults {
             }
             Fault::PowerLoss if !is_cut_off => {
                 let duration_ms = self.random.between(10, 5000);
-                // The cut comes first: who loses power says no goodbye.
+                // The partition comes first: a machine without power closes no connections.
                 sim.partition(name.as_str(), SERVER);
                 sim.crash(name.as_str());
                 self.scene.state().machines[machine].is_cut_off = true;
                 self.scene.event(&name, format_args!("is without power for {duration_ms} ms"));
                 repair = Some((duration_ms, Repair::Power(machine)));
             }
-            // One that is only just being started cannot be stopped yet.
+            // A server that is just being started cannot be stopped yet.
             Fault::ServerStop if self.scene.state().server.is_some() => {
                 let duration_ms = self.random.between(20, 3000);
-                // It closes its connections in this step, and ends after it.
+                // The server closes its connections in this step, and ends after it.
                 self.scene.stop.notify_one();
                 self.scene.server_stopped();
                 checks.forget();
@@ -222,22 +222,22 @@ impl Faults {
                 self.scene.event(machine_name(machine), format_args!("starts"));
                 sim.bounce(machine_name(machine));
             }
-            Repair::Disk => self.mend_disk(),
+            Repair::Disk => self.repair_disk(),
             Repair::Server => {
                 self.scene.event(SERVER, format_args!("starts"));
-                // What was to fail and did not was of the server before.
-                self.mend_disk();
+                // Pending disk faults were for the previous server.
+                self.repair_disk();
                 sim.bounce(SERVER);
                 self.server_is_down = false;
             }
         }
     }
 
-    fn mend_disk(&self) {
+    fn repair_disk(&self) {
         if let Some(disk) = &self.scene.disk {
             disk.faults.stop();
         }
-        self.scene.event("disk", format_args!("is in order"));
+        self.scene.event("disk", format_args!("is repaired"));
     }
 
     /// Repairs everything.
@@ -254,7 +254,7 @@ impl Faults {
         }
     }
 
-    /// Sets the clock to a time of which nobody has seen the interval yet.
+    /// Sets the clock to an interval that no name has seen yet.
     pub fn end_every_interval(&mut self) {
         self.clock_offset_s = self.clock_offset_s_max + 2 * u64::from(STAT_INTERVAL_S);
     }

@@ -1,4 +1,4 @@
-//! The extended operations: composing is the inverse of parsing, and nothing half or wrong is taken for whole.
+//! The extended operations: composing is the inverse of parsing, and truncated or wrong bytes are never accepted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use signalbox::protocol::{
     TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 
-/// Random values that requests and responses of every operation are made of.
+/// Random values for the requests and responses of every operation.
 #[derive(Clone, Debug)]
 struct Values {
     own: u64,
@@ -51,7 +51,7 @@ fn values() -> impl Strategy<Value = Values> {
         prop::collection::btree_set(prop::collection::vec(any::<u8>(), 1..20), 1..=ACQUIRE_ALL_NAMES_MAX),
         prop::collection::btree_set(any::<u16>(), 0..20),
     );
-    // Never 0: in some places that says that there is no such number.
+    // Never 0, which means in some fields that there is no such number.
     let numbers = [1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX];
     (
         ids,
@@ -114,12 +114,12 @@ impl Values {
         Claim { namespace: self.namespace(), name, resources, maximum }
     }
 
-    /// What AcquireAll asks for.
+    /// The claims of AcquireAll.
     fn list(&self) -> Vec<Claim<'_>> {
         self.others.iter().map(|name| self.claim(name)).collect()
     }
 
-    /// What Declare declares.
+    /// The declarations of Declare.
     fn declarations(&self) -> Vec<Declaration<'_>> {
         let declaration = |place: usize, name| {
             let numbered = place.is_multiple_of(2);
@@ -129,7 +129,7 @@ impl Values {
         self.others.iter().enumerate().map(|(place, name)| declaration(place, &name[..])).collect()
     }
 
-    /// A request of every operation, AcquireAll with the names of the list, Declare with the declarations.
+    /// A request of every operation: AcquireAll with the names of the list, Declare with the declarations.
     fn requests<'a>(
         &'a self,
         list: &'a [Claim<'a>],
@@ -139,11 +139,11 @@ impl Values {
         let queueing = Queueing { wait: self.wait, queue_max: self.queue_max };
         let grant = GrantId(self.numbers[0]);
         let span = Milliseconds(self.small[2]);
-        let claims = Claims::new(list).expect("the list keeps the rules");
+        let claims = Claims::new(list).expect("the list is valid");
         let (opaque, request) = (Opaque(self.opaque), RequestId(self.numbers[1]));
         let expected = Some(Generation(self.numbers[2])).filter(|_| self.flag);
         let if_exists = [IfExists::Fail, IfExists::Keep, IfExists::Set][usize::from(self.kind % 3)];
-        let declarations = Declarations::new(declarations).expect("the list keeps the rules");
+        let declarations = Declarations::new(declarations).expect("the list is valid");
         let (amount, slot) = (self.small[6], Idle::Slot(self.small[6] as u16));
         let resizings = [Resizing::To(amount), Resizing::GrowBy(amount), Resizing::ShrinkBy(amount)];
         let removals = [Removal::IfIdle, Removal::WithLastHolder, Removal::Now { grace: span }];
@@ -187,13 +187,13 @@ impl Values {
         requests
     }
 
-    /// The slots of what AcquireAll granted: of each of eight names other ones, of some none.
+    /// The slots that AcquireAll granted: different ones for each of eight names, none for some.
     fn slots_of_all(&self) -> Vec<&[u16]> {
         (0..8).map(|name| self.slots.get(2 * name..).unwrap_or_default()).collect()
     }
 
-    /// What became of what was declared.
-    fn settled(&self) -> [DeclaredState; 3] {
+    /// The states of the declared semaphores.
+    fn states(&self) -> [DeclaredState; 3] {
         self.numbers.map(|number| DeclaredState {
             generation: Generation(number),
             capacity: self.small[0],
@@ -201,11 +201,11 @@ impl Values {
         })
     }
 
-    /// A response of every kind that has a body of its own, with a reading that must give it back.
+    /// A response of every kind that has its own body, with a function that must read the same values.
     fn responses<'a>(
         &'a self,
         slots_of_all: &'a [&'a [u16]],
-        settled: &'a [DeclaredState],
+        states: &'a [DeclaredState],
     ) -> Vec<(ExtendedResponse<'a>, Reading<'a>)> {
         let [first, second, third] = self.numbers;
         let span = |index: usize| Milliseconds(self.small[index]);
@@ -318,11 +318,8 @@ impl Values {
                     Ok(same && Event { number, kind, namespace, grant, session, name, ..event } == event)
                 }),
             ),
-            (ExtendedResponse::Declared(settled), Box::new(move |frame| Ok(frame.declared()? == settled))),
-            (
-                ExtendedResponse::Resized(settled[0]),
-                Box::new(move |frame| Ok(frame.resized()? == settled[0])),
-            ),
+            (ExtendedResponse::Declared(states), Box::new(move |frame| Ok(frame.declared()? == states))),
+            (ExtendedResponse::Resized(states[0]), Box::new(move |frame| Ok(frame.resized()? == states[0]))),
             (
                 ExtendedResponse::InUse(self.small[0]),
                 Box::new(move |frame| Ok(frame.in_use()? == self.small[0])),
@@ -348,7 +345,7 @@ impl Values {
     }
 }
 
-/// How many bytes the body has where a server sends it that does not know the fields at its end.
+/// The length of the body from an older server, which does not send the fields at its end.
 fn bytes_of_older(response: &ExtendedResponse<'_>) -> Option<usize> {
     match response {
         ExtendedResponse::Granted(_) => Some(20),
@@ -359,7 +356,7 @@ fn bytes_of_older(response: &ExtendedResponse<'_>) -> Option<usize> {
     }
 }
 
-/// Whether a frame's body is read as what was composed.
+/// Reads the body of a frame and compares it with what was composed.
 type Reading<'a> = Box<dyn Fn(&ResponseFrame) -> Result<bool, BodyError> + 'a>;
 
 /// Parses a body as a server does, as one frame with this opcode.
@@ -370,7 +367,7 @@ fn parse<R>(opcode: u8, body: &[u8], read: impl FnOnce(Result<Extended<'_>, Stat
     bytes.put_slice(body);
     let mut frames = RequestCodec::default().decode(&mut bytes).unwrap().unwrap();
     let frame = frames.next().unwrap();
-    assert_eq!(frame.parse(), Err(Status::UnknownCommand), "plain parsing leaves it alone");
+    assert_eq!(frame.parse(), Err(Status::UnknownCommand), "plain parsing rejects it");
     read(frame.parse_extended())
 }
 
@@ -390,12 +387,12 @@ fn body_of(request: &Extended<'_>) -> BytesMut {
     body
 }
 
-/// Where a body may be cut: everywhere near its ends, and here and there in a long name.
+/// The positions at which a body is cut: all of them near its ends, and some in a long name.
 fn cuts(bytes: usize) -> impl Iterator<Item = usize> {
     (0..bytes).filter(move |cut| *cut < 200 || bytes - cut < 20 || cut % 997 == 0)
 }
 
-/// A frame with this body, as a client has it.
+/// A frame with this body, as a client receives it.
 fn frame_with(body: Bytes) -> ResponseFrame {
     ResponseFrame { opcode: 0, status: 0, opaque: Opaque([0; 4]), body }
 }
@@ -423,7 +420,7 @@ proptest! {
     }
 
     #[test]
-    fn torn_requests_are_invalid(values in values()) {
+    fn truncated_requests_are_invalid(values in values()) {
         let (list, declarations) = (values.list(), values.declarations());
         for request in values.requests(&list, &declarations) {
             let body = body_of(&request);
@@ -442,8 +439,8 @@ proptest! {
         values in values(),
         trailing in prop::collection::vec(any::<u8>(), 0..20),
     ) {
-        let (slots_of_all, settled) = (values.slots_of_all(), values.settled());
-        for (response, read) in values.responses(&slots_of_all, &settled) {
+        let (slots_of_all, states) = (values.slots_of_all(), values.states());
+        for (response, read) in values.responses(&slots_of_all, &states) {
             let mut bytes = BytesMut::new();
             response.compose(0x20, Opaque(values.opaque), &mut bytes);
             let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
@@ -464,7 +461,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_request_or_a_status(code: u8, bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn any_bytes_parse_to_a_request_or_a_status(code: u8, bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         if ExtendedOpcode::from_code(code).is_some() {
             parse(code, &bytes, |parsed| drop(parsed.map(|request| body_of(&request))));
         }
@@ -498,10 +495,14 @@ fn acquire_all(rows: &[(u32, u32, u8, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn acquire_all_asks_for_1_to_64_names_each_once_and_each_by_the_rules() {
+fn acquire_all_takes_1_to_64_valid_and_distinct_names() {
     let status = |rows: &[(u32, u32, u8, &[u8])]| status_of(ExtendedOpcode::AcquireAll, &acquire_all(rows));
     assert_eq!(status(&[(1, 2, 0, b"a"), (2, 2, 1, b"a"), (1, 1, 0, b"ab")]), Status::NoError);
-    assert_eq!(status(&[(1, 0, 1, b"a"), (u32::MAX, 0, 1, b"b")]), Status::NoError, "as they are declared");
+    assert_eq!(
+        status(&[(1, 0, 1, b"a"), (u32::MAX, 0, 1, b"b")]),
+        Status::NoError,
+        "with the declared capacity"
+    );
     let many: Vec<_> = (0..=64u8).map(|byte| [byte]).collect();
     let many: Vec<_> = many.iter().map(|name| (1, 1, 0, &name[..])).collect();
     assert_eq!(status(&many[..64]), Status::NoError);
@@ -522,7 +523,7 @@ fn acquire_all_asks_for_1_to_64_names_each_once_and_each_by_the_rules() {
 }
 
 #[test]
-fn a_list_that_cannot_be_asked_for_says_why() {
+fn an_invalid_list_of_claims_states_the_reason() {
     let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
     let other = Claim { namespace: Namespace::Semaphores, ..claim };
     assert_eq!(Claims::new(&[claim, other]).unwrap().len(), 2);
@@ -539,7 +540,7 @@ fn a_list_that_cannot_be_asked_for_says_why() {
     let long = [Claim { name: &one, ..claim }, Claim { name: &two, ..claim }];
     let bytes = 28 + 2 * 12 + 2 * 65535;
     assert_eq!(error(&long), ClaimsError::BodyTooLong { bytes });
-    // Without the 50 bytes above the limit they fit.
+    // They fit without the 50 bytes above the limit.
     let fitting = [long[0], Claim { name: &two[50..], ..claim }];
     let request = Extended::AcquireAll {
         ids: first_ids(),
@@ -573,7 +574,7 @@ fn declare(rows: &[DeclareRow<'_>]) -> Vec<u8> {
 }
 
 #[test]
-fn declare_declares_1_to_64_semaphores_each_once_and_each_by_the_rules() {
+fn declare_takes_1_to_64_valid_and_distinct_semaphores() {
     let status = |rows: &[DeclareRow<'_>]| status_of(ExtendedOpcode::Declare, &declare(rows));
     let most = NUMBERED_CAPACITY_MAX;
     let right: &[DeclareRow<'_>] =
@@ -607,7 +608,7 @@ fn declare_declares_1_to_64_semaphores_each_once_and_each_by_the_rules() {
 }
 
 #[test]
-fn semaphores_that_cannot_be_declared_say_why() {
+fn an_invalid_list_of_declarations_states_the_reason() {
     let one = Declaration { name: b"a", capacity: 1, numbered: true, label: b"" };
     let error = |list: &[Declaration<'_>]| Declarations::new(list).unwrap_err();
     assert_eq!(error(&[]), DeclarationError::Count { semaphores: 0 });
@@ -623,7 +624,7 @@ fn semaphores_that_cannot_be_declared_say_why() {
     let (name, other) = (vec![b'1'; 65535], vec![b'2'; 65535]);
     let long = [Declaration { name: &name, ..one }, Declaration { name: &other, label: &label[..40], ..one }];
     assert_eq!(error(&long), DeclarationError::BodyTooLong { bytes: 24 + 2 * 8 + 2 * 65535 + 40 });
-    // Without the 78 bytes above the limit they fit.
+    // They fit without the 78 bytes above the limit.
     let fitting = [long[0], Declaration { name: &other[78..], ..long[1] }];
     let request = Extended::Declare {
         ids: first_ids(),
@@ -633,15 +634,15 @@ fn semaphores_that_cannot_be_declared_say_why() {
     assert_eq!(body_of(&request).len(), REQUEST_BODY_BYTES_MAX);
 }
 
-/// The status of a request whose byte at this place is another one.
-fn status_with(request: Extended<'_>, place: usize, byte: u8) -> Status {
+/// The status of a request whose byte at this position is replaced.
+fn status_with(request: Extended<'_>, position: usize, byte: u8) -> Status {
     let mut body = body_of(&request);
-    body[place] = byte;
+    body[position] = byte;
     status_of(request.opcode(), &body)
 }
 
 #[test]
-fn ways_to_resize_and_to_remove_that_are_not_known_are_invalid() {
+fn unknown_kinds_of_resize_and_remove_are_invalid() {
     let (ids, expected, name) = (first_ids(), None, &b"a"[..]);
     let resize = Extended::Resize { ids, expected, how: Resizing::To(7), name };
     let remove = Extended::Remove { ids, expected, how: Removal::IfIdle, name };
@@ -651,14 +652,14 @@ fn ways_to_resize_and_to_remove_that_are_not_known_are_invalid() {
         assert_eq!(status_with(request, 25, 3), Status::NoError, "{request:?} with a reserved byte");
         assert_eq!(status_with(request, 33, 0), Status::InvalidArguments, "{request:?} without a name");
     }
-    // Of those that keep their holders until they end by themselves, a grace says nothing.
+    // The grace period of a removal that does not revoke holders is ignored.
     let mut body = body_of(&remove);
     body[31] = 9;
     parse(0x52, &body, |parsed| assert_eq!(parsed, Ok(remove)));
 }
 
 #[test]
-fn only_a_semaphore_has_slots_and_their_numbers_are_of_16_bits() {
+fn only_semaphores_have_slots_and_slot_numbers_have_16_bits() {
     let wait = Wait::NotAtAll;
     let status = |until, namespace| {
         let request = Extended::AwaitIdle { wait, until, namespace, name: b"a" };
@@ -683,7 +684,7 @@ fn at_once() -> Queueing {
 }
 
 #[test]
-fn request_ids_start_at_one_and_the_lowest_unanswered_is_not_above_the_own() {
+fn request_ids_start_at_one_and_the_lowest_unanswered_does_not_exceed_the_own_id() {
     for (own, lowest, status) in [
         (1, 1, Status::NoError),
         (u64::MAX, 1, Status::NoError),
@@ -718,7 +719,7 @@ fn a_label_has_at_most_255_bytes() {
 }
 
 #[test]
-fn only_a_prefix_may_be_empty_and_reserved_flags_mean_nothing() {
+fn only_a_prefix_may_be_empty_and_reserved_flags_are_ignored() {
     let watch = |flags: u8| status_of(ExtendedOpcode::Watch, &[0, flags, 0, 0]);
     assert_eq!(
         [0, 1, 0xfe, 0xff].map(watch),
@@ -727,7 +728,7 @@ fn only_a_prefix_may_be_empty_and_reserved_flags_mean_nothing() {
 }
 
 #[test]
-fn numbers_that_stand_for_something_else_are_never_sent_by_mistake() {
+fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
     let longest = Milliseconds(u32::MAX);
     let queueing = Queueing { wait: Wait::UpTo(longest), queue_max: Some(u32::MAX) };
     let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
@@ -746,7 +747,7 @@ fn numbers_that_stand_for_something_else_are_never_sent_by_mistake() {
 }
 
 #[test]
-fn an_older_servers_answers_have_no_slots_and_what_they_verify_is_held() {
+fn answers_of_an_older_server_have_no_slots_and_verified_grants_are_held() {
     let granted = frame_with(Bytes::from_static(&[1; 20])).granted().unwrap();
     assert_eq!((granted.grant, granted.slots), (GrantId(0x0101_0101_0101_0101), Vec::new()));
     let two = [&[1; 12][..], &[0, 2, 0, 0], &[1; 8]].concat();
@@ -760,12 +761,12 @@ fn an_older_servers_answers_have_no_slots_and_what_they_verify_is_held() {
 }
 
 #[test]
-fn a_standing_that_is_not_known_is_not_taken_for_another() {
+fn an_unknown_grant_state_is_invalid() {
     assert_eq!(frame_with(Bytes::from_static(&[2; 16])).verified(), Err(BodyError));
 }
 
 #[test]
-fn names_that_a_list_of_slots_does_not_reach_have_none() {
+fn names_beyond_the_end_of_a_list_of_slots_have_none() {
     let granted = AllGranted {
         grant: GrantId(1),
         ttl_left: TtlLeft::Connection,
@@ -780,13 +781,13 @@ fn names_that_a_list_of_slots_does_not_reach_have_none() {
 }
 
 #[test]
-fn a_kind_of_notice_that_is_not_known_may_be_ignored() {
+fn an_unknown_kind_of_notice_may_be_ignored() {
     assert_eq!(frame_with(Bytes::from_static(&[9; 16])).notice(), Ok(None));
     assert_eq!(frame_with(Bytes::from_static(&[9; 15])).notice(), Err(BodyError));
 }
 
 #[test]
-fn a_key_is_not_shown() {
+fn the_debug_output_hides_a_session_key() {
     let attach = Extended::AttachSession { session: 7, key: SessionKey([0xab; 16]) };
     let shown = format!("{attach:?}");
     assert!(!shown.contains("171") && !shown.contains("ab"), "{shown}");

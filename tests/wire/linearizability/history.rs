@@ -1,8 +1,8 @@
-//! What clients saw of one name, and what one name does when its operations come one after the other.
+//! The operations of clients on one name, and the sequential model of one name.
 //!
 //! The model is written from the protocol documents and knows nothing of the product's core.
 
-/// An operation of one connection on the name, from before it was sent until after its answer was read.
+/// An operation of one connection on the name, from before its request was sent until after its answer was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
     pub connection: usize,
@@ -22,7 +22,7 @@ pub enum Call {
         resources: u32,
     },
     Get,
-    /// The connection is closed. All that it held is given back at some time after that.
+    /// The connection is closed. Everything that it held is released at some later time.
     Close,
 }
 
@@ -33,11 +33,11 @@ pub enum Answer {
     NotAcquired,
     NotFound,
     Value(u32),
-    /// The connection was closed before an answer came: it may have happened before that, or never.
+    /// The connection was closed before an answer arrived: the operation may have happened before that, or never.
     Lost,
 }
 
-/// What the name is.
+/// The kind of the name.
 #[derive(Clone, Copy, Debug)]
 pub struct Name {
     /// A semaphore's capacity, or the maximum that every Acquire of the counter gives.
@@ -62,12 +62,12 @@ impl State {
         self.holdings.iter().flatten().sum()
     }
 
-    /// Nobody uses the name: it may be collected, or was never made.
+    /// The name is unused: it may be collected, or was never created.
     fn may_be_absent(&self, name: Name) -> bool {
         self.consumption() == 0 && (name.is_semaphore || !self.was_made)
     }
 
-    /// The state after an operation that was answered so; `None` where it cannot have been.
+    /// The state after an operation with this answer; `None` if the answer is impossible.
     pub fn after(&self, name: Name, operation: &Operation) -> Option<Self> {
         let mut after = self.clone();
         let holding = &mut after.holdings[operation.connection];
@@ -76,7 +76,7 @@ impl State {
             return Some(after);
         }
         let Some(held) = holding else {
-            // What comes after the end of its connection has not happened.
+            // An operation after the end of its connection has not happened.
             return (operation.answer == Answer::Lost).then_some(after);
         };
         let is_possible = match (operation.call, operation.answer) {

@@ -1,5 +1,5 @@
-//! Is there an order of the operations that explains every answer? The search of Wing and Gong, with Lowe's memory of
-//! what was tried.
+//! Searches for an order of the operations that explains every answer: the algorithm of Wing and Gong, with Lowe's cache
+//! of states that were tried.
 
 use std::collections::HashSet;
 
@@ -12,19 +12,19 @@ pub const OPERATIONS_MAX: usize = 128;
 pub enum Verdict {
     Linearizable,
     NotLinearizable,
-    /// The budget was spent before there was an answer. That is no pass.
+    /// The budget was exhausted before a result. That is not a pass.
     Unknown,
 }
 
 struct Search<'a> {
     name: Name,
     history: &'a [Operation],
-    /// Which operations were ordered, and what they came to; no such pair needs to be tried twice.
+    /// Sets of ordered operations and their resulting states. No such pair needs to be tried twice.
     tried: HashSet<(u128, State)>,
     tries_max: usize,
 }
 
-/// Looks for an order, trying at most so many partial ones.
+/// Searches for an order, and tries at most `tries_max` partial orders.
 pub fn check(name: Name, history: &[Operation], tries_max: usize) -> Verdict {
     assert!(history.len() <= OPERATIONS_MAX, "a history of {} operations is too long", history.len());
     let connections = history.iter().map(|operation| operation.connection + 1).max().unwrap_or(0);
@@ -37,12 +37,12 @@ pub fn check(name: Name, history: &[Operation], tries_max: usize) -> Verdict {
 }
 
 impl Search<'_> {
-    /// Whether what was ordered can be followed by all the rest; `None` where the budget is spent.
+    /// Returns true if the remaining operations can follow the ordered ones, `None` if the budget is exhausted.
     fn extend(&mut self, ordered: u128, state: &State) -> Option<bool> {
         let history = self.history;
         let is_left = |index: &usize| ordered & (1 << index) == 0;
         let left = (0..history.len()).filter(is_left);
-        // Whatever was invoked after another had returned comes after it.
+        // An operation that was invoked after another one had returned follows it.
         let Some(first_returned_ns) = left.clone().map(|index| history[index].returned_ns).min() else {
             return Some(true);
         };

@@ -1,4 +1,4 @@
-//! A server and two machines on a simulated network, for tests that say themselves what happens.
+//! A server and two machines on a simulated network, for tests with a script.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use signalbox::server::Server;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::beliefs::{Beliefs, Who};
 use super::clock::SkewedClock;
+use super::expectations::{ClientInfo, Expectations};
 use super::wire::Simulated;
 use crate::network::{self, SERVER, machine_name};
 use crate::scene::{Scene, Shared, key};
@@ -20,27 +20,27 @@ use crate::scene::{Scene, Shared, key};
 pub const NAME: &[u8] = b"name";
 pub const CAPACITY: u32 = 2;
 
-/// Simulated time after which a script waits for what never comes.
-const PLAY_MS_MAX: u64 = 1_000_000;
+/// The simulated time after which a script fails.
+const SCRIPT_MS_MAX: u64 = 1_000_000;
 
 type Job = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// Where a test plays: on the first machine.
+/// What a script can use. It runs on the first machine.
 #[derive(Clone)]
-pub struct Stage {
-    pub beliefs: Arc<Beliefs>,
-    /// For how long the server is to be down from now on, in milliseconds.
+pub struct Testbed {
+    pub expectations: Arc<Expectations>,
+    /// How long the server will be down from now on, in milliseconds.
     stop: Arc<AtomicU64>,
     jobs: mpsc::UnboundedSender<Job>,
 }
 
-/// Plays until the script is over, and checks after every 10 ms what is believed.
-pub fn play<F>(latency_ms: (u64, u64), seed: u64, script: impl FnOnce(Stage) -> F)
+/// Runs a script to its end, and checks the expectations every 10 ms.
+pub fn run_script<F>(latency_ms: (u64, u64), seed: u64, script: impl FnOnce(Testbed) -> F)
 where
     F: Future<Output = ()> + 'static,
 {
     let scene = Scene::new(2, vec![Shared { name: NAME.to_vec(), capacity: CAPACITY }]);
-    let beliefs = Beliefs::new(Arc::clone(&scene));
+    let expectations = Expectations::new(Arc::clone(&scene));
     let mut sim = turmoil::Builder::new()
         .rng_seed(seed)
         .epoch(UNIX_EPOCH)
@@ -62,8 +62,8 @@ where
             std::future::pending().await
         }
     });
-    let stage = Stage { beliefs: Arc::clone(&beliefs), stop: Arc::default(), jobs };
-    let (stop, script) = (Arc::clone(&stage.stop), script(stage));
+    let testbed = Testbed { expectations: Arc::clone(&expectations), stop: Arc::default(), jobs };
+    let (stop, script) = (Arc::clone(&testbed.stop), script(testbed));
     sim.client(machine_name(0), async move {
         script.await;
         Ok(())
@@ -72,7 +72,7 @@ where
     let mut start = |now_ms: u64| {
         starts += 1;
         let unix_s = 1_000_000_000 + starts * 100_000 + now_ms / 1000;
-        beliefs.server_starts((unix_s * 1000) << 20);
+        expectations.server_starts((unix_s * 1000) << 20);
         unix_s - now_ms / 1000
     };
     let mut offset_s = start(0);
@@ -99,10 +99,10 @@ where
                 down_until = Some(now_ms + down_ms);
             }
         }
-        assert!(now_ms < PLAY_MS_MAX, "expected that the script comes to its end");
+        assert!(now_ms < SCRIPT_MS_MAX, "the script ends in time");
         let is_over = sim.step().unwrap();
         scene.state().now_ms = sim.elapsed().as_millis() as u64;
-        beliefs.check().unwrap_or_else(|what| panic!("expected that nobody believes too much: {what}"));
+        expectations.check().unwrap_or_else(|what| panic!("an expectation is wrong: {what}"));
         let failure = scene.state().failure();
         assert_eq!(failure, None);
         if is_over {
@@ -111,12 +111,12 @@ where
     }
 }
 
-impl Stage {
-    pub fn who(&self, machine: usize, ttl_ms: u64) -> Who {
-        Who { client: machine, machine, ttl_ms }
+impl Testbed {
+    pub fn info(&self, machine: usize, ttl_ms: u64) -> ClientInfo {
+        ClientInfo { client: machine, machine, ttl_ms }
     }
 
-    /// A client on this machine; `fast_ppm` millionths too fast.
+    /// A client on this machine, with a clock that is fast by `fast_ppm` millionths.
     pub fn builder(&self, ttl_ms: u64, fast_ppm: i64) -> (Builder, SkewedClock) {
         self.builder_on(0, SERVER, ttl_ms, fast_ppm)
     }
@@ -128,11 +128,11 @@ impl Stage {
         ttl_ms: u64,
         fast_ppm: i64,
     ) -> (Builder, SkewedClock) {
-        let clock = SkewedClock::new(Arc::clone(&self.beliefs.scene), fast_ppm);
-        let who = self.who(machine, ttl_ms);
+        let clock = SkewedClock::new(Arc::clone(&self.expectations.scene), fast_ppm);
+        let info = self.info(machine, ttl_ms);
         let builder = Client::builder(host.parse().unwrap())
             .ttl(Duration::from_millis(ttl_ms))
-            .transport(Simulated { beliefs: Arc::clone(&self.beliefs), who })
+            .transport(Simulated { expectations: Arc::clone(&self.expectations), info })
             .clock(clock.clone())
             .seed(1)
             .in_this_runtime();
@@ -144,44 +144,44 @@ impl Stage {
     }
 
     pub fn server(&self) -> Arc<Server> {
-        self.beliefs.scene.state().server.clone().expect("the server is up")
+        self.expectations.scene.state().server.clone().expect("the server is up")
     }
 
     pub fn ledger(&self) -> LedgerStats {
         self.server().core().ledger_stats()
     }
 
-    /// What is held of the name, or set aside for who waits.
+    /// What is held of the name, or set aside for waiters.
     pub fn in_use(&self) -> u32 {
         let left = self.server().core().value(Namespace::Semaphores, NAME);
         left.map_or(0, |left| CAPACITY - left)
     }
 
-    /// After a while nobody holds anything or waits, though the client is there.
+    /// Checks that after a short time nothing is held and nothing waits, although the client still exists.
     pub async fn assert_free(&self, what: &str) {
         sleep(Duration::from_millis(300)).await;
         let ledger = self.ledger();
         assert_eq!(
             (ledger.grants, ledger.waiters, self.in_use()),
             (0, 0, 0),
-            "expected that nothing is left: {what}"
+            "nothing is held or waits: {what}"
         );
     }
 
-    pub fn belief_parts(&self) -> Vec<(crate::scene::Key, u64)> {
+    pub fn permit_parts(&self) -> Vec<(crate::scene::Key, u64)> {
         vec![(key(Namespace::Semaphores, NAME), 1)]
     }
 
-    /// Does something on the other machine.
-    pub async fn elsewhere<F>(&self, job: impl FnOnce(Stage) -> F + Send + 'static)
+    /// Runs a job on the other machine.
+    pub async fn on_other_machine<F>(&self, job: impl FnOnce(Testbed) -> F + Send + 'static)
     where
         F: Future<Output = ()> + 'static,
     {
         let (done, over) = oneshot::channel();
-        let stage = self.clone();
+        let testbed = self.clone();
         let job: Job = Box::new(move || {
             Box::pin(async move {
-                job(stage).await;
+                job(testbed).await;
                 let _ = done.send(());
             })
         });
@@ -193,15 +193,15 @@ impl Stage {
         turmoil::partition(machine_name(0), SERVER);
     }
 
-    pub fn mend(&self) {
+    pub fn reconnect(&self) {
         turmoil::repair(machine_name(0), SERVER);
     }
 
-    /// No message passes for so long; what was on its way is lost.
+    /// No message passes for this time; messages in flight are lost.
     pub async fn cut(&self, span: Duration) {
         self.partition();
         sleep(span).await;
-        self.mend();
+        self.reconnect();
     }
 
     /// The server stops, and another one starts.

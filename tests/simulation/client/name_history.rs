@@ -1,4 +1,4 @@
-//! One name as the server has it after each step, and had it before: what must hold of it from step to step.
+//! One declared name after each step: its history, and what must hold from step to step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,25 +8,25 @@ use signalbox::server::Server;
 use super::declared::State;
 use crate::order::list;
 
-/// How long after its grace a grant may still be held, or a removal that nobody holds up may take: what is stored first
-/// must have its turn.
+/// How long after its grace period a grant may still be held, and how long a removal without holders may take: the
+/// server stores the change first.
 const LATE_MS_MAX: u64 = 500;
 
-/// What was in use of a name in one step, and in those after it until something changed.
+/// The usage of a name in one step, and in the steps after it until it changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub in_use: u32,
-    /// What was in use in the whole of the step at least.
+    /// What was in use during the whole step at least.
     pub least: u32,
-    /// Slots that were held in the whole of the step.
+    /// The slots that were held during the whole step.
     pub slots: BTreeSet<u16>,
     waiting: u32,
 }
 
-/// A removal that takes a semaphore from its holders.
+/// A removal that evicts the holders of a semaphore.
 #[derive(Clone, Copy)]
 pub struct Eviction {
-    /// Grants with lower ids lose it.
+    /// Grants with lower ids are evicted.
     pub below: u64,
     pub at_ms: u64,
     pub grace_ms: u64,
@@ -36,22 +36,22 @@ pub struct Eviction {
 pub type Held = (u32, Vec<u16>);
 
 #[derive(Default)]
-pub struct Name {
+pub struct NameHistory {
     pub states: Vec<(u64, State)>,
     pub usages: Vec<(u64, Usage)>,
     pub held: BTreeMap<u64, Held>,
     waiting: BTreeSet<u64>,
-    /// Since when all that was asked for is stored, and so in force.
-    settled_ms: Option<u64>,
-    /// Which state was found to be in force, and when.
+    /// Since when all requested changes are stored, and so in force.
+    stored_since_ms: Option<u64>,
+    /// The states that were in force, and since when.
     pub in_force: Vec<(u64, usize)>,
     pub evictions: Vec<Eviction>,
-    /// When grants have to be gone.
+    /// The times by which grants must have ended.
     due: BTreeMap<u64, u64>,
     life: u64,
 }
 
-impl Name {
+impl NameHistory {
     pub fn state(&self) -> &State {
         self.states.last().map_or(&State::Down, |(_, state)| state)
     }
@@ -68,16 +68,16 @@ impl Name {
     pub fn note(&mut self, now_ms: u64, state: State, usage: Usage) {
         if self.states.last().is_none_or(|(_, before)| *before != state) {
             self.states.push((now_ms, state));
-            self.settled_ms = None;
+            self.stored_since_ms = None;
         }
         if self.usages.last().is_none_or(|(_, before)| *before != usage) {
             self.usages.push((now_ms, usage));
         }
     }
 
-    /// What became of it in a step. Ids above `last` are of this step; `evicting` is the grace of a removal that may have
-    /// begun and ended in it.
-    pub fn look(
+    /// Observes a step. Ids above `last` are of this step; `evicting` returns the grace period of a removal that may
+    /// have begun and ended within it.
+    pub fn observe(
         &mut self,
         server: &Server,
         name: &[u8],
@@ -116,7 +116,7 @@ impl Name {
         let before = self.state().clone();
         self.note(now_ms, State::Declared(record.clone()), Usage { in_use, least, slots, waiting });
         let is_restarted = std::mem::replace(&mut self.life, life) != life;
-        if self.settled_ms.is_some() && !is_restarted {
+        if self.stored_since_ms.is_some() && !is_restarted {
             check_new(
                 &record,
                 in_use,
@@ -130,14 +130,14 @@ impl Name {
         }
         self.evict(&before, &record, &held, now_ms, is_restarted);
         (self.held, self.waiting) = (held, waits);
-        if self.settled_ms.is_none() && server.core().is_stored() {
-            self.settled_ms = Some(now_ms);
+        if self.stored_since_ms.is_none() && server.core().is_stored() {
+            self.stored_since_ms = Some(now_ms);
             self.in_force.push((now_ms, self.states.len() - 1));
         }
         self.check_ends(&record, (in_use, waiting), now_ms)
     }
 
-    /// Notes a removal that takes it from its holders.
+    /// Records a removal that evicts the holders.
     fn evict(
         &mut self,
         before: &State,
@@ -164,7 +164,7 @@ impl Name {
         }
     }
 
-    /// Whether what has to be gone is.
+    /// Checks that everything due has ended.
     fn check_ends(
         &mut self,
         record: &DeclarationRecord,
@@ -176,17 +176,18 @@ impl Name {
         if let Some((grant, due_ms)) = self.due.iter().find(|(_, due_ms)| **due_ms < now_ms) {
             return Err(format!("grant {grant} is held, of what was to be taken from it before {due_ms} ms"));
         }
-        let is_long = self.settled_ms.is_some_and(|settled_ms| settled_ms + LATE_MS_MAX < now_ms);
+        let is_long =
+            self.stored_since_ms.is_some_and(|stored_since_ms| stored_since_ms + LATE_MS_MAX < now_ms);
         if record.removing && is_long && (waiting > 0 || in_use == 0) {
             return Err(format!(
-                "{waiting} wait for what is removed, or nobody and it is not gone: {record:?}"
+                "{waiting} wait for a removed name, or it has no holders and still exists: {record:?}"
             ));
         }
         Ok(())
     }
 }
 
-/// What is newly granted is there to be granted: not above the capacity, not of what is removed, no slot beyond.
+/// Checks new grants: they respect the capacity, use no slot beyond it, and are not of a name that is being removed.
 fn check_new<'a>(
     record: &DeclarationRecord,
     in_use: u32,
@@ -209,7 +210,7 @@ fn declared(server: &Server, name: &[u8]) -> Option<Declared> {
     server.core().list_declared(&mut listing).into_iter().find(|declared| *declared.record.name == *name)
 }
 
-/// What was so since then, the earliest first.
+/// The entries in force since then, the earliest first.
 pub fn since<T>(all: &[(u64, T)], since_ms: u64) -> impl Iterator<Item = &T> {
     let later = all.partition_point(|(from_ms, _)| *from_ms <= since_ms);
     all[later.saturating_sub(1)..].iter().map(|(_, one)| one)

@@ -1,4 +1,4 @@
-//! Programs that use the product's own client as it is meant to be used, and drop its futures wherever they like.
+//! Applications that use the product's own client as intended, and drop its futures at any point.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,39 +7,39 @@ use signalbox::client::{Claim, Client, Error, GrantId, Lost, Permit, Revocation,
 use signalbox::core::Namespace;
 use tokio::time::sleep;
 
-use super::beliefs::{Beliefs, Who};
 use super::clock::SkewedClock;
-use super::drops::{Patience, for_as_long_as};
+use super::drops::{DropPoint, run_until_dropped};
+use super::expectations::{ClientInfo, Expectations};
 use super::wire::Simulated;
 use crate::network::SERVER;
 use crate::random::Random;
 use crate::scene::{Key, Phase, Scene, key};
 
-/// How clients of a seed are.
+/// How the clients of a seed behave.
 #[derive(Clone, Debug)]
-pub struct Habits {
+pub struct Workload {
     pub drops_percent: u64,
     pub revokes_percent: u64,
     pub administers_percent: u64,
-    pub clerks_percent: u64,
+    pub leased_administrators_percent: u64,
     pub hold_ms_max: u64,
     pub unreachable_ms: u64,
 }
 
-impl Habits {
+impl Workload {
     pub fn of(random: &mut Random) -> Self {
         Self {
             drops_percent: random.weighted(&[(0, 1), (20, 2), (60, 1)]),
             revokes_percent: random.weighted(&[(0, 2), (5, 1), (20, 1)]),
             administers_percent: random.weighted(&[(0, 1), (10, 2), (40, 1)]),
-            clerks_percent: random.weighted(&[(0, 1), (50, 1)]),
+            leased_administrators_percent: random.weighted(&[(0, 1), (50, 1)]),
             hold_ms_max: random.weighted(&[(300, 1), (3000, 2), (15_000, 1)]),
             unreachable_ms: random.between(1000, 15_000),
         }
     }
 }
 
-/// What is asked for of a name; no maximum: as it is declared.
+/// What is requested of a name; without a maximum, the name is a declared one.
 struct Wanted {
     key: Key,
     namespace: Namespace,
@@ -47,72 +47,72 @@ struct Wanted {
     maximum: Option<u32>,
 }
 
-/// A client and where it is.
+/// A client and its place.
 #[derive(Clone)]
-pub struct Program {
-    pub beliefs: Arc<Beliefs>,
-    pub who: Who,
-    pub habits: Habits,
+pub struct Application {
+    pub expectations: Arc<Expectations>,
+    pub info: ClientInfo,
+    pub workload: Workload,
 }
 
-impl Program {
-    /// The client of a program that was started now.
+impl Application {
+    /// The client of an application that was just started.
     pub fn client(&self, random: &mut Random, fast_ppm: i64) -> Client {
-        let Self { beliefs, who, habits } = self;
+        let Self { expectations, info, workload } = self;
         Client::builder(SERVER.parse().expect("a host's name is an address"))
-            .label(format!("client {}", who.client))
-            .ttl(Duration::from_millis(who.ttl_ms))
-            .unreachable_after(Duration::from_millis(habits.unreachable_ms))
-            .transport(Simulated { beliefs: Arc::clone(beliefs), who: *who })
-            .clock(SkewedClock::new(Arc::clone(&beliefs.scene), fast_ppm))
+            .label(format!("client {}", info.client))
+            .ttl(Duration::from_millis(info.ttl_ms))
+            .unreachable_after(Duration::from_millis(workload.unreachable_ms))
+            .transport(Simulated { expectations: Arc::clone(expectations), info: *info })
+            .clock(SkewedClock::new(Arc::clone(&expectations.scene), fast_ppm))
             .seed(random.next())
             .in_this_runtime()
             .build()
-            .expect("nothing is asked of a server yet")
+            .expect("building does not contact a server")
     }
 
     pub fn event(&self, what: std::fmt::Arguments<'_>) {
-        self.beliefs.scene.event(self.who.client, what);
+        self.expectations.scene.event(self.info.client, what);
     }
 
     pub fn fail(&self, what: std::fmt::Arguments<'_>) {
-        self.beliefs.scene.fail(format!("{:?}: {what}", self.who));
+        self.expectations.scene.fail(format!("{:?}: {what}", self.info));
     }
 
     pub fn now_ms(&self) -> u64 {
-        self.beliefs.scene.state().now_ms
+        self.expectations.scene.state().now_ms
     }
 
-    /// One task of the program: it asks, holds and gives back until the work is over.
+    /// One task of the application: it acquires, holds and releases until the work phase ends.
     pub async fn run(self, client: Client, mut random: Random) {
-        while self.beliefs.scene.phase() == Phase::Work {
+        while self.expectations.scene.phase() == Phase::Work {
             sleep(Duration::from_millis(random.between(0, 1500))).await;
-            if random.percent(self.habits.revokes_percent) {
+            if random.percent(self.workload.revokes_percent) {
                 self.revoke(&client, &mut random).await;
-            } else if random.percent(self.habits.administers_percent) {
+            } else if random.percent(self.workload.administers_percent) {
                 self.administer(&client, &mut random).await;
             } else {
-                self.use_something(&client, &mut random).await;
+                self.use_resources(&client, &mut random).await;
             }
         }
     }
 
-    /// Asks for all that there is of a name, which must be had soon when nothing is broken.
+    /// Requests all resources of a name, which must be granted soon when there are no faults.
     pub async fn ask(self, client: Client, mut random: Random) {
-        let shared = &self.beliefs.scene.shared;
+        let shared = &self.expectations.scene.shared;
         let shared = &shared[random.between(0, shared.len() as u64 - 1) as usize];
-        let asking = client.semaphore(&shared.name).capacity(shared.capacity).resources(shared.capacity);
-        match asking.acquire().await {
+        let acquiring = client.semaphore(&shared.name).capacity(shared.capacity).resources(shared.capacity);
+        match acquiring.acquire().await {
             Ok(permit) => match permit.release().await {
-                Ok(()) => _ = self.beliefs.scene.state().satisfied.insert(self.who.client),
-                Err(error) => self.fail(format_args!("cannot give back what it asked for: {error}")),
+                Ok(()) => _ = self.expectations.scene.state().satisfied.insert(self.info.client),
+                Err(error) => self.fail(format_args!("cannot release what it requested: {error}")),
             },
-            Err(error) => self.fail(format_args!("does not get what it asks for: {error}")),
+            Err(error) => self.fail(format_args!("does not get what it requests: {error}")),
         }
     }
 
     fn choose(&self, random: &mut Random) -> Vec<Wanted> {
-        let Scene { shared, declared, .. } = &*self.beliefs.scene;
+        let Scene { shared, declared, .. } = &*self.expectations.scene;
         let of = |namespace, name: &Vec<u8>, maximum| (key(namespace, name), namespace, maximum);
         let mut names: Vec<_> = shared
             .iter()
@@ -132,75 +132,75 @@ impl Program {
         chosen
     }
 
-    pub fn when_to_drop(&self, random: &mut Random) -> Patience {
-        if !random.percent(self.habits.drops_percent) {
-            return Patience::Whole;
+    pub fn when_to_drop(&self, random: &mut Random) -> DropPoint {
+        if !random.percent(self.workload.drops_percent) {
+            return DropPoint::Never;
         }
         if random.percent(50) {
-            Patience::Polls(random.between_u32(0, 4))
+            DropPoint::AfterPolls(random.between_u32(0, 4))
         } else {
-            Patience::Time(Duration::from_millis(random.between(0, 4000)))
+            DropPoint::After(Duration::from_millis(random.between(0, 4000)))
         }
     }
 
-    async fn use_something(&self, client: &Client, random: &mut Random) {
+    async fn use_resources(&self, client: &Client, random: &mut Random) {
         let chosen = self.choose(random);
         let claims: Vec<_> = chosen.iter().map(Wanted::claim).collect();
         let waits = random.percent(75);
         let timeout_ms = random.percent(30).then(|| random.between(1, 8000));
         let queue_max = random.percent(20).then(|| random.between_u32(1, 3));
-        let patience = self.when_to_drop(random);
-        let asked_ms = self.now_ms();
+        let drop_point = self.when_to_drop(random);
+        let requested_ms = self.now_ms();
         let names = chosen.iter().map(|Wanted { key, namespace, resources, maximum }| {
             format!("{resources}/{maximum:?} of {namespace:?} {}, ", key.1.escape_ascii())
         });
         self.event(format_args!(
-            "asks for {}waits {waits}, {timeout_ms:?}, {queue_max:?}, {patience:?}",
+            "requests {}waits {waits}, {timeout_ms:?}, {queue_max:?}, {drop_point:?}",
             names.collect::<String>()
         ));
-        let asking = async {
-            // A single name by a call of its own.
-            macro_rules! asking {
-                ($asking:expr) => {{
-                    let mut asking = $asking;
+        let acquiring = async {
+            // A single name has its own method.
+            macro_rules! acquiring {
+                ($acquiring:expr) => {{
+                    let mut acquiring = $acquiring;
                     if let Some(timeout_ms) = timeout_ms {
-                        asking = asking.timeout(Duration::from_millis(timeout_ms));
+                        acquiring = acquiring.timeout(Duration::from_millis(timeout_ms));
                     }
                     if let Some(queue_max) = queue_max {
-                        asking = asking.queue_max(queue_max);
+                        acquiring = acquiring.queue_max(queue_max);
                     }
-                    if waits { asking.acquire().await } else { asking.try_acquire().await }
+                    if waits { acquiring.acquire().await } else { acquiring.try_acquire().await }
                 }};
             }
             let [Wanted { key: (_, name), namespace, resources, maximum }] = &chosen[..] else {
-                return asking!(client.acquire_all(claims));
+                return acquiring!(client.acquire_all(claims));
             };
             let resources = *resources;
             match (namespace, maximum) {
-                (_, None) => asking!(client.semaphore(name).declared().resources(resources)),
+                (_, None) => acquiring!(client.semaphore(name).declared().resources(resources)),
                 (Namespace::Counters, Some(maximum)) => {
-                    asking!(client.counter(name).maximum(*maximum).resources(resources))
+                    acquiring!(client.counter(name).maximum(*maximum).resources(resources))
                 }
                 (Namespace::Semaphores, Some(maximum)) => {
-                    asking!(client.semaphore(name).capacity(*maximum).resources(resources))
+                    acquiring!(client.semaphore(name).capacity(*maximum).resources(resources))
                 }
             }
         };
-        match for_as_long_as(patience, asking).await {
+        match run_until_dropped(drop_point, acquiring).await {
             None => self.event(format_args!("drops it")),
             Some(Ok(permit)) => {
-                let is_told_right = |(wanted, told): (&Wanted, &u32)| match wanted.maximum {
-                    Some(maximum) => maximum == *told,
+                let has_right_capacity = |(wanted, reported): (&Wanted, &u32)| match wanted.maximum {
+                    Some(maximum) => maximum == *reported,
                     None => {
-                        let declared = &self.beliefs.declared;
-                        declared.had_capacity(&wanted.key.1, asked_ms, |capacity| capacity == *told)
+                        let declared = &self.expectations.declared;
+                        declared.had_capacity(&wanted.key.1, requested_ms, |capacity| capacity == *reported)
                     }
                 };
-                if !chosen.iter().zip(permit.capacities()).all(is_told_right) {
-                    self.fail(format_args!("is told of capacities {:?}", permit.capacities()));
+                if !chosen.iter().zip(permit.capacities()).all(has_right_capacity) {
+                    self.fail(format_args!("receives the capacities {:?}", permit.capacities()));
                 }
                 let parts = chosen.into_iter().map(|wanted| (wanted.key, u64::from(wanted.resources)));
-                self.hold(permit, parts.collect(), asked_ms, random).await;
+                self.hold(permit, parts.collect(), requested_ms, random).await;
             }
             Some(Err(error)) => {
                 self.event(format_args!("is refused: {error}"));
@@ -208,66 +208,69 @@ impl Program {
                     Error::Status(Status::TimedOut) => waits && timeout_ms.is_some(),
                     Error::Status(Status::ResourceNotAvailable) => !waits || timeout_ms.is_some(),
                     Error::Status(Status::QueueFull) => queue_max.is_some(),
-                    Error::Status(Status::Revoked) => self.beliefs.is_session_revoked(self.who, asked_ms),
+                    Error::Status(Status::Revoked) => {
+                        self.expectations.is_session_revoked(self.info, requested_ms)
+                    }
                     Error::Unreachable { .. } => {
-                        !self.beliefs.was_undisturbed(self.who, asked_ms.saturating_sub(3000))
+                        !self.expectations.was_undisturbed(self.info, requested_ms.saturating_sub(3000))
                     }
                     _ => false,
                 };
                 let is_declared = |wanted: &&Wanted| wanted.maximum.is_none();
                 let mut declared = chosen.iter().filter(is_declared);
-                if !is_right && !declared.any(|wanted| self.is_administered(wanted, &error, asked_ms)) {
-                    self.fail(format_args!("asked at {asked_ms} ms and is refused: {error:?}"));
+                if !is_right && !declared.any(|wanted| self.is_administered(wanted, &error, requested_ms)) {
+                    self.fail(format_args!("requested at {requested_ms} ms and was refused: {error:?}"));
                 }
             }
         }
     }
 
-    /// Whether what administrators did to a name explains a refusal.
-    fn is_administered(&self, wanted: &Wanted, error: &Error, asked_ms: u64) -> bool {
-        let (declared, name) = (&self.beliefs.declared, &wanted.key.1);
+    /// Whether the changes of administrators to a name explain a refusal.
+    fn is_administered(&self, wanted: &Wanted, error: &Error, requested_ms: u64) -> bool {
+        let (declared, name) = (&self.expectations.declared, &wanted.key.1);
         match error {
-            Error::Status(Status::NotFound) => declared.was_absent(name, asked_ms),
-            Error::Status(Status::Removed) => declared.was_removed(name, asked_ms),
+            Error::Status(Status::NotFound) => declared.was_absent(name, requested_ms),
+            Error::Status(Status::Removed) => declared.was_removed(name, requested_ms),
             Error::Status(Status::ResourceNotAvailable) => {
-                declared.had_capacity(name, asked_ms, |capacity| capacity < wanted.resources)
+                declared.had_capacity(name, requested_ms, |capacity| capacity < wanted.resources)
             }
-            // It had set it aside, and waited for another name.
-            Error::Status(Status::Revoked) => declared.was_evicted(name, asked_ms),
+            // The resource was set aside for it while it waited for another name.
+            Error::Status(Status::Revoked) => declared.was_evicted(name, requested_ms),
             _ => false,
         }
     }
 
-    async fn hold(&self, permit: Permit, parts: Vec<(Key, u64)>, asked_ms: u64, random: &mut Random) {
+    async fn hold(&self, permit: Permit, parts: Vec<(Key, u64)>, requested_ms: u64, random: &mut Random) {
         let id = permit.id();
         let left = permit.time_left();
         self.event(format_args!("has grant {} for {left:?}", id.0));
-        if left > Some(Duration::from_millis(self.who.ttl_ms)) {
-            self.fail(format_args!("believes for {left:?}"));
+        if left > Some(Duration::from_millis(self.info.ttl_ms)) {
+            self.fail(format_args!("has a lease of {left:?}"));
         }
         let names: Vec<_> = parts.iter().map(|((_, name), _)| name.clone()).collect();
-        let cell = self.beliefs.hold(self.who, parts, permit);
-        let hold_ms = random.between(0, self.habits.hold_ms_max);
-        // When the work is over, so is that with the permit.
+        let cell = self.expectations.hold(self.info, parts, permit);
+        let hold_ms = random.between(0, self.workload.hold_ms_max);
+        // The permit is released when the work phase ends.
         for _ in 0..hold_ms / 100 {
             sleep(Duration::from_millis(100)).await;
-            if self.beliefs.scene.phase() != Phase::Work {
+            if self.expectations.scene.phase() != Phase::Work {
                 break;
             }
         }
         sleep(Duration::from_millis(hold_ms % 100)).await;
-        let is_revoked = self.beliefs.is_revoked(id.0) || self.beliefs.is_session_revoked(self.who, asked_ms);
+        let is_revoked = self.expectations.is_revoked(id.0)
+            || self.expectations.is_session_revoked(self.info, requested_ms);
         let permit = cell.lock().expect("nothing panics with a permit").take();
         drop(cell);
         let Some(permit) = permit else { return };
-        let may_be_lost = is_revoked || self.beliefs.may_be_lost(self.who, asked_ms);
+        let may_be_lost = is_revoked || self.expectations.may_be_lost(self.info, requested_ms);
         if !permit.is_held() && !may_be_lost {
-            self.fail(format_args!("has lost grant {} for nothing", id.0));
+            self.fail(format_args!("has lost grant {} without a cause", id.0));
         }
-        // Or was meanwhile.
+        // Or it was revoked in the meantime.
         let is_taken = || {
-            let declared = &self.beliefs.declared;
-            is_revoked || self.beliefs.is_revoked(id.0) || declared.eviction(id.0, &names).is_some()
+            let declared = &self.expectations.declared;
+            is_revoked || self.expectations.is_revoked(id.0) || declared.eviction(id.0, &names).is_some()
         };
         match random.between(0, 3) {
             0 => {
@@ -275,30 +278,30 @@ impl Program {
                 drop(permit);
             }
             1 if !permit.is_held() => {
-                // It says so without being asked again.
+                // The permit reports its loss without a request.
                 let lost = permit.lost().await;
                 self.event(format_args!("has lost grant {}: {lost:?}", id.0));
-                self.judge_loss(id, lost, is_taken(), asked_ms);
+                self.check_loss(id, lost, is_taken(), requested_ms);
             }
             _ => {
-                let patience = self.when_to_drop(random);
-                let released = for_as_long_as(patience, permit.release()).await;
-                self.event(format_args!("gives grant {} back: {released:?}", id.0));
+                let drop_point = self.when_to_drop(random);
+                let released = run_until_dropped(drop_point, permit.release()).await;
+                self.event(format_args!("releases grant {}: {released:?}", id.0));
                 match released {
                     None | Some(Ok(())) => {}
-                    Some(Err(Error::Lost(lost))) => self.judge_loss(id, lost, is_taken(), asked_ms),
-                    Some(Err(error)) => self.fail(format_args!("cannot give grant {} back: {error:?}", id.0)),
+                    Some(Err(Error::Lost(lost))) => self.check_loss(id, lost, is_taken(), requested_ms),
+                    Some(Err(error)) => self.fail(format_args!("cannot release grant {}: {error:?}", id.0)),
                 }
             }
         }
     }
 
-    fn judge_loss(&self, id: GrantId, lost: Lost, was_revoked: bool, asked_ms: u64) {
+    fn check_loss(&self, id: GrantId, lost: Lost, was_revoked: bool, requested_ms: u64) {
         let is_right = match lost {
-            Lost::Revoked => was_revoked || self.beliefs.is_session_revoked(self.who, asked_ms),
+            Lost::Revoked => was_revoked || self.expectations.is_session_revoked(self.info, requested_ms),
             Lost::Expired | Lost::Unreachable => {
-                self.beliefs.may_be_lost(self.who, asked_ms)
-                    || self.beliefs.is_session_revoked(self.who, asked_ms)
+                self.expectations.may_be_lost(self.info, requested_ms)
+                    || self.expectations.is_session_revoked(self.info, requested_ms)
             }
             _ => false,
         };
@@ -307,9 +310,9 @@ impl Program {
         }
     }
 
-    /// Takes something away from somebody.
+    /// Revokes a grant or a session of any client.
     async fn revoke(&self, client: &Client, random: &mut Random) {
-        let grants = self.beliefs.grants();
+        let grants = self.expectations.grants();
         if grants.is_empty() {
             return;
         }
@@ -321,11 +324,11 @@ impl Program {
             let session = direct.verify(GrantId(grant)).await?.session;
             let what =
                 if is_session { Revocation::Session(session) } else { Revocation::Grant(GrantId(grant)) };
-            self.beliefs.revoke((grant, holder), is_session, grace_ms);
+            self.expectations.revoke((grant, holder), is_session, grace_ms);
             direct.revoke(what, Duration::from_millis(grace_ms)).await
         };
-        let patience = Patience::Time(Duration::from_secs(5));
-        let revoked = for_as_long_as(patience, revoking).await;
+        let drop_point = DropPoint::After(Duration::from_secs(5));
+        let revoked = run_until_dropped(drop_point, revoking).await;
         self.event(format_args!(
             "revokes {grant} of client {} (session: {is_session}) in {grace_ms} ms: {revoked:?}",
             holder.client

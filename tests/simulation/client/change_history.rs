@@ -1,43 +1,43 @@
-//! What is known of one declared semaphore: an acknowledged change is in force until another one comes after it, each
-//! change that is seen is somebody's, and nobody's is made twice.
+//! The history of one declared semaphore. Invariants: an acknowledged change is in force until a later one; each
+//! observed change was requested, and no request is carried out twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use signalbox::client::{DeclaredState, IfExists, Resizing};
 use signalbox::core::DeclarationRecord;
 
-use super::changes::{Change, Wish};
+use super::changes::{Change, ChangeKind};
 use super::declared::State;
 
-/// What is acknowledged of a name.
+/// An acknowledged change of a name.
 #[derive(Clone, Copy)]
 struct Acknowledged {
     generation: u64,
     capacity: u32,
-    asked_ms: u64,
+    requested_ms: u64,
     at_ms: u64,
-    /// Whether it was a change in any case, and not what was so already.
+    /// Whether the acknowledgement always means a change, and not a state that existed before.
     is_change: bool,
 }
 
-/// What is known of a name, from what is seen of it and what is acknowledged.
+/// The acknowledged and the observed changes of a name.
 #[derive(Default)]
-pub struct Standing {
-    /// The last change that is acknowledged, while it is not known to be overtaken.
+pub struct ChangeHistory {
+    /// The last acknowledged change, unless a later change may have replaced it.
     last: Option<Acknowledged>,
-    /// When the last removal was asked for that is acknowledged, while as above.
+    /// When the last acknowledged removal was requested, with the same condition.
     removed_ms: Option<u64>,
     acknowledged: Vec<Acknowledged>,
-    /// Generations that were expected, and what they became; 0: they were removed.
+    /// Generations that requests expected, and the generations that resulted; 0: the name was removed.
     expected: BTreeMap<u64, u64>,
-    /// The greatest generation that was ever seen.
+    /// The greatest generation that was observed.
     pub greatest: u64,
-    /// Generations that were seen in this life of the server, and whose they may be.
+    /// The generations that were observed in this life of the server, with the changes that may have caused them.
     pub seen: BTreeMap<u64, BTreeSet<usize>>,
 }
 
-impl Standing {
-    /// The server is another one; it keeps what was stored, or nothing.
+impl ChangeHistory {
+    /// The server was restarted; it has what was stored, or nothing.
     pub fn restart(&mut self, now: &State, keeps: bool) {
         let kept = match now {
             State::Declared(record) if keeps => record.generation,
@@ -49,7 +49,7 @@ impl Standing {
         }
     }
 
-    /// What was acknowledged is no more.
+    /// Acknowledged changes no longer exist.
     pub fn forget(&mut self) {
         (self.last, self.removed_ms) = (None, None);
     }
@@ -58,50 +58,52 @@ impl Standing {
     pub fn done(
         &mut self,
         (index, change): (usize, &Change),
-        settled: Option<&DeclaredState>,
+        states: Option<&DeclaredState>,
         at_ms: u64,
     ) -> Result<(), String> {
-        let Change { wish, expected, asked_ms, .. } = change;
-        let generation = settled.map_or(0, |settled| settled.generation.0);
+        let Change { kind, expected, requested_ms, .. } = change;
+        let generation = states.map_or(0, |states| states.generation.0);
         if let Some(expected) = expected
             && let Some(other) = self.expected.insert(*expected, generation)
         {
-            return Err(format!("two changed generation {expected}: to {other} and {generation}"));
+            return Err(format!("two requests changed generation {expected}: to {other} and {generation}"));
         }
-        let Some(settled) = settled else {
-            self.removed_ms = self.removed_ms.max(Some(*asked_ms));
+        let Some(states) = states else {
+            self.removed_ms = self.removed_ms.max(Some(*requested_ms));
             return Ok(());
         };
-        let is_change = wish.changes_always();
-        let (capacity, asked_ms) = (settled.capacity, *asked_ms);
-        let told = Acknowledged { generation, capacity, asked_ms, at_ms, is_change };
+        let is_change = kind.changes_always();
+        let (capacity, requested_ms) = (states.capacity, *requested_ms);
+        let change = Acknowledged { generation, capacity, requested_ms, at_ms, is_change };
         let is_after = |other: &Acknowledged| {
-            other.at_ms <= asked_ms && other.generation > generation
+            other.at_ms <= requested_ms && other.generation > generation
                 || other.generation == generation && is_change && other.is_change
-                || other.generation == generation && other.capacity != told.capacity
+                || other.generation == generation && other.capacity != change.capacity
         };
         if self.acknowledged.iter().any(is_after) {
-            return Err(format!("{wish:?} asked at {asked_ms} ms is told of generation {generation}"));
+            return Err(format!(
+                "{kind:?} requested at {requested_ms} ms, is acknowledged with generation {generation}"
+            ));
         }
-        let is_wrong = match wish {
-            Wish::Declare { if_exists: IfExists::Keep, .. } | Wish::Remove(_) => false,
-            Wish::Declare { capacity, .. } | Wish::Resize(Resizing::To(capacity)) => {
-                *capacity != told.capacity
+        let is_wrong = match kind {
+            ChangeKind::Declare { if_exists: IfExists::Keep, .. } | ChangeKind::Remove(_) => false,
+            ChangeKind::Declare { capacity, .. } | ChangeKind::Resize(Resizing::To(capacity)) => {
+                *capacity != change.capacity
             }
-            Wish::Resize(Resizing::GrowBy(by)) => told.capacity < *by,
-            Wish::Resize(Resizing::ShrinkBy(_)) => false,
+            ChangeKind::Resize(Resizing::GrowBy(by)) => change.capacity < *by,
+            ChangeKind::Resize(Resizing::ShrinkBy(_)) => false,
         };
         if is_wrong {
-            return Err(format!("{wish:?} came to {settled:?}"));
+            return Err(format!("{kind:?} resulted in {states:?}"));
         }
-        self.acknowledged.push(told);
+        self.acknowledged.push(change);
         let is_between = |(from, to): (&u64, &u64)| {
             let mut all = self.acknowledged.iter();
             all.any(|other| *from < other.generation && other.generation < *to)
         };
         if let Some((from, to)) = self.expected.iter().find(|pair| is_between(*pair)) {
             return Err(format!(
-                "one who expected generation {from} made {to} of it, and another was between"
+                "a request that expected generation {from} made generation {to}, but there was another generation between"
             ));
         }
         for (seen, causes) in &mut self.seen {
@@ -112,25 +114,27 @@ impl Standing {
             }
         }
         if self.last.is_none_or(|last| last.generation < generation) {
-            self.last = Some(told);
+            self.last = Some(change);
         }
         Ok(())
     }
 
-    /// Whether each generation that was seen has a cause of its own.
+    /// Checks that each observed generation has a cause of its own.
     pub fn check_causes(&self, changes: &[Change]) -> Result<(), String> {
         let mut made = BTreeMap::new();
         for generation in self.seen.keys() {
             if !self.find_cause(*generation, &mut made, &mut BTreeSet::new()) {
                 let causes = self.seen[generation].iter().map(|index| &changes[*index]);
                 let causes: Vec<_> = causes.collect();
-                return Err(format!("generation {generation} is nobody's; of {causes:?}, each made another"));
+                return Err(format!(
+                    "generation {generation} has no cause; each of {causes:?} caused another one"
+                ));
             }
         }
         Ok(())
     }
 
-    /// Finds a cause that made no other, by Kuhn's way through those that may have made several.
+    /// Finds a cause that has no other generation, with Kuhn's algorithm for bipartite matching.
     fn find_cause(
         &self,
         generation: u64,
@@ -150,12 +154,12 @@ impl Standing {
         false
     }
 
-    /// Compares what a name is with what is acknowledged. `may_be` tells whether a change of a kind may have been made
-    /// since a moment.
+    /// Compares the state of a name with what is acknowledged. `may_be` returns whether such a change may have been
+    /// made since a moment.
     pub fn check(
         &mut self,
         now: &State,
-        may_be: impl Fn(u64, fn(&Wish) -> bool) -> bool,
+        may_be: impl Fn(u64, fn(&ChangeKind) -> bool) -> bool,
     ) -> Result<(), String> {
         match (now, self.last) {
             (State::Declared(record), Some(last)) => {
@@ -163,14 +167,17 @@ impl Standing {
                 let is_right = record.capacity == last.capacity && !record.removing;
                 if record.generation < last.generation || is_it && !is_right {
                     return Err(format!(
-                        "generation {} with capacity {} is acknowledged, and there is {record:?}",
+                        "generation {} with capacity {} is acknowledged, but the server has {record:?}",
                         last.generation, last.capacity
                     ));
                 }
             }
             (State::Absent, Some(last)) => {
-                if !may_be(last.asked_ms, |wish| matches!(wish, Wish::Remove(_))) {
-                    return Err(format!("generation {} is acknowledged and gone", last.generation));
+                if !may_be(last.requested_ms, |kind| matches!(kind, ChangeKind::Remove(_))) {
+                    return Err(format!(
+                        "generation {} is acknowledged, but does not exist",
+                        last.generation
+                    ));
                 }
                 self.last = None;
             }
@@ -179,8 +186,10 @@ impl Standing {
         if let (State::Declared(DeclarationRecord { removing: false, .. }), Some(removed_ms)) =
             (now, self.removed_ms)
         {
-            if !may_be(removed_ms, |wish| matches!(wish, Wish::Declare { .. })) {
-                return Err(format!("it was removed, asked at {removed_ms} ms, and is there"));
+            if !may_be(removed_ms, |kind| matches!(kind, ChangeKind::Declare { .. })) {
+                return Err(format!(
+                    "the removal requested at {removed_ms} ms is acknowledged, but it exists"
+                ));
             }
             self.removed_ms = None;
         }

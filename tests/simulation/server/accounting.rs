@@ -1,7 +1,7 @@
-//! What a client knows of its own connection, and so what the server may answer it.
+//! The holdings of a client's plain connection, and the answers that are possible with them.
 //!
-//! Written from the protocol documents. A client knows what its connection holds; it does not know what others do,
-//! so where both `No error` and `Resource not available` are possible, both are right here.
+//! Written from the protocol documents. A client knows what its connection holds, but not what other clients do. So if
+//! both `No error` and `Resource not available` are possible, either is accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,9 +13,9 @@ use crate::support::{
     UNKNOWN_COMMAND, frame, named,
 };
 
-/// A request, as the client remembers it until it is answered.
+/// A request, until it is answered.
 #[derive(Clone)]
-pub enum Outcome {
+pub enum Request {
     Noop,
     Get {
         name: Vec<u8>,
@@ -31,13 +31,13 @@ pub enum Outcome {
     },
     Stats,
     Dump,
-    /// An opcode that there is not.
+    /// An opcode that does not exist.
     Unknown,
     /// An Acquire whose body ends within the name.
     Short,
 }
 
-impl Outcome {
+impl Request {
     pub fn opcode(&self) -> u8 {
         match self {
             Self::Noop => NOOP,
@@ -50,7 +50,7 @@ impl Outcome {
         }
     }
 
-    /// The name that is asked about.
+    /// The name that the request is about.
     pub fn name(&self) -> Option<&[u8]> {
         match self {
             Self::Get { name } | Self::Acquire { name, .. } | Self::Release { name, .. } => Some(name),
@@ -70,13 +70,13 @@ impl Outcome {
     }
 }
 
-/// A response without what was checked already.
-pub struct Answered {
+/// A response, without the fields that were checked before.
+pub struct Answer {
     pub status: u8,
     pub body: Vec<u8>,
 }
 
-impl fmt::Debug for Outcome {
+impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name().unwrap_or_default().escape_ascii();
         match self {
@@ -94,13 +94,13 @@ impl fmt::Debug for Outcome {
     }
 }
 
-impl fmt::Debug for Answered {
+impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "status {:#04x}, \"{}\"", self.status, self.body.escape_ascii())
     }
 }
 
-impl Answered {
+impl Answer {
     fn number(&self, at: usize) -> Option<u32> {
         let bytes = self.body.get(at..at + 4)?;
         Some(u32::from_be_bytes(bytes.try_into().expect("four bytes were taken")))
@@ -108,16 +108,16 @@ impl Answered {
 }
 
 /// The holdings of one connection.
-pub struct Books {
+pub struct Accounting {
     namespace: Namespace,
     held: BTreeMap<Vec<u8>, u64>,
-    /// Releases that are on their way.
+    /// Releases that were sent and are not answered.
     releasing: BTreeMap<Vec<u8>, u64>,
-    /// Names that the Dump under way has shown.
+    /// Names that the current Dump has listed.
     dumped: BTreeSet<Vec<u8>>,
 }
 
-impl Books {
+impl Accounting {
     pub fn new(namespace: Namespace) -> Self {
         Self { namespace, held: BTreeMap::new(), releasing: BTreeMap::new(), dumped: BTreeSet::new() }
     }
@@ -130,41 +130,42 @@ impl Books {
         self.held.iter().map(|(name, resources)| (name, *resources))
     }
 
-    /// What the client may rely on: what was acknowledged, less what it is giving back.
-    pub fn believed(&self, name: &[u8]) -> u64 {
+    /// What the client may count on: what was acknowledged, minus the releases that were sent.
+    pub fn expected(&self, name: &[u8]) -> u64 {
         self.held(name).saturating_sub(self.releasing.get(name).copied().unwrap_or(0))
     }
 
-    pub fn sent(&mut self, asked: &Outcome) {
-        if let Outcome::Release { name, resources } = asked {
+    pub fn sent(&mut self, request: &Request) {
+        if let Request::Release { name, resources } = request {
             *self.releasing.entry(name.clone()).or_insert(0) += u64::from(*resources);
         }
     }
 
-    /// Takes an answer to the books. Tells whether the request has more answers to come, or what is wrong with it.
-    pub fn judge(&mut self, asked: &Outcome, answer: &Answered) -> Result<bool, String> {
-        let is_right = match asked {
-            Outcome::Noop => answer.status == OK && answer.body.is_empty(),
-            Outcome::Unknown => answer.status == UNKNOWN_COMMAND,
-            Outcome::Short => answer.status == INVALID,
-            Outcome::Stats => answer.status == OK && has_no_panics(&answer.body),
-            Outcome::Get { name } => self.judge_get(name, answer),
-            Outcome::Acquire { name, resources, maximum } => {
-                self.judge_acquire(name, *resources, *maximum, answer)
+    /// Applies an answer. Returns whether the request has more answers to come, or an error if the answer is
+    /// impossible.
+    pub fn apply(&mut self, request: &Request, answer: &Answer) -> Result<bool, String> {
+        let is_right = match request {
+            Request::Noop => answer.status == OK && answer.body.is_empty(),
+            Request::Unknown => answer.status == UNKNOWN_COMMAND,
+            Request::Short => answer.status == INVALID,
+            Request::Stats => answer.status == OK && has_no_panics(&answer.body),
+            Request::Get { name } => self.check_get(name, answer),
+            Request::Acquire { name, resources, maximum } => {
+                self.apply_acquire(name, *resources, *maximum, answer)
             }
-            Outcome::Release { name, resources } => self.judge_release(name, *resources, answer),
-            Outcome::Dump => return self.judge_dump(answer),
+            Request::Release { name, resources } => self.apply_release(name, *resources, answer),
+            Request::Dump => return self.apply_dump(answer),
         };
-        if is_right { Ok(false) } else { Err(self.wrong(asked, answer)) }
+        if is_right { Ok(false) } else { Err(self.mismatch(request, answer)) }
     }
 
-    fn wrong(&self, asked: &Outcome, answer: &Answered) -> String {
+    fn mismatch(&self, request: &Request, answer: &Answer) -> String {
         let held = self.holdings().map(|(name, held)| format!(" {held} of {},", name.escape_ascii()));
         let held: String = held.collect();
-        format!("{asked:?} is answered by {answer:?}; the connection holds{held}")
+        format!("{request:?} was answered by {answer:?}; the connection holds{held}")
     }
 
-    fn judge_get(&self, name: &[u8], answer: &Answered) -> bool {
+    fn check_get(&self, name: &[u8], answer: &Answer) -> bool {
         let held = self.held(name);
         match answer.status {
             NOT_FOUND => held == 0,
@@ -176,7 +177,7 @@ impl Books {
         }
     }
 
-    fn judge_acquire(&mut self, name: &[u8], resources: u32, maximum: u32, answer: &Answered) -> bool {
+    fn apply_acquire(&mut self, name: &[u8], resources: u32, maximum: u32, answer: &Answer) -> bool {
         if resources == 0 || resources > maximum {
             return answer.status == INVALID;
         }
@@ -192,7 +193,7 @@ impl Books {
         }
     }
 
-    fn judge_release(&mut self, name: &[u8], resources: u32, answer: &Answered) -> bool {
+    fn apply_release(&mut self, name: &[u8], resources: u32, answer: &Answer) -> bool {
         let released = u64::from(resources);
         if let Some(releasing) = self.releasing.get_mut(name) {
             *releasing -= released;
@@ -212,23 +213,26 @@ impl Books {
         }
     }
 
-    fn judge_dump(&mut self, answer: &Answered) -> Result<bool, String> {
+    fn apply_dump(&mut self, answer: &Answer) -> Result<bool, String> {
         if answer.status != OK {
-            return Err(self.wrong(&Outcome::Dump, answer));
+            return Err(self.mismatch(&Request::Dump, answer));
         }
         if answer.body.is_empty() {
             let dumped = std::mem::take(&mut self.dumped);
             let missing = self.holdings().find(|(name, held)| *held > 0 && !dumped.contains(*name));
             return missing.map_or(Ok(false), |(name, held)| {
-                Err(format!("a Dump leaves out {}, of which the reader holds {held}", name.escape_ascii()))
+                Err(format!(
+                    "a Dump leaves out {}, although the connection holds {held}",
+                    name.escape_ascii()
+                ))
             });
         }
         let (Some(consumption), Some(peak)) = (answer.number(0), answer.number(4)) else {
-            return Err(self.wrong(&Outcome::Dump, answer));
+            return Err(self.mismatch(&Request::Dump, answer));
         };
         let name = answer.body.get(10..).unwrap_or_default().to_vec();
         if name.is_empty() || peak < consumption || u64::from(consumption) < self.held(&name) {
-            return Err(self.wrong(&Outcome::Dump, answer));
+            return Err(self.mismatch(&Request::Dump, answer));
         }
         if !self.dumped.insert(name.clone()) {
             return Err(format!("a Dump shows {} twice", name.escape_ascii()));
@@ -237,7 +241,7 @@ impl Books {
     }
 }
 
-/// Whether the statistics say that no task of the server panicked.
+/// Whether the statistics report that no task of the server panicked.
 fn has_no_panics(statistics: &[u8]) -> bool {
     let expected = b"\0\x06\0\x01panics0";
     statistics.windows(expected.len()).any(|part| part == expected)

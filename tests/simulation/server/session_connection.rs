@@ -1,6 +1,6 @@
-//! A connection that speaks the extended operations: its answers may come in another order than its requests.
+//! A connection with extended operations, whose answers may arrive in another order than the requests.
 //!
-//! It acts for one session from its first request to its end, so that there is never a doubt for which one an answer is.
+//! Invariant: it acts for one session from its first request to its end, so each answer belongs to a known session.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -16,15 +16,15 @@ use turmoil::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use super::connection::{End, PATIENCE, Pace, connect, send};
 use crate::scene::Scene;
 
-/// What a client remembers of a request until it is answered.
+/// The kind of a request, with what the client needs to check its answer.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome {
+pub enum RequestKind {
     Hello,
     Open,
     Attach,
     KeepAlive,
-    /// A KeepAlive of a connection after another one was told that it is attached.
-    Outlived,
+    /// A KeepAlive of a connection after another connection was attached.
+    StaleKeepAlive,
     Close,
     Cancel {
         id: u64,
@@ -32,7 +32,7 @@ pub enum Outcome {
     Verify {
         grant: u64,
     },
-    /// The holders of a name. Set where the client had all its answers when it asked.
+    /// The holders of a name. `is_quiet` is set if the client had all its answers when it sent the request.
     List {
         is_quiet: bool,
     },
@@ -44,7 +44,7 @@ pub enum Outcome {
     Unwatch {
         watch: u32,
     },
-    /// One with a request id; the wait is set where it may wait.
+    /// A request with an id. The wait is set if the request may wait.
     Request {
         id: u64,
         wait_ms: Option<u32>,
@@ -52,67 +52,67 @@ pub enum Outcome {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Awaited {
-    pub asked: Outcome,
+pub struct PendingRequest {
+    pub kind: RequestKind,
     pub opcode: u8,
     pub sent_ms: u64,
-    /// Set where the answer may wait for the server's disk.
+    /// Set if the server may defer the answer until its disk has stored the change.
     is_stored: bool,
 }
 
-impl Awaited {
+impl PendingRequest {
     /// Whether its answer comes in the order of the requests.
     fn is_in_order(&self) -> bool {
-        match self.asked {
+        match self.kind {
             _ if self.is_stored => false,
-            Outcome::Watch { .. } => false,
-            Outcome::Request { wait_ms, .. } => wait_ms.is_none(),
+            RequestKind::Watch { .. } => false,
+            RequestKind::Request { wait_ms, .. } => wait_ms.is_none(),
             _ => true,
         }
     }
 
-    /// Whether one that waited in vain was told so soon after.
+    /// Checks that a wait that timed out was answered in time.
     pub fn check_waited(&self, frame: &ResponseFrame, now_ms: u64) -> Result<(), String> {
-        let Outcome::Request { wait_ms: Some(wait_ms), .. } = self.asked else { return Ok(()) };
+        let RequestKind::Request { wait_ms: Some(wait_ms), .. } = self.kind else { return Ok(()) };
         let late_ms = now_ms.saturating_sub(self.sent_ms + u64::from(wait_ms));
         if Status::from_code(frame.status) == Some(Status::TimedOut) && late_ms > LATE_MS_MAX {
-            return Err(format!("{self:?} is told that it timed out, {late_ms} ms late"));
+            return Err(format!("{self:?} was answered with a timeout, {late_ms} ms late"));
         }
         Ok(())
     }
 
     /// When an answer is overdue.
     fn due_ms(&self) -> u64 {
-        let wait_ms = match self.asked {
-            Outcome::Request { wait_ms, .. } => wait_ms.unwrap_or(0),
+        let wait_ms = match self.kind {
+            RequestKind::Request { wait_ms, .. } => wait_ms.unwrap_or(0),
             _ => 0,
         };
         self.sent_ms + u64::from(wait_ms) + PATIENCE.as_millis() as u64
     }
 }
 
-/// How long after its time a request that waited in vain is answered at most, with two ways through the network, and with
-/// a client that reads nothing meanwhile.
+/// How late the answer to a wait that timed out may be: two ways through the network, and a client that does not read
+/// for a time.
 const LATE_MS_MAX: u64 = 3000;
 
-pub struct Line {
+pub struct SessionConnection {
     scene: Arc<Scene>,
     pub local: SocketAddr,
     pub opened_ms: u64,
-    /// The number of the connection's own session, once its Hello is answered.
-    pub own: Option<u64>,
+    /// The number of the connection session, once its Hello is answered.
+    pub connection_session: Option<u64>,
     pub says_hello: bool,
-    /// Set when the server has told that it acts for the session.
+    /// Set when the server has confirmed that the connection acts for the session.
     pub is_attached: bool,
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,
     input: BytesMut,
     serial: u32,
-    pub awaited: BTreeMap<u32, Awaited>,
+    pub pending: BTreeMap<u32, PendingRequest>,
     in_order: VecDeque<u32>,
 }
 
-impl Line {
+impl SessionConnection {
     pub async fn open(
         scene: Arc<Scene>,
         client: usize,
@@ -126,41 +126,41 @@ impl Line {
             scene,
             local,
             opened_ms,
-            own: None,
+            connection_session: None,
             says_hello: false,
             is_attached: false,
             reader,
             writer,
             input: BytesMut::new(),
             serial: 0,
-            awaited: BTreeMap::new(),
+            pending: BTreeMap::new(),
             in_order: VecDeque::new(),
         })
     }
 
-    /// Appends a request to `bytes`, and gives the opaque that its answer will have.
-    pub fn compose(&mut self, request: &Extended<'_>, asked: Outcome, bytes: &mut BytesMut) -> u32 {
+    /// Appends a request to `bytes`. Returns the opaque that its answer will have.
+    pub fn compose(&mut self, request: &Extended<'_>, kind: RequestKind, bytes: &mut BytesMut) -> u32 {
         self.serial += 1;
         request.compose(Opaque(self.serial.to_be_bytes()), bytes);
         let sent_ms = self.scene.state().now_ms;
-        let is_stored = matches!(asked, Outcome::Open | Outcome::Close | Outcome::Request { .. });
+        let is_stored = matches!(kind, RequestKind::Open | RequestKind::Close | RequestKind::Request { .. });
         let is_stored = is_stored && self.scene.disk.is_some();
-        let awaited = Awaited { asked, opcode: request.opcode().code(), sent_ms, is_stored };
-        if awaited.is_in_order() {
+        let pending = PendingRequest { kind, opcode: request.opcode().code(), sent_ms, is_stored };
+        if pending.is_in_order() {
             self.in_order.push_back(self.serial);
         }
-        self.awaited.insert(self.serial, awaited);
+        self.pending.insert(self.serial, pending);
         self.serial
     }
 
     /// Appends a Hello to `bytes`.
-    pub fn introduce(&mut self, bytes: &mut BytesMut) {
+    pub fn compose_hello(&mut self, bytes: &mut BytesMut) {
         self.says_hello = true;
-        let hello = Extended::Hello { version: 1, label: b"lessee", credentials: &[] };
-        self.compose(&hello, Outcome::Hello, bytes);
+        let hello = Extended::Hello { version: 1, label: b"leased", credentials: &[] };
+        self.compose(&hello, RequestKind::Hello, bytes);
     }
 
-    /// Sends, and reads meanwhile: two ends that only write would wait for each other.
+    /// Sends and reads at the same time: two ends that only write would wait for each other.
     pub async fn send(&mut self, bytes: &[u8], pace: Pace) -> Result<(), End> {
         let Self { writer, reader, input, .. } = self;
         let write = timeout(PATIENCE, send(writer, bytes, pace));
@@ -169,7 +169,7 @@ impl Line {
             tokio::select! {
                 biased;
                 sent = &mut write => {
-                    return sent.unwrap_or_else(|_| Err(End::Lost("nothing was taken in time".to_owned())));
+                    return sent.unwrap_or_else(|_| Err(End::Lost("nothing was accepted in time".to_owned())));
                 }
                 read = reader.read_buf(input) => {
                     if read? == 0 {
@@ -180,7 +180,7 @@ impl Line {
         }
     }
 
-    /// Waits until something came.
+    /// Waits until bytes arrive.
     pub async fn read(&mut self) -> Result<(), End> {
         match self.reader.read_buf(&mut self.input).await? {
             0 => Err(End::Lost("it was closed".to_owned())),
@@ -188,43 +188,43 @@ impl Line {
         }
     }
 
-    /// Asks one thing while nothing else is awaited, and gives the answer.
-    pub async fn ask(&mut self, request: &Extended<'_>, asked: Outcome) -> Result<ResponseFrame, End> {
+    /// Sends one request while no other is pending, and returns the answer.
+    pub async fn ask(&mut self, request: &Extended<'_>, kind: RequestKind) -> Result<ResponseFrame, End> {
         let mut bytes = BytesMut::new();
-        self.compose(request, asked, &mut bytes);
+        self.compose(request, kind, &mut bytes);
         self.send(&bytes, Pace::Whole).await?;
         self.answer().await
     }
 
-    /// The next response, which has to come in time.
+    /// The next response, which must arrive in time.
     pub async fn answer(&mut self) -> Result<ResponseFrame, End> {
         loop {
             if let Some((_, _, frame)) = self.next()? {
                 return Ok(frame);
             }
             let read = timeout(PATIENCE, self.read()).await;
-            read.unwrap_or_else(|_| Err(End::Lost("no answer came in time".to_owned())))?;
+            read.unwrap_or_else(|_| Err(End::Lost("no answer arrived in time".to_owned())))?;
         }
     }
 
-    /// Says that nothing more will be asked, and gives what may still be read: nothing can be sent by it any more.
+    /// Half-closes the connection: nothing more will be sent, and answers may still be read.
     pub async fn half_close(&mut self) -> Result<(), End> {
         Ok(self.writer.shutdown().await?)
     }
 
-    /// The life of the server that the connection is to.
+    /// The life of the server that accepted the connection.
     pub fn life(&self) -> u64 {
         self.scene.life_of(self.local)
     }
 
-    /// Whether all is answered that is answered in order.
+    /// Whether all answers that come in order have arrived.
     pub fn has_answers(&self) -> bool {
         self.in_order.is_empty()
     }
 
-    /// Takes the next response of what came, with what it answers. The second one to a Hello and those after it
-    /// are notices.
-    pub fn next(&mut self) -> Result<Option<(u32, Awaited, ResponseFrame)>, End> {
+    /// Takes the next response from the input, with the request that it answers. After its answer, further frames for
+    /// a Hello are notices.
+    pub fn next(&mut self) -> Result<Option<(u32, PendingRequest, ResponseFrame)>, End> {
         let Some(header) = self.input.first_chunk::<12>() else { return Ok(None) };
         let [magic, opcode, status, reserved, l0, l1, l2, l3, o0, o1, o2, o3] = *header;
         let body_bytes = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
@@ -234,48 +234,48 @@ impl Line {
         self.input.advance(12);
         let body = self.input.split_to(body_bytes).freeze();
         let opaque = u32::from_be_bytes([o0, o1, o2, o3]);
-        let awaited = self.awaited.get(&opaque).copied();
-        let Some(awaited) = awaited.filter(|awaited| (magic, opcode, reserved) == (0x91, awaited.opcode, 0))
+        let pending = self.pending.get(&opaque).copied();
+        let Some(pending) = pending.filter(|pending| (magic, opcode, reserved) == (0x91, pending.opcode, 0))
         else {
             return Err(End::Wrong(format!(
-                "opcode {opcode:#x} with opaque {opaque} and status {status:#x} answers {awaited:?}"
+                "opcode {opcode:#x} with opaque {opaque} and status {status:#x} answers {pending:?}"
             )));
         };
-        let is_notice = matches!(awaited.asked, Outcome::Hello) && self.own.is_some();
-        if awaited.is_in_order() && !is_notice && self.in_order.front() != Some(&opaque) {
-            return Err(End::Wrong(format!("{awaited:?} is answered out of turn")));
+        let is_notice = matches!(pending.kind, RequestKind::Hello) && self.connection_session.is_some();
+        if pending.is_in_order() && !is_notice && self.in_order.front() != Some(&opaque) {
+            return Err(End::Wrong(format!("{pending:?} is answered out of order")));
         }
-        let is_last = match awaited.asked {
-            Outcome::Hello | Outcome::Watch { .. } => is_notice || status != 0,
-            Outcome::List { .. } => status != 0 || body.is_empty(),
+        let is_last = match pending.kind {
+            RequestKind::Hello | RequestKind::Watch { .. } => is_notice || status != 0,
+            RequestKind::List { .. } => status != 0 || body.is_empty(),
             _ => true,
         };
-        if awaited.is_in_order() && !is_notice && (is_last || matches!(awaited.asked, Outcome::Hello)) {
+        if pending.is_in_order() && !is_notice && (is_last || matches!(pending.kind, RequestKind::Hello)) {
             self.in_order.pop_front();
         }
         if is_last && !is_notice {
-            self.awaited.remove(&opaque);
+            self.pending.remove(&opaque);
         }
         let opaque_bytes = Opaque([o0, o1, o2, o3]);
-        Ok(Some((opaque, awaited, ResponseFrame { opcode, status, opaque: opaque_bytes, body })))
+        Ok(Some((opaque, pending, ResponseFrame { opcode, status, opaque: opaque_bytes, body })))
     }
 
-    /// Whether every answer is in time. To be asked when nothing is there to be read.
+    /// Checks that no answer is overdue. The caller ensures that no input is left.
     pub fn check_overdue(&self) -> Result<(), End> {
         let now_ms = self.scene.state().now_ms;
-        let is_open = |awaited: &Awaited| match awaited.asked {
-            Outcome::Hello => self.own.is_none(),
-            Outcome::Watch { .. } => false,
+        let is_open = |pending: &PendingRequest| match pending.kind {
+            RequestKind::Hello => self.connection_session.is_none(),
+            RequestKind::Watch { .. } => false,
             _ => true,
         };
-        match self.awaited.values().find(|awaited| is_open(awaited) && awaited.due_ms() < now_ms) {
-            Some(overdue) => Err(End::Lost(format!("no answer came in time to {overdue:?}"))),
+        match self.pending.values().find(|pending| is_open(pending) && pending.due_ms() < now_ms) {
+            Some(overdue) => Err(End::Lost(format!("no answer arrived in time to {overdue:?}"))),
             None => Ok(()),
         }
     }
 }
 
-impl Drop for Line {
+impl Drop for SessionConnection {
     fn drop(&mut self) {
         self.scene.closed(self.local);
     }
