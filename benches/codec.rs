@@ -8,7 +8,7 @@ use signalbox::protocol::{Opaque, Request, RequestCodec, Response, ResponseCodec
 
 const NAME: &[u8] = b"bench-0000000042";
 
-/// Frames that are read at once: one, and as many as a busy connection has on their way.
+/// Frames that are read at once: one, and as many as a busy connection has in flight.
 const RUNS: [u32; 3] = [1, 16, 64];
 
 fn requests(frames: u32) -> BytesMut {

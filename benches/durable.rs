@@ -142,11 +142,11 @@ fn stored(address: SocketAddr) -> (u64, u64) {
     (statistic(address, "store_commits"), statistic(address, "store_changes"))
 }
 
-/// Gives how long a server takes until it answers, what it is resident with, and what it finds declared.
+/// Returns the time until a server answers, its resident memory, and the number of semaphores that it finds declared.
 fn start(folder: TempDir) -> (f64, u64, u64) {
     let started = Instant::now();
     let server = start_durable_signalbox(folder);
-    // Connections are accepted before, and answered when everything is brought back.
+    // Connections are accepted earlier, and answered when everything is restored.
     let declared = statistic(server.address, "declared");
     let took_s = started.elapsed().as_secs_f64();
     (took_s, resident_bytes(server.pid()), declared)
@@ -195,8 +195,8 @@ fn flushes_per_s(time: Duration) -> f64 {
     f64::from(count) / start.elapsed().as_secs_f64()
 }
 
-/// The engine's commits by themselves: as many changes each, half of them new records and half of them deletions of what
-/// came with the commit before, as grants and releases come.
+/// The engine's commits by themselves: as many changes each, half of them new records and half of them deletions of
+/// what came with the commit before, as grants and releases come.
 fn engine_commits_per_s(changes: usize, time: Duration) -> f64 {
     let folder = scratch();
     let database = Builder::new().create(folder.path().join("engine.redb")).expect("a database can be made");
@@ -254,7 +254,7 @@ fn pairs_per_s(sessions: usize, time: Duration) -> Own {
     Own { pairs_per_s: pairs, commits_per_s: commits / time.as_secs_f64(), changes_each: changes / commits }
 }
 
-/// Has many clients do the same again and again, each in a thread. Gives how often a second.
+/// Runs many clients in a loop, each in a thread. Returns the number of operations per second.
 fn repeat<C: Send>(
     clients: usize,
     time: Duration,
@@ -299,7 +299,7 @@ impl Lessee {
         lessee
     }
 
-    /// Has a poll tell when something was received.
+    /// Registers the client for readiness to read.
     fn watch(&self, poll: &Poll, index: usize) -> mio::net::TcpStream {
         self.stream.set_nonblocking(true).expect("a socket of TCP");
         let mut polled =
@@ -308,7 +308,7 @@ impl Lessee {
         polled
     }
 
-    /// Takes what was received, and asks for the next each time. Gives how many pairs that ended.
+    /// Processes the received answers, and sends the next request for each. Returns the number of pairs completed.
     fn go_on(&mut self) -> u32 {
         let mut pairs = 0;
         let mut some = [0; 4096];
@@ -375,7 +375,7 @@ impl Lessee {
     }
 }
 
-/// A broker of its own, with the daemon that tells Erlang programs each other's ports.
+/// A separate broker, with Erlang's port mapper daemon.
 struct Rabbit {
     broker: Child,
     mapper: Child,
@@ -416,8 +416,8 @@ impl Rabbit {
         rabbit
     }
 
-    /// Slots taken and given back as the document says. Each client tries a slot of its own first, which nobody else has,
-    /// so none has to search.
+    /// Slots taken and given back as the document says. Each client tries a slot of its own first, which nobody else
+    /// has, so none has to search.
     fn pairs_per_s(&self, clients: usize, time: Duration) -> f64 {
         let enter = |number| {
             let mut client = Amqp::connect(self.address).expect("RabbitMQ accepts");

@@ -125,7 +125,7 @@ fn filled(names: u32) -> (Core, Session) {
     (core, session)
 }
 
-/// As much of a Dump as the server composes before it yields. Tells whether there is more.
+/// Encodes as much of a Dump as the server does before it yields. Returns whether there is more.
 fn dump_piece(core: &Core, dump: &mut Dump) -> bool {
     let mut out = Vec::with_capacity(2 * DUMP_CHUNK_BYTES);
     while out.len() < DUMP_CHUNK_BYTES {

@@ -17,7 +17,7 @@ const MANY: u32 = 100_000;
 /// Grants of one session, which is its limit.
 const GRANTS: u32 = 10_000;
 
-/// Waiters of one session: fewer than it may have requests on their way.
+/// Waiters of one session: fewer than the requests that it may have in flight.
 const WAITERS_OF_A_SESSION: u32 = 1000;
 
 /// Watches, which is their limit.
@@ -70,7 +70,7 @@ pub fn watched_elsewhere(steps: &mut Steps) {
     watched(steps, MANY, |number| Scope::Name(own_name(number).into()));
 }
 
-/// A release frees what 10,000 waiters wait for, and 1,000 watches are told.
+/// A release frees what 10,000 waiters wait for, and 1,000 watches are informed.
 pub fn watched_by_all(steps: &mut Steps) {
     watched(steps, MANY / 10, |_| Scope::Prefix(Box::default()));
 }
@@ -86,7 +86,7 @@ fn watched(steps: &mut Steps, waiters: u32, scope: impl Fn(u32) -> Scope) {
     assert_eq!(core.ledger_stats().waiters, 0);
 }
 
-/// Gives back a grant, and does all that comes of it.
+/// Releases a grant, and does all the work that follows from it.
 fn give_back(steps: &mut Steps, core: &Core, holder: ConnectionId, grant: GrantId) {
     steps.time(|| core.release_grant(call(holder, 2), grant, at(0)) == Outcome::Answered(Answer::Done));
     while steps.time(|| core.expire(at(0))) {}

@@ -1,4 +1,4 @@
-//! Answers of a server, read one after the other.
+//! Answers of a server, read one by one.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ pub fn statistic(address: SocketAddr, name: &str) -> u64 {
     item.value.parse().expect("a number")
 }
 
-/// Sends one request on a connection of its own. Gives what is answered.
+/// Sends one request on a separate connection. Returns the answer.
 pub fn ask(address: SocketAddr, request: &Request<'_>) -> Answers {
     let mut stream = TcpStream::connect(address).expect("the server accepts");
     let mut bytes = BytesMut::new();
@@ -33,7 +33,7 @@ impl Answers {
         Self { stream: BufReader::with_capacity(1 << 18, stream), body: Vec::new() }
     }
 
-    /// Reads one whose content does not matter, and tells how long its body is.
+    /// Reads an answer whose content does not matter, and returns the length of its body.
     pub fn skip(&mut self) -> usize {
         self.read_header();
         self.body.len()
@@ -45,7 +45,7 @@ impl Answers {
         ResponseFrame { opcode, status, opaque: Opaque(opaque), body }
     }
 
-    /// Reads one answer, and gives its header.
+    /// Reads one answer, and returns its header.
     fn read_header(&mut self) -> [u8; 12] {
         let mut header = [0; 12];
         self.stream.read_exact(&mut header).expect("the server answers");

@@ -1,4 +1,4 @@
-//! Connections that ask for grants and wait for them.
+//! Connections that request grants and wait for them.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use signalbox::protocol::{
 
 use super::answers::Answers;
 
-/// One such connection. Its requests go out together, when answers are waited for.
+/// Such a connection. It sends its requests together, when it waits for answers.
 pub struct Asker {
     stream: TcpStream,
     answers: Answers,
@@ -38,12 +38,12 @@ impl Asker {
         request.compose(Opaque(opaque.to_be_bytes()), &mut self.out);
     }
 
-    /// Asks for a sign of life, which comes when all before it was taken up.
+    /// Adds a request whose answer shows that all requests before it were received.
     pub fn noop(&mut self) {
         Request::Noop.compose(Opaque([0; 4]), &mut self.out);
     }
 
-    /// Sends what was asked for, and waits for so many answers.
+    /// Sends the requests added so far, and waits for this many answers.
     pub fn answers(&mut self, answers: u32) {
         self.stream.write_all(&self.out).expect("the server reads");
         self.out.clear();

@@ -1,7 +1,7 @@
-//! The floor: the least that a server of this protocol can do. It polls, reads once, writes once, and answers every
-//! frame from a constant. It knows no names and keeps nothing but a frame's beginning whose end has not come.
+//! The floor: the least work that a server of this protocol can do. It polls, reads once, writes once, and answers
+//! every frame with a constant. It has no names, and stores nothing except an incomplete frame.
 //!
-//! What a server costs above it is what its rules cost; below it is the kernel's.
+//! The cost of a server above the floor is the cost of its rules; the floor itself is the cost of the kernel.
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
@@ -19,8 +19,8 @@ const HEADER_BYTES: usize = 12;
 const ACQUIRE: u8 = 2;
 const READ_BYTES: usize = 64 * 1024;
 
-/// Becomes the floor where the arguments say so: `--be-the-floor THREADS`. It tells its port on standard output and
-/// ends when its standard input does, so that it never outlives the benchmark.
+/// Runs the floor if the arguments are `--be-the-floor THREADS`. It prints its port on standard output and ends when
+/// its standard input ends, so that it never outlives the benchmark.
 pub fn become_if_asked() {
     let mut arguments = std::env::args().skip(1);
     if arguments.next().as_deref() == Some(ARGUMENT) {
@@ -74,7 +74,8 @@ fn work(mut poll: Poll, handed: &Receiver<TcpStream>) -> io::Result<()> {
             _ => {}
         }
         for event in &events {
-            // A connection is registered before it is handed over, so its first event may come before it does.
+            // A connection is registered before it is handed over, so its first event may arrive earlier than the
+            // connection.
             while connections.len() <= event.token().0 {
                 let stream = handed.recv().map_err(io::Error::other)?;
                 connections.push(Connection { stream: Some(stream), incomplete: Vec::new() });
@@ -88,7 +89,7 @@ fn work(mut poll: Poll, handed: &Receiver<TcpStream>) -> io::Result<()> {
 }
 
 impl Connection {
-    /// One read and one write; more only where the buffer was too small for what had come.
+    /// One read and one write; more only if the buffer was too small for the received bytes.
     fn answer(&mut self, buffer: &mut [u8], answers: &mut Vec<u8>) -> io::Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
         loop {
@@ -107,7 +108,7 @@ impl Connection {
                 let answered = answer_frames(&self.incomplete, answers);
                 self.incomplete.drain(..answered);
             }
-            // Clients of the benchmarks read what they are sent, so it fits the socket's buffer.
+            // Clients of the benchmarks read their answers, so these fit into the socket's buffer.
             stream.write_all(answers)?;
             if read < buffer.len() {
                 return Ok(());
@@ -116,7 +117,7 @@ impl Connection {
     }
 }
 
-/// Appends an answer for every complete frame and tells how many bytes those took.
+/// Appends an answer for every complete frame and returns the number of bytes of these frames.
 fn answer_frames(bytes: &[u8], answers: &mut Vec<u8>) -> usize {
     let mut position = 0;
     while let Some(header) = bytes[position..].first_chunk::<HEADER_BYTES>() {

@@ -1,4 +1,4 @@
-//! Connections that hold many names, and what lists them.
+//! Connections that hold many names, and Dumps of them.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -33,7 +33,7 @@ pub fn hold(address: SocketAddr, names: Range<u32>) -> TcpStream {
     stream
 }
 
-/// Reads one Dump to its end, which is an empty body, or until it is not wanted any more. Gives the number of names.
+/// Reads one Dump to its end, which is an empty body, or until it is no longer needed. Returns the number of names.
 pub fn dump(address: SocketAddr, is_over: impl Fn() -> bool) -> u32 {
     let mut answers = ask(address, &Request::Dump);
     let mut names = 0;

@@ -1,4 +1,4 @@
-//! What the benchmarks of whole servers share: servers to start, the floor among them, and the load that they get.
+//! Shared by the benchmarks of whole servers: the servers, including the floor, and their load.
 
 #![allow(dead_code, unreachable_pub, reason = "each benchmark uses its own part of this")]
 
@@ -26,7 +26,7 @@ use signalbox::client::{Maximum, Resources};
 use dialects::AnyDialect;
 use servers::Server;
 
-/// How many connections have how many requests on their way.
+/// The number of connections, and of requests in flight on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub connections: usize,
@@ -54,7 +54,7 @@ pub fn pairs(shape: Shape, names: u32, distribution: Distribution) -> Plan {
     }
 }
 
-/// What a run on a server came to.
+/// The result of a run on a server.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub cpu_ns_per_answer: f64,
@@ -73,7 +73,7 @@ impl Loaded {
         Ok(Self { server, generator })
     }
 
-    /// Runs for a time. CPU is read while nothing is on its way, so no time slice is missing.
+    /// Runs for a time. CPU is read while nothing is in flight, so no time slice is missing.
     pub fn run(&mut self, time: Duration, pace: Pace) -> Result<Outcome, LoadError> {
         let usage = || Usage::of(self.server.pid()).unwrap_or_else(|error| panic!("{error}"));
         let before = usage();

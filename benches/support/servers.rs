@@ -1,4 +1,4 @@
-//! Servers to compare: each a process of its own on loopback, ended by its own number when it is dropped.
+//! Servers to compare: each is a separate process on the loopback interface, which is killed when it is dropped.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,13 +19,13 @@ use super::ports::free_ports;
 /// Threads that serve connections, of the floor and of signalbox.
 pub const WORKERS: usize = 2;
 
-/// yrmcdsd's own default. With two, it was seen to leave a connection unanswered that had sixteen requests on their way.
+/// yrmcdsd's own default. With two threads, it sometimes did not answer a connection with sixteen requests in flight.
 const YRMCDSD_WORKERS: usize = 10;
 
 /// Seconds between sweeps where the sweep is not what is measured: the server's default.
 const GC_INTERVAL_S: u32 = 10;
 
-/// What can be started.
+/// The servers that can be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     Floor,
@@ -40,7 +40,7 @@ impl Kind {
     pub const ALL: [Self; 6] =
         [Self::Floor, Self::Signalbox, Self::Yrmcdsd, Self::RedisIncr, Self::RedisLua, Self::Poolcounter];
 
-    /// What it is called in tables.
+    /// Its name in tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// A sentence that says what is missing to start it, if something is.
+    /// Describes what is missing to start it, if anything is.
     pub fn missing(self) -> Option<String> {
         let (package, program) = self.package()?;
         find(program).is_none().then(|| {
@@ -95,7 +95,7 @@ pub struct Server {
     /// Where signalbox serves semaphores.
     pub semaphores: Option<SocketAddr>,
     pub dialect: AnyDialect,
-    /// Kept, because yrmcdsd may overlook a connection that gets the descriptor of one that was just closed.
+    /// Kept open, because yrmcdsd may overlook a connection that reuses the descriptor of one that was just closed.
     _first: TcpStream,
     _folder: Option<TempDir>,
 }
@@ -141,7 +141,7 @@ fn start_floor() -> Server {
         .expect("the benchmark's own binary starts");
     let mut line = String::new();
     let stdout = process.stdout.take().expect("it is piped");
-    BufReader::new(stdout).read_line(&mut line).expect("the floor tells its port");
+    BufReader::new(stdout).read_line(&mut line).expect("the floor prints its port");
     let address = line.trim().parse().unwrap_or_else(|error| panic!("the floor said {line:?}: {error}"));
     Server::accepting(process, address, None)
 }
@@ -186,7 +186,7 @@ fn start_yrmcdsd() -> Server {
     let folder = tempfile::tempdir().expect("there is a directory for scratch files");
     let [port, repl_port, counter_port] = free_ports();
     let config = folder.path().join("yrmcds.conf");
-    // Its virtual address is bound beside bind_ip, so that the two must differ.
+    // yrmcdsd binds its virtual address in addition to bind_ip, so the two must differ.
     let text = format!(
         "bind_ip = 127.0.0.2\nvirtual_ip = 127.0.0.1\nport = {port}\nrepl_port = {repl_port}\n\
          workers = {YRMCDSD_WORKERS}\ntemp_dir = {}\ncounter.enable = true\ncounter.port = {counter_port}\n",

@@ -1,4 +1,4 @@
-//! Figures of noisy machines.
+//! Statistics of measurements on noisy machines.
 
 /// The value in the middle; of an even number, the mean of the two.
 pub fn median(values: &[f64]) -> f64 {
@@ -12,7 +12,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// How far ratios that should be 1 are from it: half of them by less than this.
+/// The median distance from 1 of ratios that should be 1.
 pub fn noise(ratios: &[f64]) -> f64 {
     median(&ratios.iter().map(|ratio| (ratio - 1.0).abs()).collect::<Vec<_>>())
 }

@@ -202,7 +202,7 @@ impl From<ImportError> for Failure {
     fn from(error: ImportError) -> Self {
         let exit = match &error {
             ImportError::Storage(error) => exit_for(error),
-            ImportError::Line { .. } | ImportError::Disagreement(_) => Exit::Data,
+            ImportError::Line { .. } | ImportError::Contradiction(_) => Exit::Data,
             ImportError::NotEmpty(_) => Exit::Usage,
             ImportError::Commit(_) | ImportError::Unreadable(_) => Exit::System,
         };

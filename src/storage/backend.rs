@@ -1,4 +1,4 @@
-//! What stands between the engine and the bytes of its file.
+//! The layers between the engine and the bytes of its file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,138 +7,140 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::{BackendError, StorageBackend};
 
-/// Remembers that a flush failed, for as long as the process runs. Clones remember together.
+/// The first failed flush of a file, if any, for the rest of the process. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Flushes(Arc<Mutex<Option<(io::ErrorKind, String)>>>);
+pub(super) struct FlushFailure(Arc<Mutex<Option<(io::ErrorKind, String)>>>);
 
-impl Flushes {
-    /// The first failure, if there was one.
-    pub(super) fn failure(&self) -> Option<io::Error> {
+impl FlushFailure {
+    /// The error of the first failed flush.
+    pub(super) fn get(&self) -> Option<io::Error> {
         let failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         failure.as_ref().map(|(kind, text)| io::Error::new(*kind, text.clone()))
     }
 
-    fn remember(&self, error: &io::Error) {
+    fn record(&self, error: &io::Error) {
         let mut failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert_with(|| (error.kind(), error.to_string()));
     }
 }
 
-/// Passes everything on, and tells a failed flush from any other failure, which the engine does not. After one it refuses
-/// to write and to flush: a second flush would succeed and mean nothing.
+/// Forwards every call and distinguishes a failed flush from other failures, which the engine does not. After a failed
+/// flush it refuses to write and to flush, because a second flush would report success for data that the system may
+/// have dropped.
 #[derive(Debug)]
-pub(super) struct Watched {
-    below: Box<dyn StorageBackend>,
-    flushes: Flushes,
+pub(super) struct FlushGuard {
+    inner: Box<dyn StorageBackend>,
+    flush_failure: FlushFailure,
 }
 
-impl Watched {
-    pub(super) fn new(below: Box<dyn StorageBackend>, flushes: Flushes) -> Self {
-        Self { below, flushes }
+impl FlushGuard {
+    pub(super) fn new(inner: Box<dyn StorageBackend>, flush_failure: FlushFailure) -> Self {
+        Self { inner, flush_failure }
     }
 
     fn refuse_after_failure(&self) -> io::Result<()> {
-        self.flushes.failure().map_or(Ok(()), Err)
+        self.flush_failure.get().map_or(Ok(()), Err)
     }
 }
 
-impl StorageBackend for Watched {
+impl StorageBackend for FlushGuard {
     fn len(&self) -> io::Result<u64> {
-        self.below.len()
+        self.inner.len()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.below.read(offset, out)
+        self.inner.read(offset, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.refuse_after_failure()?;
-        self.below.set_len(len)
+        self.inner.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
         self.refuse_after_failure()?;
-        self.below.sync_data().inspect_err(|error| self.flushes.remember(error))
+        self.inner.sync_data().inspect_err(|error| self.flush_failure.record(error))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.refuse_after_failure()?;
-        self.below.write(offset, data)
+        self.inner.write(offset, data)
     }
 
     fn close(&self) -> io::Result<()> {
-        self.below.close()
+        self.inner.close()
     }
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.below.try_lock_range(start, end)
+        self.inner.try_lock_range(start, end)
     }
 
     fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.below.try_lock_shared_range(start, end)
+        self.inner.try_lock_shared_range(start, end)
     }
 
     fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.lock_range(start, end)
+        self.inner.lock_range(start, end)
     }
 
     fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.lock_shared_range(start, end)
+        self.inner.lock_shared_range(start, end)
     }
 
     fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.below.unlock_range(start, end)
+        self.inner.unlock_range(start, end)
     }
 
     fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.below.query_lock_range(start, end)
+        self.inner.query_lock_range(start, end)
     }
 }
 
-/// Lets the engine write what it likes and keeps that in memory, so that a file can be looked at, and even repaired for
-/// the look, without being changed.
+/// Keeps everything that the engine writes in memory, so that a file can be read, and even repaired in memory, without
+/// being changed.
 #[derive(Debug)]
-pub(super) struct Untouched {
-    below: Box<dyn StorageBackend>,
-    over: Mutex<Over>,
+pub(super) struct CopyOnWrite {
+    inner: Box<dyn StorageBackend>,
+    overlay: Mutex<Overlay>,
 }
 
-/// What the engine believes to be in the file, where that is not what is.
+/// The differences between the file as the engine sees it and the file on disk.
 #[derive(Debug)]
-struct Over {
+struct Overlay {
     len: u64,
-    /// Up to where the file's own bytes show.
-    own_len: u64,
-    /// Blocks that were written, by their number.
+    /// The length of the part that is read from the file itself; the rest is zeros unless it was written.
+    inner_len: u64,
+    /// Written blocks, by number.
     blocks: BTreeMap<u64, Vec<u8>>,
 }
 
 const BLOCK_BYTES: u64 = 4096;
 
-impl Untouched {
-    pub(super) fn new(below: Box<dyn StorageBackend>) -> io::Result<Self> {
-        let len = below.len()?;
-        Ok(Self { below, over: Mutex::new(Over { len, own_len: len, blocks: BTreeMap::new() }) })
+impl CopyOnWrite {
+    pub(super) fn new(inner: Box<dyn StorageBackend>) -> io::Result<Self> {
+        let len = inner.len()?;
+        Ok(Self { inner, overlay: Mutex::new(Overlay { len, inner_len: len, blocks: BTreeMap::new() }) })
     }
 
-    fn over(&self) -> MutexGuard<'_, Over> {
-        self.over.lock().unwrap_or_else(PoisonError::into_inner)
+    fn overlay(&self) -> MutexGuard<'_, Overlay> {
+        self.overlay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block as it would be in the file; zeros beyond its end.
-    fn block(&self, over: &Over, number: u64) -> io::Result<Vec<u8>> {
-        if let Some(block) = over.blocks.get(&number) {
+    /// A block as the engine sees it; zeros beyond the end of the file.
+    fn block(&self, overlay: &Overlay, number: u64) -> io::Result<Vec<u8>> {
+        if let Some(block) = overlay.blocks.get(&number) {
             return Ok(block.clone());
         }
         let start = number * BLOCK_BYTES;
-        let own_bytes = over.own_len.saturating_sub(start).min(BLOCK_BYTES);
+        let inner_bytes = overlay.inner_len.saturating_sub(start).min(BLOCK_BYTES);
         let mut block = vec![0; BLOCK_BYTES as usize];
-        self.below.read(start, &mut block[..own_bytes as usize])?;
+        self.inner.read(start, &mut block[..inner_bytes as usize])?;
         Ok(block)
     }
 }
 
-/// The blocks that a range of bytes lies in: the number of each, where the range starts in it, and how many bytes.
+/// The blocks that a range of bytes covers: the number of each block, the offset of the range in it, and the number of
+/// bytes.
 fn blocks_of(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + bytes as u64;
     (offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(move |number| {
@@ -149,37 +151,37 @@ fn blocks_of(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, usize, usi
     })
 }
 
-impl StorageBackend for Untouched {
+impl StorageBackend for CopyOnWrite {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.over().len)
+        Ok(self.overlay().len)
     }
 
     fn read(&self, offset: u64, mut out: &mut [u8]) -> io::Result<()> {
-        let over = self.over();
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > over.len) {
+        let overlay = self.overlay();
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > overlay.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         for (number, from, bytes) in blocks_of(offset, out.len()) {
             let (piece, rest) = out.split_at_mut(bytes);
-            piece.copy_from_slice(&self.block(&over, number)?[from..from + bytes]);
+            piece.copy_from_slice(&self.block(&overlay, number)?[from..from + bytes]);
             out = rest;
         }
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut over = self.over();
-        if len < over.len {
-            let kept = self.block(&over, len / BLOCK_BYTES)?;
-            over.blocks.retain(|number, _| *number < len / BLOCK_BYTES);
-            over.own_len = over.own_len.min(len);
-            if let Some(part) = kept.get(..(len % BLOCK_BYTES) as usize).filter(|part| !part.is_empty()) {
+        let mut overlay = self.overlay();
+        if len < overlay.len {
+            let last = self.block(&overlay, len / BLOCK_BYTES)?;
+            overlay.blocks.retain(|number, _| *number < len / BLOCK_BYTES);
+            overlay.inner_len = overlay.inner_len.min(len);
+            if let Some(part) = last.get(..(len % BLOCK_BYTES) as usize).filter(|part| !part.is_empty()) {
                 let mut block = part.to_vec();
                 block.resize(BLOCK_BYTES as usize, 0);
-                over.blocks.insert(len / BLOCK_BYTES, block);
+                overlay.blocks.insert(len / BLOCK_BYTES, block);
             }
         }
-        over.len = len;
+        overlay.len = len;
         Ok(())
     }
 
@@ -188,19 +190,19 @@ impl StorageBackend for Untouched {
     }
 
     fn write(&self, offset: u64, mut data: &[u8]) -> io::Result<()> {
-        let mut over = self.over();
-        over.len = over.len.max(offset + data.len() as u64);
+        let mut overlay = self.overlay();
+        overlay.len = overlay.len.max(offset + data.len() as u64);
         for (number, from, bytes) in blocks_of(offset, data.len()) {
-            let mut block = self.block(&over, number)?;
+            let mut block = self.block(&overlay, number)?;
             let (piece, rest) = data.split_at(bytes);
             block[from..from + bytes].copy_from_slice(piece);
-            over.blocks.insert(number, block);
+            overlay.blocks.insert(number, block);
             data = rest;
         }
         Ok(())
     }
 
     fn close(&self) -> io::Result<()> {
-        self.below.close()
+        self.inner.close()
     }
 }

@@ -1,28 +1,28 @@
-//! Whether a data directory is sound: the file, each record, and what the records say of each other.
+//! The check of a data directory: the file, each record, and the consistency of the records with each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::path::Path;
 
 use super::StorageError;
-use super::backend::Untouched;
+use super::backend::CopyOnWrite;
 use super::directory::{Directory, unusable};
 use super::engine::{Opened, Options, each_record, open_engine, open_file, verify};
-use super::record::in_words;
+use super::record::describe;
 use crate::core::{Core, Moment, MonotonicMs, NameHasher, Namespace, Record, UnixSeconds};
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Whether the file was not closed properly. Opening it for writing will repair it.
     pub needs_repair: bool,
-    /// How many records there are.
+    /// The number of records.
     pub counts: Counts,
-    /// What is wrong, a sentence each; empty where all is well.
+    /// The problems found, one sentence each.
     pub problems: Vec<String>,
 }
 
-/// How many records there are of each kind.
+/// The number of records of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Declared semaphores.
@@ -31,7 +31,7 @@ pub struct Counts {
     pub sessions: u64,
     /// Grants of leased sessions.
     pub grants: u64,
-    /// Remembered answers.
+    /// Cached answers.
     pub answers: u64,
 }
 
@@ -47,12 +47,12 @@ impl Counts {
     }
 }
 
-/// Checks the data directory of a server that does not run. Changes nothing; what a repair would do is done in memory.
-/// Fails where the file cannot be opened at all.
+/// Checks the data directory of a server that is not running. It changes nothing: if the file needs a repair, the
+/// repair is done in memory. Fails if the file cannot be opened at all.
 pub fn check(directory: &Path) -> Result<Report, StorageError> {
-    let directory = Directory::look(directory)?;
+    let directory = Directory::open_shared(directory)?;
     let path = directory.file();
-    let Opened { mut database, was_repaired } = look(&path)?;
+    let Opened { mut database, was_repaired } = open_for_reading(&path)?;
     let mut report = Report { needs_repair: was_repaired, counts: Counts::default(), problems: Vec::new() };
     let mut records = Vec::new();
     let read = each_record(&path, &database, &mut |record| match record {
@@ -62,22 +62,22 @@ pub fn check(directory: &Path) -> Result<Report, StorageError> {
         }
         Err(error) => report.problems.push(error.to_string()),
     });
-    // After reading: a file that fails it is closed to readers too.
+    // Verified after reading, because a file that fails the verification can no longer be read.
     for failed in [read, verify(&path, &mut database)].into_iter().filter_map(Result::err) {
         report.problems.push(failed.to_string());
     }
-    report.problems.extend(disagreements(&records));
+    report.problems.extend(contradictions(&records));
     Ok(report)
 }
 
-/// Opens a file for reading, damaged or not.
-pub(super) fn look(path: &Path) -> Result<Opened, StorageError> {
-    let untouched = open_file(path, false).and_then(Untouched::new).map_err(unusable(path))?;
-    open_engine(path, untouched, Options::default())
+/// Opens a file for reading, even if it needs a repair.
+pub(super) fn open_for_reading(path: &Path) -> Result<Opened, StorageError> {
+    let copy_on_write = open_file(path, false).and_then(CopyOnWrite::new).map_err(unusable(path))?;
+    open_engine(path, copy_on_write, Options::default())
 }
 
-/// What records say that cannot be true together, a sentence each. `records` is all there are, in any order.
-pub fn disagreements(records: &[Record]) -> Vec<String> {
+/// The contradictions between records, one sentence each. `records` has all records of a store, in any order.
+pub fn contradictions(records: &[Record]) -> Vec<String> {
     let mut problems = Vec::new();
     let mark = records.iter().find_map(|record| match record {
         Record::Mark(id) => Some(*id),
@@ -92,48 +92,48 @@ pub fn disagreements(records: &[Record]) -> Vec<String> {
         .collect();
     let mut slots = BTreeMap::new();
     for record in records {
-        let title = in_words(&record.key());
+        let title = describe(&record.key());
         let (session, ids) = match record {
             Record::Mark(_) | Record::Session(_) => continue,
             Record::Declaration(semaphore) => (None, vec![semaphore.generation, semaphore.created]),
             Record::Grant(grant) => (Some(grant.session), vec![grant.grant.0]),
             Record::Answer(answer) => {
-                (Some(answer.session), answer.answer.iter().map(|settled| settled.generation).collect())
+                (Some(answer.session), answer.answer.iter().map(|state| state.generation).collect())
             }
         };
         if let Some(session) = session.filter(|session| !sessions.contains(session)) {
-            problems.push(format!("{title} is of session {session}, which does not exist"));
+            problems.push(format!("{title} belongs to session {session}, which does not exist"));
         }
         for id in ids.into_iter().filter(|id| mark.is_none_or(|mark| *id > mark)) {
             problems.push(match mark {
-                Some(mark) => format!("{title} has id {id}, which is above the mark of ids, {mark}"),
-                None => format!("{title} has id {id}, and there is no mark of ids"),
+                Some(mark) => format!("{title} has id {id}, which is above the highest reserved id, {mark}"),
+                None => format!("{title} has id {id}, but the record of the highest reserved id is missing"),
             });
         }
         let Record::Grant(grant) = record else { continue };
         for part in &grant.parts {
             let name = part.name.escape_ascii();
             if part.namespace == Namespace::Counters && !part.slots.is_empty() {
-                problems.push(format!("{title} has slots of the counter \"{name}\", and counters have none"));
+                problems.push(format!("{title} has slots of counter \"{name}\", but counters have no slots"));
                 continue;
             }
             for slot in &part.slots {
                 if let Some(other) = slots.insert((&part.name, *slot), grant.grant) {
                     problems.push(format!(
-                        "{title} has slot {slot} of the semaphore \"{name}\", and so has grant {other}"
+                        "{title} and grant {other} both have slot {slot} of semaphore \"{name}\""
                     ));
                 }
             }
         }
     }
     if problems.is_empty() {
-        problems.extend(brought_back(records).err());
+        problems.extend(restore_all(records).err());
     }
     problems
 }
 
-/// Has a core bring records back, as a server does at its start.
-fn brought_back(records: &[Record]) -> Result<(), String> {
+/// Restores the records into a new core, as a server does when it starts.
+fn restore_all(records: &[Record]) -> Result<(), String> {
     let core = Core::new(NonZeroU32::MIN, NameHasher::with_seeds(0, 0, 0, 0));
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
     let mut records: Vec<_> = records.iter().collect();

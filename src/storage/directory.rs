@@ -1,8 +1,9 @@
-//! The data directory: who may use it, and how the file in it comes to be.
+//! The data directory: its lock, and the creation of the data file.
 //!
-//! Whoever uses the directory holds a lock on a file of its own, which stays: the data's file may be opened anew after a
-//! failure without anybody slipping in between, and two servers that start at once cannot both make one. The data's file
-//! is made under another name and renamed when it is complete and on disk, so that one that is there is never half made.
+//! A process that uses the directory holds a lock on a separate file, which is never removed. So the data file can be
+//! reopened after a failure without another process opening it in between, and two servers that start at once cannot
+//! both create it. The data file is created under another name and renamed when it is complete and flushed, so that an
+//! existing data file is never incomplete.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -16,7 +17,7 @@ pub const FILE_NAME: &str = "signalbox.redb";
 const NEW_FILE_NAME: &str = "signalbox.redb.new";
 const LOCK_FILE_NAME: &str = "signalbox.lock";
 
-/// A data directory that nobody else uses while this value lives.
+/// A data directory that this process has locked, exclusively or shared, while this value exists.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
@@ -25,28 +26,29 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Takes a directory for writing. It is made if need be, for nobody but the user who runs this.
-    pub(super) fn take(path: &Path) -> Result<Self, StorageError> {
-        make(path).map_err(unusable(path))?;
+    /// Opens a directory for writing and locks it. A missing directory is created, with access for the current user
+    /// only.
+    pub(super) fn open_exclusive(path: &Path) -> Result<Self, StorageError> {
+        create_directory(path).map_err(unusable(path))?;
         let lock_path = path.join(LOCK_FILE_NAME);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let lock = options.open(&lock_path).map_err(unusable(&lock_path))?;
-        locked(path, lock.try_lock())?;
+        check_lock(path, lock.try_lock())?;
         Ok(Self { path: path.to_owned(), _lock: Some(lock) })
     }
 
-    /// Takes a directory for reading, beside others who do. Nothing is made.
-    pub(super) fn look(path: &Path) -> Result<Self, StorageError> {
+    /// Opens a directory for reading; other readers may have it open too. Nothing is created.
+    pub(super) fn open_shared(path: &Path) -> Result<Self, StorageError> {
         let lock_path = path.join(LOCK_FILE_NAME);
         let lock = match File::open(&lock_path) {
             Ok(lock) => Some(lock),
-            // A copy of the data's file alone: a server would have made the lock.
+            // No server has used this directory, or it would have a lock file: it has a copy of a data file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(unusable(&lock_path)(error)),
         };
         if let Some(lock) = &lock {
-            locked(path, lock.try_lock_shared())?;
+            check_lock(path, lock.try_lock_shared())?;
         }
         let directory = Self { path: path.to_owned(), _lock: lock };
         if directory.has_file()? {
@@ -56,15 +58,15 @@ impl Directory {
         }
     }
 
-    /// The file with the data.
+    /// The path of the data file.
     pub(super) fn file(&self) -> PathBuf {
         self.path.join(FILE_NAME)
     }
 
-    /// Whether there is a file with data, whatever is in it.
+    /// Whether the data file exists, whatever its content.
     pub(super) fn has_file(&self) -> Result<bool, StorageError> {
         let file = self.file();
-        // Not following a link: one that leads nowhere is somebody's file all the same.
+        // Symbolic links are not followed: a broken link also means that a data file is expected here.
         match fs::symlink_metadata(&file) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -72,7 +74,7 @@ impl Directory {
         }
     }
 
-    /// Whether there is nothing but what this module makes itself.
+    /// Whether the directory has no files except those that this module creates before the data file.
     pub(super) fn is_empty(&self) -> Result<bool, StorageError> {
         for entry in fs::read_dir(&self.path).map_err(unusable(&self.path))? {
             let name = entry.map_err(unusable(&self.path))?.file_name();
@@ -83,13 +85,13 @@ impl Directory {
         Ok(true)
     }
 
-    /// Makes the file with the data: `fill` gets a new file to write and flush, which then takes its place.
-    pub(super) fn make_file<E: From<StorageError>>(
+    /// Creates the data file: `fill` writes and flushes a new file, which is then renamed.
+    pub(super) fn create_file<E: From<StorageError>>(
         &self,
         fill: impl FnOnce(&Path, File) -> Result<(), E>,
     ) -> Result<(), E> {
         let new = self.path.join(NEW_FILE_NAME);
-        // Left by somebody who did not come to the end. The lock is ours, so nobody writes it.
+        // Left by a process that ended before it was done. This process holds the lock, so no other one writes it.
         match fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unusable(&new)(error).into()),
             _ => {}
@@ -103,13 +105,13 @@ impl Directory {
     }
 }
 
-/// An error of the system as one of the store.
+/// Converts an error of the operating system.
 pub(super) fn unusable(path: &Path) -> impl FnOnce(io::Error) -> StorageError {
     move |source| StorageError::Unusable { path: path.to_owned(), source }
 }
 
-/// Makes a directory where there is none, in one that is there.
-fn make(path: &Path) -> io::Result<()> {
+/// Creates a directory if it does not exist; its parent must exist.
+fn create_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => flush(path.parent().filter(|parent| *parent != "").unwrap_or(Path::new("."))),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -117,12 +119,12 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Has the system write the names in a directory to disk.
+/// Flushes the entries of a directory to disk.
 fn flush(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn locked(path: &Path, outcome: Result<(), TryLockError>) -> Result<(), StorageError> {
+fn check_lock(path: &Path, outcome: Result<(), TryLockError>) -> Result<(), StorageError> {
     match outcome {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(StorageError::InUse { path: path.to_owned() }),

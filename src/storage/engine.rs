@@ -1,13 +1,14 @@
-//! The store on disk: one file, kept by redb.
+//! The store on disk: one file, managed by redb.
 //!
-//! Everything lies in one table, so that a commit writes few pages: the records (see `record`) and, under keys that begin
-//! with 0, the format of the data and the epoch of the last owner. Every commit is flushed before it returns. An unclean
-//! end of the process or the machine is repaired by the engine when the file is opened; a file that was closed properly is
-//! checked as a whole then, which costs no more than reading it, and it is read anyway.
+//! One table has everything, so that a commit writes few pages: the records (see `record`) and, under keys that start
+//! with 0, the format of the data and the epoch of the latest owner. Every commit is flushed before it returns. After a
+//! crash of the process or the machine, the engine repairs the file when it is opened. A file that was closed properly
+//! is verified as a whole when it is opened; that costs no more than reading it, and the server reads it anyway.
 //!
-//! After a failure the engine refuses everything until it is closed and opened again, so that is done here, within the
-//! commit that failed or, where that fails too, before the next one. Invariant: what a commit said to have failed is not
-//! in the file when the next one succeeds. That takes some care, as the engine may fail after the changes are on disk.
+//! After a failure the engine refuses everything until it is closed and reopened. The commit that failed does that; if
+//! reopening fails too, the next commit tries again. Invariant: when a commit succeeds, the changes of earlier commits
+//! that were reported as failed are not in the file. The engine may fail after the changes are on disk, so such a
+//! commit is in doubt until the file is read again, and its changes are rolled back if they are there.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -23,7 +24,7 @@ use redb::{
     WriteTransaction,
 };
 
-use super::backend::{Flushes, Watched};
+use super::backend::{FlushFailure, FlushGuard};
 use super::directory::{Directory, unusable};
 use super::record::{DecodeError, decode, encode_key, encode_value};
 use super::{CommitError, Storage, StorageError};
@@ -33,61 +34,62 @@ use crate::core::{Change, Record};
 pub const FORMAT: u32 = 1;
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("signalbox");
-const OWN_KEYS: u8 = 0;
-const FORMAT_KEY: &[u8] = &[OWN_KEYS, b'f'];
-const EPOCH_KEY: &[u8] = &[OWN_KEYS, b'e'];
+/// The first byte of the keys that are not records.
+const METADATA: u8 = 0;
+const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
+const EPOCH_KEY: &[u8] = &[METADATA, b'e'];
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Memory for pages of the file, in bytes.
+    /// Memory for the engine's cache of pages, in bytes.
     pub cache_bytes: usize,
 }
 
 impl Default for Options {
-    /// 16 MiB: the records are read once, and what a commit touches is a small part of them.
+    /// 16 MiB: the records are read once, and a commit accesses a small part of them.
     fn default() -> Self {
         Self { cache_bytes: 16 << 20 }
     }
 }
 
-/// Opens the bytes that lie below the engine: once at the start, and again after each failure.
+/// Opens the bytes that the engine works on: once at the start, and again after each failure.
 pub type Medium = Box<dyn FnMut() -> io::Result<Box<dyn StorageBackend>> + Send>;
 
 /// A store in a file.
 pub struct FileStorage {
-    // The database is closed before the directory is let go.
+    // Declared before the directory, so that the database is closed before the directory is unlocked.
     database: Option<Database>,
     _directory: Option<Directory>,
     path: PathBuf,
     medium: Medium,
     options: Options,
-    flushes: Flushes,
+    flush_failure: FlushFailure,
     epoch: u64,
     was_repaired: bool,
-    /// The commit that was said to have failed, while it is not known whether the file has it.
-    unsettled: Option<Touched>,
+    /// The changes of a commit that was reported as failed, while it is unknown whether the file has them.
+    in_doubt: Option<WriteSet>,
 }
 
-/// What a commit does, by key.
-type Touched = BTreeMap<Vec<u8>, Versions>;
+/// The changes of a commit, by key.
+type WriteSet = BTreeMap<Vec<u8>, Versions>;
 
-/// The values of a key; `None` where it has none.
+/// The values of a key before and after a commit; `None`: it has none.
 #[derive(Debug)]
 struct Versions {
     before: Option<Vec<u8>>,
     after: Option<Vec<u8>>,
 }
 
-/// Why a transaction was not made.
+/// Why a transaction was not committed.
 enum Failure {
     Superseded {
         newest: u64,
     },
-    /// It is not in the file.
-    Before(StorageError),
-    /// It may be in the file.
-    During(StorageError),
+    /// Its changes are not in the file.
+    NotWritten(StorageError),
+    /// Its changes may be in the file.
+    InDoubt(StorageError),
 }
 
 impl std::fmt::Debug for FileStorage {
@@ -100,13 +102,14 @@ impl std::fmt::Debug for FileStorage {
 }
 
 impl FileStorage {
-    /// Opens the store in a data directory under a new epoch. A directory that is not there is made, in one that is; a
-    /// directory without data gets an empty store. Nobody else can open it until this value is dropped.
+    /// Opens the store in a data directory under a new epoch. A missing directory is created, but not its parent; a
+    /// directory without data gets an empty store. No other process can open it until this value is dropped.
     pub fn open(directory: &Path, options: Options) -> Result<Self, StorageError> {
-        let directory = Directory::take(directory)?;
+        let directory = Directory::open_exclusive(directory)?;
         if !directory.has_file()? {
-            directory
-                .make_file(|path, file| Self::lay_out(path, file_backend(file).map_err(unusable(path))?))?;
+            directory.create_file(|path, file| {
+                Self::create_on(path, file_backend(file).map_err(unusable(path))?)
+            })?;
         }
         let path = directory.file();
         let medium = {
@@ -118,8 +121,8 @@ impl FileStorage {
         Ok(storage)
     }
 
-    /// Opens a store that was laid out on any medium, under a new epoch. `path` is what errors call it. Keeping others
-    /// away is left to the medium.
+    /// Opens the store on a medium under a new epoch. `path` is its name in error messages. The medium is responsible
+    /// for excluding other users.
     pub fn open_on(path: &Path, medium: Medium, options: Options) -> Result<Self, StorageError> {
         let mut storage = Self {
             database: None,
@@ -127,23 +130,23 @@ impl FileStorage {
             path: path.to_owned(),
             medium,
             options,
-            flushes: Flushes::default(),
+            flush_failure: FlushFailure::default(),
             epoch: 0,
             was_repaired: false,
-            unsettled: None,
+            in_doubt: None,
         };
         let (database, was_repaired) = storage.open_database()?;
         storage.was_repaired = was_repaired;
-        storage.epoch = storage.take_epoch(&database).map_err(|error| storage.error(error))?;
+        storage.epoch = storage.advance_epoch(&database).map_err(|error| storage.error(error))?;
         storage.database = Some(database);
         Ok(storage)
     }
 
-    /// Makes an empty store on a medium that is empty. `path` is what errors call it.
-    pub fn lay_out(path: &Path, medium: Box<dyn StorageBackend>) -> Result<(), StorageError> {
-        let flushes = Flushes::default();
+    /// Creates an empty store on an empty medium. `path` is its name in error messages.
+    pub fn create_on(path: &Path, medium: Box<dyn StorageBackend>) -> Result<(), StorageError> {
+        let flush_failure = FlushFailure::default();
         let fill = || {
-            let medium = Watched::new(medium, flushes.clone());
+            let medium = FlushGuard::new(medium, flush_failure.clone());
             let database = Builder::new().create_with_backend(medium)?;
             let transaction = begin(&database)?;
             {
@@ -154,29 +157,31 @@ impl FileStorage {
             transaction.commit()?;
             Ok(())
         };
-        fill().map_err(|error: redb::Error| or_not_flushed(&flushes, path, engine_error(path, error)))
+        fill().map_err(|error: redb::Error| {
+            prefer_flush_failure(&flush_failure, path, engine_error(path, error))
+        })
     }
 
-    /// Whether the file had not been closed properly before it was opened, and was repaired.
+    /// Whether the file had to be repaired when it was opened, because it had not been closed properly.
     pub fn was_repaired(&self) -> bool {
         self.was_repaired
     }
 
     fn open_database(&mut self) -> Result<(Database, bool), StorageError> {
-        let below = (self.medium)().map_err(unusable(&self.path))?;
-        let watched = Watched::new(below, self.flushes.clone());
-        let opened = open_engine(&self.path, watched, self.options).and_then(|mut opened| {
-            // A repair has checked everything already.
+        let inner = (self.medium)().map_err(unusable(&self.path))?;
+        let guard = FlushGuard::new(inner, self.flush_failure.clone());
+        let opened = open_engine(&self.path, guard, self.options).and_then(|mut opened| {
+            // A repair has verified everything already.
             if !opened.was_repaired {
                 verify(&self.path, &mut opened.database)?;
             }
             Ok(opened)
         });
-        let opened = opened.map_err(|error| or_not_flushed(&self.flushes, &self.path, error))?;
+        let opened = opened.map_err(|error| prefer_flush_failure(&self.flush_failure, &self.path, error))?;
         Ok((opened.database, opened.was_repaired))
     }
 
-    fn take_epoch(&self, database: &Database) -> Result<u64, redb::Error> {
+    fn advance_epoch(&self, database: &Database) -> Result<u64, redb::Error> {
         let transaction = begin(database)?;
         let epoch = {
             let mut table = transaction.open_table(TABLE)?;
@@ -188,9 +193,9 @@ impl FileStorage {
         Ok(epoch)
     }
 
-    /// Opens the file again if a failure closed it. Tells whether it has the commit that was said to have failed.
+    /// Reopens the file if a failure closed it. Returns whether the file has the commit that is in doubt.
     fn reopen(&mut self) -> Result<bool, CommitError> {
-        if let Some(source) = self.flushes.failure() {
+        if let Some(source) = self.flush_failure.get() {
             self.database = None;
             return Err(CommitError::NotFlushed(StorageError::NotFlushed {
                 path: self.path.clone(),
@@ -201,8 +206,7 @@ impl FileStorage {
             Some(database) => database,
             None => self.open_database().map_err(commit_error)?.0,
         };
-        let (newest, is_there) =
-            self.look_for_unsettled(&database).map_err(|e| commit_error(self.error(e)))?;
+        let (newest, is_there) = self.find_in_doubt(&database).map_err(|e| commit_error(self.error(e)))?;
         self.database = Some(database);
         if newest == self.epoch {
             Ok(is_there)
@@ -211,13 +215,13 @@ impl FileStorage {
         }
     }
 
-    /// The epoch in the file, and whether the unsettled commit is in it: since it is there as a whole or not at all, one
-    /// key tells that it changed.
-    fn look_for_unsettled(&self, database: &Database) -> Result<(u64, bool), redb::Error> {
-        let Some(touched) = &self.unsettled else { return Ok((self.epoch, false)) };
+    /// The epoch in the file, and whether the commit in doubt is in it. A commit is atomic, so one key that it changed
+    /// is enough to decide.
+    fn find_in_doubt(&self, database: &Database) -> Result<(u64, bool), redb::Error> {
+        let Some(write_set) = &self.in_doubt else { return Ok((self.epoch, false)) };
         let table = database.begin_read()?.open_table(TABLE)?;
-        let telling = touched.iter().find(|(_, versions)| versions.before != versions.after);
-        let is_there = match telling {
+        let changed = write_set.iter().find(|(_, versions)| versions.before != versions.after);
+        let is_there = match changed {
             Some((key, versions)) => {
                 let found = table.get(key.as_slice())?;
                 found.as_ref().map(|value| value.value()) == versions.after.as_deref()
@@ -227,42 +231,42 @@ impl FileStorage {
         Ok((stored_epoch(&table)?, is_there))
     }
 
-    /// Undoes in the file what was said to have failed.
-    fn take_back_unsettled(&mut self) -> Result<(), CommitError> {
-        let Some(touched) = &self.unsettled else { return Ok(()) };
+    /// Rolls back the changes of the commit in doubt.
+    fn roll_back_in_doubt(&mut self) -> Result<(), CommitError> {
+        let Some(write_set) = &self.in_doubt else { return Ok(()) };
         let writes: Vec<_> =
-            touched.iter().map(|(key, versions)| (key.clone(), versions.before.clone())).collect();
-        self.transact(writes, &mut Touched::new()).map_err(|failure| {
+            write_set.iter().map(|(key, versions)| (key.clone(), versions.before.clone())).collect();
+        self.transact(writes, &mut WriteSet::new()).map_err(|failure| {
             self.database = None;
             match failure {
                 Failure::Superseded { newest } => CommitError::Superseded { own: self.epoch, newest },
-                Failure::Before(error) | Failure::During(error) => commit_error(error),
+                Failure::NotWritten(error) | Failure::InDoubt(error) => commit_error(error),
             }
         })
     }
 
-    /// Writes values, or deletes where there is none, in one transaction, and notes what it touches.
+    /// Writes values, or deletes keys without a value, in one transaction, and adds the changes to `write_set`.
     fn transact(
         &self,
         writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-        touched: &mut Touched,
+        write_set: &mut WriteSet,
     ) -> Result<(), Failure> {
         let database = self.database.as_ref().expect("every caller opened it");
-        let before = |error| Failure::Before(self.error(error));
+        let before = |error| Failure::NotWritten(self.error(error));
         let transaction = begin(database).map_err(before)?;
-        let newest = self.write(&transaction, writes, touched).map_err(before)?;
+        let newest = self.write(&transaction, writes, write_set).map_err(before)?;
         if newest != self.epoch {
             return Err(Failure::Superseded { newest });
         }
-        transaction.commit().map_err(|error| Failure::During(self.error(error.into())))
+        transaction.commit().map_err(|error| Failure::InDoubt(self.error(error.into())))
     }
 
-    /// Gives the epoch in the file. Where that is not this owner's, nothing is written.
+    /// Returns the epoch in the file. If that is not this owner's epoch, nothing is written.
     fn write(
         &self,
         transaction: &WriteTransaction,
         writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-        touched: &mut Touched,
+        write_set: &mut WriteSet,
     ) -> Result<u64, redb::Error> {
         let mut table = transaction.open_table(TABLE)?;
         let newest = stored_epoch(&table)?;
@@ -275,14 +279,14 @@ impl FileStorage {
                 None => table.remove(key.as_slice())?,
             };
             let before = before.map(|value| value.value().to_vec());
-            // Of a key that is written twice, the first value before and the last one after count.
-            touched.entry(key).or_insert(Versions { before, after: None }).after = after;
+            // For a key that is written twice, keep the value before the first write and the value after the last one.
+            write_set.entry(key).or_insert(Versions { before, after: None }).after = after;
         }
         Ok(newest)
     }
 
     fn error(&self, error: redb::Error) -> StorageError {
-        or_not_flushed(&self.flushes, &self.path, engine_error(&self.path, error))
+        prefer_flush_failure(&self.flush_failure, &self.path, engine_error(&self.path, error))
     }
 }
 
@@ -316,65 +320,65 @@ impl Storage for FileStorage {
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
         if self.reopen()? {
-            self.take_back_unsettled()?;
+            self.roll_back_in_doubt()?;
         }
-        self.unsettled = None;
+        self.in_doubt = None;
         let writes = changes.iter().map(|change| match change {
             Change::Put(record) => (encode_key(&record.key()), Some(encode_value(record))),
             Change::Delete(key) => (encode_key(key), None),
         });
-        let mut touched = Touched::new();
-        let (error, touched) = match self.transact(writes.collect(), &mut touched) {
+        let mut write_set = WriteSet::new();
+        let (error, write_set) = match self.transact(writes.collect(), &mut write_set) {
             Ok(()) => return Ok(()),
             Err(Failure::Superseded { newest }) => {
                 return Err(CommitError::Superseded { own: self.epoch, newest });
             }
-            Err(Failure::Before(error)) => (error, None),
-            Err(Failure::During(error)) => (error, Some(touched)),
+            Err(Failure::NotWritten(error)) => (error, None),
+            Err(Failure::InDoubt(error)) => (error, Some(write_set)),
         };
         self.database = None;
-        self.unsettled = touched;
+        self.in_doubt = write_set;
         match self.reopen() {
-            // It failed when the changes were on disk: they are durable, which is all that was asked for.
+            // It failed after the changes were on disk, so they are durable and the commit succeeded.
             Ok(true) => {
-                self.unsettled = None;
+                self.in_doubt = None;
                 Ok(())
             }
             Err(failure @ (CommitError::NotFlushed(_) | CommitError::Superseded { .. })) => Err(failure),
-            // Where it could not be opened, the next commit tries.
+            // If the file could not be reopened, the next commit tries again.
             Ok(false) | Err(CommitError::NotStored(_)) => Err(commit_error(error)),
         }
     }
 }
 
-/// What came of opening the engine on a file.
+/// The result of opening the engine on a file.
 pub(super) struct Opened {
     pub(super) database: Database,
     pub(super) was_repaired: bool,
 }
 
-/// Opens a file for the engine. Nothing is made where there is none.
+/// Opens a file for the engine. A missing file is not created.
 pub(super) fn open_file(path: &Path, writable: bool) -> io::Result<Box<dyn StorageBackend>> {
     file_backend(OpenOptions::new().read(true).write(writable).open(path)?)
 }
 
-/// An open file as the engine uses it.
+/// Wraps an open file for the engine.
 pub(super) fn file_backend(file: File) -> io::Result<Box<dyn StorageBackend>> {
     let backend = FileBackend::new(file).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Box::new(backend))
 }
 
-/// Opens the engine on bytes that are there, and looks whether they are of a format that this program knows.
+/// Opens the engine on an existing store, and checks that this program supports its format.
 pub(super) fn open_engine(
     path: &Path,
-    below: impl StorageBackend,
+    inner: impl StorageBackend,
     options: Options,
 ) -> Result<Opened, StorageError> {
     let damaged =
         |problem: &str| StorageError::Damaged { path: path.to_owned(), problem: problem.to_owned() };
-    // The engine would make a new store there.
-    if below.len().map_err(unusable(path))? == 0 {
-        return Err(damaged("it is empty"));
+    // The engine would create a new store in an empty file.
+    if inner.len().map_err(unusable(path))? == 0 {
+        return Err(damaged("the file is empty"));
     }
     let was_repaired = Arc::new(AtomicBool::new(false));
     let note = {
@@ -383,26 +387,26 @@ pub(super) fn open_engine(
     };
     let mut builder = Builder::new();
     builder.set_cache_size(options.cache_bytes).set_repair_callback(note);
-    let database = guarded(path, || builder.create_with_backend(below))?;
-    let format = guarded(path, || stored_format(&database))?;
-    // Older formats will be made into this one step by step here, in the order in which they came.
+    let database = catch_panics(path, || builder.create_with_backend(inner))?;
+    let format = catch_panics(path, || stored_format(&database))?;
+    // Older formats will be converted here, one version at a time.
     match format {
         Some(FORMAT) => {}
         Some(found) if found > FORMAT => {
             return Err(StorageError::Newer { path: path.to_owned(), found, known: FORMAT });
         }
-        Some(_) | None => return Err(damaged("it does not say of which format its data is")),
+        Some(_) | None => return Err(damaged("it has no valid format number")),
     }
     Ok(Opened { database, was_repaired: was_repaired.load(Ordering::Relaxed) })
 }
 
 /// Checks all checksums of a file.
 pub(super) fn verify(path: &Path, database: &mut Database) -> Result<(), StorageError> {
-    // What it repairs by itself is its list of free pages, which holds no data.
-    guarded(path, || database.check_integrity()).map(|_| ())
+    // The engine may repair its list of free pages here, which has no data.
+    catch_panics(path, || database.check_integrity()).map(|_| ())
 }
 
-/// Gives every record in the order of keys, or what is wrong with it.
+/// Passes every record, or the error of decoding it, to `each` in the order of keys.
 pub(super) fn each_record(
     path: &Path,
     database: &Database,
@@ -410,16 +414,16 @@ pub(super) fn each_record(
 ) -> Result<(), StorageError> {
     let entries =
         || Ok::<_, redb::Error>(database.begin_read()?.open_table(TABLE)?.range_owned::<&[u8]>(..)?);
-    let mut entries = guarded(path, entries)?;
+    let mut entries = catch_panics(path, entries)?;
     let mut next = || match entries.next() {
         None => Ok::<_, redb::Error>(None),
         Some(entry) => {
             let (key, value) = entry?;
             let (key, value) = (key.value(), value.value());
-            Ok(Some((key.first() != Some(&OWN_KEYS)).then(|| decode(key, value))))
+            Ok(Some((key.first() != Some(&METADATA)).then(|| decode(key, value))))
         }
     };
-    while let Some(record) = guarded(path, &mut next)? {
+    while let Some(record) = catch_panics(path, &mut next)? {
         if let Some(record) = record {
             each(record);
         }
@@ -427,21 +431,22 @@ pub(super) fn each_record(
     Ok(())
 }
 
-/// Asks the engine for something of a file that may be damaged: it takes some damage for a mistake of its own, and panics.
-fn guarded<T, E: Into<redb::Error>>(
+/// Calls the engine on a file that may be damaged: the engine panics on some kinds of damage, because it takes them for
+/// bugs of its own.
+fn catch_panics<T, E: Into<redb::Error>>(
     path: &Path,
-    ask: impl FnOnce() -> Result<T, E>,
+    call: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, StorageError> {
-    match catch_unwind(AssertUnwindSafe(ask)) {
-        Ok(answer) => answer.map_err(|error| engine_error(path, error)),
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| engine_error(path, error)),
         Err(_) => {
-            let problem = "its engine cannot make sense of it".to_owned();
+            let problem = "the storage engine panicked while it read the file".to_owned();
             Err(StorageError::Damaged { path: path.to_owned(), problem })
         }
     }
 }
 
-/// An error of the engine in words of the store.
+/// Converts an error of the engine.
 pub(super) fn engine_error<E: Into<redb::Error>>(path: &Path, error: E) -> StorageError {
     let path = path.to_owned();
     match error.into() {
@@ -451,7 +456,7 @@ pub(super) fn engine_error<E: Into<redb::Error>>(path: &Path, error: E) -> Stora
             StorageError::Unusable { path, source }
         }
         redb::Error::PreviousIo => {
-            let source = io::Error::other("reading or writing it failed before");
+            let source = io::Error::other("an earlier read or write failed");
             StorageError::Unusable { path, source }
         }
         redb::Error::DatabaseAlreadyOpen => StorageError::InUse { path },
@@ -459,9 +464,9 @@ pub(super) fn engine_error<E: Into<redb::Error>>(path: &Path, error: E) -> Stora
     }
 }
 
-/// The failed flush that lies behind an error, if one does.
-fn or_not_flushed(flushes: &Flushes, path: &Path, error: StorageError) -> StorageError {
-    match flushes.failure() {
+/// Replaces an error by the failed flush that caused it, if there was one.
+fn prefer_flush_failure(flush_failure: &FlushFailure, path: &Path, error: StorageError) -> StorageError {
+    match flush_failure.get() {
         Some(source) => StorageError::NotFlushed { path: path.to_owned(), source },
         None => error,
     }
@@ -488,5 +493,5 @@ fn stored_format(database: &Database) -> Result<Option<u32>, redb::Error> {
 
 fn stored_epoch(table: &impl ReadableTable<&'static [u8], &'static [u8]>) -> Result<u64, redb::Error> {
     let epoch = table.get(EPOCH_KEY)?.and_then(|epoch| epoch.value().try_into().ok()).map(u64::from_be_bytes);
-    epoch.ok_or_else(|| redb::Error::Corrupted("it does not say under which epoch it is".to_owned()))
+    epoch.ok_or_else(|| redb::Error::Corrupted("it has no valid epoch".to_owned()))
 }

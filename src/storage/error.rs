@@ -1,5 +1,4 @@
-//! Why a store cannot be opened, read or written. Every error is a sentence that says what to do, where anything can be
-//! done.
+//! The errors of opening, reading and writing a store. Every message states what to do if anything can be done.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,25 +7,30 @@ use thiserror::Error;
 
 /// Why a store cannot be opened or read.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum StorageError {
     /// The directory or the file cannot be used.
     #[error(
-        "{}: {source}; see that it can be made, read and written by the server's user, and that the disk has room",
+        "{}: {source}; check that the server's user can create, read and write it, and that the disk has free space",
         path.display()
     )]
     Unusable {
         /// The directory or the file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// There is no store.
-    #[error("{}: there is no such file, so this is no data directory of signalbox; name the right one", path.display())]
+    #[error(
+        "{}: the file does not exist, so this is not a data directory of signalbox; specify the server's data \
+         directory",
+        path.display()
+    )]
     Missing {
-        /// The file that would be there.
+        /// The missing file.
         path: PathBuf,
     },
-    /// Another process has it open, or another part of this one.
+    /// Another process, or another part of this process, has it open.
     #[error(
         "{}: a server has this data directory open; stop that server, or choose another directory", path.display()
     )]
@@ -36,8 +40,8 @@ pub enum StorageError {
     },
     /// A newer program wrote it.
     #[error(
-        "{}: the data is of format {found}, and this program knows none above {known}; update signalbox, or restore a \
-         backup from before the newer version ran",
+        "{}: the data has format {found}, but this version of signalbox supports formats up to {known}; update \
+         signalbox, or restore a backup that was made before the newer version ran",
         path.display()
     )]
     Newer {
@@ -45,13 +49,13 @@ pub enum StorageError {
         path: PathBuf,
         /// The format of its data.
         found: u32,
-        /// The newest format that this program knows.
+        /// The newest format that this program supports.
         known: u32,
     },
-    /// It is damaged, or is something else. Nothing of it was changed.
+    /// The file is damaged or is not a store. It was not changed.
     #[error(
-        "{}: the file is damaged, or not signalbox's: {problem}; restore a backup, save what can be read by `signalbox \
-         data export`, or move the file away to start empty",
+        "{}: the file is damaged or is not a data file of signalbox: {problem}; restore a backup, save the readable \
+         records with \"signalbox data export\", or move the file away to start without records",
         path.display()
     )]
     Damaged {
@@ -60,40 +64,42 @@ pub enum StorageError {
         /// What is wrong with it.
         problem: String,
     },
-    /// Writing to the disk what had been written to the file failed.
+    /// Flushing written data to the disk failed.
     #[error(
-        "{}: the system could not flush the file to its disk: {source}; look after the disk, then start the server anew",
+        "{}: flushing the file to the disk failed: {source}; check the disk, then restart the server",
         path.display()
     )]
     NotFlushed {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 /// Why changes were not made durable.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CommitError {
-    /// Somebody else opened the store since. Nothing was changed, and this owner can never change anything again.
+    /// Another owner has opened the store. Nothing was changed, and this owner can never commit again.
     #[error(
-        "the data was opened by another server since (epoch {newest}, this one has {own}); stop one of the two"
+        "another server has opened the data directory (epoch {newest}; this server has epoch {own}); stop one of the \
+         two servers"
     )]
     Superseded {
-        /// The epoch of the one who asked.
+        /// The epoch of this owner.
         own: u64,
-        /// The epoch of the last one who opened the store.
+        /// The epoch of the latest owner.
         newest: u64,
     },
-    /// Flushing to disk failed, now or before. Whether these changes are on disk is not known, nor can it be found out
-    /// in this process: the system may have dropped what it could not write, and would say that all is well if asked
-    /// again. The store refuses everything from now on.
-    #[error("{0}; until then nothing can be stored")]
+    /// Flushing to disk failed, now or earlier. It is unknown whether these changes are on disk, and this process
+    /// cannot find out: the system may have dropped the data that it could not write, and would report success for
+    /// another flush. The store refuses everything from now on.
+    #[error("{0}; until then, the server cannot store changes")]
     NotFlushed(StorageError),
-    /// Something else failed: the disk is full, or a file cannot be read or written. None of the changes are kept, and
-    /// a later commit may succeed. Only where the process ends before one does, the changes may be found at the next start,
-    /// like those of a commit that was in progress.
-    #[error("nothing was stored: {0}")]
+    /// Another failure: the disk is full, or a file cannot be read or written. None of the changes are stored, and a
+    /// later commit may succeed. If the process ends before a commit succeeds, the changes may still be found at the
+    /// next start, like those of a commit that was in progress.
+    #[error("the changes were not stored: {0}")]
     NotStored(StorageError),
 }

@@ -1,9 +1,9 @@
-//! The records as text, to look at, to keep beside the file, and to begin a new data directory with.
+//! Export and import: the records as text, to inspect, to archive, and to create a new data directory from.
 //!
-//! One JSON object a line: a header with the format, the records in the order of keys, and a last line with their number,
-//! so that a part of an export is not taken for all of it. Numbers that need 64 bits are text, since many readers of JSON
-//! would round them. Names and labels are text where they are printable UTF-8, and hexadecimal under another key where
-//! they are not. **An export has the keys of sessions, with which anybody can take them over: it is secret.**
+//! An export has one JSON object per line: a header with the format, the records in the order of keys, and a last line
+//! with their number, which shows that the export is complete. Numbers that need 64 bits are strings, because many JSON
+//! parsers would round them. Names and labels are strings if they are printable UTF-8; otherwise they are hexadecimal,
+//! under another key. **An export contains the keys of sessions, which let anyone attach to them: keep it secret.**
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,18 +13,19 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::check::{disagreements, look};
+use super::check::{contradictions, open_for_reading};
 use super::directory::{Directory, unusable};
 use super::engine::{FORMAT, FileStorage, Opened, Options, each_record, file_backend, open_file};
-use super::record::in_words;
+use super::record::describe;
 use super::{CommitError, Storage, StorageError};
 use crate::core::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin,
     PartRecord, Record, RequestId, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
-/// Why records were not imported. Nothing was changed then.
+/// Why records were not imported. Nothing was changed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ImportError {
     /// The data directory cannot be used.
     #[error(transparent)]
@@ -35,29 +36,29 @@ pub enum ImportError {
     /// The text cannot be read.
     #[error("the export cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// There is something in the directory already.
-    #[error("{}: the directory is not empty; import into a new one", .0.display())]
+    /// The directory is not empty.
+    #[error("{}: the directory is not empty; import into a new directory", .0.display())]
     NotEmpty(PathBuf),
-    /// A line is not of an export.
+    /// A line is not a valid line of an export.
     #[error("line {line}: {problem}")]
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong and what would be right.
+        /// What is wrong, and what is expected.
         problem: String,
     },
-    /// The records cannot all be true.
-    #[error("{0}; correct the export, or make it again")]
-    Disagreement(String),
+    /// The records contradict each other.
+    #[error("{0}; correct the export, or create it again")]
+    Contradiction(String),
 }
 
-/// Writes all records of the data directory of a server that does not run. Changes nothing there. Gives what is wrong with
-/// records that cannot be read, a sentence each: they are left out. Fails where the file cannot be read further; what was
-/// written until then lacks the last line.
+/// Writes all records of the data directory of a server that is not running. It does not change the directory. Records
+/// that cannot be decoded are omitted; one sentence about each of them is returned. Fails if the rest of the file
+/// cannot be read; then the last line is missing.
 pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, StorageError> {
-    let directory = Directory::look(directory)?;
+    let directory = Directory::open_shared(directory)?;
     let path = directory.file();
-    let Opened { database, .. } = look(&path)?;
+    let Opened { database, .. } = open_for_reading(&path)?;
     let mut problems = Vec::new();
     let mut records = 0;
     let mut written = write_line(writer, &Line::Export { format: FORMAT });
@@ -76,21 +77,21 @@ pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, S
     Ok(problems)
 }
 
-/// Begins a data directory with the records of an export, all of them or none. The directory is empty, or is made.
-/// Gives the number of records.
+/// Creates a data directory with the records of an export, all of them or none. The directory must be empty, or is
+/// created. Returns the number of records.
 pub fn import(directory: &Path, reader: &mut dyn BufRead) -> Result<u64, ImportError> {
     let records = read_export(reader)?;
-    if let Some(problem) = disagreements(&records).into_iter().next() {
-        return Err(ImportError::Disagreement(problem));
+    if let Some(problem) = contradictions(&records).into_iter().next() {
+        return Err(ImportError::Contradiction(problem));
     }
-    let taken = Directory::take(directory)?;
-    if !taken.is_empty()? {
+    let directory_lock = Directory::open_exclusive(directory)?;
+    if !directory_lock.is_empty()? {
         return Err(ImportError::NotEmpty(directory.to_owned()));
     }
     let count = records.len() as u64;
     let changes: Vec<_> = records.into_iter().map(Change::Put).collect();
-    taken.make_file(|path, file| {
-        FileStorage::lay_out(path, file_backend(file).map_err(unusable(path))?)?;
+    directory_lock.create_file(|path, file| {
+        FileStorage::create_on(path, file_backend(file).map_err(unusable(path))?)?;
         let medium = {
             let path = path.to_owned();
             move || open_file(&path, true)
@@ -104,32 +105,34 @@ pub fn import(directory: &Path, reader: &mut dyn BufRead) -> Result<u64, ImportE
 fn read_export(reader: &mut dyn BufRead) -> Result<Vec<Record>, ImportError> {
     let mut records = Vec::new();
     let mut keys = BTreeSet::new();
-    let mut is_begun = false;
+    let mut has_started = false;
     let mut end = None;
     let mut number = 0;
     for line in reader.split(b'\n') {
         number += 1;
         let wrong = |problem: String| ImportError::Line { line: number, problem };
         if end.is_some() {
-            return Err(wrong("there is something after the end of the export".to_owned()));
+            return Err(wrong("unexpected data after the last line of the export".to_owned()));
         }
         let line: Line = serde_json::from_slice(&line?)
-            .map_err(|error| wrong(format!("this is no line of an export: {error}")))?;
+            .map_err(|error| wrong(format!("this is not a line of an export: {error}")))?;
         match line {
-            Line::Export { format } if !is_begun && format == FORMAT => is_begun = true,
-            Line::Export { format } if !is_begun => {
+            Line::Export { format } if !has_started && format == FORMAT => has_started = true,
+            Line::Export { format } if !has_started => {
                 return Err(wrong(format!(
-                    "the export is of format {format}, and this program knows format {FORMAT}; use the version of \
-                     signalbox that made it, or a newer one"
+                    "the export has format {format}, but this version of signalbox supports format {FORMAT}; use the \
+                     version that created the export, or a newer one"
                 )));
             }
-            Line::Export { .. } => return Err(wrong("a second export begins here".to_owned())),
-            _ if !is_begun => return Err(wrong("the first line of an export says its format".to_owned())),
+            Line::Export { .. } => return Err(wrong("a second export starts here".to_owned())),
+            _ if !has_started => {
+                return Err(wrong("the first line must state the format of the export".to_owned()));
+            }
             Line::End { records } => end = Some(records),
             line => {
                 let record = Record::try_from(line).map_err(wrong)?;
                 if !keys.insert(record.key()) {
-                    return Err(wrong(format!("{} is here for the second time", in_words(&record.key()))));
+                    return Err(wrong(format!("{} occurs a second time", describe(&record.key()))));
                 }
                 records.push(record);
             }
@@ -137,9 +140,9 @@ fn read_export(reader: &mut dyn BufRead) -> Result<Vec<Record>, ImportError> {
     }
     let wrong = |problem: String| ImportError::Line { line: number + 1, problem };
     match end {
-        None => Err(wrong("the export ends before its last line; it is not complete".to_owned())),
+        None => Err(wrong("the export is incomplete: its last line is missing".to_owned())),
         Some(count) if count != records.len() as u64 => {
-            Err(wrong(format!("the export has {} records, and says that it had {count}", records.len())))
+            Err(wrong(format!("the export has {} records, but its last line states {count}", records.len())))
         }
         Some(_) => Ok(records),
     }
@@ -158,7 +161,7 @@ enum Line {
         format: u32,
     },
     Mark {
-        id: Wide,
+        id: U64Text,
     },
     Declaration {
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,8 +174,8 @@ enum Line {
         #[serde(skip_serializing_if = "Option::is_none")]
         label_hex: Option<String>,
         numbered: bool,
-        generation: Wide,
-        created: Wide,
+        generation: U64Text,
+        created: U64Text,
         origin: OriginLine,
         removing: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,17 +192,17 @@ enum Line {
         revoked_grace_ms: Option<u32>,
     },
     Grant {
-        grant: Wide,
+        grant: U64Text,
         session: u64,
-        request: Wide,
+        request: U64Text,
         since: u64,
         revoked_grace_ms: Option<u32>,
         parts: Vec<PartLine>,
     },
     Answer {
         session: u64,
-        request: Wide,
-        answer: Vec<SettledLine>,
+        request: U64Text,
+        answer: Vec<DeclaredStateLine>,
     },
     End {
         records: u64,
@@ -236,35 +239,35 @@ struct PartLine {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SettledLine {
-    generation: Wide,
+struct DeclaredStateLine {
+    generation: U64Text,
     capacity: u32,
     in_use: u32,
 }
 
-/// A number of 64 bits, as text.
+/// A 64-bit number as a string.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-struct Wide(u64);
+struct U64Text(u64);
 
-impl From<Wide> for String {
-    fn from(wide: Wide) -> Self {
-        wide.0.to_string()
+impl From<U64Text> for String {
+    fn from(number: U64Text) -> Self {
+        number.0.to_string()
     }
 }
 
-impl TryFrom<String> for Wide {
+impl TryFrom<String> for U64Text {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        text.parse().map(Self).map_err(|_| format!("\"{text}\" is no number of 64 bits"))
+        text.parse().map(Self).map_err(|_| format!("\"{text}\" is not an unsigned 64-bit number"))
     }
 }
 
 impl From<&Record> for Line {
     fn from(record: &Record) -> Self {
         match record {
-            Record::Mark(id) => Self::Mark { id: Wide(*id) },
+            Record::Mark(id) => Self::Mark { id: U64Text(*id) },
             Record::Declaration(declaration) => {
                 let (name, name_hex) = to_text(&declaration.name);
                 let (label, label_hex) = to_text(&declaration.label);
@@ -275,8 +278,8 @@ impl From<&Record> for Line {
                     label,
                     label_hex,
                     numbered: declaration.numbered,
-                    generation: Wide(declaration.generation),
-                    created: Wide(declaration.created),
+                    generation: U64Text(declaration.generation),
+                    created: U64Text(declaration.created),
                     origin: match declaration.origin {
                         Origin::Request => OriginLine::Request,
                         Origin::Configuration => OriginLine::Configuration,
@@ -297,22 +300,22 @@ impl From<&Record> for Line {
                 }
             }
             Record::Grant(grant) => Self::Grant {
-                grant: Wide(grant.grant.0),
+                grant: U64Text(grant.grant.0),
                 session: grant.session.number(),
-                request: Wide(grant.request.0),
+                request: U64Text(grant.request.0),
                 since: grant.since.0,
                 revoked_grace_ms: grant.revoked_grace_ms,
                 parts: grant.parts.iter().map(PartLine::from).collect(),
             },
             Record::Answer(answer) => {
-                let line = |settled: &DeclaredState| SettledLine {
-                    generation: Wide(settled.generation),
-                    capacity: settled.capacity,
-                    in_use: settled.in_use,
+                let line = |state: &DeclaredState| DeclaredStateLine {
+                    generation: U64Text(state.generation),
+                    capacity: state.capacity,
+                    in_use: state.in_use,
                 };
                 Self::Answer {
                     session: answer.session.number(),
-                    request: Wide(answer.request.0),
+                    request: U64Text(answer.request.0),
                     answer: answer.answer.iter().map(line).collect(),
                 }
             }
@@ -374,7 +377,7 @@ impl TryFrom<Line> for Record {
                 let key = from_hex(&key_hex).and_then(|key| key.try_into().ok());
                 Self::Session(SessionRecord {
                     session: session_id(session)?,
-                    key: SessionKey(key.ok_or("key_hex has 32 hexadecimal digits")?),
+                    key: SessionKey(key.ok_or("key_hex must have 32 hexadecimal digits")?),
                     ttl_ms,
                     label: to_bytes("label", label, label_hex)?,
                     revoked_grace_ms,
@@ -391,7 +394,7 @@ impl TryFrom<Line> for Record {
                 })
             }
             Line::Answer { session, request, answer } => {
-                let settled = |line: SettledLine| DeclaredState {
+                let state = |line: DeclaredStateLine| DeclaredState {
                     generation: line.generation.0,
                     capacity: line.capacity,
                     in_use: line.in_use,
@@ -399,10 +402,10 @@ impl TryFrom<Line> for Record {
                 Self::Answer(AnswerRecord {
                     session: session_id(session)?,
                     request: RequestId(request.0),
-                    answer: answer.into_iter().map(settled).collect(),
+                    answer: answer.into_iter().map(state).collect(),
                 })
             }
-            Line::Export { .. } | Line::End { .. } => return Err("this line is no record".to_owned()),
+            Line::Export { .. } | Line::End { .. } => return Err("this line is not a record".to_owned()),
         })
     }
 }
@@ -426,10 +429,10 @@ impl TryFrom<PartLine> for PartRecord {
 }
 
 fn session_id(number: u64) -> Result<SessionId, String> {
-    SessionId::from_number(number).ok_or_else(|| "no session has the number 0".to_owned())
+    SessionId::from_number(number).ok_or_else(|| "the number of a session must not be 0".to_owned())
 }
 
-/// Bytes as text, or else as hexadecimal digits.
+/// Bytes as printable text, or otherwise as hexadecimal digits.
 fn to_text(bytes: &[u8]) -> (Option<String>, Option<String>) {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => (Some(text.to_owned()), None),
@@ -442,8 +445,8 @@ fn to_bytes(what: &str, text: Option<String>, hex: Option<String>) -> Result<Box
         (Some(text), None) => Ok(text.into_bytes().into()),
         (None, Some(hex)) => from_hex(&hex)
             .map(Into::into)
-            .ok_or_else(|| format!("{what}_hex has two hexadecimal digits for each byte, and nothing else")),
-        _ => Err(format!("there is to be either {what} or {what}_hex")),
+            .ok_or_else(|| format!("{what}_hex must consist of two hexadecimal digits per byte")),
+        _ => Err(format!("the line must have either {what} or {what}_hex")),
     }
 }
 
@@ -452,13 +455,13 @@ fn name_bytes(text: Option<String>, hex: Option<String>) -> Result<Box<[u8]>, St
     if (1..=usize::from(u16::MAX)).contains(&name.len()) {
         Ok(name)
     } else {
-        Err("a name has 1 to 65535 bytes".to_owned())
+        Err("a name must have 1 to 65535 bytes".to_owned())
     }
 }
 
 fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut digits, byte| {
-        write!(digits, "{byte:02x}").expect("a string takes whatever is written to it");
+        write!(digits, "{byte:02x}").expect("writing to a string never fails");
         digits
     })
 }

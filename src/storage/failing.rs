@@ -1,4 +1,4 @@
-//! A store that fails when it is told to, for tests of what others do about it.
+//! A store that fails on demand, for tests of how the server handles failures.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use crate::core::{Change, Record};
 /// How a commit fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// As on a full disk: nothing of it is kept, and the next commit may succeed.
+    /// As on a full disk: nothing is stored, and the next commit may succeed.
     Full,
-    /// As when flushing fails: everything is refused from then on. A process that starts anew finds the changes, or does
-    /// not, as it is said here.
+    /// As after a failed flush: everything is refused from then on. `kept` decides whether the next process finds the
+    /// changes.
     Flush {
-        /// Whether the changes came to the disk all the same.
+        /// Whether the changes reached the disk in spite of the failure.
         kept: bool,
     },
 }
 
-/// Says which commits fail. Clones speak for the same store.
+/// Selects the commits that fail. Clones control the same store.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
@@ -43,14 +43,15 @@ impl Faults {
         self.plan().always = Some(fault);
     }
 
-    /// Fails nothing more. A store that failed to flush stays as it is; one that is put on afterwards works.
+    /// Stops failing commits. A store whose flush has failed still refuses everything; a store created afterwards
+    /// works.
     pub fn stop(&self) {
         let mut plan = self.plan();
         plan.once = None;
         plan.always = None;
     }
 
-    /// Commits that were tried so far, those that failed among them.
+    /// Commits attempted so far, including those that failed.
     pub fn commits(&self) -> u64 {
         self.plan().commits
     }
@@ -67,7 +68,7 @@ impl Faults {
     }
 }
 
-/// Another store, with the failures that [`Faults`] says.
+/// A wrapper of another store, with the failures that [`Faults`] selects.
 #[derive(Debug)]
 pub struct FailingStorage<S> {
     inner: S,
@@ -76,12 +77,12 @@ pub struct FailingStorage<S> {
 }
 
 impl<S: Storage> FailingStorage<S> {
-    /// Puts failures before a store.
+    /// Wraps a store.
     pub fn new(inner: S, faults: Faults) -> Self {
         Self { inner, faults, has_failed_to_flush: false }
     }
 
-    /// The store without the failures, as a process finds it that starts anew.
+    /// The store without the failures, as the next process finds it.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -121,7 +122,7 @@ impl<S: Storage> Storage for FailingStorage<S> {
 }
 
 fn not_flushed() -> StorageError {
-    StorageError::NotFlushed { path: place(), source: io::Error::other("a test asked for it") }
+    StorageError::NotFlushed { path: place(), source: io::Error::other("injected by a test") }
 }
 
 fn place() -> PathBuf {

@@ -1,4 +1,4 @@
-//! A store in memory, for servers without a data directory that want one interface, and for tests and simulations.
+//! A store in memory, for servers without a data directory, and for tests and simulations.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,31 +6,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{CommitError, Storage, StorageError};
 use crate::core::{Change, Key, Record};
 
-/// Memory that takes the place of a disk: it outlives the stores that are opened on it, as a disk outlives processes.
-/// Clones are the same memory.
+/// Memory that replaces a disk: it outlives the stores that are opened on it, as a disk outlives processes. Clones
+/// share the same memory.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(Arc<Mutex<Kept>>);
+pub struct Memory(Arc<Mutex<Contents>>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Contents {
     epoch: u64,
     records: BTreeMap<Key, Record>,
 }
 
 impl Memory {
-    /// Opens what is kept here under a new epoch. Owners before lose it by that.
+    /// Opens the records under a new epoch. Earlier owners can no longer commit.
     pub fn open(&self) -> MemoryStorage {
-        let mut kept = self.kept();
-        kept.epoch += 1;
-        MemoryStorage { epoch: kept.epoch, memory: self.clone() }
+        let mut contents = self.contents();
+        contents.epoch += 1;
+        MemoryStorage { epoch: contents.epoch, memory: self.clone() }
     }
 
-    /// What is kept, in the order of keys.
+    /// The stored records, in the order of keys.
     pub fn records(&self) -> Vec<Record> {
-        self.kept().records.values().cloned().collect()
+        self.contents().records.values().cloned().collect()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn contents(&self) -> MutexGuard<'_, Contents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,14 +53,14 @@ impl Storage for MemoryStorage {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
-        let mut kept = self.memory.kept();
-        if kept.epoch != self.epoch {
-            return Err(CommitError::Superseded { own: self.epoch, newest: kept.epoch });
+        let mut contents = self.memory.contents();
+        if contents.epoch != self.epoch {
+            return Err(CommitError::Superseded { own: self.epoch, newest: contents.epoch });
         }
         for change in changes {
             match change {
-                Change::Put(record) => kept.records.insert(record.key(), record.clone()),
-                Change::Delete(key) => kept.records.remove(key),
+                Change::Put(record) => contents.records.insert(record.key(), record.clone()),
+                Change::Delete(key) => contents.records.remove(key),
             };
         }
         Ok(())

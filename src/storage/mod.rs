@@ -1,11 +1,11 @@
-//! What outlives the process, on disk: a [`Storage`] keeps the core's durable records and gives them back.
+//! Durable storage: a [`Storage`] stores the core's records and loads them after a restart.
 //!
-//! The interface is small, so that more than one thing can stand behind it: [`FileStorage`] keeps one file by an
-//! embedded engine (`docs/decisions/0010`), [`MemoryStorage`] keeps memory, and [`FailingStorage`] fails on demand. Bytes
-//! of a record are the business of [`record`] alone. [`check`](fn@check), [`export`](fn@export) and
+//! The interface is small and has three implementations: [`FileStorage`] stores the records in one file through an
+//! embedded engine (`docs/decisions/0010`), [`MemoryStorage`] stores them in memory, and [`FailingStorage`] fails on
+//! demand. Only [`record`] knows the bytes of a record. [`check`](fn@check), [`export`](fn@export) and
 //! [`import`](fn@import) work on a data directory that no server uses.
 //!
-//! Nothing here logs or knows the server: what is worth telling is returned.
+//! Nothing here logs or depends on the server: everything worth reporting is returned.
 
 mod backend;
 mod check;
@@ -17,7 +17,7 @@ mod failing;
 mod memory;
 pub mod record;
 
-pub use check::{Counts, Report, check, disagreements};
+pub use check::{Counts, Report, check, contradictions};
 pub use directory::FILE_NAME;
 pub use engine::{FORMAT, FileStorage, Medium, Options};
 pub use error::{CommitError, StorageError};
@@ -29,18 +29,18 @@ use crate::core::{Change, Record};
 
 /// The durable records of one scope, owned under one epoch.
 ///
-/// Opening takes a new epoch, which is kept: it grows by one with every opening. Whoever opened last owns the records;
-/// commits of earlier owners fail from then on.
+/// The epoch is a fencing token: opening a store increments the stored epoch. Only the owner with the highest epoch may
+/// commit; commits of earlier owners fail.
 pub trait Storage: Send {
-    /// The epoch under which this owner commits; above that of every owner before.
+    /// The epoch under which this owner commits; it is higher than that of every earlier owner.
     fn epoch(&self) -> u64;
 
-    /// Gives every record that is kept, in the order of keys, so that a session comes before its grants. Fails where
-    /// something that is kept cannot be read; what came before then is not all there is.
+    /// Passes every stored record to `each` in the order of keys, so that a session comes before its grants. Fails if
+    /// anything cannot be read; the records passed until then are incomplete.
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError>;
 
-    /// Makes changes durable, in the order given: all of them, when this returns, or none. What follows from a failure
-    /// depends on its kind; see [`CommitError`].
+    /// Makes changes durable, in the order given: when this returns, all of them are stored, or none. The state after a
+    /// failure depends on its kind; see [`CommitError`].
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError>;
 }
 

@@ -218,7 +218,7 @@ fn damaged_data_is_refused_with_instructions_and_left_unchanged() {
     for (number, damaged) in damages.into_iter().enumerate() {
         fs::write(&path, &damaged).unwrap();
         let said = refused(&file, EX_DATAERR);
-        assert!(said.contains("the file is damaged, or not signalbox's"), "{number}: {said}");
+        assert!(said.contains("the file is damaged or is not a data file of signalbox"), "{number}: {said}");
         assert!(said.contains("restore a backup"), "{number}: {said}");
         // The engine notes in its header that it had the file open; the rest of the file is unchanged.
         let left = fs::read(&path).unwrap();
@@ -236,7 +236,7 @@ fn a_data_directory_that_cannot_be_created_is_refused() {
     let file = configured("");
     fs::write(data_directory(&file), b"a file").unwrap();
     let said = refused(&file, EX_OSERR);
-    assert!(said.contains("see that it can be made, read and written"), "{said}");
+    assert!(said.contains("check that the server's user can create, read and write it"), "{said}");
 }
 
 fn limit_file_size(daemon: &Daemon, bytes: &str) {
@@ -269,7 +269,10 @@ fn fill(file: &ConfigFile, make_full: impl FnOnce(&Daemon), make_room: impl FnOn
     }
     let failure = daemon.logged_message("cannot be stored");
     assert_eq!(failure["level"], "error");
-    assert!(text(&failure, "error").contains("see that it can be made, read and written"), "{failure}");
+    assert!(
+        text(&failure, "error").contains("check that the server's user can create, read and write it"),
+        "{failure}"
+    );
     assert_eq!(names(&mut admin).len(), stored + 1);
     assert_eq!(bound.take(semaphore(1, b"a")).slots, [1], "requests that need no store are served");
     assert_eq!(one.ask(&Extended::VerifyGrant { grant: held.grant }).status, OK);

@@ -56,7 +56,7 @@ impl Disk {
     /// A disk with an empty store.
     pub fn laid_out() -> Self {
         let disk = Self::default();
-        FileStorage::lay_out(Path::new("a disk"), Box::new(disk.clone())).unwrap();
+        FileStorage::create_on(Path::new("a disk"), Box::new(disk.clone())).unwrap();
         disk
     }
 

@@ -66,7 +66,7 @@ fn live_through(fault: Fault, seed: u64) -> Outcome {
                 }
                 outcome = Outcome::NotFlushed;
             }
-            Err(error @ CommitError::Superseded { .. }) => panic!("{case}: {error}"),
+            Err(error) => panic!("{case}: {error}"),
         }
     }
     let has_failed_to_flush = disk.failed().contains(&Call::Sync);

@@ -31,7 +31,7 @@ proptest! {
         }
         value.push(extra);
         let sentence = decode(&key, &value).unwrap_err().to_string();
-        prop_assert!(sentence.ends_with("is longer than what it says"), "{}", sentence);
+        prop_assert!(sentence.ends_with("has extra bytes at its end"), "{}", sentence);
     }
 
     #[test]
@@ -147,13 +147,10 @@ fn the_encoding_of_each_kind_does_not_change() {
 #[test]
 fn an_error_names_the_record() {
     let sentence = |key: &[u8], value: &[u8]| decode(key, value).unwrap_err().to_string();
-    assert_eq!(
-        sentence(b"\x02a\"b", b""),
-        "the record of the declared semaphore \"a\\\"b\" ends before it is complete"
-    );
+    assert_eq!(sentence(b"\x02a\"b", b""), "the record of declared semaphore \"a\\\"b\" is truncated");
     assert_eq!(
         sentence(b"\x04\0\0\0\0\0\0\0\x07", b"\0\0\0\0\0\0\0\0"),
-        "the record of grant 7 names session 0, which no session is"
+        "the record of grant 7 has session number 0, which is invalid"
     );
-    assert_eq!(sentence(b"\x09", b""), "the record of the key \\t is of a kind that does not exist");
+    assert_eq!(sentence(b"\x09", b""), "the record of the key \\t has an unknown kind");
 }

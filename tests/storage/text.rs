@@ -7,7 +7,7 @@ use signalbox::core::{
     SessionKey, SessionRecord, UnixSeconds,
 };
 use signalbox::storage::{
-    Counts, FILE_NAME, ImportError, Storage, StorageError, check, disagreements, export, import,
+    Counts, FILE_NAME, ImportError, Storage, StorageError, check, contradictions, export, import,
 };
 
 use crate::records::{Life, session};
@@ -91,16 +91,16 @@ fn contradictory_records_are_found() {
     drop(storage);
     let problems = check(scratch.path()).unwrap().problems;
     for problem in [
-        "which is above the mark of ids",
-        "is of session 1099511627776, which does not exist",
-        "and so has grant",
-        "has slots of the counter \"slots\"",
+        "which is above the highest reserved id",
+        "belongs to session 1099511627776, which does not exist",
+        " both have slot ",
+        "has slots of counter \"slots\"",
     ] {
         assert!(problems.iter().any(|found| found.contains(problem)), "{problem}: {problems:#?}");
     }
     assert_eq!(problems.len(), 5, "{problems:#?}");
     let refused = import_text(&scratch.path().join("new"), &exported(scratch.path())).unwrap_err();
-    assert!(matches!(refused, ImportError::Disagreement(_)), "{refused}");
+    assert!(matches!(refused, ImportError::Contradiction(_)), "{refused}");
 }
 
 #[test]
@@ -112,29 +112,35 @@ fn a_refused_import_names_the_line_and_leaves_nothing() {
     let session = r#"{"kind":"session","session":1,"key_hex":"000102030405060708090a0b0c0d0e0f","ttl_ms":5,"label":"","revoked_grace_ms":null}"#;
     let end = |records| format!(r#"{{"kind":"end","records":{records}}}"#);
     let cases = [
-        (String::new(), "line 1: the export ends before"),
+        (String::new(), "line 1: the export is incomplete"),
         (mark.to_owned(), "line 1: the first line"),
-        (r#"{"kind":"export","format":2}"#.to_owned(), "line 1: the export is of format 2"),
-        (format!("{head}\n{mark}\n"), "line 3: the export ends before"),
-        (format!("{head}\n{mark}\n{}\n", end(2)), "says that it had 2"),
+        (r#"{"kind":"export","format":2}"#.to_owned(), "line 1: the export has format 2"),
+        (format!("{head}\n{mark}\n"), "line 3: the export is incomplete"),
+        (format!("{head}\n{mark}\n{}\n", end(2)), "its last line states 2"),
         (
             format!("{head}\n{mark}\n{mark}\n{}\n", end(2)),
-            "line 3: the mark of ids is here for the second time",
+            "line 3: the highest reserved id occurs a second time",
         ),
         (format!("{head}\n{head}\n"), "line 2: a second export"),
-        (format!("{head}\n{}\n{mark}\n", end(0)), "line 3: there is something after"),
-        (format!("{head}\nnonsense\n"), "line 2: this is no line of an export"),
-        (format!("{head}\n{}\n", mark.replace("\"12\"", "12")), "line 2: this is no line"),
-        (format!("{head}\n{}\n", mark.replace("12", "-1")), "is no number of 64 bits"),
-        (format!("{head}\n{}\n", session.replace("0f\"", "\"")), "line 2: key_hex has 32"),
-        (format!("{head}\n{}\n", session.replace("\"session\":1", "\"session\":0")), "line 2: no session"),
+        (format!("{head}\n{}\n{mark}\n", end(0)), "line 3: unexpected data after"),
+        (format!("{head}\nnonsense\n"), "line 2: this is not a line of an export"),
+        (format!("{head}\n{}\n", mark.replace("\"12\"", "12")), "line 2: this is not a line"),
+        (format!("{head}\n{}\n", mark.replace("12", "-1")), "is not an unsigned 64-bit number"),
+        (format!("{head}\n{}\n", session.replace("0f\"", "\"")), "line 2: key_hex must have 32"),
+        (
+            format!("{head}\n{}\n", session.replace("\"session\":1", "\"session\":0")),
+            "line 2: the number of a session",
+        ),
         (format!("{head}\n{}\n", session.replace("\"label\":\"\",", "")), "either label or label_hex"),
         (
             format!("{head}\n{}\n", session.replace("\"label\":", "\"label_hex\":\"0\",\"label\":")),
             "either label",
         ),
-        (format!("{head}\n{}\n", session.replace("\"label\":\"", "\"label_hex\":\"xy")), "label_hex has two"),
-        (format!("{head}\n{}\n", session.replace("ttl_ms", "ttl")), "line 2: this is no line"),
+        (
+            format!("{head}\n{}\n", session.replace("\"label\":\"", "\"label_hex\":\"xy")),
+            "label_hex must consist of two",
+        ),
+        (format!("{head}\n{}\n", session.replace("ttl_ms", "ttl")), "line 2: this is not a line"),
     ];
     for (text, sentence) in cases {
         let error = import_text(&directory, &text).unwrap_err().to_string();
@@ -198,7 +204,7 @@ fn records_that_a_server_would_refuse_are_found() {
     let found = |declared: &DeclarationRecord, grant: GrantRecord| {
         let mut records = vec![Record::Mark(100), Record::Session(owner.clone()), Record::Grant(grant)];
         records.push(Record::Declaration(declared.clone()));
-        disagreements(&records)
+        contradictions(&records)
     };
     let (whole, other) = (part(b"a", 0, &[0, 3]), part(b"b", 1, &[]));
     assert_eq!(found(&declared, grant(&[whole.clone(), other.clone()])), Vec::<String>::new());

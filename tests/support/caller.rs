@@ -1,4 +1,4 @@
-//! A client of the extended operations: it says exactly what the test says, and nothing by itself.
+//! A client of the extended operations: it sends exactly the requests of the test, and nothing by itself.
 
 use bytes::BytesMut;
 use signalbox::core::Namespace;
@@ -9,14 +9,14 @@ use signalbox::protocol::{
 
 use super::{Answer, OK, Wire};
 
-/// A connection that speaks the extended operations.
+/// A connection that uses the extended operations.
 pub struct Caller {
     pub wire: Wire,
     opaque: u32,
     request: u64,
 }
 
-/// Waits as long as the server lets it.
+/// Waits as long as the server allows.
 pub const LONG: Queueing = Queueing { wait: Wait::ServerDefault, queue_max: None };
 
 /// Does not wait.
@@ -43,7 +43,7 @@ impl Caller {
         Self { wire, opaque: 0x1000_0000, request: 0 }
     }
 
-    /// Sends a request and gives the opaque of what will answer it.
+    /// Sends a request and returns its opaque.
     pub fn send(&mut self, request: &Extended<'_>) -> Opaque {
         self.opaque += 1;
         let opaque = Opaque(self.opaque.to_be_bytes());
@@ -66,7 +66,7 @@ impl Caller {
         answer
     }
 
-    /// Sends a request and gives its answer, which must be the next response.
+    /// Sends a request and returns its answer, which must be the next response.
     pub fn ask(&mut self, request: &Extended<'_>) -> ResponseFrame {
         let opaque = self.send(request);
         self.answer(opaque)
@@ -87,19 +87,19 @@ impl Caller {
         self.ask(&Extended::AttachSession { session: session.session, key: session.key }).status
     }
 
-    /// The ids of a new request, of which all before it are answered.
+    /// The ids of a new request; none of the earlier answers is acknowledged.
     pub fn ids(&mut self) -> RequestIds {
         self.request += 1;
         RequestIds { own: RequestId(self.request), lowest_unanswered: RequestId(1) }
     }
 
-    /// Asks for a grant without waiting for the answer.
+    /// Requests a grant without waiting for the answer.
     pub fn want(&mut self, claim: Claim<'_>, queueing: Queueing) -> Opaque {
         let ids = self.ids();
         self.send(&Extended::AcquireGrant { ids, claim, queueing })
     }
 
-    /// Asks for a grant that there must be at once.
+    /// Requests a grant, which must be granted at once.
     pub fn take(&mut self, claim: Claim<'_>) -> Granted<Vec<u16>> {
         let opaque = self.want(claim, NOW);
         let answer = self.answer(opaque);
@@ -112,7 +112,7 @@ impl Caller {
         self.ask(&Extended::ReleaseGrant { ids, grant }).status
     }
 
-    /// A round trip: whatever was sent before is executed afterwards.
+    /// A round trip: when it returns, every earlier request has been executed.
     pub fn sync(&mut self) {
         assert_eq!(self.wire.ask(super::NOOP, &[]).status, OK);
     }

@@ -1,4 +1,5 @@
-//! The real program, run as a service is run: arguments, files and signals in; sockets, log and exit status out.
+//! The real program, run like a service: its inputs are arguments, files and signals; its outputs are sockets, the log
+//! and the exit status.
 
 #![allow(dead_code, unused_imports, reason = "each test file uses its own part of this")]
 
@@ -22,17 +23,17 @@ use super::{PATIENCE, Wire};
 /// The program.
 pub const SIGNALBOX: &str = env!("CARGO_BIN_EXE_signalbox");
 
-/// Arguments that have any free ports taken, so that tests run beside each other and beside a server of the machine.
+/// Arguments that select any free ports, so that tests can run in parallel with each other and with a local server.
 pub const ANY_PORTS: [&str; 4] = ["--counter-port", "0", "--semaphore-port", "0"];
 
 /// What the daemon logs once its ports are bound.
 const READY: &str = "signalbox is ready";
 
-/// A daemon that runs until the test is over.
+/// A daemon that is killed at the end of the test.
 pub struct Daemon {
     child: Child,
     stderr: Arc<Mutex<Vec<String>>>,
-    /// Reads standard error to its end, which comes with the process's.
+    /// Reads standard error until the process ends.
     reader: Option<JoinHandle<()>>,
     log_file: Option<PathBuf>,
 }
@@ -42,7 +43,7 @@ pub fn serve<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command
     serve_within::<&str, S>(&[], arguments)
 }
 
-/// The same, started by another program, which has to become it and not its parent: `setpriv`, `prlimit`.
+/// As [`serve`], started by a wrapper that replaces itself with the program, such as `setpriv` or `prlimit`.
 pub fn serve_within<W: AsRef<OsStr>, S: AsRef<OsStr>>(
     wrapper: &[W],
     arguments: impl IntoIterator<Item = S>,
@@ -62,12 +63,12 @@ pub fn serve_within<W: AsRef<OsStr>, S: AsRef<OsStr>>(
     command
 }
 
-/// `serve` with a file, whatever its ports are.
+/// `serve` with a configuration file, on the ports of the file.
 pub fn serve_file(file: &Path) -> Command {
     serve([OsStr::new("--config"), file.as_os_str()])
 }
 
-/// `serve` with a file, on any free ports.
+/// `serve` with a configuration file, on any free ports.
 pub fn serve_file_on_any_ports(file: &Path) -> Command {
     let mut command = serve_file(file);
     command.args(ANY_PORTS);
@@ -109,7 +110,7 @@ impl Daemon {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// What it wrote to standard error so far.
+    /// The content of standard error so far.
     pub fn said(&self) -> String {
         self.stderr.lock().unwrap().join("\n")
     }
@@ -123,7 +124,7 @@ impl Daemon {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Waits for something; panics with the log when it does not come, or when the daemon ends first.
+    /// Waits for an event; panics with the log if it does not happen, or if the daemon ends first.
     #[track_caller]
     pub fn wait_for<T>(&mut self, what: &str, mut find: impl FnMut(&Self) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
@@ -138,24 +139,24 @@ impl Daemon {
         }
     }
 
-    /// Waits for a line of the log and gives it.
+    /// Waits for a line of the log and returns it.
     #[track_caller]
     pub fn logged(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         self.wait_for(what, |daemon| daemon.log().into_iter().find(&is_it))
     }
 
-    /// Waits for a line with a text in its message and gives it.
+    /// Waits for a line whose message contains a text, and returns it.
     #[track_caller]
     pub fn logged_message(&mut self, text: &str) -> Value {
         self.logged(text, |line| message(line).contains(text))
     }
 
-    /// The lines that have a text in their message now.
+    /// The lines so far whose message contains a text.
     pub fn lines_with(&self, text: &str) -> Vec<Value> {
         self.log().into_iter().filter(|line| message(line).contains(text)).collect()
     }
 
-    /// Sends SIGHUP and waits until one more line than before says that the configuration was read, or was not.
+    /// Sends SIGHUP and waits for a new line that reports the outcome of reading the configuration.
     #[track_caller]
     pub fn reload(&mut self, outcome: &str) -> Value {
         let before = self.lines_with(outcome).len();
@@ -163,13 +164,13 @@ impl Daemon {
         self.wait_for(outcome, |daemon| daemon.lines_with(outcome).get(before).cloned())
     }
 
-    /// Waits until it is ready and gives the line that says so.
+    /// Waits until the daemon is ready, and returns that line of the log.
     #[track_caller]
     pub fn ready(&mut self) -> Value {
         self.logged_message(READY)
     }
 
-    /// The addresses of a port, as the log tells them.
+    /// The addresses of a port, as reported in the log.
     #[track_caller]
     pub fn addresses(&mut self, port: &str) -> Vec<SocketAddr> {
         let ready = self.ready();
@@ -199,7 +200,7 @@ impl Daemon {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for its end; all that it said is there then.
+    /// Waits until the daemon ends; afterwards [`Self::said`] is complete.
     #[track_caller]
     pub fn exit_status(&mut self) -> ExitStatus {
         self.exit_status_within(PATIENCE)
@@ -220,10 +221,10 @@ impl Daemon {
         }
     }
 
-    /// Ticks of processor time that it has used.
+    /// The processor time that the daemon has used, in ticks.
     pub fn cpu_ticks(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        // The command stands in parentheses and may hold spaces; utime and stime are fields 14 and 15, counted from 1.
+        // The command is in parentheses and may contain spaces; utime and stime are fields 14 and 15, counted from 1.
         let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
@@ -237,7 +238,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Nothing is to be done where it has ended already.
+        // Errors mean that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -248,13 +249,13 @@ pub fn message(line: &Value) -> &str {
     line["message"].as_str().unwrap_or_default()
 }
 
-/// A field of a line that is a text.
+/// A text field of a line.
 #[track_caller]
 pub fn text<'a>(line: &'a Value, field: &str) -> &'a str {
     line["fields"][field].as_str().unwrap_or_else(|| panic!("no {field}: {line}"))
 }
 
-/// A field of a line that is a number, written as one or as a text.
+/// A numeric field of a line, logged as a number or as a text.
 #[track_caller]
 pub fn number(line: &Value, field: &str) -> u64 {
     let value = &line["fields"][field];
@@ -262,7 +263,7 @@ pub fn number(line: &Value, field: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no number {field}: {line}"))
 }
 
-/// Runs a command to its end, which has to come by itself.
+/// Runs a command until it ends by itself.
 #[track_caller]
 pub fn outcome(mut command: Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -282,7 +283,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether nobody listens on a port of loopback.
+/// Whether no process listens on a port of the loopback interface.
 pub fn is_free(port: u16) -> bool {
     TcpListener::bind(("127.0.0.1", port)).is_ok()
 }
@@ -298,7 +299,7 @@ pub fn works(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A directory that every account may write to, as the daemon may take on another.
+/// A directory that every account may write to, because the daemon may switch to another account.
 pub fn open_directory() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().unwrap();

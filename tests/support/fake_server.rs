@@ -1,7 +1,7 @@
-//! A server that does what a test tells it: it receives requests one by one and answers when, in which order and
-//! with what the test says, or cuts the connection.
+//! A server that the test controls: it receives requests one by one, and answers them when, in which order and with
+//! what the test decides, or closes the connection.
 //!
-//! It knows the wire and nothing of counters; every wait has a bound.
+//! It knows the wire format but not the rules of counters; every wait has a bound.
 
 #![allow(dead_code, reason = "each test file that includes this uses a part of it")]
 
@@ -13,13 +13,13 @@ use signalbox::protocol::{DumpEntry, Opaque, Request, RequestCodec, Response, Re
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How long a test waits for what must happen.
+/// How long a test waits for an expected event.
 const BOUND: Duration = Duration::from_secs(20);
 
-/// How long nothing must be taken from a connection for it to count as stuck.
+/// A connection counts as stuck if its peer reads nothing for this long.
 const STUCK: Duration = Duration::from_millis(300);
 
-/// Waits for what must happen, and fails the test where it does not.
+/// Waits for an expected event, and fails the test if it does not happen.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(BOUND, future).await {
         Ok(value) => value,
@@ -27,7 +27,7 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A listener on a free port of the loopback.
+/// A listener on a free port of the loopback interface.
 pub(crate) struct FakeServer {
     listener: TcpListener,
 }
@@ -52,11 +52,11 @@ impl FakeServer {
 pub(crate) struct Peer {
     stream: TcpStream,
     buffer: BytesMut,
-    /// Requests that a read brought and the test did not take yet, the next one last.
+    /// Received requests that the test has not taken yet, the next one last.
     received: Vec<Received>,
 }
 
-/// A request with what is needed to answer it.
+/// A request with the data that is needed to answer it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) opcode: u8,
@@ -91,7 +91,7 @@ impl From<Request<'_>> for Outcome {
 }
 
 impl Peer {
-    /// The next request; `None` where the client closed the connection.
+    /// The next request; `None` if the client closed the connection.
     pub(crate) async fn next(&mut self) -> Option<Received> {
         soon("a request", self.receive()).await
     }
@@ -116,7 +116,7 @@ impl Peer {
         }
     }
 
-    /// Requests that came together with the last one, in their order.
+    /// The requests that arrived together with the last one, in their order.
     pub(crate) fn received_already(&mut self) -> Vec<Received> {
         self.received.drain(..).rev().collect()
     }
@@ -142,7 +142,7 @@ impl Peer {
         self.answer(to, Response::Done).await;
     }
 
-    /// Answers with a status and a body that no server of today sends.
+    /// Answers with a status and a body that no current server sends.
     pub(crate) async fn answer_raw(&mut self, to: &Received, status: u8, body: &'static [u8]) {
         let frame =
             ResponseFrame { opcode: to.opcode, status, opaque: to.opaque, body: Bytes::from_static(body) };
@@ -155,8 +155,8 @@ impl Peer {
         soon("the client to read", self.stream.write_all(bytes)).await.unwrap();
     }
 
-    /// Sends the bytes over and over until the client has taken nothing for a while; gives what of them is unsent.
-    /// `None` where all went out that many times.
+    /// Sends the bytes repeatedly until the client reads nothing for [`STUCK`]; returns the unsent rest of them. `None`
+    /// if they were sent that many times.
     pub(crate) async fn send_until_stuck(&mut self, bytes: &[u8], times_max: usize) -> Option<Vec<u8>> {
         for _ in 0..times_max {
             let mut unsent = bytes;
@@ -185,7 +185,7 @@ impl Peer {
         self.answer(&received, Response::Failed(status)).await;
     }
 
-    /// Waits until the client has closed the connection, asking nothing more.
+    /// Waits until the client closes the connection; it must not send another request.
     pub(crate) async fn closed(mut self) {
         assert_eq!(self.next().await, None);
     }

@@ -1,9 +1,9 @@
-//! What the socket tests share: a server to talk to, and a connection that speaks in bytes.
+//! Shared by the tests over sockets: a server, and a connection that sends and receives bytes.
 //!
 //! `SIGNALBOX_TEST_SERVER=host:port` (and `SIGNALBOX_TEST_SEMAPHORE_SERVER`) points the tests at a server that runs
-//! already. A test that needs to know or steer the server from inside starts its own all the same.
+//! already. A test that needs access to the server's internals starts its own server in any case.
 //!
-//! Connections are blocking and know nothing of the product's own codec, so that both cannot be wrong together.
+//! Connections are blocking and do not use the product's codec, so that the tests do not share its mistakes.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -43,7 +43,7 @@ pub const NOT_ACQUIRED: u8 = 0x22;
 pub const UNKNOWN_COMMAND: u8 = 0x81;
 pub const OUT_OF_MEMORY: u8 = 0x82;
 
-/// How long a test waits for what must come.
+/// How long a test waits for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server inside the test, with a clock that the test moves.
@@ -66,7 +66,7 @@ impl TestServer {
         Self::start_prepared(change, |_| {})
     }
 
-    /// The same, with something to be done before anybody can connect.
+    /// As [`Self::start_with`]; `prepare` runs before clients can connect.
     pub fn start_prepared(change: impl FnOnce(&mut Config), prepare: impl FnOnce(&Arc<Server>)) -> Self {
         let mut config = Config::without_file();
         config.counter.stat_interval_s = 100;
@@ -112,7 +112,7 @@ impl TestServer {
         self.unix_s.store(unix_s, Ordering::Relaxed);
     }
 
-    /// Whether the books of both namespaces add up (invariant 1), and nothing is in use.
+    /// Asserts that the accounting of both namespaces is consistent (invariant 1).
     pub fn assert_books_balance(&self) {
         for namespace in Namespace::ALL {
             let mut failures = Vec::new();
@@ -131,13 +131,13 @@ impl Drop for TestServer {
     }
 }
 
-/// Counters served within the process, on the runtime and the clock of the test: what happens does not depend on how
-/// fast the machine is.
+/// Counters served within the process, on the runtime and the clock of the test, so that the result does not depend on
+/// the speed of the machine.
 pub struct NearServer {
     accepted: tokio::sync::mpsc::UnboundedSender<DuplexStream>,
 }
 
-/// Accepts what the test hands in.
+/// Accepts the connections that the test passes in.
 struct Handed(tokio::sync::mpsc::UnboundedReceiver<DuplexStream>);
 
 impl Listener for Handed {
@@ -160,7 +160,7 @@ impl NearServer {
         Self { accepted }
     }
 
-    /// A connection that keeps at most so many bytes in either direction.
+    /// A connection that buffers at most this many bytes in either direction.
     pub fn connect(&self, bytes_max: usize) -> DuplexStream {
         let (near, far) = tokio::io::duplex(bytes_max);
         self.accepted.send(far).unwrap();
@@ -190,7 +190,7 @@ impl AnyServer {
         Self::Outside { counters, semaphores }
     }
 
-    /// A connection to the namespace, or `None` (and a line that says so) where the outside server has none.
+    /// A connection to the namespace; `None`, with a line on standard error, if no outside server is named for it.
     pub fn connect(&self, namespace: Namespace) -> Option<Wire> {
         let address = match (self, namespace) {
             (Self::Own(server), namespace) => Some(server.address(namespace)),
@@ -204,7 +204,7 @@ impl AnyServer {
     }
 }
 
-/// A name that no other test and no earlier run uses, as the server may outlive the test.
+/// A name that no other test and no earlier run uses, because the server may outlive the test.
 pub fn unique(name: &str) -> Vec<u8> {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -212,7 +212,7 @@ pub fn unique(name: &str) -> Vec<u8> {
     format!("{name}-{}-{now}-{serial}", std::process::id()).into_bytes()
 }
 
-/// A response as it came.
+/// A response as received.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Answer {
     pub magic: u8,
@@ -255,7 +255,7 @@ impl Wire {
         Self::over(TcpStream::connect(address).unwrap_or_else(|e| panic!("connecting to {address}: {e}")))
     }
 
-    /// A connection that was made already.
+    /// Wraps an established connection.
     pub fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -267,7 +267,7 @@ impl Wire {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// The next response; panics where none comes.
+    /// The next response; panics if none arrives.
     pub fn answer(&mut self) -> Answer {
         self.try_answer().unwrap_or_else(|error| {
             let peer = self.stream.peer_addr();
@@ -287,7 +287,7 @@ impl Wire {
         Ok(Answer { magic, opcode, status, reserved, opaque: [o0, o1, o2, o3], body })
     }
 
-    /// Sends one request and gives its answer, which must be well-formed and repeat opcode and opaque.
+    /// Sends one request and returns its answer, which must be well-formed and repeat the opcode and the opaque.
     pub fn ask(&mut self, opcode: u8, body: &[u8]) -> Answer {
         self.serial += 1;
         let opaque = self.serial.to_be_bytes();
@@ -356,7 +356,7 @@ impl Wire {
         self.dump().into_iter().find(|entry| entry.2 == name).map(|entry| (entry.0, entry.1))
     }
 
-    /// Whether the server has closed the connection, and nothing was left to read.
+    /// Whether the server has closed the connection and no bytes are left to read.
     pub fn is_closed(&mut self) -> bool {
         match self.stream.read(&mut [0; 64]) {
             Ok(0) => true,
@@ -375,7 +375,7 @@ pub fn frame(opcode: u8, opaque: [u8; 4], body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A body of some numbers and a name.
+/// A body with numbers and a name.
 pub fn named(numbers: &[u32], name: &[u8]) -> Vec<u8> {
     let mut body: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
     body.extend_from_slice(&u16::try_from(name.len()).unwrap().to_be_bytes());
@@ -383,14 +383,14 @@ pub fn named(numbers: &[u32], name: &[u8]) -> Vec<u8> {
     body
 }
 
-/// Says that a test is skipped, and why. Written to standard error itself: what a passing test prints by the usual
-/// macros is never seen.
+/// Reports that a test is skipped, and why. It writes to standard error directly, because the test runner captures the
+/// output that a passing test prints with the usual macros.
 pub fn skipped(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     let _ = writeln!(std::io::stderr(), "{test} is skipped: {why}");
 }
 
-/// Waits until a condition holds; panics when it does not in time.
+/// Waits until a condition holds; panics if it does not hold in time.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {

@@ -1,10 +1,10 @@
-//! Ports for servers of the tests.
+//! Ports for the servers of tests.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Ports that nobody listens on, on any address. Not of those that the kernel gives to clients: connecting to such a
-/// one before anybody listens there may connect a client to itself.
+/// Ports on which no process listens, on any address. They are outside the kernel's ephemeral range: a client that
+/// connects to an ephemeral port without a listener may connect to itself.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = 12_000 + (std::process::id() % 15_000) as u16;

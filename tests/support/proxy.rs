@@ -1,4 +1,4 @@
-//! A network between a client and a server that a test can cut.
+//! A proxy between a client and a server, with which a test can interrupt the network.
 
 use std::net::SocketAddr;
 
@@ -7,18 +7,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// What becomes of connections.
+/// What the proxy does with connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// They lead to the server there.
+    /// They are forwarded to this server.
     To(SocketAddr),
-    /// They are closed, old and new ones.
+    /// Existing and new connections are closed.
     Cut,
-    /// They stay open, and nothing arrives.
+    /// They stay open, and nothing is forwarded.
     Silent,
 }
 
-/// Passes connections on, until it is told otherwise. A change ends those that were passed on before.
+/// Forwards connections according to its mode. A change of the mode ends those that were forwarded before.
 pub struct Proxy {
     pub address: SocketAddr,
     mode: watch::Sender<Mode>,
@@ -42,7 +42,7 @@ impl Proxy {
         Self { address, mode, runtime: Some(runtime) }
     }
 
-    /// From now on.
+    /// Sets the mode.
     pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
@@ -50,7 +50,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Without waiting, which a test that is within a runtime may not.
+        // Does not block, because a test inside a runtime must not.
         self.runtime.take().expect("only taken here").shutdown_background();
     }
 }
@@ -66,7 +66,7 @@ async fn pass(mut near: TcpStream, mut modes: watch::Receiver<Mode>) {
             changed = modes.changed() => if changed.is_err() { return },
         }
     }
-    // Both streams stay open for as long as nothing is heard.
+    // Both streams stay open while the proxy is silent.
     let _ = modes.wait_for(|mode| *mode != Mode::Silent).await;
     drop((near, far));
 }

@@ -1,5 +1,4 @@
-//! A store behind a server of the tests, written by a thread or by the test itself, and gone at once when the test says
-//! so.
+//! A test server with a store, which a thread or the test itself writes, and which can crash at any time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,10 +12,10 @@ use signalbox::storage::{FailingStorage, Faults, Memory, MemoryStorage, Storage}
 
 use super::{TestServer, eventually};
 
-/// How long the writer leaves the store alone after a failure: short, as tests wait for it.
+/// The writer's delay before it retries after a failure: short, because tests wait for it.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A server with a data directory that is memory. What it has not stored when it is dropped is lost, as in a crash.
+/// A server with an in-memory store. Dropping it is a crash: everything that is not stored is lost.
 pub struct StoredServer {
     pub server: TestServer,
     pub memory: Memory,
@@ -24,12 +23,12 @@ pub struct StoredServer {
     writer: Option<Writer>,
 }
 
-/// Who stores.
+/// What writes the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// A thread, as soon as there is something.
+    /// A thread, as soon as there are changes.
     Thread,
-    /// The test, by [`StoredServer::store`].
+    /// The test, with [`StoredServer::store`].
     Test,
 }
 
@@ -54,7 +53,7 @@ impl Wake for Bell {
 }
 
 impl StoredServer {
-    /// A server that finds in this memory what was stored there, and stores by itself.
+    /// A server that restores the records of this memory, and stores changes in a thread.
     pub fn start(memory: &Memory) -> Self {
         Self::start_with(memory, By::Thread, |_| {})
     }
@@ -76,14 +75,14 @@ impl StoredServer {
         Self { server, memory: memory.clone(), faults, writer }
     }
 
-    /// Stores what there is, once. Tells whether there was something, and whether it was stored.
+    /// Stores one batch. Returns whether it was stored; `None`: there was nothing to store.
     pub fn store(&self) -> Option<bool> {
         let writer = self.writer.as_ref().unwrap();
         let mut storage = writer.storage.lock().unwrap();
         self.server.server.store(&mut *storage).map_or(Some(false), |is_more| is_more.then_some(true))
     }
 
-    /// Waits for something to store, and stores it. Tells whether it was stored.
+    /// Waits for changes and stores one batch. Returns whether it was stored.
     pub fn store_next(&self) -> bool {
         let mut stored = None;
         eventually("there is something to store", || {
@@ -93,7 +92,7 @@ impl StoredServer {
         stored.unwrap()
     }
 
-    /// Ends it as a crash does, and starts another one on what was stored.
+    /// Crashes the server, and starts another one on the same memory.
     pub fn crash(self) -> Self {
         let memory = self.memory.clone();
         drop(self);

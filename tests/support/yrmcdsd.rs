@@ -1,4 +1,4 @@
-//! A real yrmcdsd, for tests that compare with it.
+//! A real yrmcdsd, for tests that compare signalbox with it.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -13,19 +13,19 @@ use super::{NOOP, frame, skipped};
 
 const PROGRAM: &str = "/usr/sbin/yrmcdsd";
 
-/// A running yrmcdsd, ended when it is dropped.
+/// A running yrmcdsd, which is killed when it is dropped.
 pub struct Yrmcdsd {
     process: Child,
     pub counters: SocketAddr,
-    /// Connections made while it started. Kept, because yrmcdsd may overlook one that gets the descriptor of one that
-    /// was just closed.
+    /// Connections opened while it started. They stay open, because yrmcdsd may overlook a connection that reuses the
+    /// descriptor of one that was just closed.
     pub kept: Vec<TcpStream>,
     _folder: tempfile::TempDir,
 }
 
 impl Yrmcdsd {
-    /// Starts the program of Debian's package yrmcds; `None`, with a line that says so, where it is not installed.
-    /// With `SIGNALBOX_REQUIRE_PEERS` set, as in CI, that is a failure.
+    /// Starts the program of Debian's package yrmcds; `None`, with a line on standard error, if it is not installed. If
+    /// `SIGNALBOX_REQUIRE_PEERS` is set, as in CI, that is a failure.
     pub fn start() -> Option<Self> {
         if !Path::new(PROGRAM).exists() {
             assert!(
@@ -35,7 +35,7 @@ impl Yrmcdsd {
             skipped(&format!("{PROGRAM} is not installed (apt-get install yrmcds)"));
             return None;
         }
-        // The ports may be taken by somebody else between being found and being bound; then others are tried.
+        // Another process may bind the ports before yrmcdsd does; then other ports are tried.
         for _ in 0..10 {
             if let Some(started) = Self::try_start() {
                 return Some(started);
@@ -48,7 +48,7 @@ impl Yrmcdsd {
         let folder = tempfile::tempdir().unwrap();
         let [port, repl_port, counter_port] = free_ports();
         let config = folder.path().join("yrmcds.conf");
-        // Its virtual address is bound beside bind_ip, so that the two must differ.
+        // yrmcdsd binds its virtual address in addition to bind_ip, so the two must differ.
         std::fs::write(
             &config,
             format!(
@@ -90,7 +90,7 @@ impl Drop for Yrmcdsd {
     }
 }
 
-/// Whether a Noop is answered soon. One that came while the workers started may never be.
+/// Whether a Noop is answered soon. A Noop that arrives while the workers start may never be answered.
 fn is_answered(mut stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     stream.write_all(&frame(NOOP, [0; 4], &[])).unwrap();

@@ -1,5 +1,5 @@
-//! Arbitrary requests of sessions, grants and declared semaphores, with a store that works or fails: the ledger's
-//! invariants and those of the names hold all the time, and in the end nothing is left.
+//! Arbitrary requests for sessions, grants and declared semaphores, with a store that works or fails. The invariants of
+//! the ledger and of the names hold at every check, and at the end nothing is left.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -12,7 +12,7 @@ use signalbox::core::{
     Resizing, Session, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting, Want,
 };
 
-/// Steps that an input may hold: more say nothing new, and take long.
+/// The maximum number of steps in an input: longer inputs take long and find nothing new.
 const STEPS_MAX: usize = 120;
 
 /// Steps between two checks, which visit every shard.
@@ -21,8 +21,8 @@ const CHECK_EVERY: usize = 16;
 const CONNECTIONS: usize = 3;
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"\0", b"a name too long to stand within its object"];
 
-/// Each step is four bytes: what is done, by whom, to what, and how much. The first byte of the input says whether there
-/// is a store.
+/// Each step is four bytes: the operation, the connection, the target, and the amount. The first byte of the input
+/// selects whether there is a store.
 pub fn run(data: &[u8]) {
     let Some((mode, steps)) = data.split_first() else { return };
     let mut world = World::new(mode & 1 != 0);
@@ -46,13 +46,14 @@ struct World {
     core: Core,
     connections: Vec<Connection>,
     leased: Vec<(SessionId, SessionKey)>,
-    /// Numbers of requests, by session: those of the connection's own, or of the leased one that it is attached to.
+    /// The last request number of each session: a connection's session, or a leased one that a connection is attached
+    /// to.
     requests: BTreeMap<SessionId, u64>,
     attached: [Option<SessionId>; CONNECTIONS],
     grants: Vec<GrantId>,
     generations: Vec<u64>,
     batch: Option<Batch>,
-    is_settling: bool,
+    is_completing: bool,
     last_token: u64,
     now_ms: u64,
 }
@@ -70,7 +71,7 @@ impl World {
             grants: Vec::new(),
             generations: Vec::new(),
             batch: None,
-            is_settling: false,
+            is_completing: false,
             last_token: 0,
             now_ms: 0,
         };
@@ -104,7 +105,7 @@ impl World {
         Token(self.last_token)
     }
 
-    /// A request under a number of its own, or under one that was used before.
+    /// A request with a new number, or with one that was used before.
     fn call(&mut self, by: usize, back: u8) -> Call {
         let session = self.attached[by].unwrap_or(self.id(by).session());
         let last = self.requests.entry(session).or_insert(0);
@@ -120,7 +121,7 @@ impl World {
 
     fn execute(&mut self, operation: u8, who: usize, target: u8, amount: u8) {
         let (by, now) = (who % CONNECTIONS, self.now());
-        // One in four repeats a request, or uses the number of another.
+        // One in four repeats a request, or reuses the number of another one.
         let back = if who & 0xc0 == 0xc0 { (who as u8 >> 4) & 3 } else { 0 };
         let namespace = Namespace::ALL[usize::from(target & 1)];
         let place = usize::from(target >> 1) % NAMES.len();
@@ -220,7 +221,7 @@ impl World {
             }
             17 => self.pass(u64::from(amount) * u64::from(target) / 4),
             18 if self.batch.is_none() => self.batch = self.core.take_batch(usize::MAX),
-            18 | 19 => self.settle(amount & 3 != 3, if amount & 0x80 == 0 { usize::MAX } else { 1 }),
+            18 | 19 => self.complete(amount & 3 != 3, if amount & 0x80 == 0 { usize::MAX } else { 1 }),
             _ => unreachable!("the remainder of a division by 20"),
         }
     }
@@ -296,23 +297,23 @@ impl World {
         while self.core.expire(now) || self.core.evict(now, mailbox_of) {}
     }
 
-    fn settle(&mut self, is_stored: bool, step: usize) {
+    fn complete(&mut self, is_stored: bool, step: usize) {
         let Some(batch) = &self.batch else { return };
-        // What is settled in part is stored.
-        let is_stored = is_stored || step == 1 || self.is_settling;
-        self.is_settling = self.core.complete(
+        // A batch that is completed in part is stored.
+        let is_stored = is_stored || step == 1 || self.is_completing;
+        self.is_completing = self.core.complete(
             batch,
             if is_stored { CommitOutcome::Stored } else { CommitOutcome::RolledBack },
             step,
             self.now(),
         );
-        if !self.is_settling {
+        if !self.is_completing {
             self.batch = None;
         }
     }
 
     fn store_all(&mut self) {
-        self.settle(true, usize::MAX);
+        self.complete(true, usize::MAX);
         while let Some(batch) = self.core.take_batch(usize::MAX) {
             while self.core.complete(&batch, CommitOutcome::Stored, 64, self.now()) {}
         }
@@ -361,7 +362,7 @@ impl World {
 
     fn end_and_assert_nothing_is_left(&mut self) {
         self.core.declare_configured(&[], self.now());
-        // A new connection, so that no number was used before.
+        // A new connection, so that no request number has been used.
         self.leave(0);
         for name in NAMES {
             let call = self.call(0, 0);

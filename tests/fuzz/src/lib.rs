@@ -13,9 +13,9 @@ use signalbox::protocol::{
 
 pub use grants::run as grants;
 
-/// Decoding bytes in pieces gives what decoding them at once gives, at the server's end and at a client's.
+/// Decoding bytes in pieces has the same result as decoding them at once, for a server and for a client.
 ///
-/// The input is a number of pieces, the length of each, and the bytes; the last piece is what is left.
+/// The input is a number of pieces, the length of each, and the bytes; the last piece is the rest.
 pub fn decode(data: &[u8]) {
     let Some((count, rest)) = data.split_first() else { return };
     let (lengths, bytes) = rest.split_at(usize::from(*count % 32).min(rest.len()));
@@ -31,10 +31,10 @@ pub fn decode(data: &[u8]) {
     assert_eq!(answered(&pieces), answered(&[bytes]));
 }
 
-/// A frame as a server hears it: opcode, opaque, and the request composed again or the status to answer with.
+/// A frame as a server decodes it: opcode, opaque, and the request encoded again or the status of the answer.
 type Heard = (u8, Opaque, Result<Vec<u8>, Status>);
 
-/// What a server hears: the frames, and why the conversation ended if it did.
+/// What a server decodes: the frames, and the error that ended the connection, if any.
 fn heard(pieces: &[&[u8]]) -> (Vec<Heard>, Option<String>) {
     let mut codec = RequestCodec::default();
     let mut buffer = BytesMut::new();
@@ -58,7 +58,7 @@ fn heard(pieces: &[&[u8]]) -> (Vec<Heard>, Option<String>) {
     (requests, None)
 }
 
-/// What a client hears, likewise.
+/// What a client decodes: the frames, and the error, if any.
 fn answered(pieces: &[&[u8]]) -> (Vec<ResponseFrame>, Option<String>) {
     let mut buffer = BytesMut::new();
     let mut frames = Vec::new();
@@ -101,13 +101,13 @@ impl Parsed<'_> {
     }
 }
 
-/// Encoding and decoding are inverse: what was decoded is encoded as it came, but for what both sides ignore.
+/// Encoding is the inverse of decoding, except for bytes that both sides ignore.
 pub fn roundtrip(data: &[u8]) {
     requests_come_back(data);
     responses_come_back(data);
 }
 
-/// Bytes of a header that say how long the body is.
+/// The bytes of a header that have the length of the body.
 const BODY_BYTES: std::ops::Range<usize> = 4..8;
 
 fn requests_come_back(data: &[u8]) {
@@ -117,12 +117,12 @@ fn requests_come_back(data: &[u8]) {
     while let Some(frame) = frames.next() {
         let length = sent[BODY_BYTES].try_into().map(u32::from_be_bytes).expect("four bytes") as usize;
         let Ok(request) = parsed(&frame) else {
-            // Without a request it is as long as its header says too, or it was the last.
+            // An invalid frame also has the length in its header, unless it was the last one.
             sent = sent.get(12 + length..).unwrap_or_default();
             continue;
         };
         let again = request.composed(frame.opaque());
-        // Flags and a reserved byte stand before the length, and more than the operation needs may follow it.
+        // Flags and a reserved byte precede the length, and the body may be longer than the operation needs.
         assert_eq!(again[..2], sent[..2]);
         if let Parsed::Plain(_) = request {
             // Bodies of extended requests have reserved bytes.
@@ -166,13 +166,13 @@ fn responses_come_back(data: &[u8]) {
     }
 }
 
-/// Any body may be that of any operation: each reading that succeeds must give the same again once it is composed.
+/// Any body may belong to any operation: a body that can be parsed must be the same after encoding and parsing again.
 fn extended_bodies_come_back(frame: &ResponseFrame) {
     let again = |response: ExtendedResponse<'_>| {
         let mut out = BytesMut::new();
         response.compose(frame.opcode, frame.opaque, &mut out);
         let again = ResponseCodec.decode(&mut out).expect("it is a frame").expect("it is whole");
-        // It may be longer than what came: older servers leave out the fields at the end of some bodies.
+        // It may be longer than the original: older servers omit the fields at the end of some bodies.
         assert!(out.is_empty(), "nothing follows it");
         again
     };
@@ -274,24 +274,24 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
     }
 }
 
-/// Requests that an input may hold: more say nothing new, and take long.
+/// The maximum number of requests in an input: longer inputs take long and find nothing new.
 const REQUESTS_MAX: usize = 200;
 
-/// Requests between two checks of the books, which visit every shard.
+/// Requests between two checks of the accounting, which visit every shard.
 const CHECK_EVERY: usize = 16;
 
-/// Arbitrary requests of some sessions never break invariant 1: each is six bytes, of which the first two say what
-/// is done to what by whom and the others how much.
+/// Arbitrary requests of some sessions never break invariant 1. Each request is six bytes: the operation, the target
+/// with the session, and the amount.
 pub fn requests(data: &[u8]) {
     let mut world = World::new();
     for (serial, request) in data.chunks_exact(6).take(REQUESTS_MAX).enumerate() {
         let [operation, target, amount @ ..]: [u8; 6] = request.try_into().expect("a chunk is six bytes");
         world.execute(operation, target, u32::from_be_bytes(amount));
         if serial % CHECK_EVERY == 0 {
-            world.assert_books_balance();
+            world.assert_accounting();
         }
     }
-    world.assert_books_balance();
+    world.assert_accounting();
     world.end_and_assert_nothing_is_left();
 }
 
@@ -316,7 +316,7 @@ impl World {
         let name = NAMES[usize::from(target >> 1) % NAMES.len()];
         let number = usize::from(target >> 6);
         let session = &mut self.sessions[number];
-        // Small amounts meet each other, and the greatest ones wrap where anything does.
+        // Small amounts interact with each other, and the largest ones wrap if any arithmetic does.
         let small = amount % 8;
         let resources = if operation & 0x10 == 0 { small } else { amount };
         let maximum = if operation & 0x20 == 0 { 8 } else { u32::MAX - small };
@@ -354,7 +354,7 @@ impl World {
         while sweep.step(1000, self.now) {}
     }
 
-    fn assert_books_balance(&self) {
+    fn assert_accounting(&self) {
         for namespace in Namespace::ALL {
             let mut failures = Vec::new();
             let mut check = self.core.check(namespace);
@@ -368,8 +368,8 @@ impl World {
         for number in 0..self.sessions.len() {
             self.end(number);
         }
-        self.assert_books_balance();
-        // Past the end of every interval, forwards of wherever the clock was before it was set back.
+        self.assert_accounting();
+        // After the end of every interval, and later than any time before the clock was set back.
         self.now = UnixSeconds(u64::MAX);
         for namespace in Namespace::ALL {
             self.sweep(namespace);
