@@ -31,7 +31,7 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
 struct Program {
     child: Child,
     stdin: Option<ChildStdin>,
-    said: Arc<Mutex<String>>,
+    output: Arc<Mutex<String>>,
     readers: Vec<JoinHandle<()>>,
 }
 
@@ -45,19 +45,19 @@ impl Program {
         let stdout: Box<dyn std::io::Read + Send> = Box::new(child.stdout.take().unwrap());
         let stderr: Box<dyn std::io::Read + Send> = Box::new(child.stderr.take().unwrap());
         let readers = [stdout, stderr].map(|stream| {
-            let output = Arc::clone(&said);
+            let output = Arc::clone(&output);
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                    *said.lock().unwrap() += &(line + "\n");
+                    *output.lock().unwrap() += &(line + "\n");
                 }
             })
         });
         let stdin = child.stdin.take();
-        Self { child, stdin, said, readers: readers.into() }
+        Self { child, stdin, output, readers: readers.into() }
     }
 
     fn output(&self) -> String {
-        self.said.lock().unwrap().clone()
+        self.output.lock().unwrap().clone()
     }
 
     fn expect_output(&self, what: &str) {
@@ -118,12 +118,12 @@ fn another_leader_takes_over_when_the_first_is_disconnected_or_ends() {
     proxy.set(Mode::To(server.counters));
     eventually("the first waits", || server.server.core().ledger_stats().waiters == 1);
     second.signal(Signal::SIGTERM);
-    let (status, said) = second.end();
-    assert!(status.success(), "{said}");
+    let (status, output) = second.end();
+    assert!(status.success(), "{output}");
     eventually("the first leads again", || first.output().matches("leading by grant").count() == 2);
     first.signal(Signal::SIGINT);
-    let (status, said) = first.end();
-    assert!(status.success(), "{said}");
+    let (status, output) = first.end();
+    assert!(status.success(), "{output}");
     assert_eq!(sessions(&server), 0, "a program that ends releases at once");
     server.assert_books_balance();
 }
@@ -138,7 +138,7 @@ fn a_leader_waits_for_an_unreachable_server_and_leads_again_after_a_revocation()
     proxy.set(Mode::To(server.counters));
     leader.expect_output("leading by grant");
     let output = leader.output();
-    let grant = said.split_once("leading by grant ").unwrap().1.lines().next().unwrap();
+    let grant = output.split_once("leading by grant ").unwrap().1.lines().next().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         use signalbox::client::{Client, GrantId, Revocation};
@@ -162,9 +162,9 @@ fn worker_pools_respect_the_limit_of_each_tenant_and_do_every_job_once() {
     // The pools begin after they have read all jobs.
     pools.iter_mut().for_each(|pool| drop(pool.stdin.take()));
     for (number, pool) in pools.into_iter().enumerate() {
-        let (status, said) = pool.end();
-        assert!(status.success(), "{said}");
-        let mut done: Vec<_> = said.lines().collect();
+        let (status, output) = pool.end();
+        assert!(status.success(), "{output}");
+        let mut done: Vec<_> = output.lines().collect();
         done.sort_unstable();
         let expected = ["blue", "red"]
             .map(|tenant| (0..10).map(|job| format!("done: {tenant} {number}-{job}")).collect::<Vec<_>>());
@@ -184,15 +184,15 @@ fn a_worker_pool_reports_unfinished_jobs() {
     let server = TestServer::start();
     let mut pool = Program::start("worker_pool", server.counters, &[]);
     pool.write(&format!("{} one\n", "x".repeat(70_000)));
-    let (status, said) = pool.end();
+    let (status, output) = pool.end();
     assert_eq!(status.code(), Some(1));
-    assert!(said.contains("worker_pool: not done: xxx"), "{}", &said[..200]);
+    assert!(output.contains("worker_pool: not done: xxx"), "{}", &output[..200]);
 
     let closed = Proxy::to(server.counters);
     closed.set(Mode::Cut);
-    let (status, said) = Program::start("worker_pool", closed.address, &[]).end();
+    let (status, output) = Program::start("worker_pool", closed.address, &[]).end();
     assert_eq!(status.code(), Some(1));
-    assert!(said.starts_with("worker_pool: ") && said.lines().count() == 1, "{said}");
+    assert!(output.starts_with("worker_pool: ") && output.lines().count() == 1, "{output}");
 }
 
 #[test]
@@ -209,14 +209,14 @@ fn a_suspended_writer_with_a_successor_writes_nothing_more() {
     first.signal(Signal::SIGSTOP);
     let mut second = Program::start("fenced_writer", server.counters, &[path]);
     second.write("two\n");
-    let (status, said) = second.end();
-    assert!(status.success(), "{said}");
+    let (status, output) = second.end();
+    assert!(status.success(), "{output}");
     assert!(lines().ends_with(" two\n"), "{}", lines());
     first.signal(Signal::SIGCONT);
     first.write("three\n");
-    let (status, said) = first.end();
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.starts_with("fenced_writer: "), "{said}");
+    let (status, output) = first.end();
+    assert_eq!(status.code(), Some(1), "{output}");
+    assert!(output.starts_with("fenced_writer: "), "{output}");
     assert_eq!(lines().lines().count(), 2, "{}", lines());
     let fences =
         lines().lines().map(|line| line.split_once(' ').unwrap().0.parse().unwrap()).collect::<Vec<u64>>();
@@ -231,9 +231,9 @@ fn the_store_refuses_a_writer_with_an_outdated_permit() {
     fs::write(&journal, format!("{} from a greater grant\n", u64::MAX)).unwrap();
     let mut writer = Program::start("fenced_writer", server.counters, &[journal.to_str().unwrap()]);
     writer.write("late\n");
-    let (status, said) = writer.end();
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains("is refused"), "{said}");
+    let (status, output) = writer.end();
+    assert_eq!(status.code(), Some(1), "{output}");
+    assert!(output.contains("is refused"), "{output}");
     assert_eq!(fs::read_to_string(&journal).unwrap().lines().count(), 1);
     assert_eq!(sessions(&server), 0, "the writer has released its grant");
 }

@@ -146,7 +146,7 @@ impl StorageBackend for Disk {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let mut state = self.state();
-        state.asked(Call::Read, |_, _| {})?;
+        state.call(Call::Read, |_, _| {})?;
         let offset = offset as usize;
         let found = state.bytes.get(offset..offset + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(found);
@@ -156,7 +156,7 @@ impl StorageBackend for Disk {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.state();
         let operation = Operation::SetLen(len as usize);
-        state.asked(Call::SetLen, |state, is_done| {
+        state.call(Call::SetLen, |state, is_done| {
             if is_done {
                 state.note(operation.clone());
             }
@@ -167,7 +167,7 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state();
-        state.asked(Call::Sync, |_, _| {})?;
+        state.call(Call::Sync, |_, _| {})?;
         state.note(Operation::Sync);
         Ok(())
     }
@@ -175,7 +175,7 @@ impl StorageBackend for Disk {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state();
         let offset = offset as usize;
-        state.asked(Call::Write, |state, is_done| {
+        state.call(Call::Write, |state, is_done| {
             let done = if is_done { data } else { &data[..data.len() / 2] };
             state.note(Operation::Write { offset, data: done.to_vec() });
         })?;
