@@ -8,6 +8,7 @@ mod format;
 mod power;
 mod process;
 mod records;
+mod samples;
 mod text;
 
 use std::fs;

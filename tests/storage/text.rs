@@ -13,13 +13,13 @@ use signalbox::storage::{
 use crate::records::{Life, session};
 use crate::{loaded, open};
 
-fn exported(directory: &std::path::Path) -> String {
+pub fn exported(directory: &std::path::Path) -> String {
     let mut text = Vec::new();
     assert_eq!(export(directory, &mut text).unwrap(), Vec::<String>::new());
     String::from_utf8(text).unwrap()
 }
 
-fn import_text(directory: &std::path::Path, text: &str) -> Result<u64, ImportError> {
+pub fn import_text(directory: &std::path::Path, text: &str) -> Result<u64, ImportError> {
     import(directory, &mut text.as_bytes())
 }
 
