@@ -219,8 +219,8 @@ impl Core {
         self.ledger().list_declared(listing)
     }
 
-    /// Declares the semaphores of the configuration, and removes those that it declared before. Returns those that cannot
-    /// be as it says, and why.
+    /// Declares the semaphores of the configuration, and removes those that it declared before. Returns those that it
+    /// cannot apply, with the reason.
     pub fn declare_configured(&self, wanted: &[Declare<'_>], now: Moment) -> Vec<(Box<[u8]>, Refusal)> {
         let context = self.context(now.unix);
         let mut refused = Vec::new();

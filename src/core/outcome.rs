@@ -1,4 +1,4 @@
-//! Requests to the ledger and what comes of them, at once or later.
+//! Requests to the ledger and their outcomes, at once or later.
 
 use super::Refusal;
 use super::durable::DeclaredState;
@@ -15,7 +15,7 @@ pub struct Call {
     pub token: Token,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is done.

@@ -215,8 +215,8 @@ fn records_that_a_server_would_refuse_are_found() {
         (&unnumbered, vec![whole.clone()], "has slots of a that it cannot have"),
         (&too_many, vec![whole.clone()], "a has 65537 slots"),
         (&declared, vec![], "grant 3 has no name"),
-        (&declared, vec![part(b"a", 1, &[])], "have no order"),
-        (&declared, vec![whole.clone(), part(b"b", 0, &[])], "have no order"),
+        (&declared, vec![part(b"a", 1, &[])], "are not in order"),
+        (&declared, vec![whole.clone(), part(b"b", 0, &[])], "are not in order"),
         (&declared, vec![whole.clone(), vast.clone(), PartRecord { place: 2, ..vast }], "more of b is held"),
         (&declared, vec![part(b"a", 0, &[1, 1])], "slot 1"),
     ] {

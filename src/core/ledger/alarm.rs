@@ -11,7 +11,7 @@ pub(super) struct Alarm(Option<Sleeper>);
 
 #[derive(Debug)]
 struct Sleeper {
-    /// When it wakes by itself; `None`: not for the ledger's sake.
+    /// When it wakes by itself; `None`: no wake-up is scheduled for the ledger.
     until: Option<Due>,
     waker: Waker,
 }

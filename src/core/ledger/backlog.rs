@@ -12,7 +12,7 @@ use crate::core::ids::{ConnectionId, GrantId};
 use crate::core::object::ObjectRef;
 use crate::core::time::{Due, MonotonicMs};
 
-/// Work of one step, in names of grants that are granted, released or looked at.
+/// Work of one step, in names of grants that are granted, released or visited.
 pub(super) const STEP_GRANTS: usize = 64;
 
 /// The kinds of tasks that any request may run a step of, as they need no time.
@@ -38,7 +38,7 @@ pub(super) enum TaskKind {
 
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Waiters that wait in vain are refused.
+    /// Waiters that can no longer be granted are refused.
     RefuseWaiters(RefuseWaiters),
     /// The head of the queue may fit.
     ServeQueue(NameRef),
@@ -54,7 +54,7 @@ pub(super) enum Task {
 #[derive(Debug)]
 pub(super) struct RefuseWaiters {
     pub(super) object: ObjectRef,
-    /// The last waiter that was looked at.
+    /// The last waiter that was visited.
     pub(super) after: Option<GrantId>,
     /// Waiters with lower ids wait for a semaphore that was removed, whatever was declared under its name since.
     pub(super) removed: Option<GrantId>,
@@ -66,7 +66,7 @@ pub(super) struct Eviction {
     pub(super) object: ObjectRef,
     /// When the grace period ends.
     pub(super) at: MonotonicMs,
-    /// The last grant that was looked at.
+    /// The last grant that was visited.
     pub(super) after: Option<GrantId>,
     /// Grants with lower ids are of the removed semaphore, whatever was declared under its name since.
     pub(super) removed: GrantId,
@@ -104,7 +104,7 @@ impl Task {
         }
     }
 
-    /// Whether both are the same work on the same name.
+    /// Whether both are the same task for the same name.
     fn is_same_name(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::ServeQueue(one), Self::ServeQueue(other))
@@ -177,14 +177,14 @@ impl Backlog {
         self.delayed.first_key_value().map(|((at, _), _)| Due::At(*at))
     }
 
-    /// Whether the queue of this name is to be served.
+    /// Whether the queue of this name must be served.
     pub(super) fn will_serve(&self, namespace: Namespace, object: &ObjectRef) -> bool {
         self.ready[TaskKind::ServeQueue as usize].iter().any(|task| {
             matches!(task, Task::ServeQueue(name) if name.namespace == namespace && name.object == *object)
         })
     }
 
-    /// Whether a waiter is to be refused because the semaphore that it waits for was removed.
+    /// Whether a waiter must be refused because the semaphore that it waits for was removed.
     pub(super) fn will_refuse(&self, object: &ObjectRef, waiter: GrantId) -> bool {
         self.ready[TaskKind::RefuseWaiters as usize].iter().any(|task| {
             matches!(task, Task::RefuseWaiters(task)

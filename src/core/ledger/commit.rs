@@ -20,12 +20,12 @@ use crate::core::mailbox::{EventKind, Mailbox, ReplyTo};
 use crate::core::outcome::Answer;
 use crate::core::time::MonotonicMs;
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOutcome {
     /// The store has it.
     Stored,
-    /// The store could not commit it, so it is rolled back. The store may have it all the same until the next commit.
+    /// The store could not commit it, so it is rolled back. The store may have it nevertheless until the next commit.
     RolledBack,
     /// The store belongs to another server, which may have changed it since. Nothing is completed or rolled back, and no
     /// request of the batch is answered: the process has to end.
@@ -135,7 +135,7 @@ impl Ledger {
         // The store may have the state before the batch or the state after it, so the next batch says of every touched key
         // what is true then.
         let touched: BTreeSet<Key> = failed.changes.iter().map(key_of).collect();
-        // A store promises that a failed batch is gone when the next one is committed. So new records that come to nothing
+        // A store promises that a failed batch is gone when the next one is committed. So new records that are rolled back
         // need no change. If they had one, the next batch would grow with every request for as long as the store fails.
         let mut vanished = BTreeSet::new();
         let mut reservation = None;

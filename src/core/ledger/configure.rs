@@ -38,7 +38,7 @@ impl Ledger {
     }
 
     /// Removes semaphores that the configuration declared and does not declare any more, each with its last holder: some a
-    /// step, in the order of names after `after`. Returns the last that was looked at; `None`: that was all.
+    /// step, in the order of names after `after`. Returns the last that was visited; `None`: that was all.
     pub(in crate::core) fn remove_unconfigured(
         &mut self,
         configured: &BTreeSet<&[u8]>,

@@ -1,4 +1,4 @@
-//! What watches learn of a change.
+//! Publishes changes to watches.
 
 use super::Ledger;
 use super::grant::Part;
@@ -76,7 +76,7 @@ impl Ledger {
         parts.iter().map(|part| 1 + informed(part) / WATCHES_OF_WORK).sum()
     }
 
-    /// Plain operations on a name pass the ledger by again if no watch covers it any more.
+    /// Plain operations on a name bypass the ledger again if no watch covers it any more.
     pub(in crate::core) fn untrack_unwatched(&self, namespace: Namespace, object: &ObjectRef) {
         if self.watches.covering(namespace, object.name()).next().is_none() {
             object.set_tracking(|tracking| tracking.watched = false);

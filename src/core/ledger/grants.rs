@@ -76,7 +76,7 @@ impl Grants {
         waiting
     }
 
-    /// Has a held grant end at this time. A second revocation may bring the end forward and never delays it. Returns when
+    /// Sets when a held grant ends. A second revocation may bring the end forward and never delays it. Returns when
     /// it ends.
     pub(super) fn revoke_at(&mut self, id: GrantId, at: MonotonicMs) -> MonotonicMs {
         let grant = self.known_mut(id);

@@ -44,7 +44,7 @@ impl IdAllocator {
         Ok(self.last)
     }
 
-    /// The reservation to store now; `None`: enough ids are reserved, or the store is at it.
+    /// The reservation to store now; `None`: enough ids are reserved, or a reservation is being stored.
     pub(super) fn begin_extension(&mut self) -> Option<u64> {
         let reservation = self.reservation.as_mut()?;
         let is_enough = reservation.up_to.saturating_sub(self.last) >= RESERVATION / 2;

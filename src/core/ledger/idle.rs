@@ -87,7 +87,7 @@ impl Ledger {
         self.untrack_unawaited(waiter.namespace, &waiter.object);
     }
 
-    /// Plain operations on a name pass the ledger by again if nothing waits for a drop in its usage.
+    /// Plain operations on a name bypass the ledger again if nothing waits for a drop in its usage.
     fn untrack_unawaited(&self, namespace: Namespace, object: &ObjectRef) {
         let is_removing = namespace == Namespace::Semaphores && self.declarations.is_removing(object.name());
         let is_awaited = is_removing || self.idle_waiters.count_for(namespace, object) > 0;

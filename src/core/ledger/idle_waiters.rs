@@ -24,17 +24,17 @@ pub enum Until {
 /// A request, by its connection and the connection's name for it.
 pub(super) type IdleRequest = (ConnectionId, Token);
 
-/// Requests that wait for the same, in the order of their arrival.
+/// Requests that wait for the same level or slot, in the order of their arrival.
 type Requests = BTreeSet<(u64, IdleRequest)>;
 
 #[derive(Debug, Default)]
 pub(super) struct IdleWaiters {
-    /// Each with a number that no other ever has.
+    /// Each with a number. Numbers are never reused.
     all: BTreeMap<ConnectionId, BTreeMap<Token, (u64, IdleWaiter)>>,
     by_name: BTreeMap<(Namespace, usize), NameWaiters>,
     deadlines: BTreeSet<(MonotonicMs, IdleRequest)>,
     /// Requests that got what they wait for and are not answered yet. A number that is not among `all` any more was
-    /// answered otherwise.
+    /// answered for another reason.
     satisfied: VecDeque<Satisfied>,
     last_number: u64,
 }
@@ -68,7 +68,7 @@ struct Satisfied {
 /// A request that got what it waits for.
 #[derive(Debug)]
 pub(super) struct SatisfiedRequest {
-    /// `None`: it was answered otherwise before.
+    /// `None`: it was already answered for another reason.
     pub(super) request: Option<IdleRequest>,
     /// Resources that were in use then.
     pub(super) in_use: u32,
@@ -235,7 +235,7 @@ impl IdleWaiters {
         self.by_name.get(&(namespace, object.address())).map_or(0, |waiters| waiters.count)
     }
 
-    /// When a request is to be answered next.
+    /// When a request must be answered next.
     pub(super) fn due(&self) -> Option<Due> {
         if self.has_satisfied() {
             return Some(Due::Now);

@@ -2,7 +2,7 @@
 //!
 //! The ledger has everything beyond plain Acquires, under one lock, so that what belongs together changes together: a
 //! release serves the queue in the same step, a reply is cached as it is made, events come in the order in which things
-//! happened. Plain operations pass by, except for tracked names: those that requests wait for, and those that a watch
+//! happened. Plain operations bypass it, except for tracked names: those that requests wait for, and those that a watch
 //! covers.
 //!
 //! The ledger's lock is taken before that of a shard and that of an object, never under one.

@@ -80,14 +80,14 @@ impl Ledger {
     ) -> Result<(), String> {
         let id = record.grant;
         if self.sessions.get(record.session).is_none() {
-            return Err(format!("grant {id} is of session {}, which does not exist", record.session));
+            return Err(format!("grant {id} belongs to session {}, which does not exist", record.session));
         }
         if record.parts.is_empty() || self.grants.get(id).is_some() {
             return Err(format!("grant {id} has no name, or exists twice"));
         }
         let places: BTreeSet<_> = record.parts.iter().map(|part| usize::from(part.place)).collect();
         if places.len() != record.parts.len() || places.last().is_none_or(|last| *last >= places.len()) {
-            return Err(format!("the names of grant {id} have no order"));
+            return Err(format!("the names of grant {id} are not in order"));
         }
         let mut parts = Vec::with_capacity(record.parts.len());
         for part in &record.parts {
@@ -110,7 +110,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes what a grant had of one name.
+    /// Restores a grant's resources of one name.
     fn restore_part(
         &mut self,
         id: GrantId,
@@ -133,7 +133,7 @@ impl Ledger {
 
     fn restore_answer(&mut self, record: AnswerRecord) -> Result<(), String> {
         if self.sessions.get(record.session).is_none() {
-            return Err(format!("an answer is of session {}, which does not exist", record.session));
+            return Err(format!("an answer belongs to session {}, which does not exist", record.session));
         }
         let reply = CachedReply::declared(record.answer);
         self.sessions.cache(record.session, record.request, reply);

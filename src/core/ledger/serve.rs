@@ -16,7 +16,7 @@ use crate::core::semaphore::Lifecycle;
 use crate::core::time::Due;
 use crate::core::{Claim, Namespace, Refusal};
 
-/// What came of the next name of a waiter.
+/// The outcome of taking the next name of a waiter.
 enum Progress {
     Taken,
     Queued,
@@ -24,7 +24,8 @@ enum Progress {
 }
 
 impl Ledger {
-    /// Takes what a waiter still lacks, name by name, until it has to wait, is refused, or has everything and is granted.
+    /// Acquires the remaining names of a waiter one by one, until it has to wait, is refused, or has everything and is
+    /// granted.
     /// `queueing` is that of a request that was just made, which may be refused because of the queue.
     pub(super) fn advance(&mut self, id: GrantId, queueing: Option<Queueing>, context: LedgerContext<'_>) {
         while self.grants.known(id).awaited().is_some() {
