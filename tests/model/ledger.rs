@@ -19,9 +19,9 @@ use proptest::prelude::*;
 use signalbox::core::{
     Answer, Call, Claim, CommitOutcome, ConnectionId, Core, Declare, Due, EVENTS_MAX, Event, EventKind,
     GRANT_SLOTS_MAX, GrantId, IfExists, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox, Message,
-    Moment, MonotonicMs, NameHasher, Namespace, Notice, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal,
-    RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, Session, SessionId, SessionKey, Token, UnixSeconds,
-    Until, Waiting,
+    Moment, MonotonicMs, NameHasher, Namespace, Notice, Opened, Outcome, Queueing, REQUESTS_MAX, Refusal,
+    Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, Session, SessionId, SessionKey, Token,
+    UnixSeconds, Until, Waiting,
 };
 
 const CONNECTIONS: usize = 3;
@@ -1298,6 +1298,29 @@ fn a_connection_with_many_waiting_requests_ends_in_steps() {
     assert_eq!(server.answers(2).len(), 1);
     assert_eq!(messages_of(&server.connections[1].mailbox), []);
     assert_eq!(server.value(ONE), REQUESTS);
+}
+
+/// Requests that were received together with the revocation are still executed.
+#[test]
+fn a_connection_whose_session_was_revoked_opens_attaches_and_waits_for_nothing() {
+    let mut server = Server::new(3);
+    server.granted(2, &[ONE], 1, 1);
+    let key = SessionKey([1; 16]);
+    let opened = server.core.open_leased(server.id(0), key, 1000, b"", Token(0), START);
+    let Outcome::Answered(Answer::Opened(Opened { session, .. })) = opened else { panic!("{opened:?}") };
+    let revoked = server.id(1);
+    let call = server.call(1);
+    let outcome = server.core.revoke_session(call, revoked.session(), 0, START);
+    assert_eq!(outcome, Outcome::Answered(Answer::Done));
+    assert_eq!(server.core.attach(session, revoked, &key, START).err(), Some(Refusal::NoSuchSession));
+    let opened = server.core.open_leased(revoked, key, 1000, b"", Token(1), START);
+    assert_eq!(opened, Outcome::Refused(Refusal::NoSuchSession));
+    let idle = server.core.await_idle((revoked, Token(2)), ONE, Until::Level(0), 1000, START);
+    assert_eq!(idle, Outcome::Refused(Refusal::NoSuchSession));
+    while server.core.leave(revoked, START) {}
+    // The session has the connection that it had, and can get another.
+    assert_eq!(server.core.check_ledger(), Ok(()));
+    assert!(server.core.attach(session, server.id(2), &key, START).is_ok());
 }
 
 #[test]

@@ -205,8 +205,8 @@ impl Ledger {
                 work += self.run_task(task, context);
             }
         }
-        let has_more = self.backlog.has_any_of(&TIMELESS_KINDS) || self.answer_satisfied();
-        if has_more {
+        let has_satisfied = !self.backlog.has(TaskKind::ServeQueue) && self.answer_satisfied();
+        if has_satisfied || self.backlog.has_any_of(&TIMELESS_KINDS) {
             self.alarm.ring(Due::Now);
         }
     }

@@ -279,9 +279,11 @@ impl Sessions {
         state.map(|_| session).ok_or(Refusal::NoSuchSession)
     }
 
-    /// Refuses requests of a connection whose session is ending: what they acquire would be lost.
+    /// Refuses requests of a connection whose session is ending, or has ended because it was revoked: what they acquire
+    /// would be lost.
     pub(super) fn check_staying(&self, connection: ConnectionId) -> Result<(), Refusal> {
-        if self.ending(connection.session()).is_some() { Err(Refusal::NoSuchSession) } else { Ok(()) }
+        let state = self.get(connection.session()).filter(|state| !state.is_ending());
+        state.map(|_| ()).ok_or(Refusal::NoSuchSession)
     }
 
     /// The answer to waiting requests of a session that is ending.
