@@ -3,6 +3,7 @@
 //! These tests need no more than the core. `cargo test --no-default-features --features core --test model` builds
 //! nothing else.
 
+mod edges;
 mod journal;
 mod ledger;
 mod plain;
