@@ -7,7 +7,8 @@ use std::task::Waker;
 use signalbox::core::{
     Answer, Call, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, Event, EventKind, Granted,
     IfExists, LedgerLimits, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing,
-    Record, Refusal, RequestId, RequestIds, Session, SessionId, SessionKey, Token, UnixSeconds, Until, Want,
+    Record, Refusal, Removal, RequestId, RequestIds, Session, SessionId, SessionKey, Token, UnixSeconds,
+    Until, Want,
 };
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
@@ -108,6 +109,41 @@ fn a_grant_has_slots_from_the_request_on_that_numbers_them() {
     assert_eq!(*server.granted(0, &[NAME]).slots, [[0].into()]);
     server.store();
     assert_eq!(*server.granted(0, &[NAME]).slots, [[1].into()]);
+}
+
+/// Holders of a semaphore that was removed at once are evicted after a restart too, whatever became of the name since.
+#[test]
+fn the_grace_period_of_a_removal_stays_or_goes_with_its_holders() {
+    let mut server = Server::with_store();
+    server.declare(0, 2, false);
+    server.granted(0, &[NAME]);
+    server.store();
+    let remove = |server: &mut Server, removal| {
+        let call = server.call(1);
+        assert_eq!(server.core.remove(call, NAME, removal, None, START), Outcome::Waiting);
+    };
+    let grace_ms = |server: &Server| {
+        let declared = server.core.list_declared(&mut server.core.declared(b""));
+        declared[0].record.evicted_grace_ms
+    };
+    remove(&mut server, Removal::Now { grace_ms: 1000 });
+    server.store();
+    server.declare(0, 2, false);
+    server.store();
+    assert_eq!(grace_ms(&server), Some(1000));
+
+    // A removal that the configuration has superseded is not stored.
+    remove(&mut server, Removal::WithLastHolder);
+    let configured = Declare { name: NAME, capacity: 3, numbered: false, label: b"" };
+    server.core.declare_configured(&[configured], START);
+    assert_eq!(grace_ms(&server), None);
+    let batch = server.core.take_batch(usize::MAX).unwrap();
+    server.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START);
+    assert_eq!(grace_ms(&server), Some(1000));
+
+    // The configuration removes it with its last holder.
+    server.core.declare_configured(&[], START);
+    assert_eq!(grace_ms(&server), None);
 }
 
 #[test]
