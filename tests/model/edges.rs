@@ -122,28 +122,29 @@ fn the_grace_period_of_a_removal_stays_or_goes_with_its_holders() {
         let call = server.call(1);
         assert_eq!(server.core.remove(call, NAME, removal, None, START), Outcome::Waiting);
     };
-    let grace_ms = |server: &Server| {
-        let declared = server.core.list_declared(&mut server.core.declared(b""));
-        declared[0].record.evicted_grace_ms
+    let declared = |server: &Server| {
+        let listed = server.core.list_declared(&mut server.core.declared(b""));
+        (listed[0].record.created, listed[0].record.evicted_grace_ms)
     };
     remove(&mut server, Removal::Now { grace_ms: 1000 });
     server.store();
     server.declare(0, 2, false);
     server.store();
-    assert_eq!(grace_ms(&server), Some(1000));
+    let again = declared(&server);
+    assert_eq!(again.1, Some(1000));
 
     // A removal that the configuration has superseded is not stored.
     remove(&mut server, Removal::WithLastHolder);
     let configured = Declare { name: NAME, capacity: 3, numbered: false, label: b"" };
     server.core.declare_configured(&[configured], START);
-    assert_eq!(grace_ms(&server), None);
+    assert_eq!(declared(&server).1, None);
     let batch = server.core.take_batch(usize::MAX).unwrap();
     server.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START);
-    assert_eq!(grace_ms(&server), Some(1000));
+    assert_eq!(declared(&server), again, "its grants are from before that");
 
     // The configuration removes it with its last holder.
     server.core.declare_configured(&[], START);
-    assert_eq!(grace_ms(&server), None);
+    assert_eq!(declared(&server).1, None);
 }
 
 #[test]
