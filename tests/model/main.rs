@@ -3,6 +3,7 @@
 //! These tests need only the core. `cargo test --no-default-features --features core --test model` builds
 //! nothing else.
 
+mod edges;
 mod journal;
 mod ledger;
 mod plain;

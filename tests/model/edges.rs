@@ -1,0 +1,266 @@
+//! Cases that changes of the core made at random have shown (`tests/mutants/run`): the histories rarely reach them, or
+//! do not look there.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use signalbox::core::{
+    Answer, Call, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, Event, EventKind, Granted,
+    IfExists, LedgerLimits, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing,
+    Record, Refusal, Removal, RequestId, RequestIds, Session, SessionId, SessionKey, Token, UnixSeconds,
+    Until, Want,
+};
+
+const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
+const SEMAPHORES: Namespace = Namespace::Semaphores;
+const NAME: &[u8] = b"a";
+
+/// A core with connections. A connection calls each request by its number.
+struct Server {
+    core: Core,
+    connections: Vec<(Session, Arc<Mailbox>)>,
+    requests: u64,
+    /// The client needs the replies to all requests from this one on.
+    lowest_unanswered: Option<u64>,
+}
+
+impl Server {
+    fn new() -> Self {
+        let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+        let connections: Vec<_> = (0..2).map(|_| (core.open_session(), Arc::default())).collect();
+        for (session, mailbox) in &connections {
+            core.join(session.id(), None, mailbox);
+        }
+        Self { core, connections, requests: 0, lowest_unanswered: None }
+    }
+
+    /// As [`Self::new`], with a store.
+    fn with_store() -> Self {
+        let server = Self::new();
+        server.core.keep_journal(Waker::noop().clone(), START);
+        server.store();
+        server
+    }
+
+    /// Stores everything, and returns the changes.
+    fn store(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        while let Some(batch) = self.core.take_batch(usize::MAX) {
+            changes.extend(batch.changes.iter().cloned());
+            while self.core.complete(&batch, CommitOutcome::Stored, 1, START) {}
+        }
+        changes
+    }
+
+    fn id(&self, by: usize) -> ConnectionId {
+        self.connections[by].0.id()
+    }
+
+    fn messages(&self, by: usize) -> Vec<Message> {
+        std::iter::from_fn(|| self.connections[by].1.take()).collect()
+    }
+
+    fn call(&mut self, by: usize) -> Call {
+        self.requests += 1;
+        let lowest = self.lowest_unanswered.unwrap_or(self.requests);
+        let ids = RequestIds { own: RequestId(self.requests), lowest_unanswered: RequestId(lowest) };
+        Call { connection: self.id(by), ids, token: Token(self.requests) }
+    }
+
+    /// Opens a leased session for a connection.
+    fn open(&self, by: usize) -> SessionId {
+        self.core.open_leased(self.id(by), SessionKey([1; 16]), 1000, b"", Token(0), START);
+        self.store();
+        match &self.messages(by)[..] {
+            [Message::Answer { outcome: Ok(Answer::Opened(opened)), .. }] => opened.session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks for one of each of these semaphores.
+    fn acquire(&mut self, by: usize, names: &[&[u8]]) -> Outcome {
+        let claim = Claim::new(1, 1000).unwrap();
+        let wants: Vec<_> = names.iter().map(|name| Want { namespace: SEMAPHORES, name, claim }).collect();
+        let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+        let call = self.call(by);
+        self.core.acquire_grant(call, &wants, queueing, START)
+    }
+
+    fn granted(&mut self, by: usize, names: &[&[u8]]) -> Granted {
+        match self.acquire(by, names) {
+            Outcome::Answered(Answer::Granted(granted)) => granted,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn declare(&mut self, by: usize, capacity: u32, numbered: bool) -> Outcome {
+        let declare = Declare { name: NAME, capacity, numbered, label: b"" };
+        let call = self.call(by);
+        self.core.declare(call, &[declare], IfExists::Set, START)
+    }
+}
+
+#[test]
+fn a_grant_has_slots_from_the_request_on_that_numbers_them() {
+    let mut server = Server::with_store();
+    assert_eq!(server.declare(0, 2, false), Outcome::Waiting);
+    server.store();
+    assert_eq!(server.declare(0, 2, true), Outcome::Waiting);
+    assert_eq!(*server.granted(0, &[NAME]).slots, [[0].into()]);
+    server.store();
+    assert_eq!(*server.granted(0, &[NAME]).slots, [[1].into()]);
+}
+
+/// Holders of a semaphore that was removed at once are evicted after a restart too, whatever became of the name since.
+#[test]
+fn the_grace_period_of_a_removal_stays_or_goes_with_its_holders() {
+    let mut server = Server::with_store();
+    server.declare(0, 2, false);
+    server.granted(0, &[NAME]);
+    server.store();
+    let remove = |server: &mut Server, removal| {
+        let call = server.call(1);
+        assert_eq!(server.core.remove(call, NAME, removal, None, START), Outcome::Waiting);
+    };
+    let declared = |server: &Server| {
+        let listed = server.core.list_declared(&mut server.core.declared(b""));
+        (listed[0].record.created, listed[0].record.evicted_grace_ms)
+    };
+    remove(&mut server, Removal::Now { grace_ms: 1000 });
+    server.store();
+    server.declare(0, 2, false);
+    server.store();
+    let again = declared(&server);
+    assert_eq!(again.1, Some(1000));
+
+    // A removal that the configuration has superseded is not stored.
+    remove(&mut server, Removal::WithLastHolder);
+    let configured = Declare { name: NAME, capacity: 3, numbered: false, label: b"" };
+    server.core.declare_configured(&[configured], START);
+    assert_eq!(declared(&server).1, None);
+    let batch = server.core.take_batch(usize::MAX).unwrap();
+    server.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START);
+    assert_eq!(declared(&server), again, "its grants are from before that");
+
+    // The configuration removes it with its last holder.
+    server.core.declare_configured(&[], START);
+    assert_eq!(declared(&server).1, None);
+}
+
+#[test]
+fn the_revocation_of_a_grant_is_stored() {
+    let mut server = Server::with_store();
+    server.open(0);
+    assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting);
+    server.store();
+    let grant = match &server.messages(0)[..] {
+        [Message::Answer { outcome: Ok(Answer::Granted(granted)), .. }] => granted.grant,
+        other => panic!("{other:?}"),
+    };
+    let call = server.call(1);
+    assert_eq!(server.core.revoke_grant(call, grant, 500, START), Outcome::Waiting);
+    let revoked_grace_ms = |change: &Change| match change {
+        Change::Put(Record::Grant(record)) => Some((record.grant, record.revoked_grace_ms)),
+        _ => None,
+    };
+    let stored: Vec<_> = server.store().iter().filter_map(revoked_grace_ms).collect();
+    assert_eq!(stored, [(grant, Some(500))]);
+}
+
+#[test]
+fn a_request_that_waits_for_a_commit_is_refused_when_its_session_is_revoked() {
+    let mut server = Server::with_store();
+    let session = server.open(0);
+    assert_eq!(server.declare(0, 2, false), Outcome::Waiting);
+    let declared = Token(server.requests);
+    let call = server.call(1);
+    server.core.revoke_session(call, session, 0, START);
+    while server.core.expire(START) {}
+    let answers = |messages: Vec<Message>| {
+        let answer = |message| match message {
+            Message::Answer { token, outcome } if token == declared => Some(outcome),
+            _ => None,
+        };
+        messages.into_iter().filter_map(answer).collect::<Vec<_>>()
+    };
+    assert_eq!(answers(server.messages(0)), [Err(Refusal::Revoked)]);
+    server.store();
+    assert_eq!(answers(server.messages(0)), [], "it is answered once");
+}
+
+/// Each step releases so few names that others wait for a short time only.
+#[test]
+fn a_session_whose_grants_have_many_names_ends_in_steps() {
+    const NAMES: [&[u8]; 8] = [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"];
+    const GRANTS: usize = 64;
+    let mut server = Server::new();
+    for _ in 0..GRANTS {
+        server.granted(0, &NAMES);
+    }
+    let mut steps = 1;
+    while server.core.leave(server.id(0), START) {
+        steps += 1;
+    }
+    assert!(steps >= 7, "{steps} steps release {} resources", GRANTS * NAMES.len());
+}
+
+#[test]
+fn a_connection_ends_that_made_many_requests_and_needs_their_replies() {
+    let mut server = Server::new();
+    server.lowest_unanswered = Some(1);
+    for _ in 0..100 {
+        server.granted(0, &[NAME]);
+    }
+    while server.core.leave(server.id(0), START) {}
+    assert_eq!(server.core.ledger_stats().grants, 0);
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}
+
+#[test]
+fn an_idle_wait_that_a_limit_refuses_is_counted() {
+    let mut server = Server::new();
+    server.core.set_ledger_limits(LedgerLimits { waiters_max: 0, ..LedgerLimits::NONE });
+    server.granted(0, &[NAME]);
+    let waiting = (server.id(1), Token(1));
+    let outcome = server.core.await_idle(waiting, (SEMAPHORES, NAME), Until::Level(0), 1, START);
+    assert_eq!(outcome, Outcome::Refused(Refusal::LimitReached));
+    assert_eq!(server.core.ledger_stats().limited, 1);
+}
+
+#[test]
+fn events_of_other_watches_stay_when_one_ends() {
+    let mailbox = Mailbox::default();
+    let event = Event {
+        kind: EventKind::Granted,
+        namespace: SEMAPHORES,
+        name: NAME.into(),
+        grant: None,
+        session: None,
+        resources: 1,
+        in_use: 1,
+        waiting: 0,
+    };
+    let messages = [1, 2, 2].map(|watch| Message::Event { token: Token(watch), event: event.clone() });
+    for message in messages.clone() {
+        mailbox.put(message);
+    }
+    mailbox.drop_events(Token(1));
+    let left: Vec<_> = std::iter::from_fn(|| mailbox.take()).collect();
+    assert_eq!(left, messages[1..]);
+}
+
+#[test]
+fn a_sweep_finds_more_when_the_interval_ends() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    for (now, boundary) in [(0, 10), (9, 10), (10, 20), (25, 30), (u64::MAX, u64::MAX)] {
+        assert_eq!(core.next_boundary(UnixSeconds(now)), UnixSeconds(boundary), "at {now}");
+    }
+}
+
+#[test]
+fn a_mark_above_all_ids_is_not_restored() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    for (mark, is_restored) in [(1, true), (u64::MAX - 1, false), (u64::MAX, false)] {
+        assert_eq!(core.restore(Record::Mark(mark), START).is_ok(), is_restored, "{mark}");
+    }
+}
