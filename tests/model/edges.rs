@@ -7,8 +7,8 @@ use std::task::Waker;
 use signalbox::core::{
     Answer, Call, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, Event, EventKind, Granted,
     IfExists, LedgerLimits, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing,
-    Record, Refusal, Removal, RequestId, RequestIds, Session, SessionId, SessionKey, Token, UnixSeconds,
-    Until, Want,
+    Record, Refusal, Removal, RequestId, RequestIds, Session, SessionId, SessionKey, SessionRecord, Token,
+    UnixSeconds, Until, Want,
 };
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
@@ -262,5 +262,19 @@ fn a_mark_above_all_ids_is_not_restored() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     for (mark, is_restored) in [(1, true), (u64::MAX - 1, false), (u64::MAX, false)] {
         assert_eq!(core.restore(Record::Mark(mark), START).is_ok(), is_restored, "{mark}");
+    }
+}
+
+#[test]
+fn a_revoked_session_ends_after_a_restart_too() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let (session, key) = (SessionId::from_number(1).unwrap(), SessionKey([1; 16]));
+    let revoked_grace_ms = Some(500);
+    let record = SessionRecord { session, key, ttl_ms: 1000, label: Box::default(), revoked_grace_ms };
+    core.restore(Record::Session(record), START).unwrap();
+    core.keep_journal(Waker::noop().clone(), START);
+    for (at_ms, sessions) in [(499, 1), (500, 0)] {
+        while core.expire(Moment { monotonic: MonotonicMs(at_ms), ..START }) {}
+        assert_eq!(core.ledger_stats().sessions, sessions, "at {at_ms} ms");
     }
 }
