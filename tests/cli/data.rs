@@ -96,13 +96,13 @@ fn an_incomplete_export_is_not_imported() {
     std::fs::write(&path, lines[..lines.len() - 1].join("\n")).unwrap();
     let part = Stdio::from(std::fs::File::open(&path).unwrap());
     let output = data("import", &parent.path().join("new"), &[], part);
-    assert_fails(&output, 65, "it is not complete");
+    assert_fails(&output, 65, "the export is incomplete");
 }
 
 #[test]
 fn a_damaged_directory_is_reported_with_its_own_status() {
     let (_parent, directory) = filled();
-    assert_fails(&data("check", &directory.join("none"), &[], Stdio::null()), 65, "is no data directory");
+    assert_fails(&data("check", &directory.join("none"), &[], Stdio::null()), 65, "this is not a data directory of signalbox");
     let path = directory.join("signalbox.redb");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes.truncate(4096);
