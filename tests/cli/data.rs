@@ -102,7 +102,11 @@ fn an_incomplete_export_is_not_imported() {
 #[test]
 fn a_damaged_directory_is_reported_with_its_own_status() {
     let (_parent, directory) = filled();
-    assert_fails(&data("check", &directory.join("none"), &[], Stdio::null()), 65, "this is not a data directory of signalbox");
+    assert_fails(
+        &data("check", &directory.join("none"), &[], Stdio::null()),
+        65,
+        "this is not a data directory of signalbox",
+    );
     let path = directory.join("signalbox.redb");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes.truncate(4096);
