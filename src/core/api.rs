@@ -242,7 +242,7 @@ impl Core {
     }
 }
 
-/// What comes due.
+/// Deadlines and evictions.
 impl Core {
     /// Takes a step of what is due: waits, leases and grace periods that are over. Returns whether there is more to do at
     /// once. To be called whenever something is due, and every [`TICK_MS`](super::TICK_MS) in any case: a longer pause

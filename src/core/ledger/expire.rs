@@ -1,4 +1,4 @@
-//! What comes due: waits that time out, grants that were revoked, sessions that expire; and the shutdown.
+//! Deadlines: waits that time out, grants that were revoked, sessions that expire; and the shutdown.
 
 use std::task::Waker;
 

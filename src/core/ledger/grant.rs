@@ -3,6 +3,7 @@
 use std::num::NonZeroU8;
 
 use super::request_log::CachedGrant;
+use super::slots::SlotTables;
 use crate::core::ids::{GrantId, RequestId, SessionId};
 use crate::core::mailbox::ReplyTo;
 use crate::core::object::ObjectRef;
@@ -214,14 +215,14 @@ impl Grant {
         }
     }
 
-    /// The answer to the request, as it is cached; `slots` has the slots of each part.
-    pub(super) fn cached<'a>(&self, id: GrantId, slots: impl Fn(&Part) -> &'a [u16]) -> CachedGrant {
+    /// The answer to the request, as it is cached.
+    pub(super) fn cached(&self, id: GrantId, slots: &SlotTables) -> CachedGrant {
         let count = self.parts().len();
         let mut capacities = vec![0; count].into_boxed_slice();
         let mut all_slots: Box<[Box<[u16]>]> = Box::default();
         for part in self.parts() {
             capacities[usize::from(part.place)] = part.claim.maximum;
-            let slots = slots(part);
+            let slots = part.object().map_or(&[][..], |object| slots.of(object, id));
             if !slots.is_empty() {
                 if all_slots.is_empty() {
                     all_slots = vec![Box::default(); count].into_boxed_slice();

@@ -1,6 +1,6 @@
 //! The ids of grants and generations.
 //!
-//! Invariants: ids grow and are never reused. Where there is a store, no id above the reservation in it is allocated, so
+//! Invariants: ids grow and are never reused. With a store, no id above the reservation in it is allocated, so
 //! that a later run starts above all ids of this one.
 
 use crate::core::Refusal;

@@ -77,7 +77,7 @@ impl Listing {
         Self { namespace, name: name.into(), state }
     }
 
-    /// What it lists.
+    /// Whether it lists holders or waiters.
     pub fn kind(&self) -> ListingKind {
         match self.state {
             State::PlainHolders(_) | State::Grants { .. } => ListingKind::Holders,

@@ -9,7 +9,7 @@ use crate::core::object::ObjectRef;
 pub(super) enum OnCommit {
     /// The pending reply to a request is sent.
     Reply(SessionId, RequestId),
-    /// A session was closed. What it released stays released, stored or not; the client is answered.
+    /// A session was closed. Its releases stand, stored or not; the client is answered.
     Closed(ReplyTo),
     /// A session was opened; the client is answered, or the session ends.
     Opened(SessionId, ReplyTo),

@@ -3,12 +3,12 @@
 //! These are steps of an operation. The caller runs the backlog afterwards, so that the resources are granted to others.
 
 use super::backlog::{NameRef, Task};
-use super::grant::Part;
+use super::grant::{Grant, Part};
 use super::request_log::CachedReply;
 use super::{Ledger, LedgerContext};
 use crate::core::durable::{Change, Key};
 use crate::core::ids::{GrantId, SessionId};
-use crate::core::invariant::invariant;
+use crate::core::invariant::{broken, invariant};
 use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
 use crate::core::{Namespace, Refusal};
@@ -58,10 +58,8 @@ impl Ledger {
         }
     }
 
-    fn remove_grant(&mut self, id: GrantId) -> super::grant::Grant {
-        let Some(grant) = self.grants.remove(id) else {
-            crate::core::invariant::broken(format_args!("grant {id} ends once"))
-        };
+    fn remove_grant(&mut self, id: GrantId) -> Grant {
+        let Some(grant) = self.grants.remove(id) else { broken(format_args!("grant {id} ends once")) };
         self.sessions.known_mut(grant.session).remove_grant(id);
         grant
     }
@@ -70,7 +68,7 @@ impl Ledger {
     fn return_part(&mut self, id: GrantId, part: &Part, context: LedgerContext<'_>) {
         let namespace = part.namespace;
         let Some(object) = part.object() else {
-            crate::core::invariant::broken(format_args!("grant {id} has taken from objects only"))
+            broken(format_args!("grant {id} has taken from objects only"))
         };
         self.slots.free(object, id);
         if object.release_grant(part.claim.resources, context.interval) {

@@ -11,7 +11,7 @@ use crate::core::Refusal;
 use crate::core::durable::{Change, Key, Record};
 use crate::core::ids::{ConnectionId, GrantId, RequestId, RequestIds, SessionId};
 use crate::core::mailbox::Notice;
-use crate::core::outcome::{Answer, Call, Outcome};
+use crate::core::outcome::{Answer, Call, Opened, Outcome};
 use crate::core::time::MonotonicMs;
 
 /// The result of a change.
@@ -251,7 +251,7 @@ impl Ledger {
     pub(super) fn opened(&self, session: SessionId) -> Result<Answer, Refusal> {
         let (key, lease) =
             self.sessions.get(session).and_then(|state| state.lease()).ok_or(Refusal::NoSuchSession)?;
-        let opened = crate::core::outcome::Opened { session, key: *key, ttl_ms: lease.ttl_ms() };
+        let opened = Opened { session, key: *key, ttl_ms: lease.ttl_ms() };
         Ok(Answer::Opened(opened))
     }
 }

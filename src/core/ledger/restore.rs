@@ -101,8 +101,7 @@ impl Ledger {
         }
         let revoked = record.revoked_grace_ms.map(|grace_ms| now.after(grace_ms));
         let grant = Grant::held(record.session, record.request, parts, record.since, revoked);
-        let slots = |part: &Part| part.object().map_or(&[][..], |object| self.slots.of(object, id));
-        let reply = CachedReply::Granted(Box::new(grant.cached(id, slots)));
+        let reply = CachedReply::Granted(Box::new(grant.cached(id, &self.slots)));
         self.grants.insert(id, grant);
         self.sessions.known_mut(record.session).add_grant(id);
         self.sessions.cache(record.session, record.request, reply);

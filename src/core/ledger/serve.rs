@@ -2,7 +2,7 @@
 //! which queues are served step by step.
 
 use super::backlog::{NameRef, TIMELESS_KINDS, Task, TaskKind};
-use super::grant::{Queueing, Target};
+use super::grant::{Part, Queueing, Target};
 use super::pending_replies::PendingReply;
 use super::removal::SEMAPHORES;
 use super::request_log::CachedReply;
@@ -145,8 +145,7 @@ impl Ledger {
 
     /// Slots that a grant may still take, of all its names together.
     fn slots_left(&self, id: GrantId) -> usize {
-        let slots =
-            |part: &super::grant::Part| part.object().map_or(0, |object| self.slots.of(object, id).len());
+        let slots = |part: &Part| part.object().map_or(0, |object| self.slots.of(object, id).len());
         GRANT_SLOTS_MAX - self.grants.known(id).taken().iter().map(slots).sum::<usize>()
     }
 
@@ -169,9 +168,7 @@ impl Ledger {
         let waiting = self.grants.hold(id, context.now);
         let grant = self.grants.known(id);
         let (session, request) = (grant.session, grant.request);
-        let slots =
-            |part: &super::grant::Part| part.object().map_or(&[][..], |object| self.slots.of(object, id));
-        let cached = Box::new(grant.cached(id, slots));
+        let cached = Box::new(grant.cached(id, &self.slots));
         if let Some(reply_to) = &waiting.reply_to {
             self.sessions.known_mut(session).remove_token(reply_to.token, id);
         }
