@@ -1,5 +1,6 @@
 //! Explores races on one name: acquire, release, the end of a session, a sweep and a Dump in every order that a
-//! scheduler produces. The code of the core runs with the locks of shuttle (`src/core/sync.rs` lists what that excludes).
+//! scheduler produces; and of a connection that moves to another task while a message is sent to it. The code of the core
+//! runs with the locks of shuttle (`src/core/sync.rs` lists what that excludes).
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --no-default-features --features core --test races
@@ -10,10 +11,15 @@
 
 #![cfg(shuttle)]
 
+use std::sync::Arc;
+use std::task::Wake;
+
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::thread;
 use signalbox::core::{
-    Claim, Core, DumpItem, Limits, NameHasher, Namespace, Refusal, RegistryStats, Session, UnixSeconds,
+    Claim, Core, DumpItem, Limits, Mailbox, Message, NameHasher, Namespace, Notice, Refusal, RegistryStats,
+    Session, UnixSeconds,
 };
 
 /// The default number of schedules for a scenario, for each of two schedulers in each of two namespaces.
@@ -350,5 +356,36 @@ fn a_swept_name_makes_room_for_another_and_its_memory_is_counted_once() {
             );
         }
         assert_eq!(races.stats().objects, 1);
+    });
+}
+
+/// A task of a connection, which only notes that it was woken.
+#[derive(Default)]
+struct Task(AtomicBool);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_message_reaches_a_connection_that_moves_to_another_task() {
+    explore(|_| {
+        let mailbox = Arc::new(Mailbox::default());
+        let (first, second) = (Arc::new(Task::default()), Arc::new(Task::default()));
+        mailbox.set_reader(&Arc::clone(&first).into());
+        let has_message = thread::scope(|threads| {
+            threads.spawn(|| mailbox.put(Message::Notice(Notice::ShuttingDown)));
+            let reads = threads.spawn(|| {
+                // The last turn of the first task, then the first turn of the second one.
+                let found = mailbox.is_filled();
+                mailbox.set_reader(&Arc::clone(&second).into());
+                found || mailbox.is_filled()
+            });
+            reads.join().unwrap()
+        });
+        assert!(has_message || second.0.load(Ordering::SeqCst), "the second task sees it or is woken");
+        assert_eq!(mailbox.take(), Some(Message::Notice(Notice::ShuttingDown)));
     });
 }

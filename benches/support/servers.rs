@@ -16,8 +16,8 @@ use super::dialects::{ACQUIRE_SCRIPT, AnyDialect, RELEASE_SCRIPT, Scripts, resp}
 use super::floor;
 use super::ports::free_ports;
 
-/// Threads that serve connections, of the floor and of signalbox.
-pub const WORKERS: usize = 2;
+/// Threads that serve connections of the floor: one, which is the cheapest while it can keep up.
+pub const FLOOR_THREADS: usize = 1;
 
 /// yrmcdsd's own default. With two threads, it sometimes did not answer a connection with sixteen requests in flight.
 const YRMCDSD_WORKERS: usize = 10;
@@ -134,7 +134,7 @@ impl Drop for Server {
 fn start_floor() -> Server {
     let binary = std::env::current_exe().expect("a running program has a file");
     let mut process = Command::new(binary)
-        .args([floor::ARGUMENT, &WORKERS.to_string()])
+        .args([floor::ARGUMENT, &FLOOR_THREADS.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -162,7 +162,7 @@ fn start_signalbox_in(folder: TempDir, further: &str, gc_interval_s: u32) -> Ser
     let [counters, semaphores] = free_ports();
     let config = folder.path().join("signalbox.toml");
     let text = format!(
-        "bind_ip = '127.0.0.1'\nworkers = {WORKERS}\n{further}\
+        "bind_ip = '127.0.0.1'\n{further}\
          [counter]\nenable = true\nport = {counters}\n\
          [semaphore]\nenable = true\nport = {semaphores}\ngc_interval = {gc_interval_s}\n"
     );

@@ -96,7 +96,6 @@ mod tests {
 
     use super::super::workers::Workers;
     use super::*;
-    use crate::core::Namespace;
 
     /// The time of a run of requests.
     const RUN: Duration = Duration::from_micros(50);
@@ -139,7 +138,7 @@ mod tests {
     #[tokio::test]
     async fn a_worker_yields_after_many_reads_only() {
         let workers = Workers::start(NonZeroUsize::MIN).unwrap();
-        let worker = workers.background(Namespace::Counters);
+        let worker = workers.background();
         for _ in 0..3 {
             assert!(yields_after(worker, MANY_READS).await);
             assert!(!yields_after(worker, MANY_READS - 1).await);

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::core::{ConnectionId, Mailbox, SessionId};
 
 /// By the session of the connection.
-#[derive(Debug, Default)]
-pub(super) struct Peers(Mutex<HashMap<SessionId, Peer>>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peers(Arc<Mutex<HashMap<SessionId, Peer>>>);
 
 /// One connection.
 #[derive(Clone, Debug)]
@@ -20,10 +20,10 @@ pub(super) struct Peer {
 
 impl Peers {
     /// Enters a connection, until the returned place is dropped.
-    pub(super) fn enter(&self, peer: Peer) -> Place<'_> {
+    pub(super) fn enter(&self, peer: Peer) -> Place {
         let session = peer.connection.session();
         self.with(|peers| peers.insert(session, peer));
-        Place { peers: self, session }
+        Place { peers: self.clone(), session }
     }
 
     pub(super) fn find(&self, connection: ConnectionId) -> Option<Peer> {
@@ -43,12 +43,12 @@ impl Peers {
 
 /// A connection's place among its peers.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
-    peers: &'a Peers,
+pub(super) struct Place {
+    peers: Peers,
     session: SessionId,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
         self.peers.with(|peers| peers.remove(&self.session));
     }

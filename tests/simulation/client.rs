@@ -41,6 +41,7 @@ use applications::{Application, Workload};
 use expectations::{ClientInfo, Expectations};
 use faults::Faults;
 use signalbox::client::Client;
+use signalbox::server::SameThread;
 use turmoil::Sim;
 
 /// Simulated time between two checks.
@@ -117,7 +118,9 @@ impl Simulation<'_> {
         let faults = Faults::new(Arc::clone(&expectations), Random::of(seed, 1), latency_ms_max);
         let hash_seed = random.next();
         let server_scene = Arc::clone(&scene);
-        sim.host(network::SERVER, move || network::serve(Arc::clone(&server_scene), hash_seed, usize::MAX));
+        sim.host(network::SERVER, move || {
+            network::serve(Arc::clone(&server_scene), hash_seed, usize::MAX, SameThread::default())
+        });
         let (tasks, present) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         for machine in 0..machines {
             let (expectations, tasks, present) =

@@ -45,8 +45,14 @@ pub fn port_of(namespace: Namespace) -> u16 {
     }
 }
 
-/// Runs a server until its machine stops. Its sockets accept at most `write_bytes_max` bytes at a time.
-pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) -> turmoil::Result {
+/// Runs a server until its machine stops. Its sockets accept at most `write_bytes_max` bytes at a time, and `spawn` serves
+/// its connections.
+pub async fn serve(
+    scene: Arc<Scene>,
+    hash_seed: u64,
+    write_bytes_max: usize,
+    spawn: SameThread,
+) -> turmoil::Result {
     let mut config = Config::without_file();
     let machines = scene.state().machines.len();
     config.admin_from = (0..machines).map(|machine| turmoil::lookup(machine_name(machine))).collect();
@@ -66,7 +72,7 @@ pub async fn serve(scene: Arc<Scene>, hash_seed: u64, write_bytes_max: usize) ->
         let inner = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port_of(namespace))).await?;
         let listener =
             SimulatedListener { inner, scene: Arc::clone(&scene), open: Arc::clone(&open), write_bytes_max };
-        tokio::spawn(serve_port(Arc::clone(&server), namespace, listener, SameThread));
+        tokio::spawn(serve_port(Arc::clone(&server), namespace, listener, spawn));
     }
     tokio::spawn(expire(Arc::clone(&server)));
     tokio::spawn(sweep_counters(Arc::clone(&server)));

@@ -156,7 +156,7 @@ impl NearServer {
         let clock = Clock::from_fn(|| UnixSeconds(1_000_000_050));
         let server = Server::new(&Config::without_file(), clock, NameHasher::new());
         let (accepted, handed) = tokio::sync::mpsc::unbounded_channel();
-        tokio::spawn(serve_port(server, Namespace::Counters, Handed(handed), SameThread));
+        tokio::spawn(serve_port(server, Namespace::Counters, Handed(handed), SameThread::default()));
         Self { accepted }
     }
 

@@ -86,7 +86,12 @@ impl Network {
     fn start() -> Self {
         let server = Server::new(&Config::without_file(), Clock::system(), NameHasher::new());
         let (accepted, handed) = mpsc::unbounded_channel();
-        tokio::spawn(serve_port(Arc::clone(&server), Namespace::Counters, Handed(handed), SameThread));
+        tokio::spawn(serve_port(
+            Arc::clone(&server),
+            Namespace::Counters,
+            Handed(handed),
+            SameThread::default(),
+        ));
         Self { server, accepted }
     }
 

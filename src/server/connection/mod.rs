@@ -12,114 +12,38 @@
 
 mod end;
 mod inbound;
+mod lifecycle;
 mod outbound;
 #[cfg(test)]
 mod tests;
 mod work;
 
 use std::future::poll_fn;
-use std::io;
 use std::mem;
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tracing::{debug, warn};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::admission::Admission;
 use super::buffers::Buffers;
 use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
 use super::metrics::Tally;
-use super::peers::Peer;
-use super::{Port, Server, core_yield, port_name, steps};
-use crate::core::{Mailbox, Session, SessionId};
+use super::workers::{ConnectionLoad, Seat, WorkerIndex};
+use super::{Port, Server, core_yield, steps};
+use crate::core::Session;
 use end::End;
 use inbound::{Inbound, READ_BYTES_MAX};
+pub(super) use lifecycle::{Move, OpenConnection};
 use outbound::Outbound;
 use work::{Input, Work, poll_store_timer};
 
-/// How long the server still reads from a connection that it ends, so that the peer receives the responses and not a
-/// reset.
-const LINGER: Duration = Duration::from_secs(1);
-
-/// Serves a connection until it ends, and releases what it held.
-pub(super) async fn serve<S>(admission: Admission, stream: S, peer: SocketAddr)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let server = admission.server();
-    let port = admission.port();
-    let mut holder = server.core.open_session();
-    let connection_id = holder.id();
-    let session = connection_id.session();
-    let mailbox = Arc::new(Mailbox::default());
-    let place =
-        server.peers.enter(Peer { connection: connection_id, address: peer, mailbox: Arc::clone(&mailbox) });
-    let extended = ExtendedState::new(connection_id, Arc::clone(&mailbox), peer);
-    let mut connection = Connection::new(server, port, stream, extended);
-    poll_fn(|context| {
-        mailbox.set_reader(context.waker());
-        Poll::Ready(())
-    })
-    .await;
-    debug!(port = port_name(port.namespace), %peer, %session, "connection opened");
-
-    let end = connection.run(&mut holder).await;
-    // First, so that no request for this session finds it among the peers after the ledger has forgotten it.
-    drop(place);
-    release_all(server, holder).await;
-    record_end(&end, port, peer, session);
-    if end.is_by_the_server() {
-        connection.linger().await;
-    }
-}
-
-/// Releases all that a connection holds. It yields to others between steps.
-async fn release_all(server: &Server, holder: Session) {
-    let connection = holder.id();
-    let mut ending = server.core.end_session(holder);
-    while ending.step(steps::ENDING_NAMES, server.clock.now()) {
-        tokio::task::yield_now().await;
-    }
-    while server.core.leave(connection, server.moment()) {
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Logs why a connection ended, and counts it unless that is ordinary.
-fn record_end(end: &End, port: &Port, peer: SocketAddr, session: SessionId) {
-    let port_name = port_name(port.namespace);
-    match end {
-        End::Peer | End::Revoked | End::Shutdown => debug!(%peer, %session, "connection closed"),
-        End::Io(error) => debug!(%peer, %session, %error, "connection lost"),
-        End::BadInput(_) | End::FrameTimeout => {
-            let count = if let End::FrameTimeout = end {
-                &port.metrics.frame_timeouts
-            } else {
-                &port.metrics.bad_input
-            };
-            count.add(1);
-            if port.warnings.bad_input.permits() {
-                warn!(port = port_name, %peer, %session, error = %end, "connection closed");
-            } else {
-                debug!(port = port_name, %peer, %session, error = %end, "connection closed");
-            }
-        }
-        End::Panic => {
-            port.metrics.panics.add(1);
-            // The panic's own message was logged by the hook that the daemon sets.
-            warn!(port = port_name, %peer, %session, error = %end, "connection closed");
-        }
-    }
-}
-
-struct Connection<'a, S> {
+struct Connection<'a, S, T> {
     server: &'a Server,
     port: &'a Port,
+    /// The thread that serves the connection.
+    seat: &'a mut T,
+    load: ConnectionLoad,
     stream: S,
     inbound: Inbound,
     input: Input,
@@ -136,18 +60,37 @@ enum Turn {
     Continue,
     /// Other connections of the thread run first.
     Yield,
+    /// None here: the connection moves to another thread.
+    Move(WorkerIndex),
 }
 
-impl<'a, S> Connection<'a, S>
+/// Why a connection is not served here any more.
+#[derive(Debug)]
+enum Departure {
+    End(End),
+    Move(WorkerIndex),
+}
+
+impl<'a, S, T> Connection<'a, S, T>
 where
     S: AsyncRead + AsyncWrite + Unpin,
+    T: Seat,
 {
-    fn new(server: &'a Server, port: &'a Port, stream: S, extended: ExtendedState) -> Self {
+    fn new(
+        server: &'a Server,
+        port: &'a Port,
+        seat: &'a mut T,
+        stream: S,
+        inbound: Inbound,
+        extended: ExtendedState,
+    ) -> Self {
         Self {
             server,
             port,
+            seat,
+            load: ConnectionLoad::default(),
             stream,
-            inbound: Inbound::default(),
+            inbound,
             input: Input::default(),
             work: Work::default(),
             outbound: Outbound::default(),
@@ -156,9 +99,14 @@ where
         }
     }
 
-    /// Runs until the connection ends. A panic ends only this connection; the core aborts the process by itself if its
-    /// invariants break.
-    async fn run(&mut self, session: &mut Session) -> End {
+    /// What moves with the connection: it has no work in progress and no output.
+    fn into_parts(self) -> (S, Inbound, ExtendedState) {
+        (self.stream, self.inbound, self.extended)
+    }
+
+    /// Runs until the connection ends or moves. A panic ends only this connection; the core aborts the process by itself if
+    /// its invariants break.
+    async fn run(&mut self, session: &mut Session) -> Departure {
         loop {
             let turn = poll_fn(|context| {
                 let turn = catch_unwind(AssertUnwindSafe(|| self.poll_turn(session, context)));
@@ -167,7 +115,8 @@ where
             match turn.await {
                 Ok(Turn::Continue) => {}
                 Ok(Turn::Yield) => tokio::task::yield_now().await,
-                Err(end) => return end,
+                Ok(Turn::Move(worker)) => return Departure::Move(worker),
+                Err(end) => return Departure::End(end),
             }
         }
     }
@@ -199,6 +148,12 @@ where
             self.input.pause_store_timer();
             return Poll::Pending;
         }
+        if !is_blocked
+            && self.is_between_requests()
+            && let Some(worker) = self.seat.next_worker(&mut self.load)
+        {
+            return Poll::Ready(Ok(Turn::Move(worker)));
+        }
         let awaits_last_answers = self.awaits_last_answers();
         // The store is asked before the mailbox: an answer that is stored in between is then in the mailbox.
         let awaits_store = awaits_last_answers && self.extended.awaits_store(self.server);
@@ -224,6 +179,12 @@ where
         }
         let _ = self.poll_flush(context)?;
         Poll::Ready(Ok(turn))
+    }
+
+    /// Whether the connection has nothing in progress: every request that was read is answered or waits in the core, and
+    /// the output is sent. Only then may it move to another thread.
+    fn is_between_requests(&self) -> bool {
+        self.work.is_none() && self.input.is_open() && self.outbound.is_empty()
     }
 
     /// Whether the connection executes more requests although the peer has not taken all output.
@@ -293,6 +254,7 @@ where
         }
         self.port.metrics.traffic.note_received(read);
         core_yield::count_read();
+        self.load.count_read();
         self.extended.renew(self.server);
         let received = self.inbound.take_frames(shared);
         if let Some(frames) = received.frames {
@@ -342,6 +304,7 @@ where
             }
         }
         executor.record_commands();
+        self.load.count_requests(executed);
         self.work = match stream {
             Some(response) => Work::stream(response, frames),
             None => Work::remaining(frames),
@@ -382,21 +345,6 @@ where
         let is_outstanding =
             !self.work.is_none() || self.extended.has_messages() || self.outbound.is_blocked();
         self.busy.set(is_outstanding || (self.busy.is_busy && self.server.is_closing()));
-    }
-
-    /// Ends the output, and reads and discards what the peer still sends. If a socket is closed while input is unread, the
-    /// peer's kernel drops the responses that its program has not read.
-    async fn linger(&mut self) {
-        let mut discarded = BytesMut::with_capacity(READ_BYTES_MAX);
-        let discard = async {
-            self.stream.shutdown().await?;
-            while self.stream.read_buf(&mut discarded).await? > 0 {
-                discarded.clear();
-            }
-            io::Result::Ok(())
-        };
-        // Whether it fails or takes too long, the connection is over.
-        let _ = tokio::time::timeout(LINGER, discard).await;
     }
 }
 

@@ -1,8 +1,11 @@
 //! The turns of a connection, one by one.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
-use tokio::io::{DuplexStream, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::Instant;
 
 use super::super::clock::Clock;
@@ -12,14 +15,26 @@ use crate::config::Config;
 use crate::core::{Claim, NameHasher, Namespace, Scope, Token};
 use crate::protocol::{Opaque, Opcode, Request};
 
+/// A connection's place on the only thread.
+struct OnlySeat;
+
+impl Seat for OnlySeat {
+    fn next_worker(&mut self, _load: &mut ConnectionLoad) -> Option<WorkerIndex> {
+        None
+    }
+}
+
 fn connection<'a>(
     server: &'a Server,
     session: &Session,
     stream: DuplexStream,
-) -> Connection<'a, DuplexStream> {
+) -> Connection<'a, DuplexStream, OnlySeat> {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let extended = ExtendedState::new(session.id(), Arc::default(), address);
-    Connection::new(server, server.port(Namespace::Counters), stream, extended)
+    let port = server.port(Namespace::Counters);
+    // It has no size, so nothing leaks.
+    let seat = Box::leak(Box::new(OnlySeat));
+    Connection::new(server, port, seat, stream, Inbound::default(), extended)
 }
 
 /// Two requests. Their two answers are as long as they are.
@@ -120,6 +135,6 @@ async fn a_dump_does_not_pause_while_the_server_stops() {
         end = connection.run(&mut session) => end,
         () = read => unreachable!("the connection is still there"),
     };
-    assert!(matches!(end, End::Shutdown), "{end}");
+    assert!(matches!(end, Departure::End(End::Shutdown)), "{end:?}");
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }

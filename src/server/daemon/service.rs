@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::super::store::{Writer, WriterError};
-use super::super::workers::Workers;
+use super::super::workers::{Workers, balance};
 use super::super::{Clock, Server, expire, gc, serve_port};
 use super::error::DaemonError;
 use crate::config::Config;
@@ -28,7 +28,7 @@ pub(super) struct Service {
     server: Arc<Server>,
     /// `None` where all state is in memory.
     store: Option<Writer>,
-    /// Listeners, expiry and sweeps. They are aborted when this is dropped.
+    /// Listeners, the balance of the workers, expiry and sweeps. They are aborted when this is dropped.
     tasks: JoinSet<()>,
 }
 
@@ -64,11 +64,13 @@ impl Service {
     /// Stops accepting and reading, and waits for a limited time until the requests that were read are answered.
     pub(super) async fn drain(&mut self, workers: &Workers) {
         let server = &self.server;
-        self.tasks = JoinSet::new();
+        let deadline = Instant::now() + STOP_WAIT_MAX;
+        // The turns that are waited for below are the last ones only if no connection moves to a thread afterwards.
+        let _ = tokio::time::timeout_at(deadline, self.tasks.shutdown()).await;
+        workers.finish_turns(deadline).await;
         while server.core.shut_down(server.moment()) {
             tokio::task::yield_now().await;
         }
-        let deadline = Instant::now() + STOP_WAIT_MAX;
         // A client has to receive its grant before its connection is closed.
         while !server.core.is_stored() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -134,15 +136,14 @@ fn spawn_tasks(
         let listener = TcpListener::from_std(listener)?;
         tasks.spawn(serve_port(Arc::clone(server), namespace, listener, workers.clone()));
     }
+    tasks.spawn(balance(workers.clone()));
     tasks.spawn(expire(Arc::clone(server)));
     if config.counter.port.enable {
-        let thread = workers.background(Namespace::Counters);
-        tasks.spawn_on(gc::sweep_counters(Arc::clone(server)), thread);
+        tasks.spawn_on(gc::sweep_counters(Arc::clone(server)), workers.background());
     }
     if config.semaphore.port.enable {
         let interval = Duration::from_secs(config.semaphore.gc_interval_s.into());
-        let thread = workers.background(Namespace::Semaphores);
-        tasks.spawn_on(gc::sweep_semaphores(Arc::clone(server), interval), thread);
+        tasks.spawn_on(gc::sweep_semaphores(Arc::clone(server), interval), workers.background());
     }
     Ok(tasks)
 }

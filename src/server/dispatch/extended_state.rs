@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::BytesMut;
 
@@ -53,6 +54,11 @@ impl ExtendedState {
             snapshots: Vec::new(),
             lease: None,
         }
+    }
+
+    /// Sets the task that a message for the connection wakes.
+    pub(in crate::server) fn set_reader(&self, reader: &Waker) {
+        self.mailbox.set_reader(reader);
     }
 
     /// Makes the connection known to the ledger, unless it is known already.
