@@ -37,7 +37,7 @@ Nothing renews the lease while a command of the script runs. Start a command tha
 
 const EXAMPLES: &str = "\
 Examples:
-  held=$(signalbox acquire deploys --max 3 --lease 5m --wait) || exit; eval \"$held\"
+  held=$(signalbox acquire deploys --max 3 --lease 5m --wait max) || exit; eval \"$held\"
   signalbox acquire gpu=2/4 licences=10 --lease 1h --json
   signalbox acquire --semaphore gpu --resources 2 --lease 1h";
 

@@ -10,7 +10,7 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
 use super::server::{Server, block_on};
-use super::time::time_or_none;
+use super::time::{WaitLimit, wait_limit_or_none};
 use crate::client::{Error, Idle, Status};
 
 const LONG: &str = "\
@@ -53,9 +53,9 @@ pub(super) struct Arguments {
     )]
     slot: Option<u16>,
 
-    /// Wait at most this long; 0 checks without waiting [default: the server's session.max_wait]
-    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
-    wait: Option<Duration>,
+    /// Wait at most TIME, or with max as long as the server allows; 0 checks without waiting
+    #[arg(long, value_name = "TIME|max", default_value = "max", value_parser = wait_limit_or_none)]
+    wait: WaitLimit,
 
     #[command(flatten)]
     server: Server,

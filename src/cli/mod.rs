@@ -4,6 +4,7 @@
 //! message on stderr that starts with `signalbox: `, and `exit` has the table of all exit statuses.
 
 mod acquire;
+mod arguments;
 mod await_idle;
 pub mod bench;
 mod check_config;
@@ -44,7 +45,7 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use exit::{Exit, Failure};
 
@@ -97,7 +98,15 @@ enum Command {
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
-    let program = match Program::try_parse() {
+    let command = Program::command();
+    let matches = match command.clone().try_get_matches() {
+        Ok(matches) => matches,
+        Err(answer) => return explain(&answer),
+    };
+    if let Err(failure) = arguments::check(&command, &matches) {
+        return failure.report();
+    }
+    let program = match Program::from_arg_matches(&matches) {
         Ok(program) => program,
         Err(answer) => return explain(&answer),
     };
@@ -158,9 +167,7 @@ fn after_long_help() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    use super::Program;
+    use super::*;
 
     #[test]
     fn the_definitions_contradict_nothing() {

@@ -1,7 +1,6 @@
 //! The request of `run` and `acquire`: names, the amount of each, and how long to wait.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use clap::Args;
 
@@ -9,14 +8,14 @@ use super::exit::{Exit, Failure};
 use super::name::{Name, quoted};
 use super::number::within;
 use super::output::escaped;
-use super::time::time;
+use super::time::{WaitLimit, wait_limit};
 use crate::client::{Claim, Namespace};
 
 /// The arguments that say what to acquire.
 #[derive(Debug, Args)]
 pub(super) struct Wanted {
     /// Counters or semaphores to acquire, all or none; without --max, written as NAME=MAX or NAME=R/MAX, or for declared
-    /// semaphores NAME or NAME=R/
+    /// semaphores NAME or NAME=R/; all NAMEs stand together, before or after the options
     #[arg(value_name = "NAME", required = true, value_parser = Name::parser())]
     names: Vec<Name>,
 
@@ -32,9 +31,9 @@ pub(super) struct Wanted {
 /// The arguments that control waiting.
 #[derive(Debug, Args)]
 pub(super) struct Waiting {
-    /// Wait in the queue, at most TIME; without TIME, as long as the server allows
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = time)]
-    pub(super) wait: Option<Option<Duration>>,
+    /// Wait in the queue, at most TIME, or with max as long as the server allows
+    #[arg(long, value_name = "TIME|max", value_parser = wait_limit)]
+    pub(super) wait: Option<WaitLimit>,
 
     /// Do not wait if N or more requests are waiting already
     #[arg(long, value_name = "N", requires = "wait", value_parser = within(1..=u32::MAX))]

@@ -145,7 +145,7 @@ async fn a_declared_semaphore_is_acquired_without_its_capacity() {
         (&["a", "--resources", "2"], "a", "0\n"),
         (&["a=5", "--resources", "1"], "a=5", "1\n"),
         (&["a=5=2/", "a"], "a=5", "0\n"),
-        (&["a", "--wait"], "a", "1\n"),
+        (&["a", "--wait", "max"], "a", "1\n"),
     ] {
         let arguments = [&["run", "--semaphore"], wanted, &["--"], &get, &[name]].concat();
         assert_eq!(stdout(&ran(server, &arguments).await), left, "{wanted:?}");

@@ -88,7 +88,7 @@ async fn run_limits_its_wait_and_the_length_of_the_queue() {
             .unwrap();
     assert_eq!(line(&mut stdout_of(&mut holder)).await, "ready");
 
-    let output = ran(server, &["run", "job", "--max", "1", "--wait=0.1", "--", "echo", "started"]).await;
+    let output = ran(server, &["run", "job", "--max", "1", "--wait", "0.1", "--", "echo", "started"]).await;
     assert_eq!(output.stdout, b"");
     assert_fails(&output, 75, "counter \"job\": not granted within 0.1 s (1 of 1 in use, 1 requested)");
 
@@ -96,7 +96,8 @@ async fn run_limits_its_wait_and_the_length_of_the_queue() {
         .spawn()
         .unwrap();
     until_listed(server, "waiters", "job", 1).await;
-    let arguments = ["run", "job", "--max", "1", "--wait", "--queue-max", "1", "--", "echo", "started"];
+    let arguments =
+        ["run", "job", "--max", "1", "--wait", "max", "--queue-max", "1", "--", "echo", "started"];
     assert_fails(
         &ran(server, &arguments).await,
         75,
@@ -114,7 +115,8 @@ async fn a_request_above_the_capacity_does_not_wait() {
     let server = daemon.address("semaphore");
     let small = ["run", "pool", "--semaphore", "--max", "2", "--", "true"];
     assert_eq!(stdout(&ran(server, &small).await), "");
-    let arguments = ["run", "pool", "--semaphore", "--max", "9", "--resources", "3", "--wait", "--", "true"];
+    let arguments =
+        ["run", "pool", "--semaphore", "--max", "9", "--resources", "3", "--wait", "max", "--", "true"];
     assert_fails(&ran(server, &arguments).await, 1, "3 requested, more than can ever be granted");
 }
 
@@ -126,7 +128,7 @@ async fn a_signal_ends_the_wait_and_leaves_the_queue() {
     assert!(stdout(&held).contains("SIGNALBOX_KEY"));
     for subcommand in [&["run"][..], &["acquire", "--lease", "1h"]] {
         let mut arguments = subcommand.to_vec();
-        arguments.extend(["job", "--max", "1", "--wait"]);
+        arguments.extend(["job", "--max", "1", "--wait", "max"]);
         if subcommand == ["run"] {
             arguments.extend(["--", "echo", "started"]);
         }

@@ -5,6 +5,7 @@ mod data;
 mod declared;
 mod leases;
 mod lists;
+mod options;
 mod proxy;
 #[path = "../support/mod.rs"]
 mod support;

@@ -55,10 +55,10 @@ trap.";
 const EXAMPLES: &str = "\
 Examples:
   signalbox run backup --max 1 -- /usr/local/bin/backup
-  signalbox run backup --max 1 --wait=30m --lease 60 -- /usr/local/bin/backup
+  signalbox run backup --max 1 --wait 30m --lease 60 -- /usr/local/bin/backup
   signalbox run transcode --max 8 --resources 2 -- ffmpeg -i in.mov out.mp4
-  signalbox run gpu=2/4 licences=10 --wait -- train
-  signalbox run --semaphore deploys --wait -- deploy
+  signalbox run gpu=2/4 licences=10 --wait max -- train
+  signalbox run --semaphore deploys --wait max -- deploy
   signalbox run backup --max 1 -- setpriv --pdeathsig KILL /usr/local/bin/backup";
 
 /// Written by hand because the generator of the manual page omits the two dashes.
