@@ -3,6 +3,7 @@
 //! `run a --lease 10 days` would otherwise acquire a second counter, `days`. So NAMEs stand together, before or after the
 //! options, and a unit of time right behind a TIME is refused, wherever it stands.
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
 use super::exit::{Exit, Failure};
@@ -14,17 +15,40 @@ const UNITS: &[&str] = &[
     "hr", "hrs", "hour", "hours", "d", "day", "days", "w", "week", "weeks",
 ];
 
+/// The options that belong to a server, by their ids.
+pub(super) const SERVER_OPTIONS: [&str; 3] = ["server", "semaphore", "timeout"];
+
+/// The id of `--json`.
+pub(super) const JSON: &str = "json";
+
 /// Checks the parsed arguments of a command and its subcommands.
 pub(super) fn check(mut command: &Command, mut matches: &ArgMatches) -> Result<(), Failure> {
     while let Some((name, inner)) = matches.subcommand() {
         command = command.find_subcommand(name).expect("the matches are of this command");
         matches = inner;
+        check_placement(command, matches)?;
     }
-    let words = command.get_positionals().filter(|argument| !argument.is_last_set());
+    let mut words = command.get_positionals().filter(|argument| !argument.is_last_set());
     words
-        .map(|argument| check_word(command, matches, argument))
-        .collect::<Result<(), _>>()
+        .try_for_each(|argument| check_word(command, matches, argument))
         .map_err(|message| Failure::new(Exit::Usage, message))
+}
+
+/// Refuses the options that may stand before every subcommand, where the subcommand has no use for them.
+fn check_placement(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
+    let is_hidden = |option: &&Arg| {
+        let id = option.get_id().as_str();
+        option.is_hide_set() && (id == JSON || SERVER_OPTIONS.contains(&id))
+    };
+    let is_given =
+        |option: &&Arg| matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
+    match command.get_arguments().filter(is_hidden).find(is_given) {
+        None => Ok(()),
+        Some(option) => {
+            let message = format!("{} has no {}; omit it", command.get_name(), shown(option));
+            Err(Failure::new(Exit::Usage, message))
+        }
+    }
 }
 
 fn check_word(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result<(), String> {
@@ -34,7 +58,9 @@ fn check_word(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result
     for (place, word) in places.zip(words) {
         let word = escaped(word.as_encoded_bytes());
         let option = option_before(command, matches, place);
-        if let Some(option) = option.filter(|option| takes_time(option) && UNITS.contains(&&word[..])) {
+        let is_behind_option = before.is_none_or(|before| before + 1 < place);
+        let is_unit = |option: &&Arg| is_behind_option && takes_time(option) && UNITS.contains(&&word[..]);
+        if let Some(option) = option.filter(is_unit) {
             return Err(format!(
                 "\"{word}\" behind {} looks like a part of the time; a TIME is one word, such as 30s, 5m or 1h; if \
                  \"{word}\" is a name, put it before the options",

@@ -70,12 +70,14 @@ async fn several_names_are_acquired_and_released_together() {
 }
 
 #[tokio::test]
-async fn a_name_with_an_equals_sign_is_literal_if_a_maximum_is_given() {
+async fn the_last_equals_sign_is_of_the_amount_and_others_are_of_the_name() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let output = ran(server, &["run", "a=5", "--max", "1", "--lease", "5", "--", "true"]).await;
-    assert_eq!(stdout(&output), "");
-    assert_eq!(stdout(&ran(server, &["get", "a=5"]).await), "0\n");
+    for (arguments, name) in [(&["a=b", "--max", "1"][..], "a=b"), (&["a=5=1"], "a=5")] {
+        let arguments = [&["run"], arguments, &["--lease", "5", "--", "true"]].concat();
+        assert_eq!(stdout(&ran(server, &arguments).await), "");
+        assert_eq!(stdout(&ran(server, &["get", name]).await), "0\n");
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use super::supervise::{Alarm, Hold, supervise};
 use super::{Arguments, child};
 use crate::cli::exit::{Failure, warn};
+use crate::cli::mismatch::report_plain_capacity;
 use crate::cli::refusal::{self, Usage};
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
@@ -24,8 +25,9 @@ pub(super) async fn run(
     max: Maximum,
     amounts: &Amounts,
 ) -> Result<ExitCode, Failure> {
-    let client = arguments.server.connect().await?;
+    let client = arguments.server.connect_for(&arguments.task()).await?;
     acquire(arguments, amount, max, amounts, &client).await?;
+    report_plain_capacity(&arguments.server, amounts, amount).await;
     let result = run_holding(arguments, amount, &client).await;
     release(&arguments.server, amount, &client).await;
     result
