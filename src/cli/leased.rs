@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::exit::Failure;
-use super::mismatch::report_capacities;
+use super::mismatch;
 use super::place::shown_while;
 use super::refusal::{self, Usage};
 use super::server::{Server, label};
@@ -67,7 +67,7 @@ async fn request(
     };
     match result {
         Ok(permit) => {
-            report_capacities(amounts, &permit);
+            mismatch::report(server, amounts, &permit).await;
             Ok(permit)
         }
         Err(error) => Err(refused(server, amounts, waiting, error).await),

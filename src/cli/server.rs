@@ -35,6 +35,15 @@ pub(super) struct Server {
     timeout: Duration,
 }
 
+/// Which operations a server supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerKind {
+    /// All.
+    Signalbox,
+    /// The plain ones.
+    Other,
+}
+
 impl Server {
     /// The address, with the default port if none was given.
     pub(super) fn address(&self) -> Address {
@@ -90,7 +99,7 @@ impl Server {
     /// Connects for plain operations, which any server of the protocol supports. Their requests do not name a namespace,
     /// so the port must serve the one that was requested.
     pub(super) async fn connect(&self) -> Result<PlainClient, Failure> {
-        self.connect_for("signalbox").await
+        Ok(self.connect_for("signalbox").await?.0)
     }
 
     /// Connects for requests that are about no namespace.
@@ -99,11 +108,12 @@ impl Server {
     }
 
     /// As [`Self::connect`]; the task is the label in lists of holders.
-    pub(super) async fn connect_for(&self, task: &str) -> Result<PlainClient, Failure> {
+    pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, ServerKind), Failure> {
         let client = self.connect_to_any_port().await?;
         let server = self.answer(client.introduce(&label(task))).await??;
         self.check_port(server)?;
-        Ok(client)
+        let kind = server.map_or(ServerKind::Other, |_| ServerKind::Signalbox);
+        Ok((client, kind))
     }
 
     /// Refuses a port that does not serve the namespace of the request, or does not say so although semaphores were

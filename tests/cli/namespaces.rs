@@ -205,6 +205,29 @@ async fn a_capacity_that_is_not_the_given_one_is_reported() {
 }
 
 #[tokio::test]
+async fn a_counter_with_the_name_of_a_declared_semaphore_is_reported() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    stdout(&ran(server, &["declare", "gpu", "gpus", "--capacity", "2"]).await);
+    for (wanted, advice) in [
+        (&["gpu=2/4"][..], "omit the maximum: gpu=2/"),
+        (&["gpu", "--max", "4"], "omit the maximum: gpu"),
+        (&["gpu", "--max", "4", "--lease", "5"], "omit the maximum: gpu"),
+        (&["seats=3", "gpu=2/4"], "omit the maximum: gpu=2/"),
+    ] {
+        let output = ran(server, &[&["run"], wanted, &["--", "echo", "started"]].concat()).await;
+        assert_eq!((&output.stdout[..], output.status.code()), (&b"started\n"[..], Some(0)), "{output:?}");
+        let said = "counter \"gpu\" was acquired, and not the declared semaphore \"gpu\"";
+        assert!(stderr(&output).contains(said) && stderr(&output).trim_end().ends_with(advice), "{output:?}");
+    }
+    for wanted in [&["gp=2/4"][..], &["gpu"], &["gpu=2", "--semaphore"]] {
+        let output =
+            ran(server, &[&["run"], wanted, &["--lease", "5", "--", "echo", "started"]].concat()).await;
+        assert_eq!(stdout(&output), "started\n", "{wanted:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_lease_that_the_server_does_not_allow_is_reported() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
