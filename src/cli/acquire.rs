@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::{Exit, Failure, warn};
+use super::exit::{Exit, Failure};
 use super::leased::{self, Held};
+use super::mismatch::report_lease;
 use super::output::{hex, json};
 use super::server::{Server, block_on};
 use super::session::{Credentials, GRANT, KEY, SESSION, SLOTS};
@@ -27,7 +28,8 @@ SIGNALBOX_KEY is secret: with it, anyone can release the resources. SIGNALBOX_GR
 grant to grant of a name. If slots of a semaphore were acquired, SIGNALBOX_SLOTS has their numbers, separated by commas, \
 with a colon between those of different NAMEs.
 
-A semaphore that was declared with \"signalbox declare\" needs no maximum.
+A NAME with a maximum is a counter, or with --semaphore a semaphore. A NAME without a maximum is a semaphore that was \
+declared with \"signalbox declare\".
 
 If the resources are in use, nothing is printed and the exit status is 75; with --wait, the request first waits in a \
 fair queue. \"eval\" discards the exit status, so store the output in a variable first.
@@ -37,14 +39,14 @@ Nothing renews the lease while a command of the script runs. Start a command tha
 
 const EXAMPLES: &str = "\
 Examples:
-  held=$(signalbox acquire deploys --max 3 --lease 5m --wait) || exit; eval \"$held\"
-  signalbox acquire gpu=2/4 licences=10 --lease 1h --json
-  signalbox acquire --semaphore gpu --resources 2 --lease 1h";
+  held=$(signalbox acquire deploys --max 3 --lease 5m --wait max) || exit; eval \"$held\"
+  signalbox acquire seats=2/4 licences=10 --lease 1h --json
+  signalbox acquire gpu --resources 2 --lease 1h";
 
 const USAGE: &str = "\
 signalbox acquire [OPTIONS] --lease <TIME> --max <N> <NAME>...
        signalbox acquire [OPTIONS] --lease <TIME> <NAME=[R/]MAX>...
-       signalbox acquire [OPTIONS] --lease <TIME> --semaphore <NAME[=R/]>...";
+       signalbox acquire [OPTIONS] --lease <TIME> <NAME[=R/]>...";
 
 /// Acquire resources for a script, and print the session that holds them
 #[derive(Debug, Args)]
@@ -88,15 +90,8 @@ async fn acquire(arguments: &Arguments, amounts: &Amounts) -> Result<ExitCode, F
             failed??
         }
     };
-    // The protocol has whole milliseconds.
-    if handed.ttl.as_millis() < lease.as_millis() {
-        // Nothing renews the lease, so a script that relies on the longer time would lose its resources.
-        let (granted, requested) = (handed.ttl.as_secs_f64(), lease.as_secs_f64());
-        warn(&format!(
-            "the lease is {granted} s, the longest that the server allows, instead of {requested} s; renew it within that \
-             time"
-        ));
-    }
+    // Nothing renews the lease, so a script that relies on a longer time would lose its resources.
+    report_lease(handed.ttl, *lease, "renew it within that time");
     let text = if arguments.json { json_line(&handed, &slots) } else { assignments(&handed, &slots) };
     if let Err(error) = print(&text) {
         // No other process knows the key, so only this one can release the resources.

@@ -5,12 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
+use super::output::{Named, json};
 use super::server::{Server, block_on};
-use super::time::time_or_none;
+use super::time::{WaitLimit, wait_limit_or_none};
 use crate::client::{Error, Idle, Status};
 
 const LONG: &str = "\
@@ -53,12 +55,24 @@ pub(super) struct Arguments {
     )]
     slot: Option<u16>,
 
-    /// Wait at most this long; 0 checks without waiting [default: the server's session.max_wait]
-    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
-    wait: Option<Duration>,
+    /// Wait at most TIME, or with max as long as the server allows; 0 checks without waiting
+    #[arg(long, value_name = "TIME|max", default_value = "max", value_parser = wait_limit_or_none)]
+    wait: WaitLimit,
+
+    /// Print one JSON object with the keys name (or name_hex) and in_use
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     server: Server,
+}
+
+/// The usage in JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    name: Named<'a>,
+    in_use: u32,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -66,19 +80,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { name, level, slot, wait, server } = arguments;
+    let Arguments { name, level, slot, wait, json: as_json, server } = arguments;
     let direct = server.direct().await?;
     let until = slot.map_or(Idle::Level(*level), Idle::Slot);
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(server.namespace(), name.bytes(), until, *wait).await {
-        Err(Error::Status(Status::NotFound)) => Err(server.not_found(name)),
+        Err(Error::Status(Status::NotFound)) => Err(server.not_found(name).await),
         Err(Error::Status(Status::ResourceNotAvailable | Status::TimedOut)) => {
             let in_use = direct.await_idle(server.namespace(), name.bytes(), ANY_LEVEL, Some(Duration::ZERO));
             let in_use = server.answer(in_use).await?.ok();
             Err(Failure::new(Exit::NothingAvailable, busy(arguments, in_use)))
         }
         result => {
-            writeln!(std::io::stdout(), "{}", result?)?;
+            let in_use = result?;
+            let text = match as_json {
+                true => json(&Line { name: Named::of(name.bytes()), in_use }),
+                false => in_use.to_string(),
+            };
+            writeln!(std::io::stdout(), "{text}")?;
             Ok(Exit::Success.into())
         }
     }
@@ -86,7 +105,7 @@ async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// The message if the name is not idle in time. `in_use` is what is in use now, if the server said so.
 fn busy(arguments: &Arguments, in_use: Option<u32>) -> String {
-    let Arguments { name, level, slot, wait, server } = arguments;
+    let Arguments { name, level, slot, wait, server, .. } = arguments;
     let object = format!("{} {name}", server.kind());
     let (what, state) = match (slot, in_use) {
         (Some(slot), _) => (format!("slot {slot} of {object}: not free"), String::new()),

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde::Serialize;
 
 use super::exit::{Exit, Failure, warn};
+use super::output::json;
 use crate::config::Config;
 
 const EXAMPLES: &str = "\
@@ -24,15 +26,32 @@ pub(super) struct Arguments {
     /// Configuration file, in TOML or in the format of yrmcds.conf
     #[arg(value_name = "FILE")]
     file: PathBuf,
+
+    /// Print one JSON object with the keys file and warnings (an array of messages)
+    #[arg(long)]
+    json: bool,
+}
+
+/// A valid configuration in JSON.
+#[derive(Serialize)]
+struct Valid {
+    file: String,
+    warnings: Vec<String>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let invalid = |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
     let loaded = Config::load(&arguments.file).map_err(invalid)?;
-    for notice in &loaded.notices {
-        warn(&notice.sentence);
+    let mut warnings: Vec<_> = loaded.notices.iter().map(|notice| notice.sentence.to_string()).collect();
+    if !arguments.json {
+        warnings.drain(..).for_each(|warning| warn(&warning));
     }
     loaded.config.validate().map_err(invalid)?;
-    writeln!(std::io::stdout(), "{}: the configuration is valid", arguments.file.display())?;
+    let file = arguments.file.display().to_string();
+    let text = match arguments.json {
+        true => json(&Valid { file, warnings }),
+        false => format!("{file}: the configuration is valid"),
+    };
+    writeln!(std::io::stdout(), "{text}")?;
     Ok(Exit::Success.into())
 }

@@ -107,13 +107,24 @@ struct Import {
     /// Empty directory; created if it does not exist
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
+
+    /// Print one JSON object with the keys directory and records
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was imported, in JSON.
+#[derive(Serialize)]
+struct Imported {
+    directory: String,
+    records: u64,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Check(Check { directory, json }) => check(directory, *json),
         Action::Export(Export { directory }) => export(directory),
-        Action::Import(Import { directory }) => import(directory),
+        Action::Import(Import { directory, json }) => import(directory, *json),
     }
 }
 
@@ -186,9 +197,14 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
-fn import(directory: &Path) -> Result<ExitCode, Failure> {
+fn import(directory: &Path, as_json: bool) -> Result<ExitCode, Failure> {
     let records = storage::import(directory, &mut io::stdin().lock())?;
-    writeln!(io::stdout(), "{}: imported {records} records", directory.display())?;
+    let directory = directory.display().to_string();
+    let text = match as_json {
+        true => json(&Imported { directory, records }),
+        false => format!("{directory}: imported {records} records"),
+    };
+    writeln!(io::stdout(), "{text}")?;
     Ok(Exit::Success.into())
 }
 

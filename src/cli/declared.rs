@@ -1,6 +1,6 @@
 //! Declared semaphores: the common part of `declare`, `resize` and `remove`.
 
-use std::io::{self, Write};
+use std::io;
 
 use serde::Serialize;
 
@@ -8,30 +8,33 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::{Form, Named, escaped, json};
 use super::server::permission_denied;
+use super::table::{Column, Rows};
 use crate::client::{DeclaredState, Error, Status};
+
+const COLUMNS: [Column; 4] = [
+    Column::number("CAPACITY", 10),
+    Column::number("IN USE", 10),
+    Column::number("GENERATION", 20),
+    Column::text("NAME"),
+];
 
 /// Prints the state of semaphores after a change, one per line.
 pub(super) fn print<'a>(
     form: Form,
     changed: impl Iterator<Item = (&'a Name, &'a DeclaredState)>,
 ) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    if form == Form::Table {
-        writeln!(out, "{:>10}  {:>10}  {:>20}  NAME", "CAPACITY", "IN USE", "GENERATION")?;
-    }
+    let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
     for (name, DeclaredState { generation, capacity, in_use }) in changed {
-        let (generation, text) = (generation.0, escaped(name.bytes()));
-        match form {
-            Form::Table => writeln!(out, "{capacity:>10}  {in_use:>10}  {generation:>20}  {text}")?,
-            Form::Tabs => writeln!(out, "{capacity}\t{in_use}\t{generation}\t{text}")?,
-            Form::Json => {
-                let name = Named::of(name.bytes());
-                let (capacity, in_use, generation) = (*capacity, *in_use, generation.to_string());
-                writeln!(out, "{}", json(&Line { name, capacity, in_use, generation }))?;
-            }
-        }
+        let generation = generation.0.to_string();
+        let text = escaped(name.bytes());
+        let cells = || vec![capacity.to_string(), in_use.to_string(), generation.clone(), text];
+        let object = || {
+            let (name, capacity, in_use) = (Named::of(name.bytes()), *capacity, *in_use);
+            json(&Line { name, capacity, in_use, generation: generation.clone() })
+        };
+        rows.push(cells, object)?;
     }
-    out.flush()
+    rows.finish()
 }
 
 /// The state of a semaphore in JSON.

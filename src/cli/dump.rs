@@ -1,10 +1,9 @@
 //! `signalbox dump`: lists every name of a namespace with its usage.
 //!
-//! Entries are written as they arrive, so memory does not grow with the number of names. For the same reason the name is
-//! the last column: the widths of the others are known in advance. Writing blocks the only thread on purpose, so that a
+//! Entries are written as they arrive, so memory does not grow with the number of names. Writing blocks the only thread on purpose, so that a
 //! slow reader of the output slows the server down.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -13,11 +12,15 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::output::{Form, Named, escaped, json};
+use super::pattern::{self, PatternArguments};
 use super::server::{Server, block_on};
+use super::table::{Column, Rows};
 use crate::client::DumpEntry;
 
 const LONG: &str = "\
 List all counters, or with --semaphore all semaphores
+
+Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix.
 
 On a terminal, the output is a table with a header. Otherwise it is one line per name, without a header, with these \
 columns, separated by tabs: resources in use, peak (the most that were in use at the same time), name. In both, a \
@@ -32,13 +35,20 @@ The list is not a snapshot: a name that is created or removed while it is printe
 const EXAMPLES: &str = "\
 Examples:
   signalbox dump
+  signalbox dump 'jobs/*'
   signalbox dump | sort -rn | head
   signalbox dump --json | jq 'select(.consumption > 0)'";
+
+const COLUMNS: [Column; 3] =
+    [Column::number("CONSUMPTION", 11), Column::number("PEAK", 10), Column::text("NAME")];
 
 /// List all counters, or with --semaphore all semaphores
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
+    #[command(flatten)]
+    pattern: PatternArguments,
+
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
@@ -48,35 +58,26 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(dump(&arguments.server, Form::of_output(arguments.json)))
+    block_on(dump(arguments))
 }
 
-async fn dump(server: &Server, form: Form) -> Result<ExitCode, Failure> {
-    let mut out = BufWriter::new(io::stdout().lock());
+async fn dump(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { pattern, json: as_json, server } = arguments;
+    let (scope, form) = (pattern.scope(), Form::of_output(*as_json));
+    let mut rows = Rows::new(form, &COLUMNS, BufWriter::new(io::stdout().lock()));
     let client = server.connect().await?;
     let mut dump = server.answer(client.dump()).await??;
-    write_header(form, &mut out)?;
     while let Some(entry) = server.answer(async { dump.next().await.transpose() }).await?? {
-        write_entry(form, &mut out, &entry)?;
+        let DumpEntry { consumption, peak, name } = &entry;
+        // The server sends all names.
+        if !pattern::contains(scope, name) {
+            continue;
+        }
+        let cells = || vec![consumption.to_string(), peak.to_string(), escaped(name)];
+        rows.push(cells, || json(&Line::of(&entry)))?;
     }
-    out.flush()?;
+    rows.finish()?;
     Ok(Exit::Success.into())
-}
-
-fn write_header(form: Form, out: &mut impl Write) -> io::Result<()> {
-    match form {
-        Form::Table => writeln!(out, "{:>11}  {:>10}  NAME", "CONSUMPTION", "PEAK"),
-        Form::Tabs | Form::Json => Ok(()),
-    }
-}
-
-fn write_entry(form: Form, out: &mut impl Write, entry: &DumpEntry<Bytes>) -> io::Result<()> {
-    let DumpEntry { consumption, peak, name } = entry;
-    match form {
-        Form::Table => writeln!(out, "{consumption:>11}  {peak:>10}  {}", escaped(name)),
-        Form::Tabs => writeln!(out, "{consumption}\t{peak}\t{}", escaped(name)),
-        Form::Json => writeln!(out, "{}", json(&Line::of(entry))),
-    }
 }
 
 /// An entry in JSON.

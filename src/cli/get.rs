@@ -4,11 +4,19 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
+use super::output::{Named, json};
 use super::server::{Server, block_on};
-use crate::client::{Error, Status};
+use crate::client::{Error, Namespace, Resources, Status};
+
+const LONG: &str = "\
+Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available
+
+With --json, the output is one object with the keys name and in_use (with --semaphore, name and available). A name that \
+is not UTF-8 has the key name_hex instead of name: its bytes in hexadecimal digits. \"signalbox status\" prints more.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,11 +25,15 @@ Examples:
 
 /// Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// Name of the counter or semaphore
     #[arg(value_parser = Name::parser())]
     name: Name,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     server: Server,
@@ -32,13 +44,39 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 async fn get(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { name, server } = arguments;
+    let Arguments { name, json: as_json, server } = arguments;
     let client = server.connect().await?;
     match server.answer(client.get(name.bytes())).await? {
-        Err(Error::Status(Status::NotFound)) => Err(server.not_found(name)),
+        Err(Error::Status(Status::NotFound)) => Err(server.not_found(name).await),
         result => {
-            writeln!(std::io::stdout(), "{}", result?)?;
+            let Resources(number) = result?;
+            let text = if *as_json { json(&Line::of(name, server, number)) } else { number.to_string() };
+            writeln!(std::io::stdout(), "{text}")?;
             Ok(Exit::Success.into())
+        }
+    }
+}
+
+/// The number in JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    name: Named<'a>,
+    /// Of a counter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_use: Option<u32>,
+    /// Of a semaphore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    available: Option<u32>,
+}
+
+impl<'a> Line<'a> {
+    fn of(name: &'a Name, server: &Server, number: u32) -> Self {
+        let is_counter = server.namespace() == Namespace::Counters;
+        Self {
+            name: Named::of(name.bytes()),
+            in_use: is_counter.then_some(number),
+            available: (!is_counter).then_some(number),
         }
     }
 }

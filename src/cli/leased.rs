@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::exit::Failure;
+use super::mismatch;
+use super::place::shown_while;
 use super::refusal::{self, Usage};
 use super::server::{Server, label};
 use super::signals::Signals;
@@ -27,7 +29,7 @@ pub(super) async fn acquire(
     signals: &mut Signals,
 ) -> Result<Held, Failure> {
     let client = unless_signalled(signals, connect(server, lease, task)).await?;
-    match unless_signalled(signals, request(server, &client, amounts, waiting)).await {
+    match unless_signalled(signals, request(server, &client, task, amounts, waiting)).await {
         Ok(permit) => Ok(Held { client, permit }),
         Err(failure) => {
             client.close().await;
@@ -50,6 +52,7 @@ async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result
 async fn request(
     server: &Server,
     client: &Client,
+    task: &str,
     amounts: &Amounts,
     waiting: &Waiting,
 ) -> Result<Permit, Failure> {
@@ -59,11 +62,14 @@ async fn request(
     }
     let result = match waiting.wait {
         None => server.answer(request.try_acquire()).await?,
-        Some(None) => request.acquire().await,
-        Some(Some(limit)) => request.timeout(limit).acquire().await,
+        Some(None) => shown_while(server, task, amounts, request.acquire()).await,
+        Some(Some(limit)) => shown_while(server, task, amounts, request.timeout(limit).acquire()).await,
     };
     match result {
-        Ok(permit) => Ok(permit),
+        Ok(permit) => {
+            mismatch::report(server, amounts, &permit).await;
+            Ok(permit)
+        }
         Err(error) => Err(refused(server, amounts, waiting, error).await),
     }
 }

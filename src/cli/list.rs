@@ -1,10 +1,9 @@
 //! `signalbox list`: lists declared semaphores.
 //!
-//! Entries are written as they arrive, so memory does not grow with their number. For the same reason the texts are the
-//! last columns: the widths of all others are known in advance. Writing blocks the only thread on purpose, so that a
+//! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on purpose, so that a
 //! slow reader of the output slows the server down.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -12,13 +11,16 @@ use clap::Args;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use super::name::Name;
 use super::output::{Form, Labeled, NOTHING, Named, escaped, json, or_nothing};
+use super::pattern::{self, PatternArguments};
 use super::server::{Server, block_on};
-use crate::client::DeclaredEntry;
+use super::table::{Column, Rows};
+use crate::client::{DeclaredEntry, Scope};
 
 const LONG: &str = "\
 List declared semaphores, ordered by name
+
+Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix.
 
 On a terminal, the output is a table with a header. Otherwise it is one line per semaphore, without a header, with \
 these columns, separated by tabs: capacity, resources in use, waiting requests, generation (the number of its last \
@@ -33,16 +35,25 @@ digits.";
 const EXAMPLES: &str = "\
 Examples:
   signalbox list
-  signalbox list licences/
+  signalbox list 'licences/*'
   signalbox list --json | jq 'select(.waiting > 0)'";
+
+const COLUMNS: [Column; 7] = [
+    Column::number("CAPACITY", 10),
+    Column::number("IN USE", 10),
+    Column::number("WAITING", 10),
+    Column::number("GENERATION", 20).omitted(2),
+    Column::word("FLAGS", 10),
+    Column::text("NAME"),
+    Column::text("LABEL").omitted(1),
+];
 
 /// List declared semaphores, ordered by name
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// List only names that start with PREFIX
-    #[arg(value_parser = Name::parser())]
-    prefix: Option<Name>,
+    #[command(flatten)]
+    pattern: PatternArguments,
 
     /// Print one JSON object per line
     #[arg(long)]
@@ -57,48 +68,33 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 async fn list(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
-    let Arguments { prefix, server, .. } = arguments;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let Arguments { pattern, server, .. } = arguments;
+    let scope = pattern.scope();
+    let mut rows = Rows::new(form, &COLUMNS, BufWriter::new(io::stdout().lock()));
     let direct = server.direct().await?;
-    let prefix = prefix.as_ref().map_or(&[][..], Name::bytes);
+    // The list is ordered by name, so the name itself precedes all longer ones.
+    let (Scope::Prefix(prefix) | Scope::Name(prefix)) = scope;
     let mut declared = server.answer(direct.list(prefix)).await??;
-    write_header(form, &mut out)?;
     while let Some(entry) = server.answer(async { declared.next().await.transpose() }).await?? {
-        write_entry(form, &mut out, &entry)?;
+        if !pattern::contains(scope, &entry.name) {
+            break;
+        }
+        rows.push(|| cells(&entry), || json(&Line::of(&entry)))?;
     }
-    out.flush()?;
+    rows.finish()?;
     Ok(Exit::Success.into())
 }
 
-fn write_header(form: Form, out: &mut impl Write) -> io::Result<()> {
-    if form != Form::Table {
-        return Ok(());
-    }
-    let (capacity, in_use, waiting, generation) = ("CAPACITY", "IN USE", "WAITING", "GENERATION");
-    writeln!(
-        out,
-        "{capacity:>10}  {in_use:>10}  {waiting:>10}  {generation:>20}  {:<10}  NAME  LABEL",
-        "FLAGS"
-    )
-}
-
-fn write_entry(form: Form, out: &mut impl Write, entry: &DeclaredEntry<Bytes>) -> io::Result<()> {
-    if form == Form::Json {
-        return writeln!(out, "{}", json(&Line::of(entry)));
-    }
-    let DeclaredEntry { generation, capacity, in_use, waiting, .. } = entry;
-    let (generation, flags) = (generation.0, flags(entry));
-    let (name, label) = (escaped(&entry.name), or_nothing(&entry.label));
-    if form == Form::Table {
-        write!(out, "{capacity:>10}  {in_use:>10}  {waiting:>10}  {generation:>20}  {flags:<10}  ")?;
-        writeln!(out, "{name}  {label}")
-    } else {
-        writeln!(out, "{capacity}\t{in_use}\t{waiting}\t{generation}\t{flags}\t{name}\t{label}")
-    }
+fn cells(entry: &DeclaredEntry<Bytes>) -> Vec<String> {
+    let DeclaredEntry { generation, capacity, in_use, waiting, name, label, .. } = entry;
+    let numbers = [u64::from(*capacity), u64::from(*in_use), u64::from(*waiting), generation.0];
+    let mut cells: Vec<_> = numbers.map(|number| number.to_string()).into();
+    cells.extend([flags(entry), escaped(name), or_nothing(label)]);
+    cells
 }
 
 /// The flags of a semaphore, separated by commas.
-fn flags(entry: &DeclaredEntry<Bytes>) -> String {
+pub(super) fn flags(entry: &DeclaredEntry<Bytes>) -> String {
     let DeclaredEntry { numbered, removing, configured, .. } = *entry;
     let words = [(numbered, "slots"), (removing, "removing"), (configured, "configured")];
     let words: Vec<_> = words.into_iter().filter(|(is_so, _)| *is_so).map(|(_, word)| word).collect();

@@ -1,10 +1,9 @@
 //! Lists of holders and waiters: the common part of `holders` and `waiters`.
 //!
-//! Entries are written as they arrive, so memory does not grow with their number. For the same reason the texts are the
-//! last columns: the widths of all others are known in advance. Writing blocks the only thread on purpose, so that a
+//! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on purpose, so that a
 //! slow reader of the output slows the server down.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -13,10 +12,11 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
-use super::output::{Form, Labeled, NOTHING, escaped, json, or_nothing, utc};
+use super::output::{Form, Labeled, NOTHING, escaped, or_nothing, utc};
 use super::server::Server;
 use super::slots;
-use crate::client::{Direct, Error, ListEntry, Listing, Status};
+use super::table::{Column, Rows};
+use crate::client::{Direct, Error, ListEntry, Listing, Namespace, Status};
 
 /// The arguments of both subcommands.
 #[derive(Debug, Args)]
@@ -33,6 +33,26 @@ pub(super) struct ListArguments {
     server: Server,
 }
 
+const HOLDERS: [Column; 7] = [
+    Column::number("GRANT", 20),
+    Column::number("SESSION", 20).omitted(2),
+    Column::number("RESOURCES", 10),
+    Column::word("SLOTS", 8),
+    Column::word("SINCE", 20).omitted(1),
+    Column::text("ADDRESS").omitted(3),
+    Column::text("LABEL"),
+];
+
+const WAITERS: [Column; 7] = [
+    Column::number("POSITION", 8),
+    Column::number("GRANT", 20).omitted(1),
+    Column::number("SESSION", 20).omitted(3),
+    Column::number("RESOURCES", 10),
+    Column::word("SINCE", 20).omitted(2),
+    Column::text("ADDRESS").omitted(4),
+    Column::text("LABEL"),
+];
+
 /// Which list of a name is printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListingKind {
@@ -43,31 +63,48 @@ pub(super) enum ListingKind {
 /// Prints the list.
 pub(super) async fn list(arguments: &ListArguments, kind: ListingKind) -> Result<ExitCode, Failure> {
     let ListArguments { name, json, server } = arguments;
-    let form = Form::of_output(*json);
-    let mut out = BufWriter::new(io::stdout().lock());
+    let out = BufWriter::new(io::stdout().lock());
+    let mut rows = Rows::new(Form::of_output(*json), kind.columns(), out);
     let direct = server.direct().await?;
-    let mut listing = server.answer(ask(&direct, arguments, kind)).await??;
-    let mut is_first = true;
+    let mut listing = server.answer(ask(&direct, server.namespace(), name.bytes(), kind)).await??;
     loop {
-        let entry = match server.answer(async { listing.next().await.transpose() }).await? {
-            Err(Error::Status(Status::NotFound)) => return Err(server.not_found(name)),
-            entry => entry?,
-        };
-        // The header is printed only after the server has answered that the name exists.
-        if std::mem::take(&mut is_first) {
-            kind.write_header(form, &mut out)?;
-        }
-        match entry {
-            Some(entry) => kind.write_entry(form, &mut out, &entry)?,
-            None => break,
+        match server.answer(async { listing.next().await.transpose() }).await? {
+            Err(Error::Status(Status::NotFound)) => return Err(server.not_found(name).await),
+            Err(error) => return Err(error.into()),
+            Ok(Some(entry)) => {
+                rows.push(|| kind.cells(&entry), || super::output::json(&kind.line(&entry)))?
+            }
+            Ok(None) => break,
         }
     }
-    out.flush()?;
+    rows.finish()?;
     Ok(Exit::Success.into())
 }
 
-async fn ask(direct: &Direct, arguments: &ListArguments, kind: ListingKind) -> Result<Listing, Error> {
-    let (namespace, name) = (arguments.server.namespace(), arguments.name.bytes());
+/// A holder or a waiter.
+pub(super) type Entry = ListEntry<Bytes, Vec<u16>>;
+
+/// All entries of a list.
+pub(super) async fn all(
+    direct: &Direct,
+    namespace: Namespace,
+    name: &[u8],
+    kind: ListingKind,
+) -> Result<Vec<Entry>, Error> {
+    let mut listing = ask(direct, namespace, name, kind).await?;
+    let mut entries = Vec::new();
+    while let Some(entry) = listing.next().await {
+        entries.push(entry?);
+    }
+    Ok(entries)
+}
+
+async fn ask(
+    direct: &Direct,
+    namespace: Namespace,
+    name: &[u8],
+    kind: ListingKind,
+) -> Result<Listing, Error> {
     match kind {
         ListingKind::Holders => direct.holders(namespace, name).await,
         ListingKind::Waiters => direct.waiters(namespace, name).await,
@@ -75,49 +112,29 @@ async fn ask(direct: &Direct, arguments: &ListArguments, kind: ListingKind) -> R
 }
 
 impl ListingKind {
-    fn write_header(self, form: Form, out: &mut impl Write) -> io::Result<()> {
-        if form != Form::Table {
-            return Ok(());
-        }
-        let (grant, session, resources, since) = ("GRANT", "SESSION", "RESOURCES", "SINCE");
+    pub(super) fn columns(self) -> &'static [Column] {
         match self {
-            Self::Waiters => write!(out, "{:>8}  {grant:>20}  {session:>20}  {resources:>10}", "POSITION")?,
-            Self::Holders => write!(out, "{grant:>20}  {session:>20}  {resources:>10}  {:<8}", "SLOTS")?,
+            Self::Holders => &HOLDERS,
+            Self::Waiters => &WAITERS,
         }
-        writeln!(out, "  {since:<20}  ADDRESS  LABEL")
     }
 
-    fn write_entry(
-        self,
-        form: Form,
-        out: &mut impl Write,
-        entry: &ListEntry<Bytes, Vec<u16>>,
-    ) -> io::Result<()> {
-        if form == Form::Json {
-            return writeln!(out, "{}", json(&self.line(entry)));
-        }
+    pub(super) fn cells(self, entry: &Entry) -> Vec<String> {
         let ListEntry { grant, session, since, resources, position, label, address, slots } = entry;
-        let grant = grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string());
-        let since = since.map_or(NOTHING.to_owned(), utc);
-        let (address, label) = (or_nothing(address), or_nothing(label));
-        let slots = or_nothing(slots::ranges(slots).as_bytes());
-        match (self, form) {
-            (Self::Waiters, Form::Table) => {
-                write!(out, "{position:>8}  {grant:>20}  {session:>20}  {resources:>10}")?;
-            }
-            (Self::Holders, Form::Table) => {
-                write!(out, "{grant:>20}  {session:>20}  {resources:>10}  {slots:<8}")?;
-            }
-            (Self::Waiters, _) => write!(out, "{position}\t{grant}\t{session}\t{resources}")?,
-            (Self::Holders, _) => write!(out, "{grant}\t{session}\t{resources}\t{slots}")?,
+        let mut cells = vec![
+            grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string()),
+            session.to_string(),
+            resources.to_string(),
+        ];
+        match self {
+            Self::Waiters => cells.insert(0, position.to_string()),
+            Self::Holders => cells.push(or_nothing(slots::ranges(slots).as_bytes())),
         }
-        match form {
-            Form::Table => writeln!(out, "  {since:<20}  {address}  {label}"),
-            _ => writeln!(out, "\t{since}\t{address}\t{label}"),
-        }
+        cells.extend([since.map_or(NOTHING.to_owned(), utc), or_nothing(address), or_nothing(label)]);
+        cells
     }
 
-    fn line(self, entry: &ListEntry<Bytes, Vec<u16>>) -> Line<'_> {
+    pub(super) fn line(self, entry: &Entry) -> Line<'_> {
         let ListEntry { grant, session, since, resources, position, label, address, slots } = entry;
         Line {
             position: Some(*position).filter(|_| self == Self::Waiters),
@@ -134,7 +151,7 @@ impl ListingKind {
 
 /// An entry in JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+pub(super) struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<u32>,
     /// A string: many JSON readers convert numbers to doubles, which would round it.

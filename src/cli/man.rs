@@ -5,11 +5,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::Program;
 use super::exit::{self, Exit, Failure};
 
 const EXAMPLES: &str = "\
@@ -27,7 +26,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut program = Program::command().disable_help_subcommand(true);
+    let mut program = super::command().disable_help_subcommand(true);
     program.build();
     match &arguments.dir {
         None => io::stdout().write_all(&page(&program)?)?,
@@ -39,7 +38,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// Writes the page of a command and those of its subcommands.
 fn write_pages(dir: &Path, command: &Command) -> Result<(), Failure> {
     write_page(dir, command)?;
-    command.get_subcommands().try_for_each(|command| write_pages(dir, command))
+    let mut documented = command.get_subcommands().filter(|command| !command.is_hide_set());
+    documented.try_for_each(|command| write_pages(dir, command))
 }
 
 fn write_page(dir: &Path, command: &Command) -> Result<(), Failure> {

@@ -4,13 +4,16 @@
 //! message on stderr that starts with `signalbox: `, and `exit` has the table of all exit statuses.
 
 mod acquire;
+mod arguments;
 mod await_idle;
 pub mod bench;
 mod check_config;
+mod complete_names;
 mod completions;
 mod data;
 mod declare;
 mod declared;
+mod delete;
 mod dump;
 mod exit;
 mod get;
@@ -19,10 +22,13 @@ mod leased;
 mod list;
 mod listing;
 mod man;
+mod mismatch;
 mod name;
 mod number;
 mod output;
+mod pattern;
 mod ping;
+mod place;
 mod refusal;
 mod release;
 mod remove;
@@ -36,6 +42,8 @@ mod session;
 mod signals;
 mod slots;
 mod stats;
+mod status;
+mod table;
 mod time;
 mod verify;
 mod waiters;
@@ -44,7 +52,7 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use exit::{Exit, Failure};
 
@@ -54,6 +62,46 @@ Examples:
   signalbox ping --server lock.example.org
   signalbox run backup --max 1 -- /usr/local/bin/backup
   signalbox dump --semaphore";
+
+/// The options that stand before or after the subcommand, with the same names and types as in the subcommands that have
+/// them: the parser then passes their values on.
+#[derive(Debug, Args)]
+struct Everywhere {
+    #[command(flatten)]
+    _server: server::Server,
+
+    /// Print JSON; a command that prints nothing ignores this option
+    #[arg(id = "json", long = "json", global = true)]
+    _json: bool,
+}
+
+/// Subcommands that are no clients of a server.
+const WITHOUT_SERVER: [&str; 6] = ["serve", "check-config", "data", "completions", "complete-names", "man"];
+
+/// Subcommands whose output is text in any case.
+const WITHOUT_JSON: [&str; 4] = ["serve", "completions", "complete-names", "man"];
+
+/// The definitions of all arguments.
+fn command() -> clap::Command {
+    let program = Program::command();
+    let (about, long_about) = (program.get_about().cloned(), program.get_long_about().cloned());
+    let command = Everywhere::augment_args(program);
+    // The options bring the description of their struct along.
+    let command = command.about(about.unwrap_or_default()).long_about(long_about.unwrap_or_default());
+    // Hidden definitions there keep the options out of the help; `arguments::check` refuses the options.
+    let hidden = |id| {
+        let has_value = matches!(id, "server" | "timeout");
+        let action = if has_value { ArgAction::Set } else { ArgAction::SetTrue };
+        Arg::new(id).long(id).hide(true).action(action)
+    };
+    let command = WITHOUT_SERVER.into_iter().fold(command, |command, name| {
+        let ids = arguments::SERVER_OPTIONS;
+        command.mut_subcommand(name, |command| command.args(ids.map(hidden)))
+    });
+    WITHOUT_JSON.into_iter().fold(command, |command, name| {
+        command.mut_subcommand(name, |command| command.arg(hidden(arguments::JSON)))
+    })
+}
 
 /// Distributed semaphores and counters: a server and its command-line client
 ///
@@ -75,12 +123,14 @@ enum Command {
     Get(get::Arguments),
     Stats(stats::Arguments),
     Dump(dump::Arguments),
+    Status(status::Arguments),
     Holders(holders::Arguments),
     Waiters(waiters::Arguments),
     Watch(watch::Arguments),
     Declare(declare::Arguments),
     Resize(resize::Arguments),
     Remove(remove::Arguments),
+    Delete(delete::Arguments),
     List(list::Arguments),
     AwaitIdle(await_idle::Arguments),
     Run(run::Arguments),
@@ -92,12 +142,22 @@ enum Command {
     Bench(bench::Arguments),
     Data(data::Arguments),
     Completions(completions::Arguments),
+    #[command(hide = true)]
+    CompleteNames(complete_names::Arguments),
     Man(man::Arguments),
 }
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
-    let program = match Program::try_parse() {
+    let command = command();
+    let matches = match command.clone().try_get_matches() {
+        Ok(matches) => matches,
+        Err(answer) => return explain(&answer),
+    };
+    if let Err(failure) = arguments::check(&command, &matches) {
+        return failure.report();
+    }
+    let program = match Program::from_arg_matches(&matches) {
         Ok(program) => program,
         Err(answer) => return explain(&answer),
     };
@@ -108,12 +168,14 @@ pub fn main() -> ExitCode {
         Command::Get(arguments) => get::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Holders(arguments) => holders::run(&arguments),
         Command::Waiters(arguments) => waiters::run(&arguments),
         Command::Watch(arguments) => watch::run(&arguments),
         Command::Declare(arguments) => declare::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Remove(arguments) => remove::run(&arguments),
+        Command::Delete(arguments) => delete::run(&arguments),
         Command::List(arguments) => list::run(&arguments),
         Command::AwaitIdle(arguments) => await_idle::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
@@ -125,6 +187,7 @@ pub fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Data(arguments) => data::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
+        Command::CompleteNames(arguments) => complete_names::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
     };
     result.unwrap_or_else(Failure::report)
@@ -158,18 +221,16 @@ fn after_long_help() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    use super::Program;
+    use super::*;
 
     #[test]
     fn the_definitions_contradict_nothing() {
-        Program::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
     fn every_help_shows_an_example() {
-        for command in Program::command().get_subcommands() {
+        for command in command().get_subcommands() {
             let help = command.clone().render_help().to_string();
             let example = format!("signalbox {}", command.get_name());
             assert!(help.contains("Example") && help.contains(&example), "{help}");

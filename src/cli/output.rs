@@ -30,6 +30,28 @@ impl Form {
     }
 }
 
+/// The columns of the terminal on standard output; no limit if it is none, or of an unknown size.
+pub(super) fn terminal_width() -> usize {
+    width_of(terminal_size::terminal_size_of(std::io::stdout()))
+}
+
+/// As [`terminal_width`], of standard error.
+pub(super) fn error_width() -> usize {
+    width_of(terminal_size::terminal_size_of(std::io::stderr()))
+}
+
+fn width_of(size: Option<(terminal_size::Width, terminal_size::Height)>) -> usize {
+    size.map_or(usize::MAX, |(terminal_size::Width(columns), _)| usize::from(columns))
+}
+
+/// The text in at most `width` characters; if it is longer, its start and `…`.
+pub(super) fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// Stands for a missing value, so that each column keeps its place.
 pub(super) const NOTHING: &str = "-";
 

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::number::within;
+use super::output::json;
 use super::server::{Server, block_on};
 use super::time::time;
 
@@ -28,8 +30,21 @@ pub(super) struct Arguments {
     #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = time)]
     interval: Duration,
 
+    /// Print one JSON object for each response, with the keys server, number and time (in milliseconds)
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     server: Server,
+}
+
+/// A response in JSON.
+#[derive(Serialize)]
+struct Line {
+    server: String,
+    number: u32,
+    /// In milliseconds.
+    time: f64,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -37,14 +52,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 async fn ping(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { count, interval, server } = arguments;
+    let Arguments { count, interval, json: as_json, server } = arguments;
     let address = server.address();
-    let client = server.connect().await?;
+    let client = server.connect_to_any_port().await?;
     for number in 1..=*count {
         let sent = Instant::now();
         server.answer(client.noop()).await??;
         let milliseconds = sent.elapsed().as_secs_f64() * 1000.0;
-        writeln!(std::io::stdout(), "answer from {address}: number={number} time={milliseconds:.3} ms")?;
+        let text = match as_json {
+            true => json(&Line { server: address.to_string(), number, time: milliseconds }),
+            false => format!("answer from {address}: number={number} time={milliseconds:.3} ms"),
+        };
+        writeln!(std::io::stdout(), "{text}")?;
         if number < *count {
             tokio::time::sleep(*interval).await;
         }

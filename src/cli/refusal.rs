@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::await_idle::ANY_LEVEL;
 use super::exit::{Exit, Failure};
 use super::name::quoted;
-use super::server::Server;
+use super::output::escaped;
+use super::server::{Server, exists};
 use super::wanted::{Amount, Amounts, Waiting};
 use crate::client::{Direct, Error, Namespace, PlainClient, Status};
 
@@ -21,6 +22,8 @@ pub(super) enum Usage {
     Available(u32),
     /// The name does not exist.
     Missing,
+    /// No semaphore has this name, but a counter has.
+    OnlyCounter,
     /// The server did not say.
     Unknown,
 }
@@ -49,7 +52,7 @@ impl Usage {
             let direct = server.direct().await.ok()?;
             let mut usages = Vec::new();
             for amount in amounts.each() {
-                usages.push(Self::by_direct(&direct, amount, amounts.namespace()).await);
+                usages.push(Self::by_direct(&direct, amount, amounts.namespace_of(amount)).await);
             }
             Some(usages)
         };
@@ -60,7 +63,11 @@ impl Usage {
         let name = amount.name.bytes();
         let in_use = match direct.await_idle(namespace, name, ANY_LEVEL, Some(Duration::ZERO)).await {
             Ok(in_use) => in_use,
-            Err(Error::Status(Status::NotFound)) => return Self::Missing,
+            Err(Error::Status(Status::NotFound)) => {
+                let is_counter = namespace == Namespace::Semaphores
+                    && matches!(exists(direct, Namespace::Counters, name).await, Ok(true));
+                return if is_counter { Self::OnlyCounter } else { Self::Missing };
+            }
             Err(_) => return Self::Unknown,
         };
         let capacity = match namespace {
@@ -77,7 +84,7 @@ impl Usage {
                 Some(u64::from(in_use) + u64::from(resources) <= u64::from(capacity))
             }
             Self::Available(available) => Some(resources <= available),
-            Self::InUse { capacity: None, .. } | Self::Missing | Self::Unknown => None,
+            Self::InUse { capacity: None, .. } | Self::Missing | Self::OnlyCounter | Self::Unknown => None,
         }
     }
 
@@ -99,7 +106,7 @@ impl Usage {
                 format!("{in_use} in use, not enough left for the {resources} requested")
             }
             Self::Available(available) => format!("{available} available, {resources} requested"),
-            Self::Missing => format!("it does not exist, {resources} requested"),
+            Self::Missing | Self::OnlyCounter => format!("it does not exist, {resources} requested"),
             Self::Unknown => format!("{resources} requested"),
         }
     }
@@ -178,7 +185,7 @@ fn not_available(amounts: &Amounts, usages: &[Usage]) -> String {
             let state = usage.text(amount.resources);
             format!("{names}: other requests were first (now {state}); {ADVICE}")
         }
-        (Some(amount), Some(Usage::Unknown | Usage::Missing) | None) => {
+        (Some(amount), Some(Usage::Unknown | Usage::Missing | Usage::OnlyCounter) | None) => {
             format!("{names}: not enough resources available, {} requested; {ADVICE}", amount.resources)
         }
         (Some(amount), Some(usage)) => format!("{names}: {}; {ADVICE}", usage.text(amount.resources)),
@@ -204,13 +211,17 @@ fn never_available(amounts: &Amounts, usages: &[Usage]) -> String {
 
 /// The message for a semaphore whose capacity is less than what was requested.
 fn too_small(amounts: &Amounts, usages: &[Usage]) -> Option<String> {
-    amounts.each().iter().zip(usages).find_map(|(Amount { name, resources, .. }, usage)| {
+    amounts.each().iter().zip(usages).find_map(|(amount, usage)| {
+        let Amount { name, resources, .. } = amount;
         let capacity = usage.too_small(*resources)?;
         let advice = match capacity {
             0 => "increase the capacity".to_owned(),
             _ => format!("request at most {capacity}, or increase the capacity"),
         };
-        Some(format!("{} {name}: capacity {capacity}, {resources} requested; {advice}", amounts.kind()))
+        Some(format!(
+            "{} {name}: capacity {capacity}, {resources} requested; {advice}",
+            amounts.kind_of(amount)
+        ))
     })
 }
 
@@ -230,18 +241,31 @@ fn timed_out(amounts: &Amounts, limit: Option<Duration>, usages: &[Usage]) -> St
 }
 
 fn missing(amounts: &Amounts, usages: &[Usage]) -> String {
-    let pairs = amounts.each().iter().zip(usages);
-    let missing = pairs.filter(|(_, usage)| **usage == Usage::Missing).map(|(amount, _)| &amount.name);
+    // Only a semaphore that is requested without a capacity has to exist.
+    let pairs = amounts.each().iter().zip(usages).filter(|(amount, _)| amount.max.is_none());
+    let pairs: Vec<_> = pairs.collect();
+    let only_counter = pairs.iter().find(|(_, usage)| **usage == Usage::OnlyCounter);
+    if let Some((Amount { name, resources, .. }, _)) = only_counter {
+        let amount = if *resources == 1 { "N".to_owned() } else { format!("{resources}/N") };
+        return format!(
+            "semaphore {name} does not exist, but a counter of this name does; to acquire the counter, give its maximum: \
+             {}={amount}",
+            escaped(name.bytes())
+        );
+    }
+    let missing = pairs.iter().filter(|(_, usage)| **usage == Usage::Missing).map(|(amount, _)| &amount.name);
     let missing: Vec<_> = missing.collect();
     let (what, it) = match (amounts.single(), &missing[..]) {
         (Some(amount), _) => (format!("semaphore {} does not exist", amount.name), "it"),
-        (None, []) => (format!("one of the {} does not exist", amounts.object()), "it"),
+        (None, []) => (format!("one of {} does not exist", amounts.object()), "it"),
         (None, [name]) => (format!("semaphore {name} does not exist"), "it"),
         (None, names) => (format!("semaphores {} do not exist", quoted(names.iter().copied())), "them"),
     };
-    format!(
-        "{what}; declare {it} with \"signalbox declare\", or give the capacity, with --max N or as NAME=N"
-    )
+    let or = match amounts.namespace() {
+        Namespace::Counters => "for a counter, give the maximum",
+        Namespace::Semaphores => "give the capacity",
+    };
+    format!("{what}; declare {it} with \"signalbox declare\", or {or}, with --max N or as NAME=N")
 }
 
 /// The names that do not fit now, each with its state; empty if all fit or none is known.

@@ -4,8 +4,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
+use serde::Serialize;
 
 use super::exit::{Exit, Failure};
+use super::output::json;
 use super::server::{Server, block_on};
 use super::session::SessionArguments;
 
@@ -28,13 +30,25 @@ pub(super) struct Arguments {
     #[command(flatten)]
     session: SessionArguments,
 
+    /// Print one JSON object with the key lease (in seconds)
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     server: Server,
 }
 
+/// The lease in JSON.
+#[derive(Serialize)]
+struct Line {
+    /// In seconds.
+    lease: f64,
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let credentials = arguments.session.credentials()?;
-    let left = block_on(credentials.renew(&arguments.server))?;
-    writeln!(std::io::stdout(), "{}", left.as_secs_f64())?;
+    let lease = block_on(credentials.renew(&arguments.server))?.as_secs_f64();
+    let text = if arguments.json { json(&Line { lease }) } else { lease.to_string() };
+    writeln!(std::io::stdout(), "{text}")?;
     Ok(Exit::Success.into())
 }

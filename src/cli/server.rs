@@ -4,30 +4,44 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::await_idle::ANY_LEVEL;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::time::time;
-use crate::client::{Address, COUNTER_PORT, Client, Direct, Error, Namespace, PlainClient, SEMAPHORE_PORT};
+use crate::client::{
+    Address, COUNTER_PORT, Client, Direct, Error, HelloAnswer, Namespace, PlainClient, SEMAPHORE_PORT, Status,
+};
 
 /// The options of all client subcommands.
 #[derive(Debug, Args)]
 pub(super) struct Server {
     /// Server to connect to; the default port is 11215, with --semaphore 11216
     #[arg(
+        id = "server",
         long = "server",
         value_name = "HOST[:PORT]",
         env = "SIGNALBOX_SERVER",
-        default_value = "127.0.0.1"
+        default_value = "127.0.0.1",
+        global = true
     )]
     address: Address,
 
     /// Use semaphores instead of counters
-    #[arg(long)]
+    #[arg(long, global = true)]
     semaphore: bool,
 
     /// How long to wait for the connection and for each response, in seconds or with a unit (0.5, 30s, 5m, 1h)
-    #[arg(long, value_name = "TIME", default_value = "5", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "5", value_parser = time, global = true)]
     timeout: Duration,
+}
+
+/// Which operations a server supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerKind {
+    /// All.
+    Signalbox,
+    /// The plain ones.
+    Other,
 }
 
 impl Server {
@@ -51,15 +65,29 @@ impl Server {
         if self.semaphore { Namespace::Semaphores } else { Namespace::Counters }
     }
 
-    /// The failure for a name that does not exist.
-    pub(super) fn not_found(&self, name: &Name) -> Failure {
-        let advice = match self.namespace() {
-            Namespace::Counters => "check the name; the first request that acquires a counter creates it",
-            Namespace::Semaphores => {
+    /// The failure for a name that does not exist. Asks whether it exists in the other namespace.
+    pub(super) async fn not_found(&self, name: &Name) -> Failure {
+        let advice = match (self.namespace(), self.exists_in_other(name).await) {
+            (Namespace::Counters, true) => "a semaphore of this name exists; add --semaphore",
+            (Namespace::Semaphores, true) => "a counter of this name exists; omit --semaphore",
+            (Namespace::Counters, false) => {
+                "check the name; the first request that acquires a counter creates it"
+            }
+            (Namespace::Semaphores, false) => {
                 "check the name; \"signalbox declare\" or the first request that acquires a semaphore creates it"
             }
         };
         Failure::new(Exit::Failure, format!("{} {name} does not exist; {advice}", self.kind()))
+    }
+
+    /// Whether the name exists in the namespace that was not requested; `false` if the server does not say.
+    async fn exists_in_other(&self, name: &Name) -> bool {
+        let ask = async {
+            let direct = self.direct().await.ok()?;
+            exists(&direct, other(self.namespace()), name.bytes()).await.ok()
+        };
+        let asked = tokio::time::timeout(self.timeout, ask).await;
+        matches!(asked, Ok(Some(true)))
     }
 
     /// Connects for operations that only signalbox's server supports.
@@ -68,9 +96,53 @@ impl Server {
         Ok(self.answer(client.direct()).await??)
     }
 
-    /// Connects for plain operations, which any server of the protocol supports.
+    /// Connects for plain operations, which any server of the protocol supports. Their requests do not name a namespace,
+    /// so the port must serve the one that was requested.
     pub(super) async fn connect(&self) -> Result<PlainClient, Failure> {
+        Ok(self.connect_for("signalbox").await?.0)
+    }
+
+    /// Connects for requests that are about no namespace.
+    pub(super) async fn connect_to_any_port(&self) -> Result<PlainClient, Failure> {
         Ok(PlainClient::connect_within(&self.address(), self.timeout).await?)
+    }
+
+    /// As [`Self::connect`]; the task is the label in lists of holders.
+    pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, ServerKind), Failure> {
+        let client = self.connect_to_any_port().await?;
+        let server = self.answer(client.introduce(&label(task))).await??;
+        self.check_port(server)?;
+        let kind = server.map_or(ServerKind::Other, |_| ServerKind::Signalbox);
+        Ok((client, kind))
+    }
+
+    /// Refuses a port that does not serve the namespace of the request, or does not say so although semaphores were
+    /// requested: yrmcdsd and old versions of signalbox do not say which they serve.
+    fn check_port(&self, server: Option<HelloAnswer>) -> Result<(), Failure> {
+        let address = self.address();
+        let message = match (self.namespace(), server) {
+            (requested, Some(HelloAnswer { port: Some(served), .. })) if requested == served => return Ok(()),
+            (Namespace::Counters, Some(HelloAnswer { port: Some(_), .. })) => format!(
+                "{address} serves semaphores, and counters were requested; add --semaphore, or give the port of the \
+                 counters ({COUNTER_PORT} by default)"
+            ),
+            (Namespace::Semaphores, Some(HelloAnswer { port: Some(_), .. })) => format!(
+                "{address} serves counters, and --semaphore requests semaphores; omit --semaphore, or give the port of \
+                 the semaphores ({SEMAPHORE_PORT} by default)"
+            ),
+            (Namespace::Counters, Some(HelloAnswer { port: None, .. }) | None) => return Ok(()),
+            // The default port of semaphores, of an old version of signalbox.
+            (Namespace::Semaphores, Some(HelloAnswer { port: None, .. }))
+                if self.address.port().is_none() =>
+            {
+                return Ok(());
+            }
+            (Namespace::Semaphores, Some(HelloAnswer { port: None, .. }) | None) => format!(
+                "{address} does not say whether it serves counters or semaphores, as yrmcdsd does not, so --semaphore \
+                 has no effect there; omit --semaphore, because the port alone decides"
+            ),
+        };
+        Err(Failure::new(Exit::Usage, message))
     }
 
     /// Waits for a response. The outer error is the failure that none came in time.
@@ -86,6 +158,23 @@ impl Server {
             );
             Failure::new(Exit::Unavailable, message)
         })
+    }
+}
+
+/// The namespace that is not this one.
+pub(super) fn other(namespace: Namespace) -> Namespace {
+    match namespace {
+        Namespace::Counters => Namespace::Semaphores,
+        Namespace::Semaphores => Namespace::Counters,
+    }
+}
+
+/// Whether a name exists. By AwaitIdle, which every version of signalbox's server has.
+pub(super) async fn exists(direct: &Direct, namespace: Namespace, name: &[u8]) -> Result<bool, Error> {
+    match direct.await_idle(namespace, name, ANY_LEVEL, Some(Duration::ZERO)).await {
+        Ok(_) => Ok(true),
+        Err(Error::Status(Status::NotFound)) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -21,6 +21,22 @@ pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
+/// The longest time to wait; `None`: as long as the server allows.
+pub(super) type WaitLimit = Option<Duration>;
+
+const WAIT_ADVICE: &str =
+    "expected max, or a number of seconds above 0, such as 5 or 0.5, or a time such as 30s, 5m or 1h";
+
+/// The value of `--wait`: [`time`], or `max` for as long as the server allows.
+pub(super) fn wait_limit(text: &str) -> Result<WaitLimit, &'static str> {
+    if text == "max" { Ok(None) } else { time(text).map(Some).map_err(|_| WAIT_ADVICE) }
+}
+
+/// Like [`wait_limit`], but allows 0, which means not to wait.
+pub(super) fn wait_limit_or_none(text: &str) -> Result<WaitLimit, &'static str> {
+    if text == "0" { Ok(Some(Duration::ZERO)) } else { wait_limit(text) }
+}
+
 /// Like [`time`], but allows 0, which means no time.
 pub(super) fn time_or_none(text: &str) -> Result<Duration, &'static str> {
     if text == "0" { Ok(Duration::ZERO) } else { time(text) }
@@ -41,5 +57,8 @@ mod tests {
             assert!(time(text).is_err(), "{text}");
         }
         assert_eq!(time_or_none("0"), Ok(Duration::ZERO));
+        assert_eq!((wait_limit("max"), wait_limit("5m")), (Ok(None), Ok(Some(Duration::from_secs(300)))));
+        assert!(wait_limit("0").is_err() && wait_limit("").is_err() && wait_limit("soon").is_err());
+        assert_eq!(wait_limit_or_none("0"), Ok(Some(Duration::ZERO)));
     }
 }

@@ -1,6 +1,6 @@
 //! `signalbox verify`: checks whether a grant is held.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::exit::{Exit, Failure};
 use super::number::within;
 use super::output::{Form, NOTHING, json};
 use super::server::{Server, block_on};
+use super::table::{Column, Rows};
 use crate::client::{Error, GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
 
 const LONG: &str = "\
@@ -31,6 +32,9 @@ const EXAMPLES: &str = "\
 Examples:
   signalbox verify 4711
   signalbox verify \"$SIGNALBOX_GRANT\" > /dev/null || exit";
+
+const COLUMNS: [Column; 3] =
+    [Column::word("STATE", 8), Column::number("SESSION", 20), Column::number("LEFT", 10)];
 
 /// Check whether a grant is held, by which session, and for how long
 #[derive(Debug, Args)]
@@ -76,18 +80,10 @@ fn print(form: Form, grant: u64, state: &str, verified: Option<VerifiedGrant>) -
     };
     let session_text = session.map_or(NOTHING.to_owned(), |session| session.to_string());
     let left_text = left.map_or(NOTHING.to_owned(), |left| left.to_string());
-    let mut out = io::stdout().lock();
-    match form {
-        Form::Table => {
-            writeln!(out, "{:<8}  {:>20}  {:>10}", "STATE", "SESSION", "LEFT")?;
-            writeln!(out, "{state:<8}  {session_text:>20}  {left_text:>10}")?;
-        }
-        Form::Tabs => writeln!(out, "{state}\t{session_text}\t{left_text}")?,
-        Form::Json => {
-            writeln!(out, "{}", json(&Line { grant: grant.to_string(), state, session, left }))?;
-        }
-    }
-    out.flush()
+    let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
+    let cells = || vec![state.to_owned(), session_text, left_text];
+    rows.push(cells, || json(&Line { grant: grant.to_string(), state, session, left }))?;
+    rows.finish()
 }
 
 /// The answer in JSON.

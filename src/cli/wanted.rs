@@ -1,7 +1,6 @@
 //! The request of `run` and `acquire`: names, the amount of each, and how long to wait.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use clap::Args;
 
@@ -9,14 +8,14 @@ use super::exit::{Exit, Failure};
 use super::name::{Name, quoted};
 use super::number::within;
 use super::output::escaped;
-use super::time::time;
+use super::time::{WaitLimit, wait_limit};
 use crate::client::{Claim, Namespace};
 
 /// The arguments that say what to acquire.
 #[derive(Debug, Args)]
 pub(super) struct Wanted {
-    /// Counters or semaphores to acquire, all or none; without --max, written as NAME=MAX or NAME=R/MAX, or for declared
-    /// semaphores NAME or NAME=R/
+    /// Counters (with --semaphore, semaphores) to acquire, all or none: NAME with --max, or NAME=MAX or NAME=R/MAX; without
+    /// a maximum declared semaphores: NAME or NAME=R/; all NAMEs stand together, before or after the options
     #[arg(value_name = "NAME", required = true, value_parser = Name::parser())]
     names: Vec<Name>,
 
@@ -32,9 +31,9 @@ pub(super) struct Wanted {
 /// The arguments that control waiting.
 #[derive(Debug, Args)]
 pub(super) struct Waiting {
-    /// Wait in the queue, at most TIME; without TIME, as long as the server allows
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = time)]
-    pub(super) wait: Option<Option<Duration>>,
+    /// Wait in the queue, at most TIME, or with max as long as the server allows
+    #[arg(long, value_name = "TIME|max", value_parser = wait_limit)]
+    pub(super) wait: Option<WaitLimit>,
 
     /// Do not wait if N or more requests are waiting already
     #[arg(long, value_name = "N", requires = "wait", value_parser = within(1..=u32::MAX))]
@@ -60,7 +59,7 @@ pub(super) struct Amounts {
 impl Wanted {
     /// The request, or the usage error in it.
     pub(super) fn amounts(&self, namespace: Namespace) -> Result<Amounts, Failure> {
-        let each = self.names.iter().map(|name| self.amount(name, namespace)).collect::<Result<Vec<_>, _>>();
+        let each = self.names.iter().map(|name| self.amount(name)).collect::<Result<Vec<_>, _>>();
         let each = each.map_err(|message| Failure::new(Exit::Usage, message))?;
         let mut seen = HashSet::new();
         if let Some(Amount { name, .. }) = each.iter().find(|amount| !seen.insert(amount.name.bytes())) {
@@ -70,42 +69,56 @@ impl Wanted {
         Ok(Amounts { namespace, each })
     }
 
-    fn amount(&self, argument: &Name, namespace: Namespace) -> Result<Amount, String> {
-        let resources = self.resources.unwrap_or(1);
-        match (self.max, self.resources, namespace) {
-            (None, None, _) => return Amount::parse(argument, namespace),
-            (None, Some(_), Namespace::Counters) => {
-                return Err(
-                    "--resources requires a maximum; add --max N, or write each name as NAME=R/N".to_owned()
-                );
-            }
-            (Some(max), ..) if resources > max => {
+    fn amount(&self, argument: &Name) -> Result<Amount, String> {
+        let (options, amount) = match (self.max, self.resources) {
+            (None, None) => return Amount::parse(argument),
+            (Some(max), None) => (format!("--max {max}"), max.to_string()),
+            (None, Some(resources)) => (format!("--resources {resources}"), format!("{resources}/")),
+            (Some(max), Some(resources)) if resources > max => {
                 return Err(format!(
                     "--resources {resources} is more than --max {max}; lower --resources or raise --max"
                 ));
             }
-            _ => {}
+            (Some(max), Some(resources)) => {
+                (format!("--max {max} and --resources {resources}"), format!("{resources}/{max}"))
+            }
+        };
+        if Amount::split(argument).is_some_and(|(_, text)| is_amount(text)) {
+            let text = escaped(argument.bytes());
+            return Err(format!(
+                "{argument} has an amount of its own, which contradicts {options}; omit one of the two, or, if {argument} \
+                 is the whole name, write {text}={amount}"
+            ));
         }
-        Ok(Amount { name: argument.clone(), resources, max: self.max })
+        Ok(Amount { name: argument.clone(), resources: self.resources.unwrap_or(1), max: self.max })
+    }
+}
+
+/// Whether the text behind an `=` looks like an amount: `N`, `R/N` or `R/`.
+fn is_amount(text: &[u8]) -> bool {
+    let mut parts = text.split(|byte| *byte == b'/');
+    let is_number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(max), None, _) => is_number(max),
+        (Some(resources), Some(max), None) => is_number(resources) && (max.is_empty() || is_number(max)),
+        _ => false,
     }
 }
 
 impl Amount {
-    /// Parses `NAME=MAX` or `NAME=R/MAX`, for a semaphore also `NAME=R/` or `NAME`. The last `=` counts, because a name
-    /// may contain others.
-    fn parse(argument: &Name, namespace: Namespace) -> Result<Self, String> {
-        let may_be_declared = namespace == Namespace::Semaphores;
+    /// The name and the text behind the last `=`, because a name may contain others.
+    fn split(argument: &Name) -> Option<(&[u8], &[u8])> {
         let bytes = argument.bytes();
-        let Some(equals) = bytes.iter().rposition(|byte| *byte == b'=') else {
-            let declared = || Self { name: argument.clone(), resources: 1, max: None };
-            return may_be_declared.then(declared).ok_or_else(|| {
-                let text = escaped(bytes);
-                format!(
-                    "{argument} has no maximum; add --max N for all names, or write {text}=N or {text}=R/N"
-                )
-            });
+        let equals = bytes.iter().rposition(|byte| *byte == b'=')?;
+        Some((&bytes[..equals], &bytes[equals + 1..]))
+    }
+
+    /// Parses `NAME=MAX` or `NAME=R/MAX`, and for a declared semaphore `NAME=R/` or `NAME`.
+    fn parse(argument: &Name) -> Result<Self, String> {
+        let Some((name, text)) = Self::split(argument) else {
+            return Ok(Self { name: argument.clone(), resources: 1, max: None });
         };
-        let name = Name::new(bytes[..equals].to_vec()).map_err(|error| error.to_string())?;
+        let name = Name::new(name.to_vec()).map_err(|error| error.to_string())?;
         let malformed = || {
             let text = escaped(name.bytes());
             format!(
@@ -113,9 +126,9 @@ impl Amount {
                  \"=\" belongs to the name"
             )
         };
-        let text = std::str::from_utf8(&bytes[equals + 1..]).map_err(|_| malformed())?;
+        let text = std::str::from_utf8(text).map_err(|_| malformed())?;
         let (resources, max) = text.split_once('/').unwrap_or(("1", text));
-        let is_declared = may_be_declared && max.is_empty() && !text.is_empty();
+        let is_declared = max.is_empty() && !text.is_empty();
         let max: Option<u32> = if is_declared { None } else { Some(max.parse().map_err(|_| malformed())?) };
         let resources: u32 = resources.parse().map_err(|_| malformed())?;
         if resources == 0 {
@@ -138,10 +151,10 @@ impl Amounts {
 
     pub(super) fn claims(&self) -> Vec<Claim> {
         let claim = |Amount { name, resources, max }: &Amount| {
-            match (self.namespace, *max) {
-                (Namespace::Counters, Some(max)) => Claim::counter(name.bytes(), max),
-                (Namespace::Semaphores, Some(max)) => Claim::semaphore(name.bytes(), max),
-                (_, None) => Claim::declared(name.bytes()),
+            match (*max, self.namespace) {
+                (None, _) => Claim::declared(name.bytes()),
+                (Some(max), Namespace::Counters) => Claim::counter(name.bytes(), max),
+                (Some(max), Namespace::Semaphores) => Claim::semaphore(name.bytes(), max),
             }
             .resources(*resources)
         };
@@ -160,8 +173,14 @@ impl Amounts {
         &self.each
     }
 
+    /// The namespace of the names that have a maximum.
     pub(super) fn namespace(&self) -> Namespace {
         self.namespace
+    }
+
+    /// The namespace of one of the names. Counters always have a maximum, so a name without one is a semaphore.
+    pub(super) fn namespace_of(&self, amount: &Amount) -> Namespace {
+        amount.max.map_or(Namespace::Semaphores, |_| self.namespace)
     }
 
     /// The names in quotes, separated by commas.
@@ -169,17 +188,27 @@ impl Amounts {
         quoted(self.each.iter().map(|amount| &amount.name))
     }
 
-    pub(super) fn kind(&self) -> &'static str {
-        match self.namespace {
+    /// What one of the names refers to.
+    pub(super) fn kind_of(&self, amount: &Amount) -> &'static str {
+        match self.namespace_of(amount) {
             Namespace::Counters => "counter",
             Namespace::Semaphores => "semaphore",
         }
     }
 
-    /// The kind and the names, such as `counter "backup"`.
+    /// The kinds and the names, such as `counter "backup"` or `counters "a", "b" and semaphore "gpu"`.
     pub(super) fn object(&self) -> String {
-        let plural = if self.single().is_some() { "" } else { "s" };
-        format!("{}{plural} {}", self.kind(), self.names())
+        let of_kind = |kind: &str| {
+            let names: Vec<_> = self
+                .each
+                .iter()
+                .filter(|amount| self.kind_of(amount) == kind)
+                .map(|amount| &amount.name)
+                .collect();
+            let plural = if names.len() == 1 { "" } else { "s" };
+            (!names.is_empty()).then(|| format!("{kind}{plural} {}", quoted(names)))
+        };
+        ["counter", "semaphore"].into_iter().filter_map(of_kind).collect::<Vec<_>>().join(" and ")
     }
 }
 
@@ -187,43 +216,47 @@ impl Amounts {
 mod tests {
     use super::*;
 
-    fn parsed(argument: &str, namespace: Namespace) -> Result<(String, u32, Option<u32>), String> {
-        let amount = Amount::parse(&Name::new(argument.as_bytes().to_vec()).unwrap(), namespace)?;
+    fn parsed(argument: &str) -> Result<(String, u32, Option<u32>), String> {
+        let amount = Amount::parse(&Name::new(argument.as_bytes().to_vec()).unwrap())?;
         Ok((escaped(amount.name.bytes()), amount.resources, amount.max))
     }
 
     #[test]
     fn an_amount_stands_behind_the_last_equals_sign() {
-        for namespace in [Namespace::Counters, Namespace::Semaphores] {
-            let parsed = |argument| parsed(argument, namespace);
-            assert_eq!(parsed("gpu=4"), Ok(("gpu".to_owned(), 1, Some(4))));
-            assert_eq!(parsed("gpu=2/4"), Ok(("gpu".to_owned(), 2, Some(4))));
-            assert_eq!(parsed("a=b=4"), Ok(("a=b".to_owned(), 1, Some(4))));
-            assert_eq!(parsed("a/b=4294967295"), Ok(("a/b".to_owned(), 1, Some(u32::MAX))));
-            for wrong in [
-                "gpu=",
-                "gpu=x",
-                "gpu=0",
-                "gpu=5/4",
-                "gpu=0/4",
-                "gpu=1/2/3",
-                "gpu=4294967296",
-                "=4",
-                "gpu=0/",
-            ] {
-                assert!(parsed(wrong).is_err(), "{wrong}");
-            }
+        assert_eq!(parsed("gpu=4"), Ok(("gpu".to_owned(), 1, Some(4))));
+        assert_eq!(parsed("gpu=2/4"), Ok(("gpu".to_owned(), 2, Some(4))));
+        assert_eq!(parsed("a=b=4"), Ok(("a=b".to_owned(), 1, Some(4))));
+        assert_eq!(parsed("a/b=4294967295"), Ok(("a/b".to_owned(), 1, Some(u32::MAX))));
+        for wrong in
+            ["gpu=", "gpu=x", "gpu=0", "gpu=5/4", "gpu=0/4", "gpu=1/2/3", "gpu=4294967296", "=4", "gpu=0/"]
+        {
+            assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_declared_semaphore_needs_no_maximum() {
-        let semaphore = |argument| parsed(argument, Namespace::Semaphores);
-        assert_eq!(semaphore("gpu"), Ok(("gpu".to_owned(), 1, None)));
-        assert_eq!(semaphore("gpu=2/"), Ok(("gpu".to_owned(), 2, None)));
-        assert_eq!(semaphore("a=b=1/"), Ok(("a=b".to_owned(), 1, None)));
-        for counter in ["gpu", "gpu=2/"] {
-            assert!(parsed(counter, Namespace::Counters).is_err(), "{counter}");
+        assert_eq!(parsed("gpu"), Ok(("gpu".to_owned(), 1, None)));
+        assert_eq!(parsed("gpu=2/"), Ok(("gpu".to_owned(), 2, None)));
+        assert_eq!(parsed("a=b=1/"), Ok(("a=b".to_owned(), 1, None)));
+    }
+
+    #[test]
+    fn an_equals_sign_without_numbers_behind_it_belongs_to_the_name() {
+        for amount in ["4", "2/4", "2/", "0/4", "5/4"] {
+            assert!(is_amount(amount.as_bytes()), "{amount}");
         }
+        for other in ["", "/", "/4", "x", "2/4/6", "2/x", "-1"] {
+            assert!(!is_amount(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn names_of_both_kinds_are_told_apart() {
+        let amount = |name: &str, max| Amount { name: Name::new(name.into()).unwrap(), resources: 1, max };
+        let both = Amounts::new(Namespace::Counters, vec![amount("gpu", None), amount("seats", Some(3))]);
+        assert_eq!(both.object(), "counter \"seats\" and semaphore \"gpu\"");
+        let several = Amounts::new(Namespace::Semaphores, vec![amount("a", None), amount("b", Some(3))]);
+        assert_eq!(several.object(), "semaphores \"a\", \"b\"");
     }
 }

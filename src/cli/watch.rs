@@ -1,6 +1,6 @@
 //! `signalbox watch`: prints the events of names as they happen.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -9,9 +9,11 @@ use serde::Serialize;
 
 use super::exit::Failure;
 use super::name::Name;
-use super::output::{Form, Named, escaped, json};
+use super::output::{Form, NOTHING, Named, json, or_nothing};
+use super::pattern;
 use super::server::{Server, block_on};
-use crate::client::{Disconnect, Event, EventKind, Scope};
+use super::table::{Column, Rows};
+use crate::client::{Disconnect, Event, EventKind};
 
 const LONG: &str = "\
 Print the events of a counter or semaphore, or of all names with a prefix
@@ -36,6 +38,16 @@ Examples:
   signalbox watch --semaphore 'deploys/*' --json
   signalbox watch '*'
   signalbox watch --exact 'a name that ends in *'";
+
+const COLUMNS: [Column; 7] = [
+    Column::word("EVENT", 8),
+    Column::number("GRANT", 20).omitted(1),
+    Column::number("SESSION", 20).omitted(2),
+    Column::number("RESOURCES", 10),
+    Column::number("IN USE", 10),
+    Column::number("WAITING", 10),
+    Column::text("NAME"),
+];
 
 /// Print the events of a counter or semaphore, or of all names with a prefix
 #[derive(Debug, Args)]
@@ -63,53 +75,32 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
     let Arguments { name, exact, server, .. } = arguments;
-    let scope = match name.bytes().strip_suffix(b"*").filter(|_| !exact) {
-        Some(prefix) => Scope::Prefix(prefix),
-        None => Scope::Name(name.bytes()),
-    };
+    let scope = pattern::scope(name, *exact);
     let direct = server.direct().await?;
     let mut events = server.answer(direct.watch(server.namespace(), scope)).await??;
     // Standard output flushes after each line, so that events are visible when they happen.
-    let mut out = io::stdout().lock();
-    write_header(form, &mut out)?;
+    let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
     while let Some(event) = events.next().await {
-        write_event(form, &mut out, &event?)?;
+        let event = event?;
+        let Some(kind) = word(event.kind) else { continue };
+        rows.push(|| cells(&event, kind), || json(&Line::of(&event, kind)))?;
+        if event.kind != EventKind::Present {
+            // From now on, events are visible when they happen.
+            rows.settle()?;
+        }
     }
     // The server never ends a watch in an orderly way.
     Err(crate::client::Error::from(Disconnect::ClosedByServer).into())
 }
 
-fn write_header(form: Form, out: &mut impl Write) -> io::Result<()> {
-    if form != Form::Table {
-        return Ok(());
-    }
-    let (event, grant, session) = ("EVENT", "GRANT", "SESSION");
-    let (resources, in_use, waiting) = ("RESOURCES", "IN USE", "WAITING");
-    writeln!(
-        out,
-        "{event:<8}  {grant:>20}  {session:>20}  {resources:>10}  {in_use:>10}  {waiting:>10}  NAME"
-    )
-}
-
-fn write_event(form: Form, out: &mut impl Write, event: &Event<Bytes>) -> io::Result<()> {
-    let Some(kind) = word(event.kind) else { return Ok(()) };
-    if form == Form::Json {
-        return writeln!(out, "{}", json(&Line::of(event, kind)));
-    }
-    let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
-    let (grant, session) = (number(event.grant.map(|grant| grant.0)), number(event.session));
+fn cells(event: &Event<Bytes>, kind: &str) -> Vec<String> {
+    let number = |number: Option<u64>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
     let Event { resources, in_use, waiting, .. } = event;
-    let name = if event.name.is_empty() { "-".to_owned() } else { escaped(&event.name) };
-    match form {
-        Form::Table => {
-            write!(
-                out,
-                "{kind:<8}  {grant:>20}  {session:>20}  {resources:>10}  {in_use:>10}  {waiting:>10}  "
-            )?;
-            writeln!(out, "{name}")
-        }
-        _ => writeln!(out, "{kind}\t{grant}\t{session}\t{resources}\t{in_use}\t{waiting}\t{name}"),
-    }
+    let (grant, session) = (number(event.grant.map(|grant| grant.0)), number(event.session));
+    let mut cells = vec![kind.to_owned(), grant, session];
+    cells.extend([*resources, *in_use, *waiting].map(|number| number.to_string()));
+    cells.push(or_nothing(&event.name));
+    cells
 }
 
 /// The kind of an event in one word; `None` for a kind that this version does not know, which is ignored.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::{Disconnect, Dump, Error, Listing, Watch, checked};
 use crate::protocol::{
-    EXTENDED_VERSION, Extended, GrantId, HelloAnswer, Milliseconds, Namespace, Request, RequestId,
+    EXTENDED_VERSION, Extended, GrantId, HelloAnswer, Inspected, Milliseconds, Namespace, Request, RequestId,
     RequestIds, ResponseFrame, Revocation, Scope, SessionKey, VerifiedGrant,
 };
 
@@ -156,6 +156,37 @@ impl Direct {
     pub async fn waiters(&self, namespace: Namespace, name: &[u8]) -> Result<Listing, Error> {
         let request = Extended::Waiters { namespace, name: checked(name)? };
         Listing::ask(&self.connection, request, ResponseFrame::list_entry).await
+    }
+
+    /// The usage of a name, its capacity, and the length of its queue (`docs/protocol.md`, "Inspect"). Fails with
+    /// [`Status::NotFound`](super::Status::NotFound) if the name does not exist.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+    /// use signalbox::client::Namespace;
+    ///
+    /// let gpu = direct.inspect(Namespace::Semaphores, b"gpu").await?;
+    /// println!("{} of {} in use, {} waiting", gpu.in_use, gpu.capacity, gpu.waiting);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn inspect(&self, namespace: Namespace, name: &[u8]) -> Result<Inspected, Error> {
+        let request = Extended::Inspect { namespace, name: checked(name)? };
+        Ok(self.connection.ask_for_success(request).await?.inspected()?)
+    }
+
+    /// Deletes a counter that is not in use, for example because its name was mistyped (`docs/protocol.md`,
+    /// "DeleteCounter"). Fails with [`Status::InUse`](super::Status::InUse) if it is held or a request waits for it, and
+    /// with [`Status::NotPermitted`](super::Status::NotPermitted) if the server does not permit it from this address.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+    /// direct.delete_counter(b"bakcup").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn delete_counter(&self, name: &[u8]) -> Result<(), Error> {
+        self.connection.ask_for_success(Extended::DeleteCounter { name: checked(name)? }).await.map(drop)
     }
 
     /// Reports the current state of names, and then their events (`docs/protocol.md`, "Watch"). Dropping the series

@@ -17,7 +17,7 @@ use super::{
     Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Dump, Error, Maximum, PlainPermit, Resources,
     checked, socket,
 };
-use crate::protocol::{Request, ResponseFrame, Statistic};
+use crate::protocol::{EXTENDED_VERSION, Extended, HelloAnswer, Request, ResponseFrame, Statistic, Status};
 
 /// A connection to a server. Clones share it; it is closed when the last clone is dropped.
 ///
@@ -102,6 +102,25 @@ impl PlainClient {
     pub async fn noop(&self) -> Result<(), Error> {
         self.connection.ask_for_success(Request::Noop).await?;
         Ok(())
+    }
+
+    /// Introduces this client with a label for lists of holders, and returns the server's version, features and limits,
+    /// and which namespace the port serves (`docs/protocol.md`, "Hello"). `None`: the server has only the plain
+    /// operations.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
+    /// let port = client.introduce(b"backup on db1").await?.and_then(|server| server.port);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn introduce(&self, label: &[u8]) -> Result<Option<HelloAnswer>, Error> {
+        let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[] };
+        match self.connection.ask_for_success(hello).await {
+            Ok(frame) => Ok(Some(frame.hello()?)),
+            Err(Error::Status(Status::UnknownCommand)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The resources of a counter that are in use, or the resources of a semaphore that are available (`counter.md` and

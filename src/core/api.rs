@@ -15,7 +15,7 @@ use super::ledger::{
     Until, Waiting, Want,
 };
 use super::mailbox::{EventKind, Mailbox};
-use super::object::ObjectRef;
+use super::object::{DumpItem, ObjectRef};
 use super::outcome::{Call, Opened, Outcome, Verified};
 use super::sync::{MutexGuard, Ordering};
 use super::time::{Due, Moment, UnixSeconds};
@@ -46,6 +46,19 @@ impl Drop for LockedLedger<'_> {
     fn drop(&mut self) {
         self.0.end_step();
     }
+}
+
+/// The usage of a name (`docs/protocol.md`, "Inspect").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// Resources in use.
+    pub in_use: u32,
+    /// Most resources in use at once, as in [`DumpItem`].
+    pub peak: u32,
+    /// Requests that wait.
+    pub waiting: u32,
+    /// The capacity of a semaphore; `None`: the name is a counter.
+    pub capacity: Option<u32>,
 }
 
 /// Limits and figures.
@@ -322,6 +335,24 @@ impl Core {
 
 /// Listings and watches.
 impl Core {
+    /// The usage of a name, its capacity and the length of its queue.
+    pub fn inspect(&self, namespace: Namespace, name: &[u8], now: Moment) -> Result<Inspected, Refusal> {
+        let ledger = self.ledger();
+        let found = self.registry(namespace).find(name, ObjectRef::clone);
+        let object = found.ok_or(Refusal::NotFound)?;
+        let DumpItem { consumption, peak } = object.dump_item(self.interval(now.unix));
+        let waiting = ledger.waiting(namespace, &object);
+        Ok(Inspected { in_use: consumption, peak, waiting, capacity: object.capacity() })
+    }
+
+    /// Deletes a counter that is not held and that no request waits for, with the peak of its interval.
+    pub fn delete_counter(&self, name: &[u8]) -> Result<(), Refusal> {
+        let ledger = self.ledger();
+        let deleted = self.registry(Namespace::Counters).delete_unused(name)?;
+        ledger.publish(Namespace::Counters, &deleted, EventKind::Removed, None, None, 0);
+        Ok(())
+    }
+
     /// Begins a listing of the holders or waiters of a name.
     pub fn listing(&self, namespace: Namespace, name: &[u8], kind: ListingKind) -> Result<Listing, Refusal> {
         let exists = self.registry(namespace).find(name, |_| ());

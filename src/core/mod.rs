@@ -35,7 +35,7 @@ mod visit;
 use std::num::NonZeroU32;
 
 pub use ahash::RandomState as NameHasher;
-pub use api::WatchSnapshot;
+pub use api::{Inspected, WatchSnapshot};
 pub use durable::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantRecord, Key, Origin, PartRecord, Record,
     SessionRecord,

@@ -318,6 +318,12 @@ impl ObjectRef {
             }
     }
 
+    /// Whether nothing is held and no request waits.
+    pub(super) fn is_unused(&self) -> bool {
+        let state = lock(&self.0.state);
+        state.consumption == 0 && !state.holders.tracking().queued && state.lifecycle() == Lifecycle::Implicit
+    }
+
     /// Frees memory that was allocated under contention and is unused now.
     pub(super) fn shrink(&self) {
         lock(&self.0.state).holders.shrink();

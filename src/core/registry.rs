@@ -314,6 +314,22 @@ impl Registry {
         true
     }
 
+    /// Removes the object of this name unless it is in use. In contrast to [`Self::collect`], the peak of a counter's
+    /// interval does not keep it.
+    pub(super) fn delete_unused(&self, name: &[u8]) -> Result<ObjectRef, Refusal> {
+        let mut exists = false;
+        let removed = self.map.remove_if(name, |object, ()| {
+            exists = true;
+            object.is_unused()
+        });
+        let Some((removed, ())) = removed else {
+            return Err(if exists { Refusal::InUse } else { Refusal::NotFound });
+        };
+        self.objects.fetch_sub(1, Ordering::Relaxed);
+        self.memory_bytes.fetch_sub(Self::memory_bytes_of(&removed), Ordering::Relaxed);
+        Ok(removed)
+    }
+
     /// Shrinks a shard's table if it is far larger than its content.
     pub(super) fn shrink(&self, shard: usize) {
         let shard = &self.map.shards()[shard];

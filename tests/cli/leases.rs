@@ -70,12 +70,14 @@ async fn several_names_are_acquired_and_released_together() {
 }
 
 #[tokio::test]
-async fn a_name_with_an_equals_sign_is_literal_if_a_maximum_is_given() {
+async fn the_last_equals_sign_is_of_the_amount_and_others_are_of_the_name() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    let output = ran(server, &["run", "a=5", "--max", "1", "--lease", "5", "--", "true"]).await;
-    assert_eq!(stdout(&output), "");
-    assert_eq!(stdout(&ran(server, &["get", "a=5"]).await), "0\n");
+    for (arguments, name) in [(&["a=b", "--max", "1"][..], "a=b"), (&["a=5=1"], "a=5")] {
+        let arguments = [&["run"], arguments, &["--lease", "5", "--", "true"]].concat();
+        assert_eq!(stdout(&ran(server, &arguments).await), "");
+        assert_eq!(stdout(&ran(server, &["get", name]).await), "0\n");
+    }
 }
 
 #[tokio::test]
@@ -88,7 +90,7 @@ async fn run_limits_its_wait_and_the_length_of_the_queue() {
             .unwrap();
     assert_eq!(line(&mut stdout_of(&mut holder)).await, "ready");
 
-    let output = ran(server, &["run", "job", "--max", "1", "--wait=0.1", "--", "echo", "started"]).await;
+    let output = ran(server, &["run", "job", "--max", "1", "--wait", "0.1", "--", "echo", "started"]).await;
     assert_eq!(output.stdout, b"");
     assert_fails(&output, 75, "counter \"job\": not granted within 0.1 s (1 of 1 in use, 1 requested)");
 
@@ -96,7 +98,8 @@ async fn run_limits_its_wait_and_the_length_of_the_queue() {
         .spawn()
         .unwrap();
     until_listed(server, "waiters", "job", 1).await;
-    let arguments = ["run", "job", "--max", "1", "--wait", "--queue-max", "1", "--", "echo", "started"];
+    let arguments =
+        ["run", "job", "--max", "1", "--wait", "max", "--queue-max", "1", "--", "echo", "started"];
     assert_fails(
         &ran(server, &arguments).await,
         75,
@@ -114,7 +117,8 @@ async fn a_request_above_the_capacity_does_not_wait() {
     let server = daemon.address("semaphore");
     let small = ["run", "pool", "--semaphore", "--max", "2", "--", "true"];
     assert_eq!(stdout(&ran(server, &small).await), "");
-    let arguments = ["run", "pool", "--semaphore", "--max", "9", "--resources", "3", "--wait", "--", "true"];
+    let arguments =
+        ["run", "pool", "--semaphore", "--max", "9", "--resources", "3", "--wait", "max", "--", "true"];
     assert_fails(&ran(server, &arguments).await, 1, "3 requested, more than can ever be granted");
 }
 
@@ -126,7 +130,7 @@ async fn a_signal_ends_the_wait_and_leaves_the_queue() {
     assert!(stdout(&held).contains("SIGNALBOX_KEY"));
     for subcommand in [&["run"][..], &["acquire", "--lease", "1h"]] {
         let mut arguments = subcommand.to_vec();
-        arguments.extend(["job", "--max", "1", "--wait"]);
+        arguments.extend(["job", "--max", "1", "--wait", "max"]);
         if subcommand == ["run"] {
             arguments.extend(["--", "echo", "started"]);
         }

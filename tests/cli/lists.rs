@@ -17,7 +17,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     assert_eq!(plain.acquire(b"job", 2, 3).status, 0);
     let held = program_at(server, &["acquire", "job", "--max", "3", "--lease", "1h"]).spawn().unwrap();
     stdout(&finished(held).await);
-    let arguments = ["run", "job", "--max", "3", "--wait", "--", "true"];
+    let arguments = ["run", "job", "--max", "3", "--wait", "max", "--", "true"];
     let _waiter = program_at(server, &arguments).spawn().unwrap();
 
     let output = finished(program_at(server, &["holders", "job"]).spawn().unwrap()).await;

@@ -14,8 +14,8 @@ use crate::support::proxy::{Mode, Proxy};
 use crate::support::{PATIENCE, TestServer, eventually};
 use bytes::BytesMut;
 use signalbox::client::{
-    Admission, Builder, Claim, Client, Disconnect, Error, EventKind, Lost, Maximum, Namespace, PlainClient,
-    Resources, Revocation, Scope, Status, blocking,
+    Address, Admission, Builder, Claim, Client, Disconnect, Error, EventKind, Lost, Maximum, Namespace,
+    PlainClient, Resources, Revocation, Scope, Status, blocking,
 };
 use signalbox::config::Config;
 use signalbox::protocol::{
@@ -377,9 +377,28 @@ async fn holders_and_events_are_available_over_a_direct_connection() {
     for expected in [EventKind::Present, EventKind::Live] {
         assert_eq!(watch.next().await.unwrap().unwrap().kind, expected);
     }
+    let usage = direct.inspect(Namespace::Counters, b"a").await.unwrap();
+    assert_eq!((usage.in_use, usage.waiting, usage.capacity), (1, 0, 0));
+    assert!(matches!(direct.delete_counter(b"a").await, Err(Error::Status(Status::InUse))));
     permit.release().await.unwrap();
     let released = soon("the event", watch.next()).await.unwrap().unwrap();
     assert_eq!((released.kind, &released.name[..]), (EventKind::Released, &b"a"[..]));
+    direct.delete_counter(b"a").await.unwrap();
+    let removed = soon("the event", watch.next()).await.unwrap().unwrap();
+    assert_eq!((removed.kind, &removed.name[..]), (EventKind::Removed, &b"a"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_plain_client_can_introduce_itself() {
+    let server = started(|_| {});
+    let address: Address = server.counters.to_string().parse().unwrap();
+    let plain = PlainClient::connect(&address).await.unwrap();
+    let answer = plain.introduce(b"a plain client").await.unwrap().unwrap();
+    assert_eq!(answer.port, Some(Namespace::Counters));
+    plain.acquire(b"a", Resources(1), Maximum(1)).await.unwrap();
+    let direct = connected(&server).await.direct().await.unwrap();
+    let mut holders = direct.holders(Namespace::Counters, b"a").await.unwrap();
+    assert_eq!(&holders.next().await.unwrap().unwrap().label[..], b"a plain client");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -430,6 +449,7 @@ fn closing_server() -> (SocketAddr, Arc<AtomicUsize>) {
                         ttl_max: ttl,
                         names_max: 1,
                         requests_max: 1,
+                        port: None,
                     }),
                     ExtendedOpcode::OpenSession => ExtendedResponse::Opened(opened),
                     _ => ExtendedResponse::Ttl(ttl),

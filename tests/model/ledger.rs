@@ -133,6 +133,12 @@ enum Step {
         until: Until,
         wait_ms: u32,
     },
+    Inspect {
+        key: Key,
+    },
+    DeleteCounter {
+        name: &'static [u8],
+    },
     Sweep {
         namespace: Namespace,
     },
@@ -474,6 +480,14 @@ impl Pair {
                 let caller = (self.id(by), self.token());
                 let found = self.core.await_idle(caller, key, until, wait_ms, now);
                 assert_eq!(found, self.model.await_idle(caller, key, until, wait_ms));
+            }
+            Step::Inspect { key: (namespace, name) } => {
+                let found = self.core.inspect(namespace, name, now);
+                let found = found.map(|found| (found.in_use, found.waiting as usize, found.capacity));
+                assert_eq!(found, self.model.inspect((namespace, name)));
+            }
+            Step::DeleteCounter { name } => {
+                assert_eq!(self.core.delete_counter(name), self.model.delete_counter(name));
             }
             Step::Sweep { namespace } => {
                 self.model.sweep(namespace);
@@ -823,6 +837,8 @@ fn steps() -> impl Strategy<Value = Step> {
         3 => (by(), namespaces(), scopes())
             .prop_map(|(by, namespace, scope)| Step::Watch { by, namespace, scope }),
         1 => (by(), choice()).prop_map(|(by, watch)| Step::Unwatch { by, watch }),
+        2 => keys().prop_map(|key| Step::Inspect { key }),
+        2 => names().prop_map(|name| Step::DeleteCounter { name }),
         2 => namespaces().prop_map(|namespace| Step::Sweep { namespace }),
         12 => times_ms().prop_map(|by_ms| Step::Time { by_ms }),
     ]

@@ -11,7 +11,7 @@ struct Layer {
 }
 
 /// All names that the check knows: `std`, the crates, and the modules.
-const CRATES: [&str; 23] = [
+const CRATES: [&str; 24] = [
     "ahash",
     "bytes",
     "clap",
@@ -29,6 +29,7 @@ const CRATES: [&str; 23] = [
     "serde",
     "serde_json",
     "socket2",
+    "terminal_size",
     "thiserror",
     "tokio",
     "tokio_util",
@@ -79,6 +80,8 @@ const LAYERS: [Layer; 6] = [
         exceptions: &[
             ("serve.rs", "server"),
             ("data.rs", "storage"),
+            // The widths of the terminal.
+            ("output.rs", "terminal_size"),
             // The load of `bench`.
             ("dialect.rs", "protocol"),
             ("dialect.rs", "tokio_util"),

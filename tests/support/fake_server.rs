@@ -16,6 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 /// How long a test waits for an expected event.
 const BOUND: Duration = Duration::from_secs(20);
 
+/// The opcode of Hello. It is answered `Unknown command`, as by yrmcdsd.
+const HELLO: u8 = 0x20;
+
 /// A connection counts as stuck if its peer reads nothing for this long.
 const STUCK: Duration = Duration::from_millis(300);
 
@@ -101,12 +104,22 @@ impl Peer {
             if let Some(request) = self.received.pop() {
                 return Some(request);
             }
+            let mut hellos = Vec::new();
             if let Some(mut frames) = RequestCodec::default().decode(&mut self.buffer).unwrap() {
                 while let Some(frame) = frames.next() {
+                    if frame.opcode() == HELLO {
+                        hellos.push(frame.opaque());
+                        continue;
+                    }
                     let asked = Outcome::from(frame.parse().expect("the client sends valid requests"));
                     self.received.push(Received { opcode: frame.opcode(), opaque: frame.opaque(), asked });
                 }
                 self.received.reverse();
+                for opaque in hellos {
+                    let mut out = BytesMut::new();
+                    Response::Failed(Status::UnknownCommand).compose(HELLO, opaque, &mut out);
+                    self.send(&out).await;
+                }
                 continue;
             }
             // A reset is a closed connection, too: the client may leave answers unread.

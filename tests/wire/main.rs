@@ -8,6 +8,7 @@ mod declared;
 mod durable;
 mod framing;
 mod grants;
+mod inspection;
 mod lifetime;
 mod limits;
 mod linearizability;

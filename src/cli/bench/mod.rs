@@ -16,12 +16,15 @@ use std::thread;
 pub(super) use options::Arguments;
 
 use super::exit::{Exit, Failure};
+use super::server::block_on;
 use load::{Generator, Limit, LoadError, Pace, ProcessError, Progress, Record, Usage, Yrmcds};
 use options::Load;
 use report::{Report, ServerCost};
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let load = arguments.load()?;
+    // The generators send plain requests, which do not name a namespace.
+    block_on(arguments.server.connect())?;
     let address = load.resolve()?;
     let mut generators = connect(&load, address)?;
     if let Some(time) = arguments.warmup() {

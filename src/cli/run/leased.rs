@@ -11,7 +11,7 @@ use super::supervise::{Alarm, Hold, supervise};
 use super::{Arguments, OnLost, child};
 use crate::cli::exit::{Failure, warn};
 use crate::cli::leased::{Held, acquire};
-use crate::cli::output::escaped;
+use crate::cli::mismatch::report_lease;
 use crate::cli::server::Server;
 use crate::cli::signals::Signals;
 use crate::cli::slots;
@@ -25,9 +25,12 @@ const RESERVE_MAX: Duration = Duration::from_millis(500);
 pub(super) async fn run(arguments: &Arguments, amounts: &Amounts) -> Result<ExitCode, Failure> {
     let Arguments { server, lease, waiting, .. } = arguments;
     let mut signals = Signals::listen()?;
-    let program = arguments.command.first().map(|program| escaped(program.as_encoded_bytes()));
-    let task = format!("run[{}] {}", std::process::id(), program.unwrap_or_default());
-    let held = acquire(server, *lease, &task, amounts, waiting, &mut signals).await?;
+    if let Some(lease) = *lease {
+        let limits = server.direct().await?.server();
+        let granted = lease.clamp(limits.ttl_min.into(), limits.ttl_max.into());
+        report_lease(granted, lease, "change --lease");
+    }
+    let held = acquire(server, *lease, &arguments.task(), amounts, waiting, &mut signals).await?;
     let result = run_holding(arguments, amounts, &held.permit, &mut signals).await;
     release(server, amounts, held).await;
     result

@@ -15,6 +15,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::exit::Failure;
+use super::output::escaped;
 use super::server::{Server, block_on};
 use super::time::time;
 use super::wanted::{Amount, Waiting, Wanted};
@@ -23,12 +24,12 @@ use crate::client::Maximum;
 const LONG: &str = "\
 Run a command while holding resources
 
-Acquires the counter NAME (with --semaphore, the semaphore NAME), runs the command, and releases the resources when the \
-command ends. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in use, the \
+Acquires the resources of each NAME, runs the command, and releases the resources when the command ends. A NAME with a \
+maximum is a counter, or with --semaphore a semaphore; a NAME without a maximum is a declared semaphore. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in use, the \
 command is not started and the exit status is 75; with --wait, the request first waits in a fair queue.
 
 A counter needs a maximum, and a semaphore that does not exist yet needs a capacity: give it with --max or after the \
-NAME. A semaphore that was declared with \"signalbox declare\" needs none. If its resources are numbered slots, the \
+NAME. A semaphore that was declared with \"signalbox declare\" needs none, with or without --semaphore. If its resources are numbered slots, the \
 command gets their numbers in SIGNALBOX_SLOTS: separated by commas, with a colon between those of different NAMEs.
 
 SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command. Exceptions: signals that were ignored \
@@ -55,17 +56,17 @@ trap.";
 const EXAMPLES: &str = "\
 Examples:
   signalbox run backup --max 1 -- /usr/local/bin/backup
-  signalbox run backup --max 1 --wait=30m --lease 60 -- /usr/local/bin/backup
+  signalbox run backup --max 1 --wait 30m --lease 60 -- /usr/local/bin/backup
   signalbox run transcode --max 8 --resources 2 -- ffmpeg -i in.mov out.mp4
-  signalbox run gpu=2/4 licences=10 --wait -- train
-  signalbox run --semaphore deploys --wait -- deploy
+  signalbox run seats=2/4 licences=10 --wait max -- train
+  signalbox run deploys --wait max -- deploy
   signalbox run backup --max 1 -- setpriv --pdeathsig KILL /usr/local/bin/backup";
 
 /// Written by hand because the generator of the manual page omits the two dashes.
 const USAGE: &str = "\
 signalbox run [OPTIONS] --max <N> <NAME>... -- <COMMAND>...
        signalbox run [OPTIONS] <NAME=[R/]MAX>... -- <COMMAND>...
-       signalbox run [OPTIONS] --semaphore <NAME[=R/]>... -- <COMMAND>...";
+       signalbox run [OPTIONS] <NAME[=R/]>... -- <COMMAND>...";
 
 /// Run a command while holding resources
 #[derive(Debug, Args)]
@@ -95,6 +96,14 @@ pub(super) struct Arguments {
     /// Command to run, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+impl Arguments {
+    /// The label in lists of holders and waiters: the command without its arguments, which others must not read.
+    fn task(&self) -> String {
+        let program = self.command.first().map(|program| escaped(program.as_encoded_bytes()));
+        format!("run[{}] {}", std::process::id(), program.unwrap_or_default())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -11,8 +11,9 @@ use std::process::ExitCode;
 use super::supervise::{Alarm, Hold, supervise};
 use super::{Arguments, child};
 use crate::cli::exit::{Failure, warn};
+use crate::cli::mismatch::report_plain;
 use crate::cli::refusal::{self, Usage};
-use crate::cli::server::Server;
+use crate::cli::server::{Server, ServerKind};
 use crate::cli::signals::Signals;
 use crate::cli::wanted::{Amount, Amounts};
 use crate::client::{Error, Maximum, PlainClient, Resources};
@@ -24,8 +25,11 @@ pub(super) async fn run(
     max: Maximum,
     amounts: &Amounts,
 ) -> Result<ExitCode, Failure> {
-    let client = arguments.server.connect().await?;
+    let (client, kind) = arguments.server.connect_for(&arguments.task()).await?;
     acquire(arguments, amount, max, amounts, &client).await?;
+    if kind == ServerKind::Signalbox {
+        report_plain(&arguments.server, amounts, amount).await;
+    }
     let result = run_holding(arguments, amount, &client).await;
     release(&arguments.server, amount, &client).await;
     result

@@ -21,7 +21,7 @@ pub use event::{Event, EventKind, Notice};
 pub use opcode::ExtendedOpcode;
 pub use request::{Extended, Queueing, Revocation, Scope, WaitingRequest};
 pub use response::{
-    AllGranted, ExtendedResponse, Granted, HelloAnswer, ListEntry, OpenedSession, VerifiedGrant,
+    AllGranted, ExtendedResponse, Granted, HelloAnswer, Inspected, ListEntry, OpenedSession, VerifiedGrant,
 };
 pub use value::{
     Features, Generation, GrantId, GrantState, Milliseconds, Namespace, RequestId, RequestIds, SessionKey,

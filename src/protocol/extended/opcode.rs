@@ -35,6 +35,10 @@ pub enum ExtendedOpcode {
     Unwatch = 0x43,
     /// Revokes a grant or a session.
     Revoke = 0x44,
+    /// Returns the usage of a name, its capacity, and the length of its queue.
+    Inspect = 0x45,
+    /// Deletes a counter that is not in use.
+    DeleteCounter = 0x46,
     /// Declares semaphores, which exist until they are removed.
     Declare = 0x50,
     /// Changes the capacity of a declared semaphore.
@@ -66,6 +70,8 @@ impl ExtendedOpcode {
             0x42 => Self::Watch,
             0x43 => Self::Unwatch,
             0x44 => Self::Revoke,
+            0x45 => Self::Inspect,
+            0x46 => Self::DeleteCounter,
             0x50 => Self::Declare,
             0x51 => Self::Resize,
             0x52 => Self::Remove,

@@ -109,6 +109,18 @@ pub enum Extended<'a> {
         /// The grace period, during which the holder keeps it.
         grace: Milliseconds,
     },
+    /// "Inspect".
+    Inspect {
+        /// The kind of the name.
+        namespace: Namespace,
+        /// The name.
+        name: &'a [u8],
+    },
+    /// "DeleteCounter".
+    DeleteCounter {
+        /// The name of the counter.
+        name: &'a [u8],
+    },
     /// "Declare".
     Declare {
         /// The numbers of the request.
@@ -286,6 +298,11 @@ impl<'a> Extended<'a> {
                 };
                 Self::Revoke { ids, what, grace }
             }
+            ExtendedOpcode::Inspect => {
+                let (namespace, name) = read_name(fields)?;
+                Self::Inspect { namespace, name }
+            }
+            ExtendedOpcode::DeleteCounter => Self::DeleteCounter { name: fields.name()? },
             ExtendedOpcode::Declare => Self::Declare {
                 ids: RequestIds::read(fields)?,
                 if_exists: IfExists::read(fields)?,
@@ -334,6 +351,8 @@ impl<'a> Extended<'a> {
             Self::Watch { .. } => ExtendedOpcode::Watch,
             Self::Unwatch { .. } => ExtendedOpcode::Unwatch,
             Self::Revoke { .. } => ExtendedOpcode::Revoke,
+            Self::Inspect { .. } => ExtendedOpcode::Inspect,
+            Self::DeleteCounter { .. } => ExtendedOpcode::DeleteCounter,
             Self::Declare { .. } => ExtendedOpcode::Declare,
             Self::Resize { .. } => ExtendedOpcode::Resize,
             Self::Remove { .. } => ExtendedOpcode::Remove,
@@ -395,9 +414,12 @@ impl<'a> Extended<'a> {
                 claims.compose(out);
             }
             Self::VerifyGrant { grant } => out.put_u64(grant.0),
-            Self::Holders { namespace, name } | Self::Waiters { namespace, name } => {
+            Self::Holders { namespace, name }
+            | Self::Waiters { namespace, name }
+            | Self::Inspect { namespace, name } => {
                 put_name(*namespace, 0, name, out);
             }
+            Self::DeleteCounter { name } => put_text(name, out),
             Self::Watch { namespace, scope } => {
                 let (flags, name) = match scope {
                     Scope::Name(name) => (0, name),

@@ -4,8 +4,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::declared::{put_declared_states, read_declared_states};
 use super::{
-    DeclaredEntry, DeclaredState, Event, Features, GrantId, GrantState, Milliseconds, Notice, SessionKey,
-    TtlLeft, length_of,
+    DeclaredEntry, DeclaredState, Event, Features, GrantId, GrantState, Milliseconds, Namespace, Notice,
+    SessionKey, TtlLeft, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque, RESPONSE_MAGIC};
@@ -29,6 +29,8 @@ pub enum ExtendedResponse<'a> {
     AllGranted(AllGranted<&'a [u32], &'a [&'a [u16]]>),
     /// The response to VerifyGrant.
     Verified(VerifiedGrant),
+    /// The response to Inspect.
+    Inspected(Inspected),
     /// One entry of the response to Holders or Waiters.
     Entry(ListEntry<&'a [u8], &'a [u16]>),
     /// The response to Declare: the state of each semaphore, in the order of the request.
@@ -73,6 +75,7 @@ impl ExtendedResponse<'_> {
                 out.put_u32(verified.ttl_left.to_wire());
                 out.put_slice(&[verified.state.code(), 0, 0, 0]);
             }
+            Self::Inspected(inspected) => inspected.compose(out),
             Self::Entry(entry) => entry.compose(out),
             Self::Declared(rows) => put_declared_states(rows, out),
             Self::Resized(state) => state.compose(out),
@@ -105,6 +108,8 @@ pub struct HelloAnswer {
     pub names_max: u32,
     /// The most requests of a session whose answers are cached.
     pub requests_max: u32,
+    /// The namespace of plain requests to this port; `None`: the server does not say.
+    pub port: Option<Namespace>,
 }
 
 impl HelloAnswer {
@@ -117,10 +122,13 @@ impl HelloAnswer {
         }
         out.put_u32(self.names_max);
         out.put_u32(self.requests_max);
+        if let Some(namespace) = self.port {
+            out.put_slice(&[namespace.code(), 0, 0, 0]);
+        }
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        Some(Self {
+        let mut answer = Self {
             version: fields.u32()?,
             features: Features(fields.u32()?),
             session: fields.u64()?,
@@ -130,7 +138,39 @@ impl HelloAnswer {
             ttl_max: Milliseconds(fields.u32()?),
             names_max: fields.u32()?,
             requests_max: fields.u32()?,
-        })
+            port: None,
+        };
+        if !fields.is_empty() {
+            let [code, _, _, _] = fields.array()?;
+            answer.port = Some(Namespace::from_code(code)?);
+        }
+        Some(answer)
+    }
+}
+
+/// The usage of a name (`docs/protocol.md`, "Inspect").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// The resources that are in use; may be more than the capacity after a shrink.
+    pub in_use: u32,
+    /// The most that were in use at once, as Dump reports it.
+    pub peak: u32,
+    /// The requests that wait.
+    pub waiting: u32,
+    /// The capacity of a semaphore; 0 for a counter, whose requests bring a maximum each.
+    pub capacity: u32,
+}
+
+impl Inspected {
+    fn compose(&self, out: &mut BytesMut) {
+        for number in [self.in_use, self.peak, self.waiting, self.capacity] {
+            out.put_u32(number);
+        }
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let (in_use, peak) = (fields.u32()?, fields.u32()?);
+        Some(Self { in_use, peak, waiting: fields.u32()?, capacity: fields.u32()? })
     }
 }
 
@@ -365,6 +405,11 @@ impl ResponseFrame {
     /// The response to VerifyGrant.
     pub fn verified(&self) -> Result<VerifiedGrant, BodyError> {
         VerifiedGrant::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The response to Inspect.
+    pub fn inspected(&self) -> Result<Inspected, BodyError> {
+        Inspected::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
     /// One response to Holders or Waiters; `None` at the end of the list.

@@ -4,8 +4,8 @@
 use std::num::NonZeroU32;
 
 use crate::core::{
-    Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Listed, Namespace, Notice,
-    Origin, Refusal, Removal, RequestId, RequestIds, Resizing, Scope, Token, Until, Want,
+    Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Inspected, Listed,
+    Namespace, Notice, Origin, Refusal, Removal, RequestId, RequestIds, Resizing, Scope, Token, Until, Want,
 };
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
@@ -40,11 +40,17 @@ pub(super) fn namespace_of(namespace: wire::Namespace) -> Namespace {
     }
 }
 
-fn namespace_on_wire(namespace: Namespace) -> wire::Namespace {
+pub(super) fn namespace_on_wire(namespace: Namespace) -> wire::Namespace {
     match namespace {
         Namespace::Counters => wire::Namespace::Counters,
         Namespace::Semaphores => wire::Namespace::Semaphores,
     }
+}
+
+/// A counter has no capacity of its own, which is 0 on the wire.
+pub(super) fn inspected_on_wire(inspected: Inspected) -> wire::Inspected {
+    let Inspected { in_use, peak, waiting, capacity } = inspected;
+    wire::Inspected { in_use, peak, waiting, capacity: capacity.unwrap_or(0) }
 }
 
 /// The core identifies a connection's requests and watches by the opaque that the client chose.

@@ -8,8 +8,8 @@ use tracing::info;
 use super::super::steps;
 use super::answer::{compose_answer, compose_status};
 use super::convert::{
-    declare_of, ids_of, if_exists_of, namespace_of, removal_of, resizing_of, scope_of, status_of, token_of,
-    ttl_left_on_wire, until_of, want_of,
+    declare_of, ids_of, if_exists_of, inspected_on_wire, namespace_of, namespace_on_wire, removal_of,
+    resizing_of, scope_of, status_of, token_of, ttl_left_on_wire, until_of, want_of,
 };
 use super::{Executor, NextStep, ResponseStream, note_refusal};
 use crate::core::{
@@ -134,6 +134,16 @@ impl Executor<'_> {
                 self.check_administrator(opaque)?;
                 self.revoke(call(ids), what, grace, now)?
             }
+            Extended::Inspect { namespace, name } => {
+                let inspected = core.inspect(namespace_of(namespace), name, now)?;
+                return Ok(Execution::Response(ExtendedResponse::Inspected(inspected_on_wire(inspected))));
+            }
+            Extended::DeleteCounter { name } => {
+                self.check_administrator(opaque)?;
+                core.delete_counter(name)?;
+                info!(name = %name.escape_ascii(), by = %self.extended.address, "counter deleted");
+                return Ok(DONE);
+            }
             Extended::Declare { ids, if_exists, declarations } => {
                 self.check_administrator(opaque)?;
                 self.declare(call(ids), declarations, if_exists, now)
@@ -186,6 +196,7 @@ impl Executor<'_> {
             ttl_max: Milliseconds(limits.max_ttl_ms),
             names_max: ACQUIRE_ALL_NAMES_MAX as u32,
             requests_max: REQUESTS_MAX as u32,
+            port: Some(namespace_on_wire(self.port.namespace)),
         })))
     }
 

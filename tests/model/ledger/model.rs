@@ -283,6 +283,25 @@ impl Model {
     }
 
     /// Invariant 6.
+    /// Resources in use, requests that wait, and the capacity of a semaphore.
+    pub fn inspect(&self, key: Key) -> Result<(u32, usize, Option<u32>), Refusal> {
+        let name = self.name(key).ok_or(Refusal::NotFound)?;
+        Ok((self.in_use(key), self.queue(key).len(), name.usable()))
+    }
+
+    pub fn delete_counter(&mut self, name: &'static [u8]) -> Result<(), Refusal> {
+        let key = (Namespace::Counters, name);
+        if !self.names.iter().any(|name| name.key == key) {
+            return Err(Refusal::NotFound);
+        }
+        if self.consumption(key) > 0 || !self.queue(key).is_empty() {
+            return Err(Refusal::InUse);
+        }
+        self.names.retain(|name| name.key != key);
+        self.publish_event(key, EventKind::Removed, None, None, 0);
+        Ok(())
+    }
+
     pub fn sweep(&mut self, namespace: Namespace) {
         let interval = self.interval();
         let is_collected = |name: &&Name| {

@@ -8,7 +8,7 @@ use signalbox::protocol::{
     ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, BodyError, Claim, Claims, ClaimsError, DECLARATIONS_MAX,
     Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event, EventKind, Extended,
     ExtendedOpcode, ExtendedResponse, Features, Generation, GrantId, GrantState, Granted, HelloAnswer, Idle,
-    IfExists, LABEL_BYTES_MAX, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice,
+    IfExists, Inspected, LABEL_BYTES_MAX, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice,
     OpenedSession, Queueing, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey,
     TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
@@ -171,6 +171,8 @@ impl Values {
             Extended::VerifyGrant { grant },
             Extended::Holders { namespace, name },
             Extended::Waiters { namespace, name },
+            Extended::Inspect { namespace, name },
+            Extended::DeleteCounter { name },
             Extended::Watch { namespace, scope: Scope::Name(name) },
             Extended::Watch { namespace, scope: Scope::Prefix(&self.label) },
             Extended::Unwatch { watch: opaque },
@@ -220,6 +222,7 @@ impl Values {
             ttl_max: span(5),
             names_max: self.small[6],
             requests_max: self.small[7],
+            port: Some(self.namespace()),
         };
         let opened = OpenedSession { session: first, key: SessionKey(self.key), ttl: span(0) };
         let granted = Granted {
@@ -231,6 +234,12 @@ impl Values {
         };
         let all =
             AllGranted { grant: GrantId(first), ttl_left, capacities: &self.small[..], slots: slots_of_all };
+        let inspected = Inspected {
+            in_use: self.small[0],
+            peak: self.small[1],
+            waiting: self.small[2],
+            capacity: self.small[3],
+        };
         let state = if self.flag { GrantState::Held } else { GrantState::Retiring };
         let verified = VerifiedGrant { session: first, ttl_left, state };
         let grant = Some(GrantId(second)).filter(|_| self.flag);
@@ -275,6 +284,10 @@ impl Values {
         vec![
             (ExtendedResponse::Hello(hello), Box::new(move |frame| Ok(frame.hello()? == hello))),
             (ExtendedResponse::Opened(opened), Box::new(move |frame| Ok(frame.opened()? == opened))),
+            (
+                ExtendedResponse::Inspected(inspected),
+                Box::new(move |frame| Ok(frame.inspected()? == inspected)),
+            ),
             (ExtendedResponse::Ttl(span(0)), Box::new(move |frame| Ok(frame.ttl()? == span(0)))),
             (
                 ExtendedResponse::Granted(granted),
@@ -348,6 +361,7 @@ impl Values {
 /// The length of the body from an older server, which does not send the fields at its end.
 fn bytes_of_older(response: &ExtendedResponse<'_>) -> Option<usize> {
     match response {
+        ExtendedResponse::Hello(_) => Some(40),
         ExtendedResponse::Granted(_) => Some(20),
         ExtendedResponse::AllGranted(granted) => Some(16 + 4 * granted.capacities.len()),
         ExtendedResponse::Verified(_) => Some(12),
@@ -472,7 +486,7 @@ proptest! {
         let frame = frame_with(bytes.into());
         let _ = (frame.hello(), frame.opened(), frame.ttl(), frame.granted(), frame.all_granted());
         let _ = (frame.verified(), frame.list_entry(), frame.event(), frame.notice());
-        let _ = (frame.declared(), frame.resized(), frame.in_use(), frame.declared_entry());
+        let _ = (frame.inspected(), frame.declared(), frame.resized(), frame.in_use(), frame.declared_entry());
     }
 }
 
@@ -747,7 +761,8 @@ fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
 }
 
 #[test]
-fn answers_of_an_older_server_have_no_slots_and_verified_grants_are_held() {
+fn answers_of_an_older_server_have_no_slots_and_no_port_and_verified_grants_are_held() {
+    assert_eq!(frame_with(Bytes::from_static(&[1; 40])).hello().unwrap().port, None);
     let granted = frame_with(Bytes::from_static(&[1; 20])).granted().unwrap();
     assert_eq!((granted.grant, granted.slots), (GrantId(0x0101_0101_0101_0101), Vec::new()));
     let two = [&[1; 12][..], &[0, 2, 0, 0], &[1; 8]].concat();

@@ -1,0 +1,98 @@
+//! Rules of the command line that the parser does not have: no part of an option's value becomes a NAME.
+//!
+//! `run a --lease 10 days` would otherwise acquire a second counter, `days`. So NAMEs stand together, before or after the
+//! options, and a unit of time right behind a TIME is refused, wherever it stands.
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
+use super::exit::{Exit, Failure};
+use super::output::escaped;
+
+/// Words that are the unit of a time, and hardly names. A TIME is one word, so they are not part of one.
+const UNITS: &[&str] = &[
+    "ms", "msec", "s", "sec", "secs", "second", "seconds", "m", "min", "mins", "minute", "minutes", "h",
+    "hr", "hrs", "hour", "hours", "d", "day", "days", "w", "week", "weeks",
+];
+
+/// The options that belong to a server, by their ids.
+pub(super) const SERVER_OPTIONS: [&str; 3] = ["server", "semaphore", "timeout"];
+
+/// The id of `--json`.
+pub(super) const JSON: &str = "json";
+
+/// Checks the parsed arguments of a command and its subcommands.
+pub(super) fn check(mut command: &Command, mut matches: &ArgMatches) -> Result<(), Failure> {
+    while let Some((name, inner)) = matches.subcommand() {
+        command = command.find_subcommand(name).expect("the matches are of this command");
+        matches = inner;
+        check_placement(command, matches)?;
+    }
+    let mut words = command.get_positionals().filter(|argument| !argument.is_last_set());
+    words
+        .try_for_each(|argument| check_word(command, matches, argument))
+        .map_err(|message| Failure::new(Exit::Usage, message))
+}
+
+/// Refuses the options that may stand before every subcommand, where the subcommand has no use for them.
+fn check_placement(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
+    let is_hidden = |option: &&Arg| {
+        let id = option.get_id().as_str();
+        option.is_hide_set() && (id == JSON || SERVER_OPTIONS.contains(&id))
+    };
+    let is_given =
+        |option: &&Arg| matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
+    match command.get_arguments().filter(is_hidden).find(is_given) {
+        None => Ok(()),
+        Some(option) => {
+            let message = format!("{} has no {}; omit it", command.get_name(), shown(option));
+            Err(Failure::new(Exit::Usage, message))
+        }
+    }
+}
+
+fn check_word(command: &Command, matches: &ArgMatches, argument: &Arg) -> Result<(), String> {
+    let id = argument.get_id().as_str();
+    let (Some(places), Some(words)) = (matches.indices_of(id), matches.get_raw(id)) else { return Ok(()) };
+    let mut before: Option<usize> = None;
+    for (place, word) in places.zip(words) {
+        let word = escaped(word.as_encoded_bytes());
+        let option = option_before(command, matches, place);
+        let is_behind_option = before.is_none_or(|before| before + 1 < place);
+        let is_unit = |option: &&Arg| is_behind_option && takes_time(option) && UNITS.contains(&&word[..]);
+        if let Some(option) = option.filter(is_unit) {
+            return Err(format!(
+                "\"{word}\" behind {} looks like a part of the time; a TIME is one word, such as 30s, 5m or 1h; if \
+                 \"{word}\" is a name, put it before the options",
+                shown(option)
+            ));
+        }
+        if before.is_some_and(|before| before + 1 < place) {
+            let options = option.map_or_else(|| "options".to_owned(), shown);
+            return Err(format!(
+                "\"{word}\" is separated from the other names by {options}; if it is a name, put all names together, \
+                 before or after the options; if it belongs to the value of an option, quote the value"
+            ));
+        }
+        before = Some(place);
+    }
+    Ok(())
+}
+
+/// The option whose value is right before the place.
+fn option_before<'a>(command: &'a Command, matches: &ArgMatches, place: usize) -> Option<&'a Arg> {
+    let is_before = |option: &&Arg| {
+        let known = matches.try_contains_id(option.get_id().as_str()).unwrap_or(false);
+        let mut places = matches.indices_of(option.get_id().as_str()).filter(|_| known).into_iter().flatten();
+        places.any(|index| index + 1 == place)
+    };
+    command.get_arguments().filter(|argument| !argument.is_positional()).find(is_before)
+}
+
+fn takes_time(option: &Arg) -> bool {
+    option.get_value_names().is_some_and(|names| names.iter().any(|name| name.starts_with("TIME")))
+}
+
+fn shown(option: &Arg) -> String {
+    format!("--{}", option.get_long().unwrap_or_default())
+}

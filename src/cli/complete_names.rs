@@ -1,0 +1,174 @@
+//! `signalbox complete-names`: the names that complete a command line, for the scripts of `signalbox completions`.
+//!
+//! It prints nothing if no name can stand there, or if the server does not answer at once: a shell must not hang.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+
+use super::exit::{Exit, Failure};
+use super::output::escaped;
+use super::server::{Server, block_on};
+use crate::client::{Direct, Namespace};
+
+/// Print the names that complete a command line
+#[derive(Debug, Args)]
+#[command(after_help = "Example: signalbox complete-names -- get ba", hide = true)]
+pub(super) struct Arguments {
+    /// The words behind the program's name, the last one incomplete
+    #[arg(last = true, value_name = "WORD")]
+    words: Vec<String>,
+}
+
+/// How long a shell waits.
+const LIMIT: Duration = Duration::from_millis(800);
+
+/// Longer lists help nobody.
+const NAMES_MAX: usize = 500;
+
+/// Which names complete the arguments of a subcommand.
+#[derive(Clone, Copy)]
+enum Source {
+    /// Those of the requested namespace.
+    Requested,
+    /// The same, and declared semaphores.
+    Both,
+    /// Declared semaphores.
+    Declared,
+}
+
+impl Source {
+    fn of(subcommand: &str) -> Option<Self> {
+        Some(match subcommand {
+            "get" | "dump" | "watch" | "holders" | "waiters" | "await-idle" | "delete" => Self::Requested,
+            "status" | "run" | "acquire" => Self::Both,
+            "declare" | "resize" | "remove" | "list" => Self::Declared,
+            _ => return None,
+        })
+    }
+}
+
+/// The subcommands whose names are completed.
+pub(super) fn subcommands(command: &Command) -> impl Iterator<Item = &str> {
+    command.get_subcommands().map(Command::get_name).filter(|name| Source::of(name).is_some())
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let words = joined(&arguments.words);
+    let Some((current, before)) = words.split_last() else { return Ok(Exit::Success.into()) };
+    // The shell completes only the part of the word that it regards as one.
+    let last = arguments.words.last().map_or(0, |last| if is_break(last) { 0 } else { last.len() });
+    let known = current.len() - last;
+    for name in names(before, current) {
+        writeln!(std::io::stdout(), "{}", &name[known..])?;
+    }
+    Ok(Exit::Success.into())
+}
+
+/// bash splits words at `=` and `:`; this joins them again.
+fn joined(words: &[String]) -> Vec<String> {
+    let mut joined: Vec<String> = Vec::new();
+    let mut is_open = false;
+    for word in words {
+        match joined.last_mut() {
+            Some(last) if is_open || is_break(word) => last.push_str(word),
+            _ => joined.push(word.clone()),
+        }
+        is_open = is_break(word);
+    }
+    joined
+}
+
+fn is_break(word: &str) -> bool {
+    matches!(word, "=" | ":")
+}
+
+fn names(before: &[String], current: &str) -> BTreeSet<String> {
+    let found = || {
+        let command = super::command().ignore_errors(true);
+        let line = [OsString::from("signalbox")].into_iter().chain(before.iter().map(OsString::from));
+        let matches = command.clone().try_get_matches_from(line).ok()?;
+        let (subcommand, matches) = matches.subcommand()?;
+        let source = Source::of(subcommand)?;
+        let definitions = command.find_subcommand(subcommand)?;
+        if current.starts_with('-') || before.iter().any(|word| word == "--") || is_value(definitions, before)
+        {
+            return None;
+        }
+        asked(matches, source, current)
+    };
+    found().unwrap_or_default()
+}
+
+/// Whether the next word is the value of an option.
+fn is_value(command: &Command, before: &[String]) -> bool {
+    let Some(option) = before.last().and_then(|word| word.strip_prefix('-')) else { return false };
+    command.get_arguments().any(|argument| {
+        let is_long = option.strip_prefix('-').is_some_and(|name| argument.get_long() == Some(name));
+        let is_short = argument.get_short().is_some_and(|short| option == short.to_string());
+        (is_long || is_short) && argument.get_action().takes_values()
+    })
+}
+
+fn asked(matches: &ArgMatches, source: Source, prefix: &str) -> Option<BTreeSet<String>> {
+    let server = Server::from_arg_matches(matches).ok()?;
+    let ask = async {
+        let names = tokio::time::timeout(LIMIT, all(&server, source, prefix.as_bytes())).await;
+        Ok(names.ok().flatten())
+    };
+    block_on(ask).ok().flatten()
+}
+
+async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    let requested = server.namespace();
+    if let Source::Requested | Source::Both = source {
+        // The connection that lists is plain, so it needs the port of the namespace.
+        let mut dump = server.connect().await.ok()?.dump().await.ok()?;
+        while let Some(entry) = dump.next().await {
+            add(&mut names, &entry.ok()?.name, prefix);
+        }
+    }
+    let wants_declared = matches!(source, Source::Declared)
+        || matches!((source, requested), (Source::Both, Namespace::Counters));
+    if wants_declared {
+        let direct: Direct = server.direct().await.ok()?;
+        let mut declared = direct.list(prefix).await.ok()?;
+        while let Some(entry) = declared.next().await {
+            add(&mut names, &entry.ok()?.name, prefix);
+        }
+    }
+    Some(names)
+}
+
+/// Adds a name that a shell can show and a user can type.
+fn add(names: &mut BTreeSet<String>, name: &[u8], prefix: &[u8]) {
+    if let Ok(text) = str::from_utf8(name)
+        && name.starts_with(prefix)
+        && names.len() < NAMES_MAX
+        && escaped(name) == text
+    {
+        names.insert(text.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_the_shell_split_are_joined() {
+        let words = |text: &[&str]| text.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        for (split, whole) in [
+            (&["--server", "=", "lock", ":", "7", "get", "a"][..], &["--server=lock:7", "get", "a"][..]),
+            (&["get", "a", ":"], &["get", "a:"]),
+            (&["get", ""], &["get", ""]),
+        ] {
+            assert_eq!(joined(&words(split)), words(whole));
+        }
+    }
+}

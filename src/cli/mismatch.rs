@@ -1,0 +1,91 @@
+//! Warnings where the server has something else than the arguments say: another capacity of a semaphore, a semaphore with
+//! the name of a counter, another length of a lease. The command goes on, because it holds what it requested.
+
+use std::time::Duration;
+
+use super::exit::warn;
+use super::output::escaped;
+use super::server::Server;
+use super::wanted::{Amount, Amounts};
+use crate::client::{Direct, Error, Namespace, Permit};
+
+/// Reports what the server has otherwise than the amounts that a permit holds.
+pub(super) async fn report(server: &Server, amounts: &Amounts, permit: &Permit) {
+    for (amount, capacity) in amounts.each().iter().zip(permit.capacities()) {
+        report_capacity(amounts, amount, *capacity);
+    }
+    if amounts.each().iter().any(|amount| amounts.namespace_of(amount) == Namespace::Counters) {
+        within(server, async |direct| report_declared(direct, amounts).await).await;
+    }
+}
+
+/// As [`report`], for an amount of a plain operation, whose answer does not have the capacity.
+pub(super) async fn report_plain(server: &Server, amounts: &Amounts, amount: &Amount) {
+    let ask = async |direct: &Direct| match amounts.namespace_of(amount) {
+        Namespace::Counters => report_declared(direct, amounts).await,
+        Namespace::Semaphores => {
+            let inspected = direct.inspect(Namespace::Semaphores, amount.name.bytes()).await?;
+            report_capacity(amounts, amount, inspected.capacity);
+            Ok(())
+        }
+    };
+    within(server, ask).await;
+}
+
+/// Asks the server. Without an answer in time there is no report, because the resources are held in any case.
+async fn within(server: &Server, ask: impl AsyncFnOnce(&Direct) -> Result<(), Error>) {
+    let asked = async {
+        let direct = server.direct().await.ok()?;
+        ask(&direct).await.ok()
+    };
+    let _ = tokio::time::timeout(server.timeout(), asked).await;
+}
+
+/// Reports counters with the name of a declared semaphore, which is probably what was meant.
+async fn report_declared(direct: &Direct, amounts: &Amounts) -> Result<(), Error> {
+    for amount in amounts.each() {
+        let name = amount.name.bytes();
+        let is_counter = amounts.namespace_of(amount) == Namespace::Counters;
+        // The list is ordered by name, so the name itself precedes all longer ones.
+        if !is_counter
+            || direct.list(name).await?.next().await.transpose()?.is_none_or(|first| first.name != name)
+        {
+            continue;
+        }
+        let without_maximum = match amount.resources {
+            1 => escaped(name),
+            resources => format!("{}={resources}/", escaped(name)),
+        };
+        warn(&format!(
+            "counter {0} was acquired, and not the declared semaphore {0}; to acquire the semaphore, omit the maximum: \
+             {without_maximum}",
+            amount.name
+        ));
+    }
+    Ok(())
+}
+
+fn report_capacity(amounts: &Amounts, amount: &Amount, capacity: u32) {
+    let given = amount.max.filter(|_| amounts.namespace_of(amount) == Namespace::Semaphores);
+    if let Some(given) = given.filter(|given| *given != capacity) {
+        warn(&format!(
+            "semaphore {} has the capacity {capacity}, not {given} as given; the given one is only for a semaphore that \
+             does not exist yet; correct it, or change the capacity with \"signalbox resize\"",
+            amount.name
+        ));
+    }
+}
+
+/// Reports that the server does not allow a lease of the requested length.
+pub(super) fn report_lease(granted: Duration, requested: Duration, advice: &str) {
+    // The protocol has whole milliseconds.
+    let limit = match granted.as_millis().cmp(&requested.as_millis()) {
+        std::cmp::Ordering::Less => "longest",
+        std::cmp::Ordering::Equal => return,
+        std::cmp::Ordering::Greater => "shortest",
+    };
+    let (granted, requested) = (granted.as_secs_f64(), requested.as_secs_f64());
+    warn(&format!(
+        "the lease is {granted} s, the {limit} that the server allows, instead of {requested} s; {advice}"
+    ));
+}

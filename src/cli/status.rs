@@ -1,0 +1,225 @@
+//! `signalbox status`: the usage of a name, its capacity, its holders and its queue.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use bytes::Bytes;
+use clap::Args;
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::list;
+use super::listing::{self, Entry, ListingKind};
+use super::name::Name;
+use super::output::{Form, Labeled, NOTHING, Named, escaped, json, or_nothing};
+use super::server::{Server, block_on};
+use super::table::Rows;
+use crate::client::{DeclaredEntry, Direct, Error, Inspected, Namespace, Status};
+
+const LONG: &str = "\
+Show the usage of a counter or semaphore, its holders and its queue
+
+Without --semaphore, the command finds out whether NAME is a counter or a semaphore, and shows both if both exist. It \
+prints the kind, the name, the resources in use, the capacity (a counter has none: each request brings its maximum), the \
+peak and the number of waiting requests; of a declared semaphore also its flags, generation and label, as in \"signalbox \
+list\". The holders and the waiting requests follow, as in \"signalbox holders\" and \"signalbox waiters\".
+
+With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, peak, waiting, declared \
+(null, or an object with generation, slots, removing, configured and label), holders and queue (arrays of the objects of \
+\"signalbox holders\" and \"signalbox waiters\"). A name or label that is not UTF-8 has the key name_hex or label_hex, in \
+hexadecimal digits.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox status backup
+  signalbox status gpu --json | jq .in_use";
+
+/// Show the usage of a counter or semaphore, its holders and its queue
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Name of the counter or semaphore
+    #[arg(value_parser = Name::parser())]
+    name: Name,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    block_on(status(arguments))
+}
+
+async fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { name, json, server } = arguments;
+    let direct = server.direct().await?;
+    let namespaces = match server.namespace() {
+        Namespace::Counters => &[Namespace::Counters, Namespace::Semaphores][..],
+        Namespace::Semaphores => &[Namespace::Semaphores],
+    };
+    let mut states = Vec::new();
+    for namespace in namespaces {
+        states.extend(State::read(server, &direct, *namespace, name).await?);
+    }
+    if states.is_empty() {
+        return Err(match server.namespace() {
+            Namespace::Semaphores => server.not_found(name).await,
+            Namespace::Counters => {
+                let message = format!(
+                    "neither a counter nor a semaphore {name} exists; check the name; \"signalbox dump\" and \"signalbox \
+                     list\" list names"
+                );
+                Failure::new(Exit::Failure, message)
+            }
+        });
+    }
+    let mut out = io::stdout().lock();
+    for (index, state) in states.iter().enumerate() {
+        match json {
+            true => writeln!(out, "{}", state.json())?,
+            false => {
+                if index > 0 {
+                    writeln!(out)?;
+                }
+                state.write(&mut out)?;
+            }
+        }
+    }
+    Ok(Exit::Success.into())
+}
+
+/// What the server says about a name.
+struct State<'a> {
+    namespace: Namespace,
+    name: &'a Name,
+    usage: Inspected,
+    declared: Option<DeclaredEntry<Bytes>>,
+    holders: Vec<Entry>,
+    queue: Vec<Entry>,
+}
+
+impl<'a> State<'a> {
+    /// `None`: the name does not exist.
+    async fn read(
+        server: &Server,
+        direct: &Direct,
+        namespace: Namespace,
+        name: &'a Name,
+    ) -> Result<Option<Self>, Failure> {
+        let bytes = name.bytes();
+        let read = async {
+            let usage = direct.inspect(namespace, bytes).await?;
+            let declared = match namespace {
+                Namespace::Counters => None,
+                Namespace::Semaphores => declared(direct, bytes).await?,
+            };
+            let holders = listing::all(direct, namespace, bytes, ListingKind::Holders).await?;
+            let queue = listing::all(direct, namespace, bytes, ListingKind::Waiters).await?;
+            Ok(Self { namespace, name, usage, declared, holders, queue })
+        };
+        match server.answer(read).await? {
+            Err(Error::Status(Status::NotFound)) => Ok(None),
+            state => Ok(Some(state?)),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.namespace {
+            Namespace::Counters => "counter",
+            Namespace::Semaphores => "semaphore",
+        }
+    }
+
+    fn capacity(&self) -> Option<u32> {
+        (self.namespace == Namespace::Semaphores).then_some(self.usage.capacity)
+    }
+
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let Inspected { in_use, peak, waiting, .. } = self.usage;
+        let capacity = self.capacity().map_or(NOTHING.to_owned(), |capacity| capacity.to_string());
+        let name = escaped(self.name.bytes());
+        writeln!(out, "kind        {}\nname        {name}\nin_use      {in_use}", self.kind())?;
+        writeln!(out, "capacity    {capacity}\npeak        {peak}\nwaiting     {waiting}")?;
+        if let Some(declared) = &self.declared {
+            let (generation, label) = (declared.generation.0, or_nothing(&declared.label));
+            writeln!(
+                out,
+                "flags       {}\ngeneration  {generation}\nlabel       {label}",
+                list::flags(declared)
+            )?;
+        }
+        for (title, kind, entries) in
+            [("holders", ListingKind::Holders, &self.holders), ("queue", ListingKind::Waiters, &self.queue)]
+        {
+            if entries.is_empty() {
+                continue;
+            }
+            writeln!(out, "\n{title}:")?;
+            let mut rows = Rows::new(Form::of_output(false), kind.columns(), &mut *out);
+            for entry in entries {
+                rows.push(|| kind.cells(entry), String::new)?;
+            }
+            rows.finish()?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> String {
+        let Inspected { in_use, peak, waiting, .. } = self.usage;
+        let declared = self.declared.as_ref().map(|entry| DeclaredLine {
+            generation: entry.generation.0.to_string(),
+            slots: entry.numbered,
+            removing: entry.removing,
+            configured: entry.configured,
+            label: Labeled::of(&entry.label),
+        });
+        json(&Line {
+            kind: self.kind(),
+            name: Named::of(self.name.bytes()),
+            in_use,
+            capacity: self.capacity(),
+            peak,
+            waiting,
+            declared,
+            holders: self.holders.iter().map(|entry| ListingKind::Holders.line(entry)).collect(),
+            queue: self.queue.iter().map(|entry| ListingKind::Waiters.line(entry)).collect(),
+        })
+    }
+}
+
+/// The declared semaphore of this name. The list is ordered by name, so the name itself precedes all longer ones.
+async fn declared(direct: &Direct, name: &[u8]) -> Result<Option<DeclaredEntry<Bytes>>, Error> {
+    let first = direct.list(name).await?.next().await.transpose()?;
+    Ok(first.filter(|entry| entry.name == name))
+}
+
+/// The state of a name in JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    kind: &'static str,
+    #[serde(flatten)]
+    name: Named<'a>,
+    in_use: u32,
+    capacity: Option<u32>,
+    peak: u32,
+    waiting: u32,
+    declared: Option<DeclaredLine<'a>>,
+    holders: Vec<listing::Line<'a>>,
+    queue: Vec<listing::Line<'a>>,
+}
+
+/// What is declared, in JSON.
+#[derive(Serialize)]
+struct DeclaredLine<'a> {
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    generation: String,
+    slots: bool,
+    removing: bool,
+    configured: bool,
+    #[serde(flatten)]
+    label: Labeled<'a>,
+}

@@ -1,0 +1,72 @@
+//! `status` and `delete`: what a name is and who uses it, and a mistyped counter.
+
+use serde_json::{Value, json};
+
+use super::{assert_fails, finished, program_at, stdout};
+use crate::support::daemon::Daemon;
+
+#[tokio::test]
+async fn the_status_of_a_name_is_found_for_either_kind() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let ran = async |arguments: &[&str]| finished(program_at(server, arguments).spawn().unwrap()).await;
+    assert_fails(&ran(&["status", "gpu"]).await, 1, "neither a counter nor a semaphore \"gpu\" exists");
+    stdout(&ran(&["declare", "gpu", "--capacity", "4", "--slots", "--label", "room 3"]).await);
+    stdout(&ran(&["acquire", "gpu=3/", "--lease", "1h"]).await);
+    let _waiter = program_at(server, &["run", "gpu=2/", "--wait", "max", "--", "true"]).spawn().unwrap();
+    let status = loop {
+        let status: Value = serde_json::from_str(stdout(&ran(&["status", "gpu", "--json"]).await)).unwrap();
+        if status["waiting"] == 1 {
+            break status;
+        }
+    };
+    assert_eq!(
+        (&status["kind"], &status["name"], &status["in_use"], &status["capacity"], &status["peak"]),
+        (&json!("semaphore"), &json!("gpu"), &json!(3), &json!(4), &json!(3))
+    );
+    let declared = &status["declared"];
+    assert_eq!((&declared["slots"], &declared["label"]), (&json!(true), &json!("room 3")));
+    assert_eq!(status["holders"][0]["slots"], json!([0, 1, 2]));
+    assert_eq!((&status["queue"][0]["position"], &status["queue"][0]["resources"]), (&json!(1), &json!(2)));
+    let text = ran(&["status", "gpu"]).await;
+    let text = stdout(&text);
+    assert!(
+        text.starts_with("kind        semaphore\nname        gpu\nin_use      3\ncapacity    4\n"),
+        "{text}"
+    );
+    assert!(text.contains("\nholders:\n") && text.contains("\nqueue:\n1\t"), "{text}");
+
+    assert_eq!(daemon.counter().acquire(b"job", 1, 2).status, 0);
+    let status: Value = serde_json::from_str(stdout(&ran(&["status", "job", "--json"]).await)).unwrap();
+    assert_eq!((&status["kind"], &status["capacity"]), (&json!("counter"), &Value::Null));
+    assert_fails(&ran(&["status", "job", "--semaphore"]).await, 1, "semaphore \"job\" does not exist");
+    stdout(&ran(&["declare", "job", "--capacity", "4"]).await);
+    let both = ran(&["status", "job", "--json"]).await;
+    let kinds: Vec<Value> = stdout(&both)
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["kind"].take())
+        .collect();
+    assert_eq!(kinds, ["counter", "semaphore"]);
+}
+
+#[tokio::test]
+async fn a_mistyped_counter_is_deleted_unless_it_is_in_use() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let ran = async |arguments: &[&str]| finished(program_at(server, arguments).spawn().unwrap()).await;
+    stdout(&ran(&["run", "bakcup", "--max", "1", "--", "true"]).await);
+    let mut plain = daemon.counter();
+    assert_eq!(plain.acquire(b"backup", 1, 1).status, 0);
+    assert_eq!(stdout(&ran(&["dump"]).await).lines().count(), 2);
+    assert_eq!(stdout(&ran(&["delete", "bakcup"]).await), "");
+    assert_fails(&ran(&["delete", "bakcup"]).await, 1, "counter \"bakcup\" does not exist");
+    assert_fails(
+        &ran(&["delete", "backup"]).await,
+        1,
+        "counter \"backup\" was not deleted: 1 in use, 0 waiting",
+    );
+    assert_eq!(stdout(&ran(&["dump"]).await), "1\t1\tbackup\n");
+    stdout(&ran(&["declare", "gpu", "--capacity", "4"]).await);
+    assert_fails(&ran(&["delete", "gpu"]).await, 1, "a semaphore of this name exists");
+    assert_fails(&ran(&["delete", "gpu", "--semaphore"]).await, 64, "use \"signalbox remove\"");
+}

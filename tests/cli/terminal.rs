@@ -1,0 +1,130 @@
+//! The program on a terminal: tables fit it, and a wait shows its place in the queue.
+
+use std::fs::File;
+use std::io::Read;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::pty::{Winsize, openpty};
+use tokio::io::AsyncWriteExt;
+
+use super::{finished, line, program_at, stderr, stdout, stdout_of};
+use crate::support::daemon::Daemon;
+use crate::support::fake_server::soon;
+
+/// A terminal: what is written to its end for programs appears in its text.
+struct Terminal {
+    text: Arc<Mutex<String>>,
+    programs: Option<Stdio>,
+}
+
+impl Terminal {
+    fn new(columns: u16) -> Self {
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(&size, None).unwrap();
+        let (text, mut master) = (Arc::new(Mutex::new(String::new())), File::from(pty.master));
+        let shown = Arc::clone(&text);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // The end of the last program is an error of the terminal.
+            while let Ok(count @ 1..) = master.read(&mut bytes) {
+                shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+        });
+        Self { text, programs: Some(pty.slave.into()) }
+    }
+
+    /// The end for one program.
+    fn take(&mut self) -> Stdio {
+        self.programs.take().unwrap()
+    }
+
+    /// Waits until the text is as expected, and returns it.
+    async fn shows(&self, what: &str, is_shown: impl Fn(&str) -> bool) -> String {
+        let wait = async {
+            loop {
+                let text = self.text.lock().unwrap().clone();
+                if is_shown(&text) {
+                    return text;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        match tokio::time::timeout(Duration::from_secs(20), wait).await {
+            Ok(text) => text,
+            Err(_) => panic!("{what} does not show; the terminal has {:?}", self.text.lock().unwrap()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn tables_fit_the_terminal() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    let long = "a-rather-long-name-of-a-semaphore/".repeat(8);
+    let label = "what this is for ".repeat(14);
+    let declare = ["declare", &long, "--capacity", "4", "--slots", "--label", &label];
+    stdout(&finished(program_at(server, &declare).spawn().unwrap()).await);
+    let held = ["acquire", &long, "--lease", "1h", "--json"];
+    let held = finished(program_at(server, &held).spawn().unwrap()).await;
+    let held: serde_json::Value = serde_json::from_str(stdout(&held)).unwrap();
+    let grant = held["grant"].as_str().unwrap();
+    for columns in [80, 60, 200] {
+        for arguments in [
+            &["dump", "--semaphore"][..],
+            &["list"],
+            &["holders", &long, "--semaphore"],
+            &["waiters", &long, "--semaphore"],
+            &["status", &long],
+            &["resize", &long, "4"],
+            &["verify", grant],
+        ] {
+            let mut terminal = Terminal::new(columns);
+            let child = program_at(server, arguments).stdout(terminal.take()).spawn().unwrap();
+            let output = finished(child).await;
+            assert_eq!(stderr(&output), "", "{arguments:?}");
+            let text = terminal.shows("a line", |text| text.ends_with('\n')).await;
+            let table = text.lines().filter(|line| arguments[0] != "status" || !line.starts_with("name"));
+            let table = table.filter(|line| !line.starts_with("label"));
+            for line in table {
+                assert!(line.chars().count() <= usize::from(columns), "{columns}: {arguments:?}: {text}");
+            }
+            let is_cut = text.contains('…');
+            assert!(is_cut || !matches!(arguments[0], "dump" | "list"), "{columns}: {text}");
+        }
+    }
+    let wide = finished(program_at(server, &["list"]).spawn().unwrap()).await;
+    assert!(stdout(&wide).contains(&label), "the output to a program is complete");
+}
+
+#[tokio::test]
+async fn a_wait_shows_its_place_and_the_holders() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let mut holder =
+        program_at(server, &["run", "job", "--max", "1", "--", "sh", "-c", "echo ready; read _"])
+            .spawn()
+            .unwrap();
+    assert_eq!(line(&mut stdout_of(&mut holder)).await, "ready");
+    let arguments = ["run", "job", "--max", "1", "--wait", "max", "--", "echo", "started"];
+    let mut terminal = Terminal::new(300);
+    let first = program_at(server, &arguments).stderr(terminal.take()).spawn().unwrap();
+    let shown = terminal.shows("the place", |text| text.contains("held by")).await;
+    assert!(shown.contains("waiting for counter \"job\": position 1 of 1; held by "), "{shown}");
+    assert!(shown.contains("run[") && shown.contains("] sh"), "{shown}");
+    let mut second_terminal = Terminal::new(60);
+    let second = program_at(server, &arguments).stderr(second_terminal.take()).spawn().unwrap();
+    let shown = second_terminal.shows("the place", |text| text.contains("position 2 of 2")).await;
+    let line = shown.trim_start_matches('\r').split('\x1b').next().unwrap();
+    assert!(line.chars().count() < 60, "{line}");
+    let piped = program_at(server, &arguments).spawn().unwrap();
+    holder.stdin.take().unwrap().write_all(b"\n").await.unwrap();
+    for waiter in [first, second, piped] {
+        let output = soon("the waiter to be served", waiter.wait_with_output()).await.unwrap();
+        assert_eq!((&output.stdout[..], stderr(&output)), (&b"started\n"[..], ""));
+    }
+    let erased = |text: &str| text.ends_with("\r\x1b[K");
+    terminal.shows("no line", erased).await;
+    second_terminal.shows("no line", erased).await;
+}
