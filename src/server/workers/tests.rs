@@ -1,10 +1,19 @@
-//! Traces of loads, on the placement and the gauges together; and the turns of a worker.
+//! Traces of loads, on the placement and the gauges together; the turns of a worker; and a connection that moves.
 
 use std::time::Duration;
 
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::super::{Clock, Server, serve_port};
 use super::balance::offer;
+use super::load::{Offer, Room};
 use super::placement::{Measured, Placement};
 use super::*;
+use crate::config::Config;
+use crate::core::{NameHasher, Namespace};
+use crate::protocol::{Opaque, Request};
 
 #[tokio::test]
 async fn turns_are_finished_when_all_deferred_output_was_sent() {
@@ -32,6 +41,47 @@ async fn turns_are_finished_when_all_deferred_output_was_sent() {
     begun.await.unwrap();
     assert!(workers.finish_turns(Instant::now() + Duration::from_secs(60)).await);
     assert_eq!(sent.load(Ordering::Relaxed), CONNECTIONS);
+}
+
+#[tokio::test]
+async fn a_connection_that_moves_between_workers_answers_every_request_in_order() {
+    let workers = Workers::start(NonZeroUsize::new(2).unwrap()).unwrap();
+    let server = Server::new(&Config::default(), Clock::system(), NameHasher::new());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve_port(server, Namespace::Counters, listener, workers.clone()));
+    let mut peer = TcpStream::connect(address).await.unwrap();
+    let connections = |worker: usize| workers.0.threads[worker].connections.load(Ordering::Relaxed);
+
+    for round in 0..200_u8 {
+        let (from, to) = (usize::from(round % 2), usize::from((round + 1) % 2));
+        let mut requests = BytesMut::new();
+        for number in 0..3 {
+            Request::Noop.compose(Opaque([round, number, 0, 0]), &mut requests);
+        }
+        // The first turn after the offer finds an incomplete frame or the rest of it, by chance.
+        let cut = 12 + usize::from(round % 24);
+        peer.write_all(&requests[..cut]).await.unwrap();
+        let offer = Offer { to: WorkerIndex::new(to), room: Room::All };
+        workers.0.threads[from].gauge.set_offer(Some(offer));
+        peer.write_all(&requests[cut..]).await.unwrap();
+        let mut answers = [0; 3 * 12];
+        peer.read_exact(&mut answers).await.unwrap();
+        for (number, answer) in answers.chunks(12).enumerate() {
+            assert_eq!(answer[8..], [round, number as u8, 0, 0], "round {round}");
+        }
+        // If no turn came after the offer, another request makes one.
+        while connections(to) == 0 {
+            peer.write_all(&requests[..12]).await.unwrap();
+            peer.read_exact(&mut answers[..12]).await.unwrap();
+        }
+        workers.0.threads[from].gauge.set_offer(None);
+        // The place on the other worker is taken before this one is given up.
+        while connections(from) > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(connections(to), 1, "round {round}");
+    }
 }
 
 /// Connections with a load each, in shares of a core, on workers that serve as much of it as they can.
