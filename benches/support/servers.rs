@@ -152,6 +152,12 @@ pub fn start_signalbox(gc_interval_s: u32) -> Server {
     start_signalbox_in(folder, "", gc_interval_s)
 }
 
+/// signalbox, with further lines at the top of its configuration.
+pub fn start_signalbox_with(further: &str) -> Server {
+    let folder = tempfile::tempdir().expect("there is a directory for scratch files");
+    start_signalbox_in(folder, further, GC_INTERVAL_S)
+}
+
 /// signalbox, with a data directory in a folder for scratch files.
 pub fn start_durable_signalbox(folder: TempDir) -> Server {
     let data = format!("data_dir = '{}'\n", folder.path().join("data").display());
