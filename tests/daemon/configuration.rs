@@ -373,6 +373,46 @@ fn a_user_without_a_group_key_gets_its_primary_group() {
     }
 }
 
+/// The user of the server may write in the directory of the log, so it could make a link there.
+#[test]
+fn root_opens_the_log_file_as_the_configured_user() {
+    if !is_root() || User::from_name("nobody").ok().flatten().is_none() {
+        skipped("the tests do not run as root, or there is no user nobody");
+        return;
+    }
+    let file = ConfigFile::toml("");
+    let [log, secret] = ["server.log", "of-root"].map(|name| file.directory().join(name));
+    file.write(&format!(
+        "bind_ip = '127.0.0.1'\nuser = 'nobody'\ncounter.enable = true\n[log]\nfile = '{}'\n",
+        log.display()
+    ));
+    fs::write(&secret, "root's\n").unwrap();
+    std::os::unix::fs::symlink(&secret, &log).unwrap();
+    let mut command = serve_file(&file.path());
+    command.args(["--counter-port", "0"]);
+    let output = outcome(command);
+    assert_eq!(output.status.code(), Some(74), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("cannot be opened: Permission denied") && said.contains("\"user\""), "{said}");
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "root's\n");
+
+    // A link to a file of its own is followed, on SIGHUP too.
+    fs::remove_file(&log).unwrap();
+    let mut command = serve_file(&file.path());
+    command.args(["--counter-port", "0"]);
+    let mut daemon = Daemon::spawn_with_log_file(command, &log);
+    daemon.ready();
+    let user = User::from_name("nobody").unwrap().unwrap();
+    let metadata = fs::metadata(&log).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid()), (user.uid.as_raw(), user.gid.as_raw()));
+    fs::remove_file(&log).unwrap();
+    std::os::unix::fs::symlink(&secret, &log).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.signal(Signal::SIGTERM);
+    daemon.exit_status();
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "root's\n");
+}
+
 #[test]
 fn user_and_group_are_ignored_with_a_notice_if_root_did_not_start_the_daemon() {
     let stock = Stock::new();

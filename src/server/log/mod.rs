@@ -38,8 +38,6 @@ pub struct Settings {
     pub file: Option<PathBuf>,
     /// The format of a line.
     pub format: Format,
-    /// User and group that own the file if root creates it, so that the server can open it again without root.
-    pub owner: Option<(u32, u32)>,
 }
 
 /// Why the log could not be started.
@@ -48,7 +46,8 @@ pub struct Settings {
 pub enum LogError {
     /// The file cannot be opened.
     #[error(
-        "the log file {} cannot be opened: {source}; make its directory, and let the server's user write there",
+        "the log file {} cannot be opened: {source}; make its directory, and let the server's user (\"user\" in the \
+         configuration) write there",
         path.display()
     )]
     File {
@@ -92,8 +91,7 @@ impl Log {
         let format = LineFormat::choose(settings.format, settings.file.is_some());
         let output = match settings.file {
             None => Output::standard_error(),
-            Some(path) => Output::file(path.clone(), settings.owner)
-                .map_err(|source| LogError::File { path, source })?,
+            Some(path) => Output::file(path.clone()).map_err(|source| LogError::File { path, source })?,
         };
         let output = Arc::new(output);
         let (filter, threshold) = reload::Layer::new(level_filter(settings.threshold));
