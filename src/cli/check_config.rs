@@ -1,4 +1,4 @@
-//! `signalbox check-config`: reports what `serve` would report about a configuration file.
+//! `signalbox check-config`: reports what `serve` would report about a configuration file and the environment.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::exit::{Exit, Failure, warn};
-use crate::config::Config;
+use crate::config::Loaded;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +17,7 @@ Examples:
 /// Check a configuration file
 ///
 /// Prints the first error and exits with status 78, or prints the warnings and exits with status 0. Does not bind any
-/// port.
+/// port. The SIGNALBOX_CONFIG_ variables of the environment override the file, as for "serve".
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -28,11 +28,11 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let invalid = |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
-    let loaded = Config::load(&arguments.file).map_err(invalid)?;
+    let loaded = Loaded::read(Some(&arguments.file), std::env::vars_os()).map_err(invalid)?;
     for notice in &loaded.notices {
         warn(&notice.sentence);
     }
-    loaded.config.validate().map_err(invalid)?;
+    loaded.validate().map_err(invalid)?;
     writeln!(std::io::stdout(), "{}: the configuration is valid", arguments.file.display())?;
     Ok(Exit::Success.into())
 }

@@ -6,6 +6,7 @@ mod declared;
 mod leases;
 mod lists;
 mod proxy;
+mod readme;
 #[path = "../support/mod.rs"]
 mod support;
 

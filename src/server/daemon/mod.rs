@@ -38,7 +38,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
         let _entered = runtime.enter();
         Signals::listen()?
     };
-    let Loaded { config, notices } = options.load()?;
+    let Loaded { config, notices, .. } = options.load()?;
     let identity = Identity::of(&config)?;
     let settings = Settings {
         threshold: config.log.threshold,
