@@ -1,4 +1,4 @@
-//! `signalbox check-config`: reports what `serve` would report about a configuration file.
+//! `signalbox check-config`: reports what `serve` would report about a configuration file and the environment.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::exit::{Exit, Failure, warn};
 use super::output::json;
-use crate::config::Config;
+use crate::config::Loaded;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +19,7 @@ Examples:
 /// Check a configuration file
 ///
 /// Prints the first error and exits with status 78, or prints the warnings and exits with status 0. Does not bind any
-/// port.
+/// port. The SIGNALBOX_CONFIG_ variables of the environment override the file, as for "serve".
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -41,12 +41,12 @@ struct Valid {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let invalid = |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
-    let loaded = Config::load(&arguments.file).map_err(invalid)?;
+    let loaded = Loaded::read(Some(&arguments.file), std::env::vars_os()).map_err(invalid)?;
     let mut warnings: Vec<_> = loaded.notices.iter().map(|notice| notice.sentence.to_string()).collect();
     if !arguments.json {
         warnings.drain(..).for_each(|warning| warn(&warning));
     }
-    loaded.config.validate().map_err(invalid)?;
+    loaded.validate().map_err(invalid)?;
     let file = arguments.file.display().to_string();
     let text = match arguments.json {
         true => json(&Valid { file, warnings }),

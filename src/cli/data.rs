@@ -73,8 +73,8 @@ Write the contents of a data directory to standard output
 The output is one JSON object per line, which \"signalbox data import\" reads. THE OUTPUT IS SECRET: it contains the keys \
 of sessions, with which anyone can take over the sessions and what they hold. Write it where no other user can read it.
 
-Records that cannot be read are omitted and reported on standard error, and the exit status is 65. The directory is not \
-changed.";
+Records that cannot be read are omitted and reported on standard error, and the exit status is 65; this includes the \
+latest changes, if they are damaged. The directory is not changed.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -165,7 +165,7 @@ fn export(directory: &Path) -> Result<ExitCode, Failure> {
         return Err(failure.into());
     }
     let problems = exported?;
-    problems.iter().for_each(|problem| warn(&format!("{problem}; the record was omitted")));
+    problems.iter().for_each(|problem| warn(problem));
     Ok(if problems.is_empty() { Exit::Success } else { Exit::Data }.into())
 }
 

@@ -24,8 +24,8 @@ Without an argument, all of them are listed; with NAME this one, and with a * at
 
 On a terminal, the output is a table with a header. Otherwise it is one line per name, without a header, with these \
 columns, separated by tabs: resources in use, peak (the most that were in use at the same time), name. In both, a \
-backslash in a name is printed as \\\\, a tab as \\t, a newline as \\n, and each byte of another control character, or \
-that is not UTF-8, as \\xNN; \"printf %b\" of bash converts this back into the name.
+backslash in a name is printed as \\\\, a tab as \\t, a newline as \\n, and each byte of another control character or \
+of a direction mark, or that is not UTF-8, as \\xNN; \"printf %b\" of bash converts this back into the name.
 
 With --json, the output is one object per line with the keys name, consumption and peak. A name that is not UTF-8 has \
 the key name_hex instead of name: its bytes in hexadecimal digits.

@@ -1,7 +1,7 @@
 //! Output formats, and the escaping of text that the program did not write itself.
 //!
 //! Names, labels and statistics may contain any bytes, and a terminal executes some of them. Invariant: text that these
-//! functions return contains no control characters and is on one line.
+//! functions return contains no control characters and no direction marks, and is on one line.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -109,7 +109,7 @@ pub(super) fn utc(unix_s: u64) -> String {
 }
 
 /// The bytes as text that bash's `printf %b` turns back into the bytes: `\\`, `\t`, `\n`, and `\xNN` for each byte of
-/// any other control character and for each byte that is not UTF-8.
+/// any other control character or direction mark, and for each byte that is not UTF-8.
 pub(super) fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -118,8 +118,8 @@ pub(super) fn escaped(bytes: &[u8]) -> String {
                 '\\' => text.push_str("\\\\"),
                 '\t' => text.push_str("\\t"),
                 '\n' => text.push_str("\\n"),
-                control if control.is_control() => {
-                    push_hex(&mut text, control.encode_utf8(&mut [0; 4]).as_bytes(), "\\x");
+                unsafe_one if is_unsafe(unsafe_one) => {
+                    push_hex(&mut text, unsafe_one.encode_utf8(&mut [0; 4]).as_bytes(), "\\x");
                 }
                 other => text.push(other),
             }
@@ -127,6 +127,16 @@ pub(super) fn escaped(bytes: &[u8]) -> String {
         push_hex(&mut text, chunk.invalid(), "\\x");
     }
     text
+}
+
+/// Whether a character does more than show itself: a terminal executes control characters, and direction marks change
+/// the order in which the text around them is shown, so that one name can look like another.
+fn is_unsafe(character: char) -> bool {
+    let is_direction_mark = matches!(
+        character,
+        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    character.is_control() || is_direction_mark
 }
 
 /// The bytes as hexadecimal digits.
@@ -142,13 +152,13 @@ fn push_hex(text: &mut String, bytes: &[u8], prefix: &str) {
     }
 }
 
-/// The value as JSON on one line. The control characters that JSON leaves as they are (U+007F to U+009F) are escaped,
-/// too; they can stand only within strings, where the escape means the same.
+/// The value as JSON on one line. The control characters that JSON leaves as they are (U+007F to U+009F) and direction
+/// marks are escaped, too; they can stand only within strings, where the escape means the same.
 pub(super) fn json(value: &impl Serialize) -> String {
     let plain = serde_json::to_string(value).expect("the values that are shown have only strings as keys");
     let mut text = String::with_capacity(plain.len());
     for character in plain.chars() {
-        if character.is_control() {
+        if is_unsafe(character) {
             write!(text, "\\u{:04x}", u32::from(character)).expect("a String takes everything");
         } else {
             text.push(character);
@@ -168,6 +178,9 @@ mod tests {
         assert_eq!(escaped(b"\x1b[31m\x7f\0"), r"\x1b[31m\x7f\x00");
         assert_eq!(escaped(b"\xff\xc3("), r"\xff\xc3(");
         assert_eq!(escaped("\u{9b}31m".as_bytes()), r"\xc2\x9b31m", "a terminal takes U+009B for ESC [");
+        assert_eq!(escaped("a\u{202e}b\u{2069}".as_bytes()), r"a\xe2\x80\xaeb\xe2\x81\xa9");
+        assert_eq!(escaped("\u{200e}\u{200f}\u{61c}".as_bytes()), r"\xe2\x80\x8e\xe2\x80\x8f\xd8\x9c");
+        assert_eq!(escaped("שלום\u{200d}".as_bytes()), "שלום\u{200d}", "letters and joiners stay");
     }
 
     #[test]
@@ -187,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn json_has_no_control_characters() {
-        let text = json(&"a\u{1b}\u{7f}\u{9b}\n\"ü");
-        assert_eq!(text, r#""a\u001b\u007f\u009b\n\"ü""#);
-        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), "a\u{1b}\u{7f}\u{9b}\n\"ü");
+    fn json_has_no_control_characters_and_no_direction_marks() {
+        let text = json(&"a\u{1b}\u{7f}\u{9b}\u{202e}\n\"ü");
+        assert_eq!(text, r#""a\u001b\u007f\u009b\u202e\n\"ü""#);
+        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), "a\u{1b}\u{7f}\u{9b}\u{202e}\n\"ü");
     }
 }

@@ -16,17 +16,21 @@ const LONG: &str = "\
 Run the server
 
 Without a configuration file, the server listens on 127.0.0.1 only: for counters on port 11215, for semaphores on port \
-11216. The file is in TOML, or an unchanged yrmcds.conf.
+11216. The file is in TOML, or an unchanged yrmcds.conf. Each key can also be set in the environment: SIGNALBOX_CONFIG_ \
+and the key in capitals, with two underscores for the dot, such as SIGNALBOX_CONFIG_COUNTER__PORT. Options override the \
+environment, and the environment overrides the file.
 
 SIGTERM and SIGINT stop the server; it first answers the requests that it has received. SIGHUP reloads the configuration \
-(log level, limits, timeouts, declared semaphores) and reopens the log file. SIGUSR1 logs the statistics and checks that \
+(log level, limits, timeouts, declared semaphores), logs what changed, and reopens the log file. SIGUSR1 logs the statistics and checks that \
 the resources in use are the resources that are held.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox serve
   signalbox serve --config /etc/signalbox.toml
-  signalbox serve --bind 0.0.0.0 --counter-port 12000 --log-level debug";
+  signalbox serve --data-dir /var/lib/signalbox
+  signalbox serve --bind 0.0.0.0 --counter-port 12000 --log-level debug
+  SIGNALBOX_CONFIG_SESSION__MAX_TTL=600 signalbox serve";
 
 /// Run the server
 #[derive(Debug, Args)]
@@ -48,6 +52,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "PORT", value_parser = within(0..=u16::MAX))]
     semaphore_port: Option<u16>,
 
+    /// Directory for declared semaphores and leased sessions, which then survive a restart, instead of the configured one
+    #[arg(long, value_name = "DIRECTORY")]
+    data_dir: Option<PathBuf>,
+
     /// Lowest severity to log, instead of the configured one: error, warning, info or debug
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<Threshold>,
@@ -66,7 +74,10 @@ enum Format {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    // The log and the errors name the directory, whatever the current one is.
+    let data_dir = arguments.data_dir.as_deref().map(std::path::absolute).transpose()?;
     let options = Options {
+        data_dir,
         config_file: arguments.config.clone(),
         bind: arguments.bind.clone(),
         counter_port: arguments.counter_port,

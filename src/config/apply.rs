@@ -39,13 +39,16 @@ const UNUSED_KEYS: &[&str] = &[
 /// Longest part of a value that a message repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
 
+/// The line that set each key last; not of keys within declarations.
+type Lines = Vec<(&'static str, usize)>;
+
 /// Applies `settings`, read from the file at `path`, to `config`.
 pub(super) fn apply(
     settings: &[Setting<'_>],
     path: &Path,
     language: Language,
     config: &mut Config,
-) -> Result<Vec<Notice>, Mistake> {
+) -> Result<(Vec<Notice>, Lines), Mistake> {
     let mut applying = Applying {
         path,
         language,
@@ -69,6 +72,7 @@ pub(super) fn apply(
         }
     }
     applying.end_declaration()?;
+    let lines = applying.set.iter().map(|(key, setting)| (*key, setting.line)).collect();
     let mut notices = applying.notices;
     if !unused.is_empty() {
         let sentence = format!(
@@ -78,7 +82,7 @@ pub(super) fn apply(
         );
         notices.push(Notice { severity: Severity::Info, sentence });
     }
-    Ok(notices)
+    Ok((notices, lines))
 }
 
 struct Applying<'a> {
@@ -204,7 +208,7 @@ fn refused(setting: &Setting<'_>, mut allowed: String) -> Mistake {
 }
 
 /// The start of a value, short enough for a sentence and on one line.
-fn excerpt(written: &str) -> String {
+pub(super) fn excerpt(written: &str) -> String {
     let line = written.lines().next().unwrap_or_default();
     let mut shown: String = line.chars().take(SHOWN_CHARS_MAX).collect();
     if shown.len() < written.len() {
@@ -220,7 +224,7 @@ fn first_key_within(name: &str) -> Option<&'static str> {
 }
 
 /// The key that was probably meant: a few letters away, or the same word in one of the tables.
-fn closest_key(name: &str) -> Option<&'static str> {
+pub(super) fn closest_key(name: &str) -> Option<&'static str> {
     let letters_max = 1 + name.len() / 8;
     let by_letters = Key::all()
         .iter()

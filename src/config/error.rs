@@ -30,6 +30,38 @@ pub enum ConfigError {
         /// What is wrong and what would be right.
         reason: Reason,
     },
+    /// A variable of the environment is of no key.
+    #[error(
+        "{variable}: this environment variable is of no key of signalbox; {}",
+        match close {
+            Some(close) => format!("did you mean {close}?"),
+            None => "remove it from the environment".to_owned(),
+        }
+    )]
+    UnknownVariable {
+        /// The variable.
+        variable: String,
+        /// A variable that may have been meant.
+        close: Option<String>,
+    },
+    /// A variable of the environment has a value that its key does not allow.
+    #[error("{variable} = {value}: must be {allowed}")]
+    InVariable {
+        /// The variable.
+        variable: String,
+        /// Its value.
+        value: String,
+        /// What would be right.
+        allowed: String,
+    },
+    /// Keys contradict each other, and one of them was set there.
+    #[error("{place}: {error}")]
+    At {
+        /// The file and line, the variable, or the option.
+        place: String,
+        /// The contradiction.
+        error: Box<ConfigError>,
+    },
     /// Neither counters nor semaphores are enabled.
     #[error(
         "counter.enable and semaphore.enable are both false; set `counter.enable = true`, `semaphore.enable = true` or \

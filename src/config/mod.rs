@@ -4,12 +4,13 @@
 //! so that names, ranges and messages are the same. Every error names the file, the line, the key, the value and what is
 //! allowed. Nothing here opens a socket, so a bad configuration is found before anything is bound.
 //!
-//! The caller overrides keys from the command line and then calls [`Config::validate`], logs the notices, looks up
-//! accounts, binds addresses and opens the log file.
+//! Variables of the environment override the file. The caller overrides keys from the command line and then calls
+//! [`Loaded::validate`], logs the notices, looks up accounts, binds addresses and opens the log file.
 
 mod apply;
 mod error;
 mod language;
+mod origin;
 mod schema;
 mod setting;
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod tests;
 mod toml;
 mod yrmcds;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,9 +28,11 @@ use std::str::FromStr;
 
 pub use error::{ConfigError, Notice, Reason, Severity};
 pub use language::Language;
+pub use origin::VARIABLE_PREFIX;
 pub use schema::Key;
 
 use error::Mistake;
+use origin::Origins;
 use setting::line_at;
 
 /// The most resources of a semaphore with numbered slots: the number of a slot has 16 bits.
@@ -162,10 +166,14 @@ pub struct SessionConfig {
 /// A configuration that was read, with the notices about it.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The configuration, before [`Config::validate`].
+    /// The configuration, before [`Loaded::validate`].
     pub config: Config,
     /// Notices to log once, at start.
     pub notices: Vec<Notice>,
+    /// The file that was read.
+    file: Option<PathBuf>,
+    /// Where keys were set.
+    origins: Origins,
 }
 
 impl Config {
@@ -210,10 +218,10 @@ impl Config {
                 yrmcds::read(text)
             }
         };
-        let notices = settings
+        let (notices, lines) = settings
             .and_then(|settings| apply::apply(&settings, path, language, &mut config))
             .map_err(|mistake| mistake.in_file(path))?;
-        Ok(Loaded { config, notices })
+        Ok(Loaded { config, notices, file: Some(path.to_owned()), origins: Origins::of_lines(lines) })
     }
 
     /// Checks the configuration as a whole: an extension is enabled, both have different ports, and times are within their
@@ -250,10 +258,58 @@ impl Config {
         self.bind.iter().any(covers)
     }
 
-    /// The keys whose values differ in `new` and take effect only after a restart.
-    pub fn changes_needing_restart(&self, new: &Self) -> Vec<&'static str> {
-        let differs = |key: &&Key| key.value_in(self) != key.value_in(new);
-        Key::all().iter().filter(|key| !key.changes_while_running()).filter(differs).map(Key::name).collect()
+    /// The keys whose values differ in `new`.
+    pub fn changes(&self, new: &Self) -> Vec<Change> {
+        let of_key = |key: &&Key| !key.name().starts_with("semaphore.declare");
+        let mut changes: Vec<_> = Key::all()
+            .iter()
+            .filter(of_key)
+            .map(|key| Change {
+                key: key.name().to_owned(),
+                from: shown(key.value_in(self)),
+                to: shown(key.value_in(new)),
+                takes_effect: key.changes_while_running(),
+            })
+            .collect();
+        let [old, new] = [self, new].map(|config| {
+            let declared = config.semaphore.declare.iter().map(|of| (of.name.as_str(), of));
+            declared.collect::<BTreeMap<_, _>>()
+        });
+        let names: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+        changes.extend(names.into_iter().map(|name| Change {
+            key: format!("semaphore.declare \"{}\"", name.escape_default()),
+            from: described(old.get(name).copied()),
+            to: described(new.get(name).copied()),
+            takes_effect: true,
+        }));
+        changes.retain(|change| change.from != change.to);
+        changes
+    }
+}
+
+/// A key whose value differs between two configurations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The key. For a declared semaphore, `semaphore.declare` with its name.
+    pub key: String,
+    /// The value before.
+    pub from: String,
+    /// The value after.
+    pub to: String,
+    /// Whether a running server applies it; else it needs a restart.
+    pub takes_effect: bool,
+}
+
+fn shown(value: String) -> String {
+    if value.is_empty() { "not set".to_owned() } else { value }
+}
+
+fn described(declared: Option<&DeclareConfig>) -> String {
+    match declared {
+        None => "not declared".to_owned(),
+        Some(DeclareConfig { name: _, capacity, slots, label }) => {
+            format!("capacity {capacity}, slots {slots}, label \"{}\"", label.escape_default())
+        }
     }
 }
 

@@ -350,12 +350,77 @@ fn limits_and_the_log_level_change_while_running() {
     new.admin_from = vec!["192.0.2.1".parse().unwrap()];
     new.session.max_ttl_s = 60;
     new.session.max_waiters = 5;
-    assert!(old.changes_needing_restart(&new).is_empty());
+    assert!(old.changes(&new).iter().all(|change| change.takes_effect));
+    assert_eq!(old.changes(&new).len(), 8);
     new.bind.clear();
     new.data_dir = Some("/b".into());
     new.log.file = Some("/a".into());
     new.counter.port.port = 1;
-    assert_eq!(old.changes_needing_restart(&new), ["bind_ip", "data_dir", "log.file", "counter.port"]);
+    let later: Vec<_> = old.changes(&new).into_iter().filter(|change| !change.takes_effect).collect();
+    let keys: Vec<_> = later.iter().map(|change| change.key.as_str()).collect();
+    assert_eq!(keys, ["bind_ip", "data_dir", "log.file", "counter.port"]);
+    assert_eq!((later[1].from.as_str(), later[1].to.as_str()), ("not set", "/b"));
+}
+
+fn read(variables: &[(&str, &str)]) -> Result<Loaded, String> {
+    let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
+    Loaded::read(None, variables).map_err(|error| error.to_string())
+}
+
+/// Of each key, the variable has the name that the documents state, and the key that the reader finds.
+#[test]
+fn every_key_has_a_variable() {
+    for key in Key::all().iter().map(Key::name).filter(|key| !key.starts_with("semaphore.declare")) {
+        let variable = format!("SIGNALBOX_CONFIG_{}", key.to_uppercase().replace('.', "__"));
+        let error = read(&[(&variable, "\u{1}")]).unwrap_err();
+        assert!(error.starts_with(&format!("{variable} = \u{1}: must be ")), "{error}");
+    }
+    let config = read(&[
+        ("SIGNALBOX_CONFIG_COUNTER__MAX_CONNECTIONS", "2K"),
+        ("SIGNALBOX_CONFIG_BIND_IP", "127.0.0.1 ::1"),
+        ("SIGNALBOX_CONFIG_SEMAPHORE__ENABLE", "false"),
+        ("SIGNALBOX_SERVER", "elsewhere:1"),
+    ]);
+    let config = config.unwrap().config;
+    assert_eq!((config.counter.port.max_connections, config.bind.len()), (2048, 2));
+    assert!(!config.semaphore.port.enable);
+}
+
+#[test]
+fn a_variable_of_no_key_is_refused_with_the_one_that_was_meant() {
+    for (variable, end) in [
+        ("SIGNALBOX_CONFIG_COUNTER_PORT", "did you mean SIGNALBOX_CONFIG_COUNTER__PORT?"),
+        ("SIGNALBOX_CONFIG_counter__port", "did you mean SIGNALBOX_CONFIG_COUNTER__PORT?"),
+        ("SIGNALBOX_CONFIG_THRESHOLD", "did you mean SIGNALBOX_CONFIG_LOG__THRESHOLD?"),
+        ("SIGNALBOX_CONFIG_FROBNICATE", "remove it from the environment"),
+        ("SIGNALBOX_CONFIG_", "remove it from the environment"),
+    ] {
+        let error = read(&[(variable, "1")]).unwrap_err();
+        assert_eq!(error, format!("{variable}: this environment variable is of no key of signalbox; {end}"));
+    }
+    let error = read(&[("SIGNALBOX_CONFIG_SEMAPHORE__DECLARE__NAME", "a")]).unwrap_err();
+    assert!(error.ends_with("only a file in TOML can have"), "{error}");
+}
+
+#[test]
+fn a_contradiction_names_the_place_that_was_set_last() {
+    let text = "counter.enable = true\nsemaphore.enable = true\ncounter.port = 7\nsemaphore.port = 7\n";
+    let mut loaded = parse(text, Language::Toml).unwrap();
+    let said = |loaded: &Loaded| loaded.validate().unwrap_err().to_string();
+    assert!(said(&loaded).starts_with("/etc/x:4: counter.port and semaphore.port are both 7; "));
+    loaded.note_option("counter.port", "--counter-port");
+    assert!(said(&loaded).starts_with("--counter-port: counter.port and semaphore.port are both 7; "));
+    let loaded = parse("\ncounter.enable = false", Language::Toml).unwrap();
+    assert!(said(&loaded).starts_with("/etc/x:2: counter.enable and semaphore.enable are both false; "));
+    let loaded = parse("", Language::Toml).unwrap();
+    assert!(said(&loaded).starts_with("/etc/x: counter.enable and semaphore.enable are both false; "));
+    let loaded = parse("counter.enable = true\nsession.min_ttl = 60", Language::Toml).unwrap();
+    assert!(said(&loaded).starts_with("/etc/x:2: session.min_ttl is 60 and session.default_ttl is 30; "));
+    let loaded = read(&[("SIGNALBOX_CONFIG_SEMAPHORE__PORT", "11215")]).unwrap();
+    assert!(
+        said(&loaded)
+            .starts_with("SIGNALBOX_CONFIG_SEMAPHORE__PORT: counter.port and semaphore.port are both")
+    );
 }
 
 #[test]

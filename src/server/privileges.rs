@@ -1,6 +1,9 @@
-//! Drops the privileges of root: the process switches to the configured user and group after the ports are bound.
+//! Drops the privileges of root: the process switches to the configured user and group after the ports are bound. Before
+//! that, it acts as them where their files are opened, so that a link that they made leads to no file of root.
 
-use nix::unistd::{Gid, Group, Uid, User, geteuid, setgid, setgroups, setuid};
+use nix::unistd::{
+    Gid, Group, Uid, User, getegid, geteuid, getgroups, setegid, seteuid, setgid, setgroups, setuid,
+};
 use thiserror::Error;
 use tracing::info;
 
@@ -45,9 +48,27 @@ impl Identity {
         Ok(Self { uid: user.map(|user| user.uid), gid })
     }
 
-    /// The ids of the user and the group, for files that must stay writable.
-    pub(super) fn owner(self) -> Option<(u32, u32)> {
-        self.uid.map(|uid| (uid.as_raw(), self.gid.unwrap_or(Gid::from_raw(0)).as_raw()))
+    /// Calls a function as the user and group, with the rights that they have. Then the process is root again.
+    pub(super) fn act<T>(self, call: impl FnOnce() -> T) -> Result<T, PrivilegeError> {
+        let (uid, gid) = (geteuid(), getegid());
+        let groups = getgroups().map_err(PrivilegeError::Refused)?;
+        // Only root can change the groups: it does that first, and as the last step on the way back.
+        if let Some(gid) = self.gid {
+            setgroups(&[]).map_err(PrivilegeError::Refused)?;
+            setegid(gid).map_err(PrivilegeError::Refused)?;
+        }
+        if let Some(uid) = self.uid {
+            seteuid(uid).map_err(PrivilegeError::Refused)?;
+        }
+        let result = call();
+        if self.uid.is_some() {
+            seteuid(uid).map_err(PrivilegeError::Refused)?;
+        }
+        if self.gid.is_some() {
+            setegid(gid).map_err(PrivilegeError::Refused)?;
+            setgroups(&groups).map_err(PrivilegeError::Refused)?;
+        }
+        Ok(result)
     }
 
     /// Switches all threads of the process to the user and group, and drops supplementary groups.

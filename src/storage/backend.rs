@@ -2,10 +2,63 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use redb::{BackendError, StorageBackend};
+use redb::StorageBackend;
+
+/// The methods of a layer for locks, which it passes on to `inner`.
+macro_rules! forward_locks {
+    () => {
+        fn try_lock_range(
+            &self,
+            start: std::ops::Bound<u64>,
+            end: std::ops::Bound<u64>,
+        ) -> Result<bool, redb::BackendError> {
+            self.inner.try_lock_range(start, end)
+        }
+
+        fn try_lock_shared_range(
+            &self,
+            start: std::ops::Bound<u64>,
+            end: std::ops::Bound<u64>,
+        ) -> Result<bool, redb::BackendError> {
+            self.inner.try_lock_shared_range(start, end)
+        }
+
+        fn lock_range(
+            &self,
+            start: std::ops::Bound<u64>,
+            end: std::ops::Bound<u64>,
+        ) -> Result<(), redb::BackendError> {
+            self.inner.lock_range(start, end)
+        }
+
+        fn lock_shared_range(
+            &self,
+            start: std::ops::Bound<u64>,
+            end: std::ops::Bound<u64>,
+        ) -> Result<(), redb::BackendError> {
+            self.inner.lock_shared_range(start, end)
+        }
+
+        fn unlock_range(
+            &self,
+            start: std::ops::Bound<u64>,
+            end: std::ops::Bound<u64>,
+        ) -> Result<(), redb::BackendError> {
+            self.inner.unlock_range(start, end)
+        }
+
+        fn query_lock_range(
+            &self,
+            start: std::ops::Bound<u64>,
+            end: std::ops::Bound<u64>,
+        ) -> Result<bool, redb::BackendError> {
+            self.inner.query_lock_range(start, end)
+        }
+    };
+}
+pub(super) use forward_locks;
 
 /// The first failed flush of a file, if any, for the rest of the process. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -71,36 +124,14 @@ impl StorageBackend for FlushGuard {
         self.inner.close()
     }
 
-    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.inner.try_lock_range(start, end)
-    }
-
-    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.inner.try_lock_shared_range(start, end)
-    }
-
-    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.inner.lock_range(start, end)
-    }
-
-    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.inner.lock_shared_range(start, end)
-    }
-
-    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.inner.unlock_range(start, end)
-    }
-
-    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.inner.query_lock_range(start, end)
-    }
+    forward_locks!();
 }
 
 /// Keeps everything that the engine writes in memory, so that a file can be read, and even repaired in memory, without
 /// being changed.
 #[derive(Debug)]
 pub(super) struct CopyOnWrite {
-    inner: Box<dyn StorageBackend>,
+    inner: Arc<dyn StorageBackend>,
     overlay: Mutex<Overlay>,
 }
 
@@ -117,7 +148,7 @@ struct Overlay {
 const BLOCK_BYTES: u64 = 4096;
 
 impl CopyOnWrite {
-    pub(super) fn new(inner: Box<dyn StorageBackend>) -> io::Result<Self> {
+    pub(super) fn new(inner: Arc<dyn StorageBackend>) -> io::Result<Self> {
         let len = inner.len()?;
         Ok(Self { inner, overlay: Mutex::new(Overlay { len, inner_len: len, blocks: BTreeMap::new() }) })
     }

@@ -8,6 +8,7 @@ use super::StorageError;
 use super::backend::CopyOnWrite;
 use super::directory::{Directory, unusable};
 use super::engine::{Opened, Options, each_record, open_engine, open_file, verify};
+use super::flush_mark::Trust;
 use super::record::describe;
 use crate::core::{Core, Moment, MonotonicMs, NameHasher, Namespace, Record, UnixSeconds};
 
@@ -52,7 +53,7 @@ impl Counts {
 pub fn check(directory: &Path) -> Result<Report, StorageError> {
     let directory = Directory::open_shared(directory)?;
     let path = directory.file();
-    let Opened { mut database, was_repaired } = open_for_reading(&path)?;
+    let Opened { mut database, was_repaired } = open_for_reading(&path, Trust::CurrentCommit)?;
     let mut report = Report { needs_repair: was_repaired, counts: Counts::default(), problems: Vec::new() };
     let mut records = Vec::new();
     let read = each_record(&path, &database, &mut |record| match record {
@@ -71,9 +72,10 @@ pub fn check(directory: &Path) -> Result<Report, StorageError> {
 }
 
 /// Opens a file for reading, even if it needs a repair.
-pub(super) fn open_for_reading(path: &Path) -> Result<Opened, StorageError> {
-    let copy_on_write = open_file(path, false).and_then(CopyOnWrite::new).map_err(unusable(path))?;
-    open_engine(path, copy_on_write, Options::default())
+pub(super) fn open_for_reading(path: &Path, trust: Trust) -> Result<Opened, StorageError> {
+    let file = open_file(path, false).map_err(unusable(path))?;
+    let copy_on_write = CopyOnWrite::new(file.into()).map_err(unusable(path))?;
+    open_engine(path, Box::new(copy_on_write), trust, Options::default())
 }
 
 /// The contradictions between records, one sentence each. `records` has all records of a store, in any order.

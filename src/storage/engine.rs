@@ -5,6 +5,10 @@
 //! crash of the process or the machine, the engine repairs the file when it is opened. A file that was closed properly
 //! is verified as a whole when it is opened; that costs no more than reading it, and the server reads it anyway.
 //!
+//! Invariant: until the first commit, the file is as it was found (`staged`), so a server that refuses its records leaves
+//! them unchanged. The first commit also stores the new epoch. A commit that was acknowledged is never rolled back by
+//! the engine (`flush_mark`).
+//!
 //! After a failure the engine refuses everything until it is closed and reopened. The commit that failed does that; if
 //! reopening fails too, the next commit tries again. Invariant: when a commit succeeds, the changes of earlier commits
 //! that were reported as failed are not in the file. The engine may fail after the changes are on disk, so such a
@@ -13,7 +17,6 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +29,10 @@ use redb::{
 
 use super::backend::{FlushFailure, FlushGuard};
 use super::directory::{Directory, unusable};
+use super::flush_mark::{FlushMark, FlushMarks, Trust};
+use super::panics;
 use super::record::{DecodeError, decode, encode_key, encode_value};
+use super::staged::Staged;
 use super::{CommitError, Storage, StorageError};
 use crate::core::{Change, Record};
 
@@ -38,6 +44,9 @@ const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("signalbox");
 const METADATA: u8 = 0;
 const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
 const EPOCH_KEY: &[u8] = &[METADATA, b'e'];
+
+/// In the engine's message about a commit that has the flush mark and cannot be read.
+const COMPLETE_BUT_UNREADABLE: &str = "despite 2-phase commit";
 
 /// Options for opening a store.
 #[derive(Clone, Copy, Debug)]
@@ -59,16 +68,24 @@ pub type Medium = Box<dyn FnMut() -> io::Result<Box<dyn StorageBackend>> + Send>
 /// A store in a file.
 pub struct FileStorage {
     // Declared before the directory, so that the database is closed before the directory is unlocked.
-    database: Option<Database>,
+    opened: Option<OpenedFile>,
     _directory: Option<Directory>,
     path: PathBuf,
     medium: Medium,
     options: Options,
     flush_failure: FlushFailure,
     epoch: u64,
+    /// Whether the epoch is in the file; until then, the file has the epoch before.
+    is_epoch_stored: bool,
     was_repaired: bool,
     /// The changes of a commit that was reported as failed, while it is unknown whether the file has them.
     in_doubt: Option<WriteSet>,
+}
+
+/// The file, opened for reading and writing.
+struct OpenedFile {
+    database: Database,
+    staged: Staged,
 }
 
 /// The changes of a commit, by key.
@@ -103,7 +120,8 @@ impl std::fmt::Debug for FileStorage {
 
 impl FileStorage {
     /// Opens the store in a data directory under a new epoch. A missing directory is created, but not its parent; a
-    /// directory without data gets an empty store. No other process can open it until this value is dropped.
+    /// directory without data gets an empty store. A file with data is not changed until the first commit. No other
+    /// process can open it until this value is dropped.
     pub fn open(directory: &Path, options: Options) -> Result<Self, StorageError> {
         let directory = Directory::open_exclusive(directory)?;
         if !directory.has_file()? {
@@ -125,20 +143,22 @@ impl FileStorage {
     /// for excluding other users.
     pub fn open_on(path: &Path, medium: Medium, options: Options) -> Result<Self, StorageError> {
         let mut storage = Self {
-            database: None,
+            opened: None,
             _directory: None,
             path: path.to_owned(),
             medium,
             options,
             flush_failure: FlushFailure::default(),
             epoch: 0,
+            is_epoch_stored: false,
             was_repaired: false,
             in_doubt: None,
         };
-        let (database, was_repaired) = storage.open_database()?;
+        let (opened, was_repaired) = storage.open_file()?;
         storage.was_repaired = was_repaired;
-        storage.epoch = storage.advance_epoch(&database).map_err(|error| storage.error(error))?;
-        storage.database = Some(database);
+        let latest = || stored_epoch(&opened.database.begin_read()?.open_table(TABLE)?);
+        storage.epoch = latest().map_err(|error| storage.error(error))? + 1;
+        storage.opened = Some(opened);
         Ok(storage)
     }
 
@@ -146,7 +166,8 @@ impl FileStorage {
     pub fn create_on(path: &Path, medium: Box<dyn StorageBackend>) -> Result<(), StorageError> {
         let flush_failure = FlushFailure::default();
         let fill = || {
-            let medium = FlushGuard::new(medium, flush_failure.clone());
+            let medium = Box::new(FlushGuard::new(medium, flush_failure.clone()));
+            let medium = FlushMarks::new(medium, Trust::CurrentCommit);
             let database = Builder::new().create_with_backend(medium)?;
             let transaction = begin(&database)?;
             {
@@ -167,58 +188,53 @@ impl FileStorage {
         self.was_repaired
     }
 
-    fn open_database(&mut self) -> Result<(Database, bool), StorageError> {
+    /// Opens the file. Returns also whether it needs the repair that the first commit writes.
+    fn open_file(&mut self) -> Result<(OpenedFile, bool), StorageError> {
         let inner = (self.medium)().map_err(unusable(&self.path))?;
         let guard = FlushGuard::new(inner, self.flush_failure.clone());
-        let opened = open_engine(&self.path, guard, self.options).and_then(|mut opened| {
+        let staged = Staged::new(Box::new(guard)).map_err(unusable(&self.path))?;
+        let medium = Box::new(staged.clone());
+        let opened = open_engine(&self.path, medium, Trust::CurrentCommit, self.options);
+        let opened = opened.and_then(|mut opened| {
             // A repair has verified everything already.
             if !opened.was_repaired {
                 verify(&self.path, &mut opened.database)?;
             }
             Ok(opened)
         });
-        let opened = opened.map_err(|error| prefer_flush_failure(&self.flush_failure, &self.path, error))?;
-        Ok((opened.database, opened.was_repaired))
-    }
-
-    fn advance_epoch(&self, database: &Database) -> Result<u64, redb::Error> {
-        let transaction = begin(database)?;
-        let epoch = {
-            let mut table = transaction.open_table(TABLE)?;
-            let epoch = stored_epoch(&table)? + 1;
-            table.insert(EPOCH_KEY, epoch.to_be_bytes().as_slice())?;
-            epoch
-        };
-        transaction.commit()?;
-        Ok(epoch)
+        let Opened { database, was_repaired } =
+            opened.map_err(|error| prefer_flush_failure(&self.flush_failure, &self.path, error))?;
+        Ok((OpenedFile { database, staged }, was_repaired))
     }
 
     /// Reopens the file if a failure closed it. Returns whether the file has the commit that is in doubt.
     fn reopen(&mut self) -> Result<bool, CommitError> {
         if let Some(source) = self.flush_failure.get() {
-            self.database = None;
+            self.opened = None;
             return Err(CommitError::NotFlushed(StorageError::NotFlushed {
                 path: self.path.clone(),
                 source,
             }));
         }
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => self.open_database().map_err(commit_error)?.0,
+        let opened = match self.opened.take() {
+            Some(opened) => opened,
+            None => self.open_file().map_err(commit_error)?.0,
         };
-        let (newest, is_there) = self.find_in_doubt(&database).map_err(|e| commit_error(self.error(e)))?;
-        self.database = Some(database);
-        if newest == self.epoch {
-            Ok(is_there)
-        } else {
-            Err(CommitError::Superseded { own: self.epoch, newest })
+        let found = self.find_in_doubt(&opened.database).map_err(|e| commit_error(self.error(e)))?;
+        self.opened = Some(opened);
+        let Some((newest, is_there)) = found else { return Ok(false) };
+        if newest != self.epoch && newest != self.expected_epoch() {
+            return Err(CommitError::Superseded { own: self.epoch, newest });
         }
+        // The commit in doubt may have been the first one, which stores the epoch.
+        self.is_epoch_stored = newest == self.epoch;
+        Ok(is_there)
     }
 
-    /// The epoch in the file, and whether the commit in doubt is in it. A commit is atomic, so one key that it changed
-    /// is enough to decide.
-    fn find_in_doubt(&self, database: &Database) -> Result<(u64, bool), redb::Error> {
-        let Some(write_set) = &self.in_doubt else { return Ok((self.epoch, false)) };
+    /// The epoch in the file, and whether the commit in doubt is in it; `None`: no commit is in doubt. A commit is
+    /// atomic, so one key that it changed is enough to decide.
+    fn find_in_doubt(&self, database: &Database) -> Result<Option<(u64, bool)>, redb::Error> {
+        let Some(write_set) = &self.in_doubt else { return Ok(None) };
         let table = database.begin_read()?.open_table(TABLE)?;
         let changed = write_set.iter().find(|(_, versions)| versions.before != versions.after);
         let is_there = match changed {
@@ -228,7 +244,12 @@ impl FileStorage {
             }
             None => false,
         };
-        Ok((stored_epoch(&table)?, is_there))
+        Ok(Some((stored_epoch(&table)?, is_there)))
+    }
+
+    /// The epoch that the file has if no other owner has opened it.
+    fn expected_epoch(&self) -> u64 {
+        if self.is_epoch_stored { self.epoch } else { self.epoch - 1 }
     }
 
     /// Rolls back the changes of the commit in doubt.
@@ -237,7 +258,7 @@ impl FileStorage {
         let writes: Vec<_> =
             write_set.iter().map(|(key, versions)| (key.clone(), versions.before.clone())).collect();
         self.transact(writes, &mut WriteSet::new()).map_err(|failure| {
-            self.database = None;
+            self.opened = None;
             match failure {
                 Failure::Superseded { newest } => CommitError::Superseded { own: self.epoch, newest },
                 Failure::NotWritten(error) | Failure::InDoubt(error) => commit_error(error),
@@ -245,23 +266,27 @@ impl FileStorage {
         })
     }
 
-    /// Writes values, or deletes keys without a value, in one transaction, and adds the changes to `write_set`.
+    /// Writes values, or deletes keys without a value, in one transaction, and adds the changes to `write_set`. The first
+    /// transaction also stores the epoch, and what was done to open the file.
     fn transact(
-        &self,
+        &mut self,
         writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
         write_set: &mut WriteSet,
     ) -> Result<(), Failure> {
-        let database = self.database.as_ref().expect("every caller opened it");
+        let opened = self.opened.as_ref().expect("every caller opened it");
         let before = |error| Failure::NotWritten(self.error(error));
-        let transaction = begin(database).map_err(before)?;
+        opened.staged.accept().map_err(|error| before(error.into()))?;
+        let transaction = begin(&opened.database).map_err(before)?;
         let newest = self.write(&transaction, writes, write_set).map_err(before)?;
-        if newest != self.epoch {
+        if newest != self.expected_epoch() {
             return Err(Failure::Superseded { newest });
         }
-        transaction.commit().map_err(|error| Failure::InDoubt(self.error(error.into())))
+        transaction.commit().map_err(|error| Failure::InDoubt(self.error(error.into())))?;
+        self.is_epoch_stored = true;
+        Ok(())
     }
 
-    /// Returns the epoch in the file. If that is not this owner's epoch, nothing is written.
+    /// Returns the epoch in the file. If that is not the expected one, nothing is written.
     fn write(
         &self,
         transaction: &WriteTransaction,
@@ -270,8 +295,11 @@ impl FileStorage {
     ) -> Result<u64, redb::Error> {
         let mut table = transaction.open_table(TABLE)?;
         let newest = stored_epoch(&table)?;
-        if newest != self.epoch {
+        if newest != self.expected_epoch() {
             return Ok(newest);
+        }
+        if !self.is_epoch_stored {
+            table.insert(EPOCH_KEY, self.epoch.to_be_bytes().as_slice())?;
         }
         for (key, after) in writes {
             let before = match &after {
@@ -296,10 +324,10 @@ impl Storage for FileStorage {
     }
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
-        if self.database.is_none() {
-            self.database = Some(self.open_database()?.0);
+        if self.opened.is_none() {
+            self.opened = Some(self.open_file()?.0);
         }
-        let database = self.database.as_ref().expect("it was just opened");
+        let database = &self.opened.as_ref().expect("it was just opened").database;
         let mut problem = None;
         let read = each_record(&self.path, database, &mut |record| match record {
             Ok(record) if problem.is_none() => each(record),
@@ -307,7 +335,7 @@ impl Storage for FileStorage {
             Err(error) => _ = problem.get_or_insert(error),
         });
         if let Err(error) = read {
-            self.database = None;
+            self.opened = None;
             return Err(error);
         }
         match problem {
@@ -336,7 +364,7 @@ impl Storage for FileStorage {
             Err(Failure::NotWritten(error)) => (error, None),
             Err(Failure::InDoubt(error)) => (error, Some(write_set)),
         };
-        self.database = None;
+        self.opened = None;
         self.in_doubt = write_set;
         match self.reopen() {
             // It failed after the changes were on disk, so they are durable and the commit succeeded.
@@ -368,10 +396,11 @@ pub(super) fn file_backend(file: File) -> io::Result<Box<dyn StorageBackend>> {
     Ok(Box::new(backend))
 }
 
-/// Opens the engine on an existing store, and checks that this program supports its format.
+/// Opens the engine on an existing store, and checks that this program supports its format. The engine writes to it.
 pub(super) fn open_engine(
     path: &Path,
-    inner: impl StorageBackend,
+    inner: Box<dyn StorageBackend>,
+    trust: Trust,
     options: Options,
 ) -> Result<Opened, StorageError> {
     let damaged =
@@ -380,6 +409,10 @@ pub(super) fn open_engine(
     if inner.len().map_err(unusable(path))? == 0 {
         return Err(damaged("the file is empty"));
     }
+    let mark = FlushMark::of(&*inner).map_err(unusable(path))?;
+    if mark == FlushMark::Damaged && trust == Trust::CurrentCommit {
+        return Err(damaged("a bit of its header has changed"));
+    }
     let was_repaired = Arc::new(AtomicBool::new(false));
     let note = {
         let was_repaired = Arc::clone(&was_repaired);
@@ -387,7 +420,8 @@ pub(super) fn open_engine(
     };
     let mut builder = Builder::new();
     builder.set_cache_size(options.cache_bytes).set_repair_callback(note);
-    let database = catch_panics(path, || builder.create_with_backend(inner))?;
+    let medium = FlushMarks::new(inner, trust);
+    let database = catch_panics(path, || builder.create_with_backend(medium))?;
     let format = catch_panics(path, || stored_format(&database))?;
     // Older formats will be converted here, one version at a time.
     match format {
@@ -431,16 +465,15 @@ pub(super) fn each_record(
     Ok(())
 }
 
-/// Calls the engine on a file that may be damaged: the engine panics on some kinds of damage, because it takes them for
-/// bugs of its own.
+/// Calls the engine on a file that may be damaged: a panic means that it is.
 fn catch_panics<T, E: Into<redb::Error>>(
     path: &Path,
     call: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, StorageError> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match panics::catch(call) {
         Ok(result) => result.map_err(|error| engine_error(path, error)),
-        Err(_) => {
-            let problem = "the storage engine panicked while it read the file".to_owned();
+        Err(panics::Panicked) => {
+            let problem = "parts of it contradict each other".to_owned();
             Err(StorageError::Damaged { path: path.to_owned(), problem })
         }
     }
@@ -460,6 +493,10 @@ pub(super) fn engine_error<E: Into<redb::Error>>(path: &Path, error: E) -> Stora
             StorageError::Unusable { path, source }
         }
         redb::Error::DatabaseAlreadyOpen => StorageError::InUse { path },
+        redb::Error::Corrupted(problem) if problem.contains(COMPLETE_BUT_UNREADABLE) => {
+            let problem = "the latest changes, which were stored completely, cannot be read".to_owned();
+            StorageError::Damaged { path, problem }
+        }
         other => StorageError::Damaged { path, problem: other.to_string() },
     }
 }

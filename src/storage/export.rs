@@ -16,6 +16,7 @@ use thiserror::Error;
 use super::check::{contradictions, open_for_reading};
 use super::directory::{Directory, unusable};
 use super::engine::{FORMAT, FileStorage, Opened, Options, each_record, file_backend, open_file};
+use super::flush_mark::Trust;
 use super::record::describe;
 use super::{CommitError, Storage, StorageError};
 use crate::core::{
@@ -53,13 +54,21 @@ pub enum ImportError {
 }
 
 /// Writes all records of the data directory of a server that is not running. It does not change the directory. Records
-/// that cannot be decoded are omitted; one sentence about each of them is returned. Fails if the rest of the file
-/// cannot be read; then the last line is missing.
+/// that cannot be decoded are omitted, and if the latest changes cannot be read, the records before them are written;
+/// one sentence about each omission is returned. Fails if the rest of the file cannot be read; then the last line is
+/// missing.
 pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, StorageError> {
     let directory = Directory::open_shared(directory)?;
     let path = directory.file();
-    let Opened { database, .. } = open_for_reading(&path)?;
     let mut problems = Vec::new();
+    let Opened { database, .. } = match open_for_reading(&path, Trust::CurrentCommit) {
+        Err(damaged @ StorageError::Damaged { .. }) => {
+            let Ok(opened) = open_for_reading(&path, Trust::AnyCommit) else { return Err(damaged) };
+            problems.push(format!("{damaged}; the latest changes may be missing from the export"));
+            opened
+        }
+        opened => opened?,
+    };
     let mut records = 0;
     let mut written = write_line(writer, &Line::Export { format: FORMAT });
     let read = each_record(&path, &database, &mut |record| match record {
@@ -68,7 +77,7 @@ pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, S
             written = write_line(writer, &Line::from(&record));
         }
         Ok(_) => {}
-        Err(error) => problems.push(error.to_string()),
+        Err(error) => problems.push(format!("{error}; the record was omitted")),
     });
     read?;
     let written = written.and_then(|()| write_line(writer, &Line::End { records }));

@@ -14,8 +14,11 @@ mod engine;
 mod error;
 mod export;
 mod failing;
+mod flush_mark;
 mod memory;
+mod panics;
 pub mod record;
+mod staged;
 
 pub use check::{Counts, Report, check, contradictions};
 pub use directory::FILE_NAME;

@@ -9,6 +9,7 @@ mod lists;
 mod namespaces;
 mod options;
 mod proxy;
+mod readme;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;
@@ -151,11 +152,25 @@ async fn dumped(arguments: &[&str], names: &[&[u8]]) -> Output {
 
 #[tokio::test]
 async fn a_dump_in_a_pipe_has_one_line_for_each_name() {
-    let names: [&[u8]; 5] = [b"plain", "größe".as_bytes(), b"a\tb\nc\\d", b"\xff\xfe", b"\x1b[31mred\r"];
+    let names: [&[u8]; 6] = [
+        b"plain",
+        "größe".as_bytes(),
+        b"a\tb\nc\\d",
+        b"\xff\xfe",
+        b"\x1b[31mred\r",
+        // Shown as jobs-of-adb, like a name of another user.
+        "jobs-of-\u{202e}bda\u{202c}".as_bytes(),
+    ];
     let output = dumped(&["dump"], &names).await;
-    let expected = ["plain", "größe", r"a\tb\nc\\d", r"\xff\xfe", r"\x1b[31mred\x0d"]
-        .map(|name| format!("3\t7\t{name}\n"));
-    assert_eq!(stdout(&output), expected.concat());
+    let marked = r"jobs-of-\xe2\x80\xaebda\xe2\x80\xac";
+    let escaped = ["plain", "größe", r"a\tb\nc\\d", r"\xff\xfe", r"\x1b[31mred\x0d", marked];
+    assert_eq!(stdout(&output), escaped.map(|name| format!("3\t7\t{name}\n")).concat());
+    for (escaped, name) in escaped.into_iter().zip(names) {
+        let mut printf = Command::new("bash");
+        printf.args(["-c", "printf %b \"$1\"", "bash", escaped]);
+        let printed = soon("bash to end", printf.output()).await.unwrap();
+        assert_eq!(printed.stdout, name, "{escaped}");
+    }
 }
 
 #[tokio::test]

@@ -127,10 +127,12 @@ impl Place {
         self.start(&["bash", "-e", "-c"], block)
     }
 
-    /// Starts the command of a crontab line.
+    /// Starts the command of a crontab. Cron passes on no environment, so the crontab has to set the server's address; here
+    /// the address is that of the test.
     fn cron(&self, block: &str) -> Running {
-        let line = block.trim_end();
-        assert!(!line.contains(['\n', '%']), "one line, without characters that cron interprets: {line}");
+        let (settings, line) = block.trim_end().rsplit_once('\n').expect("settings, then one command");
+        assert!(settings.starts_with("SIGNALBOX_SERVER=") && !settings.contains('\n'), "{settings}");
+        assert!(!line.contains('%'), "no characters that cron interprets: {line}");
         let mut command = line;
         for _ in 0..5 {
             command = command.trim_start().split_once(' ').unwrap().1;

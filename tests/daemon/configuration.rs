@@ -73,9 +73,13 @@ fn an_invalid_file_is_refused_with_file_line_key_and_value_before_anything_is_bo
 
 #[test]
 fn a_file_that_enables_nothing_is_refused_with_the_keys_to_set() {
-    for file in [ConfigFile::toml("bind_ip = '127.0.0.1'\n"), ConfigFile::yrmcds("counter.enable = false\n")]
-    {
-        refused(&file, "counter.enable and semaphore.enable are both false; set `counter.enable = true`");
+    for (file, line) in [
+        (ConfigFile::toml("bind_ip = '127.0.0.1'\n"), ""),
+        (ConfigFile::yrmcds("counter.enable = false\n"), ":1"),
+    ] {
+        let path = file.path();
+        let message = "counter.enable and semaphore.enable are both false; set `counter.enable = true`";
+        refused(&file, &format!("{}{line}: {message}", path.display()));
     }
 }
 
@@ -83,19 +87,18 @@ fn a_file_that_enables_nothing_is_refused_with_the_keys_to_set() {
 fn one_port_for_both_namespaces_is_refused_with_both_keys() {
     for file in [
         ConfigFile::toml("counter.enable = true\nsemaphore.enable = true\n"),
-        ConfigFile::yrmcds("counter.enable = true\nsemaphore.enable = true\n"),
+        ConfigFile::yrmcds("counter.enable = true\nsemaphore.port = 11215\nsemaphore.enable = true\n"),
     ] {
-        refused(&file, "counter.port and semaphore.port are both 11215; set one of them to another port");
+        let message = "counter.port and semaphore.port are both 11215; set one of them to another port";
+        refused(&file, &format!("{}:2: {message}", file.path().display()));
     }
 }
 
 #[test]
 fn session_times_out_of_order_are_refused_with_both_keys() {
     let file = ConfigFile::toml("counter.enable = true\n[session]\nmin_ttl = 60\n");
-    refused(
-        &file,
-        "session.min_ttl is 60 and session.default_ttl is 30; lower the first or raise the second",
-    );
+    let message = "session.min_ttl is 60 and session.default_ttl is 30; lower the first or raise the second";
+    refused(&file, &format!("{}:3: {message}", file.path().display()));
 }
 
 #[test]
@@ -371,6 +374,110 @@ fn a_user_without_a_group_key_gets_its_primary_group() {
         assert_account(&status, "Gid:", user.gid.as_raw());
         assert!(identity(&status, "Groups:").is_empty());
     }
+}
+
+/// Options override the environment, and the environment overrides the file.
+#[test]
+fn the_environment_overrides_the_file_and_options_override_both() {
+    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\ncounter.enable = true\ncounter.max_names = 5\n");
+    let data = file.directory().join("data");
+    let mut command = serve_file(&file.path());
+    command
+        .args(["--counter-port", "0", "--data-dir", "data"])
+        .current_dir(file.directory())
+        .env("SIGNALBOX_CONFIG_COUNTER__PORT", "1")
+        .env("SIGNALBOX_CONFIG_COUNTER__MAX_NAMES", "2K")
+        .env("SIGNALBOX_CONFIG_DATA_DIR", "/nonexistent/data")
+        .env("SIGNALBOX_CONFIG_WORKERS", "3");
+    let mut daemon = Daemon::spawn(command);
+    assert_eq!(daemon.counter().stat("max_names"), 2048);
+    assert_eq!(number(&daemon.logged_message("signalbox is ready"), "workers"), 3);
+    assert_eq!(
+        text(&daemon.logged_message("restored the durable state"), "data_dir"),
+        data.to_str().unwrap()
+    );
+    assert_eq!(
+        daemon.lines_with("counter.max_names is set to \"2K\" by SIGNALBOX_CONFIG_COUNTER__MAX_NAMES").len(),
+        1
+    );
+    daemon.reload("the configuration was read again");
+    assert!(daemon.lines_with("takes effect").is_empty(), "the environment applies to a reload too");
+
+    let mut check = check_config(&file);
+    check.env("SIGNALBOX_CONFIG_COUNTER__MAX_NAMES", "2K");
+    let output = outcome(check);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        stderr(&output).contains("counter.max_names is set to \"2K\" by SIGNALBOX_CONFIG_COUNTER__MAX_NAMES")
+    );
+}
+
+#[test]
+fn a_wrong_variable_is_refused_by_its_name() {
+    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\ncounter.enable = true\n");
+    for (variable, value, message) in [
+        (
+            "SIGNALBOX_CONFIG_COUNTER__PROT",
+            "1",
+            "SIGNALBOX_CONFIG_COUNTER__PROT: this environment variable is of no key",
+        ),
+        (
+            "SIGNALBOX_CONFIG_COUNTER__PORT",
+            "70000",
+            "SIGNALBOX_CONFIG_COUNTER__PORT = 70000: must be a whole number",
+        ),
+        ("SIGNALBOX_CONFIG_COUNTER__ENABLE", "false", "SIGNALBOX_CONFIG_COUNTER__ENABLE: counter.enable and"),
+    ] {
+        for mut command in [serve_file(&file.path()), check_config(&file)] {
+            let output = outcome({
+                command.env(variable, value);
+                command
+            });
+            assert_eq!(output.status.code(), Some(EX_CONFIG));
+            let last = stderr(&output).lines().last().unwrap().to_owned();
+            assert!(last.starts_with(&format!("signalbox: {message}")), "{last}");
+        }
+    }
+}
+
+/// The user of the server may write in the directory of the log, so it could make a link there.
+#[test]
+fn root_opens_the_log_file_as_the_configured_user() {
+    if !is_root() || User::from_name("nobody").ok().flatten().is_none() {
+        skipped("the tests do not run as root, or there is no user nobody");
+        return;
+    }
+    let file = ConfigFile::toml("");
+    let [log, secret] = ["server.log", "of-root"].map(|name| file.directory().join(name));
+    file.write(&format!(
+        "bind_ip = '127.0.0.1'\nuser = 'nobody'\ncounter.enable = true\n[log]\nfile = '{}'\n",
+        log.display()
+    ));
+    fs::write(&secret, "root's\n").unwrap();
+    std::os::unix::fs::symlink(&secret, &log).unwrap();
+    let mut command = serve_file(&file.path());
+    command.args(["--counter-port", "0"]);
+    let output = outcome(command);
+    assert_eq!(output.status.code(), Some(74), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("cannot be opened: Permission denied") && said.contains("\"user\""), "{said}");
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "root's\n");
+
+    // A link to a file of its own is followed, on SIGHUP too.
+    fs::remove_file(&log).unwrap();
+    let mut command = serve_file(&file.path());
+    command.args(["--counter-port", "0"]);
+    let mut daemon = Daemon::spawn_with_log_file(command, &log);
+    daemon.ready();
+    let user = User::from_name("nobody").unwrap().unwrap();
+    let metadata = fs::metadata(&log).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid()), (user.uid.as_raw(), user.gid.as_raw()));
+    fs::remove_file(&log).unwrap();
+    std::os::unix::fs::symlink(&secret, &log).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.signal(Signal::SIGTERM);
+    daemon.exit_status();
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "root's\n");
 }
 
 #[test]

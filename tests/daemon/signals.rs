@@ -91,8 +91,45 @@ fn sighup_names_the_keys_that_need_a_restart() {
     daemon.reload(READ_AGAIN);
     let named: Vec<_> = daemon.lines_with("restarted").iter().map(|l| text(l, "key").to_owned()).collect();
     assert_eq!(named, ["workers", "counter.stat_interval"]);
+    let values = |line: &serde_json::Value| [text(line, "from").to_owned(), text(line, "to").to_owned()];
+    assert_eq!(values(&daemon.lines_with("restarted")[1]), ["86400", "60"]);
+    let applied = daemon.lines_with("takes effect now");
+    assert_eq!(applied.len(), 1, "{applied:?}");
+    assert_eq!(
+        (text(&applied[0], "key"), values(&applied[0])),
+        ("counter.max_names", ["0".into(), "5".into()])
+    );
     assert_eq!(daemon.counter().stat("max_names"), 5, "the other changes take effect");
     assert_eq!(Wire::connect(semaphores).ask(NOOP, &[]).status, OK);
+}
+
+/// Each reload is compared with the one before, so a change is reported once.
+#[test]
+fn sighup_logs_each_change_that_it_applies() {
+    let declare = |capacity| format!("[[semaphore.declare]]\nname = 'gpu'\ncapacity = {capacity}\n");
+    let file = ConfigFile::toml(&file_with("frame_timeout = 5", ""));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    daemon.ready();
+    file.write(&format!("{}{}", file_with("frame_timeout = 6", ""), declare(2)));
+    daemon.reload(READ_AGAIN);
+    file.write(&format!("{}{}", file_with("frame_timeout = 6", ""), declare(3)));
+    daemon.reload(READ_AGAIN);
+    daemon.reload(READ_AGAIN);
+    let changes = daemon.lines_with("takes effect now");
+    let changes: Vec<_> =
+        changes.iter().map(|line| ["key", "from", "to"].map(|field| text(line, field))).collect();
+    assert_eq!(
+        changes,
+        [
+            ["frame_timeout", "5", "6"],
+            ["semaphore.declare \"gpu\"", "not declared", "capacity 2, slots false, label \"\""],
+            [
+                "semaphore.declare \"gpu\"",
+                "capacity 2, slots false, label \"\"",
+                "capacity 3, slots false, label \"\""
+            ],
+        ]
+    );
 }
 
 #[test]
@@ -121,7 +158,10 @@ fn sighup_reports_a_broken_file_and_keeps_the_old_configuration() {
     for (text_of_file, error) in [
         (file_with("", "max_names = 'many'"), format!("{}:7: counter.max_names = 'many'", path.display())),
         (file_with("frobnicate = 1", "max_names = 0"), format!("{}:2: frobnicate", path.display())),
-        ("bind_ip = '127.0.0.1'".to_owned(), "counter.enable and semaphore.enable are both false".to_owned()),
+        (
+            "bind_ip = '127.0.0.1'".to_owned(),
+            format!("{}: counter.enable and semaphore.enable are both false", path.display()),
+        ),
         ("[[[".to_owned(), format!("{}:1: ", path.display())),
     ] {
         file.write(&text_of_file);
@@ -210,10 +250,13 @@ fn sigusr1_logs_the_statistics_of_each_port_and_checks_the_accounting() {
     for (port, names) in [("counter", 3), ("semaphore", 1)] {
         let of_port =
             |line: &serde_json::Value, what| message(line).starts_with(what) && text(line, "port") == port;
-        let statistics = daemon.logged("statistics", |line| of_port(line, "statistics: "));
-        let items = message(&statistics);
-        assert!(items.starts_with(&format!("statistics: objects={names} total_objects={names} ")), "{items}");
-        assert!(items.contains(&format!(" command:acquire={names} ")), "{items}");
+        let statistics = daemon.logged("statistics", |line| of_port(line, "statistics"));
+        for item in ["objects", "total_objects", "command:acquire"] {
+            assert_eq!(statistics["fields"][item], names, "{statistics}");
+        }
+        assert_eq!(text(&statistics, "version"), env!("CARGO_PKG_VERSION"));
+        let fields = statistics["fields"].as_object().unwrap();
+        assert!(fields.len() > 35 && fields["store_failures"] == 0, "{statistics}");
         let checked = daemon.logged("accounting", |line| of_port(line, "checked the accounting"));
         assert_eq!((number(&checked, "names"), number(&checked, "failures")), (names, 0));
     }

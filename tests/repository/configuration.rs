@@ -31,7 +31,7 @@ fn the_stock_file_enables_nothing() {
 fn the_stock_file_with_counters_enabled_means_what_it_means_to_yrmcds() {
     for stock in [stock_yrmcds_conf(), STOCK_COPY.to_owned()] {
         let text = stock.replace("counter.enable = false", "counter.enable = true");
-        let Loaded { config, notices } = parse(&text, "/etc/yrmcds.conf", Language::Yrmcds);
+        let Loaded { config, notices, .. } = parse(&text, "/etc/yrmcds.conf", Language::Yrmcds);
         config.validate().unwrap();
         assert!(config.bind.is_empty(), "without bind_ip, the server binds every address");
         assert_eq!(config.floating_ip(), None);
@@ -117,7 +117,10 @@ fn declarations_change_at_runtime_without_a_restart() {
     let entry = "[[semaphore.declare]]\nname = 'a'\ncapacity = 1\n";
     let new = parse(&format!("{SHIPPED}\n{entry}"), "etc/signalbox.toml", Language::Toml).config;
     assert_eq!(new.semaphore.declare.len(), 1);
-    assert!(old.changes_needing_restart(&new).is_empty());
+    let changes = old.changes(&new);
+    assert_eq!(changes.len(), 1);
+    assert_eq!((changes[0].key.as_str(), changes[0].takes_effect), ("semaphore.declare \"a\"", true));
+    assert_eq!(changes[0].to, "capacity 1, slots false, label \"\"");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! `SIGNALBOX_POWER_LOSSES=100000 cargo test --release --test storage power` sets the number of power losses.
 
+mod damage;
 mod disk;
 mod failures;
 mod format;
@@ -16,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use disk::{Disk, Fault};
-use records::{Life, Random, State, session};
+use records::{Life, State, session};
 use signalbox::core::{Change, GrantId, Key, Record, SessionKey, SessionRecord};
 use signalbox::storage::{
     CommitError, FILE_NAME, FailingStorage, Faults, FileStorage, Memory, Options, Storage, StorageError,
@@ -164,10 +165,7 @@ fn a_file_that_is_not_a_store_is_refused_and_not_changed() {
         assert!(sentence.contains("restore a backup") && sentence.contains(FILE_NAME), "{sentence}");
         let checked = check(scratch.path()).unwrap_err();
         assert!(matches!(checked, StorageError::Damaged { .. }), "{checked}");
-        // The engine may have repaired a file of its own format; its content is not ours.
-        let after = fs::read(&file).unwrap();
-        assert!(after == content || after.starts_with(b"redb"), "{} bytes", content.len());
-        assert_eq!(after.len(), content.len());
+        assert!(fs::read(&file).unwrap() == content, "{} bytes", content.len());
     }
 }
 
@@ -183,39 +181,6 @@ fn a_newer_format_is_refused() {
     let error = disk.open().unwrap_err();
     assert!(matches!(error, StorageError::Newer { found: 2, known: 1, .. }), "{error}");
     assert!(error.to_string().contains("update signalbox"), "{error}");
-}
-
-/// A file with changed bytes is refused, or the changed bytes do not matter.
-#[test]
-fn damage_is_detected() {
-    let disk = Disk::laid_out();
-    let mut life = Life::new(4);
-    let mut storage = disk.open().unwrap();
-    (0..60).for_each(|_| storage.commit(&life.changes()).unwrap());
-    drop(storage);
-    let sound = disk.bytes();
-    let used: Vec<_> =
-        sound.chunks(512).enumerate().filter(|(_, piece)| piece.iter().any(|byte| *byte != 0)).collect();
-    let mut random = Random::new(5);
-    let mut refused = 0;
-    for _ in 0..300 {
-        let (chunk, _) = used[random.below(used.len() as u64) as usize];
-        let mut bytes = sound.clone();
-        let at = chunk * 512 + random.below(512) as usize;
-        bytes[at] ^= 1 << random.below(8);
-        let outcome = Disk::with(bytes).open().and_then(|mut storage| {
-            let mut found = State::new();
-            storage.load(&mut |record| _ = found.insert(record.key(), record)).map(|()| found)
-        });
-        match outcome {
-            Ok(found) => {
-                assert!(found == life.state, "byte {at} was changed, and the change was not detected")
-            }
-            Err(StorageError::Damaged { .. }) => refused += 1,
-            Err(error) => panic!("byte {at}: {error}"),
-        }
-    }
-    assert!(refused > 50, "damage is found: {refused}");
 }
 
 #[test]

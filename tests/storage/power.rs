@@ -32,11 +32,6 @@ impl History {
             let mut storage = disk.open().unwrap();
             let epoch = storage.epoch();
             assert_eq!((epoch, storage.was_repaired()), (process, process == 3));
-            acknowledged.push(Acknowledged {
-                operations: disk.operation_count(),
-                epoch,
-                state: life.state.clone(),
-            });
             for _ in 0..commits {
                 storage.commit(&life.changes()).unwrap();
                 acknowledged.push(Acknowledged {

@@ -38,14 +38,14 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
         let _entered = runtime.enter();
         Signals::listen()?
     };
-    let Loaded { config, notices } = options.load()?;
+    let Loaded { config, notices, .. } = options.load()?;
     let identity = Identity::of(&config)?;
-    let log = Log::init(Settings {
+    let settings = Settings {
         threshold: config.log.threshold,
         file: config.log.file.clone(),
         format: options.log_format,
-        owner: identity.owner(),
-    })?;
+    };
+    let log = identity.act(|| Log::init(settings))??;
     log_panics();
     log_notices(&notices);
     if privileges::is_ignored(&config) {

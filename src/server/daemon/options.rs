@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tracing::{info, warn};
 
 use super::super::log::Format;
-use crate::config::{Config, ConfigError, Loaded, Notice, Severity, Threshold};
+use crate::config::{ConfigError, Loaded, Notice, Severity, Threshold};
 
 /// The options of the command line. They also override the configuration when it is read again.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,8 @@ pub struct Options {
     pub counter_port: Option<u16>,
     /// The semaphores' port, likewise.
     pub semaphore_port: Option<u16>,
+    /// The data directory instead of the configuration's; an absolute path.
+    pub data_dir: Option<PathBuf>,
     /// The log's threshold instead of the configuration's.
     pub log_level: Option<Threshold>,
     /// The format of log lines.
@@ -26,21 +28,27 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the configuration, overrides it by the options, and validates the result.
+    /// Reads the file and the environment, overrides them by the options, and validates the result.
     pub fn load(&self) -> Result<Loaded, ConfigError> {
-        let mut loaded = match &self.config_file {
-            Some(path) => Config::load(path)?,
-            None => Loaded { config: Config::without_file(), notices: Vec::new() },
-        };
+        let mut loaded = Loaded::read(self.config_file.as_deref(), std::env::vars_os())?;
         let config = &mut loaded.config;
         if !self.bind.is_empty() {
             config.bind.clone_from(&self.bind);
             config.virtual_ip = None;
         }
-        config.counter.port.port = self.counter_port.unwrap_or(config.counter.port.port);
-        config.semaphore.port.port = self.semaphore_port.unwrap_or(config.semaphore.port.port);
         config.log.threshold = self.log_level.unwrap_or(config.log.threshold);
-        config.validate()?;
+        if let Some(directory) = &self.data_dir {
+            config.data_dir = Some(directory.clone());
+        }
+        if let Some(port) = self.counter_port {
+            config.counter.port.port = port;
+            loaded.note_option("counter.port", "--counter-port");
+        }
+        if let Some(port) = self.semaphore_port {
+            loaded.config.semaphore.port.port = port;
+            loaded.note_option("semaphore.port", "--semaphore-port");
+        }
+        loaded.validate()?;
         Ok(loaded)
     }
 }

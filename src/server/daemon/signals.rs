@@ -4,13 +4,14 @@
 use std::io;
 
 use nix::sys::signal::Signal::SIGXFSZ;
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::super::log::Log;
 use super::super::{Server, port_config, port_name, statistics, steps};
 use super::options::{Options, log_notices};
-use crate::config::Config;
+use crate::config::{Change, Config};
 use crate::core::Namespace;
 
 /// Failures of the self-check that are logged one by one.
@@ -40,10 +41,11 @@ impl Signals {
 
     /// Handles signals until one stops the daemon.
     pub(super) async fn obey(mut self, server: &Server, options: &Options, config: &Config, log: &Log) {
+        let mut applied = config.clone();
         loop {
             tokio::select! {
-                _ = self.hangup.recv() => reload(server, options, config, log),
-                _ = self.user1.recv() => report(server, config).await,
+                _ = self.hangup.recv() => reload(server, options, config, &mut applied, log),
+                _ = self.user1.recv() => report(server, config, log).await,
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
             }
@@ -51,9 +53,10 @@ impl Signals {
     }
 }
 
-/// SIGHUP: reopens the log, and applies the settings that may change while the server runs. `config` is the
-/// configuration that the server was started with; the other settings stay as they are there.
-fn reload(server: &Server, options: &Options, config: &Config, log: &Log) {
+/// SIGHUP: reopens the log, and applies the settings that may change while the server runs. `started` is the
+/// configuration that the server was started with; the other settings stay as they are there. `applied` is the one that
+/// was read last.
+fn reload(server: &Server, options: &Options, started: &Config, applied: &mut Config, log: &Log) {
     if let Err(error) = log.reopen() {
         error!(%error, "the log file could not be reopened; the old one stays in use");
     }
@@ -62,21 +65,33 @@ fn reload(server: &Server, options: &Options, config: &Config, log: &Log) {
         Err(error) => return error!(%error, "the configuration is left as it was"),
     };
     log_notices(&loaded.notices);
-    for key in config.changes_needing_restart(&loaded.config) {
-        warn!(key, "this change takes effect only when the server is restarted");
-    }
     log.set_threshold(loaded.config.log.threshold);
+    for Change { key, from, to, .. } in
+        started.changes(&loaded.config).into_iter().filter(|change| !change.takes_effect)
+    {
+        warn!(key, from, to, "this change takes effect only when the server is restarted");
+    }
+    for Change { key, from, to, .. } in
+        applied.changes(&loaded.config).into_iter().filter(|change| change.takes_effect)
+    {
+        info!(key, from, to, "this change takes effect now");
+    }
     server.apply(&loaded.config);
     server.declare_configured(&loaded.config.semaphore.declare);
     info!("the configuration was read again");
+    *applied = loaded.config;
 }
 
 /// SIGUSR1: logs the statistics, as yrmcds does, and the result of a self-check.
-async fn report(server: &Server, config: &Config) {
+async fn report(server: &Server, config: &Config, log: &Log) {
     for namespace in Namespace::ALL.into_iter().filter(|n| port_config(config, *n).enable) {
         let items = statistics::items(server, server.port(namespace));
-        let items: Vec<_> = items.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        info!(port = port_name(namespace), "statistics: {}", items.join(" "));
+        let port = [("port", port_name(namespace).into())];
+        let number = |value: String| value.parse::<u64>().map_or_else(|_| value.into(), Value::from);
+        log.info(
+            "statistics",
+            port.into_iter().chain(items.into_iter().map(|(name, value)| (name, number(value)))),
+        );
         check_accounting(server, namespace).await;
     }
 }

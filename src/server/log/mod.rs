@@ -17,9 +17,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::Value;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::{Registry, reload};
 
@@ -38,8 +39,6 @@ pub struct Settings {
     pub file: Option<PathBuf>,
     /// The format of a line.
     pub format: Format,
-    /// User and group that own the file if root creates it, so that the server can open it again without root.
-    pub owner: Option<(u32, u32)>,
 }
 
 /// Why the log could not be started.
@@ -48,7 +47,8 @@ pub struct Settings {
 pub enum LogError {
     /// The file cannot be opened.
     #[error(
-        "the log file {} cannot be opened: {source}; make its directory, and let the server's user write there",
+        "the log file {} cannot be opened: {source}; make its directory, and let the server's user (\"user\" in the \
+         configuration) write there",
         path.display()
     )]
     File {
@@ -66,6 +66,7 @@ pub enum LogError {
 #[derive(Debug)]
 pub struct Log {
     threshold: reload::Handle<LevelFilter, Registry>,
+    format: LineFormat,
     output: Arc<Output>,
 }
 
@@ -83,6 +84,14 @@ impl Log {
         let _ = self.threshold.reload(level_filter(threshold));
     }
 
+    /// Logs an event whose fields are not known when the program is built, which [`tracing::info!`] needs.
+    pub fn info(&self, message: &str, fields: impl IntoIterator<Item = (&'static str, Value)>) {
+        if self.threshold.with_current(|threshold| *threshold >= LevelFilter::INFO).unwrap_or(false) {
+            let record = Record::with(Level::INFO, message, fields);
+            write_line(&self.output, self.format, &record);
+        }
+    }
+
     /// Opens the file again, and creates it if logrotate has moved it away. If that fails, the old file stays in use.
     pub fn reopen(&self) -> io::Result<()> {
         self.output.reopen()
@@ -92,14 +101,13 @@ impl Log {
         let format = LineFormat::choose(settings.format, settings.file.is_some());
         let output = match settings.file {
             None => Output::standard_error(),
-            Some(path) => Output::file(path.clone(), settings.owner)
-                .map_err(|source| LogError::File { path, source })?,
+            Some(path) => Output::file(path.clone()).map_err(|source| LogError::File { path, source })?,
         };
         let output = Arc::new(output);
         let (filter, threshold) = reload::Layer::new(level_filter(settings.threshold));
         let lines = Lines { format, output: Arc::clone(&output) };
         let subscriber = Registry::default().with(filter).with(lines);
-        Ok((Self { threshold, output }, subscriber))
+        Ok((Self { threshold, format, output }, subscriber))
     }
 }
 
@@ -123,10 +131,14 @@ impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut record = Record::new(*event.metadata().level());
         event.record(&mut record);
-        let mut line = String::with_capacity(128);
-        // Writing to a string fails only if the Display of a field fails. The line has what was written until then.
-        let _ = self.format.write(&mut line, &record);
-        line.push('\n');
-        self.output.write(&line);
+        write_line(&self.output, self.format, &record);
     }
+}
+
+fn write_line(output: &Output, format: LineFormat, record: &Record) {
+    let mut line = String::with_capacity(128);
+    // Writing to a string fails only if the Display of a field fails. The line has what was written until then.
+    let _ = format.write(&mut line, record);
+    line.push('\n');
+    output.write(&line);
 }

@@ -6,11 +6,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-
-use nix::unistd::geteuid;
 
 /// Mode of a new log file: its owner writes, its group reads, as is usual for logs on Debian.
 const FILE_MODE: u32 = 0o640;
@@ -25,7 +23,6 @@ pub(super) struct Output {
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
-    owner: Option<(u32, u32)>,
     /// Locked for one write, or to replace the file.
     open: Mutex<File>,
 }
@@ -35,14 +32,14 @@ impl Output {
         Self { file: None }
     }
 
-    pub(super) fn file(path: PathBuf, owner: Option<(u32, u32)>) -> io::Result<Self> {
-        let open = Mutex::new(open_file(&path, owner)?);
-        Ok(Self { file: Some(LogFile { path, owner, open }) })
+    pub(super) fn file(path: PathBuf) -> io::Result<Self> {
+        let open = Mutex::new(open_file(&path)?);
+        Ok(Self { file: Some(LogFile { path, open }) })
     }
 
     pub(super) fn reopen(&self) -> io::Result<()> {
         if let Some(file) = &self.file {
-            let opened = open_file(&file.path, file.owner)?;
+            let opened = open_file(&file.path)?;
             *file.open.lock().unwrap_or_else(PoisonError::into_inner) = opened;
         }
         Ok(())
@@ -60,20 +57,7 @@ impl Output {
     }
 }
 
-/// Opens a file for appending. If root creates it, it gets its owner at once.
-fn open_file(path: &Path, owner: Option<(u32, u32)>) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).mode(FILE_MODE);
-    match options.clone().create_new(true).open(path) {
-        Ok(file) => {
-            if let Some((user, group)) = owner
-                && geteuid().is_root()
-            {
-                fchown(&file, Some(user), Some(group))?;
-            }
-            Ok(file)
-        }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
-        Err(error) => Err(error),
-    }
+/// Opens a file for appending, and creates it if it does not exist.
+fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
 }

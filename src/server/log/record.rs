@@ -31,6 +31,15 @@ impl Record {
         Self { level, message: String::new(), fields: Map::new() }
     }
 
+    pub(super) fn with(
+        level: Level,
+        message: &str,
+        fields: impl IntoIterator<Item = (&'static str, Value)>,
+    ) -> Self {
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self { level, message: message.to_owned(), fields }
+    }
+
     pub(super) fn write_text(&self, line: &mut String, colours: bool) -> fmt::Result {
         SystemTime.format_time(&mut Writer::new(line))?;
         let level = self.level_name();

@@ -23,7 +23,7 @@ impl Scratch {
     }
 
     fn settings(&self, format: Format) -> Settings {
-        Settings { threshold: Threshold::Info, file: Some(self.path()), format, owner: None }
+        Settings { threshold: Threshold::Info, file: Some(self.path()), format }
     }
 
     fn lines(&self) -> Vec<String> {
@@ -112,29 +112,12 @@ fn a_failed_reopen_keeps_the_file() {
 
 #[test]
 fn a_full_disk_does_not_panic() {
-    let settings = Settings {
-        threshold: Threshold::Info,
-        file: Some("/dev/full".into()),
-        format: Format::Journal,
-        owner: None,
-    };
+    let settings =
+        Settings { threshold: Threshold::Info, file: Some("/dev/full".into()), format: Format::Journal };
     let (_log, subscriber) = Log::open(settings).unwrap();
     tracing::subscriber::with_default(subscriber, || {
         tracing::info!("this line is expected in the output of the tests")
     });
-}
-
-#[test]
-fn root_gives_a_new_file_to_its_owner() {
-    if !geteuid().is_root() {
-        eprintln!("skipped: only root can give files away");
-        return;
-    }
-    let scratch = Scratch::new();
-    let settings = Settings { owner: Some((65534, 65534)), ..scratch.settings(Format::Text) };
-    let _log = Log::open(settings).map(|(log, _)| log).unwrap();
-    let metadata = fs::metadata(scratch.path()).unwrap();
-    assert_eq!((metadata.uid(), metadata.gid()), (65534, 65534));
 }
 
 #[test]
@@ -143,7 +126,6 @@ fn a_log_without_its_directory_is_refused_by_name() {
         threshold: Threshold::Info,
         file: Some("/nonexistent/a.log".into()),
         format: Format::Auto,
-        owner: None,
     };
     let message = Log::open(settings).map(|(log, _)| log).unwrap_err().to_string();
     assert!(
