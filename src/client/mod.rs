@@ -101,9 +101,9 @@ pub use series::{Declared, Dump, Listing, Series, Watch};
 // The types of the protocol that the methods of the client take or return.
 pub use crate::protocol::{
     BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError,
-    DumpEntry, Event, EventKind, Features, Generation, GrantId, GrantState, HelloAnswer, Idle, IfExists,
-    Inspected, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Removal, Resizing, Revocation, Scope,
-    SessionKey, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
+    DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState, HelloAnswer, Idle,
+    IfExists, Inspected, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Removal, Resizing, Revocation,
+    Scope, SessionKey, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
 };
 
 use crate::protocol::ResponseFrame;

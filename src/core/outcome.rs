@@ -90,4 +90,6 @@ pub struct Verified {
     /// Whether it is about to end: it is being revoked, its slot is above the capacity since a shrink, or its semaphore
     /// is being removed or was removed and declared again.
     pub is_retiring: bool,
+    /// The rest of the grace period in milliseconds if the grant or its session is being revoked.
+    pub grace_left_ms: Option<u32>,
 }

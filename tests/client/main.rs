@@ -1,6 +1,7 @@
 //! Tests of the Rust client: its guarantees, the examples, and the recipes of the guide.
 
 mod close;
+mod end;
 mod examples;
 mod guide;
 mod leased;

@@ -3,8 +3,8 @@
 use crate::support::caller::{Caller, LONG, NOW, for_ms, on_wire, one_of};
 use crate::support::{TestServer, eventually};
 use signalbox::protocol::{
-    Claim, Claims, EventKind, Extended, Milliseconds, Notice, Queueing, Revocation, Scope, Status, Wait,
-    WaitingRequest,
+    Claim, Claims, EventKind, Extended, GraceLeft, GrantState, Milliseconds, Notice, Queueing, Revocation,
+    Scope, Status, Wait, WaitingRequest,
 };
 
 use signalbox::core::Namespace;
@@ -275,6 +275,31 @@ fn a_revoked_grant_is_released_after_its_grace_period() {
     assert_eq!(holder.give_back(held.grant), code(Status::NotAcquired));
     let ids = admin.ids();
     assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace }).status, code(Status::NotAcquired));
+    check(&server);
+}
+
+#[test]
+fn verify_grant_reports_the_grace_period_of_the_grant_or_its_session_whichever_ends_first() {
+    let server = TestServer::start();
+    let [mut admin, mut holder, mut other] = callers(&server);
+    holder.hello("holder");
+    let held = holder.take(one_of(1, b"a"));
+    let session = other.ask(&Extended::VerifyGrant { grant: held.grant }).verified().unwrap();
+    assert_eq!(session.grace_left, GraceLeft::NotRevoked);
+    let mut grace_left_after = |what, grace| {
+        let ids = admin.ids();
+        assert_eq!(admin.ask(&Extended::Revoke { ids, what, grace: Milliseconds(grace) }).status, 0);
+        let verified = other.ask(&Extended::VerifyGrant { grant: held.grant }).verified().unwrap();
+        assert_eq!(verified.state, GrantState::Retiring);
+        let GraceLeft::For(Milliseconds(left)) = verified.grace_left else { panic!("{verified:?}") };
+        left
+    };
+    let of_grant = grace_left_after(Revocation::Grant(held.grant), 3_000_000);
+    assert!(of_grant > 2_000_000 && of_grant <= 3_000_000, "{of_grant}");
+    let of_session = grace_left_after(Revocation::Session(session.session), 1_000_000);
+    assert!(of_session > 500_000 && of_session <= 1_000_000, "{of_session}");
+    let later = grace_left_after(Revocation::Grant(held.grant), 2_000_000);
+    assert!(later <= of_session, "{later}");
     check(&server);
 }
 

@@ -211,8 +211,8 @@ impl Builder {
     }
 
     /// Renews leases in the runtime that calls [`Self::connect`] or [`Self::build`], instead of a separate thread. A
-    /// task that blocks this runtime for long loses the leases. For simulations, and for programs that cannot start
-    /// threads.
+    /// task that blocks this runtime for long loses the leases, and dropping the client does not wait until its session is
+    /// closed. For simulations, and for programs that cannot start threads.
     ///
     /// ```no_run
     /// # use signalbox::client::Client;

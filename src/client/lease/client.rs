@@ -16,8 +16,13 @@ use crate::client::{Direct, Disconnect, Error};
 /// A leased client: its permits and its waiting acquires survive a disconnect that is shorter than the lease.
 ///
 /// Clones are the same client. A thread of the client renews the leases, so that a program whose tasks are busy, or
-/// that has no runtime ([`blocking`](crate::client::blocking)), does not lose them. When the last clone and the last
-/// permit are dropped, the session is closed, which releases everything.
+/// that has no runtime ([`blocking`](crate::client::blocking)), does not lose them.
+///
+/// When the last clone and the last permit are dropped, the session is closed, which releases everything. That drop waits
+/// for the server's answer, for 1 s at most, so that a program can end right after it. To an asynchronous task that is a
+/// short block; [`Client::close`] waits without blocking, and nothing is left to wait for after it. A client that is
+/// never dropped (in a `static`, or if the program calls [`std::process::exit`]), and one with
+/// [`Builder::in_this_runtime`](crate::client::Builder::in_this_runtime), waits for nothing: close it.
 ///
 /// [`Client::builder`] configures a client.
 ///
@@ -39,8 +44,9 @@ pub struct Client {
 
 struct Inner {
     settings: Settings,
-    executor: Executor,
     sessions: Mutex<Sessions>,
+    /// The last field: dropping it may wait until the sessions are closed, which have to be dropped before.
+    executor: Executor,
 }
 
 /// The sessions of a client.
@@ -75,7 +81,7 @@ impl Client {
         sessions.opened += 1;
         let settings = Settings { seed: settings.seed.wrapping_add(sessions.opened), ..settings.clone() };
         let replaces_lost = sessions.current.as_ref().is_some_and(|session| session.is_over());
-        let (session, parts) = SessionHandle::new(Arc::clone(&settings.clock));
+        let (session, parts) = SessionHandle::new(Arc::clone(&settings.clock), executor.clone());
         let SessionParts { commands, lease, load } = parts;
         executor.spawn(Driver::new(settings, lease, load, commands, replaces_lost).run());
         let session = Arc::new(session);
@@ -143,8 +149,7 @@ impl Client {
     /// Closes the sessions of the client and waits until the server has confirmed it, for 2 s at most. Everything is
     /// released; permits that still exist are lost ([`Lost::Stopped`](crate::client::Lost::Stopped)).
     ///
-    /// A program that ends without this call may end before the server is informed. The server then releases
-    /// everything when the lease expires.
+    /// Dropping the last clone and the last permit does the same, but blocks the thread, for 1 s at most.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) {

@@ -21,13 +21,14 @@ use super::link::{Link, LinkEvent, SessionConnection, Tag, keep_alive_interval};
 use super::reconnect::{AfterFailure, Reconnect};
 use super::request::{Operation, ReceivedGrant, Request, Transmission, read_granted, read_released};
 use super::request_table::{Cancellation, RequestTable};
+use super::revocation::NoticeCount;
 use super::session_load::SessionLoad;
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
 use crate::client::{Disconnect, Error, Lost};
 use crate::protocol::{
-    Extended, GrantId, Milliseconds, Notice, OpenedSession, RequestId, ResponseFrame, Status, TtlLeft,
-    VerifiedGrant, WaitingRequest,
+    Extended, GraceLeft, GrantId, Milliseconds, Notice, OpenedSession, RequestId, ResponseFrame, Status,
+    TtlLeft, VerifiedGrant, WaitingRequest,
 };
 
 /// The longest time that closing a session may take. After that, the session ends with its time to live.
@@ -255,9 +256,9 @@ impl Driver {
                     self.handle_answer(id, frame);
                 }
             }
-            Tag::Verify { grant, sent } => {
+            Tag::Verify { grant, sent, after } => {
                 self.renewed(frame, sent);
-                self.handle_verification(grant, frame, sent);
+                self.handle_verification(grant, frame, sent, after);
             }
             Tag::Cancel => {}
             Tag::Close => self.phase = Phase::Ended(Lost::Stopped),
@@ -321,40 +322,59 @@ impl Driver {
             self.grants.verify(id, self.now());
         }
         let Some(reply) = reply else { return self.release(id, None) };
-        let validity = self.grants.insert(id, &self.lease);
+        let validity = self.grants.insert(id, &self.lease, self.now());
         if reply.send(Ok(HeldGrant { id, capacities, slots, validity })).is_err() {
             // The caller is gone.
             self.release(id, None);
         }
     }
 
-    /// The answer to VerifyGrant. The request has renewed the lease, so a revocation shows in the answer only once the
-    /// rest of its grace period is shorter than the lease: a grant is verified repeatedly for as long as it is held.
-    fn handle_verification(&mut self, grant: GrantId, frame: &ResponseFrame, sent: Moment) {
+    /// The answer to VerifyGrant. Times in it are counted from when the question was sent, which was before the server
+    /// received it.
+    fn handle_verification(
+        &mut self,
+        grant: GrantId,
+        frame: &ResponseFrame,
+        sent: Moment,
+        after: NoticeCount,
+    ) {
         let Some(session) = self.session else { return };
         if frame.status == Status::NotAcquired.code() {
-            self.grants.verified_as_lost(grant);
-        } else if let Ok(VerifiedGrant { ttl_left: TtlLeft::For(left), .. }) = frame.verified()
-            && Duration::from(left) < safe_duration(session.ttl)
-        {
-            self.grants.revoke(grant, sent.after(safe_duration(left)));
+            return self.grants.taken_away(grant);
+        }
+        let Ok(VerifiedGrant { grace_left, ttl_left, .. }) = frame.verified() else { return };
+        match (grace_left, ttl_left) {
+            (GraceLeft::For(left), _) => {
+                self.grants.revocation_proven(grant, sent.after(safe_duration(left)), after);
+            }
+            (GraceLeft::NotRevoked, _) => self.grants.verified(grant, after),
+            // An older server. The question has renewed the lease, so a revocation shows in the answer once the rest of
+            // its grace period is shorter than the lease: the grant is verified repeatedly for as long as it is held.
+            (GraceLeft::NotReported, TtlLeft::For(left))
+                if Duration::from(left) < safe_duration(session.ttl) =>
+            {
+                self.grants.revocation_proven(grant, sent.after(safe_duration(left)), after);
+            }
+            (GraceLeft::NotReported, _) => self.grants.announce(grant),
         }
     }
 
     fn handle_notice(&mut self, notice: Notice) {
         let Some(renewed_at) = self.link.connection().map(SessionConnection::renewed_at) else { return };
-        // The notice was sent after the last answer, which was sent after its request. So a grace that is counted from
-        // the request ends before the server's.
+        // The notice may have been delayed, but was sent after the last answer, which was sent after its request. So a
+        // grace that is counted from the request ends before the server's. VerifyGrant, which is sent at once, proves
+        // how much later.
         let end_of = |grace: Milliseconds| renewed_at.after(safe_duration(grace));
+        let now = self.now();
         match notice {
             Notice::GrantRevoked { grant, grace } => {
-                if self.grants.revoke(grant, end_of(grace)) {
+                if self.grants.revocation_noticed(grant, end_of(grace), now) {
                     warn!(grant = grant.0, grace_ms = grace.0, "a permit is being revoked");
                 }
             }
             Notice::SessionRevoked { session, grace } if self.is_session(session) => {
                 warn!(session, grace_ms = grace.0, "the session is being revoked");
-                self.grants.revoke_session(end_of(grace));
+                self.grants.session_revocation_noticed(end_of(grace), now);
             }
             Notice::AttachedElsewhere { session } if self.is_session(session) => {
                 self.detached(Lost::TakenOver);
@@ -408,6 +428,7 @@ impl Driver {
     fn disconnected(&mut self, reason: &Disconnect) {
         info!(%reason, "the connection to the server was lost; connecting again");
         let now = self.now();
+        self.grants.disconnected();
         self.link = Link::RetryAt(self.reconnect.disconnected(reason, now));
     }
 
@@ -482,15 +503,16 @@ impl Driver {
         }
     }
 
-    /// Verifies grants whose revocation may have been announced to a lost connection.
+    /// Asks the server whether grants are revoked, and until when they are held, after a notice or a disconnect.
     fn verify_grants(&mut self, session: OpenedSession, now: Moment) {
         let Link::Attached(connection) = &self.link else { return };
         if !matches!(self.phase, Phase::Active) {
             return;
         }
+        let after = self.grants.notices();
         for grant in self.grants.due_for_verification(now, now.after(keep_alive_interval(session))) {
             // If the connection has ended, all grants are verified over the next one.
-            drop(connection.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent: now }));
+            drop(connection.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent: now, after }));
         }
     }
 

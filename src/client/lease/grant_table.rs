@@ -1,16 +1,19 @@
 //! The grants of a session that permits hold, and which of them are being revoked.
 //!
-//! The server announces revocations by notices. A notice that went to a lost connection never arrives, so the grants
-//! of that time are unverified until VerifyGrant is answered.
+//! The server announces revocations by notices, whose delay is unknown, and a notice that went to a lost connection
+//! never arrives. So a grant is unverified after a notice, and all are after a disconnect, until VerifyGrant is
+//! answered.
 //!
 //! Invariants:
 //! - Each grant in `permits` belongs to a permit, or to a caller that is about to receive one.
-//! - A grant in `unverified` is not known to be revoked.
+//! - A grant in `revocations` is in `permits`.
+//! - The validity of a permit ends when its own grace period or that of the session ends, whichever is earlier.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::clock::Moment;
+use super::revocation::{GraceEnd, NoticeCount};
 use super::validity::{LeaseValidity, PermitValidity};
 use crate::client::Lost;
 use crate::protocol::GrantId;
@@ -18,9 +21,11 @@ use crate::protocol::GrantId;
 #[derive(Debug)]
 pub(super) struct GrantTable {
     permits: HashMap<GrantId, Arc<PermitValidity>>,
-    /// When revocations of grants take effect.
-    revocations: Vec<(Moment, GrantId)>,
-    session_revoked_at: Option<Moment>,
+    /// The ends of the grace periods of grants that are being revoked.
+    revocations: BTreeMap<GrantId, GraceEnd>,
+    /// The end of the session's grace period, if it is being revoked.
+    session_revocation: Option<GraceEnd>,
+    notices: NoticeCount,
     unverified: BTreeSet<GrantId>,
     /// When the unverified grants are verified next.
     verify_at: Moment,
@@ -30,22 +35,29 @@ impl GrantTable {
     pub(super) fn new(now: Moment) -> Self {
         Self {
             permits: HashMap::new(),
-            revocations: Vec::new(),
-            session_revoked_at: None,
+            revocations: BTreeMap::new(),
+            session_revocation: None,
+            notices: NoticeCount::default(),
             unverified: BTreeSet::new(),
             verify_at: now,
         }
     }
 
     /// Adds a grant, and returns the validity of its permit.
-    pub(super) fn insert(&mut self, grant: GrantId, lease: &Arc<LeaseValidity>) -> Arc<PermitValidity> {
+    pub(super) fn insert(
+        &mut self,
+        grant: GrantId,
+        lease: &Arc<LeaseValidity>,
+        now: Moment,
+    ) -> Arc<PermitValidity> {
         let validity = Arc::new(PermitValidity::new(Arc::clone(lease)));
-        if let Some(at) = self.session_revoked_at {
-            validity.revoke_at(at);
-        }
         if let Some(other) = self.permits.insert(grant, Arc::clone(&validity)) {
             // No server uses a grant id twice. If one does, the first permit must not stay valid for ever.
             other.mark_lost(Lost::Expired);
+        }
+        if self.session_revocation.is_some() {
+            self.limit(grant);
+            self.verify(grant, now);
         }
         validity
     }
@@ -53,53 +65,111 @@ impl GrantTable {
     /// Removes a grant that is being released.
     pub(super) fn remove(&mut self, grant: GrantId) {
         self.permits.remove(&grant);
+        self.revocations.remove(&grant);
         self.unverified.remove(&grant);
     }
 
     /// The session has ended: all permits are lost for this reason.
     pub(super) fn lose_all(&mut self, reason: Lost) {
+        self.permits.keys().for_each(|grant| self.announce(*grant));
         self.permits.drain().for_each(|(_, validity)| validity.mark_lost(reason));
+        self.revocations.clear();
     }
 
-    /// A notice, or the answer to VerifyGrant, says that a grant ends at this moment. `false` if no permit has it.
-    pub(super) fn revoke(&mut self, grant: GrantId, at: Moment) -> bool {
-        let Some(validity) = self.permits.get(&grant) else { return false };
-        validity.revoke_at(at);
-        self.revocations.push((at, grant));
-        self.unverified.remove(&grant);
+    /// A notice says that a grant is being revoked, and ends at this moment at the earliest. `false` if no permit has
+    /// it.
+    pub(super) fn revocation_noticed(&mut self, grant: GrantId, at: Moment, now: Moment) -> bool {
+        self.notices = self.notices.next();
+        if !self.permits.contains_key(&grant) {
+            return false;
+        }
+        let before = self.revocations.get(&grant).copied();
+        self.revocations.insert(grant, GraceEnd::after_notice(before, at, self.notices));
+        self.limit(grant);
+        self.verify(grant, now);
         true
     }
 
-    /// The session is being revoked, with all that it holds.
-    pub(super) fn revoke_session(&mut self, at: Moment) {
-        self.permits.values().for_each(|validity| validity.revoke_at(at));
-        self.session_revoked_at = Some(self.session_revoked_at.map_or(at, |earlier| earlier.min(at)));
+    /// A notice says that the session is being revoked, with all that it holds, and ends at this moment at the earliest.
+    pub(super) fn session_revocation_noticed(&mut self, at: Moment, now: Moment) {
+        self.notices = self.notices.next();
+        self.session_revocation = Some(GraceEnd::after_notice(self.session_revocation, at, self.notices));
+        self.limit_all();
+        self.verify_all(now);
+    }
+
+    /// The server says that a grant is being revoked, by itself or with its session, and that it is held until this
+    /// moment at least. It was asked after this many notices.
+    pub(super) fn revocation_proven(&mut self, grant: GrantId, at: Moment, asked_after: NoticeCount) {
+        let is_answered = |end: GraceEnd| end.is_answered_after(asked_after);
+        if let Some(session) = self.session_revocation
+            && is_answered(session)
+        {
+            // The grant may end before the session, so what is known already may be later.
+            self.session_revocation = Some(GraceEnd::Proven { at: at.max(session.at()) });
+            self.limit_all();
+        }
+        if self.permits.contains_key(&grant) && self.revocations.get(&grant).copied().is_none_or(is_answered)
+        {
+            self.revocations.insert(grant, GraceEnd::Proven { at });
+            self.limit(grant);
+            self.verified(grant, asked_after);
+        }
+    }
+
+    /// The server says that a grant is not being revoked, or does not say until when it is held. It was asked after
+    /// this many notices.
+    pub(super) fn verified(&mut self, grant: GrantId, asked_after: NoticeCount) {
+        if asked_after == self.notices {
+            self.unverified.remove(&grant);
+        }
+        self.announce(grant);
+    }
+
+    /// The connection was lost, and with it the answers that would prove how long the grants are held.
+    pub(super) fn disconnected(&mut self) {
+        self.permits.keys().for_each(|grant| self.announce(*grant));
+    }
+
+    /// Informs the holder of a revocation, if there is one.
+    pub(super) fn announce(&self, grant: GrantId) {
+        if let Some(validity) = self.permits.get(&grant)
+            && (self.revocations.contains_key(&grant) || self.session_revocation.is_some())
+        {
+            validity.announce_revocation();
+        }
+    }
+
+    /// Ends a permit when its grace period or that of the session ends.
+    fn limit(&self, grant: GrantId) {
+        let ends = self.revocations.get(&grant).into_iter().chain(&self.session_revocation);
+        if let (Some(at), Some(validity)) = (ends.map(|end| end.at()).min(), self.permits.get(&grant)) {
+            validity.revoke_at(at);
+        }
+    }
+
+    fn limit_all(&self) {
+        self.permits.keys().for_each(|grant| self.limit(*grant));
     }
 
     /// When the revocation of the session takes effect.
     pub(super) fn session_revoked_at(&self) -> Option<Moment> {
-        self.session_revoked_at
+        self.session_revocation.map(GraceEnd::at)
     }
 
     /// When the next revocation takes effect, of a grant or of the session.
     pub(super) fn next_revocation(&self) -> Option<Moment> {
-        self.revocations.iter().map(|(at, _)| *at).chain(self.session_revoked_at).min()
+        self.revocations.values().chain(&self.session_revocation).map(|end| end.at()).min()
     }
 
     /// Marks the permits as lost whose revocation has taken effect.
     pub(super) fn apply_revocations(&mut self, now: Moment) {
-        self.revocations.retain(|(at, grant)| {
-            if now < *at {
-                return true;
-            }
-            if let Some(validity) = self.permits.get(grant) {
-                validity.mark_lost(Lost::Revoked);
-            }
-            false
-        });
+        let is_over = |(_, end): &(&GrantId, &GraceEnd)| end.at() <= now;
+        let over: Vec<_> = self.revocations.iter().filter(is_over).map(|(grant, _)| *grant).collect();
+        over.into_iter().for_each(|grant| self.taken_away(grant));
     }
 
-    /// Verifies a grant whose revocation may have been announced to a lost connection.
+    /// Verifies a grant that may be revoked.
     pub(super) fn verify(&mut self, grant: GrantId, now: Moment) {
         self.unverified.insert(grant);
         self.verify_at = now;
@@ -111,12 +181,19 @@ impl GrantTable {
         self.verify_at = now;
     }
 
-    /// VerifyGrant says that the session does not hold the grant any more.
-    pub(super) fn verified_as_lost(&mut self, grant: GrantId) {
+    /// The grant is not held any more: its grace period is over, or VerifyGrant says so.
+    pub(super) fn taken_away(&mut self, grant: GrantId) {
         if let Some(validity) = self.permits.get(&grant) {
+            self.announce(grant);
             validity.mark_lost(Lost::Revoked);
             self.unverified.remove(&grant);
+            self.revocations.remove(&grant);
         }
+    }
+
+    /// After how many notices a question is sent now.
+    pub(super) fn notices(&self) -> NoticeCount {
+        self.notices
     }
 
     /// When grants have to be verified next.

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::clock::{Clock, Moment};
+use super::revocation::NoticeCount;
 use super::settings::{ATTEMPT_MAX, Settings};
 use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
@@ -29,8 +30,8 @@ pub(super) enum Tag {
     KeepAlive(Moment),
     /// A numbered request, sent at this moment.
     Request { id: RequestId, sent: Moment },
-    /// VerifyGrant, sent at this moment.
-    Verify { grant: GrantId, sent: Moment },
+    /// VerifyGrant, sent at this moment after this many notices.
+    Verify { grant: GrantId, sent: Moment, after: NoticeCount },
     /// Cancel, whose answer is ignored: the canceled request has its own.
     Cancel,
     /// CloseSession.

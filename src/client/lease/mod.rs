@@ -10,6 +10,8 @@
 //!    where to connect.
 //! 5. The answer adds the grant to the `grant_table` with its `validity`; `pending_acquire` makes it a `permit`.
 //!
+//! The `grant_table` also computes when a `revocation` takes effect.
+//!
 //! `session_load` limits how many acquires share a session; `clock`, `transport`, `settings` and `builder` are what a
 //! client is configured with.
 
@@ -28,6 +30,7 @@ mod permit;
 mod reconnect;
 mod request;
 mod request_table;
+mod revocation;
 mod session_handle;
 mod session_load;
 mod settings;

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::claim::AcquireSpec;
 use super::clock::{Clock, Moment};
 use super::command::{AcquireOutcome, Command, Ticket};
+use super::executor::Executor;
 use super::session_load::SessionLoad;
 use super::validity::LeaseValidity;
 
@@ -19,6 +20,9 @@ pub(super) struct SessionHandle {
     lease: Arc<LeaseValidity>,
     load: Arc<SessionLoad>,
     last_ticket: AtomicU64,
+    /// The last field: when the last user of the client drops it, the driver knows by the end of `commands` that it has to
+    /// close the session.
+    _executor: Executor,
 }
 
 /// The driver's side of a handle.
@@ -30,12 +34,13 @@ pub(super) struct SessionParts {
 
 impl SessionHandle {
     /// A handle to a new session, and the parts that its driver shares with it.
-    pub(super) fn new(clock: Arc<dyn Clock>) -> (Self, SessionParts) {
+    pub(super) fn new(clock: Arc<dyn Clock>, executor: Executor) -> (Self, SessionParts) {
         let (sender, commands) = mpsc::unbounded_channel();
         let lease = Arc::new(LeaseValidity::pending(clock));
         let load = Arc::new(SessionLoad::default());
         let parts = SessionParts { commands, lease: Arc::clone(&lease), load: Arc::clone(&load) };
-        (Self { commands: sender, lease, load, last_ticket: AtomicU64::new(0) }, parts)
+        let last_ticket = AtomicU64::new(0);
+        (Self { commands: sender, lease, load, last_ticket, _executor: executor }, parts)
     }
 
     /// Whether the next acquire can use this session.

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - A lease that any thread has found to be over stays over. Until then, its end only moves later.
 //! - A permit that is lost stays lost, for the reason that was given first.
+//! - A permit whose grace period any thread has found to be over stays so. Until then, a proof may move its end later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -145,23 +146,54 @@ impl LeaseValidity {
     }
 }
 
+/// Whether a permit is being revoked, and until when it is held then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RevocationState {
+    NotRevoked,
+    /// The grace period runs until this moment at least.
+    HeldUntil(Moment),
+    /// The grace period was found to be over.
+    TakenAway,
+}
+
+impl RevocationState {
+    const TAKEN_AWAY: u64 = 0;
+    const NOT_REVOKED: u64 = u64::MAX;
+
+    fn encode(self) -> u64 {
+        match self {
+            Self::TakenAway => Self::TAKEN_AWAY,
+            Self::NotRevoked => Self::NOT_REVOKED,
+            Self::HeldUntil(moment) => nanos(moment).clamp(Self::TAKEN_AWAY + 1, Self::NOT_REVOKED - 1),
+        }
+    }
+
+    fn decode(number: u64) -> Self {
+        match number {
+            Self::TAKEN_AWAY => Self::TakenAway,
+            Self::NOT_REVOKED => Self::NotRevoked,
+            nanos => Self::HeldUntil(Moment(Duration::from_nanos(nanos))),
+        }
+    }
+}
+
 /// The validity of one permit: that of its session's lease, unless the permit is lost or revoked before.
 #[derive(Debug)]
 pub(super) struct PermitValidity {
     lease: Arc<LeaseValidity>,
-    /// When the revocation takes effect, in nanoseconds of the clock; the maximum while the permit is not revoked.
-    revoked_at: AtomicU64,
+    /// A [`RevocationState`] in one number, so that permits can read it without a lock.
+    revocation: AtomicU64,
     lost: watch::Sender<Option<Lost>>,
-    is_being_revoked: watch::Sender<bool>,
+    is_revocation_announced: watch::Sender<bool>,
 }
 
 impl PermitValidity {
     pub(super) fn new(lease: Arc<LeaseValidity>) -> Self {
         Self {
             lease,
-            revoked_at: AtomicU64::new(u64::MAX),
+            revocation: AtomicU64::new(RevocationState::NotRevoked.encode()),
             lost: watch::Sender::new(None),
-            is_being_revoked: watch::Sender::new(false),
+            is_revocation_announced: watch::Sender::new(false),
         }
     }
 
@@ -171,15 +203,45 @@ impl PermitValidity {
             return None;
         }
         let of_lease = self.lease.remaining()?;
-        let revoked_at = Moment(Duration::from_nanos(self.revoked_at.load(Ordering::Acquire)));
-        let remaining = of_lease.min(revoked_at.since(self.lease.clock.now()));
-        (!remaining.is_zero()).then_some(remaining)
+        loop {
+            let old = self.revocation.load(Ordering::Acquire);
+            let until = match RevocationState::decode(old) {
+                RevocationState::NotRevoked => return Some(of_lease),
+                RevocationState::HeldUntil(until) => until,
+                RevocationState::TakenAway => return None,
+            };
+            let remaining = of_lease.min(until.since(self.lease.clock.now()));
+            if !remaining.is_zero() {
+                return Some(remaining);
+            }
+            // A failure means that the end was moved, so it is read again.
+            let over = RevocationState::TakenAway.encode();
+            if self.revocation.compare_exchange(old, over, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return None;
+            }
+        }
     }
 
-    /// The permit ends at this moment, if not earlier.
+    /// The permit is being revoked, and held until this moment, unless its grace period is over already.
     pub(super) fn revoke_at(&self, moment: Moment) {
-        self.revoked_at.fetch_min(nanos(moment), Ordering::AcqRel);
-        self.is_being_revoked.send_replace(true);
+        let now = self.lease.clock.now();
+        let moved = |old: u64| match RevocationState::decode(old) {
+            RevocationState::TakenAway => None,
+            RevocationState::HeldUntil(end) if end <= now => Some(RevocationState::TakenAway.encode()),
+            RevocationState::HeldUntil(_) | RevocationState::NotRevoked => {
+                Some(RevocationState::HeldUntil(moment).encode())
+            }
+        };
+        let _ = self.revocation.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
+        if RevocationState::decode(self.revocation.load(Ordering::Acquire)) == RevocationState::TakenAway {
+            self.announce_revocation();
+            self.mark_lost(Lost::Revoked);
+        }
+    }
+
+    /// Informs the holder that the permit is being revoked: how long it is held is known now as well as it will be.
+    pub(super) fn announce_revocation(&self) {
+        self.is_revocation_announced.send_if_modified(|is_announced| !std::mem::replace(is_announced, true));
     }
 
     /// The permit is lost for this reason, unless it was lost before.
@@ -198,10 +260,10 @@ impl PermitValidity {
         lost.expect("the wait ends at the first reason")
     }
 
-    /// Resolves when the permit is being revoked.
+    /// Resolves when the permit is being revoked, and it is known for how long it is held.
     pub(super) async fn revocation(&self) {
-        let mut is_being_revoked = self.is_being_revoked.subscribe();
-        is_being_revoked.wait_for(|is_revoked| *is_revoked).await.expect("`self` keeps the sender");
+        let mut is_announced = self.is_revocation_announced.subscribe();
+        is_announced.wait_for(|is_announced| *is_announced).await.expect("`self` keeps the sender");
     }
 }
 
@@ -265,10 +327,23 @@ mod tests {
         let (clock, lease) = lease_until(10);
         let permit = PermitValidity::new(Arc::clone(&lease));
         permit.revoke_at(seconds(5));
-        permit.revoke_at(seconds(7));
         assert_eq!(permit.remaining(), Some(Duration::from_secs(5)));
-        clock.0.store(5, Ordering::Relaxed);
+        permit.revoke_at(seconds(7));
+        assert_eq!(permit.remaining(), Some(Duration::from_secs(7)), "a proof moves the end");
+        clock.0.store(7, Ordering::Relaxed);
         assert_eq!(permit.remaining(), None);
         assert!(!lease.is_over());
+    }
+
+    #[test]
+    fn a_grace_period_that_is_over_stays_over() {
+        let (clock, lease) = lease_until(10);
+        let (seen, unseen) = (PermitValidity::new(Arc::clone(&lease)), PermitValidity::new(lease));
+        [&seen, &unseen].into_iter().for_each(|permit| permit.revoke_at(seconds(5)));
+        clock.0.store(5, Ordering::Relaxed);
+        assert_eq!(seen.remaining(), None);
+        [&seen, &unseen].into_iter().for_each(|permit| permit.revoke_at(seconds(9)));
+        assert_eq!([&seen, &unseen].map(PermitValidity::remaining), [None, None]);
+        assert_eq!([&seen, &unseen].map(|permit| *permit.lost.borrow()), [Some(Lost::Revoked); 2]);
     }
 }

@@ -124,12 +124,13 @@ impl Ledger {
         let is_held = |grant: &&Grant| !grant.is_waiting() && self.sessions.ending(grant.session).is_none();
         let grant = self.grants.get(id).filter(is_held).ok_or(Refusal::NotAcquired)?;
         let lease_left = self.sessions.ttl_left_ms(grant.session, now);
-        let revoked_left = grant.revoked().map(|at| now.until(at));
-        let is_revoked = revoked_left.is_some() || self.sessions.known(grant.session).revoked().is_some();
+        let revoked = grant.revoked().into_iter().chain(self.sessions.known(grant.session).revoked()).min();
+        let grace_left_ms = revoked.map(|at| now.until(at));
         Ok(Verified {
             session: grant.session,
-            ttl_left_ms: lease_left.into_iter().chain(revoked_left).min(),
-            is_retiring: is_revoked || self.is_retiring(id, grant),
+            ttl_left_ms: lease_left.into_iter().chain(grace_left_ms).min(),
+            is_retiring: grace_left_ms.is_some() || self.is_retiring(id, grant),
+            grace_left_ms,
         })
     }
 

@@ -4,8 +4,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::declared::{put_declared_states, read_declared_states};
 use super::{
-    DeclaredEntry, DeclaredState, Event, Features, GrantId, GrantState, Milliseconds, Namespace, Notice,
-    SessionKey, TtlLeft, length_of,
+    DeclaredEntry, DeclaredState, Event, Features, GraceLeft, GrantId, GrantState, Milliseconds, Namespace,
+    Notice, SessionKey, TtlLeft, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque, RESPONSE_MAGIC};
@@ -74,6 +74,7 @@ impl ExtendedResponse<'_> {
                 out.put_u64(verified.session);
                 out.put_u32(verified.ttl_left.to_wire());
                 out.put_slice(&[verified.state.code(), 0, 0, 0]);
+                verified.grace_left.to_wire().into_iter().for_each(|left| out.put_u32(left));
             }
             Self::Inspected(inspected) => inspected.compose(out),
             Self::Entry(entry) => entry.compose(out),
@@ -296,6 +297,8 @@ pub struct VerifiedGrant {
     pub ttl_left: TtlLeft,
     /// Whether it should be released soon.
     pub state: GrantState,
+    /// How long it is held if it is being revoked.
+    pub grace_left: GraceLeft,
 }
 
 impl VerifiedGrant {
@@ -306,7 +309,11 @@ impl VerifiedGrant {
             let [code, _, _, _] = fields.array()?;
             state = GrantState::from_code(code)?;
         }
-        Some(Self { session, ttl_left, state })
+        let mut grace_left = GraceLeft::NotReported;
+        if !fields.is_empty() {
+            grace_left = GraceLeft::from_wire(fields.u32()?);
+        }
+        Some(Self { session, ttl_left, state, grace_left })
     }
 }
 

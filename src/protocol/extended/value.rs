@@ -161,6 +161,36 @@ impl TtlLeft {
     }
 }
 
+/// How long a grant is held although it is being revoked, counted from when the server received the request
+/// (`docs/protocol.md`, "VerifyGrant").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraceLeft {
+    /// The server does not report it: it is older than this field.
+    NotReported,
+    /// Neither the grant nor its session is being revoked.
+    NotRevoked,
+    /// The rest of the grace period. The longest span is encoded as one millisecond less.
+    For(Milliseconds),
+}
+
+impl GraceLeft {
+    pub(super) fn from_wire(number: u32) -> Self {
+        match number {
+            NO_NUMBER => Self::NotRevoked,
+            span => Self::For(Milliseconds(span)),
+        }
+    }
+
+    /// `None`: the body ends before the field.
+    pub(super) fn to_wire(self) -> Option<u32> {
+        match self {
+            Self::NotReported => None,
+            Self::NotRevoked => Some(NO_NUMBER),
+            Self::For(span) => Some(span.0.min(NO_NUMBER - 1)),
+        }
+    }
+}
+
 /// The state of a grant that is held (`docs/protocol.md`, "VerifyGrant").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

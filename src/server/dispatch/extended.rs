@@ -18,8 +18,8 @@ use crate::core::{
 };
 use crate::protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, Declarations, EXTENDED_VERSION, Extended, ExtendedOpcode,
-    ExtendedResponse, Features, Frame, Generation, GrantState, HelloAnswer, IfExists, Milliseconds, Opaque,
-    Response, Revocation, Status, VerifiedGrant, Wait, WaitingRequest,
+    ExtendedResponse, Features, Frame, Generation, GraceLeft, GrantState, HelloAnswer, IfExists,
+    Milliseconds, Opaque, Response, Revocation, Status, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// The features of every server, with and without a store.
@@ -255,6 +255,9 @@ impl Executor<'_> {
             session: verified.session.number(),
             ttl_left: ttl_left_on_wire(verified.ttl_left_ms),
             state,
+            grace_left: verified
+                .grace_left_ms
+                .map_or(GraceLeft::NotRevoked, |left| GraceLeft::For(Milliseconds(left))),
         })))
     }
 

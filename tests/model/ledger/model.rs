@@ -730,12 +730,14 @@ impl Model {
     pub fn verify(&self, grant: GrantId) -> Result<Verified, Refusal> {
         let found = self.find(grant).filter(|grant| grant.wait.is_none()).ok_or(Refusal::NotAcquired)?;
         let lease = self.ttl_left_ms(found.session, self.now_ms);
-        let grace = found.revoked_ms.map(|at_ms| u32::try_from(at_ms - self.now_ms).unwrap());
-        let is_revoked = grace.is_some() || self.session(found.session).unwrap().revoked_ms.is_some();
+        let of_session = self.session(found.session).unwrap().revoked_ms;
+        let revoked_ms = found.revoked_ms.into_iter().chain(of_session).min();
+        let grace = revoked_ms.map(|at_ms| u32::try_from(at_ms - self.now_ms).unwrap());
         Ok(Verified {
             session: found.session,
             ttl_left_ms: lease.into_iter().chain(grace).min(),
-            is_retiring: is_revoked || self.is_retiring(found),
+            is_retiring: grace.is_some() || self.is_retiring(found),
+            grace_left_ms: grace,
         })
     }
 

@@ -7,10 +7,10 @@ use super::*;
 use signalbox::protocol::{
     ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, BodyError, Claim, Claims, ClaimsError, DECLARATIONS_MAX,
     Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event, EventKind, Extended,
-    ExtendedOpcode, ExtendedResponse, Features, Generation, GrantId, GrantState, Granted, HelloAnswer, Idle,
-    IfExists, Inspected, LABEL_BYTES_MAX, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice,
-    OpenedSession, Queueing, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey,
-    TtlLeft, VerifiedGrant, Wait, WaitingRequest,
+    ExtendedOpcode, ExtendedResponse, Features, Generation, GraceLeft, GrantId, GrantState, Granted,
+    HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX,
+    Namespace, Notice, OpenedSession, Queueing, Removal, RequestId, RequestIds, Resizing, Revocation, Scope,
+    SessionKey, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// Random values for the requests and responses of every operation.
@@ -241,7 +241,12 @@ impl Values {
             capacity: self.small[3],
         };
         let state = if self.flag { GrantState::Held } else { GrantState::Retiring };
-        let verified = VerifiedGrant { session: first, ttl_left, state };
+        let verified = VerifiedGrant {
+            session: first,
+            ttl_left,
+            state,
+            grace_left: if self.flag { GraceLeft::NotRevoked } else { GraceLeft::For(span(0)) },
+        };
         let grant = Some(GrantId(second)).filter(|_| self.flag);
         let entry = ListEntry {
             grant,
@@ -752,10 +757,16 @@ fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
         assert_eq!(parsed, Ok(Extended::AcquireGrant { ids: first_ids(), claim, queueing: nearly }));
     });
     let mut bytes = BytesMut::new();
-    let verified = VerifiedGrant { session: 1, ttl_left: TtlLeft::For(longest), state: GrantState::Held };
+    let verified = VerifiedGrant {
+        session: 1,
+        ttl_left: TtlLeft::For(longest),
+        state: GrantState::Held,
+        grace_left: GraceLeft::For(longest),
+    };
     ExtendedResponse::Verified(verified).compose(0x34, Opaque([0; 4]), &mut bytes);
     let verified = ResponseCodec.decode(&mut bytes).unwrap().unwrap().verified().unwrap();
     assert_eq!(verified.ttl_left, TtlLeft::For(Milliseconds(u32::MAX - 1)));
+    assert_eq!(verified.grace_left, GraceLeft::For(Milliseconds(u32::MAX - 1)));
     assert_eq!(Milliseconds::saturating_from(Duration::MAX), longest);
     assert_eq!(Duration::from(longest), Duration::from_millis(u32::MAX.into()));
 }
@@ -769,7 +780,9 @@ fn answers_of_an_older_server_have_no_slots_and_no_port_and_verified_grants_are_
     let all = frame_with(two.into()).all_granted().unwrap();
     assert_eq!((all.capacities, all.slots), (vec![0x0101_0101; 2], vec![Vec::new(); 2]));
     let verified = frame_with(Bytes::from_static(&[1; 12])).verified().unwrap();
-    assert_eq!(verified.state, GrantState::Held);
+    assert_eq!((verified.state, verified.grace_left), (GrantState::Held, GraceLeft::NotReported));
+    let verified = frame_with(Bytes::from_static(&[1; 16])).verified().unwrap();
+    assert_eq!((verified.state, verified.grace_left), (GrantState::Retiring, GraceLeft::NotReported));
     let unlabelled = [&[1; 32][..], &[0; 4]].concat();
     let entry = frame_with(unlabelled.into()).list_entry().unwrap().unwrap();
     assert_eq!((entry.resources, entry.slots), (0x0101_0101, Vec::new()));
