@@ -15,15 +15,17 @@ mod error;
 mod export;
 mod failing;
 mod memory;
+mod migration;
 pub mod record;
 
 pub use check::{Counts, Report, check, contradictions};
 pub use directory::FILE_NAME;
-pub use engine::{FORMAT, FileStorage, Medium, Options};
+pub use engine::{FileStorage, Medium, Options};
 pub use error::{CommitError, StorageError};
 pub use export::{ImportError, export, import};
 pub use failing::{FailingStorage, Fault, Faults};
 pub use memory::{Memory, MemoryStorage};
+pub use record::FORMAT;
 
 use crate::core::{Change, Record};
 

@@ -15,6 +15,7 @@ mod operations;
 mod ownership;
 mod panic;
 mod sessions;
+mod slots;
 #[path = "../support/mod.rs"]
 mod support;
 mod yrmcds;
