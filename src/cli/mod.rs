@@ -23,18 +23,21 @@ mod man;
 mod name;
 mod number;
 mod output;
+mod pause;
 mod ping;
 mod refusal;
 mod release;
 mod remove;
 mod renew;
 mod resize;
+mod resume;
 mod revoke;
 mod run;
 mod serve;
 mod server;
 mod session;
 mod signals;
+mod slot;
 mod slots;
 mod stats;
 mod time;
@@ -81,6 +84,9 @@ enum Command {
     Watch(watch::Arguments),
     Declare(declare::Arguments),
     Resize(resize::Arguments),
+    Pause(pause::Arguments),
+    Resume(resume::Arguments),
+    Slot(slot::Arguments),
     Remove(remove::Arguments),
     List(list::Arguments),
     AwaitIdle(await_idle::Arguments),
@@ -122,6 +128,9 @@ pub fn main() -> ExitCode {
         Command::Watch(arguments) => watch::run(&arguments),
         Command::Declare(arguments) => declare::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
+        Command::Pause(arguments) => pause::run(&arguments),
+        Command::Resume(arguments) => resume::run(&arguments),
+        Command::Slot(arguments) => slot::run(&arguments),
         Command::Remove(arguments) => remove::run(&arguments),
         Command::List(arguments) => list::run(&arguments),
         Command::AwaitIdle(arguments) => await_idle::run(&arguments),

@@ -26,6 +26,10 @@ pub(super) struct Wanted {
     /// Resources to acquire of each NAME; without --max, each NAME is a declared semaphore [default: 1]
     #[arg(long, value_name = "R", value_parser = within(1..=u32::MAX))]
     resources: Option<u32>,
+
+    /// Slot to acquire of the only NAME, a declared semaphore whose resources are numbered; any other is not taken
+    #[arg(long, value_name = "N", conflicts_with_all = ["max", "resources"], value_parser = within(0..=u16::MAX))]
+    slot: Option<u16>,
 }
 
 /// The arguments that control waiting.
@@ -47,6 +51,8 @@ pub(super) struct Amount {
     pub(super) resources: u32,
     /// The maximum or capacity; `None` for a semaphore that is declared.
     pub(super) max: Option<u32>,
+    /// The slot of a declared semaphore; `None`: any.
+    pub(super) slot: Option<u16>,
 }
 
 /// Resources of one or more names of one namespace, which are acquired together or not at all.
@@ -61,12 +67,31 @@ impl Wanted {
     pub(super) fn amounts(&self, namespace: Namespace) -> Result<Amounts, Failure> {
         let each = self.names.iter().map(|name| self.amount(name, namespace)).collect::<Result<Vec<_>, _>>();
         let each = each.map_err(|message| Failure::new(Exit::Usage, message))?;
+        let each = self.with_slot(each, namespace).map_err(|message| Failure::new(Exit::Usage, message))?;
         let mut seen = HashSet::new();
         if let Some(Amount { name, .. }) = each.iter().find(|amount| !seen.insert(amount.name.bytes())) {
             let message = format!("{name} is given twice; give it once, with the sum of the resources");
             return Err(Failure::new(Exit::Usage, message));
         }
         Ok(Amounts { namespace, each })
+    }
+
+    /// Adds the slot to the only name.
+    fn with_slot(&self, mut each: Vec<Amount>, namespace: Namespace) -> Result<Vec<Amount>, String> {
+        let Some(slot) = self.slot else { return Ok(each) };
+        let [Amount { resources: 1, max: None, slot: wanted, .. }] = &mut each[..] else {
+            return Err(format!(
+                "--slot {slot} requires one NAME, without a number of resources and a maximum; acquire other names \
+                 separately"
+            ));
+        };
+        if namespace == Namespace::Counters {
+            return Err(format!(
+                "--slot {slot} requires a semaphore, because counters have no slots; add --semaphore"
+            ));
+        }
+        *wanted = Some(slot);
+        Ok(each)
     }
 
     fn amount(&self, argument: &Name, namespace: Namespace) -> Result<Amount, String> {
@@ -85,7 +110,7 @@ impl Wanted {
             }
             _ => {}
         }
-        Ok(Amount { name: argument.clone(), resources, max: self.max })
+        Ok(Amount { name: argument.clone(), resources, max: self.max, slot: None })
     }
 }
 
@@ -96,7 +121,7 @@ impl Amount {
         let may_be_declared = namespace == Namespace::Semaphores;
         let bytes = argument.bytes();
         let Some(equals) = bytes.iter().rposition(|byte| *byte == b'=') else {
-            let declared = || Self { name: argument.clone(), resources: 1, max: None };
+            let declared = || Self { name: argument.clone(), resources: 1, max: None, slot: None };
             return may_be_declared.then(declared).ok_or_else(|| {
                 let text = escaped(bytes);
                 format!(
@@ -125,7 +150,7 @@ impl Amount {
                 "{argument}: {resources} requested, but the maximum is {max}; lower the request or raise the maximum"
             ));
         }
-        Ok(Self { name, resources, max })
+        Ok(Self { name, resources, max, slot: None })
     }
 }
 
@@ -136,13 +161,14 @@ impl Amounts {
     }
 
     pub(super) fn claims(&self) -> Vec<Claim> {
-        let claim = |Amount { name, resources, max }: &Amount| {
-            match (self.namespace, *max) {
+        let claim = |Amount { name, resources, max, slot }: &Amount| {
+            let claim = match (self.namespace, *max) {
                 (Namespace::Counters, Some(max)) => Claim::counter(name.bytes(), max),
                 (Namespace::Semaphores, Some(max)) => Claim::semaphore(name.bytes(), max),
                 (_, None) => Claim::declared(name.bytes()),
             }
-            .resources(*resources)
+            .resources(*resources);
+            slot.map_or(claim.clone(), |slot| claim.slot(slot))
         };
         self.each.iter().map(claim).collect()
     }

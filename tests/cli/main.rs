@@ -7,6 +7,7 @@ mod leases;
 mod lists;
 mod options;
 mod proxy;
+mod slots;
 #[path = "../support/mod.rs"]
 mod support;
 
