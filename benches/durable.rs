@@ -22,7 +22,7 @@ use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use redb::{Builder, Database, TableDefinition};
-use signalbox::core::{Change, DeclarationRecord, Origin, Record};
+use signalbox::core::{Change, DeclarationRecord, Origin, Record, Service};
 use signalbox::protocol::{
     Claim, Extended, ExtendedOpcode, GrantId, Milliseconds, Namespace, Opaque, Queueing, RequestId,
     RequestIds, ResponseCodec, ResponseFrame, Wait,
@@ -173,6 +173,7 @@ fn declare(directory: &Path, count: u32) -> Result<(), Box<dyn std::error::Error
             origin: Origin::Request,
             removing: false,
             evicted_grace_ms: None,
+            service: Service::default(),
         });
         let changes: Vec<_> = records.map(|record| Change::Put(Record::Declaration(record))).collect();
         storage.commit(&changes)?;
@@ -335,8 +336,13 @@ impl Lessee {
         let ids = self.ids();
         let queueing = Queueing { wait: Wait::NotAtAll, queue_max: None };
         let name = self.name.clone();
-        let claim =
-            Claim { namespace: Namespace::Semaphores, name: name.as_bytes(), resources: 1, maximum: 1 };
+        let claim = Claim {
+            namespace: Namespace::Semaphores,
+            name: name.as_bytes(),
+            resources: 1,
+            maximum: 1,
+            slot: None,
+        };
         self.send(&Extended::AcquireGrant { ids, claim, queueing });
     }
 

@@ -83,8 +83,10 @@ fn decoding_a_sequence_of_frames_allocates_nothing_once_the_buffer_exists() {
 fn parsing_many_names_at_once_allocates_nothing() {
     let names: Vec<_> = (0..64u8).map(|byte| [byte; 100]).collect();
     let namespace = signalbox::protocol::Namespace::Semaphores;
-    let list: Vec<_> =
-        names.iter().map(|name| wire::Claim { namespace, name, resources: 1, maximum: 2 }).collect();
+    let list: Vec<_> = names
+        .iter()
+        .map(|name| wire::Claim { namespace, name, resources: 1, maximum: 2, slot: None })
+        .collect();
     let request = Extended::AcquireAll {
         ids: RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) },
         queueing: Queueing { wait: Wait::ServerDefault, queue_max: None },

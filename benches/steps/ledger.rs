@@ -289,7 +289,7 @@ fn ask_for(
     claim: Claim,
     wait_ms: u32,
 ) -> Outcome {
-    let want = Want { namespace: SPACE, name, claim };
+    let want = Want { namespace: SPACE, name, claim, slot: None };
     let queueing = Queueing { wait_ms, queue_max: u32::MAX };
     core.acquire_grant(call(connection, request), &[want], queueing, at(0))
 }

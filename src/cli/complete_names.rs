@@ -46,7 +46,7 @@ impl Source {
         Some(match subcommand {
             "get" | "dump" | "watch" | "holders" | "waiters" | "await-idle" | "delete" => Self::Requested,
             "status" | "run" | "acquire" => Self::Both,
-            "declare" | "resize" | "remove" | "list" => Self::Declared,
+            "declare" | "resize" | "pause" | "resume" | "slot" | "remove" | "list" => Self::Declared,
             _ => return None,
         })
     }

@@ -1,4 +1,4 @@
-//! Declared semaphores: the common part of `declare`, `resize` and `remove`.
+//! Declared semaphores: the common part of `declare`, `resize`, `remove`, `pause`, `resume` and `slot`.
 
 use std::io;
 

@@ -132,7 +132,7 @@ impl From<client::Error> for Failure {
             Error::Status(
                 Status::ResourceNotAvailable | Status::OutOfMemory | Status::TimedOut | Status::QueueFull,
             ) => Exit::NothingAvailable,
-            Error::Status(Status::UnknownCommand) => Exit::Unavailable,
+            Error::Status(Status::UnknownCommand) | Error::SlotsUnsupported => Exit::Unavailable,
             Error::Status(_) => Exit::Failure,
             Error::UnknownStatus { .. }
             | Error::ConnectionLost(_)

@@ -14,6 +14,7 @@ use super::exit::{Exit, Failure};
 use super::output::{Form, Labeled, NOTHING, Named, escaped, json, or_nothing};
 use super::pattern::{self, PatternArguments};
 use super::server::{Server, block_on};
+use super::slots;
 use super::table::{Column, Rows};
 use crate::client::{DeclaredEntry, Scope};
 
@@ -25,12 +26,13 @@ Without an argument, all of them are listed; with NAME this one, and with a * at
 On a terminal, the output is a table with a header. Otherwise it is one line per semaphore, without a header, with \
 these columns, separated by tabs: capacity, resources in use, waiting requests, generation (the number of its last \
 change), flags, name, label. The flags, separated by commas, are slots (its resources are numbered), removing (it is \
-removed when its last holder has released it) and configured (the server's configuration file declares it). A missing \
-value is -. Characters are escaped as by \"signalbox dump\".
+removed when its last holder has released it), configured (the server's configuration file declares it), paused (it \
+grants nothing until \"signalbox resume\") and out=0-3+7 (these slots are out of service). A missing value is -. \
+Characters are escaped as by \"signalbox dump\".
 
 With --json, the output is one object per line with the keys name, capacity, in_use, waiting, generation, slots, \
-removing, configured and label. A name or label that is not UTF-8 has the key name_hex or label_hex, in hexadecimal \
-digits.";
+removing, configured, paused, slots_out (an array) and label. A name or label that is not UTF-8 has the key name_hex or \
+label_hex, in hexadecimal digits.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,9 +97,13 @@ fn cells(entry: &DeclaredEntry<Bytes>) -> Vec<String> {
 
 /// The flags of a semaphore, separated by commas.
 pub(super) fn flags(entry: &DeclaredEntry<Bytes>) -> String {
-    let DeclaredEntry { numbered, removing, configured, .. } = *entry;
-    let words = [(numbered, "slots"), (removing, "removing"), (configured, "configured")];
-    let words: Vec<_> = words.into_iter().filter(|(is_so, _)| *is_so).map(|(_, word)| word).collect();
+    let DeclaredEntry { numbered, removing, configured, paused, .. } = *entry;
+    let words = [(numbered, "slots"), (removing, "removing"), (configured, "configured"), (paused, "paused")];
+    let words = words.into_iter().filter(|(is_so, _)| *is_so).map(|(_, word)| word.to_owned());
+    let ranges = (!entry.slots_out.is_empty()).then(|| slots::ranges(&entry.slots_out));
+    // The commas are between the flags.
+    let out = ranges.map(|ranges| format!("out={}", ranges.replace(',', "+")));
+    let words: Vec<_> = words.chain(out).collect();
     if words.is_empty() { NOTHING.to_owned() } else { words.join(",") }
 }
 
@@ -114,14 +120,25 @@ struct Line<'a> {
     slots: bool,
     removing: bool,
     configured: bool,
+    paused: bool,
+    slots_out: &'a [u16],
     #[serde(flatten)]
     label: Labeled<'a>,
 }
 
 impl<'a> Line<'a> {
     fn of(entry: &'a DeclaredEntry<Bytes>) -> Self {
-        let DeclaredEntry { generation, capacity, in_use, waiting, numbered, removing, configured, .. } =
-            *entry;
+        let DeclaredEntry {
+            generation,
+            capacity,
+            in_use,
+            waiting,
+            numbered,
+            removing,
+            configured,
+            paused,
+            ..
+        } = *entry;
         let generation = generation.0.to_string();
         let slots = numbered;
         Self {
@@ -133,6 +150,8 @@ impl<'a> Line<'a> {
             slots,
             removing,
             configured,
+            paused,
+            slots_out: &entry.slots_out,
             label: Labeled::of(&entry.label),
         }
     }

@@ -27,6 +27,7 @@ mod name;
 mod number;
 mod output;
 mod pattern;
+mod pause;
 mod ping;
 mod place;
 mod refusal;
@@ -34,12 +35,14 @@ mod release;
 mod remove;
 mod renew;
 mod resize;
+mod resume;
 mod revoke;
 mod run;
 mod serve;
 mod server;
 mod session;
 mod signals;
+mod slot;
 mod slots;
 mod stats;
 mod status;
@@ -129,6 +132,9 @@ enum Command {
     Watch(watch::Arguments),
     Declare(declare::Arguments),
     Resize(resize::Arguments),
+    Pause(pause::Arguments),
+    Resume(resume::Arguments),
+    Slot(slot::Arguments),
     Remove(remove::Arguments),
     Delete(delete::Arguments),
     List(list::Arguments),
@@ -174,6 +180,9 @@ pub fn main() -> ExitCode {
         Command::Watch(arguments) => watch::run(&arguments),
         Command::Declare(arguments) => declare::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
+        Command::Pause(arguments) => pause::run(&arguments),
+        Command::Resume(arguments) => resume::run(&arguments),
+        Command::Slot(arguments) => slot::run(&arguments),
         Command::Remove(arguments) => remove::run(&arguments),
         Command::Delete(arguments) => delete::run(&arguments),
         Command::List(arguments) => list::run(&arguments),

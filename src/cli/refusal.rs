@@ -5,13 +5,15 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::await_idle::ANY_LEVEL;
 use super::exit::{Exit, Failure};
 use super::name::quoted;
 use super::output::escaped;
 use super::server::{Server, exists};
 use super::wanted::{Amount, Amounts, Waiting};
-use crate::client::{Direct, Error, Namespace, PlainClient, Status};
+use crate::client::{DeclaredEntry, Direct, Error, Namespace, PlainClient, Status};
 
 /// What the server said about a name after it had refused the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub(super) enum Usage {
     InUse { in_use: u32, capacity: Option<u32> },
     /// How many resources of a semaphore are available.
     Available(u32),
+    /// The semaphore is paused, so it grants nothing.
+    Paused,
     /// The name does not exist.
     Missing,
     /// No semaphore has this name, but a counter has.
@@ -70,11 +74,14 @@ impl Usage {
             }
             Err(_) => return Self::Unknown,
         };
-        let capacity = match namespace {
-            Namespace::Counters => amount.max,
-            Namespace::Semaphores => declared_capacity(direct, name).await,
+        let declared = match namespace {
+            Namespace::Counters => return Self::InUse { in_use, capacity: amount.max },
+            Namespace::Semaphores => declared(direct, name).await,
         };
-        Self::InUse { in_use, capacity }
+        match declared {
+            Some(DeclaredEntry { paused: true, .. }) => Self::Paused,
+            declared => Self::InUse { in_use, capacity: declared.map(|declared| declared.capacity) },
+        }
     }
 
     /// Whether the request fits now; `None` if that is not known.
@@ -84,6 +91,7 @@ impl Usage {
                 Some(u64::from(in_use) + u64::from(resources) <= u64::from(capacity))
             }
             Self::Available(available) => Some(resources <= available),
+            Self::Paused => Some(false),
             Self::InUse { capacity: None, .. } | Self::Missing | Self::OnlyCounter | Self::Unknown => None,
         }
     }
@@ -106,16 +114,17 @@ impl Usage {
                 format!("{in_use} in use, not enough left for the {resources} requested")
             }
             Self::Available(available) => format!("{available} available, {resources} requested"),
+            Self::Paused => format!("it is paused, {resources} requested"),
             Self::Missing | Self::OnlyCounter => format!("it does not exist, {resources} requested"),
             Self::Unknown => format!("{resources} requested"),
         }
     }
 }
 
-/// The capacity of a declared semaphore. The list is ordered by name, so the name itself precedes all longer ones.
-async fn declared_capacity(direct: &Direct, name: &[u8]) -> Option<u32> {
+/// A declared semaphore. The list is ordered by name, so the name itself precedes all longer ones.
+async fn declared(direct: &Direct, name: &[u8]) -> Option<DeclaredEntry<Bytes>> {
     let first = direct.list(name).await.ok()?.next().await?.ok()?;
-    (first.name == name).then_some(first.capacity)
+    (first.name == name).then_some(first)
 }
 
 /// Whether the numbers matter for the message of this error.
@@ -149,6 +158,14 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
             (Exit::NothingAvailable, message)
         }
         (Error::Status(Status::NotFound), _) => (Exit::Failure, missing(amounts, usages)),
+        (Error::Status(Status::NoSuchSlot), _) => {
+            let slot = amounts.single().and_then(|amount| amount.slot).unwrap_or_default();
+            let message = format!(
+                "{names} has no slot {slot}; \"signalbox list\" shows its capacity, and whether its resources are numbered \
+                 slots"
+            );
+            (Exit::Failure, message)
+        }
         (Error::Status(Status::Removed), _) => {
             let message =
                 format!("{names}: removed by an administrator; declare it again, or use another name");
@@ -181,6 +198,12 @@ fn not_available(amounts: &Amounts, usages: &[Usage]) -> String {
     let names = amounts.object();
     let blocked = blocked(amounts, usages);
     match (amounts.single(), usages.first()) {
+        (Some(_), Some(Usage::Paused)) => {
+            format!("{names}: an administrator has paused it; {ADVICE}")
+        }
+        (Some(Amount { slot: Some(slot), .. }), _) => {
+            format!("{names}: slot {slot} is held, out of service, or others wait before it; {ADVICE}")
+        }
         (Some(amount), Some(usage)) if usage.fits(amount.resources) == Some(true) => {
             let state = usage.text(amount.resources);
             format!("{names}: other requests were first (now {state}); {ADVICE}")
@@ -232,6 +255,9 @@ fn timed_out(amounts: &Amounts, limit: Option<Duration>, usages: &[Usage]) -> St
         None => ("the longest wait that the server allows".to_owned(), "try again later"),
     };
     let state = match (amounts.single(), usages.first()) {
+        (Some(Amount { slot: Some(slot), .. }), Some(Usage::InUse { .. })) => {
+            format!("slot {slot} requested")
+        }
         (Some(amount), Some(usage)) => usage.text(amount.resources),
         (Some(amount), None) => Usage::Unknown.text(amount.resources),
         (None, _) => blocked(amounts, usages),
@@ -286,7 +312,7 @@ mod tests {
     const FOREVER: Waiting = Waiting { wait: Some(None), queue_max: None };
 
     fn amount(name: &str, resources: u32, max: Option<u32>) -> Amount {
-        Amount { name: Name::new(name.into()).unwrap(), resources, max }
+        Amount { name: Name::new(name.into()).unwrap(), resources, max, slot: None }
     }
 
     fn message(amounts: &Amounts, waiting: &Waiting, status: Status, usages: &[Usage]) -> String {

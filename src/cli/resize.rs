@@ -16,7 +16,9 @@ const LONG: &str = "\
 Change the capacity of a declared semaphore
 
 N sets the capacity; +N and -N change it, down to 0 at the least. After an increase, waiting requests are granted at \
-once. After a decrease, holders keep what they hold, and nothing is granted while more is in use than the capacity.
+once. After a decrease, holders keep what they hold, and nothing is granted while more is in use than the capacity. \
+Waiting requests for more than the new capacity are refused, with 0 all of them; \"signalbox pause\" refuses none. To the \
+same capacity, nothing changes.
 
 The command prints the resulting semaphore in the format of \"signalbox declare\". With --generation, it changes the \
 semaphore only if its generation, as printed by \"signalbox list\", is still G.

@@ -26,6 +26,10 @@ pub(super) struct Wanted {
     /// Resources to acquire of each NAME; without --max, each NAME is a declared semaphore [default: 1]
     #[arg(long, value_name = "R", value_parser = within(1..=u32::MAX))]
     resources: Option<u32>,
+
+    /// Slot to acquire of the only NAME, a declared semaphore whose resources are numbered; any other is not taken
+    #[arg(long, value_name = "N", conflicts_with_all = ["max", "resources"], value_parser = within(0..=u16::MAX))]
+    slot: Option<u16>,
 }
 
 /// The arguments that control waiting.
@@ -47,6 +51,8 @@ pub(super) struct Amount {
     pub(super) resources: u32,
     /// The maximum or capacity; `None` for a semaphore that is declared.
     pub(super) max: Option<u32>,
+    /// The slot of a declared semaphore; `None`: any.
+    pub(super) slot: Option<u16>,
 }
 
 /// Resources of one or more names of one namespace, which are acquired together or not at all.
@@ -61,12 +67,26 @@ impl Wanted {
     pub(super) fn amounts(&self, namespace: Namespace) -> Result<Amounts, Failure> {
         let each = self.names.iter().map(|name| self.amount(name)).collect::<Result<Vec<_>, _>>();
         let each = each.map_err(|message| Failure::new(Exit::Usage, message))?;
+        let each = self.with_slot(each).map_err(|message| Failure::new(Exit::Usage, message))?;
         let mut seen = HashSet::new();
         if let Some(Amount { name, .. }) = each.iter().find(|amount| !seen.insert(amount.name.bytes())) {
             let message = format!("{name} is given twice; give it once, with the sum of the resources");
             return Err(Failure::new(Exit::Usage, message));
         }
         Ok(Amounts { namespace, each })
+    }
+
+    /// Adds the slot to the only name.
+    fn with_slot(&self, mut each: Vec<Amount>) -> Result<Vec<Amount>, String> {
+        let Some(slot) = self.slot else { return Ok(each) };
+        let [Amount { resources: 1, max: None, slot: wanted, .. }] = &mut each[..] else {
+            return Err(format!(
+                "--slot {slot} requires one NAME, without a number of resources and a maximum; acquire other names \
+                 separately"
+            ));
+        };
+        *wanted = Some(slot);
+        Ok(each)
     }
 
     fn amount(&self, argument: &Name) -> Result<Amount, String> {
@@ -90,7 +110,12 @@ impl Wanted {
                  is the whole name, write {text}={amount}"
             ));
         }
-        Ok(Amount { name: argument.clone(), resources: self.resources.unwrap_or(1), max: self.max })
+        Ok(Amount {
+            name: argument.clone(),
+            resources: self.resources.unwrap_or(1),
+            max: self.max,
+            slot: None,
+        })
     }
 }
 
@@ -116,7 +141,7 @@ impl Amount {
     /// Parses `NAME=MAX` or `NAME=R/MAX`, and for a declared semaphore `NAME=R/` or `NAME`.
     fn parse(argument: &Name) -> Result<Self, String> {
         let Some((name, text)) = Self::split(argument) else {
-            return Ok(Self { name: argument.clone(), resources: 1, max: None });
+            return Ok(Self { name: argument.clone(), resources: 1, max: None, slot: None });
         };
         let name = Name::new(name.to_vec()).map_err(|error| error.to_string())?;
         let malformed = || {
@@ -139,7 +164,7 @@ impl Amount {
                 "{argument}: {resources} requested, but the maximum is {max}; lower the request or raise the maximum"
             ));
         }
-        Ok(Self { name, resources, max })
+        Ok(Self { name, resources, max, slot: None })
     }
 }
 
@@ -150,13 +175,14 @@ impl Amounts {
     }
 
     pub(super) fn claims(&self) -> Vec<Claim> {
-        let claim = |Amount { name, resources, max }: &Amount| {
-            match (*max, self.namespace) {
+        let claim = |Amount { name, resources, max, slot }: &Amount| {
+            let claim = match (*max, self.namespace) {
                 (None, _) => Claim::declared(name.bytes()),
                 (Some(max), Namespace::Counters) => Claim::counter(name.bytes(), max),
                 (Some(max), Namespace::Semaphores) => Claim::semaphore(name.bytes(), max),
             }
-            .resources(*resources)
+            .resources(*resources);
+            slot.map_or(claim.clone(), |slot| claim.slot(slot))
         };
         self.each.iter().map(claim).collect()
     }
@@ -253,7 +279,8 @@ mod tests {
 
     #[test]
     fn names_of_both_kinds_are_told_apart() {
-        let amount = |name: &str, max| Amount { name: Name::new(name.into()).unwrap(), resources: 1, max };
+        let amount =
+            |name: &str, max| Amount { name: Name::new(name.into()).unwrap(), resources: 1, max, slot: None };
         let both = Amounts::new(Namespace::Counters, vec![amount("gpu", None), amount("seats", Some(3))]);
         assert_eq!(both.object(), "counter \"seats\" and semaphore \"gpu\"");
         let several = Amounts::new(Namespace::Semaphores, vec![amount("a", None), amount("b", Some(3))]);

@@ -117,6 +117,10 @@ fn word(kind: EventKind) -> Option<&'static str> {
         EventKind::Revoked => "revoked",
         EventKind::Resized => "resized",
         EventKind::Removed => "removed",
+        EventKind::Paused => "paused",
+        EventKind::Resumed => "resumed",
+        EventKind::SlotOut => "slot-out",
+        EventKind::SlotIn => "slot-in",
         EventKind::Other(_) => return None,
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Declared, Direct, Error, checked};
 use crate::protocol::{
     Declaration, Declarations, DeclaredState, Extended, Generation, Idle, IfExists, Milliseconds, Namespace,
-    Removal, Resizing, ResponseFrame, Wait,
+    Pausing, Removal, Resizing, ResponseFrame, SlotChange, Wait,
 };
 
 impl Direct {
@@ -62,6 +62,62 @@ impl Direct {
         expected: Option<Generation>,
     ) -> Result<DeclaredState, Error> {
         let request = Extended::Resize { ids: self.next_ids(), expected, how, name: checked(name)? };
+        Ok(self.connection().ask_for_success(request).await?.resized()?)
+    }
+
+    /// Pauses a declared semaphore, or resumes it (`docs/protocol.md`, "Pause"). While it is paused, it grants nothing:
+    /// requests keep their places in the queue, and holders keep their permits. Returns the state of the semaphore;
+    /// `expected` is as in [`Self::resize`]. Semaphores of the server's configuration can be paused too.
+    ///
+    /// # Errors
+    /// [`Error::Status`] with `NotFound` if the semaphore is not declared, `UnknownCommand` if the server is too old,
+    /// `NotPermitted`, or another refusal.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+    /// use signalbox::client::Pausing;
+    ///
+    /// direct.pause(b"deploys", Pausing::Pause, None).await?;
+    /// // Nothing is deployed now, except what was started before.
+    /// direct.pause(b"deploys", Pausing::Resume, None).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn pause(
+        &self,
+        name: &[u8],
+        how: Pausing,
+        expected: Option<Generation>,
+    ) -> Result<DeclaredState, Error> {
+        let request = Extended::Pause { ids: self.next_ids(), expected, how, name: checked(name)? };
+        Ok(self.connection().ask_for_success(request).await?.resized()?)
+    }
+
+    /// Takes a slot of a declared semaphore out of service, or puts it back (`docs/protocol.md`, "SetSlot"). A slot out
+    /// of service is not granted; its holder keeps it, and [`Self::await_idle`] with [`Idle::Slot`] waits for the
+    /// holder. Otherwise as [`Self::pause`].
+    ///
+    /// # Errors
+    /// [`Error::Status`] with `NoSuchSlot` if the semaphore has no such slot; else as [`Self::pause`].
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+    /// use signalbox::client::{Idle, Namespace, SlotChange};
+    ///
+    /// direct.set_slot(b"gpu", SlotChange::Out(3), None).await?;
+    /// direct.await_idle(Namespace::Semaphores, b"gpu", Idle::Slot(3), None).await?;
+    /// // Nobody uses slot 3, until it is put back:
+    /// direct.set_slot(b"gpu", SlotChange::In(3), None).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_slot(
+        &self,
+        name: &[u8],
+        how: SlotChange,
+        expected: Option<Generation>,
+    ) -> Result<DeclaredState, Error> {
+        let request = Extended::SetSlot { ids: self.next_ids(), expected, how, name: checked(name)? };
         Ok(self.connection().ask_for_success(request).await?.resized()?)
     }
 

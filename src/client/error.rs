@@ -74,6 +74,9 @@ pub enum Error {
     /// The declarations break a rule of the protocol. No request was sent.
     #[error(transparent)]
     Declarations(#[from] DeclarationError),
+    /// The server cannot grant a particular slot; it is older than this client. No request was sent.
+    #[error("the server cannot grant a particular slot; update the server, or acquire any slot")]
+    SlotsUnsupported,
     /// The name is empty. No request was sent.
     #[error("the name is empty; use a name of 1 to {NAME_BYTES_MAX} bytes")]
     NameEmpty,
@@ -169,6 +172,9 @@ fn advice(status: Status) -> &'static str {
         }
         Status::InUse => {
             "the semaphore is held; wait until all holders have released it, or choose another way of removal"
+        }
+        Status::NoSuchSlot => {
+            "the semaphore has no such slot; request a slot below the capacity of a semaphore with numbered slots"
         }
         Status::UnknownCommand => {
             "the server does not support this operation; use a signalbox server that does"

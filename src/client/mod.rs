@@ -102,8 +102,8 @@ pub use series::{Declared, Dump, Listing, Series, Watch};
 pub use crate::protocol::{
     BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError,
     DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState, HelloAnswer, Idle,
-    IfExists, Inspected, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Removal, Resizing, Revocation,
-    Scope, SessionKey, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
+    IfExists, Inspected, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Pausing, Removal, Resizing,
+    Revocation, Scope, SessionKey, SlotChange, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
 };
 
 use crate::protocol::ResponseFrame;

@@ -11,8 +11,8 @@ use super::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
 use super::invariant::lock;
 use super::ledger::{
     Batch, CommitOutcome, Declare, Declared, DeclaredListing, IfExists, Lease, Ledger, LedgerContext,
-    LedgerLimits, LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, Scope, Shown,
-    Until, Waiting, Want,
+    LedgerLimits, LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, Scope,
+    ServiceChange, Shown, Until, Waiting, Want,
 };
 use super::mailbox::{EventKind, Mailbox};
 use super::object::{DumpItem, ObjectRef};
@@ -220,6 +220,19 @@ impl Core {
         now: Moment,
     ) -> Outcome {
         self.ledger().remove(call, name, removal, generation, now.monotonic, self.context(now.unix))
+    }
+
+    /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back, if it has the expected
+    /// generation.
+    pub fn change_service(
+        &self,
+        call: Call,
+        name: &[u8],
+        change: ServiceChange,
+        generation: Option<u64>,
+        now: Moment,
+    ) -> Outcome {
+        self.ledger().change_service(call, name, change, generation, now.monotonic, self.context(now.unix))
     }
 
     /// Begins a listing of the declared semaphores whose names start with these bytes.

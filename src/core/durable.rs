@@ -68,6 +68,18 @@ pub struct DeclarationRecord {
     /// The grace period in milliseconds after which its holders lose it, if it is removed at once. If it was declared
     /// again since then, this concerns grants with ids below `created`.
     pub evicted_grace_ms: Option<u32>,
+    /// What of it is out of service; nothing if it is being removed.
+    pub service: Service,
+}
+
+/// What of a declared semaphore an administrator has taken out of service for a while. The declaration stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Whether it is paused: it grants nothing, and its waiters keep their places.
+    pub paused: bool,
+    /// The slots that are not granted, in ascending order; none if the resources are not numbered. A slot may be above
+    /// the capacity since a shrink: it is still out of service when the capacity covers it again.
+    pub slots_out: Box<[u16]>,
 }
 
 /// Who declared a semaphore, and may change it.

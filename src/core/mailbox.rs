@@ -88,6 +88,14 @@ pub enum EventKind {
     Resized,
     /// A declared semaphore was removed.
     Removed,
+    /// A semaphore was paused.
+    Paused,
+    /// A semaphore is not paused any more.
+    Resumed,
+    /// A slot of a semaphore was taken out of service; the number of the slot takes the place of the resources.
+    SlotOut,
+    /// A slot of a semaphore was put back into service; likewise.
+    SlotIn,
 }
 
 /// News about what a connection holds.

@@ -38,13 +38,13 @@ pub use ahash::RandomState as NameHasher;
 pub use api::{Inspected, WatchSnapshot};
 pub use durable::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantRecord, Key, Origin, PartRecord, Record,
-    SessionRecord,
+    Service, SessionRecord,
 };
 pub use ids::{ConnectionId, GrantId, RequestId, RequestIds, SessionId, SessionKey, Token};
 pub use ledger::{
     Batch, CommitOutcome, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
     LedgerStats, Listed, Listing, ListingKind, Queueing, REQUESTS_MAX, Removal, Resizing, SLOTS_MAX, Scope,
-    TICK_MS, Until, Waiting, Want,
+    ServiceChange, TICK_MS, Until, Waiting, Want,
 };
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
 pub use object::DumpItem;
@@ -143,6 +143,8 @@ pub enum Refusal {
     NotPermitted,
     /// A number is outside its range.
     OutOfRange,
+    /// The semaphore has no slot with this number.
+    NoSuchSlot,
     /// The change could not be written to durable storage, and was rolled back.
     NotStored,
 }

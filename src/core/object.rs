@@ -13,7 +13,7 @@ use super::holders::{Holders, Holding, Tracking};
 use super::ids::ConnectionId;
 use super::invariant::{invariant, lock};
 use super::name::Name;
-use super::semaphore::{Lifecycle, Semaphore};
+use super::semaphore::{Lifecycle, Semaphore, Withheld};
 use super::session::{HandleIndex, Session};
 use super::sync::Mutex;
 use super::{Claim, Namespace, Refusal};
@@ -174,7 +174,7 @@ impl ObjectRef {
         state.holders.set_granted(granted.unwrap_or(u32::MAX));
         state.consume(after, interval);
         Granting::Granted {
-            capacity: state.limit(claim),
+            capacity: state.bound(claim),
             is_numbered: state.lifecycle() == Lifecycle::Numbered,
         }
     }
@@ -191,11 +191,25 @@ impl ObjectRef {
         Some(())
     }
 
-    /// Sets the lifecycle and the capacity of a semaphore.
-    pub(super) fn declare(&self, lifecycle: Lifecycle, capacity: u32) {
+    /// Sets the lifecycle and the capacity of a semaphore, and what of it is withheld.
+    pub(super) fn declare(&self, lifecycle: Lifecycle, capacity: u32, withheld: Withheld) {
         if let Kind::Semaphore(semaphore) = &mut lock(&self.0.state).kind {
             semaphore.lifecycle = lifecycle;
             semaphore.capacity = capacity;
+            semaphore.withheld = withheld;
+        }
+    }
+
+    /// Sets what of a semaphore's capacity is withheld.
+    pub(super) fn withhold(&self, withheld: Withheld) {
+        lock(&self.0.state).withhold(withheld);
+    }
+
+    /// What of a semaphore's capacity is withheld; nothing of a counter.
+    pub(super) fn withheld(&self) -> Withheld {
+        match &lock(&self.0.state).kind {
+            Kind::Counter(_) => Withheld::NOTHING,
+            Kind::Semaphore(semaphore) => semaphore.withheld,
         }
     }
 
@@ -219,9 +233,18 @@ impl ObjectRef {
         }
     }
 
-    /// Releases the resources of a grant. Returns whether the ledger waits for a drop in usage of this name.
-    pub(super) fn release_grant(&self, resources: u32, interval: Interval) -> bool {
+    /// Releases the resources of a grant. Returns whether the ledger waits for a drop in usage of this name. `withheld`
+    /// is what is withheld from now on: a slot that is out of service must not become available in between.
+    pub(super) fn release_grant(
+        &self,
+        resources: u32,
+        withheld: Option<Withheld>,
+        interval: Interval,
+    ) -> bool {
         let mut state = lock(&self.0.state);
+        if let Some(withheld) = withheld {
+            state.withhold(withheld);
+        }
         let granted = state.holders.granted().checked_sub(resources);
         invariant!(granted.is_some(), "a grant releases only resources that were granted");
         state.holders.set_granted(granted.unwrap_or(0));
@@ -430,18 +453,32 @@ impl State {
         resources
     }
 
-    /// The most that may be in use after a claim.
+    /// The most that may be in use now, after a claim.
     #[inline(always)]
     fn limit(&self, claim: Claim) -> u32 {
+        match &self.kind {
+            Kind::Counter(_) => claim.maximum,
+            Kind::Semaphore(semaphore) => semaphore.usable(),
+        }
+    }
+
+    /// The most that may be in use after a claim when nothing is withheld.
+    fn bound(&self, claim: Claim) -> u32 {
         match &self.kind {
             Kind::Counter(_) => claim.maximum,
             Kind::Semaphore(semaphore) => semaphore.capacity,
         }
     }
 
-    /// Whether a claim exceeds the limit, so that no release can make room for it unless the semaphore is resized.
+    fn withhold(&mut self, withheld: Withheld) {
+        if let Kind::Semaphore(semaphore) = &mut self.kind {
+            semaphore.withheld = withheld;
+        }
+    }
+
+    /// Whether a claim exceeds the capacity, so that no release can make room for it unless the semaphore is resized.
     fn is_too_small(&self, claim: Claim) -> bool {
-        self.limit(claim) < claim.resources && self.lifecycle() != Lifecycle::Closing
+        self.bound(claim) < claim.resources && self.lifecycle() != Lifecycle::Closing
     }
 
     fn lifecycle(&self) -> Lifecycle {

@@ -87,8 +87,8 @@ pub struct Verified {
     pub session: SessionId,
     /// The rest of its lease in milliseconds; `None`: it lasts as long as the connection.
     pub ttl_left_ms: Option<u32>,
-    /// Whether it is about to end: it is being revoked, its slot is above the capacity since a shrink, or its semaphore
-    /// is being removed or was removed and declared again.
+    /// Whether it should end soon: it is being revoked, its slot is above the capacity since a shrink or out of service, or
+    /// its semaphore is being removed or was removed and declared again.
     pub is_retiring: bool,
     /// The rest of the grace period in milliseconds if the grant or its session is being revoked.
     pub grace_left_ms: Option<u32>,

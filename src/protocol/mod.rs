@@ -20,9 +20,9 @@ pub use extended::{
     Declaration, DeclarationError, Declarations, DeclarationsIter, DeclaredEntry, DeclaredState,
     EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features, Generation,
     GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX,
-    ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Queueing, Removal,
-    RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, TtlLeft, VerifiedGrant, Wait,
-    WaitingRequest,
+    ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Queueing,
+    Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, SlotChange, TtlLeft,
+    VerifiedGrant, Wait, WaitingRequest,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
 pub use request::{Frame, FrameClass, NAME_BYTES_MAX, Request};

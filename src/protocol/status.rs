@@ -34,6 +34,8 @@ pub enum Status {
     GenerationDiffers = 0x2a,
     /// The semaphore is held, and the request only removes an idle one.
     InUse = 0x2b,
+    /// The resources of the name are not numbered, or not that far.
+    NoSuchSlot = 0x2c,
     /// The server does not know the opcode.
     UnknownCommand = 0x81,
     /// The configured limit of names is reached.
@@ -66,6 +68,7 @@ impl Status {
             0x29 => Self::AlreadyExists,
             0x2a => Self::GenerationDiffers,
             0x2b => Self::InUse,
+            0x2c => Self::NoSuchSlot,
             0x81 => Self::UnknownCommand,
             0x82 => Self::OutOfMemory,
             0x83 => Self::NotPermitted,
@@ -99,6 +102,7 @@ impl Status {
             Self::AlreadyExists => "Already exists",
             Self::GenerationDiffers => "Generation differs",
             Self::InUse => "In use",
+            Self::NoSuchSlot => "No such slot",
             Self::UnknownCommand => "Unknown command",
             Self::OutOfMemory => "OutOfMemory",
             Self::NotPermitted => "Not permitted",

@@ -30,19 +30,17 @@ use redb::{
 use super::backend::{FlushFailure, FlushGuard};
 use super::directory::{Directory, unusable};
 use super::flush_mark::{FlushMark, FlushMarks, Trust};
+use super::migration::migrate;
 use super::panics;
-use super::record::{DecodeError, decode, encode_key, encode_value};
+use super::record::{DecodeError, FORMAT, OLDEST_FORMAT, decode_from, encode_key, encode_value};
 use super::staged::Staged;
 use super::{CommitError, Storage, StorageError};
 use crate::core::{Change, Record};
 
-/// The format of the data that this program writes: the table, its keys and the bytes of records.
-pub const FORMAT: u32 = 1;
-
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("signalbox");
 /// The first byte of the keys that are not records.
-const METADATA: u8 = 0;
-const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
+pub(super) const METADATA: u8 = 0;
+pub(super) const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
 const EPOCH_KEY: &[u8] = &[METADATA, b'e'];
 
 /// In the engine's message about a commit that has the flush mark and cannot be read.
@@ -267,7 +265,7 @@ impl FileStorage {
     }
 
     /// Writes values, or deletes keys without a value, in one transaction, and adds the changes to `write_set`. The first
-    /// transaction also stores the epoch, and what was done to open the file.
+    /// transaction also stores the epoch, converts records in an older format, and writes what was done to open the file.
     fn transact(
         &mut self,
         writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
@@ -300,6 +298,7 @@ impl FileStorage {
         }
         if !self.is_epoch_stored {
             table.insert(EPOCH_KEY, self.epoch.to_be_bytes().as_slice())?;
+            migrate(&mut table)?;
         }
         for (key, after) in writes {
             let before = match &after {
@@ -423,9 +422,8 @@ pub(super) fn open_engine(
     let medium = FlushMarks::new(inner, trust);
     let database = catch_panics(path, || builder.create_with_backend(medium))?;
     let format = catch_panics(path, || stored_format(&database))?;
-    // Older formats will be converted here, one version at a time.
     match format {
-        Some(FORMAT) => {}
+        Some(OLDEST_FORMAT..=FORMAT) => {}
         Some(found) if found > FORMAT => {
             return Err(StorageError::Newer { path: path.to_owned(), found, known: FORMAT });
         }
@@ -446,15 +444,19 @@ pub(super) fn each_record(
     database: &Database,
     each: &mut dyn FnMut(Result<Record, DecodeError>),
 ) -> Result<(), StorageError> {
-    let entries =
-        || Ok::<_, redb::Error>(database.begin_read()?.open_table(TABLE)?.range_owned::<&[u8]>(..)?);
-    let mut entries = catch_panics(path, entries)?;
+    let entries = || {
+        let table = database.begin_read()?.open_table(TABLE)?;
+        // Checked when the file was opened.
+        let format = format_of(&table)?.unwrap_or(FORMAT);
+        Ok::<_, redb::Error>((format, table.range_owned::<&[u8]>(..)?))
+    };
+    let (format, mut entries) = catch_panics(path, entries)?;
     let mut next = || match entries.next() {
         None => Ok::<_, redb::Error>(None),
         Some(entry) => {
             let (key, value) = entry?;
             let (key, value) = (key.value(), value.value());
-            Ok(Some((key.first() != Some(&METADATA)).then(|| decode(key, value))))
+            Ok(Some((key.first() != Some(&METADATA)).then(|| decode_from(format, key, value))))
         }
     };
     while let Some(record) = catch_panics(path, &mut next)? {
@@ -523,7 +525,12 @@ fn begin(database: &Database) -> Result<WriteTransaction, redb::Error> {
 }
 
 fn stored_format(database: &Database) -> Result<Option<u32>, redb::Error> {
-    let table = database.begin_read()?.open_table(TABLE)?;
+    format_of(&database.begin_read()?.open_table(TABLE)?)
+}
+
+pub(super) fn format_of(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+) -> Result<Option<u32>, redb::Error> {
     let format = table.get(FORMAT_KEY)?;
     Ok(format.and_then(|format| format.value().try_into().ok()).map(u32::from_be_bytes))
 }

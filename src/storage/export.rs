@@ -15,13 +15,13 @@ use thiserror::Error;
 
 use super::check::{contradictions, open_for_reading};
 use super::directory::{Directory, unusable};
-use super::engine::{FORMAT, FileStorage, Opened, Options, each_record, file_backend, open_file};
+use super::engine::{FileStorage, Opened, Options, each_record, file_backend, open_file};
 use super::flush_mark::Trust;
-use super::record::describe;
+use super::record::{FORMAT, OLDEST_FORMAT, describe};
 use super::{CommitError, Storage, StorageError};
 use crate::core::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin,
-    PartRecord, Record, RequestId, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    PartRecord, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 /// Why records were not imported. Nothing was changed.
@@ -126,11 +126,11 @@ fn read_export(reader: &mut dyn BufRead) -> Result<Vec<Record>, ImportError> {
         let line: Line = serde_json::from_slice(&line?)
             .map_err(|error| wrong(format!("this is not a line of an export: {error}")))?;
         match line {
-            Line::Export { format } if !has_started && format == FORMAT => has_started = true,
+            Line::Export { format: OLDEST_FORMAT..=FORMAT } if !has_started => has_started = true,
             Line::Export { format } if !has_started => {
                 return Err(wrong(format!(
-                    "the export has format {format}, but this version of signalbox supports format {FORMAT}; use the \
-                     version that created the export, or a newer one"
+                    "the export has format {format}, but this version of signalbox supports formats {OLDEST_FORMAT} to \
+                     {FORMAT}; use the version that created the export, or a newer one"
                 )));
             }
             Line::Export { .. } => return Err(wrong("a second export starts here".to_owned())),
@@ -189,6 +189,11 @@ enum Line {
         removing: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
         evicted_grace_ms: Option<u32>,
+        // An export of format 1 lacks these two.
+        #[serde(default)]
+        paused: bool,
+        #[serde(default)]
+        slots_out: Vec<u16>,
     },
     Session {
         session: u64,
@@ -295,6 +300,8 @@ impl From<&Record> for Line {
                     },
                     removing: declaration.removing,
                     evicted_grace_ms: declaration.evicted_grace_ms,
+                    paused: declaration.service.paused,
+                    slots_out: declaration.service.slots_out.to_vec(),
                 }
             }
             Record::Session(session) => {
@@ -368,6 +375,8 @@ impl TryFrom<Line> for Record {
                 origin,
                 removing,
                 evicted_grace_ms,
+                paused,
+                slots_out,
             } => Self::Declaration(DeclarationRecord {
                 name: name_bytes(name, name_hex)?,
                 capacity,
@@ -381,6 +390,7 @@ impl TryFrom<Line> for Record {
                 },
                 removing,
                 evicted_grace_ms,
+                service: Service { paused, slots_out: slots_out.into() },
             }),
             Line::Session { session, key_hex, ttl_ms, label, label_hex, revoked_grace_ms } => {
                 let key = from_hex(&key_hex).and_then(|key| key.try_into().ok());

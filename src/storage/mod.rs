@@ -16,17 +16,19 @@ mod export;
 mod failing;
 mod flush_mark;
 mod memory;
+mod migration;
 mod panics;
 pub mod record;
 mod staged;
 
 pub use check::{Counts, Report, check, contradictions};
 pub use directory::FILE_NAME;
-pub use engine::{FORMAT, FileStorage, Medium, Options};
+pub use engine::{FileStorage, Medium, Options};
 pub use error::{CommitError, StorageError};
 pub use export::{ImportError, export, import};
 pub use failing::{FailingStorage, Fault, Faults};
 pub use memory::{Memory, MemoryStorage};
+pub use record::FORMAT;
 
 use crate::core::{Change, Record};
 

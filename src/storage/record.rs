@@ -8,20 +8,29 @@
 //! |---|---|
 //! | 1 | id u64 |
 //! | 2, name | capacity u32, numbered u8, generation u64, created u64, origin u8 (0 request, 1 configuration), removing
-//! u8, whether evicted u8, grace u32, label length u32, label |
+//! u8, whether evicted u8, grace u32, label length u32, label, paused u8, number of slots out of service u32, these slots
+//! u16 each |
 //! | 3, session u64 | key 16 bytes, time to live u32, whether revoked u8, grace u32, label length u32, label |
 //! | 4, grant u64 | session u64, request u64, since u64, whether revoked u8, grace u32, number of parts u32, parts |
 //! | 5, session u64, request u64 | number of answers u32, answers: generation u64, capacity u32, in use u32 |
 //!
 //! A part is: namespace u8 (0 counters, 1 semaphores), place u8, resources u32, capacity u32, number of slots u32, name
 //! length u32, slots u16 each, name. Keys that start with 0 are metadata of the store.
+//!
+//! This is format 2. In format 1, the value of a declared semaphore ends after its label.
 
 use thiserror::Error;
 
 use crate::core::{
     AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord,
-    Record, RequestId, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
+
+/// The format of the data that this program writes: the table, its keys and the bytes of records.
+pub const FORMAT: u32 = 2;
+
+/// The oldest format that this program reads.
+pub const OLDEST_FORMAT: u32 = 1;
 
 const MARK: u8 = 1;
 const DECLARATION: u8 = 2;
@@ -83,6 +92,9 @@ pub fn encode_value(record: &Record) -> Vec<u8> {
             put_grace(&mut bytes, declaration.evicted_grace_ms);
             put_length(&mut bytes, declaration.label.len());
             bytes.extend_from_slice(&declaration.label);
+            bytes.push(declaration.service.paused.into());
+            put_length(&mut bytes, declaration.service.slots_out.len());
+            put_slots(&mut bytes, &declaration.service.slots_out);
         }
         Record::Session(session) => {
             bytes.extend_from_slice(&session.key.0);
@@ -123,10 +135,12 @@ fn put_part(bytes: &mut Vec<u8>, part: &PartRecord) {
     put_u32(bytes, part.capacity);
     put_length(bytes, part.slots.len());
     put_length(bytes, part.name.len());
-    for slot in &part.slots {
-        bytes.extend_from_slice(&slot.to_be_bytes());
-    }
+    put_slots(bytes, &part.slots);
     bytes.extend_from_slice(&part.name);
+}
+
+fn put_slots(bytes: &mut Vec<u8>, slots: &[u16]) {
+    slots.iter().for_each(|slot| bytes.extend_from_slice(&slot.to_be_bytes()));
 }
 
 fn put_u32(bytes: &mut Vec<u8>, number: u32) {
@@ -164,13 +178,18 @@ pub fn decode_key(bytes: &[u8]) -> Result<Key, DecodeError> {
     Ok(key)
 }
 
-/// Decodes a record. Extra bytes in the key or the value are an error.
+/// Decodes a record of the present format. Extra bytes in the key or the value are an error.
 pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, DecodeError> {
+    decode_from(FORMAT, key, value)
+}
+
+/// Decodes a record of a format from [`OLDEST_FORMAT`] to [`FORMAT`].
+pub(super) fn decode_from(format: u32, key: &[u8], value: &[u8]) -> Result<Record, DecodeError> {
     let key = decode_key(key)?;
     let mut reader = Reader(value);
     let record = match &key {
         Key::Mark => reader.u64().map(Record::Mark),
-        Key::Declaration(name) => reader.declaration(name.clone()).map(Record::Declaration),
+        Key::Declaration(name) => reader.declaration(name.clone(), format).map(Record::Declaration),
         Key::Session(session) => reader.session_record(*session).map(Record::Session),
         Key::Grant(grant) => reader.grant(*grant).map(Record::Grant),
         Key::Answer(session, request) => reader.answer(*session, *request).map(Record::Answer),
@@ -196,7 +215,7 @@ struct Reader<'a>(&'a [u8]);
 type DecodeResult<T> = Result<T, &'static str>;
 
 impl Reader<'_> {
-    fn declaration(&mut self, name: Box<[u8]>) -> DecodeResult<DeclarationRecord> {
+    fn declaration(&mut self, name: Box<[u8]>, format: u32) -> DecodeResult<DeclarationRecord> {
         Ok(DeclarationRecord {
             name,
             capacity: self.u32()?,
@@ -211,7 +230,14 @@ impl Reader<'_> {
             removing: self.boolean()?,
             evicted_grace_ms: self.grace()?,
             label: self.length_prefixed()?,
+            service: if format == OLDEST_FORMAT { Service::default() } else { self.service()? },
         })
+    }
+
+    fn service(&mut self) -> DecodeResult<Service> {
+        let paused = self.boolean()?;
+        let slots = self.u32()?;
+        Ok(Service { paused, slots_out: self.slots(slots)? })
     }
 
     fn session_record(&mut self, session: SessionId) -> DecodeResult<SessionRecord> {
@@ -245,9 +271,13 @@ impl Reader<'_> {
         let capacity = self.u32()?;
         let slots = self.u32()?;
         let name_length = self.u32()?;
-        let slots = (0..slots).map(|_| self.array().map(u16::from_be_bytes)).collect::<DecodeResult<_>>()?;
+        let slots = self.slots(slots)?;
         let name = self.take(name_length)?.into();
         Ok(PartRecord { namespace, name, place, resources, capacity, slots })
+    }
+
+    fn slots(&mut self, count: u32) -> DecodeResult<Box<[u16]>> {
+        (0..count).map(|_| self.array().map(u16::from_be_bytes)).collect()
     }
 
     fn answer(&mut self, session: SessionId, request: RequestId) -> DecodeResult<AnswerRecord> {

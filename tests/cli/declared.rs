@@ -70,7 +70,7 @@ async fn semaphores_are_declared_all_or_none_and_listed() {
         listed,
         [
             json!({"name": "a", "capacity": 3, "in_use": 0, "waiting": 0, "generation": generation, "slots": true,
-            "removing": false, "configured": false, "label": "room 3"})
+            "removing": false, "configured": false, "paused": false, "slots_out": [], "label": "room 3"})
         ]
     );
 }

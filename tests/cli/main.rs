@@ -10,6 +10,7 @@ mod namespaces;
 mod options;
 mod proxy;
 mod readme;
+mod slots;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;

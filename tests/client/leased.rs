@@ -15,8 +15,8 @@ use crate::support::{PATIENCE, TestServer, eventually};
 use bytes::BytesMut;
 use signalbox::client::{
     Address, Admission, BootClock, Builder, Claim, Client, Clock, Declaration, Disconnect, Error, EventKind,
-    IfExists, Lost, Maximum, Moment, Namespace, PlainClient, Removal, Resources, Revocation, Scope, Sleep,
-    Status, blocking,
+    IfExists, Lost, Maximum, Moment, Namespace, Pausing, PlainClient, Removal, Resources, Revocation, Scope,
+    Sleep, SlotChange, Status, blocking,
 };
 use signalbox::config::Config;
 use signalbox::protocol::{
@@ -533,6 +533,42 @@ async fn a_server_that_closes_new_connections_is_not_flooded() {
     let connections = connections.load(Ordering::Relaxed);
     // Without a pause there are thousands; with one, a slow machine only makes fewer.
     assert!((2..50).contains(&connections), "{connections} connections in half a second");
+}
+
+/// An older server would ignore the slot, and grant another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_would_grant_any_slot_is_not_asked_for_one() {
+    let (address, _) = closing_server();
+    let client = soon("a session", builder(address).connect()).await.unwrap();
+    let refused = soon("the refusal", client.semaphore("gpu").declared().slot(3).acquire()).await;
+    assert!(matches!(refused, Err(Error::SlotsUnsupported)), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_particular_slot_is_acquired_in_and_out_of_service() {
+    let server = started(|_| {});
+    let client = builder(server.counters).connect().await.unwrap();
+    let direct = client.direct().await.unwrap();
+    let gpus = Declaration { name: b"gpu", capacity: 4, numbered: true, label: b"" };
+    direct.declare(&[gpus], IfExists::Fail).await.unwrap();
+    let third = || client.semaphore("gpu").declared().slot(3);
+    let permit = third().acquire().await.unwrap();
+    assert_eq!(permit.slots(), [3]);
+    direct.set_slot(b"gpu", SlotChange::Out(3), None).await.unwrap();
+    permit.release().await.unwrap();
+    let none = third().try_acquire().await;
+    assert!(matches!(none, Err(Error::Status(Status::ResourceNotAvailable))), "{none:?}");
+    let waiting = third().acquire();
+    direct.set_slot(b"gpu", SlotChange::In(3), None).await.unwrap();
+    assert_eq!(soon("the slot", waiting).await.unwrap().slots(), [3]);
+    let beyond = client.semaphore("gpu").declared().slot(4).acquire().await;
+    assert!(matches!(beyond, Err(Error::Status(Status::NoSuchSlot))), "{beyond:?}");
+
+    direct.pause(b"gpu", Pausing::Pause, None).await.unwrap();
+    let paused = client.semaphore("gpu").declared().try_acquire().await;
+    assert!(matches!(paused, Err(Error::Status(Status::ResourceNotAvailable))), "{paused:?}");
+    direct.pause(b"gpu", Pausing::Resume, None).await.unwrap();
+    drop(client.semaphore("gpu").declared().try_acquire().await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

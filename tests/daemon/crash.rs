@@ -219,7 +219,7 @@ impl Client {
             Op::Close => connection.ask(&Extended::CloseSession),
             Op::Take { name, namespace, resources } => {
                 let maximum = if namespace == Namespace::Counters { 20 } else { AS_DECLARED };
-                let claim = Claim { namespace, name, resources, maximum };
+                let claim = Claim { namespace, name, resources, maximum, slot: None };
                 connection.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW })
             }
             Op::Release(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant }),

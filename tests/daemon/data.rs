@@ -11,7 +11,7 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use signalbox::protocol::{
     AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, IfExists, Milliseconds,
-    Namespace, Removal, Resizing, ResponseFrame, Status,
+    Namespace, Pausing, Removal, Resizing, ResponseFrame, SlotChange, Status,
 };
 
 /// The status for an error of the operating system.
@@ -58,7 +58,7 @@ fn caller(daemon: &mut Daemon) -> Caller {
 }
 
 fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: Namespace::Semaphores, name, resources, maximum: AS_DECLARED }
+    Claim { namespace: Namespace::Semaphores, name, resources, maximum: AS_DECLARED, slot: None }
 }
 
 fn declare(caller: &mut Caller, name: &[u8], capacity: u32, numbered: bool) -> ResponseFrame {
@@ -77,6 +77,37 @@ fn names(caller: &mut Caller) -> Vec<(String, u32, bool)> {
     let entries = list(caller);
     let name = |entry: &DeclaredEntry<bytes::Bytes>| String::from_utf8(entry.name.to_vec()).unwrap();
     entries.iter().map(|entry| (name(entry), entry.capacity, entry.numbered)).collect()
+}
+
+/// A data file of format 1 is migrated by the server that opens it, and what is out of service survives its end.
+#[test]
+fn a_pause_and_slots_out_of_service_survive_in_a_migrated_data_directory() {
+    let file = configured("");
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/storage/samples/e819932");
+    let data = data_directory(&file);
+    fs::create_dir_all(&data).unwrap();
+    fs::copy(sample.join(DATA_FILE), data.join(DATA_FILE)).unwrap();
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut daemon = start(&file);
+        let mut one = caller(&mut daemon);
+        let ids = one.ids();
+        let out = Extended::SetSlot { ids, expected: None, how: SlotChange::Out(70), name: b"lanes" };
+        assert_eq!(one.ask(&out).status, OK);
+        let ids = one.ids();
+        let paused = Extended::Pause { ids, expected: None, how: Pausing::Pause, name: b"plain" };
+        assert_eq!(one.ask(&paused).status, OK);
+        daemon.signal(signal);
+        daemon.exit_status();
+
+        let mut daemon = start(&file);
+        let mut other = caller(&mut daemon);
+        let entries = list(&mut other);
+        let of = |name: &[u8]| entries.iter().find(|entry| entry.name == name).unwrap();
+        assert!(of(b"plain").paused && of(b"lanes").slots_out == [70], "{entries:?}");
+        let refused = other.want(semaphore(1, b"plain"), NOW);
+        assert_eq!(other.answer(refused).status, Status::ResourceNotAvailable.code());
+        stop(daemon);
+    }
 }
 
 #[test]

@@ -80,7 +80,8 @@ impl Server {
     /// Asks for one of each of these semaphores.
     fn acquire(&mut self, by: usize, names: &[&[u8]]) -> Outcome {
         let claim = Claim::new(1, 1000).unwrap();
-        let wants: Vec<_> = names.iter().map(|name| Want { namespace: SEMAPHORES, name, claim }).collect();
+        let wants: Vec<_> =
+            names.iter().map(|name| Want { namespace: SEMAPHORES, name, claim, slot: None }).collect();
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
         let call = self.call(by);
         self.core.acquire_grant(call, &wants, queueing, START)

@@ -14,7 +14,8 @@ use run::{NAMES, Request, Run, Step};
 use signalbox::core::{
     Answer, Call, Claim, CommitOutcome, Core, DeclarationRecord, GrantId, GrantRecord, IfExists, Moment,
     MonotonicMs, NameHasher, Namespace, Origin, Outcome, PartRecord, Queueing, Record, Refusal, Removal,
-    RequestId, RequestIds, Resizing, SessionId, SessionKey, SessionRecord, Token, UnixSeconds, Want,
+    RequestId, RequestIds, Resizing, Service, ServiceChange, SessionId, SessionKey, SessionRecord, Token,
+    UnixSeconds, Want,
 };
 
 fn requests() -> impl Strategy<Value = Request> {
@@ -35,10 +36,23 @@ fn requests() -> impl Strategy<Value = Request> {
         2 => (1..3u32).prop_map(Resizing::Grow),
         1 => (1..3u32).prop_map(Resizing::Shrink),
     ];
+    let slots = || prop_oneof![6 => 0..4u16, 1 => Just(70)];
+    let service_changes = prop_oneof![
+        1 => Just(ServiceChange::Pause),
+        1 => Just(ServiceChange::Resume),
+        2 => slots().prop_map(ServiceChange::SlotOut),
+        1 => slots().prop_map(ServiceChange::SlotIn),
+    ];
     let if_exist = prop::sample::select(vec![IfExists::Fail, IfExists::Keep, IfExists::Set, IfExists::Set]);
     let graces_ms = prop::sample::select(vec![0, 500]);
     prop_oneof![
-        10 => (wants, any::<bool>()).prop_map(|(wants, waits)| Request::Acquire { wants, waits }),
+        10 => (wants, any::<bool>()).prop_map(|(wants, waits)| Request::Acquire { wants, slot: None, waits }),
+        3 => (names(), slots(), any::<bool>()).prop_map(|(name, slot, waits)| Request::Acquire {
+            wants: vec![(name, 1)],
+            slot: Some(slot),
+            waits,
+        }),
+        4 => (names(), service_changes).prop_map(|(name, change)| Request::ChangeService { name, change }),
         5 => any::<usize>().prop_map(|grant| Request::Release { grant }),
         5 => (names(), capacities(), prop::bool::weighted(0.6), if_exist).prop_map(
             |(name, capacity, numbered, if_exists)| Request::Declare { name, capacity, numbered, if_exists }
@@ -117,7 +131,7 @@ fn ask(by: usize, request: Request) -> Step {
 }
 
 fn acquire(by: usize, resources: u32) -> Step {
-    ask(by, Request::Acquire { wants: vec![(NAMES[0], resources)], waits: true })
+    ask(by, Request::Acquire { wants: vec![(NAMES[0], resources)], slot: None, waits: true })
 }
 
 fn remove(by: usize, removal: Removal) -> Step {
@@ -185,7 +199,8 @@ fn a_store_that_hangs_does_not_block_grants_without_a_lease() {
     while core.complete(&batch, CommitOutcome::Stored, 1, now) {}
     let connection = core.open_session();
     core.join(connection.id(), None, &Arc::default());
-    let wants = [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap() }];
+    let wants =
+        [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap(), slot: None }];
     for own in 1..=3_000_000 {
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(own) };
         let call = Call { connection: connection.id(), ids, token: Token(own) };
@@ -261,6 +276,7 @@ fn a_slot_that_two_grants_have_is_not_restored() {
         origin: Origin::Request,
         removing: false,
         evicted_grace_ms: None,
+        service: Service::default(),
     };
     core.restore(Record::Declaration(declaration), now).unwrap();
     core.restore(session_record(1, 1000), now).unwrap();
@@ -300,7 +316,8 @@ fn nothing_is_granted_before_the_first_mark_is_stored() {
     core.keep_journal(Waker::noop().clone(), now);
     let connection = core.open_session();
     core.join(connection.id(), None, &Arc::default());
-    let wants = [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap() }];
+    let wants =
+        [Want { namespace: Namespace::Counters, name: b"a", claim: Claim::new(1, 1).unwrap(), slot: None }];
     let acquire = |own| {
         let ids = RequestIds { own: RequestId(own), lowest_unanswered: RequestId(own) };
         let call = Call { connection: connection.id(), ids, token: Token(own) };
@@ -318,7 +335,7 @@ fn nothing_is_granted_before_the_first_mark_is_stored() {
 
 #[test]
 fn a_grant_made_during_a_removal_at_once_may_be_revoked_before_it_is_answered() {
-    let once = |by| ask(by, Request::Acquire { wants: vec![(NAMES[0], 1)], waits: false });
+    let once = |by| ask(by, Request::Acquire { wants: vec![(NAMES[0], 1)], slot: None, waits: false });
     let removed = [declare(0, 0, IfExists::Fail), remove(0, Removal::Now { grace_ms: 0 })];
     let requests = [once(0), Step::Open { by: 1 }, once(1)];
     take(&[&requests[..], &removed, &STORE, &[Step::Time { by_ms: 1 }]].concat());

@@ -20,8 +20,8 @@ use signalbox::core::{
     Answer, Call, Claim, CommitOutcome, ConnectionId, Core, Declare, Due, EVENTS_MAX, Event, EventKind,
     GRANT_SLOTS_MAX, GrantId, IfExists, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox, Message,
     Moment, MonotonicMs, NameHasher, Namespace, Notice, Opened, Outcome, Queueing, REQUESTS_MAX, Refusal,
-    Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, Session, SessionId, SessionKey, Token,
-    UnixSeconds, Until, Waiting,
+    Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, ServiceChange, Session, SessionId,
+    SessionKey, Token, UnixSeconds, Until, Waiting,
 };
 
 const CONNECTIONS: usize = 3;
@@ -115,6 +115,13 @@ enum Step {
         ids: Ids,
         name: &'static [u8],
         resizing: Resizing,
+        expected: Expected,
+    },
+    ChangeService {
+        by: usize,
+        ids: Ids,
+        name: &'static [u8],
+        change: ServiceChange,
         expected: Expected,
     },
     Remove {
@@ -371,6 +378,7 @@ impl Pair {
                     namespace: want.key.0,
                     name: want.key.1,
                     claim: claim(*want),
+                    slot: want.slot,
                 };
                 let wanted: Vec<_> = wants.iter().map(wanted).collect();
                 let found = self.core.acquire_grant(call, &wanted, queueing, now);
@@ -404,9 +412,9 @@ impl Pair {
                 let found = self.core.revoke_session(call, session, grace_ms, now);
                 assert_eq!(found, self.model.revoke_session(call, session, grace_ms));
             }
-            Step::PlainAcquire { by, want: Want { key, resources, maximum } } => {
+            Step::PlainAcquire { by, want: want @ Want { key, resources, maximum, .. } } => {
                 let session = &mut self.connections[by].session;
-                let claim = claim(Want { key, resources, maximum });
+                let claim = claim(want);
                 let found = self.core.acquire(key.0, key.1, claim, session, now.unix);
                 assert_eq!(found, self.model.plain_acquire(session.id(), key, resources, maximum));
             }
@@ -466,6 +474,11 @@ impl Pair {
                 let (call, generation) = (self.call(by, ids), self.generation(name, expected));
                 let found = self.core.resize(call, name, resizing, generation, now);
                 assert_eq!(found, self.model.resize(call, name, resizing, generation));
+            }
+            Step::ChangeService { by, ids, name, change, expected } => {
+                let (call, generation) = (self.call(by, ids), self.generation(name, expected));
+                let found = self.core.change_service(call, name, change, generation, now);
+                assert_eq!(found, self.model.change_service(call, name, change, generation));
             }
             Step::Remove { by, ids, name, removal, expected } => {
                 let (call, generation) = (self.call(by, ids), self.generation(name, expected));
@@ -660,14 +673,29 @@ fn wants() -> impl Strategy<Value = Want> {
         1 => Just((4, 5)),
         1 => (prop_oneof![Just(1), Just(2), Just(u32::MAX - 1), Just(u32::MAX)], Just(u32::MAX)),
     ];
-    (keys(), amounts).prop_map(|(key, (resources, maximum))| Want { key, resources, maximum })
+    (keys(), amounts).prop_map(|(key, (resources, maximum))| Want { key, resources, maximum, slot: None })
+}
+
+/// One slot of a semaphore.
+fn slot_wants() -> impl Strategy<Value = Want> {
+    (names(), slots()).prop_map(|(name, slot)| Want {
+        key: semaphore(name),
+        resources: 1,
+        maximum: 0,
+        slot: Some(slot),
+    })
+}
+
+fn slots() -> impl Strategy<Value = u16> {
+    prop_oneof![6 => 0..4u16, 1 => prop::sample::select(vec![63, 64, 70, u16::MAX])]
 }
 
 /// No name twice.
 fn many_wants() -> impl Strategy<Value = Vec<Want>> {
     prop_oneof![
-        2 => wants().prop_map(|want| vec![want]),
-        1 => prop::collection::vec(wants(), 1..=3).prop_map(|mut wants| {
+        3 => wants().prop_map(|want| vec![want]),
+        1 => slot_wants().prop_map(|want| vec![want]),
+        2 => prop::collection::vec(prop_oneof![3 => wants(), 1 => slot_wants()], 1..=3).prop_map(|mut wants| {
             let keys: Vec<_> = wants.iter().map(|want| want.key).collect();
             let mut place = 0;
             wants.retain(|want| {
@@ -734,16 +762,24 @@ fn removals() -> impl Strategy<Value = Removal> {
     ]
 }
 
+fn service_changes() -> impl Strategy<Value = ServiceChange> {
+    prop_oneof![
+        1 => Just(ServiceChange::Pause),
+        2 => Just(ServiceChange::Resume),
+        2 => slots().prop_map(ServiceChange::SlotOut),
+        1 => slots().prop_map(ServiceChange::SlotIn),
+    ]
+}
+
 fn expectations() -> impl Strategy<Value = Expected> {
     prop_oneof![3 => Just(Expected::Any), 2 => Just(Expected::Present), 1 => Just(Expected::Other)]
 }
 
 /// Only semaphores have slots.
 fn idles() -> impl Strategy<Value = (Key, Until)> {
-    let slots = prop_oneof![4 => 0..3u16, 1 => Just(u16::MAX)];
     prop_oneof![
         2 => (keys(), (0..3u32).prop_map(Until::Level)),
-        1 => (names().prop_map(semaphore), slots.prop_map(Until::Slot)),
+        1 => (names().prop_map(semaphore), slots().prop_map(Until::Slot)),
     ]
 }
 
@@ -820,6 +856,9 @@ fn steps() -> impl Strategy<Value = Step> {
             .prop_map(|(by, ids, wanted, if_exists)| Step::Declare { by, ids, wanted, if_exists }),
         5 => (by(), ids(), names(), resizings(), expectations()).prop_map(
             |(by, ids, name, resizing, expected)| Step::Resize { by, ids, name, resizing, expected }
+        ),
+        8 => (by(), ids(), names(), service_changes(), expectations()).prop_map(
+            |(by, ids, name, change, expected)| Step::ChangeService { by, ids, name, change, expected }
         ),
         4 => (by(), ids(), names(), removals(), expectations()).prop_map(
             |(by, ids, name, removal, expected)| Step::Remove { by, ids, name, removal, expected }
@@ -944,7 +983,7 @@ impl Server {
     /// Requests resources of names under this maximum, without a deadline.
     fn acquire(&mut self, by: usize, keys: &[Key], resources: u32, maximum: u32) -> Outcome {
         let claim = Claim::new(resources, maximum).unwrap();
-        let want = |key: &Key| signalbox::core::Want { namespace: key.0, name: key.1, claim };
+        let want = |key: &Key| signalbox::core::Want { namespace: key.0, name: key.1, claim, slot: None };
         let wants: Vec<_> = keys.iter().map(want).collect();
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
         let call = self.call(by);
@@ -1304,8 +1343,12 @@ fn a_connection_with_many_waiting_requests_ends_in_steps() {
     // Another connection gets the answer of the request that it repeats.
     let session = list(&server.core, ONE, ListingKind::Waiters)[0].session;
     server.core.attach(session, server.id(2), &SessionKey([2; 16]), START).unwrap();
-    let wants =
-        [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, REQUESTS).unwrap() }];
+    let wants = [signalbox::core::Want {
+        namespace: ONE.0,
+        name: ONE.1,
+        claim: Claim::new(1, REQUESTS).unwrap(),
+        slot: None,
+    }];
     let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
     let call = Call { connection: server.id(2), ids: last, token: Token(7) };
     assert_eq!(server.core.acquire_grant(call, &wants, queueing, START), Outcome::Waiting);
@@ -1482,7 +1525,12 @@ fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
     let theirs = server.granted(1, &[ONE], 1, 1);
     let lease = server.open(0, 90_000, START);
     let call = server.call(0);
-    let wants = [signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap() }];
+    let wants = [signalbox::core::Want {
+        namespace: ONE.0,
+        name: ONE.1,
+        claim: Claim::new(1, 1).unwrap(),
+        slot: None,
+    }];
     let queueing = Queueing { wait_ms: 80_000, queue_max: u32::MAX };
     for (at_ms, token) in [(0, Token(1)), (50_000, Token(2))] {
         lease.renew(at(at_ms).monotonic);
@@ -1525,7 +1573,7 @@ impl Server {
 }
 
 fn want_one() -> signalbox::core::Want<'static> {
-    signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap() }
+    signalbox::core::Want { namespace: ONE.0, name: ONE.1, claim: Claim::new(1, 1).unwrap(), slot: None }
 }
 
 #[test]
@@ -1708,6 +1756,7 @@ fn a_waiter_gets_no_more_slots_than_one_grant_may_have() {
             namespace: Namespace::Semaphores,
             name,
             claim: Claim::new(resources, resources).unwrap(),
+            slot: None,
         };
         let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
         let call = server.call(0);

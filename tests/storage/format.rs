@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use signalbox::core::{
     AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin, PartRecord,
-    Record, RequestId, SessionKey, SessionRecord, UnixSeconds,
+    Record, RequestId, Service, SessionKey, SessionRecord, UnixSeconds,
 };
 use signalbox::storage::record::{decode, decode_key, encode_key, encode_value};
 
@@ -66,6 +66,7 @@ fn the_encoding_of_each_kind_does_not_change() {
                 origin: Origin::Configuration,
                 removing: true,
                 evicted_grace_ms: Some(7),
+                service: Service { paused: true, slots_out: [2, 258].into() },
             }),
             "026462",
             concat!(
@@ -78,7 +79,11 @@ fn the_encoding_of_each_kind_does_not_change() {
                 "01",
                 "00000007",
                 "00000002",
-                "4462"
+                "4462",
+                "01",
+                "00000002",
+                "0002",
+                "0102"
             ),
         ),
         (

@@ -175,11 +175,11 @@ fn a_newer_format_is_refused() {
     let database = redb::Builder::new().create_with_backend(disk.clone()).unwrap();
     let transaction = database.begin_write().unwrap();
     let table = redb::TableDefinition::<&[u8], &[u8]>::new("signalbox");
-    transaction.open_table(table).unwrap().insert([0, b'f'].as_slice(), [0, 0, 0, 2].as_slice()).unwrap();
+    transaction.open_table(table).unwrap().insert([0, b'f'].as_slice(), [0, 0, 0, 3].as_slice()).unwrap();
     transaction.commit().unwrap();
     drop(database);
     let error = disk.open().unwrap_err();
-    assert!(matches!(error, StorageError::Newer { found: 2, known: 1, .. }), "{error}");
+    assert!(matches!(error, StorageError::Newer { found: 3, known: 2, .. }), "{error}");
     assert!(error.to_string().contains("update signalbox"), "{error}");
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use signalbox::core::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin,
-    PartRecord, Record, RequestId, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    PartRecord, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 pub fn session(number: u64) -> SessionId {
@@ -40,29 +40,37 @@ fn any_part() -> impl Strategy<Value = PartRecord> {
 /// Any record that the types allow.
 pub fn any_record() -> impl Strategy<Value = Record> {
     let origin = prop_oneof![Just(Origin::Request), Just(Origin::Configuration)];
-    let declaration =
-        (bytes(1..40), any::<u32>(), bytes(0..40), any::<(bool, u64, u64, bool, Option<u32>)>(), origin)
-            .prop_map(
-                |(
+    let declaration = (
+        bytes(1..40),
+        any::<u32>(),
+        bytes(0..40),
+        any::<(bool, u64, u64, bool, Option<u32>)>(),
+        origin,
+        any::<(bool, Vec<u16>)>(),
+    )
+        .prop_map(
+            |(
+                name,
+                capacity,
+                label,
+                (numbered, generation, created, removing, evicted_grace_ms),
+                origin,
+                (paused, slots_out),
+            )| {
+                Record::Declaration(DeclarationRecord {
                     name,
                     capacity,
                     label,
-                    (numbered, generation, created, removing, evicted_grace_ms),
+                    numbered,
+                    generation,
+                    created,
                     origin,
-                )| {
-                    Record::Declaration(DeclarationRecord {
-                        name,
-                        capacity,
-                        label,
-                        numbered,
-                        generation,
-                        created,
-                        origin,
-                        removing,
-                        evicted_grace_ms,
-                    })
-                },
-            );
+                    removing,
+                    evicted_grace_ms,
+                    service: Service { paused, slots_out: slots_out.into() },
+                })
+            },
+        );
     let session = (any_session(), any::<[u8; 16]>(), any::<u32>(), bytes(0..40), any::<Option<u32>>())
         .prop_map(|(session, key, ttl_ms, label, revoked_grace_ms)| {
             Record::Session(SessionRecord { session, key: SessionKey(key), ttl_ms, label, revoked_grace_ms })
@@ -202,6 +210,7 @@ impl Life {
                         origin: Origin::Request,
                         removing: false,
                         evicted_grace_ms: None,
+                        service: Service { paused: some.is_multiple_of(3), slots_out: Box::default() },
                     }))]
                 }
                 (7..=8, _) => {
@@ -233,6 +242,7 @@ impl Life {
                 origin: Origin::Request,
                 removing: false,
                 evicted_grace_ms: None,
+                service: Service { paused: false, slots_out: [7, 65_535].into() },
             };
             let step = [Change::Put(Record::Declaration(slots))];
             apply(&mut self.state, &step);

@@ -1,4 +1,5 @@
-//! Data directories and exports that earlier versions wrote: this version reads them, and finds in them what was written.
+//! Data directories and exports that earlier versions wrote: this version reads them, finds in them what was written, and
+//! migrates them to its own format.
 //!
 //! `tests/storage/samples/README.md` says how a sample is made. A test that fails here means that the format has changed:
 //! either it was not meant to, or the change needs a migration. A sample is never made again by a newer version.
@@ -17,7 +18,7 @@ use signalbox::core::{
     RequestId, RequestIds, SessionId, SessionRecord, Token, UnixSeconds, Want,
 };
 use signalbox::storage::record::{decode, encode_key, encode_value};
-use signalbox::storage::{Counts, FILE_NAME, check};
+use signalbox::storage::{Counts, FILE_NAME, FORMAT, Storage, check};
 
 use crate::records::State;
 use crate::text::{exported, import_text};
@@ -25,6 +26,20 @@ use crate::{loaded, open};
 
 const EXPORT: &str = "export.jsonl";
 const NOW: Moment = Moment { monotonic: MonotonicMs(1_000_000), unix: UnixSeconds(2_000_000_000) };
+
+/// An export as this version writes it: one of format 1 lacks what is out of service.
+fn present(export: &str) -> String {
+    let first = r#"{"kind":"export","format":1}"#;
+    let Some(rest) = export.strip_prefix(first) else { return export.to_owned() };
+    let line = |line: &str| match line.strip_suffix('}') {
+        Some(declaration) if line.starts_with(r#"{"kind":"declaration","#) => {
+            format!("{declaration},\"paused\":false,\"slots_out\":[]}}")
+        }
+        _ => line.to_owned(),
+    };
+    let lines: Vec<_> = rest.split('\n').map(line).collect();
+    format!("{}{}", first.replace('1', "2"), lines.join("\n"))
+}
 
 /// The directories of all samples.
 fn samples() -> Vec<PathBuf> {
@@ -49,6 +64,7 @@ fn for_each_sample(test: impl Fn(&Path, &Path, &str)) {
 #[test]
 fn a_sample_is_sound_and_its_export_is_the_same_to_the_byte() {
     for_each_sample(|copy, new, export| {
+        import_text(new, export).unwrap();
         let report = check(copy).unwrap();
         assert!(!report.needs_repair && report.problems.is_empty(), "{report:?}");
         let lines = |kind| export.lines().filter(|line| line.starts_with(kind)).count() as u64;
@@ -59,8 +75,9 @@ fn a_sample_is_sound_and_its_export_is_the_same_to_the_byte() {
             answers: lines(r#"{"kind":"answer","#),
         };
         assert_eq!(report.counts, counts);
+        let (export, bytes) = (present(export), fs::read(copy.join(FILE_NAME)).unwrap());
         assert_eq!(exported(copy), export);
-        import_text(new, export).unwrap();
+        assert_eq!(fs::read(copy.join(FILE_NAME)).unwrap(), bytes, "a check and an export do not migrate it");
         assert_eq!(exported(new), export);
         // A difference would be in one record, which these lists show.
         let [opened, imported] = [copy, new].map(|directory| loaded(&mut open(directory).unwrap()));
@@ -72,27 +89,64 @@ fn a_sample_is_sound_and_its_export_is_the_same_to_the_byte() {
     });
 }
 
-/// What is in the file is what this version would write.
+/// All entries of a data file, with its metadata.
+fn entries(directory: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let database = redb::Database::open(directory.join(FILE_NAME)).unwrap();
+    let transaction = database.begin_read().unwrap();
+    let table = transaction.open_table(redb::TableDefinition::<&[u8], &[u8]>::new("signalbox")).unwrap();
+    let entries = table.iter().unwrap().map(Result::unwrap);
+    entries.map(|(key, value)| (key.value().to_vec(), value.value().to_vec())).collect()
+}
+
+/// When a server has opened a file, what is in it is what this version would write. A file of format 1 was migrated: its
+/// declarations got an end, and all else is as it was.
 #[test]
 fn a_record_of_a_sample_is_written_as_it_was() {
+    const FORMAT_KEY: &[u8] = b"\0f";
     for_each_sample(|copy, _, _| {
-        let database = redb::Database::open(copy.join(FILE_NAME)).unwrap();
-        let transaction = database.begin_read().unwrap();
-        let table = transaction.open_table(redb::TableDefinition::<&[u8], &[u8]>::new("signalbox")).unwrap();
-        let mut records = 0;
-        for entry in table.iter().unwrap().map(Result::unwrap) {
-            let (key, value) = (entry.0.value(), entry.1.value());
-            if key[0] != 0 {
-                let record = decode(key, value).unwrap();
-                assert_eq!(
-                    (encode_key(&record.key()), encode_value(&record)),
-                    (key.to_vec(), value.to_vec())
-                );
-                records += 1;
-            }
+        let before = entries(copy);
+        open(copy).unwrap().commit(&[]).unwrap();
+        let after = entries(copy);
+        assert_eq!(after[FORMAT_KEY], FORMAT.to_be_bytes());
+        assert!(before.keys().eq(after.keys()));
+        let is_migrated = before[FORMAT_KEY] != after[FORMAT_KEY];
+        let records: Vec<_> = after.iter().filter(|(key, _)| key[0] != 0).collect();
+        assert!(records.len() > 30, "{records:?}");
+        for (key, value) in records {
+            let record = decode(key, value).unwrap();
+            assert_eq!((&encode_key(&record.key()), &encode_value(&record)), (key, value));
+            let end = if is_migrated && matches!(record, Record::Declaration(_)) { &[0; 5][..] } else { &[] };
+            assert_eq!([&before[key], end].concat(), *value, "{record:?}");
         }
-        assert!(records > 30, "{records}");
     });
+}
+
+/// A file that cannot be migrated is not changed: its server is not started.
+#[test]
+fn a_sample_with_a_damaged_declaration_is_not_migrated() {
+    let scratch = tempfile::tempdir().unwrap();
+    let sample = samples().into_iter().find(|sample| sample.ends_with("e819932")).unwrap();
+    fs::copy(sample.join(FILE_NAME), scratch.path().join(FILE_NAME)).unwrap();
+    let damage = || {
+        let database = redb::Database::open(scratch.path().join(FILE_NAME))?;
+        let transaction = database.begin_write()?;
+        let table = redb::TableDefinition::<&[u8], &[u8]>::new("signalbox");
+        transaction.open_table(table)?.insert(&b"\x02plain"[..], &b"short"[..])?;
+        transaction.commit()?;
+        Ok::<_, redb::Error>(())
+    };
+    damage().unwrap();
+    let before = entries(scratch.path());
+    let opened = open(scratch.path()).and_then(|mut storage| {
+        storage.load(&mut |_| {})?;
+        Ok(())
+    });
+    let refused = opened.unwrap_err().to_string();
+    assert!(
+        refused.contains("the record of declared semaphore \"plain\" has an invalid boolean"),
+        "{refused}"
+    );
+    assert_eq!(entries(scratch.path()), before);
 }
 
 #[test]
@@ -219,13 +273,16 @@ fn assert_held(
         semaphore.is_some_and(|semaphore| {
             let is_past_the_end = |slot: &u16| u32::from(*slot) >= semaphore.capacity;
             let is_of_an_earlier_one = grant.grant < GrantId(semaphore.created);
-            semaphore.removing || is_of_an_earlier_one || part.slots.iter().any(is_past_the_end)
+            let is_out = |slot: &u16| semaphore.service.slots_out.contains(slot);
+            let is_leaving = |slot: &u16| is_past_the_end(slot) || is_out(slot);
+            semaphore.removing || is_of_an_earlier_one || part.slots.iter().any(is_leaving)
         })
     });
     let is_revoked = grant.revoked_grace_ms.or(session.revoked_grace_ms).is_some();
     assert_eq!(verified.is_retiring, is_leaving || is_revoked, "{grant:?}");
 
-    let other = Want { namespace: Namespace::Counters, name: b"other", claim: Claim::new(1, 1).unwrap() };
+    let other =
+        Want { namespace: Namespace::Counters, name: b"other", claim: Claim::new(1, 1).unwrap(), slot: None };
     let queueing = Queueing { wait_ms: 0, queue_max: 0 };
     let outcome = core.acquire_grant(call(connection, grant.request), &[other], queueing, NOW);
     let Outcome::Answered(Answer::Granted(granted)) = outcome else { panic!("{grant:?}: {outcome:?}") };

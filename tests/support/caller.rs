@@ -28,7 +28,7 @@ pub fn for_ms(span_ms: u32) -> Queueing {
 
 /// One of at most `maximum` of a counter.
 pub fn one_of(maximum: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: wire::Namespace::Counters, name, resources: 1, maximum }
+    Claim { namespace: wire::Namespace::Counters, name, resources: 1, maximum, slot: None }
 }
 
 pub fn on_wire(namespace: Namespace) -> wire::Namespace {

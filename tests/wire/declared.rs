@@ -59,7 +59,7 @@ fn code(status: Status) -> u8 {
 }
 
 fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED }
+    Claim { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED, slot: None }
 }
 
 fn counted(name: &[u8], capacity: u32) -> Declaration<'_> {

@@ -23,7 +23,7 @@ const NOT_STORED: u8 = Status::NotStored as u8;
 const GONE: u8 = Status::NotAcquired as u8;
 
 fn semaphore(resources: u32, name: &[u8]) -> Claim<'_> {
-    Claim { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED }
+    Claim { namespace: on_wire(Namespace::Semaphores), name, resources, maximum: AS_DECLARED, slot: None }
 }
 
 fn caller(server: &StoredServer) -> Caller {

@@ -16,6 +16,7 @@ mod operations;
 mod ownership;
 mod panic;
 mod sessions;
+mod slots;
 #[path = "../support/mod.rs"]
 mod support;
 mod yrmcds;

@@ -345,6 +345,24 @@ impl Acquire<'_> {
         self.0.claims = self.0.claims.into_iter().map(|claim| claim.resources(resources)).collect();
         self
     }
+
+    /// Requests a particular slot of a declared semaphore; see [`Claim::slot`].
+    ///
+    /// # Errors
+    /// The request fails with [`Status::NoSuchSlot`](crate::client::Status::NoSuchSlot) if the semaphore has no such
+    /// slot, and with [`Error::SlotsUnsupported`] if the server is too old.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+    /// let permit = client.semaphore("gpu").declared().slot(3).acquire().await?;
+    /// assert_eq!(permit.slots(), [3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slot(mut self, slot: u16) -> Self {
+        self.0.claims = self.0.claims.into_iter().map(|claim| claim.slot(slot)).collect();
+        self
+    }
 }
 
 /// A request for resources of several names: all of them are granted, or none.

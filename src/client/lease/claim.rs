@@ -22,6 +22,7 @@ pub struct Claim {
     name: Vec<u8>,
     resources: u32,
     maximum: u32,
+    slot: Option<u16>,
 }
 
 impl Claim {
@@ -39,6 +40,7 @@ impl Claim {
             name: name.as_ref().to_vec(),
             resources: 1,
             maximum: capacity,
+            slot: None,
         }
     }
 
@@ -61,7 +63,13 @@ impl Claim {
     /// let one_of_eight = Claim::counter("tenant/7", 8);
     /// ```
     pub fn counter(name: impl AsRef<[u8]>, maximum: u32) -> Self {
-        Self { namespace: Namespace::Counters, name: name.as_ref().to_vec(), resources: 1, maximum }
+        Self {
+            namespace: Namespace::Counters,
+            name: name.as_ref().to_vec(),
+            resources: 1,
+            maximum,
+            slot: None,
+        }
     }
 
     /// Requests this many resources instead of one; at least 1, at most the capacity or maximum.
@@ -76,6 +84,20 @@ impl Claim {
         self
     }
 
+    /// Requests this slot of a declared semaphore with numbered slots, instead of any. The request waits in the queue
+    /// like others: while it is the first and its slot is held or out of service, those behind it wait too. It is for
+    /// one resource, and creates no semaphore.
+    ///
+    /// ```
+    /// # use signalbox::client::Claim;
+    /// let third = Claim::declared("gpu").slot(3);
+    /// ```
+    #[must_use]
+    pub fn slot(mut self, slot: u16) -> Self {
+        self.slot = Some(slot);
+        self
+    }
+
     /// The bytes of the name.
     ///
     /// ```
@@ -87,8 +109,8 @@ impl Claim {
     }
 
     fn to_wire(&self) -> wire::Claim<'_> {
-        let Self { namespace, ref name, resources, maximum } = *self;
-        wire::Claim { namespace, name, resources, maximum }
+        let Self { namespace, ref name, resources, maximum, slot } = *self;
+        wire::Claim { namespace, name, resources, maximum, slot }
     }
 }
 
@@ -116,6 +138,11 @@ impl AcquireSpec {
     /// Checks the rules of the protocol, so that no request is sent that can never succeed.
     pub(super) fn check(&self) -> Result<(), ClaimsError> {
         Claims::new(&self.wire_claims()).map(drop)
+    }
+
+    /// Whether it requests a particular slot, which old servers would ignore.
+    pub(super) fn names_slots(&self) -> bool {
+        self.claims.iter().any(|claim| claim.slot.is_some())
     }
 
     pub(super) fn wire_claims(&self) -> Vec<wire::Claim<'_>> {

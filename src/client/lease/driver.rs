@@ -200,8 +200,12 @@ impl Driver {
         if !matches!(self.phase, Phase::Active) {
             return;
         }
-        let mut canceled = Vec::new();
+        let (mut canceled, mut unsupported) = (Vec::new(), Vec::new());
         while let Some((ids, operation)) = self.requests.next_to_send() {
+            if operation.names_slots() && !connection.grants_slots() {
+                unsupported.push(ids.own);
+                continue;
+            }
             if operation.is_canceled() {
                 canceled.push(ids.own);
             }
@@ -211,6 +215,19 @@ impl Driver {
             }
         }
         canceled.into_iter().for_each(|id| self.send_cancel(id));
+        unsupported.into_iter().for_each(|id| self.fail_unsupported(id));
+    }
+
+    /// Fails an acquire that names a slot: this server would grant any, and was not asked.
+    fn fail_unsupported(&mut self, id: RequestId) {
+        let Some(Request { operation: Operation::Acquire { reply, .. }, .. }) = self.requests.remove(id)
+        else {
+            return;
+        };
+        self.load.remove();
+        if let Some(reply) = reply {
+            drop(reply.send(Err(AcquireFailure::Final(Error::SlotsUnsupported))));
+        }
     }
 
     fn send_cancel(&self, id: RequestId) {

@@ -15,7 +15,7 @@ use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
 use crate::client::{Address, ConnectError, Disconnect, Error, success};
 use crate::protocol::{
-    EXTENDED_VERSION, Extended, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
+    EXTENDED_VERSION, Extended, Features, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
 };
 
 /// The longest time that KeepAlive may stay unanswered.
@@ -103,6 +103,7 @@ pub(super) struct SessionConnection {
     renewed_at: Moment,
     /// When the KeepAlive was sent that is not answered.
     keep_alive_sent: Option<Moment>,
+    features: Features,
 }
 
 impl SessionConnection {
@@ -120,6 +121,11 @@ impl SessionConnection {
             Some((tag, frame)) = self.responses.recv() => LinkEvent::Response(tag, frame),
             reason = self.connection.ended() => LinkEvent::Disconnected(reason),
         }
+    }
+
+    /// Whether the server grants particular slots. An older one would ignore the slot of a request, and grant any.
+    pub(super) fn grants_slots(&self) -> bool {
+        self.features.contains(Features::SLOTS)
     }
 
     /// When the last request was sent that the server has answered.
@@ -199,13 +205,19 @@ async fn attach_over(
         response = responses.recv() => response.map(|(_, frame)| frame),
         reason = connection.ended() => return Err(reason.into()),
     };
-    success(hello.ok_or(Disconnect::Stopped)?)?.hello()?;
+    let features = success(hello.ok_or(Disconnect::Stopped)?)?.hello()?.features;
     let frame = connection.success(answer).await?;
     let session = match session {
         Some(session) => OpenedSession { ttl: frame.ttl()?, ..session },
         None => frame.opened()?,
     };
-    let connection =
-        SessionConnection { connection, sender, responses, renewed_at: sent, keep_alive_sent: None };
+    let connection = SessionConnection {
+        connection,
+        sender,
+        responses,
+        renewed_at: sent,
+        keep_alive_sent: None,
+        features,
+    };
     Ok((session, connection))
 }

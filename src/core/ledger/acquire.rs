@@ -134,8 +134,8 @@ impl Ledger {
         })
     }
 
-    /// Whether the semaphore of a grant has changed below it: the grant's slot is above the capacity, or the semaphore is
-    /// being removed, or was removed and declared again.
+    /// Whether the semaphore of a grant has changed below it: the grant's slot is above the capacity or out of service, or
+    /// the semaphore is being removed, or was removed and declared again.
     fn is_retiring(&self, id: GrantId, grant: &Grant) -> bool {
         grant.parts().iter().any(|part| {
             let Some(object) = part.object().filter(|_| part.namespace == super::removal::SEMAPHORES) else {
@@ -145,7 +145,11 @@ impl Ledger {
             let Some(declaration) = self.declarations.get(object.name()) else { return false };
             declaration.removing
                 || id.0 < declaration.created
-                || self.slots.of(object, id).iter().any(|slot| u32::from(*slot) >= declaration.capacity)
+                || self
+                    .slots
+                    .of(object, id)
+                    .iter()
+                    .any(|slot| u32::from(*slot) >= declaration.capacity || declaration.is_out(*slot))
         })
     }
 }

@@ -7,7 +7,7 @@ use crate::core::Namespace;
 use crate::core::ids::{ConnectionId, GrantId};
 use crate::core::object::ObjectRef;
 use crate::core::registry::Registry;
-use crate::core::semaphore::Lifecycle;
+use crate::core::semaphore::{Lifecycle, Withheld};
 
 type Registries<'a> = [&'a Registry; Namespace::ALL.len()];
 
@@ -88,9 +88,10 @@ impl Ledger {
     }
 
     fn check_head(&self, namespace: Namespace, object: &ObjectRef, head: GrantId) -> Result<(), String> {
-        let claim = self.grants.get(head).and_then(|grant| grant.awaited()).map(|part| part.claim);
-        let claim = claim.ok_or_else(|| format!("waiter {head} is in a queue and does not exist"))?;
-        if object.fits(claim) && !self.backlog.will_serve(namespace, object) {
+        let part = self.grants.get(head).and_then(|grant| grant.awaited());
+        let part = part.ok_or_else(|| format!("waiter {head} is in a queue and does not exist"))?;
+        let is_slot_free = part.slot.is_none_or(|slot| self.slots.is_available(object, slot));
+        if is_slot_free && object.fits(part.claim) && !self.backlog.will_serve(namespace, object) {
             let name = object.name().escape_ascii();
             return Err(format!("waiter {head} is at the head of {name:?} and fits"));
         }
@@ -107,9 +108,14 @@ impl Ledger {
             }
             if !declaration.removing && self.is_stored() {
                 let is_as_declared = object.capacity() == Some(declaration.capacity)
-                    && self.slots.is_numbered(object) == declaration.numbered;
+                    && self.slots.is_numbered(object) == declaration.numbered
+                    && (object.withheld() == Withheld::ALL) == declaration.service.paused
+                    && *self.slots.out(object) == *declaration.service.slots_out;
                 if !is_as_declared {
                     return Err(format!("{name} is not as it was declared"));
+                }
+                if object.withheld() != self.present_withheld(object) {
+                    return Err(format!("{name} withholds {:?}", object.withheld()));
                 }
             }
         }

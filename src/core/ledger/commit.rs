@@ -60,7 +60,10 @@ impl Ledger {
                 pending.and_then(|pending| pending.to.as_ref()).is_some_and(is_its)
             }
             OnCommit::Closed(reply_to) | OnCommit::Opened(_, reply_to) => is_its(reply_to),
-            OnCommit::Declared { .. } | OnCommit::Dismissed { .. } | OnCommit::Reserved(_) => false,
+            OnCommit::Declared { .. }
+            | OnCommit::Dismissed { .. }
+            | OnCommit::Superseded { .. }
+            | OnCommit::Reserved(_) => false,
         };
         self.journal.as_ref().is_some_and(|journal| journal.all_on_commit().any(waits))
     }
@@ -113,6 +116,7 @@ impl Ledger {
             OnCommit::Dismissed { object, removal, evicts, .. } => {
                 self.dismiss(&object, &removal, evicts, now);
             }
+            OnCommit::Superseded { .. } => {}
             OnCommit::Reserved(up_to) => self.ids.reserve_up_to(up_to),
         }
     }
@@ -157,6 +161,7 @@ impl Ledger {
                     self.roll_back_declaration(&object, before, &after, context);
                 }
                 OnCommit::Dismissed { object, before, .. } => self.roll_back_dismissal(&object, &before),
+                OnCommit::Superseded { object, service } => self.roll_back_service(&object, service),
                 OnCommit::Reserved(up_to) => reservation = reservation.max(Some(up_to)),
             }
         }

@@ -8,7 +8,7 @@ use super::listing::STEP_ENTRIES;
 use super::on_commit::OnCommit;
 use super::{Ledger, LedgerContext};
 use crate::core::Refusal;
-use crate::core::durable::Origin;
+use crate::core::durable::{Origin, Service};
 use crate::core::object::ObjectRef;
 use crate::core::time::MonotonicMs;
 
@@ -59,7 +59,13 @@ impl Ledger {
             if declaration.origin == Origin::Configuration && !declaration.removing && !is_configured {
                 // Where no id is left, the generation stays: the removal counts all the same.
                 let generation = self.next_id().unwrap_or(declaration.generation);
-                let after = Declaration { removing: true, evicted_grace_ms: None, generation, ..declaration };
+                let after = Declaration {
+                    removing: true,
+                    evicted_grace_ms: None,
+                    generation,
+                    service: Service::default(),
+                    ..declaration
+                };
                 self.declare_at_once(&object, after, now, context);
             }
         }
@@ -67,7 +73,8 @@ impl Ledger {
     }
 
     /// Makes a change that needs no commit: it is on disk already, in the configuration. A change of the semaphore that is
-    /// pending is superseded; of a removal, what concerns its holders and waiters remains.
+    /// pending is superseded; of a removal, what concerns its holders and waiters remains. What of the semaphore is out of
+    /// service is as requested, unless the request cannot be committed.
     fn declare_at_once(
         &mut self,
         object: &ObjectRef,
@@ -78,9 +85,9 @@ impl Ledger {
         let before = self.before(object);
         if let Some(journal) = &mut self.journal {
             journal.replace_on_commit(|then| match then {
-                OnCommit::Declared { object: other, before, after, evicts } if other == *object => after
-                    .removing
-                    .then_some(OnCommit::Dismissed { object: other, before, removal: after, evicts }),
+                OnCommit::Declared { object: other, before, after, evicts } if other == *object => {
+                    superseded(other, before, after, evicts)
+                }
                 then => Some(then),
             });
         }
@@ -101,6 +108,18 @@ impl Ledger {
             let (created, evicted_grace_ms) = (before.created, before.evicted_grace_ms);
             let restored = Declaration { created, evicted_grace_ms, ..present.clone() };
             self.put_declaration(object, &restored);
+            self.roll_back_service(object, before.service.clone());
         }
+    }
+}
+
+/// What remains of a pending change of a semaphore that the configuration declares.
+fn superseded(object: ObjectRef, before: Before, after: Box<Declaration>, evicts: bool) -> Option<OnCommit> {
+    match before {
+        before if after.removing => Some(OnCommit::Dismissed { object, before, removal: after, evicts }),
+        Before::Declared(before) if !before.removing && before.service != after.service => {
+            Some(OnCommit::Superseded { object, service: before.service })
+        }
+        Before::Declared(_) | Before::Undeclared { .. } => None,
     }
 }

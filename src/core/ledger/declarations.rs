@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::core::Refusal;
-use crate::core::durable::{DeclarationRecord, DeclaredState, Origin};
+use crate::core::durable::{DeclarationRecord, DeclaredState, Origin, Service};
 use crate::core::ids::GrantId;
 use crate::core::object::ObjectRef;
 use crate::core::semaphore::Lifecycle;
@@ -46,6 +46,19 @@ pub enum Resizing {
     Shrink(u32),
 }
 
+/// What of a declared semaphore is taken out of service, or put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceChange {
+    /// Nothing is granted any more; waiters keep their places.
+    Pause,
+    /// The opposite of [`Self::Pause`].
+    Resume,
+    /// A slot is not granted any more; its holder keeps it.
+    SlotOut(u16),
+    /// The opposite of [`Self::SlotOut`].
+    SlotIn(u16),
+}
+
 /// When a semaphore that is in use is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
@@ -82,6 +95,7 @@ pub(super) struct Declaration {
     pub(super) origin: Origin,
     pub(super) removing: bool,
     pub(super) evicted_grace_ms: Option<u32>,
+    pub(super) service: Service,
 }
 
 /// The state of a semaphore before a change, which returns if the change is rolled back.
@@ -113,6 +127,7 @@ impl Declaration {
             origin,
             removing: false,
             evicted_grace_ms: None,
+            service: Service::default(),
         }
     }
 
@@ -127,6 +142,7 @@ impl Declaration {
             origin: record.origin,
             removing: record.removing,
             evicted_grace_ms: record.evicted_grace_ms,
+            service: record.service,
         }
     }
 
@@ -141,6 +157,7 @@ impl Declaration {
             origin: self.origin,
             removing: self.removing,
             evicted_grace_ms: self.evicted_grace_ms,
+            service: self.service.clone(),
         }
     }
 
@@ -156,6 +173,11 @@ impl Declaration {
     /// The most that may be in use.
     pub(super) fn usable(&self) -> u32 {
         if self.removing { 0 } else { self.capacity }
+    }
+
+    /// Whether a slot is out of service.
+    pub(super) fn is_out(&self, slot: u16) -> bool {
+        self.service.slots_out.binary_search(&slot).is_ok()
     }
 
     /// Whether it equals what a request declares.
@@ -176,6 +198,11 @@ impl Declaration {
         if self.origin == Origin::Configuration && !self.removing {
             return Err(Refusal::NotPermitted);
         }
+        self.check_generation(generation)
+    }
+
+    /// Refuses a request that expects another generation.
+    pub(super) fn check_generation(&self, generation: Option<u64>) -> Result<(), Refusal> {
         if generation.is_some_and(|generation| generation != self.generation) {
             return Err(Refusal::GenerationDiffers);
         }

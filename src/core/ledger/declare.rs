@@ -13,11 +13,11 @@ use super::replies::Changed;
 use super::request_log::CachedReply;
 use super::slots::SLOTS_MAX;
 use super::{Ledger, LedgerContext};
-use crate::core::durable::{Change, DeclaredState, Origin, Record};
+use crate::core::durable::{Change, DeclaredState, Origin, Record, Service};
 use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Call, Outcome};
-use crate::core::semaphore::Lifecycle;
+use crate::core::semaphore::{Lifecycle, Withheld};
 use crate::core::time::MonotonicMs;
 use crate::core::{Claim, Refusal};
 
@@ -137,15 +137,21 @@ impl Ledger {
         }
     }
 
-    /// A declaration with what it takes over from the one before it: from which id on grants belong to it, and whether
-    /// holders of a semaphore that was removed at once are still to be evicted.
+    /// A declaration with what it takes over from the one before it: from which id on grants belong to it, what of it is
+    /// out of service, and whether holders of a semaphore that was removed at once are still to be evicted.
     pub(super) fn successor(&self, object: &ObjectRef, mut after: Declaration) -> Declaration {
         let present = self.declarations.get(object.name());
         match present {
-            Some(present) if !present.removing => after.created = present.created,
+            Some(present) if !present.removing => {
+                after.created = present.created;
+                after.service = present.service.clone();
+            }
             Some(_) => {}
             // Grants from before the first declaration belong to the same semaphore.
             None => after.created = 0,
+        }
+        if !after.numbered {
+            after.service.slots_out = Box::default();
         }
         after.evicted_grace_ms = present.and_then(|present| present.evicted_grace_ms);
         after
@@ -176,11 +182,29 @@ impl Ledger {
             if after.numbered && after.capacity > SLOTS_MAX {
                 return Err(Refusal::OutOfRange);
             }
-            after.generation = ledger.next_id()?;
-            let reply = CachedReply::declared([after.state(&object)]);
-            ledger.plan(&object, after, false, now, context);
-            Ok(Changed { reply, is_durable: true })
+            ledger.plan_difference(&object, after, now, context)
         })
+    }
+
+    /// Makes a change of a declared semaphore, unless it leaves everything as it is.
+    pub(super) fn plan_difference(
+        &mut self,
+        object: &ObjectRef,
+        mut after: Declaration,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Result<Changed, Refusal> {
+        let is_changed = self.declarations.get(object.name()) != Some(&after);
+        if is_changed {
+            after.generation = self.next_id()?;
+        }
+        let reply = CachedReply::declared([after.state(object)]);
+        // The present state may still wait for its commit, and be rolled back.
+        let is_durable = is_changed || !self.is_stored();
+        if is_changed {
+            self.plan(object, after, false, now, context);
+        }
+        Ok(Changed { reply, is_durable })
     }
 
     /// Removes a declared semaphore (`docs/protocol.md`, "Remove").
@@ -211,6 +235,7 @@ impl Ledger {
                 Removal::IfIdle | Removal::WithLastHolder => {}
             }
             after.removing = true;
+            after.service = Service::default();
             ledger.plan(&object, after, matches!(removal, Removal::Now { .. }), now, context);
             Ok(Changed { reply: CachedReply::declared([] as [DeclaredState; 0]), is_durable: true })
         })
@@ -229,13 +254,14 @@ impl Ledger {
         let before = self.before(object);
         if after.removing {
             if object.lifecycle() != Lifecycle::Removing {
-                object.declare(Lifecycle::Closing, 0);
+                object.declare(Lifecycle::Closing, 0, Withheld::NOTHING);
             }
         } else {
             self.slots.set_numbered(object, after.numbered);
             match &before {
                 Before::Undeclared { capacity } => {
-                    object.declare(after.lifecycle(), capacity.unwrap_or(after.usable()));
+                    let capacity = capacity.unwrap_or(after.usable());
+                    object.declare(after.lifecycle(), capacity, Withheld::NOTHING);
                 }
                 // It stays closed until this is committed.
                 Before::Declared(before) if before.removing => {}
@@ -278,7 +304,7 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) {
         if after.removing {
-            object.declare(Lifecycle::Removing, 0);
+            self.follow(object, after);
             object.set_tracking(|tracking| tracking.awaited = true);
             self.dismiss(object, after, evicts, now);
             self.usage_dropped_later(SEMAPHORES, object);
@@ -287,12 +313,15 @@ impl Ledger {
         }
         let is_resized =
             matches!(before, Before::Undeclared { .. }) || object.capacity() != Some(after.capacity);
+        let was_paused = object.withheld() == Withheld::ALL;
+        let is_removing = self.declarations.is_removing(object.name());
         // A semaphore whose removal was requested since stays closed.
-        if !self.declarations.is_removing(object.name()) {
-            object.declare(after.lifecycle(), after.capacity);
-        }
+        let slots_out = if is_removing { Vec::new() } else { self.follow(object, after) };
         if is_resized {
             self.publish(SEMAPHORES, object, EventKind::Resized, None, None, after.capacity);
+        }
+        if !is_removing {
+            self.publish_service(object, (was_paused, &slots_out), after);
         }
         if self.waiting(SEMAPHORES, object) > 0 {
             self.refuse_waiters_later(object, None);
@@ -316,8 +345,8 @@ impl Ledger {
         }
         match before {
             Before::Declared(before) => {
-                object.declare(before.lifecycle(), before.usable());
                 self.slots.set_numbered(object, before.numbered);
+                self.follow(object, &before);
                 if before.removing {
                     // Its last holder may have left since, or leave without going through the ledger.
                     object.set_tracking(|tracking| tracking.awaited = true);
@@ -329,7 +358,7 @@ impl Ledger {
                 // Waiters for a semaphore that only the declaration created are refused. A holder might as well have
                 // created it.
                 let created = if object.consumption() == 0 { 0 } else { after.capacity };
-                object.declare(Lifecycle::Implicit, capacity.unwrap_or(created));
+                object.declare(Lifecycle::Implicit, capacity.unwrap_or(created), Withheld::NOTHING);
                 self.forget_declaration(object, context);
             }
         }

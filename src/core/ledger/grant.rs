@@ -19,6 +19,9 @@ pub struct Want<'a> {
     pub name: &'a [u8],
     /// The resources, and the maximum under which they are taken.
     pub claim: Claim,
+    /// The only slot that will do, of a semaphore whose resources are numbered. Then the claim is for one resource of an
+    /// existing semaphore.
+    pub slot: Option<u16>,
 }
 
 /// Whether a request waits if it cannot be granted at once.
@@ -58,6 +61,8 @@ pub(super) struct Part {
     /// The position in the request.
     pub(super) place: u8,
     pub(super) claim: Claim,
+    /// The slot that the request asked for; `None`: any, or it was granted before the process started.
+    pub(super) slot: Option<u16>,
 }
 
 /// The name that a part takes from.
@@ -242,6 +247,7 @@ impl Parts {
             namespace: want.namespace,
             place: place as u8,
             claim: want.claim,
+            slot: want.slot,
         };
         if let [want] = wants {
             return Self::One(part((0, want)));

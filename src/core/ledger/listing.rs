@@ -13,7 +13,7 @@ use crate::core::ids::{ConnectionId, GrantId, SessionId};
 use crate::core::object::ObjectRef;
 use crate::core::time::UnixSeconds;
 
-/// Entries of one step, and bytes of the names and labels of declared semaphores.
+/// Entries of one step, and bytes of the names, labels and slots of declared semaphores.
 pub(super) const STEP_ENTRIES: usize = 128;
 const STEP_BYTES: usize = 64 * 1024;
 
@@ -39,7 +39,7 @@ pub struct Listed {
     pub resources: u32,
     /// A waiter's position in the queue, from 1; 0 for a holder.
     pub position: u32,
-    /// The slots of a grant, in ascending order.
+    /// The slots of a grant, in ascending order; of a waiter, the slot that it asks for.
     pub slots: Box<[u16]>,
     /// The label of the session.
     pub label: Box<[u8]>,
@@ -154,13 +154,17 @@ impl Ledger {
         let grant = self.grants.known(id);
         let is_of_name = |part: &&Part| part.namespace == namespace && part.object() == Some(object);
         let part = grant.parts().iter().find(is_of_name);
+        let slots = match position {
+            0 => self.slots.of(object, id).into(),
+            _ => part.and_then(|part| part.slot).into_iter().collect(),
+        };
         Listed {
             grant: Some(id),
             session: grant.session,
             since: Some(grant.since()),
             resources: part.map_or(0, |part| part.claim.resources),
             position,
-            slots: self.slots.of(object, id).into(),
+            slots,
             label: self.label(grant.session),
             connection: self.sessions.connection_of(grant.session),
         }
@@ -180,6 +184,7 @@ impl Ledger {
         let has_room = |(object, declaration): &(&ObjectRef, &Declaration)| {
             let is_first = bytes == 0;
             bytes += object.name().len() + declaration.label.len();
+            bytes += 2 * declaration.service.slots_out.len();
             is_first || bytes <= STEP_BYTES
         };
         let listed: Vec<_> = self

@@ -13,7 +13,7 @@
 //!
 //! | level | files |
 //! |---|---|
-//! | operations that clients ask for, and what comes due | `acquire`, `declare`, `configure`, `connect`, `revoke`, `evict`, `expire`, `commit`, `restore` |
+//! | operations that clients ask for, and what comes due | `acquire`, `declare`, `service`, `configure`, `connect`, `revoke`, `evict`, `expire`, `commit`, `restore` |
 //! | the end of a session | `session_end` |
 //! | serving queues and the rest of the backlog | `serve` |
 //! | steps of that | `removal`, `idle`, `release` |
@@ -54,6 +54,7 @@ mod request_log;
 mod restore;
 mod revoke;
 mod serve;
+mod service;
 mod session_end;
 mod sessions;
 mod sets;
@@ -63,7 +64,7 @@ mod watches;
 
 pub use acquire::Waiting;
 pub use commit::CommitOutcome;
-pub use declarations::{Declare, Declared, IfExists, Removal, Resizing};
+pub use declarations::{Declare, Declared, IfExists, Removal, Resizing, ServiceChange};
 pub use grant::{Queueing, Want};
 pub use idle_waiters::Until;
 pub use journal::Batch;

@@ -1,6 +1,7 @@
 //! What happens when a change is committed, or is rolled back.
 
 use super::declarations::{Before, Declaration};
+use crate::core::durable::Service;
 use crate::core::ids::{RequestId, SessionId};
 use crate::core::mailbox::ReplyTo;
 use crate::core::object::ObjectRef;
@@ -17,6 +18,9 @@ pub(super) enum OnCommit {
     Declared { object: ObjectRef, before: Before, after: Box<Declaration>, evicts: bool },
     /// A semaphore was removed, and the configuration has declared it since. Only its holders and waiters are affected.
     Dismissed { object: ObjectRef, before: Before, removal: Box<Declaration>, evicts: bool },
+    /// A semaphore was paused, resumed, or its slots were taken out of service or put back, and the configuration has
+    /// declared it since. It is in service as before if that is rolled back.
+    Superseded { object: ObjectRef, service: Service },
     /// Ids up to this one are reserved.
     Reserved(u64),
 }

@@ -70,8 +70,9 @@ impl Ledger {
         let Some(object) = part.object() else {
             broken(format_args!("grant {id} has taken from objects only"))
         };
-        self.slots.free(object, id);
-        if object.release_grant(part.claim.resources, context.interval) {
+        let has_slots_out = self.slots.free(object, id);
+        let withheld = has_slots_out.then(|| self.present_withheld(object));
+        if object.release_grant(part.claim.resources, withheld, context.interval) {
             self.usage_dropped_later(namespace, object);
         }
         if self.queues.remove_grant(namespace, object, id) {

@@ -11,7 +11,7 @@ use crate::core::durable::{Change, Key};
 use crate::core::ids::GrantId;
 use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
-use crate::core::semaphore::Lifecycle;
+use crate::core::semaphore::{Lifecycle, Withheld};
 use crate::core::time::{Due, MonotonicMs};
 use crate::core::{Namespace, Refusal};
 
@@ -29,7 +29,7 @@ impl Ledger {
         }
         self.publish(SEMAPHORES, object, EventKind::Removed, None, None, 0);
         self.store(Change::Delete(Key::Declaration(object.name().into())));
-        object.declare(Lifecycle::Implicit, 0);
+        object.declare(Lifecycle::Implicit, 0, Withheld::NOTHING);
         self.forget_declaration(object, context);
     }
 
@@ -109,10 +109,11 @@ impl Ledger {
             return 1;
         };
         for id in &some {
-            let claim = self.grants.known(*id).awaited().map(|part| part.claim);
+            let part = self.grants.known(*id).awaited();
+            let refusal = part.and_then(|part| self.lasting_refusal(&object, part.claim, part.slot));
             if removed.is_some_and(|removed| *id < removed) {
                 self.refuse_waiter(*id, Refusal::Removed, context);
-            } else if let Some(refusal) = claim.and_then(|claim| object.refusal(claim)) {
+            } else if let Some(refusal) = refusal {
                 self.refuse_waiter(*id, refusal, context);
             }
         }

@@ -55,14 +55,19 @@ impl Ledger {
             let (name, capacity) = (record.name.escape_ascii(), record.capacity);
             return Err(format!("{name} has {capacity} slots, and a semaphore has {SLOTS_MAX} at most"));
         }
+        let is_ascending = record.service.slots_out.is_sorted_by(|one, next| one < next);
+        if !is_ascending || (!record.numbered && !record.service.slots_out.is_empty()) {
+            let name = record.name.escape_ascii();
+            return Err(format!("{name} has slots out of service that it cannot have"));
+        }
         let claim = claim_of(record.capacity);
         let object = context.registry(SEMAPHORES).restore(SEMAPHORES, &record.name, claim, context.interval);
         let declaration = Declaration::of(record);
-        object.declare(declaration.lifecycle(), declaration.usable());
+        self.slots.set_numbered(&object, declaration.numbered);
+        self.follow(&object, &declaration);
         if declaration.removing {
             object.set_tracking(|tracking| tracking.awaited = true);
         }
-        self.slots.set_numbered(&object, declaration.numbered);
         self.declarations.put(&object, declaration);
         Ok(())
     }
@@ -97,6 +102,7 @@ impl Ledger {
                 namespace: part.namespace,
                 place: part.place,
                 claim: Claim { resources: part.resources, maximum: part.capacity },
+                slot: None,
             });
         }
         let revoked = record.revoked_grace_ms.map(|grace_ms| now.after(grace_ms));
@@ -125,6 +131,7 @@ impl Ledger {
         if !part.slots.is_empty() {
             let are_taken = self.slots.restore(&object, id, &part.slots);
             are_taken.ok_or_else(|| format!("grant {id} has slots of {name} that it cannot have"))?;
+            object.withhold(self.present_withheld(&object));
         }
         self.queues.add_grant(part.namespace, &object, id);
         Ok(object)

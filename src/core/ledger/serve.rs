@@ -52,7 +52,7 @@ impl Ledger {
         let Target::Later(name) = &part.target else {
             broken(format_args!("the turn of the next name of waiter {id} has not come"))
         };
-        let (namespace, claim) = (part.namespace, part.claim);
+        let Part { namespace, claim, slot, .. } = *part;
         // A request for a semaphore that was removed must not take from one that was declared since.
         let is_removed =
             queueing.is_none() && namespace == SEMAPHORES && self.declarations.is_declared_after(name, id);
@@ -62,7 +62,10 @@ impl Ledger {
         let slots_left = self.slots_left(id);
         // The shard is locked during the visit, so that the object is not collected before it is taken from or waited for.
         let visit = |object: &ObjectRef| {
-            (object.clone(), self.take_from(object, namespace, id, claim, queueing, slots_left, context))
+            (
+                object.clone(),
+                self.take_from(object, namespace, id, (claim, slot), queueing, slots_left, context),
+            )
         };
         let registry = context.registry(namespace);
         let (object, granting) =
@@ -95,13 +98,13 @@ impl Ledger {
         object: &ObjectRef,
         namespace: Namespace,
         id: GrantId,
-        claim: Claim,
+        (claim, slot): (Claim, Option<u16>),
         queueing: Option<Queueing>,
         slots_left: usize,
         context: LedgerContext<'_>,
     ) -> Result<Granting, Refusal> {
         // Before anything about the queue: this would be as true with an empty one.
-        if let Some(refusal) = object.refusal(claim) {
+        if let Some(refusal) = self.lasting_refusal(object, claim, slot) {
             return Err(refusal);
         }
         if object.lifecycle() == Lifecycle::Numbered && claim.resources as usize > slots_left {
@@ -110,7 +113,15 @@ impl Ledger {
         let waiting = self.queues.waiting(namespace, object);
         let is_first = self.queues.head(namespace, object).is_none_or(|head| head > id);
         let place = self.place_of(queueing, is_first, waiting)?;
-        match object.grant(claim, context.interval, place) {
+        let granting = if slot.is_none_or(|slot| self.slots.is_available(object, slot)) {
+            object.grant(claim, context.interval, place)
+        } else if place == QueuePlace::Immediate {
+            Granting::MustWait
+        } else {
+            // The first in the queue waits for its slot as a later one waits for its turn.
+            object.grant(claim, context.interval, QueuePlace::Behind)
+        };
+        match granting {
             Granting::MustWait if place == QueuePlace::Immediate => Err(match queueing {
                 Some(Queueing { wait_ms: 1.., .. }) => Refusal::QueueFull,
                 _ => Refusal::NotAvailable,
@@ -118,6 +129,17 @@ impl Ledger {
             Granting::Impossible => Err(Refusal::NotAvailable),
             granting => Ok(granting),
         }
+    }
+
+    /// Why a request for a name can never be granted unless the semaphore changes; `None`: it can.
+    pub(super) fn lasting_refusal(
+        &self,
+        object: &ObjectRef,
+        claim: Claim,
+        slot: Option<u16>,
+    ) -> Option<Refusal> {
+        let no_such_slot = || slot.filter(|slot| self.lacks_slot(object, *slot)).map(|_| Refusal::NoSuchSlot);
+        object.refusal(claim).or_else(no_such_slot)
     }
 
     /// The place that a request takes in a queue with this many waiters; a refusal if it may not join the queue.
@@ -157,8 +179,10 @@ impl Ledger {
         part.target = Target::Now(object.clone());
         if let Granting::Granted { capacity, is_numbered } = granting {
             part.claim.maximum = capacity;
-            if is_numbered {
-                self.slots.take(object, id, part.claim.resources as usize);
+            match part.slot {
+                Some(slot) => self.slots.take_slot(object, id, slot),
+                None if is_numbered => self.slots.take(object, id, part.claim.resources as usize),
+                None => {}
             }
         }
     }
@@ -238,9 +262,10 @@ impl Ledger {
         let id = self.queues.head(*namespace, object)?;
         let work = self.work_of(id);
         let grant = self.grants.known(id);
-        let Some(claim) = grant.awaited().map(|part| part.claim) else {
+        let Some(Part { claim, slot, .. }) = grant.awaited() else {
             broken(format_args!("waiter {id} waits for the name in whose queue it is"))
         };
+        let (claim, slot) = (*claim, *slot);
         // An ending session would release what it is granted in one of its next steps. A waiter for a removed semaphore
         // must not take from one that was declared since.
         let ending = self.sessions.ending(grant.session);
@@ -249,17 +274,20 @@ impl Ledger {
         let too_many_slots = (object.lifecycle() == Lifecycle::Numbered
             && claim.resources as usize > self.slots_left(id))
         .then_some(Refusal::NotAvailable);
-        if let Some(refusal) = ending.or(removed).or(too_many_slots) {
+        let lasting = self.lasting_refusal(object, claim, slot);
+        if let Some(refusal) = ending.or(removed).or(too_many_slots).or(lasting) {
             self.refuse_waiter(id, refusal, context);
             return Some(work);
+        }
+        if slot.is_some_and(|slot| !self.slots.is_available(object, slot)) {
+            return None;
         }
         let is_alone = self.queues.waiting(*namespace, object) == 1;
         let place = if is_alone { QueuePlace::OnlyWaiter } else { QueuePlace::Head };
         match object.grant(claim, context.interval, place) {
             Granting::MustWait => return None,
             Granting::Impossible => {
-                let refusal = object.refusal(claim).unwrap_or(Refusal::NotAvailable);
-                self.refuse_waiter(id, refusal, context);
+                broken(format_args!("waiter {id} can be granted, as nothing changed since it was checked"))
             }
             granting @ Granting::Granted { .. } => {
                 self.queues.grant_waiter(*namespace, object, id);

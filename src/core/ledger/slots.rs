@@ -1,13 +1,16 @@
-//! Numbered slots: which slots of a semaphore each grant has.
+//! Numbered slots: which slots of a semaphore each grant has, and which are out of service.
 //!
 //! Plain Acquires take resources without a number, from the same capacity. So a grant always finds free slots below the
-//! capacity: no more slots are taken than resources are in use.
+//! capacity: no more slots are taken than resources are in use, and the slots that are neither held nor in service are
+//! withheld from the capacity.
 //!
-//! Invariant: each slot belongs to one grant at most, whatever the capacity is.
+//! Invariants: each slot belongs to one grant at most, whatever the capacity is; a slot that is out of service is not
+//! given to a grant.
 
 use std::collections::BTreeMap;
 
 use crate::core::ids::GrantId;
+use crate::core::invariant::invariant;
 use crate::core::object::ObjectRef;
 
 /// Most slots of a semaphore: they are numbered 0 to 65,535.
@@ -27,7 +30,9 @@ pub(super) struct SlotTables(BTreeMap<usize, Slots>);
 struct Slots {
     /// A bit for each slot that is taken; as many as have been needed.
     taken: Vec<u64>,
-    /// No word before this one has a free slot.
+    /// A bit for each slot that is out of service; as many as have been needed.
+    out: Vec<u64>,
+    /// No word before this one has a slot that is free and in service.
     first_free: usize,
     by_grant: BTreeMap<GrantId, Box<[u16]>>,
 }
@@ -46,6 +51,34 @@ impl SlotTables {
         self.0.contains_key(&object.address())
     }
 
+    /// Sets which slots of a semaphore are out of service. Returns those that were.
+    pub(super) fn set_out(&mut self, object: &ObjectRef, numbers: &[u16]) -> Vec<u16> {
+        let slots = self.0.get_mut(&object.address());
+        slots.map_or_else(Vec::new, |slots| slots.set_out(numbers))
+    }
+
+    /// The slots of a semaphore that are out of service, in ascending order.
+    pub(super) fn out(&self, object: &ObjectRef) -> Vec<u16> {
+        self.0.get(&object.address()).map_or_else(Vec::new, Slots::all_out)
+    }
+
+    /// The number of slots below a capacity that are out of service and not taken.
+    pub(super) fn withheld(&self, object: &ObjectRef, capacity: u32) -> u32 {
+        self.0.get(&object.address()).map_or(0, |slots| slots.withheld(capacity))
+    }
+
+    /// Whether a slot of a semaphore is in service and not taken.
+    pub(super) fn is_available(&self, object: &ObjectRef, number: u16) -> bool {
+        let (word, bit) = position(number);
+        self.0.get(&object.address()).is_some_and(|slots| slots.available(word) & bit != 0)
+    }
+
+    /// Gives a grant this slot, which is available.
+    pub(super) fn take_slot(&mut self, object: &ObjectRef, grant: GrantId, number: u16) {
+        let is_given = self.is_available(object, number) && self.restore(object, grant, &[number]).is_some();
+        invariant!(is_given, "slot {number} is available when grant {grant} gets it");
+    }
+
     /// Gives a grant the lowest free slots, if the semaphore has slots.
     pub(super) fn take(&mut self, object: &ObjectRef, grant: GrantId, count: usize) {
         if let Some(slots) = self.0.get_mut(&object.address()) {
@@ -59,11 +92,9 @@ impl SlotTables {
         self.0.get_mut(&object.address())?.restore(grant, numbers)
     }
 
-    /// Frees the slots that a grant has of a semaphore, if there are any.
-    pub(super) fn free(&mut self, object: &ObjectRef, grant: GrantId) {
-        if let Some(slots) = self.0.get_mut(&object.address()) {
-            slots.free(grant);
-        }
+    /// Frees the slots that a grant has of a semaphore, if there are any. Returns whether one of them is out of service.
+    pub(super) fn free(&mut self, object: &ObjectRef, grant: GrantId) -> bool {
+        self.0.get_mut(&object.address()).is_some_and(|slots| slots.free(grant))
     }
 
     /// The slots that a grant has of a semaphore, in ascending order.
@@ -91,7 +122,7 @@ impl Slots {
             if word == self.taken.len() {
                 self.taken.push(0);
             }
-            let free = !self.taken[word];
+            let free = self.available(word);
             if free == 0 {
                 word += 1;
                 continue;
@@ -122,12 +153,57 @@ impl Slots {
         Some(())
     }
 
-    fn free(&mut self, grant: GrantId) {
+    fn free(&mut self, grant: GrantId) -> bool {
+        let mut has_out = false;
         for number in self.by_grant.remove(&grant).iter().flatten() {
             let (word, bit) = position(*number);
             self.taken[word] &= !bit;
+            has_out |= word_at(&self.out, word) & bit != 0;
             self.first_free = self.first_free.min(word);
         }
+        has_out
+    }
+
+    fn set_out(&mut self, numbers: &[u16]) -> Vec<u16> {
+        let before = self.all_out();
+        self.out.clear();
+        for number in numbers {
+            let (word, bit) = position(*number);
+            if word >= self.out.len() {
+                self.out.resize(word + 1, 0);
+            }
+            self.out[word] |= bit;
+        }
+        if let Some(first) = before.first() {
+            self.first_free = self.first_free.min(position(*first).0);
+        }
+        before
+    }
+
+    fn all_out(&self) -> Vec<u16> {
+        let bits = |(word, out): (usize, &u64)| {
+            let out = *out;
+            (0..WORD_BITS)
+                .filter(move |bit| out & (1 << bit) != 0)
+                .map(move |bit| (word * WORD_BITS + bit) as u16)
+        };
+        self.out.iter().enumerate().flat_map(bits).collect()
+    }
+
+    fn withheld(&self, capacity: u32) -> u32 {
+        let capacity = capacity as usize;
+        let words = self.out.iter().enumerate().take(capacity.div_ceil(WORD_BITS));
+        let withheld = words.map(|(word, out)| {
+            let bits = (capacity - word * WORD_BITS).min(WORD_BITS);
+            let below = u64::MAX >> (WORD_BITS - bits);
+            (out & below & !word_at(&self.taken, word)).count_ones()
+        });
+        withheld.sum()
+    }
+
+    /// The bits of a word's slots that are in service and not taken.
+    fn available(&self, word: usize) -> u64 {
+        !(word_at(&self.taken, word) | word_at(&self.out, word))
     }
 
     fn is_taken(&self, number: u16) -> bool {
@@ -148,6 +224,10 @@ impl Slots {
         }
         if taken == self.taken { Ok(()) } else { Err("a slot is taken and belongs to no grant".to_owned()) }
     }
+}
+
+fn word_at(words: &[u64], word: usize) -> u64 {
+    words.get(word).copied().unwrap_or(0)
 }
 
 /// The word and the bit of a slot.

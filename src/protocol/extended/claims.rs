@@ -27,6 +27,9 @@ pub struct Claim<'a> {
     /// The maximum of a counter for this request, the capacity of a semaphore that this request creates, or
     /// [`AS_DECLARED`].
     pub maximum: u32,
+    /// The slot to acquire, of a semaphore whose resources are numbered; `None`: the lowest free ones. With a slot,
+    /// `resources` is 1, and the semaphore is not created.
+    pub slot: Option<u16>,
 }
 
 impl Claim<'_> {
@@ -35,6 +38,9 @@ impl Claim<'_> {
         let as_declared = self.namespace == Namespace::Semaphores && self.maximum == AS_DECLARED;
         if self.resources == 0 || (self.maximum < self.resources && !as_declared) {
             return Err(ClaimsError::Amounts { resources: self.resources, maximum: self.maximum });
+        }
+        if self.slot.is_some() && (self.namespace != Namespace::Semaphores || self.resources != 1) {
+            return Err(ClaimsError::Slot { resources: self.resources });
         }
         match self.name.len() {
             1..=NAME_BYTES_MAX => Ok(()),
@@ -63,6 +69,12 @@ pub enum ClaimsError {
         /// The maximum or capacity of the claim.
         maximum: u32,
     },
+    /// A slot is claimed together with other resources, or of a counter.
+    #[error("{resources} resources are requested with one slot; request one resource of a semaphore with it")]
+    Slot {
+        /// The number of resources that is requested.
+        resources: u32,
+    },
     /// A name is empty or too long.
     #[error("a name has {bytes} bytes; use names of 1 to {NAME_BYTES_MAX} bytes")]
     NameLength {
@@ -85,8 +97,11 @@ pub enum ClaimsError {
 /// The bytes of an AcquireAll's body before its rows.
 const FIXED_BYTES: usize = 28;
 
-/// The bytes of a row: resources, maximum, namespace, a reserved byte, the name's length.
+/// The bytes of a row: resources, maximum, namespace, flags, the name's length.
 const ROW_BYTES: usize = 12;
+
+/// The bit of a claim's flags for a slot, which follows the names.
+pub(super) const FLAG_SLOT: u8 = 1;
 
 /// The valid claims of one AcquireAll: 1 to [`ACQUIRE_ALL_NAMES_MAX`], with different names (`docs/protocol.md`,
 /// "AcquireAll"). They borrow from the body of a received request, or from a list; nothing is copied.
@@ -96,7 +111,14 @@ pub struct Claims<'a>(Source<'a>);
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Listed(&'a [Claim<'a>]),
-    Received { rows: &'a [[u8; ROW_BYTES]], names: Fields<'a> },
+    Received { rows: &'a [[u8; ROW_BYTES]], texts: Texts<'a> },
+}
+
+/// What follows the rows: the names, and the slots of those rows that have one.
+#[derive(Clone, Copy)]
+struct Texts<'a> {
+    names: Fields<'a>,
+    slots: Fields<'a>,
 }
 
 impl<'a> Claims<'a> {
@@ -109,7 +131,8 @@ impl<'a> Claims<'a> {
         names.check_count()?;
         list.iter().try_for_each(Claim::check)?;
         let name_bytes: usize = list.iter().map(|claim| claim.name.len()).sum();
-        let bytes = FIXED_BYTES + list.len() * ROW_BYTES + name_bytes;
+        let slot_bytes = 2 * list.iter().filter(|claim| claim.slot.is_some()).count();
+        let bytes = FIXED_BYTES + list.len() * ROW_BYTES + name_bytes + slot_bytes;
         if bytes > REQUEST_BODY_BYTES_MAX {
             return Err(ClaimsError::BodyTooLong { bytes });
         }
@@ -117,20 +140,24 @@ impl<'a> Claims<'a> {
         Ok(names)
     }
 
-    /// Decodes the claims of a body: the count, two reserved bytes, the rows and the names. All rules are checked here,
-    /// so that iterating cannot fail; `None` if one is broken.
+    /// Decodes the claims of a body: the count, two reserved bytes, the rows, the names and the slots. All rules are
+    /// checked here, so that iterating cannot fail; `None` if one is broken.
     pub(super) fn read(fields: &mut Fields<'a>) -> Option<Self> {
         let count = fields.length()?;
         fields.u16()?;
-        let (rows, _) = fields.bytes(count * ROW_BYTES)?.as_chunks();
-        let names = Self(Source::Received { rows, names: *fields });
-        names.check_count().ok()?;
-        let mut texts = *fields;
+        let (rows, _) = fields.bytes(count * ROW_BYTES)?.as_chunks::<ROW_BYTES>();
+        let names = *fields;
+        for [.., high, low] in rows {
+            fields.bytes(u16::from_be_bytes([*high, *low]).into())?;
+        }
+        let mut texts = Texts { names, slots: *fields };
+        let claims = Self(Source::Received { rows, texts });
+        claims.check_count().ok()?;
         for row in rows {
             read_row(row, &mut texts)?.check().ok()?;
         }
-        names.check_repetition().ok()?;
-        Some(names)
+        claims.check_repetition().ok()?;
+        Some(claims)
     }
 
     pub(super) fn compose(&self, out: &mut BytesMut) {
@@ -140,12 +167,13 @@ impl<'a> Claims<'a> {
             out.put_u32(claim.resources);
             out.put_u32(claim.maximum);
             out.put_u8(claim.namespace.code());
-            out.put_u8(0);
+            out.put_u8(flags_of(&claim));
             out.put_u16(length_of(claim.name));
         }
         for claim in self.iter() {
             out.put_slice(claim.name);
         }
+        self.iter().filter_map(|claim| claim.slot).for_each(|slot| out.put_u16(slot));
     }
 
     /// The number of claims.
@@ -161,7 +189,7 @@ impl<'a> Claims<'a> {
     pub fn iter(&self) -> ClaimsIter<'a> {
         ClaimsIter(match self.0 {
             Source::Listed(list) => Position::Listed(list.iter()),
-            Source::Received { rows, names } => Position::Received { rows: rows.iter(), names },
+            Source::Received { rows, texts } => Position::Received { rows: rows.iter(), texts },
         })
     }
 
@@ -186,14 +214,20 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Decodes a row, and its name from the front of `names`.
-fn read_row<'a>(row: &[u8; ROW_BYTES], names: &mut Fields<'a>) -> Option<Claim<'a>> {
+/// The flags of a claim on the wire.
+pub(super) fn flags_of(claim: &Claim<'_>) -> u8 {
+    if claim.slot.is_some() { FLAG_SLOT } else { 0 }
+}
+
+/// Decodes a row, and its name and slot from the front of those.
+fn read_row<'a>(row: &[u8; ROW_BYTES], texts: &mut Texts<'a>) -> Option<Claim<'a>> {
     let mut row = Fields::new(row);
     let (resources, maximum) = (row.u32()?, row.u32()?);
     let namespace = Namespace::from_code(row.u8()?)?;
-    row.u8()?;
-    let name = names.bytes(row.length()?)?;
-    Some(Claim { namespace, name, resources, maximum })
+    let has_slot = row.u8()? & FLAG_SLOT != 0;
+    let name = texts.names.bytes(row.length()?)?;
+    let slot = if has_slot { Some(texts.slots.u16()?) } else { None };
+    Some(Claim { namespace, name, resources, maximum, slot })
 }
 
 impl PartialEq for Claims<'_> {
@@ -226,7 +260,7 @@ pub struct ClaimsIter<'a>(Position<'a>);
 #[derive(Clone)]
 enum Position<'a> {
     Listed(slice::Iter<'a, Claim<'a>>),
-    Received { rows: slice::Iter<'a, [u8; ROW_BYTES]>, names: Fields<'a> },
+    Received { rows: slice::Iter<'a, [u8; ROW_BYTES]>, texts: Texts<'a> },
 }
 
 impl<'a> Iterator for ClaimsIter<'a> {
@@ -235,7 +269,7 @@ impl<'a> Iterator for ClaimsIter<'a> {
     fn next(&mut self) -> Option<Claim<'a>> {
         match &mut self.0 {
             Position::Listed(list) => list.next().copied(),
-            Position::Received { rows, names } => read_row(rows.next()?, names),
+            Position::Received { rows, texts } => read_row(rows.next()?, texts),
         }
     }
 }

@@ -75,6 +75,61 @@ impl Resizing {
     }
 }
 
+/// What Pause does (`docs/protocol.md`, "Pause").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Pausing {
+    /// The semaphore grants nothing. Holders keep their grants, and requests keep their places in the queue.
+    Pause = 0,
+    /// The semaphore grants again, and its queue is served.
+    Resume = 1,
+}
+
+impl Pausing {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let [how, _, _, _] = fields.array()?;
+        match how {
+            0 => Some(Self::Pause),
+            1 => Some(Self::Resume),
+            _ => None,
+        }
+    }
+
+    pub(super) fn compose(self, out: &mut BytesMut) {
+        out.put_slice(&[self as u8, 0, 0, 0]);
+    }
+}
+
+/// What SetSlot does with a slot (`docs/protocol.md`, "SetSlot").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotChange {
+    /// It is not granted. Its holder keeps it.
+    Out(u16),
+    /// It is granted again.
+    In(u16),
+}
+
+impl SlotChange {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let [how, _] = fields.array()?;
+        let slot = fields.u16()?;
+        match how {
+            0 => Some(Self::Out(slot)),
+            1 => Some(Self::In(slot)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn compose(self, out: &mut BytesMut) {
+        let (how, slot) = match self {
+            Self::Out(slot) => (0, slot),
+            Self::In(slot) => (1, slot),
+        };
+        out.put_slice(&[how, 0]);
+        out.put_u16(slot);
+    }
+}
+
 /// What Remove does if the semaphore is held (`docs/protocol.md`, "Remove").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {

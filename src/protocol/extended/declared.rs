@@ -2,10 +2,11 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::response::{put_slots, read_slots};
 use super::{Generation, length_of};
 use crate::protocol::fields::Fields;
 
-/// The state of a declared semaphore after a change (`docs/protocol.md`, "Declare" and "Resize").
+/// The state of a declared semaphore after a change (`docs/protocol.md`, "Declare", "Resize", "Pause" and "SetSlot").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredState {
     /// The generation of the semaphore.
@@ -43,7 +44,7 @@ pub(super) fn read_declared_states(fields: &mut Fields<'_>) -> Option<Vec<Declar
 
 /// A declared semaphore in the response to List (`docs/protocol.md`, "List").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeclaredEntry<T> {
+pub struct DeclaredEntry<T, S = Vec<u16>> {
     /// The generation of the semaphore.
     pub generation: Generation,
     /// The capacity.
@@ -56,24 +57,30 @@ pub struct DeclaredEntry<T> {
     pub numbered: bool,
     /// Whether it is being removed. It grants nothing more.
     pub removing: bool,
-    /// Whether the server's configuration declares it. Requests cannot change it then.
+    /// Whether the server's configuration declares it. Requests cannot declare, resize or remove it then.
     pub configured: bool,
+    /// Whether it is paused: it grants nothing, and requests keep their places in its queue.
+    pub paused: bool,
     /// The name.
     pub name: T,
     /// The description that was declared; arbitrary bytes, possibly none.
     pub label: T,
+    /// The slots that are out of service, in ascending order. A server without support for this lists none.
+    pub slots_out: S,
 }
 
 const FLAG_NUMBERED: u8 = 1 << 0;
 const FLAG_REMOVING: u8 = 1 << 1;
 const FLAG_CONFIGURED: u8 = 1 << 2;
+const FLAG_PAUSED: u8 = 1 << 3;
 
-impl DeclaredEntry<&[u8]> {
+impl DeclaredEntry<&[u8], &[u16]> {
     pub(super) fn compose(&self, out: &mut BytesMut) {
         let flags = [
             (self.numbered, FLAG_NUMBERED),
             (self.removing, FLAG_REMOVING),
             (self.configured, FLAG_CONFIGURED),
+            (self.paused, FLAG_PAUSED),
         ];
         out.put_u64(self.generation.0);
         out.put_u32(self.capacity);
@@ -84,6 +91,9 @@ impl DeclaredEntry<&[u8]> {
         out.put_u16(length_of(self.name));
         out.put_slice(self.name);
         out.put_slice(self.label);
+        // A semaphore has up to 2^16 slots, one more than a `u16` counts.
+        out.put_u32(u32::try_from(self.slots_out.len()).expect("a semaphore has at most 2^16 slots"));
+        put_slots(self.slots_out, out);
     }
 }
 
@@ -95,6 +105,13 @@ impl DeclaredEntry<Bytes> {
         let flags = fields.u8()?;
         let label_bytes = fields.u8()?.into();
         let name_bytes = fields.length()?;
+        let name = body.slice_ref(fields.bytes(name_bytes)?);
+        let label = body.slice_ref(fields.bytes(label_bytes)?);
+        let mut slots_out = Vec::new();
+        if !fields.is_empty() {
+            let count = usize::try_from(fields.u32()?).ok()?;
+            slots_out = read_slots(count, &mut fields)?;
+        }
         Some(Self {
             generation,
             capacity,
@@ -103,8 +120,10 @@ impl DeclaredEntry<Bytes> {
             numbered: flags & FLAG_NUMBERED != 0,
             removing: flags & FLAG_REMOVING != 0,
             configured: flags & FLAG_CONFIGURED != 0,
-            name: body.slice_ref(fields.bytes(name_bytes)?),
-            label: body.slice_ref(fields.bytes(label_bytes)?),
+            paused: flags & FLAG_PAUSED != 0,
+            name,
+            label,
+            slots_out,
         })
     }
 }

@@ -18,7 +18,8 @@ pub struct Event<N> {
     pub grant: Option<GrantId>,
     /// The number of the session; `None` for events without a session.
     pub session: Option<u64>,
-    /// The number of resources of the event; for [`EventKind::Missed`], the number of dropped events.
+    /// The number of resources of the event; for [`EventKind::Missed`], the number of dropped events; for
+    /// [`EventKind::SlotOut`] and [`EventKind::SlotIn`], the number of the slot.
     pub resources: u32,
     /// The resources of the name that are in use after the event.
     pub in_use: u32,
@@ -54,6 +55,14 @@ pub enum EventKind {
     Resized,
     /// The name was removed.
     Removed,
+    /// The semaphore was paused.
+    Paused,
+    /// The semaphore is not paused any more.
+    Resumed,
+    /// A slot of the semaphore was taken out of service.
+    SlotOut,
+    /// A slot of the semaphore was put back into service.
+    SlotIn,
     /// An unknown kind, with its code. Ignore it.
     Other(u8),
 }
@@ -73,6 +82,10 @@ impl EventKind {
             8 => Self::Revoked,
             9 => Self::Resized,
             10 => Self::Removed,
+            11 => Self::Paused,
+            12 => Self::Resumed,
+            13 => Self::SlotOut,
+            14 => Self::SlotIn,
             other => Self::Other(other),
         }
     }
@@ -91,6 +104,10 @@ impl EventKind {
             Self::Revoked => 8,
             Self::Resized => 9,
             Self::Removed => 10,
+            Self::Paused => 11,
+            Self::Resumed => 12,
+            Self::SlotOut => 13,
+            Self::SlotIn => 14,
             Self::Other(code) => code,
         }
     }

@@ -1,4 +1,4 @@
-//! The extended operations, `0x20` to `0x54`: sessions, grants with wait queues, listings, watches, and declared
+//! The extended operations, `0x20` to `0x56`: sessions, grants with wait queues, listings, watches, and declared
 //! semaphores (`docs/protocol.md`, "Extended operations").
 //!
 //! They are separate from yrmcds' operations, whose requests are smaller and faster to parse.
@@ -14,7 +14,8 @@ mod value;
 
 pub use claims::{AS_DECLARED, Claim, Claims, ClaimsError, ClaimsIter};
 pub use declaration::{
-    Declaration, DeclarationError, Declarations, DeclarationsIter, Idle, IfExists, Removal, Resizing,
+    Declaration, DeclarationError, Declarations, DeclarationsIter, Idle, IfExists, Pausing, Removal,
+    Resizing, SlotChange,
 };
 pub use declared::{DeclaredEntry, DeclaredState};
 pub use event::{Event, EventKind, Notice};

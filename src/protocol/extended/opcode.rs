@@ -49,6 +49,10 @@ pub enum ExtendedOpcode {
     AwaitIdle = 0x53,
     /// Lists the declared semaphores.
     List = 0x54,
+    /// Pauses a declared semaphore, or resumes it.
+    Pause = 0x55,
+    /// Takes a slot of a declared semaphore out of service, or puts it back.
+    SetSlot = 0x56,
 }
 
 impl ExtendedOpcode {
@@ -77,6 +81,8 @@ impl ExtendedOpcode {
             0x52 => Self::Remove,
             0x53 => Self::AwaitIdle,
             0x54 => Self::List,
+            0x55 => Self::Pause,
+            0x56 => Self::SetSlot,
             _ => return None,
         })
     }

@@ -2,10 +2,11 @@
 
 use bytes::{BufMut, BytesMut};
 
+use super::claims::{FLAG_SLOT, flags_of};
 use super::{
     Claim, Claims, Declarations, ExtendedOpcode, Generation, GrantId, Idle, IfExists, Milliseconds,
-    NO_NUMBER, Namespace, Removal, RequestId, RequestIds, Resizing, SessionKey, Wait, checked_label,
-    length_of,
+    NO_NUMBER, Namespace, Pausing, Removal, RequestId, RequestIds, Resizing, SessionKey, SlotChange, Wait,
+    checked_label, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque, REQUEST_MAGIC};
@@ -168,6 +169,28 @@ pub enum Extended<'a> {
         /// The prefix of the names to list; empty for all.
         prefix: &'a [u8],
     },
+    /// "Pause".
+    Pause {
+        /// The numbers of the request.
+        ids: RequestIds,
+        /// The generation that the semaphore must have; `None`: any.
+        expected: Option<Generation>,
+        /// Whether the semaphore is paused or resumed.
+        how: Pausing,
+        /// The name of the semaphore.
+        name: &'a [u8],
+    },
+    /// "SetSlot".
+    SetSlot {
+        /// The numbers of the request.
+        ids: RequestIds,
+        /// The generation that the semaphore must have; `None`: any.
+        expected: Option<Generation>,
+        /// The slot, and whether it is taken out of service or put back.
+        how: SlotChange,
+        /// The name of the semaphore.
+        name: &'a [u8],
+    },
 }
 
 /// How a request waits that cannot be granted at once (`docs/protocol.md`, "AcquireGrant").
@@ -252,8 +275,11 @@ impl<'a> Extended<'a> {
                 let ids = RequestIds::read(fields)?;
                 let (resources, maximum) = (fields.u32()?, fields.u32()?);
                 let queueing = Queueing::read(fields)?;
-                let (namespace, name) = read_name(fields)?;
-                let claim = Claim { namespace, name, resources, maximum };
+                let namespace = Namespace::from_code(fields.u8()?)?;
+                let has_slot = fields.u8()? & FLAG_SLOT != 0;
+                let name = fields.name()?;
+                let slot = if has_slot { Some(fields.u16()?) } else { None };
+                let claim = Claim { namespace, name, resources, maximum, slot };
                 claim.check().ok()?;
                 Self::AcquireGrant { ids, claim, queueing }
             }
@@ -330,6 +356,18 @@ impl<'a> Extended<'a> {
                 Self::AwaitIdle { wait, until, namespace, name }
             }
             ExtendedOpcode::List => Self::List { prefix: fields.text()? },
+            ExtendedOpcode::Pause => Self::Pause {
+                ids: RequestIds::read(fields)?,
+                expected: Generation::from_wire(fields.u64()?),
+                how: Pausing::read(fields)?,
+                name: fields.name()?,
+            },
+            ExtendedOpcode::SetSlot => Self::SetSlot {
+                ids: RequestIds::read(fields)?,
+                expected: Generation::from_wire(fields.u64()?),
+                how: SlotChange::read(fields)?,
+                name: fields.name()?,
+            },
         })
     }
 
@@ -358,6 +396,8 @@ impl<'a> Extended<'a> {
             Self::Remove { .. } => ExtendedOpcode::Remove,
             Self::AwaitIdle { .. } => ExtendedOpcode::AwaitIdle,
             Self::List { .. } => ExtendedOpcode::List,
+            Self::Pause { .. } => ExtendedOpcode::Pause,
+            Self::SetSlot { .. } => ExtendedOpcode::SetSlot,
         }
     }
 
@@ -394,7 +434,10 @@ impl<'a> Extended<'a> {
                 out.put_u32(claim.resources);
                 out.put_u32(claim.maximum);
                 queueing.compose(out);
-                put_name(claim.namespace, 0, claim.name, out);
+                put_name(claim.namespace, flags_of(claim), claim.name, out);
+                if let Some(slot) = claim.slot {
+                    out.put_u16(slot);
+                }
             }
             Self::ReleaseGrant { ids, grant } => {
                 put_ids(*ids, out);
@@ -461,6 +504,18 @@ impl<'a> Extended<'a> {
                 put_name(*namespace, 0, name, out);
             }
             Self::List { prefix } => put_text(prefix, out),
+            Self::Pause { ids, expected, how, name } => {
+                put_ids(*ids, out);
+                out.put_u64(Generation::to_wire(*expected));
+                how.compose(out);
+                put_text(name, out);
+            }
+            Self::SetSlot { ids, expected, how, name } => {
+                put_ids(*ids, out);
+                out.put_u64(Generation::to_wire(*expected));
+                how.compose(out);
+                put_text(name, out);
+            }
         }
     }
 }

@@ -35,12 +35,12 @@ pub enum ExtendedResponse<'a> {
     Entry(ListEntry<&'a [u8], &'a [u16]>),
     /// The response to Declare: the state of each semaphore, in the order of the request.
     Declared(&'a [DeclaredState]),
-    /// The response to Resize.
+    /// The response to Resize, Pause and SetSlot.
     Resized(DeclaredState),
     /// The response to AwaitIdle: the resources that are in use.
     InUse(u32),
     /// One entry of the response to List.
-    DeclaredEntry(DeclaredEntry<&'a [u8]>),
+    DeclaredEntry(DeclaredEntry<&'a [u8], &'a [u16]>),
     /// An event of a Watch, under the Watch's opaque.
     Event(Event<&'a [u8]>),
     /// A notice, under the opcode and opaque of Hello.
@@ -279,12 +279,12 @@ fn count_of(slots: &[u16]) -> u16 {
     u16::try_from(slots.len()).expect("a grant has at most 1,024 slots")
 }
 
-fn put_slots(slots: &[u16], out: &mut BytesMut) {
+pub(super) fn put_slots(slots: &[u16], out: &mut BytesMut) {
     slots.iter().for_each(|slot| out.put_u16(*slot));
 }
 
-fn read_slots(count: usize, fields: &mut Fields<'_>) -> Option<Vec<u16>> {
-    let (slots, _) = fields.bytes(2 * count)?.as_chunks();
+pub(super) fn read_slots(count: usize, fields: &mut Fields<'_>) -> Option<Vec<u16>> {
+    let (slots, _) = fields.bytes(count.checked_mul(2)?)?.as_chunks();
     Some(slots.iter().map(|slot| u16::from_be_bytes(*slot)).collect())
 }
 
@@ -334,8 +334,8 @@ pub struct ListEntry<T, S> {
     pub label: T,
     /// The address of the client as text; empty while it is not connected.
     pub address: T,
-    /// The numbers of the slots that are held, from 0 and ascending; empty for a waiter, and if the resources have no
-    /// numbers.
+    /// The numbers of the slots that are held, from 0 and ascending; of a waiter, the slot that it asks for. Empty if the
+    /// resources have no numbers, or the waiter asks for any.
     pub slots: S,
 }
 

@@ -245,6 +245,9 @@ impl Features {
     pub const DECLARE: Self = Self(1 << 4);
     /// Leased sessions, their grants, and declared semaphores survive a restart of the server.
     pub const DURABLE: Self = Self(1 << 5);
+    /// A slot in AcquireGrant and AcquireAll, Pause, SetSlot. A server without it ignores the slot of a request, and grants
+    /// any.
+    pub const SLOTS: Self = Self(1 << 6);
 
     /// The features of both sets.
     pub const fn union(self, other: Self) -> Self {

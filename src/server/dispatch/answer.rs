@@ -25,9 +25,10 @@ pub(super) fn compose_answer(opcode: ExtendedOpcode, opaque: Opaque, answer: &An
             let states: Vec<_> = states.iter().map(declared_state_on_wire).collect();
             return ExtendedResponse::Declared(&states).compose(code, opaque, out);
         }
-        (ExtendedOpcode::Resize, Answer::Declared(states)) if !states.is_empty() => {
-            ExtendedResponse::Resized(declared_state_on_wire(&states[0]))
-        }
+        (
+            ExtendedOpcode::Resize | ExtendedOpcode::Pause | ExtendedOpcode::SetSlot,
+            Answer::Declared(states),
+        ) if !states.is_empty() => ExtendedResponse::Resized(declared_state_on_wire(&states[0])),
         (ExtendedOpcode::Remove, Answer::Declared(states)) if states.is_empty() => {
             ExtendedResponse::Plain(Response::Done)
         }

@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 
 use crate::core::{
     Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Inspected, Listed,
-    Namespace, Notice, Origin, Refusal, Removal, RequestId, RequestIds, Resizing, Scope, Token, Until, Want,
+    Namespace, Notice, Origin, Refusal, Removal, RequestId, RequestIds, Resizing, Scope, ServiceChange,
+    Token, Until, Want,
 };
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
@@ -28,6 +29,7 @@ pub(super) fn status_of(refusal: Refusal) -> Status {
         Refusal::AlreadyExists => Status::AlreadyExists,
         Refusal::GenerationDiffers => Status::GenerationDiffers,
         Refusal::InUse => Status::InUse,
+        Refusal::NoSuchSlot => Status::NoSuchSlot,
         Refusal::NotPermitted => Status::NotPermitted,
         Refusal::NotStored => Status::NotStored,
     }
@@ -72,10 +74,15 @@ pub(super) fn want_of(requested: wire::Claim<'_>) -> Result<Want<'_>, Status> {
         (wire::Namespace::Semaphores, AS_DECLARED) => {
             NonZeroU32::new(requested.resources).map(Claim::of_existing)
         }
+        // Only a declared semaphore has slots, so none is created.
+        (wire::Namespace::Semaphores, _) if requested.slot.is_some() => {
+            NonZeroU32::new(requested.resources).map(Claim::of_existing)
+        }
         _ => Claim::new(requested.resources, requested.maximum),
     };
     let claim = claim.ok_or(Status::InvalidArguments)?;
-    Ok(Want { namespace: namespace_of(requested.namespace), name: requested.name, claim })
+    let (namespace, slot) = (namespace_of(requested.namespace), requested.slot);
+    Ok(Want { namespace, name: requested.name, claim, slot })
 }
 
 pub(super) fn scope_of(scope: wire::Scope<'_>) -> Scope {
@@ -138,6 +145,20 @@ pub(super) fn removal_of(removal: wire::Removal) -> Removal {
     }
 }
 
+pub(super) fn pausing_of(pausing: wire::Pausing) -> ServiceChange {
+    match pausing {
+        wire::Pausing::Pause => ServiceChange::Pause,
+        wire::Pausing::Resume => ServiceChange::Resume,
+    }
+}
+
+pub(super) fn slot_change_of(change: wire::SlotChange) -> ServiceChange {
+    match change {
+        wire::SlotChange::Out(slot) => ServiceChange::SlotOut(slot),
+        wire::SlotChange::In(slot) => ServiceChange::SlotIn(slot),
+    }
+}
+
 pub(super) fn until_of(idle: wire::Idle) -> Until {
     match idle {
         wire::Idle::Level(level) => Until::Level(level),
@@ -150,7 +171,7 @@ pub(super) fn declared_state_on_wire(state: &DeclaredState) -> wire::DeclaredSta
     wire::DeclaredState { generation: Generation(generation), capacity, in_use }
 }
 
-pub(super) fn declared_on_wire(declared: &Declared) -> wire::DeclaredEntry<&[u8]> {
+pub(super) fn declared_on_wire(declared: &Declared) -> wire::DeclaredEntry<&[u8], &[u16]> {
     let record = &declared.record;
     wire::DeclaredEntry {
         generation: Generation(record.generation),
@@ -160,8 +181,10 @@ pub(super) fn declared_on_wire(declared: &Declared) -> wire::DeclaredEntry<&[u8]
         numbered: record.numbered,
         removing: record.removing,
         configured: record.origin == Origin::Configuration,
+        paused: record.service.paused,
         name: &record.name,
         label: &record.label,
+        slots_out: &record.service.slots_out,
     }
 }
 
@@ -180,6 +203,10 @@ pub(super) fn event_on_wire(event: &Event, number: u64) -> wire::Event<&[u8]> {
             EventKind::Revoked => wire::EventKind::Revoked,
             EventKind::Resized => wire::EventKind::Resized,
             EventKind::Removed => wire::EventKind::Removed,
+            EventKind::Paused => wire::EventKind::Paused,
+            EventKind::Resumed => wire::EventKind::Resumed,
+            EventKind::SlotOut => wire::EventKind::SlotOut,
+            EventKind::SlotIn => wire::EventKind::SlotIn,
         },
         namespace: namespace_on_wire(event.namespace),
         grant: event.grant.map(grant_on_wire),

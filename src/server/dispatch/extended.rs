@@ -8,8 +8,9 @@ use tracing::info;
 use super::super::steps;
 use super::answer::{compose_answer, compose_status};
 use super::convert::{
-    declare_of, ids_of, if_exists_of, inspected_on_wire, namespace_of, namespace_on_wire, removal_of,
-    resizing_of, scope_of, status_of, token_of, ttl_left_on_wire, until_of, want_of,
+    declare_of, ids_of, if_exists_of, inspected_on_wire, namespace_of, namespace_on_wire, pausing_of,
+    removal_of, resizing_of, scope_of, slot_change_of, status_of, token_of, ttl_left_on_wire, until_of,
+    want_of,
 };
 use super::{Executor, NextStep, ResponseStream, note_refusal};
 use crate::core::{
@@ -27,7 +28,8 @@ const FEATURES: Features = Features::GRANTS
     .union(Features::ACQUIRE_ALL)
     .union(Features::WATCH)
     .union(Features::REVOKE)
-    .union(Features::DECLARE);
+    .union(Features::DECLARE)
+    .union(Features::SLOTS);
 
 /// How a valid request is answered.
 enum Execution<'a> {
@@ -158,6 +160,20 @@ impl Executor<'_> {
                 self.check_administrator(opaque)?;
                 let outcome = core.remove(call(ids), name, removal_of(how), generation_of(expected), now);
                 self.log_change(&outcome, name, format_args!("remove {how:?}"));
+                outcome
+            }
+            Extended::Pause { ids, expected, how, name } => {
+                self.check_administrator(opaque)?;
+                let (change, expected) = (pausing_of(how), generation_of(expected));
+                let outcome = core.change_service(call(ids), name, change, expected, now);
+                self.log_change(&outcome, name, format_args!("{how:?}"));
+                outcome
+            }
+            Extended::SetSlot { ids, expected, how, name } => {
+                self.check_administrator(opaque)?;
+                let (change, expected) = (slot_change_of(how), generation_of(expected));
+                let outcome = core.change_service(call(ids), name, change, expected, now);
+                self.log_change(&outcome, name, format_args!("slot {how:?}"));
                 outcome
             }
             Extended::AwaitIdle { wait, until, namespace, name } => {

@@ -400,7 +400,7 @@ fn want(namespace: Namespace, name: &'static [u8], amount: u8) -> Want<'static> 
         2 => NonZeroU32::new(resources).map(Claim::of_existing),
         _ => Claim::new(u32::MAX - resources, u32::MAX),
     };
-    Want { namespace, name, claim: claim.expect("no more than the maximum is wanted") }
+    Want { namespace, name, claim: claim.expect("no more than the maximum is wanted"), slot: None }
 }
 
 fn chosen<T: Copy>(list: &[T], amount: u8) -> Option<T> {

@@ -238,8 +238,10 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
             numbered,
             removing,
             configured,
+            paused,
             name,
             label,
+            slots_out,
         } = &entry;
         let entry_again = DeclaredEntry {
             generation: *generation,
@@ -249,8 +251,10 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
             numbered: *numbered,
             removing: *removing,
             configured: *configured,
+            paused: *paused,
             name: &name[..],
             label: &label[..],
+            slots_out: &slots_out[..],
         };
         assert_eq!(again(ExtendedResponse::DeclaredEntry(entry_again)).declared_entry(), Ok(Some(entry)));
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, Batch, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord, Declare, DeclaredState,
-    GrantId, Granted, IfExists, Key, Listed, ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher,
-    Namespace, Origin, Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds, Resizing, Session,
-    SessionId, SessionKey, Token, UnixSeconds, Want,
+    Answer, Batch, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord, Declare, Declared,
+    DeclaredState, GrantId, Granted, IfExists, Key, Listed, ListingKind, Mailbox, Message, Moment,
+    MonotonicMs, NameHasher, Namespace, Origin, Outcome, Queueing, Record, Refusal, Removal, RequestId,
+    RequestIds, Resizing, Service, ServiceChange, Session, SessionId, SessionKey, Token, UnixSeconds, Want,
 };
 
 pub const CONNECTIONS: usize = 3;
@@ -76,10 +76,11 @@ pub enum Step {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    Acquire { wants: Vec<(&'static [u8], u32)>, waits: bool },
+    Acquire { wants: Vec<(&'static [u8], u32)>, slot: Option<u16>, waits: bool },
     Release { grant: usize },
     Declare { name: &'static [u8], capacity: u32, numbered: bool, if_exists: IfExists },
     Resize { name: &'static [u8], resizing: Resizing },
+    ChangeService { name: &'static [u8], change: ServiceChange },
     Remove { name: &'static [u8], removal: Removal },
     Revoke { grant: usize, grace_ms: u32 },
 }
@@ -130,6 +131,26 @@ struct Connection {
     attached: Option<SessionId>,
 }
 
+/// What of a declared semaphore was out of service before a step.
+struct OutOfService {
+    paused: bool,
+    in_use: u32,
+    slots_out: Box<[u16]>,
+    /// The slots that grants held.
+    held: BTreeSet<u16>,
+}
+
+/// Whether a semaphore is as a change leaves it.
+fn is_made(change: ServiceChange, record: &DeclarationRecord) -> bool {
+    let Service { paused, slots_out } = &record.service;
+    match change {
+        ServiceChange::Pause => *paused,
+        ServiceChange::Resume => !paused,
+        ServiceChange::SlotOut(slot) => slots_out.contains(&slot),
+        ServiceChange::SlotIn(slot) => !slots_out.contains(&slot),
+    }
+}
+
 /// The request that an answer belongs to.
 enum Awaited {
     Request(SessionId, u64),
@@ -160,8 +181,9 @@ pub struct Run {
     before_failure: Option<(BTreeMap<Key, Record>, BTreeSet<GrantId>)>,
     /// The last change of the configuration may not be stored yet.
     is_configured: bool,
-    /// The last answered change of each declared semaphore: its position, generation and capacity.
-    changes: BTreeMap<&'static [u8], (u64, DeclaredState)>,
+    /// The last answered change of each declared semaphore: its position, generation and capacity, and what it took out of
+    /// service or put back.
+    changes: BTreeMap<&'static [u8], (u64, DeclaredState, Option<ServiceChange>)>,
     /// The last request that may have ended a declaration.
     removals: BTreeMap<&'static [u8], u64>,
     /// The last requested removals at once.
@@ -265,7 +287,7 @@ impl Run {
 
     /// Takes a step and checks the invariants.
     pub fn step(&mut self, step: &Step) {
-        let removing = self.in_use_of_removing();
+        let (removing, out) = (self.in_use_of_removing(), self.out_of_service());
         self.take_step(step);
         self.read();
         self.check();
@@ -275,6 +297,41 @@ impl Run {
                 let grows = after.get(name).is_some_and(|after| *after > in_use);
                 assert!(!grows, "{} is granted while it is being removed", name.escape_ascii());
             }
+            for (name, before) in out {
+                self.check_service(name, &before);
+            }
+        }
+    }
+
+    /// What is out of service, if that is stored, of the semaphores that are declared.
+    fn out_of_service(&self) -> BTreeMap<&'static [u8], OutOfService> {
+        if !self.core.is_stored() {
+            return BTreeMap::new();
+        }
+        let out = |declared: &Declared| {
+            let name = static_name(&declared.record.name);
+            let Service { paused, slots_out } = declared.record.service.clone();
+            (name, OutOfService { paused, in_use: declared.in_use, slots_out, held: self.held_slots(name) })
+        };
+        self.core.list_declared(&mut self.core.declared(b"")).iter().map(out).collect()
+    }
+
+    fn held_slots(&self, name: &[u8]) -> BTreeSet<u16> {
+        self.holders(name).iter().flat_map(|holder| holder.slots.iter().copied()).collect()
+    }
+
+    /// What was out of service before a step was not granted in it: a change takes effect when it is stored.
+    fn check_service(&self, name: &'static [u8], before: &OutOfService) {
+        let held = self.held_slots(name);
+        let is_taken = |slot: &&u16| held.contains(slot) && !before.held.contains(slot);
+        let taken = before.slots_out.iter().find(is_taken);
+        assert_eq!(taken, None, "a slot of {} is granted while it is out of service", name.escape_ascii());
+        let mut declared = self.core.list_declared(&mut self.core.declared(name)).into_iter();
+        let after = declared.find(|declared| *declared.record.name == *name);
+        if before.paused
+            && let Some(after) = after.filter(|after| after.record.service.paused)
+        {
+            assert!(after.in_use <= before.in_use, "{} is granted while it is paused", name.escape_ascii());
         }
     }
 
@@ -428,12 +485,17 @@ impl Run {
         let call = Call { connection: self.connections[by].session.id(), ids, token };
         self.awaited.insert(token, Awaited::Request(session, own));
         let outcome = match sent.request {
-            Request::Acquire { ref wants, waits } => {
+            Request::Acquire { ref wants, slot, waits } => {
                 let claim = Claim::new(1, 3).unwrap();
+                let of_slot = Claim::of_existing(NonZeroU32::MIN);
                 let want = |(name, resources): &(&'static [u8], u32)| Want {
                     namespace: SEMAPHORES,
                     name,
-                    claim: Claim::new(*resources, 3.max(*resources)).unwrap_or(claim),
+                    claim: match slot {
+                        Some(_) => of_slot,
+                        None => Claim::new(*resources, 3.max(*resources)).unwrap_or(claim),
+                    },
+                    slot,
                 };
                 let wants: Vec<_> = wants.iter().map(want).collect();
                 let queueing = Queueing { wait_ms: if waits { 2000 } else { 0 }, queue_max: u32::MAX };
@@ -452,6 +514,9 @@ impl Run {
                 self.core.declare(call, &[declare], if_exists, now)
             }
             Request::Resize { name, resizing } => self.core.resize(call, name, resizing, None, now),
+            Request::ChangeService { name, change } => {
+                self.core.change_service(call, name, change, None, now)
+            }
             Request::Remove { name, removal } => {
                 self.removals.insert(name, self.requests);
                 if let Removal::Now { .. } = removal {
@@ -714,11 +779,20 @@ impl Run {
             let removed = self.removed.entry(name).or_default();
             *removed = sent.generation.max(*removed);
         }
-        let (Request::Declare { name, .. } | Request::Resize { name, .. }) = sent.request else { return };
+        let (Request::Declare { name, .. }
+        | Request::Resize { name, .. }
+        | Request::ChangeService { name, .. }) = sent.request
+        else {
+            return;
+        };
+        let change = match sent.request {
+            Request::ChangeService { change, .. } => Some(change),
+            _ => None,
+        };
         let [state] = states else { panic!("{states:?}") };
-        let is_later = self.changes.get(name).is_none_or(|(position, _)| *position < sent.position);
+        let is_later = self.changes.get(name).is_none_or(|(position, ..)| *position < sent.position);
         if is_later {
-            self.changes.insert(name, (sent.position, *state));
+            self.changes.insert(name, (sent.position, *state, change));
         }
         let is_removed = self.removals.get(name).is_some_and(|position| *position >= sent.position);
         let stored = self.on_disk(name);
@@ -748,13 +822,17 @@ impl Run {
             self.check_slots(name, holders);
         }
         let declared = self.declared();
-        for (name, (position, state)) in &self.changes {
+        for (name, (position, state, change)) in &self.changes {
             let is_removed = self.removals.get(name).is_some_and(|removal| removal >= position);
             match declared.get(name) {
                 Some(record) => {
                     assert!(record.generation >= state.generation || is_removed, "generations grow");
                     if record.generation == state.generation {
                         assert_eq!(record.capacity, state.capacity);
+                        assert!(
+                            change.is_none_or(|change| is_made(change, record)),
+                            "{change:?} was answered"
+                        );
                     }
                 }
                 None => assert!(is_removed, "{} was declared", name.escape_ascii()),
@@ -819,13 +897,16 @@ impl Run {
         }
     }
 
-    /// When everything is stored, no waiter waits for more than the capacity, and a removed semaphore without holders is
-    /// gone.
+    /// When everything is stored, no waiter waits for more than the capacity, a removed semaphore without holders is gone,
+    /// and the disk has the declarations of the ledger.
     fn check_declarations(&self) {
         for declared in self.core.list_declared(&mut self.core.declared(b"")) {
             let record = &declared.record;
             let name = record.name.escape_ascii();
             assert!(!record.removing || declared.in_use > 0, "{name} is removed and unused, but exists");
+            if self.before_failure.is_none() {
+                assert_eq!(self.on_disk(&record.name).as_ref(), Some(record), "{name} on disk");
+            }
             assert!(!record.removing || declared.waiting == 0, "{name} is removed and has waiters");
             let mut listing = self.core.listing(SEMAPHORES, &record.name, ListingKind::Waiters).unwrap();
             for waiter in self.core.list(&mut listing) {

@@ -12,7 +12,7 @@ use signalbox::core::{
     Answer, Call, ConnectionId, DeclarationRecord, Declare, Declared, DeclaredState, Event, EventKind,
     GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats, Listed, Message, Namespace,
     Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX,
-    Scope, SessionId, SessionKey, Token, UnixSeconds, Until, Verified, Waiting,
+    Scope, Service, ServiceChange, SessionId, SessionKey, Token, UnixSeconds, Until, Verified, Waiting,
 };
 
 /// A name and its kind.
@@ -69,6 +69,7 @@ pub struct Declaration {
     origin: Origin,
     removing: bool,
     evicted_grace_ms: Option<u32>,
+    service: Service,
 }
 
 /// A removal at once revokes the holders of that moment, even if the name was declared again.
@@ -145,6 +146,8 @@ struct Part {
     key: Key,
     resources: u32,
     maximum: u32,
+    /// The only slot that will do.
+    wanted_slot: Option<u16>,
     /// Its position in the request.
     place: usize,
     /// The slots that were granted, if the semaphore is numbered.
@@ -172,6 +175,7 @@ pub struct Want {
     pub key: Key,
     pub resources: u32,
     pub maximum: u32,
+    pub slot: Option<u16>,
 }
 
 /// The semaphore of this name.
@@ -233,7 +237,8 @@ impl Model {
     pub fn value(&self, key: Key) -> Result<u64, Refusal> {
         let name = self.name(key).ok_or(Refusal::NotFound)?;
         let consumption = self.consumption(key);
-        Ok(name.usable().map_or(consumption, |usable| u64::from(usable).saturating_sub(consumption)))
+        let usable = |_| self.usable_now(key, 0).saturating_sub(consumption);
+        Ok(name.usable().map_or(consumption, usable))
     }
 
     /// The limit of a name for a request with this maximum.
@@ -241,16 +246,41 @@ impl Model {
         self.name(key).and_then(Name::usable).unwrap_or(maximum)
     }
 
-    fn fits(&self, key: Key, resources: u32, maximum: u32) -> bool {
-        self.consumption(key) + u64::from(resources) <= u64::from(self.limit(key, maximum))
+    /// The limit without what is out of service: nothing of a paused semaphore, and no slot that is out of service, except
+    /// for those that are held and count as in use.
+    fn usable_now(&self, key: Key, maximum: u32) -> u64 {
+        let limit = self.limit(key, maximum);
+        let Some(Declaration { service, .. }) = self.declaration(key) else { return limit.into() };
+        if service.paused {
+            return 0;
+        }
+        let held = self.held_slots(key);
+        let is_withheld = |slot: &&u16| u32::from(**slot) < limit && !held.contains(slot);
+        u64::from(limit) - service.slots_out.iter().filter(is_withheld).count() as u64
+    }
+
+    /// Whether a request can be granted now, if it is its turn.
+    fn fits(&self, key: Key, resources: u32, maximum: u32, slot: Option<u16>) -> bool {
+        let is_free = |slot| !self.held_slots(key).contains(&slot) && !self.is_out(key, slot);
+        slot.is_none_or(is_free)
+            && self.consumption(key) + u64::from(resources) <= self.usable_now(key, maximum)
+    }
+
+    fn is_out(&self, key: Key, slot: u16) -> bool {
+        self.declaration(key).is_some_and(|declaration| declaration.service.slots_out.contains(&slot))
     }
 
     /// Why a request for a name can never be granted.
-    fn refusal(&self, key: Key, resources: u32, maximum: u32) -> Option<Refusal> {
+    fn refusal(&self, key: Key, resources: u32, maximum: u32, slot: Option<u16>) -> Option<Refusal> {
         if self.declaration(key).is_some_and(|declaration| declaration.removing) {
             return Some(Refusal::Removed);
         }
-        (self.limit(key, maximum) < resources).then_some(Refusal::NotAvailable)
+        if self.limit(key, maximum) < resources {
+            return Some(Refusal::NotAvailable);
+        }
+        let is_numbered = self.declaration(key).is_some_and(|declaration| declaration.numbered);
+        let is_there = |slot: u16| is_numbered && u32::from(slot) < self.limit(key, maximum);
+        slot.filter(|slot| !is_there(*slot)).map(|_| Refusal::NoSuchSlot)
     }
 
     /// The slots of a semaphore that are held.
@@ -324,7 +354,7 @@ impl Model {
     ) -> Result<(), Refusal> {
         self.make(key, maximum)?;
         // Invariant 3: nothing overtakes.
-        if !self.queue(key).is_empty() || !self.fits(key, resources, maximum) {
+        if !self.queue(key).is_empty() || !self.fits(key, resources, maximum, None) {
             return Err(Refusal::NotAvailable);
         }
         let name = self.names.iter_mut().find(|name| name.key == key).unwrap();
@@ -885,6 +915,11 @@ impl Model {
             None => 0,
         };
         let evicted_grace_ms = self.declaration(key).and_then(|present| present.evicted_grace_ms);
+        let mut service =
+            self.active_declaration(key).map_or_else(Service::default, |present| present.service.clone());
+        if !declare.numbered {
+            service.slots_out = Box::default();
+        }
         let after = Declaration {
             label: declare.label.to_vec(),
             generation,
@@ -894,6 +929,7 @@ impl Model {
             origin,
             removing: false,
             evicted_grace_ms,
+            service,
         };
         self.become_declared(key, after);
     }
@@ -901,9 +937,25 @@ impl Model {
     fn become_declared(&mut self, key: Key, after: Declaration) {
         let capacity = after.capacity;
         let before = self.declaration(key).and_then(|_| self.name(key).unwrap().usable());
+        let mut service_before =
+            self.active_declaration(key).map_or_else(Service::default, |before| before.service.clone());
+        if !after.numbered {
+            service_before.slots_out = Box::default();
+        }
+        let service = after.service.clone();
         self.set_declaration(key, Some(after));
         if before != Some(capacity) {
             self.publish_event(key, EventKind::Resized, None, None, capacity);
+        }
+        if service.paused != service_before.paused {
+            let kind = if service.paused { EventKind::Paused } else { EventKind::Resumed };
+            self.publish_event(key, kind, None, None, 0);
+        }
+        for slot in service.slots_out.iter().filter(|slot| !service_before.slots_out.contains(slot)) {
+            self.publish_event(key, EventKind::SlotOut, None, None, (*slot).into());
+        }
+        for slot in service_before.slots_out.iter().filter(|slot| !service.slots_out.contains(slot)) {
+            self.publish_event(key, EventKind::SlotIn, None, None, (*slot).into());
         }
         self.prune(key);
         self.freed.push(key);
@@ -913,8 +965,8 @@ impl Model {
     /// Refuses the waiters for a name that can never be granted.
     fn prune(&mut self, key: Key) {
         for id in self.queue(key).iter().map(|grant| grant.id).collect::<Vec<_>>() {
-            let Part { resources, maximum, .. } = *self.grant(id).awaited();
-            if let Some(refusal) = self.refusal(key, resources, maximum) {
+            let Part { resources, maximum, wanted_slot, .. } = *self.grant(id).awaited();
+            if let Some(refusal) = self.refusal(key, resources, maximum, wanted_slot) {
                 self.fail(id, refusal);
             }
         }
@@ -943,13 +995,57 @@ impl Model {
             if capacity > u64::from(most) {
                 return Err(Refusal::OutOfRange);
             }
+            let is_changed = after.capacity != u32::try_from(capacity).unwrap();
             after.capacity = u32::try_from(capacity).unwrap();
-            model.last_id += 1;
-            after.generation = model.last_id;
-            let Declaration { generation, capacity, .. } = after;
-            let state = DeclaredState { generation, capacity, in_use: model.in_use(key) };
-            model.become_declared(key, after);
-            Ok(Answer::Declared([state].into()))
+            Ok(model.change_if(key, after, is_changed))
+        })
+    }
+
+    /// A change that leaves everything as it is, is none.
+    fn change_if(&mut self, key: Key, mut after: Declaration, is_changed: bool) -> Answer {
+        if is_changed {
+            self.last_id += 1;
+            after.generation = self.last_id;
+        }
+        let Declaration { generation, capacity, .. } = after;
+        let state = DeclaredState { generation, capacity, in_use: self.in_use(key) };
+        if is_changed {
+            self.become_declared(key, after);
+        }
+        Answer::Declared([state].into())
+    }
+
+    pub fn change_service(
+        &mut self,
+        call: Call,
+        name: &'static [u8],
+        change: ServiceChange,
+        generation: Option<u64>,
+    ) -> Outcome {
+        let key = semaphore(name);
+        self.once(call, |model, _| {
+            let mut after = model.declaration(key).ok_or(Refusal::NotFound)?.clone();
+            if generation.is_some_and(|generation| generation != after.generation) {
+                return Err(Refusal::GenerationDiffers);
+            }
+            if after.removing {
+                return Err(Refusal::Removed);
+            }
+            let mut slots: BTreeSet<_> = after.service.slots_out.iter().copied().collect();
+            if let ServiceChange::SlotOut(slot) | ServiceChange::SlotIn(slot) = change
+                && !slots.contains(&slot)
+                && (!after.numbered || u32::from(slot) >= after.capacity)
+            {
+                return Err(Refusal::NoSuchSlot);
+            }
+            let is_changed = match change {
+                ServiceChange::Pause => !std::mem::replace(&mut after.service.paused, true),
+                ServiceChange::Resume => std::mem::replace(&mut after.service.paused, false),
+                ServiceChange::SlotOut(slot) => slots.insert(slot),
+                ServiceChange::SlotIn(slot) => slots.remove(&slot),
+            };
+            after.service.slots_out = slots.into_iter().collect();
+            Ok(model.change_if(key, after, is_changed))
         })
     }
 
@@ -989,6 +1085,7 @@ impl Model {
         }
         self.last_id += 1;
         (after.removing, after.generation) = (true, self.last_id);
+        after.service = Service::default();
         self.set_declaration(key, Some(after));
         self.prune(key);
         self.serve();
@@ -1091,6 +1188,7 @@ impl Model {
                 origin: declaration.origin,
                 removing: declaration.removing,
                 evicted_grace_ms: declaration.evicted_grace_ms,
+                service: declaration.service.clone(),
             };
             let waiting = self.queue(name.key).len() as u32;
             Declared { record, in_use: self.in_use(name.key), waiting }
@@ -1101,7 +1199,9 @@ impl Model {
     fn is_retiring(&self, grant: &Grant) -> bool {
         grant.parts.iter().any(|part| {
             self.declaration(part.key).is_some_and(|declaration| {
-                let is_above = |slot: &u16| u32::from(*slot) >= declaration.capacity;
+                let is_above = |slot: &u16| {
+                    u32::from(*slot) >= declaration.capacity || declaration.service.slots_out.contains(slot)
+                };
                 declaration.removing || grant.id < declaration.created || part.slots.iter().any(is_above)
             })
         })
@@ -1201,14 +1301,14 @@ impl Model {
     /// Takes the next name of a waiter. `false` means that it has to wait.
     fn next_part(&mut self, id: u64, queueing: Option<Queueing>) -> Result<bool, Refusal> {
         let grant = self.grant(id);
-        let Part { key, resources, maximum, .. } = grant.parts[grant.taken];
+        let Part { key, resources, maximum, wanted_slot, .. } = grant.parts[grant.taken];
         let slots = grant.parts[..grant.taken].iter().map(|part| part.slots.len()).sum::<usize>();
         // A request for a removed semaphore is not served from one declared later.
         if queueing.is_none() && self.declaration(key).is_some_and(|declaration| declaration.created > id) {
             return Err(Refusal::Removed);
         }
         self.make(key, maximum)?;
-        if let Some(refusal) = self.refusal(key, resources, maximum) {
+        if let Some(refusal) = self.refusal(key, resources, maximum, wanted_slot) {
             return Err(refusal);
         }
         let is_numbered = self.declaration(key).is_some_and(|declaration| declaration.numbered);
@@ -1216,9 +1316,13 @@ impl Model {
             return Err(Refusal::NotAvailable);
         }
         let queue = self.queue(key);
-        if queue.iter().all(|other| other.id >= id) && self.fits(key, resources, maximum) {
+        if queue.iter().all(|other| other.id >= id) && self.fits(key, resources, maximum, wanted_slot) {
             let capacity = self.limit(key, maximum);
-            let slots = if is_numbered { self.lowest_free(key, resources) } else { Vec::new() };
+            let slots = match wanted_slot {
+                Some(slot) => vec![slot],
+                None if is_numbered => self.lowest_free(key, resources),
+                None => Vec::new(),
+            };
             let grant = self.grant_mut(id);
             let part = &mut grant.parts[grant.taken];
             (part.maximum, part.slots) = (capacity, slots);
@@ -1243,7 +1347,10 @@ impl Model {
 
     fn lowest_free(&self, key: Key, count: u32) -> Vec<u16> {
         let held: BTreeSet<_> = self.held_slots(key).into_iter().collect();
-        (0..=u16::MAX).filter(|number| !held.contains(number)).take(count as usize).collect()
+        (0..=u16::MAX)
+            .filter(|number| !held.contains(number) && !self.is_out(key, *number))
+            .take(count as usize)
+            .collect()
     }
 
     fn enqueue(&mut self, id: u64) {
@@ -1301,8 +1408,8 @@ impl Model {
 
     fn head_fits(&self, head: u64) -> bool {
         let grant = self.grant(head);
-        let Part { key, resources, maximum, .. } = grant.parts[grant.taken];
-        self.fits(key, resources, maximum)
+        let Part { key, resources, maximum, wanted_slot, .. } = grant.parts[grant.taken];
+        self.fits(key, resources, maximum, wanted_slot)
     }
 
     /// Refuses a waiter, and releases what it has reserved (invariant 5).
@@ -1430,7 +1537,8 @@ impl Model {
     fn listed_grant(&self, grant: &Grant, key: Key, position: u32) -> Listed {
         let part = grant.parts.iter().find(|part| part.key == key).unwrap();
         let id = Some(GrantId(grant.id));
-        self.listed(id, grant.session, Some(grant.since), part.resources, position, &part.slots)
+        let slots = if position == 0 { &part.slots[..] } else { part.wanted_slot.as_slice() };
+        self.listed(id, grant.session, Some(grant.since), part.resources, position, slots)
     }
 
     fn listed(
@@ -1606,7 +1714,8 @@ impl Grant {
 
 impl Part {
     fn new(place: usize, want: &Want) -> Self {
-        Self { key: want.key, resources: want.resources, maximum: want.maximum, place, slots: Vec::new() }
+        let Want { key, resources, maximum, slot } = *want;
+        Self { key, resources, maximum, wanted_slot: slot, place, slots: Vec::new() }
     }
 }
 

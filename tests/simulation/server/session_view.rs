@@ -255,6 +255,7 @@ impl SessionView {
                     name: &part.name,
                     resources: part.resources,
                     maximum: part.maximum,
+                    slot: None,
                 }));
                 if *is_all {
                     let claims = Claims::new(&list).expect("few names, each once");

@@ -9,8 +9,8 @@ use signalbox::protocol::{
     Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event, EventKind, Extended,
     ExtendedOpcode, ExtendedResponse, Features, Generation, GraceLeft, GrantId, GrantState, Granted,
     HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX,
-    Namespace, Notice, OpenedSession, Queueing, Removal, RequestId, RequestIds, Resizing, Revocation, Scope,
-    SessionKey, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
+    Namespace, Notice, OpenedSession, Pausing, Queueing, Removal, RequestId, RequestIds, Resizing,
+    Revocation, Scope, SessionKey, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// Random values for the requests and responses of every operation.
@@ -107,11 +107,17 @@ impl Values {
     }
 
     fn claim<'a>(&self, name: &'a [u8]) -> Claim<'a> {
-        let (resources, mut maximum) = (self.small[0].min(self.small[1]).max(1), self.small[1].max(1));
+        let (mut resources, mut maximum) = (self.small[0].min(self.small[1]).max(1), self.small[1].max(1));
         if self.semaphores && self.flag {
             maximum = AS_DECLARED;
         }
-        Claim { namespace: self.namespace(), name, resources, maximum }
+        // Some of the names of a list, so that the slots of the others are not mistaken for theirs.
+        let slot = Some(self.small[2] as u16)
+            .filter(|slot| self.semaphores && (name.len() + usize::from(*slot)) % 2 == 0);
+        if slot.is_some() {
+            resources = 1;
+        }
+        Claim { namespace: self.namespace(), name, resources, maximum, slot }
     }
 
     /// The claims of AcquireAll.
@@ -154,6 +160,14 @@ impl Values {
             Extended::AwaitIdle { wait: self.wait, until: Idle::Level(amount), namespace, name },
             Extended::AwaitIdle { wait: self.wait, until: slot, namespace: Namespace::Semaphores, name },
             Extended::List { prefix: &self.label },
+            Extended::Pause {
+                ids,
+                expected,
+                how: [Pausing::Pause, Pausing::Resume][usize::from(self.flag)],
+                name,
+            },
+            Extended::SetSlot { ids, expected, how: SlotChange::Out(self.small[6] as u16), name },
+            Extended::SetSlot { ids, expected, how: SlotChange::In(self.small[6] as u16), name },
         ];
         let mut requests = vec![
             Extended::Hello { version: self.small[3], label: &self.label, credentials: b"" },
@@ -277,8 +291,10 @@ impl Values {
             numbered: self.kind & 1 != 0,
             removing: self.kind & 2 != 0,
             configured: self.kind & 4 != 0,
+            paused: self.kind & 8 != 0,
             name: &self.name[..],
             label: &self.label[..],
+            slots_out: &self.slots[..],
         };
         let notice = match self.kind % 4 {
             0 => Notice::GrantRevoked { grant: GrantId(first), grace: span(0) },
@@ -371,6 +387,7 @@ fn bytes_of_older(response: &ExtendedResponse<'_>) -> Option<usize> {
         ExtendedResponse::AllGranted(granted) => Some(16 + 4 * granted.capacities.len()),
         ExtendedResponse::Verified(_) => Some(12),
         ExtendedResponse::Entry(entry) => Some(36 + entry.label.len() + entry.address.len()),
+        ExtendedResponse::DeclaredEntry(entry) => Some(24 + entry.name.len() + entry.label.len()),
         _ => None,
     }
 }
@@ -506,7 +523,8 @@ fn acquire_all(rows: &[(u32, u32, u8, &[u8])]) -> Vec<u8> {
     for (resources, maximum, namespace, name) in rows {
         body.put_u32(*resources);
         body.put_u32(*maximum);
-        body.put_slice(&[*namespace, 0xff]);
+        // All flags but that of a slot, which receivers ignore.
+        body.put_slice(&[*namespace, 0xfe]);
         body.put_u16(name.len() as u16);
     }
     rows.iter().for_each(|row| body.put_slice(row.3));
@@ -543,7 +561,7 @@ fn acquire_all_takes_1_to_64_valid_and_distinct_names() {
 
 #[test]
 fn an_invalid_list_of_claims_states_the_reason() {
-    let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
+    let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1, slot: None };
     let other = Claim { namespace: Namespace::Semaphores, ..claim };
     assert_eq!(Claims::new(&[claim, other]).unwrap().len(), 2);
     let error = |list: &[Claim<'_>]| Claims::new(list).unwrap_err();
@@ -554,6 +572,10 @@ fn an_invalid_list_of_claims_states_the_reason() {
     assert_eq!(error(&[amounts]), ClaimsError::Amounts { resources: 2, maximum: 1 });
     let as_declared = Claim { resources: 2, maximum: AS_DECLARED, ..other };
     assert_eq!(Claims::new(&[as_declared]).unwrap().len(), 1);
+    let (two, counter) = (Claim { slot: Some(1), ..as_declared }, Claim { slot: Some(1), ..claim });
+    assert_eq!(error(&[two]), ClaimsError::Slot { resources: 2 });
+    assert_eq!(error(&[counter]), ClaimsError::Slot { resources: 1 });
+    assert_eq!(Claims::new(&[Claim { slot: Some(1), ..other }]).unwrap().len(), 1);
     assert_eq!(error(&[Claim { name: b"", ..claim }]), ClaimsError::NameLength { bytes: 0 });
     let (one, two) = (vec![b'1'; 65535], vec![b'2'; 65535]);
     let long = [Claim { name: &one, ..claim }, Claim { name: &two, ..claim }];
@@ -750,7 +772,7 @@ fn only_a_prefix_may_be_empty_and_reserved_flags_are_ignored() {
 fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
     let longest = Milliseconds(u32::MAX);
     let queueing = Queueing { wait: Wait::UpTo(longest), queue_max: Some(u32::MAX) };
-    let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1 };
+    let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1, slot: None };
     let request = Extended::AcquireGrant { ids: first_ids(), claim, queueing };
     parse(0x30, &body_of(&request), |parsed| {
         let nearly = Queueing { wait: Wait::UpTo(Milliseconds(u32::MAX - 1)), queue_max: None };

@@ -1,0 +1,73 @@
+//! `signalbox pause` and the common part of it and `signalbox resume`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::declared::{print, refused};
+use super::exit::{Exit, Failure};
+use super::name::Name;
+use super::number::within;
+use super::output::Form;
+use super::server::{Server, block_on};
+use crate::client::{Generation, Pausing};
+
+const LONG: &str = "\
+Pause a declared semaphore
+
+From then on it grants nothing. Requests keep their places in the queue, and their time limits; holders keep what they \
+hold, and can release it. \"signalbox resume\" ends the pause. The pause survives a restart of the server if it has a \
+data directory. Unlike \"signalbox resize NAME 0\", it refuses no waiting request.
+
+Semaphores that the server's configuration declares can be paused too; a reload of the configuration keeps the pause. \
+The command prints the semaphore in the format of \"signalbox declare\".
+
+The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox pause deploys
+  signalbox pause deploys && signalbox await-idle --semaphore deploys --wait 1h
+  signalbox resume deploys";
+
+/// Pause a declared semaphore
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    paused: Paused,
+}
+
+/// The semaphore to pause or to resume.
+#[derive(Debug, Args)]
+pub(super) struct Paused {
+    /// Declared semaphore to pause or to resume
+    #[arg(value_parser = Name::parser())]
+    name: Name,
+
+    /// Change it only if its generation is G
+    #[arg(long, value_name = "G", value_parser = within(1..=u64::MAX))]
+    generation: Option<u64>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    block_on(arguments.paused.change(Pausing::Pause))
+}
+
+impl Paused {
+    pub(super) async fn change(&self, how: Pausing) -> Result<ExitCode, Failure> {
+        let Self { name, generation, json, server } = self;
+        let direct = server.direct().await?;
+        let changed = server.answer(direct.pause(name.bytes(), how, generation.map(Generation))).await?;
+        let changed = changed.map_err(|error| refused(error, name))?;
+        print(Form::of_output(*json), [(name, &changed)].into_iter())?;
+        Ok(Exit::Success.into())
+    }
+}

@@ -1,0 +1,124 @@
+//! `signalbox slot`: takes a slot of a declared semaphore out of service, or puts it back.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+
+use super::declared::{print, refused};
+use super::exit::{Exit, Failure};
+use super::name::Name;
+use super::number::within;
+use super::output::Form;
+use super::server::{Server, block_on};
+use super::time::{WaitLimit, wait_limit};
+use crate::client::{Direct, Error, Generation, Idle, Namespace, SlotChange, Status};
+
+const LONG: &str = "\
+Take a slot of a declared semaphore out of service, or put it back
+
+With --out, slot N is not granted any more. Its holder keeps it: with --wait, the command waits until it is released. \
+If that takes longer than TIME, the exit status is 75, and the slot stays out of service. With --in, the slot is granted \
+again. The capacity stays the same; resources without numbers get less while slots are out of service. \"signalbox list\" \
+shows the slots that are out of service.
+
+A slot stays out of service when the semaphore is resized, and when the server is restarted if it has a data directory. \
+Semaphores that the server's configuration declares can be changed too; a reload of the configuration keeps the slots out \
+of service. The command prints the semaphore in the format of \"signalbox declare\".
+
+The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox slot gpu 3 --out --wait 1h
+  signalbox slot gpu 3 --in
+  signalbox list --json | jq .slots_out";
+
+/// Take a slot of a declared semaphore out of service, or put it back
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES, group = ArgGroup::new("change").required(true))]
+pub(super) struct Arguments {
+    /// Declared semaphore with numbered slots
+    #[arg(value_parser = Name::parser())]
+    name: Name,
+
+    /// Number of the slot, from 0
+    #[arg(value_name = "N", value_parser = within(0..=u16::MAX))]
+    slot: u16,
+
+    /// Take the slot out of service
+    #[arg(long, group = "change")]
+    out: bool,
+
+    /// Put the slot back into service
+    #[arg(long = "in", group = "change")]
+    put_in: bool,
+
+    /// Wait until the holder has released the slot, at most TIME, or with max as long as the server allows
+    #[arg(long, value_name = "TIME|max", conflicts_with = "put_in", value_parser = wait_limit)]
+    wait: Option<WaitLimit>,
+
+    /// Change it only if the semaphore's generation is G
+    #[arg(long, value_name = "G", value_parser = within(1..=u64::MAX))]
+    generation: Option<u64>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    block_on(set(arguments))
+}
+
+async fn set(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { name, slot, put_in, wait, generation, json, server, .. } = arguments;
+    let direct = server.direct().await?;
+    let change = if *put_in { SlotChange::In(*slot) } else { SlotChange::Out(*slot) };
+    let changed = match server
+        .answer(direct.set_slot(name.bytes(), change, generation.map(Generation)))
+        .await?
+    {
+        Err(Error::Status(Status::NoSuchSlot)) => {
+            let message = format!(
+                "semaphore {name} has no slot {slot}; \"signalbox list\" shows its capacity, and whether its resources are \
+                 numbered slots"
+            );
+            return Err(Failure::new(Exit::Failure, message));
+        }
+        result => result.map_err(|error| refused(error, name))?,
+    };
+    if let Some(limit) = wait {
+        await_release(arguments, &direct, *limit).await?;
+    }
+    print(Form::of_output(*json), [(name, &changed)].into_iter())?;
+    Ok(Exit::Success.into())
+}
+
+/// Waits until no grant has the slot. Nothing takes it again, as it is out of service.
+async fn await_release(
+    Arguments { name, slot, .. }: &Arguments,
+    direct: &Direct,
+    limit: Option<Duration>,
+) -> Result<(), Failure> {
+    // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
+    match direct.await_idle(Namespace::Semaphores, name.bytes(), Idle::Slot(*slot), limit).await {
+        Err(Error::Status(Status::TimedOut)) => {
+            let within = limit.map_or_else(
+                || "the longest wait that the server allows".to_owned(),
+                |limit| format!("{} s", limit.as_secs_f64()),
+            );
+            let message = format!(
+                "slot {slot} of semaphore {name} is out of service, but was not released within {within}; \"signalbox \
+                 holders --semaphore\" shows its holder; wait again, or put the slot back with --in"
+            );
+            Err(Failure::new(Exit::NothingAvailable, message))
+        }
+        // The semaphore is gone, and the slot with it.
+        Err(Error::Status(Status::NotFound)) => Ok(()),
+        result => Ok(result.map(drop)?),
+    }
+}

@@ -1,0 +1,132 @@
+//! Pause, Resume and slots out of service: what an administrator does with a declared semaphore for a while. It is no part
+//! of the declaration, so it is permitted for semaphores of the configuration too.
+//!
+//! A change takes effect when it is committed, as a Resize does.
+//!
+//! Invariant: what is withheld of a semaphore's capacity is all of it while the semaphore is paused, and else its slots
+//! that are out of service and not taken, as the changes say that have taken effect.
+
+use super::declarations::{Declaration, ServiceChange};
+use super::removal::SEMAPHORES;
+use super::{Ledger, LedgerContext};
+use crate::core::Refusal;
+use crate::core::durable::Service;
+use crate::core::mailbox::EventKind;
+use crate::core::object::ObjectRef;
+use crate::core::outcome::{Call, Outcome};
+use crate::core::semaphore::{Lifecycle, Withheld};
+use crate::core::time::MonotonicMs;
+
+impl Ledger {
+    /// Pauses or resumes a declared semaphore, or takes a slot of it out of service or puts it back (`docs/protocol.md`,
+    /// "Pause" and "SetSlot").
+    pub(in crate::core) fn change_service(
+        &mut self,
+        call: Call,
+        name: &[u8],
+        change: ServiceChange,
+        generation: Option<u64>,
+        now: MonotonicMs,
+        context: LedgerContext<'_>,
+    ) -> Outcome {
+        self.change(call, now, |ledger, _| {
+            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
+            declaration.check_generation(generation)?;
+            if declaration.removing {
+                return Err(Refusal::Removed);
+            }
+            let (object, mut after) = (object.clone(), declaration.clone());
+            after.service = service_after(declaration, change)?;
+            ledger.plan_difference(&object, after, now, context)
+        })
+    }
+
+    /// Has a semaphore be as its declaration says. Returns the slots that were out of service.
+    pub(super) fn follow(&mut self, object: &ObjectRef, declaration: &Declaration) -> Vec<u16> {
+        let slots_out = self.slots.set_out(object, &declaration.service.slots_out);
+        let withheld = self.withheld(object, declaration.service.paused, declaration.usable());
+        object.declare(declaration.lifecycle(), declaration.usable(), withheld);
+        slots_out
+    }
+
+    /// What is withheld of a semaphore as its slots are now.
+    pub(super) fn present_withheld(&self, object: &ObjectRef) -> Withheld {
+        let is_paused = object.withheld() == Withheld::ALL;
+        self.withheld(object, is_paused, object.capacity().unwrap_or(0))
+    }
+
+    pub(super) fn withheld(&self, object: &ObjectRef, is_paused: bool, capacity: u32) -> Withheld {
+        if is_paused { Withheld::ALL } else { Withheld::slots(self.slots.withheld(object, capacity)) }
+    }
+
+    /// Publishes what has changed since a semaphore was paused or not, and these slots of it were out of service.
+    pub(super) fn publish_service(
+        &self,
+        object: &ObjectRef,
+        (was_paused, were_out): (bool, &[u16]),
+        after: &Declaration,
+    ) {
+        let publish = |kind, number| self.publish(SEMAPHORES, object, kind, None, None, number);
+        let Service { paused, slots_out } = &after.service;
+        match (was_paused, paused) {
+            (false, true) => publish(EventKind::Paused, 0),
+            (true, false) => publish(EventKind::Resumed, 0),
+            _ => {}
+        }
+        for slot in slots_out.iter().filter(|slot| were_out.binary_search(slot).is_err()) {
+            publish(EventKind::SlotOut, (*slot).into());
+        }
+        for slot in were_out.iter().filter(|slot| !after.is_out(**slot)) {
+            publish(EventKind::SlotIn, (*slot).into());
+        }
+    }
+
+    /// A change was rolled back that the configuration has superseded: what it has declared is in service as before the
+    /// change.
+    pub(super) fn roll_back_service(&mut self, object: &ObjectRef, service: Service) {
+        // It may have been removed since, and removals by the configuration are not rolled back.
+        let Some(present) = self.declarations.get(object.name()).filter(|present| !present.removing) else {
+            return;
+        };
+        let mut restored = Declaration { service, ..present.clone() };
+        if !restored.numbered {
+            restored.service.slots_out = Box::default();
+        }
+        self.put_declaration(object, &restored);
+        self.follow(object, &restored);
+        self.serve_later(SEMAPHORES, object);
+    }
+
+    /// Whether a semaphore will never have a slot, unless it is changed.
+    pub(super) fn lacks_slot(&self, object: &ObjectRef, slot: u16) -> bool {
+        match object.lifecycle() {
+            // Until the removal is committed, nothing is refused because of it.
+            Lifecycle::Closing => false,
+            Lifecycle::Numbered => object.capacity().is_none_or(|capacity| capacity <= slot.into()),
+            Lifecycle::Implicit | Lifecycle::Declared | Lifecycle::Removing => true,
+        }
+    }
+}
+
+/// What of a semaphore is out of service after a change.
+fn service_after(declaration: &Declaration, change: ServiceChange) -> Result<Service, Refusal> {
+    let mut service = declaration.service.clone();
+    match change {
+        ServiceChange::Pause => service.paused = true,
+        ServiceChange::Resume => service.paused = false,
+        ServiceChange::SlotOut(slot) | ServiceChange::SlotIn(slot) => {
+            let is_slot = declaration.numbered && u32::from(slot) < declaration.capacity;
+            if !is_slot && !declaration.is_out(slot) {
+                return Err(Refusal::NoSuchSlot);
+            }
+            let mut slots: Vec<_> = service.slots_out.into();
+            match (slots.binary_search(&slot), change) {
+                (Err(place), ServiceChange::SlotOut(_)) => slots.insert(place, slot),
+                (Ok(place), ServiceChange::SlotIn(_)) => drop(slots.remove(place)),
+                _ => {}
+            }
+            service.slots_out = slots.into();
+        }
+    }
+    Ok(service)
+}

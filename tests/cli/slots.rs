@@ -1,0 +1,133 @@
+//! Pauses and slots on the command line, against the real server: `pause`, `resume`, `slot`, and `--slot` of `run` and
+//! `acquire`.
+
+use std::net::SocketAddr;
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use super::{assert_fails, finished, program_at, stdout};
+use crate::support::daemon::Daemon;
+use crate::support::fake_server::soon;
+
+/// Runs the program to its end.
+async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {
+    finished(program_at(server, arguments).spawn().unwrap()).await
+}
+
+/// The object that the program prints.
+async fn printed(server: SocketAddr, arguments: &[&str]) -> Value {
+    let output = ran(server, &[arguments, &["--json"]].concat()).await;
+    serde_json::from_str(stdout(&output).lines().next().unwrap()).unwrap()
+}
+
+async fn wait_for_a_waiter(server: SocketAddr, name: &str) {
+    soon("the request waits", async { while printed(server, &["list", name]).await["waiting"] != 1 {} })
+        .await;
+}
+
+#[tokio::test]
+async fn a_paused_semaphore_starts_no_command_and_keeps_its_queue() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    let declared = printed(server, &["declare", "deploys", "--capacity", "1"]).await;
+    let paused = printed(server, &["pause", "deploys"]).await;
+    assert_eq!(
+        paused,
+        json!({"name": "deploys", "capacity": 1, "in_use": 0, "generation": paused["generation"]})
+    );
+    assert_ne!(paused["generation"], declared["generation"]);
+    assert_eq!(printed(server, &["pause", "deploys"]).await, paused, "it is paused already");
+    let run = ["run", "--semaphore", "deploys", "--", "echo", "ran"];
+    let refused = ran(server, &run).await;
+    assert_fails(
+        &refused,
+        75,
+        "semaphore \"deploys\": an administrator has paused it; try again later or use --wait",
+    );
+    let waiting = ["run", "--semaphore", "deploys", "--wait", "1m", "--", "echo", "ran"];
+    let waiting = program_at(server, &waiting).spawn().unwrap();
+    wait_for_a_waiter(server, "deploys").await;
+    let listed = ran(server, &["list"]).await;
+    assert_eq!(stdout(&listed).split('\t').nth(4), Some("paused"));
+
+    printed(server, &["resume", "deploys"]).await;
+    assert_eq!(stdout(&finished(waiting).await), "ran\n");
+    assert_fails(&ran(server, &["pause", "none"]).await, 1, "semaphore \"none\" is not declared");
+    let old = paused["generation"].as_str().unwrap();
+    let differs = ran(server, &["resume", "deploys", "--generation", old]).await;
+    assert_fails(&differs, 1, "its generation differs");
+}
+
+#[tokio::test]
+async fn a_slot_is_taken_out_of_service_when_its_holder_leaves_and_put_back() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    printed(server, &["declare", "gpu", "--capacity", "4", "--slots"]).await;
+    let holding = ["run", "--semaphore", "gpu", "--slot", "2", "--lease", "1m", "--"];
+    let held = [&holding[..], &["sh", "-c", "echo $SIGNALBOX_SLOTS; cat"]].concat();
+    let mut command = program_at(server, &held);
+    let mut holder = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    soon("it holds the slot", async { while printed(server, &["list", "gpu"]).await["in_use"] != 1 {} })
+        .await;
+    let late = ran(server, &["slot", "gpu", "2", "--out", "--wait", "0.05"]).await;
+    assert_fails(
+        &late,
+        75,
+        "slot 2 of semaphore \"gpu\" is out of service, but was not released within 0.05 s",
+    );
+    let listed = printed(server, &["list", "gpu"]).await;
+    assert_eq!((&listed["slots_out"], &listed["capacity"]), (&json!([2]), &json!(4)));
+    let listed = ran(server, &["list"]).await;
+    assert_eq!(stdout(&listed).split('\t').nth(4), Some("slots,out=2"));
+
+    let emptied = program_at(server, &["slot", "gpu", "2", "--out", "--wait", "max"]).spawn().unwrap();
+    drop(holder.stdin.take());
+    assert_eq!(stdout(&finished(holder).await), "2\n");
+    assert!(stdout(&finished(emptied).await).starts_with("4\t"), "it has printed the semaphore");
+    let refused = ran(server, &[&holding[..], &["true"]].concat()).await;
+    assert_fails(&refused, 75, "semaphore \"gpu\": slot 2 is held, out of service, or others wait before it");
+    let waiting = [
+        "run",
+        "--semaphore",
+        "gpu",
+        "--slot",
+        "2",
+        "--wait",
+        "1m",
+        "--",
+        "sh",
+        "-c",
+        "echo $SIGNALBOX_SLOTS",
+    ];
+    let waiting = program_at(server, &waiting).spawn().unwrap();
+    wait_for_a_waiter(server, "gpu").await;
+    printed(server, &["slot", "gpu", "2", "--in"]).await;
+    assert_eq!(stdout(&finished(waiting).await), "2\n");
+}
+
+#[tokio::test]
+async fn a_slot_that_cannot_be_acquired_is_refused_with_the_reason() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    printed(server, &["declare", "gpu", "--capacity", "4", "--slots"]).await;
+    printed(server, &["declare", "counted", "--capacity", "4"]).await;
+    let acquire = |more: &'static [&'static str]| [&["acquire", "--lease", "1m"], more].concat();
+    for (arguments, status, message) in [
+        (acquire(&["--semaphore", "gpu", "--slot", "4"]), 1, "semaphore \"gpu\" has no slot 4"),
+        (
+            acquire(&["--semaphore", "counted", "--slot", "0", "--wait", "max"]),
+            1,
+            "\"counted\" has no slot 0",
+        ),
+        (acquire(&["--semaphore", "none", "--slot", "0"]), 1, "semaphore \"none\" does not exist"),
+        (acquire(&["--semaphore", "gpu", "counted", "--slot", "0"]), 64, "--slot 0 requires one NAME"),
+        (acquire(&["--semaphore", "gpu=2/", "--slot", "0"]), 64, "--slot 0 requires one NAME"),
+        (vec!["slot", "gpu", "4", "--out"], 1, "semaphore \"gpu\" has no slot 4"),
+        (vec!["slot", "gpu", "1"], 64, "--out|--in"),
+        (vec!["slot", "gpu", "1", "--in", "--wait", "1s"], 64, "--in"),
+        (vec!["slot", "gpu", "65536", "--out"], 64, "65536"),
+    ] {
+        assert_fails(&ran(server, &arguments).await, status, message);
+    }
+}
