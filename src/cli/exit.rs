@@ -140,9 +140,11 @@ impl From<client::Error> for Failure {
             | Error::Connect(_)
             | Error::Unreachable { .. }
             | Error::Lost(_) => Exit::Unavailable,
-            Error::NameEmpty | Error::NameTooLong { .. } | Error::Claims(_) | Error::Declarations(_) => {
-                Exit::Usage
-            }
+            Error::NameEmpty
+            | Error::NameTooLong { .. }
+            | Error::NoCapacity { .. }
+            | Error::Claims(_)
+            | Error::Declarations(_) => Exit::Usage,
         };
         Self::new(exit, error.to_string())
     }

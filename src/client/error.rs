@@ -71,6 +71,15 @@ pub enum Error {
     /// The claims break a rule of the protocol. No request was sent.
     #[error(transparent)]
     Claims(#[from] ClaimsError),
+    /// A semaphore was requested with a capacity of 0. No request was sent.
+    #[error(
+        "semaphore \"{}\": the requested capacity is 0; give the capacity that a new semaphore gets, or use declared() for \
+        one that exists", .name.escape_ascii()
+    )]
+    NoCapacity {
+        /// The bytes of the name.
+        name: Vec<u8>,
+    },
     /// The declarations break a rule of the protocol. No request was sent.
     #[error(transparent)]
     Declarations(#[from] DeclarationError),

@@ -52,7 +52,10 @@ fn on_one_thread(program: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(program);
 }
 
-const PROGRAMS: [(&str, fn(String)); 7] = [
+/// Uses the server at this address.
+type Program = fn(String);
+
+const PROGRAMS: [(&str, Program); 7] = [
     ("threads", |server| on_threads(hold_and_drop(server))),
     ("one thread", |server| on_one_thread(hold_and_drop(server))),
     ("permit last, threads", |server| on_threads(drop_the_client_first(server))),

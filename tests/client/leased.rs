@@ -68,6 +68,12 @@ async fn a_permit_is_held_until_it_is_dropped_or_released() {
     assert_eq!((permit.capacities(), permit.claims()), (&[1][..], &[Claim::semaphore("a", 1)][..]));
     let busy = client.semaphore("a").capacity(1).try_acquire().await;
     assert!(matches!(busy, Err(Error::Status(Status::ResourceNotAvailable))), "{busy:?}");
+    assert_eq!(permit.differing_capacities().count(), 0);
+    let larger = client.semaphore("b").capacity(3).acquire().await.unwrap();
+    let smaller = client.semaphore("b").capacity(2).acquire().await.unwrap();
+    let differing: Vec<_> = smaller.differing_capacities().collect();
+    assert_eq!(differing, [(&Claim::semaphore("b", 2), 3)]);
+    drop((larger, smaller));
     permit.release().await.unwrap();
 
     let permit = client.semaphore("a").capacity(1).try_acquire().await.unwrap();
@@ -97,6 +103,9 @@ async fn refusals_have_distinct_errors() {
     assert!(matches!(full, Err(Error::Status(Status::QueueFull))), "{full:?}");
     let invalid = request().resources(3).acquire().await;
     assert!(matches!(invalid, Err(Error::Claims(_))), "{invalid:?}");
+    let empty = client.semaphore("a").capacity(0).acquire().await.unwrap_err();
+    assert!(matches!(&empty, Error::NoCapacity { name } if name == b"a"), "{empty:?}");
+    assert!(empty.to_string().starts_with("semaphore \"a\": the requested capacity is 0;"), "{empty}");
     let nameless = client.counter("").maximum(1).acquire().await;
     assert!(matches!(nameless, Err(Error::Claims(_))), "{nameless:?}");
     drop(held);
@@ -221,6 +230,55 @@ async fn guarded_work_ends_with_the_permit() {
     assert_eq!(server.counter().get(b"a").number(), 0);
     let again = client.counter("a").maximum(1).acquire().await.unwrap();
     assert!(again.is_held(), "the session continues");
+}
+
+/// A link over which every attachment succeeds, and which breaks soon after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_link_that_breaks_again_and_again_is_unreachable() {
+    let server = started(|_| {});
+    let holder = connected(&server).await;
+    let held = holder.counter("a").maximum(1).acquire().await.unwrap();
+    let proxy = Proxy::to(server.counters);
+    let limit = Duration::from_secs(3);
+    let client = builder(proxy.address).ttl(LONG).unreachable_after(limit).connect().await.unwrap();
+    let flapping = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            proxy.set(Mode::Cut);
+            tokio::task::yield_now().await;
+            proxy.set(Mode::To(server.counters));
+        }
+    };
+    let acquiring = async { client.counter("a").maximum(1).acquire().await };
+    let result = tokio::select! {
+        result = soon("the request fails", acquiring) => result,
+        () = flapping => unreachable!("the link breaks for ever"),
+    };
+    assert!(matches!(result, Err(Error::Unreachable { .. })), "{result:?}");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_permit_is_handed_over_without_the_requests_that_wait_in_its_session() {
+    let server = started(|_| {});
+    let client = connected(&server).await;
+    let other = connected(&server).await.counter("b").maximum(1).acquire().await.unwrap();
+    let permit = client.counter("a").maximum(1).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.counter("b").maximum(1).acquire().await }
+    });
+    eventually("a request waits", || waiters(&server) == 1);
+    let handed = permit.hand_over().await.unwrap();
+    eventually("it waits again", || waiters(&server) == 1);
+    drop(other);
+    let granted = soon("the waiting request is granted", waiting).await.unwrap().unwrap();
+    let direct = client.direct().await.unwrap();
+    let session = direct.verify(granted.id()).await.unwrap().session;
+    assert_ne!(session, handed.session, "it is not part of what was handed over");
+    assert_eq!(direct.verify(handed.grant).await.unwrap().session, handed.session);
+    drop(granted);
+    eventually("only what was handed over is held", || grants(&server) == 1);
 }
 
 /// The kernel's clock, and jumps as after a suspension.

@@ -74,7 +74,7 @@ pub struct Semaphore<'a> {
 
 impl<'a> Semaphore<'a> {
     /// The capacity of the semaphore if this request creates it. A semaphore that exists keeps its own capacity, which
-    /// [`Permit::capacities`] returns.
+    /// [`Permit::capacities`] returns. A capacity of 0 fails with [`Error::NoCapacity`].
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::clock::Moment;
-use crate::protocol::{
-    self as wire, AS_DECLARED, Claims, ClaimsError, Milliseconds, Namespace, Queueing, Wait,
-};
+use crate::client::Error;
+use crate::protocol::{self as wire, AS_DECLARED, Claims, Milliseconds, Namespace, Queueing, Wait};
 
 /// Resources of one name, to be acquired. The server creates a counter, or a semaphore with a capacity, that does not
 /// exist.
@@ -21,13 +20,22 @@ pub struct Claim {
     namespace: Namespace,
     name: Vec<u8>,
     resources: u32,
-    maximum: u32,
+    limit: Limit,
     slot: Option<u16>,
+}
+
+/// How much of a name may be in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// The maximum of a counter, or the capacity of a semaphore that the request creates.
+    AtMost(u32),
+    /// The capacity of a semaphore that exists.
+    AsDeclared,
 }
 
 impl Claim {
     /// One resource of a semaphore. `capacity` is the capacity of the semaphore if this request creates it; a
-    /// semaphore that exists keeps its own.
+    /// semaphore that exists keeps its own. A capacity of 0 fails with [`Error::NoCapacity`].
     ///
     /// ```
     /// use signalbox::client::Claim;
@@ -39,7 +47,7 @@ impl Claim {
             namespace: Namespace::Semaphores,
             name: name.as_ref().to_vec(),
             resources: 1,
-            maximum: capacity,
+            limit: Limit::AtMost(capacity),
             slot: None,
         }
     }
@@ -52,7 +60,7 @@ impl Claim {
     /// let one = Claim::declared("deploys");
     /// ```
     pub fn declared(name: impl AsRef<[u8]>) -> Self {
-        Self::semaphore(name, AS_DECLARED)
+        Self { limit: Limit::AsDeclared, ..Self::semaphore(name, AS_DECLARED) }
     }
 
     /// One resource of a counter. The request does not raise the counter above `maximum`.
@@ -67,7 +75,7 @@ impl Claim {
             namespace: Namespace::Counters,
             name: name.as_ref().to_vec(),
             resources: 1,
-            maximum,
+            limit: Limit::AtMost(maximum),
             slot: None,
         }
     }
@@ -108,8 +116,25 @@ impl Claim {
         &self.name
     }
 
+    /// Whether a semaphore with this capacity is not the one that was requested.
+    pub(super) fn differs_from(&self, capacity: u32) -> bool {
+        self.namespace == Namespace::Semaphores && matches!(self.limit, Limit::AtMost(own) if own != capacity)
+    }
+
+    /// On the wire, a capacity of 0 stands for that of a semaphore that exists, which the caller did not mean.
+    fn check(&self) -> Result<(), Error> {
+        if self.namespace == Namespace::Semaphores && self.limit == Limit::AtMost(AS_DECLARED) {
+            return Err(Error::NoCapacity { name: self.name.clone() });
+        }
+        Ok(())
+    }
+
     fn to_wire(&self) -> wire::Claim<'_> {
-        let Self { namespace, ref name, resources, maximum, slot } = *self;
+        let Self { namespace, ref name, resources, limit, slot } = *self;
+        let maximum = match limit {
+            Limit::AtMost(maximum) => maximum,
+            Limit::AsDeclared => AS_DECLARED,
+        };
         wire::Claim { namespace, name, resources, maximum, slot }
     }
 }
@@ -136,8 +161,10 @@ pub(super) enum WaitLimit {
 
 impl AcquireSpec {
     /// Checks the rules of the protocol, so that no request is sent that can never succeed.
-    pub(super) fn check(&self) -> Result<(), ClaimsError> {
-        Claims::new(&self.wire_claims()).map(drop)
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.claims.iter().try_for_each(Claim::check)?;
+        Claims::new(&self.wire_claims())?;
+        Ok(())
     }
 
     /// Whether it requests a particular slot, which old servers would ignore.

@@ -34,11 +34,11 @@ pub(super) enum Command {
         grant: GrantId,
         reply: Option<oneshot::Sender<Result<(), Error>>>,
     },
-    /// Replies with the session's number and key, for a permit that is handed over.
-    DescribeSession(oneshot::Sender<Result<OpenedSession, Error>>),
-    /// Stops renewing the session, which continues at the server. This is separate from
-    /// [`Self::DescribeSession`], because the caller may be gone when that is answered: nothing would ever release
-    /// what the session holds.
+    /// For a permit that is handed over: no acquire uses the session any more, and those that wait end with
+    /// [`AcquireFailure::SessionEnded`]. Replies with the session's number and key when no request is left at the server.
+    Isolate(oneshot::Sender<Result<OpenedSession, Error>>),
+    /// Stops renewing the session, which continues at the server. This is separate from [`Self::Isolate`], because the
+    /// caller may be gone when that is answered: nothing would ever release what the session holds.
     StopRenewing,
     /// Closes the session, which releases all that it holds. The reply is the end of the channel.
     Close(oneshot::Sender<()>),

@@ -46,6 +46,7 @@ pub(super) struct Driver {
     link: Link,
     reconnect: Reconnect,
     phase: Phase,
+    sharing: Sharing,
     /// Callers that wait until the session is open.
     open_waiters: Vec<oneshot::Sender<Result<(), Error>>>,
     /// Callers that wait until the session is closed; the end of their channels is the answer.
@@ -62,6 +63,17 @@ enum Phase {
     },
     /// The driver stops. Permits that are left are lost for this reason.
     Ended(Lost),
+}
+
+/// Who may use the session.
+#[derive(Debug)]
+enum Sharing {
+    /// Any acquire of the client.
+    Shared,
+    /// It is being handed over. The callers are answered when the server has answered all requests.
+    Isolating(Vec<oneshot::Sender<Result<OpenedSession, Error>>>),
+    /// It is handed over, or that has failed.
+    Isolated,
 }
 
 /// What wakes a driver.
@@ -94,6 +106,7 @@ impl Driver {
             link: Link::RetryAt(first_attempt),
             reconnect,
             phase: Phase::Active,
+            sharing: Sharing::Shared,
             open_waiters: Vec::new(),
             close_waiters: Vec::new(),
         }
@@ -128,6 +141,7 @@ impl Driver {
             }
             self.handle_deadlines();
             self.send_requests();
+            self.finish_isolation();
             self.load.set_window(self.requests.window());
         }
     }
@@ -140,6 +154,10 @@ impl Driver {
         match command {
             Command::AwaitOpen(reply) if self.link.is_attached() => drop(reply.send(Ok(()))),
             Command::AwaitOpen(reply) => self.open_waiters.push(reply),
+            Command::Acquire { reply, .. } if !matches!(self.sharing, Sharing::Shared) => {
+                self.load.remove();
+                drop(reply.send(Err(AcquireFailure::SessionEnded)));
+            }
             Command::Acquire { ticket, asked_at, spec, reply } => {
                 self.requests.add(Operation::Acquire { ticket, spec, asked_at, reply: Some(reply) });
             }
@@ -149,11 +167,7 @@ impl Driver {
                 }
             }
             Command::Release { grant, reply } => self.release(grant, reply),
-            Command::DescribeSession(reply) => {
-                let session = self.session.filter(|_| self.link.is_attached());
-                let failure = || self.reconnect.last_failure().cloned().unwrap_or(Disconnect::Stopped.into());
-                drop(reply.send(session.ok_or_else(failure)));
-            }
+            Command::Isolate(reply) => self.isolate(reply),
             Command::StopRenewing => self.phase = Phase::Ended(Lost::TakenOver),
             Command::Close(reply) => {
                 self.close_waiters.push(reply);
@@ -178,6 +192,38 @@ impl Driver {
         self.requests.add(Operation::Release { grant, reply });
         self.load.set_window(self.requests.window());
         self.load.remove();
+    }
+
+    /// Ends the waiting acquires of a session that is to be handed over: the server would grant them to the session, and
+    /// nobody here would know.
+    fn isolate(&mut self, reply: oneshot::Sender<Result<OpenedSession, Error>>) {
+        self.load.isolate();
+        match &mut self.sharing {
+            Sharing::Isolating(callers) => callers.push(reply),
+            Sharing::Shared | Sharing::Isolated => self.sharing = Sharing::Isolating(vec![reply]),
+        }
+        let waiting: Vec<_> = self.requests.waiting_acquires().map(|(id, ..)| id).collect();
+        for id in waiting {
+            if let Some(caller) = self.cancel(id) {
+                drop(caller.send(Err(AcquireFailure::SessionEnded)));
+            }
+        }
+    }
+
+    /// Answers the callers that hand the session over, once no request is left at the server, or if the connection is
+    /// lost.
+    fn finish_isolation(&mut self) {
+        let session = self.session.filter(|_| self.link.is_attached());
+        if session.is_some() && !self.requests.is_empty() {
+            return;
+        }
+        match std::mem::replace(&mut self.sharing, Sharing::Isolated) {
+            Sharing::Isolating(callers) => {
+                let failure = || self.reconnect.last_failure().cloned().unwrap_or(Disconnect::Stopped.into());
+                callers.into_iter().for_each(|caller| drop(caller.send(session.ok_or_else(failure))));
+            }
+            sharing @ (Sharing::Shared | Sharing::Isolated) => self.sharing = sharing,
+        }
     }
 
     /// Closes the session, whose last user is gone.
@@ -264,12 +310,14 @@ impl Driver {
             Tag::KeepAlive(sent) => {
                 if let Some(connection) = self.link.connection_mut() {
                     connection.keep_alive_answered();
+                    self.reconnect.answered();
                 }
                 self.renewed(frame, sent);
             }
             Tag::Request { id, sent } => {
                 self.renewed(frame, sent);
                 if !matches!(self.phase, Phase::Ended(_)) && self.link.is_attached() {
+                    self.reconnect.answered();
                     self.handle_answer(id, frame);
                 }
             }
@@ -417,7 +465,7 @@ impl Driver {
             Some(_) if !self.lease.renew(until) => return self.end(Lost::Unreachable),
             Some(_) => info!(session = session.session, "session attached to a new connection"),
         }
-        self.reconnect.attached();
+        self.reconnect.attached(self.clock.now());
         self.link = Link::Attached(connection);
         self.requests.resend_all();
         self.grants.verify_all(sent);
@@ -468,7 +516,8 @@ impl Driver {
         if let Some(session) = self.session {
             due = due.min(self.lease.until().unwrap_or(Moment(Duration::ZERO)));
             if let Link::Attached(connection) = &self.link {
-                due = due.min(connection.keep_alive_due(keep_alive_interval(session)));
+                due = due
+                    .min(connection.keep_alive_due(keep_alive_interval(session), self.reconnect.probe_at()));
                 if matches!(self.phase, Phase::Active) {
                     due = self.grants.next_verification().into_iter().fold(due, Moment::min);
                 }
@@ -515,7 +564,9 @@ impl Driver {
 
     fn keep_alive(&mut self, session: OpenedSession, now: Moment) {
         let Some(connection) = self.link.connection_mut() else { return };
-        if let Err(reason) = connection.keep_alive(now, keep_alive_interval(session)) {
+        if let Err(reason) =
+            connection.keep_alive(now, keep_alive_interval(session), self.reconnect.probe_at())
+        {
             self.disconnected(&reason);
         }
     }

@@ -143,14 +143,23 @@ impl SessionConnection {
         self.keep_alive_sent = None;
     }
 
-    /// When KeepAlive has to be sent, or its answer is overdue.
-    pub(super) fn keep_alive_due(&self, interval: Duration) -> Moment {
-        self.keep_alive_sent.unwrap_or(self.renewed_at).after(interval)
+    /// When KeepAlive has to be sent, or its answer is overdue. `probe_at`: when it has to be sent at the latest, to prove
+    /// that the connection is stable.
+    pub(super) fn keep_alive_due(&self, interval: Duration, probe_at: Option<Moment>) -> Moment {
+        match self.keep_alive_sent {
+            Some(sent) => sent.after(interval),
+            None => probe_at.into_iter().fold(self.renewed_at.after(interval), Moment::min),
+        }
     }
 
     /// Sends KeepAlive when it is due. Fails when the server has not answered the one before in time.
-    pub(super) fn keep_alive(&mut self, now: Moment, interval: Duration) -> Result<(), Disconnect> {
-        if now < self.keep_alive_due(interval) {
+    pub(super) fn keep_alive(
+        &mut self,
+        now: Moment,
+        interval: Duration,
+        probe_at: Option<Moment>,
+    ) -> Result<(), Disconnect> {
+        if now < self.keep_alive_due(interval, probe_at) {
             return Ok(());
         }
         if self.keep_alive_sent.is_some() {

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use super::claim::{AcquireSpec, Claim};
 use super::command::{Command, HeldGrant};
@@ -47,7 +48,12 @@ pub struct Permit {
 
 impl Permit {
     pub(super) fn new(session: Arc<SessionHandle>, grant: HeldGrant, spec: Arc<AcquireSpec>) -> Self {
-        Self { session, grant, spec, is_given_up: false }
+        let permit = Self { session, grant, spec, is_given_up: false };
+        for (claim, capacity) in permit.differing_capacities() {
+            let name = claim.name().escape_ascii();
+            warn!(%name, capacity, "the semaphore exists with another capacity than the one requested");
+        }
+        permit
     }
 
     /// The grant's id, which is the fencing token of the permit: it increases with each grant of a name. A store that
@@ -86,6 +92,21 @@ impl Permit {
     /// ```
     pub fn capacities(&self) -> &[u32] {
         &self.grant.capacities
+    }
+
+    /// The claims whose semaphore has another capacity than the one that was requested, with the capacity that it has.
+    /// It existed before, with that capacity: programs that use it disagree. The client also logs a warning.
+    ///
+    /// ```no_run
+    /// # fn example(permit: &signalbox::client::Permit) {
+    /// for (claim, capacity) in permit.differing_capacities() {
+    ///     eprintln!("{} has a capacity of {capacity}", claim.name().escape_ascii());
+    /// }
+    /// # }
+    /// ```
+    pub fn differing_capacities(&self) -> impl Iterator<Item = (&Claim, u32)> {
+        let capacities = self.claims().iter().zip(self.capacities().iter().copied());
+        capacities.filter(|(claim, capacity)| claim.differs_from(*capacity))
     }
 
     /// The numbers of the slots of the first claim, from 0 and ascending; no other permit has them. Empty unless the
@@ -212,7 +233,8 @@ impl Permit {
     }
 
     /// Hands the permit over to another process. The server keeps the session, with all that it holds, until its time
-    /// to live is over. Other permits of the same session are lost here.
+    /// to live is over. Other permits of the same session are lost here, and stay held by the session. Acquires that wait
+    /// in the session are not handed over: they queue again in another session of this client.
     ///
     /// # Errors
     /// If the permit is lost or no server is connected. The permit is then released, also if the future is dropped.
@@ -226,7 +248,7 @@ impl Permit {
     /// ```
     pub async fn hand_over(mut self) -> Result<HandedOver, Error> {
         let (reply, session) = oneshot::channel();
-        self.session.send(Command::DescribeSession(reply));
+        self.session.send(Command::Isolate(reply));
         match session.await {
             Ok(session) => {
                 let OpenedSession { session, key, ttl } = session?;

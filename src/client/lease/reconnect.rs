@@ -17,6 +17,21 @@ use crate::protocol::{OpenedSession, Status};
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// How long after an attachment KeepAlive is sent, to prove that the connection is stable. A link that breaks again and
+/// again within this time is as good as none.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
+
+/// Whether a server is reachable.
+#[derive(Clone, Copy, Debug)]
+enum Reachability {
+    /// A connection has proven stable, and has not ended since.
+    Stable,
+    /// There is a connection, which has not proven stable yet.
+    Attached { down_since: Moment, attached_at: Moment },
+    /// There is no connection, and none was stable since this moment.
+    Down { since: Moment },
+}
+
 pub(super) struct Reconnect {
     settings: Settings,
     /// The index of the address of the next attempt.
@@ -28,8 +43,7 @@ pub(super) struct Reconnect {
     /// Attempts that were given up without an answer. The server may still execute such an attachment after a later
     /// one, which then loses the session to it.
     late_attachments: u32,
-    /// Since when there is no connection; without meaning while there is one.
-    down_since: Moment,
+    reachability: Reachability,
     last_failure: Option<Error>,
     rng: Rng,
 }
@@ -56,7 +70,7 @@ impl Reconnect {
             failures: 0,
             denials: 0,
             late_attachments: 0,
-            down_since: now,
+            reachability: Reachability::Down { since: now },
             last_failure: None,
             rng,
         };
@@ -70,11 +84,36 @@ impl Reconnect {
         attach(&self.settings, address, session)
     }
 
-    /// An attempt has succeeded.
-    pub(super) fn attached(&mut self) {
+    /// An attempt has succeeded. The reason of the last failure is kept until the connection has proven stable.
+    pub(super) fn attached(&mut self, now: Moment) {
         self.failures = 0;
         self.denials = 0;
-        self.last_failure = None;
+        let down_since = self.down_since().unwrap_or(now);
+        self.reachability = Reachability::Attached { down_since, attached_at: now };
+    }
+
+    /// A request of the program, or KeepAlive, was answered.
+    pub(super) fn answered(&mut self) {
+        if let Reachability::Attached { .. } = self.reachability {
+            self.reachability = Reachability::Stable;
+            self.last_failure = None;
+        }
+    }
+
+    /// When KeepAlive is sent to prove that the connection is stable; `None` if that is proven, or if there is none.
+    pub(super) fn probe_at(&self) -> Option<Moment> {
+        match self.reachability {
+            Reachability::Attached { attached_at, .. } => Some(attached_at.after(PROBE_AFTER)),
+            Reachability::Stable | Reachability::Down { .. } => None,
+        }
+    }
+
+    /// Since when no connection was stable; `None` if one is.
+    fn down_since(&self) -> Option<Moment> {
+        match self.reachability {
+            Reachability::Stable => None,
+            Reachability::Attached { down_since: since, .. } | Reachability::Down { since } => Some(since),
+        }
     }
 
     /// An attempt has failed.
@@ -104,7 +143,7 @@ impl Reconnect {
     /// The connection has ended. Returns when the next attempt is made: not at once, so that the clients of a
     /// restarted server come at different times.
     pub(super) fn disconnected(&mut self, reason: &Disconnect, now: Moment) -> Moment {
-        self.down_since = now;
+        self.reachability = Reachability::Down { since: self.down_since().unwrap_or(now) };
         self.last_failure = Some(reason.clone().into());
         now.after(self.pause())
     }
@@ -116,7 +155,8 @@ impl Reconnect {
         is_possible
     }
 
-    /// When an acquire fails that was asked for at this moment, unless a server is reached before.
+    /// When an acquire fails that was asked for at this moment, unless a stable connection is there before. Only for use
+    /// while there is no connection.
     pub(super) fn unreachable_at(&self, asked_at: Moment) -> Moment {
         self.unreachable_since(asked_at).after(self.settings.unreachable_after)
     }
@@ -131,7 +171,7 @@ impl Reconnect {
     }
 
     fn unreachable_since(&self, asked_at: Moment) -> Moment {
-        self.down_since.max(asked_at)
+        self.down_since().map_or(asked_at, |since| since.max(asked_at))
     }
 
     pub(super) fn last_failure(&self) -> Option<&Error> {

@@ -109,6 +109,11 @@ impl RequestTable {
         })
     }
 
+    /// Whether the server has answered all requests.
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
     /// How many numbers there are from the oldest unanswered request to the next new one.
     pub(super) fn window(&self) -> usize {
         usize::try_from(self.last + 1 - self.lowest_unanswered().0).unwrap_or(usize::MAX)

@@ -1,6 +1,6 @@
 //! How much a session is used, which decides when a client opens another one.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Requests and permits of a session from which on a client opens another one. A server remembers 1,024 answers from
 /// the oldest unanswered request on, so while one request waits long, the number of later ones is limited. Concurrent
@@ -15,6 +15,8 @@ pub(super) struct SessionLoad {
     acquires_and_permits: AtomicUsize,
     /// Request numbers from the oldest unanswered request on.
     window: AtomicUsize,
+    /// Whether the session is being handed over.
+    is_isolated: AtomicBool,
 }
 
 impl SessionLoad {
@@ -32,8 +34,16 @@ impl SessionLoad {
         self.window.store(window, Ordering::Relaxed);
     }
 
+    /// The session takes no acquire from here on.
+    pub(super) fn isolate(&self) {
+        self.is_isolated.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the session can take another acquire.
     pub(super) fn has_room(&self) -> bool {
+        if self.is_isolated.load(Ordering::Relaxed) {
+            return false;
+        }
         let acquires_and_permits = self.acquires_and_permits.load(Ordering::Relaxed);
         acquires_and_permits + self.window.load(Ordering::Relaxed) < LOAD_MAX
     }
