@@ -210,7 +210,12 @@ fn assert_restored(records: &State) {
         let value = core.value(*namespace, name).unwrap();
         match declared.get(name).filter(|_| *namespace == Namespace::Semaphores) {
             Some(semaphore) => {
-                let usable = if semaphore.removing { 0 } else { semaphore.capacity };
+                // A slot that is out of service is not available; if it is held, it counts as used.
+                let is_held = |slot: &u16| holders.iter().any(|holder| holder.slots.contains(slot));
+                let is_withheld = |slot: &&u16| u32::from(**slot) < semaphore.capacity && !is_held(slot);
+                let withheld = semaphore.service.slots_out.iter().filter(is_withheld).count() as u32;
+                let is_stopped = semaphore.removing || semaphore.service.paused;
+                let usable = if is_stopped { 0 } else { semaphore.capacity - withheld };
                 assert_eq!(value, usable.saturating_sub(used), "{}", name.escape_ascii());
             }
             None if *namespace == Namespace::Counters => assert_eq!(value, used),
@@ -293,6 +298,21 @@ fn assert_held(
     let has_slots = parts.iter().any(|part| !part.slots.is_empty());
     let slots: Vec<_> = parts.iter().map(|part| part.slots.clone()).filter(|_| has_slots).collect();
     assert_eq!(*granted.slots, *slots, "{grant:?}");
+}
+
+/// As [`a_sample_has_records_of_every_shape`], for what format 2 has added.
+#[test]
+fn a_sample_of_format_2_has_what_is_out_of_service() {
+    let sample = samples().into_iter().find(|sample| sample.ends_with("0d76367")).unwrap();
+    let text = fs::read_to_string(sample.join(EXPORT)).unwrap();
+    for shape in [
+        r#""name":"paused","#,
+        r#""paused":true,"slots_out":[]"#,
+        r#""slots_out":[90,99]"#,
+        r#""slots":[90]"#,
+    ] {
+        assert!(text.contains(shape), "{shape}");
+    }
 }
 
 /// The text itself is pinned by its file; this pins that the sample of e819932 has records of every kind and shape.

@@ -198,8 +198,8 @@ impl GraceLeft {
 pub enum GrantState {
     /// It is held until it is released or its lease expires.
     Held = 0,
-    /// It is still held, but should be released: it is being revoked, or its semaphore was shrunk below its slot, is
-    /// being removed, or was removed and declared again.
+    /// It is still held, but should be released: it is being revoked, its slot was taken out of service, or its semaphore
+    /// was shrunk below its slot, is being removed, or was removed and declared again.
     Retiring = 1,
 }
 

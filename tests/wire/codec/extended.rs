@@ -113,7 +113,7 @@ impl Values {
         }
         // Some of the names of a list, so that the slots of the others are not mistaken for theirs.
         let slot = Some(self.small[2] as u16)
-            .filter(|slot| self.semaphores && (name.len() + usize::from(*slot)) % 2 == 0);
+            .filter(|slot| self.semaphores && (name.len() + usize::from(*slot)).is_multiple_of(2));
         if slot.is_some() {
             resources = 1;
         }
