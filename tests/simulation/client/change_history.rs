@@ -63,7 +63,9 @@ impl ChangeHistory {
     ) -> Result<(), String> {
         let Change { kind, expected, requested_ms, .. } = change;
         let generation = states.map_or(0, |states| states.generation.0);
+        // Without a change, the generation stays the expected one.
         if let Some(expected) = expected
+            && *expected != generation
             && let Some(other) = self.expected.insert(*expected, generation)
         {
             return Err(format!("two requests changed generation {expected}: to {other} and {generation}"));

@@ -235,7 +235,12 @@ impl ChangeKind {
 
     /// Whether an acknowledgement always means a change.
     pub fn changes_always(&self) -> bool {
-        !matches!(self, Self::Declare { if_exists: IfExists::Keep | IfExists::Set, .. })
+        // A resize to the same capacity changes nothing.
+        !matches!(
+            self,
+            Self::Declare { if_exists: IfExists::Keep | IfExists::Set, .. }
+                | Self::Resize(Resizing::To(_) | Resizing::ShrinkBy(_))
+        )
     }
 }
 
