@@ -9,6 +9,7 @@ mod proxy;
 mod readme;
 #[path = "../support/mod.rs"]
 mod support;
+mod wrong;
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
