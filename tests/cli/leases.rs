@@ -226,7 +226,7 @@ async fn a_revocation_ends_the_command_within_its_grace() {
         };
         assert_eq!(stdout(&ran(server, &["revoke", option, &number, "--grace", grace]).await), "");
         let logged = daemon.logged("the revocation", |line| {
-            message(line) == "revoked" && line["fields"][&option[2..]].to_string() == number
+            message(line) == "revoked" && line["fields"][&option[2..]] == number.parse::<u64>().unwrap()
         });
         assert!(logged["fields"].get("what").is_none(), "{logged}");
         assert_eq!(line(&mut out).await, "TERM");

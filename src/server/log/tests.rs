@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use nix::unistd::geteuid;
 use serde_json::Value;
 
 use super::format::is_stream;
