@@ -22,7 +22,7 @@ Waits until none of its resources are in use, or at most --level of them; with -
 Prints how many resources are in use then. The command acquires nothing, so others may acquire the name before the \
 command has exited; to prevent that, reduce the capacity of the semaphore first, or remove it.
 
-If the name is not idle in time, the exit status is 75.";
+A name that does not exist is idle. If the name is not idle in time, the exit status is 75.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,14 +85,17 @@ async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let until = slot.map_or(Idle::Level(*level), Idle::Slot);
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(server.namespace(), name.bytes(), until, *wait).await {
-        Err(Error::Status(Status::NotFound)) => Err(server.not_found(name).await),
         Err(Error::Status(Status::ResourceNotAvailable | Status::TimedOut)) => {
             let in_use = direct.await_idle(server.namespace(), name.bytes(), ANY_LEVEL, Some(Duration::ZERO));
             let in_use = server.answer(in_use).await?.ok();
             Err(Failure::new(Exit::NothingAvailable, busy(arguments, in_use)))
         }
         result => {
-            let in_use = result?;
+            let in_use = match result {
+                // A name that nobody uses any more is forgotten, and nothing of it is in use.
+                Err(Error::Status(Status::NotFound)) => 0,
+                result => result?,
+            };
             let text = match as_json {
                 true => json(&Line { name: Named::of(name.bytes()), in_use }),
                 false => in_use.to_string(),

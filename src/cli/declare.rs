@@ -102,7 +102,14 @@ async fn declare(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let direct = server.direct().await?;
     let result = server.answer(direct.declare(&declarations, if_exists)).await?;
-    let declared = result.map_err(|error| refused(error, names))?;
+    let declared = match result {
+        Err(Error::Status(Status::NotPermitted)) => {
+            let what_failed = format!("cannot declare {}", quoted(names));
+            let message = not_permitted(server, &direct, &what_failed, names).await;
+            return Err(Failure::new(Exit::Failure, message));
+        }
+        result => result.map_err(|error| refused(error, names))?,
+    };
     print(Form::of_output(*json), names.iter().zip(&declared))?;
     Ok(Exit::Success.into())
 }
@@ -124,9 +131,6 @@ fn refused(error: Error, names: &[Name]) -> Failure {
              are held; wait until they are released",
             quoted(names)
         ),
-        (Error::Status(Status::NotPermitted), _) => {
-            not_permitted(&format!("cannot declare {}", quoted(names)))
-        }
         (error, _) => return error.into(),
     };
     Failure::new(Exit::Failure, message)

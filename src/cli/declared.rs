@@ -7,9 +7,10 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::{Form, Named, escaped, json};
+use super::server::Server;
 use super::server::permission_denied;
 use super::table::{Column, Rows};
-use crate::client::{DeclaredState, Error, Status};
+use crate::client::{DeclaredState, Direct, Error, Status};
 
 const COLUMNS: [Column; 4] = [
     Column::number("CAPACITY", 10),
@@ -49,7 +50,7 @@ struct Line<'a> {
 }
 
 /// The failure of a change to a declared semaphore.
-pub(super) fn refused(error: Error, name: &Name) -> Failure {
+pub(super) async fn refused(server: &Server, direct: &Direct, error: Error, name: &Name) -> Failure {
     let message = match error {
         Error::Status(Status::NotFound) => {
             format!("semaphore {name} is not declared; \"signalbox list\" lists the declared semaphores")
@@ -65,17 +66,38 @@ pub(super) fn refused(error: Error, name: &Name) -> Failure {
                  \"signalbox list\" shows its current state and generation"
             )
         }
-        Error::Status(Status::NotPermitted) => not_permitted(&format!("semaphore {name} was not changed")),
+        Error::Status(Status::NotPermitted) => {
+            let what_failed = format!("semaphore {name} was not changed");
+            not_permitted(server, direct, &what_failed, std::slice::from_ref(name)).await
+        }
         error => return error.into(),
     };
     Failure::new(Exit::Failure, message)
 }
 
-/// The message for a change that the server does not permit, either to this client or, because the configuration file
-/// declares the semaphore, to any client.
-pub(super) fn not_permitted(what_failed: &str) -> String {
-    format!(
-        "{}; if its configuration file declares the semaphore, change it there",
-        permission_denied(what_failed)
-    )
+/// The message for a change that the server permits to no client, because its configuration declares one of the
+/// semaphores, or not to this client.
+pub(super) async fn not_permitted(
+    server: &Server,
+    direct: &Direct,
+    what_failed: &str,
+    names: &[Name],
+) -> String {
+    for name in names {
+        if let Ok(Some(true)) = server.answer(is_configured(direct, name)).await.unwrap_or(Ok(None)) {
+            return format!(
+                "{what_failed}: the server's configuration file declares {name}; change it there, then reload the \
+                 configuration"
+            );
+        }
+    }
+    permission_denied(what_failed)
+}
+
+/// Whether the configuration declares a semaphore; `None`: there is no such semaphore. The list is ordered by name, so
+/// the name itself precedes all longer ones.
+async fn is_configured(direct: &Direct, name: &Name) -> Result<Option<bool>, Error> {
+    let Some(first) = direct.list(name.bytes()).await?.next().await else { return Ok(None) };
+    let first = first?;
+    Ok((first.name == name.bytes()).then_some(first.configured))
 }

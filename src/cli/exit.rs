@@ -32,7 +32,8 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ("0", "success; run: the command succeeded; verify: the grant is held"),
     (
         "1",
-        "the server refused the request, or the name, session or grant does not exist; verify: the grant is not held",
+        "the server refused the request, or can never grant it; the name, session or grant does not exist; verify: the \
+         grant is not held",
     ),
     ("2", "verify: the grant is held, but it is being revoked or its semaphore is being removed"),
     ("64", "invalid arguments"),

@@ -209,7 +209,7 @@ fn explain(answer: &clap::Error) -> ExitCode {
         let _ = answer.print();
         return ExitCode::SUCCESS;
     }
-    let text = answer.render().to_string();
+    let text = without_tip_of_values(&answer.render().to_string());
     match text.strip_prefix("error: ") {
         Some(mistake) => Failure::new(Exit::Usage, mistake.trim_end()).report(),
         // Without arguments, clap returns the whole help.
@@ -218,6 +218,17 @@ fn explain(answer: &clap::Error) -> ExitCode {
             Exit::Usage.into()
         }
     }
+}
+
+/// Removes the tip that an unknown option can be passed as a value, as in `-- --json`. It is wrong for `run`, whose command
+/// stands there, and an option is what was meant almost always.
+fn without_tip_of_values(text: &str) -> String {
+    let mut lines: Vec<_> = text.lines().collect();
+    if let Some(tip) = lines.iter().position(|line| line.trim_start().starts_with("tip: to pass '")) {
+        // With the empty line below it.
+        lines.drain(tip..(tip + 2).min(lines.len()));
+    }
+    lines.join("\n")
 }
 
 fn after_long_help() -> String {

@@ -66,7 +66,10 @@ impl Paused {
         let Self { name, generation, json, server } = self;
         let direct = server.direct().await?;
         let changed = server.answer(direct.pause(name.bytes(), how, generation.map(Generation))).await?;
-        let changed = changed.map_err(|error| refused(error, name))?;
+        let changed = match changed {
+            Ok(changed) => changed,
+            Err(error) => return Err(refused(server, &direct, error, name).await),
+        };
         print(Form::of_output(*json), [(name, &changed)].into_iter())?;
         Ok(Exit::Success.into())
     }

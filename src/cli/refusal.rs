@@ -136,13 +136,13 @@ pub(super) fn needs_usage(error: &Error) -> bool {
 pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages: &[Usage]) -> Failure {
     let names = amounts.object();
     let (exit, message) = match (&error, waiting.wait) {
-        (Error::Status(Status::ResourceNotAvailable), None) => {
-            (Exit::NothingAvailable, not_available(amounts, usages))
-        }
+        (Error::Status(Status::ResourceNotAvailable), None) => match too_small(amounts, usages) {
+            Some(message) => (Exit::Failure, message),
+            None => (Exit::NothingAvailable, not_available(amounts, usages)),
+        },
         // The server refuses a request that may wait with this status only if it can never be granted.
-        (Error::Status(Status::ResourceNotAvailable), Some(limit)) => {
-            let exit = limit.map_or(Exit::Failure, |_| Exit::NothingAvailable);
-            (exit, never_available(amounts, usages))
+        (Error::Status(Status::ResourceNotAvailable), Some(_)) => {
+            (Exit::Failure, never_available(amounts, usages))
         }
         (Error::Status(Status::TimedOut), wait) => {
             (Exit::NothingAvailable, timed_out(amounts, wait.flatten(), usages))
@@ -180,8 +180,8 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
         }
         (Error::Status(Status::LimitReached), _) => {
             let message = format!(
-                "{names}: a limit of the server on sessions, grants or waiting requests is reached; release something \
-                 first, or raise the limit in its configuration"
+                "{names}: session.max_sessions, session.max_grants or session.max_waiters of the server's \
+                 configuration is reached; release something first, or raise the limit"
             );
             (Exit::Failure, message)
         }
@@ -192,9 +192,6 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
 
 fn not_available(amounts: &Amounts, usages: &[Usage]) -> String {
     const ADVICE: &str = "try again later or use --wait";
-    if let Some(message) = too_small(amounts, usages) {
-        return message;
-    }
     let names = amounts.object();
     let blocked = blocked(amounts, usages);
     match (amounts.single(), usages.first()) {

@@ -88,6 +88,7 @@ async fn remove(arguments: &Arguments) -> Result<ExitCode, Failure> {
             );
             Err(Failure::new(Exit::Failure, message))
         }
-        result => result.map(|()| Exit::Success.into()).map_err(|error| refused(error, name)),
+        Err(error) => Err(refused(server, &direct, error, name).await),
+        Ok(()) => Ok(Exit::Success.into()),
     }
 }

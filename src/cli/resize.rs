@@ -72,7 +72,8 @@ async fn resize(arguments: &Arguments) -> Result<ExitCode, Failure> {
             );
             return Err(Failure::new(Exit::Failure, message));
         }
-        result => result.map_err(|error| refused(error, name))?,
+        Err(error) => return Err(refused(server, &direct, error, name).await),
+        Ok(resized) => resized,
     };
     print(Form::of_output(*json), [(name, &resized)].into_iter())?;
     Ok(Exit::Success.into())

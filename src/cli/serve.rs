@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     config: Option<PathBuf>,
 
     /// Address to listen on, instead of the configured ones; may be given several times
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = ip_address)]
     bind: Vec<IpAddr>,
 
     /// Port for counters, instead of the configured one; 0 for any free port, which is logged
@@ -71,6 +71,10 @@ enum Format {
     Text,
     Json,
     Journal,
+}
+
+fn ip_address(text: &str) -> Result<IpAddr, &'static str> {
+    text.parse().map_err(|_| "expected an IP address, such as 127.0.0.1 or ::1")
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {

@@ -20,24 +20,31 @@ pub(super) const SLOTS: &str = "SIGNALBOX_SLOTS";
 pub(super) struct SessionArguments {
     /// Id of the session, as printed by "signalbox acquire"
     #[arg(long, value_name = "ID", env = SESSION, value_parser = within(0..=u64::MAX))]
-    session: u64,
+    session: Option<u64>,
 
     /// Key of the session; pass it in the environment, because other users can read the arguments of a command
     #[arg(long, value_name = "HEX", env = KEY, hide_env_values = true)]
-    key: String,
+    key: Option<String>,
 }
 
 impl SessionArguments {
     /// The session with its key. No message repeats the key, not even a malformed one.
     pub(super) fn credentials(&self) -> Result<Credentials, Failure> {
-        let key = bytes_of(&self.key).ok_or_else(|| {
+        let (Some(session), Some(key)) = (self.session, &self.key) else {
+            let message = format!(
+                "no session is given; set {SESSION} and {KEY} to what \"signalbox acquire\" printed (eval \"$(signalbox \
+                 acquire …)\" sets both), or use --session and --key"
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        };
+        let key = bytes_of(key).ok_or_else(|| {
             let message = format!(
                 "the key of the session must have 32 hexadecimal digits; use the value of {KEY} that \"signalbox \
                  acquire\" printed"
             );
             Failure::new(Exit::Usage, message)
         })?;
-        Ok(Credentials::new(self.session, SessionKey(key)))
+        Ok(Credentials::new(session, SessionKey(key)))
     }
 }
 

@@ -89,7 +89,8 @@ async fn set(arguments: &Arguments) -> Result<ExitCode, Failure> {
             );
             return Err(Failure::new(Exit::Failure, message));
         }
-        result => result.map_err(|error| refused(error, name))?,
+        Err(error) => return Err(refused(server, &direct, error, name).await),
+        Ok(changed) => changed,
     };
     if let Some(limit) = wait {
         await_release(arguments, &direct, *limit).await?;

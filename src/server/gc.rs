@@ -50,9 +50,10 @@ async fn sweep(server: &Server, namespace: Namespace) {
             tokio::task::yield_now().await;
         }
     }
-    let elapsed = started.elapsed();
-    server.port(namespace).metrics.note_gc(elapsed);
-    debug!(port = port_name(namespace), collected = sweep.collected(), ?elapsed, "swept");
+    let metrics = &server.port(namespace).metrics;
+    metrics.note_gc(started.elapsed());
+    let elapsed_us = metrics.last_gc_elapsed_us.value();
+    debug!(port = port_name(namespace), collected = sweep.collected(), elapsed_us, "swept");
 }
 
 /// When a sweep pauses: at even distances, and for a limited time in all.

@@ -20,6 +20,7 @@ use thiserror::Error;
 use tracing::{error, info};
 
 use super::Server;
+use super::dispatch::status_of;
 use crate::config::DeclareConfig;
 use crate::core::{CommitOutcome, Declare, Refusal};
 use crate::storage::{CommitError, Storage, StorageError};
@@ -137,7 +138,10 @@ impl Server {
                 Refusal::TooManyNames => {
                     error!(%name, "semaphore.declare: there are semaphore.max_names of them already; raise it");
                 }
-                other => error!(%name, refusal = ?other, "semaphore.declare: the semaphore stays as it was"),
+                other => {
+                    let reason = status_of(other).message();
+                    error!(%name, reason, "semaphore.declare: the semaphore stays as it was");
+                }
             }
         }
     }

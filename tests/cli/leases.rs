@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use super::proxy::Proxy;
 use super::{assert_fails, finished, line, program_at, stderr, stderr_of, stdout, stdout_of};
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, message};
 use crate::support::fake_server::soon;
 use crate::support::yrmcdsd::Yrmcdsd;
 
@@ -229,6 +229,10 @@ async fn a_revocation_ends_the_command_within_its_grace() {
             false => ("--grant", grant_of(holder)),
         };
         assert_eq!(stdout(&ran(server, &["revoke", option, &number, "--grace", grace]).await), "");
+        let logged = daemon.logged("the revocation", |line| {
+            message(line) == "revoked" && line["fields"][&option[2..]] == number.parse::<u64>().unwrap()
+        });
+        assert!(logged["fields"].get("what").is_none(), "{logged}");
         assert_eq!(line(&mut out).await, "TERM");
         let warning = line(&mut err).await;
         assert!(warning.contains("an administrator revoked \"job\""), "{warning}");

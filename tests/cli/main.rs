@@ -15,6 +15,7 @@ mod status;
 #[path = "../support/mod.rs"]
 mod support;
 mod terminal;
+mod wrong;
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -232,12 +233,12 @@ async fn bad_usage_has_the_status_64_and_sends_nothing() {
         (&["run", "x", "--max", "1", "--queue-max", "3", "--", "true"], "--wait"),
         (&["acquire", "x", "--max", "1"], "--lease <TIME>"),
         (&["acquire", "--max", "1", "--lease", "5"], "<NAME>"),
-        (&["renew", "--session", "1"], "--key <HEX>"),
+        (&["renew", "--session", "1"], "use --session and --key"),
         (
             &["renew", "--session", "1", "--key", "abc"],
             "the key of the session must have 32 hexadecimal digits",
         ),
-        (&["release", "--key", "00"], "--session <ID>"),
+        (&["release", "--key", "00"], "use --session and --key"),
         (&["holders"], "<NAME>"),
         (&["waiters", ""], "the name is empty"),
         (&["watch"], "<NAME|PREFIX*>"),

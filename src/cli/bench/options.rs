@@ -92,11 +92,11 @@ pub(in crate::cli) struct Arguments {
     threads: u32,
 
     /// Seed of the random choices; the same seed makes the same choices
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(0..=u64::MAX))]
     pub(super) seed: u64,
 
     /// Process id of the server on this machine; adds its CPU time per answer and its resident memory
-    #[arg(long)]
+    #[arg(long, value_parser = within(1..=u32::MAX))]
     pub(super) pid: Option<u32>,
 
     /// Print one JSON object

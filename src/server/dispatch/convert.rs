@@ -11,7 +11,7 @@ use crate::core::{
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
 /// The status that stands for a refusal.
-pub(super) fn status_of(refusal: Refusal) -> Status {
+pub(in crate::server) fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::NotFound => Status::NotFound,
         Refusal::NotAvailable => Status::ResourceNotAvailable,

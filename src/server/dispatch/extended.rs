@@ -314,7 +314,11 @@ impl Executor<'_> {
             }
         };
         if !matches!(outcome, Outcome::Refused(_)) {
-            info!(?what, grace_ms = grace.0, by = %self.extended.address, "revoked");
+            let (grant, session) = match what {
+                Revocation::Grant(grant) => (Some(grant.0), None),
+                Revocation::Session(session) => (None, Some(session)),
+            };
+            info!(grant, session, grace_ms = grace.0, by = %self.extended.address, "revoked");
         }
         Ok(outcome)
     }

@@ -13,6 +13,7 @@ mod response_stream;
 use bytes::BytesMut;
 use tracing::warn;
 
+pub(super) use convert::status_of;
 pub(super) use extended_state::{ExtendedState, Revoked};
 pub(super) use response_stream::ResponseStream;
 
@@ -21,7 +22,6 @@ use super::{Port, Server, port_name, statistics};
 use crate::core::{Claim, ConnectionId, Refusal, Session, UnixSeconds};
 use crate::protocol::{Frame, FrameClass, Request, Response, Status};
 use answer::compose_status;
-use convert::status_of;
 
 /// What the connection does after a frame was executed.
 #[derive(Debug)]

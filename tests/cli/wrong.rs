@@ -1,0 +1,265 @@
+//! Wrong invocations, each with its exit status and its message: the first line on standard error, after `signalbox: `.
+//!
+//! The server has the counter `job`, of which 1 of 1 is in use, the declared semaphore `gpu` of capacity 2, and the
+//! semaphore `fixed` of its configuration.
+
+use std::process::{Command, Output};
+
+use crate::support::daemon::{ConfigFile, Daemon, SIGNALBOX, outcome, serve_file_on_any_ports};
+
+struct Wrong {
+    arguments: &'static str,
+    status: i32,
+    /// The beginning of the message.
+    message: &'static str,
+}
+
+const fn wrong(arguments: &'static str, status: i32, message: &'static str) -> Wrong {
+    Wrong { arguments, status, message }
+}
+
+/// Arguments that are wrong whatever the server says. `_` is an empty argument.
+const USAGE: &[Wrong] = &[
+    wrong("frobnicate", 64, "unrecognized subcommand 'frobnicate'"),
+    wrong("run", 64, "the following required arguments were not provided:"),
+    wrong("run job --max 1", 64, "the following required arguments were not provided:"),
+    wrong(
+        "run job --max 0 -- true",
+        64,
+        "invalid value '0' for '--max <N>': expected a whole number from 1 to",
+    ),
+    wrong(
+        "run job --max x -- true",
+        64,
+        "invalid value 'x' for '--max <N>': expected a whole number from 1 to",
+    ),
+    wrong("run job --max 1 --json -- true", 64, "unexpected argument '--json' found"),
+    wrong("run job --max 1 ls -la", 64, "unexpected argument '-l' found"),
+    wrong(
+        "run job --max 1 --resources 2 -- true",
+        64,
+        "--resources 2 is more than --max 1; lower --resources or",
+    ),
+    wrong(
+        "run job=2/1 -- true",
+        64,
+        "\"job=2/1\": 2 requested, but the maximum is 1; lower the request or raise",
+    ),
+    wrong("run job=0/1 -- true", 64, "\"job=0/1\": 0 resources requested; request at least 1"),
+    wrong(
+        "run job=x -- true",
+        64,
+        "\"job=x\" has no valid number after the \"=\"; write job=MAX or job=R/MAX",
+    ),
+    wrong(
+        "run _ --max 1 -- true",
+        64,
+        "invalid value '' for '<NAME>...': the name is empty; use a name of 1 to 65535",
+    ),
+    wrong("run a a --max 1 -- true", 64, "\"a\" is given twice; give it once, with the sum of the resources"),
+    wrong(
+        "run job --max 1 --lease x -- true",
+        64,
+        "invalid value 'x' for '--lease <TIME>': expected a number of seconds",
+    ),
+    wrong("acquire job --max 1", 64, "the following required arguments were not provided:"),
+    wrong("get _", 64, "invalid value '' for '<NAME>': the name is empty; use a name of 1 to 65535 bytes"),
+    wrong(
+        "get job --server :7",
+        64,
+        "invalid value ':7' for '--server <HOST[:PORT]>': the address has no host",
+    ),
+    wrong(
+        "get job --server a:99999",
+        64,
+        "invalid value 'a:99999' for '--server <HOST[:PORT]>': the port \"99999\" is not",
+    ),
+    wrong(
+        "get job --timeout 0",
+        64,
+        "invalid value '0' for '--timeout <TIME>': expected a number of seconds above 0",
+    ),
+    wrong("verify x", 64, "invalid value 'x' for '<GRANT>': expected a whole number from 0 to"),
+    wrong(
+        "release",
+        64,
+        "no session is given; set SIGNALBOX_SESSION and SIGNALBOX_KEY to what \"signalbox acquire\" printed",
+    ),
+    wrong(
+        "renew",
+        64,
+        "no session is given; set SIGNALBOX_SESSION and SIGNALBOX_KEY to what \"signalbox acquire\" printed",
+    ),
+    wrong(
+        "release --session 1 --key y",
+        64,
+        "the key of the session must have 32 hexadecimal digits; use the value of",
+    ),
+    wrong("revoke", 64, "the following required arguments were not provided:"),
+    wrong(
+        "declare x --capacity 100000 --slots",
+        64,
+        "--capacity 100000 is more than 65536, the maximum with --slots",
+    ),
+    wrong(
+        "resize gpu x",
+        64,
+        "invalid value 'x' for '<N|+N|-N>': expected a capacity such as 8, or a change such as +2",
+    ),
+    wrong(
+        "remove gpu --grace 5",
+        64,
+        "--grace is only valid with --when now; add --when now, or omit --grace",
+    ),
+    wrong(
+        "bench --pid x",
+        64,
+        "invalid value 'x' for '--pid <PID>': expected a whole number from 1 to 4294967295",
+    ),
+    wrong("bench --seed -1", 64, "unexpected argument '-1' found"),
+    wrong("list --jsn", 64, "unexpected argument '--jsn' found"),
+    wrong("completions tcsh", 64, "invalid value 'tcsh' for '<SHELL>'"),
+    wrong(
+        "serve --bind localhost",
+        64,
+        "invalid value 'localhost' for '--bind <ADDRESS>': expected an IP address, such as",
+    ),
+    wrong(
+        "serve --log-level loud",
+        64,
+        "invalid value 'loud' for '--log-level <LEVEL>': must be error, warning, info or",
+    ),
+    wrong(
+        "data check /nonexistent",
+        65,
+        "/nonexistent/signalbox.redb: the file does not exist, so this is not a data",
+    ),
+    wrong(
+        "check-config /nonexistent",
+        78,
+        "/nonexistent: the configuration file cannot be read: No such file or directory",
+    ),
+];
+
+/// Requests for counters that this server refuses.
+const COUNTERS: &[Wrong] = &[
+    wrong("get none", 1, "counter \"none\" does not exist; check the name"),
+    wrong("holders none", 1, "counter \"none\" does not exist; check the name"),
+    wrong(
+        "run job --max 1 -- true",
+        75,
+        "counter \"job\": 1 of 1 in use, 1 requested; try again later or use --wait",
+    ),
+    wrong(
+        "run job --max 1 --wait=0.1 -- true",
+        75,
+        "counter \"job\": not granted within 0.1 s (1 of 1 in use, 1 requested)",
+    ),
+    wrong(
+        "await-idle job --wait 0",
+        75,
+        "counter \"job\": not idle (1 in use, at most 0 requested); try again later",
+    ),
+    wrong("run free --max 1 -- /nonexistent", 127, "command \"/nonexistent\" not found; check its path"),
+    wrong("run free --max 1 -- /etc/passwd", 126, "cannot run command \"/etc/passwd\": Permission denied"),
+    wrong("revoke --grant 999", 1, "grant 999 is not held; nothing was revoked"),
+    wrong("revoke --session 999", 1, "session 999 does not exist; nothing was revoked"),
+    wrong(
+        "renew --session 999 --key 00000000000000000000000000000000",
+        1,
+        "session 999 does not exist, or its key is wrong",
+    ),
+    wrong(
+        "get job --server 127.0.0.1:1",
+        69,
+        "cannot connect to 127.0.0.1:1 (Connection refused (os error 111)); check",
+    ),
+];
+
+/// Requests for semaphores that this server refuses. What can never be granted is not status 75, with or without a wait.
+const SEMAPHORES: &[Wrong] = &[
+    wrong(
+        "run gpu=3/ --semaphore --lease 5 -- true",
+        1,
+        "semaphore \"gpu\": capacity 2, 3 requested; request at most 2",
+    ),
+    wrong(
+        "run gpu=3/ --semaphore --lease 5 --wait=1h -- true",
+        1,
+        "semaphore \"gpu\": capacity 2, 3 requested; request at",
+    ),
+    wrong("run none --semaphore --lease 5 -- true", 1, "semaphore \"none\" does not exist; declare it with"),
+    wrong(
+        "declare gpu --capacity 3",
+        1,
+        "semaphore \"gpu\" is already declared; use --if-exists keep to leave it",
+    ),
+    wrong(
+        "declare fixed --capacity 3 --if-exists set",
+        1,
+        "cannot declare \"fixed\": the server's configuration file declares \"fixed\"; change it there",
+    ),
+    wrong(
+        "resize none 5",
+        1,
+        "semaphore \"none\" is not declared; \"signalbox list\" lists the declared semaphores",
+    ),
+    wrong(
+        "resize fixed 5",
+        1,
+        "semaphore \"fixed\" was not changed: the server's configuration file declares \"fixed\"; change it there",
+    ),
+    wrong("resize gpu 5 --generation 1", 1, "semaphore \"gpu\" was not changed: its generation differs"),
+    wrong(
+        "remove fixed",
+        1,
+        "semaphore \"fixed\" was not changed: the server's configuration file declares \"fixed\"; change it there",
+    ),
+];
+
+fn invoked(server: &str, arguments: &str) -> Output {
+    let mut command = Command::new(SIGNALBOX);
+    let arguments = arguments.split(' ').map(|argument| if argument == "_" { "" } else { argument });
+    command.args(arguments).env("SIGNALBOX_SERVER", server);
+    command.env_remove("SIGNALBOX_SESSION").env_remove("SIGNALBOX_KEY");
+    outcome(command)
+}
+
+#[track_caller]
+fn assert_refused(server: &str, Wrong { arguments, status, message }: &Wrong) {
+    let output = invoked(server, arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    let first = said.lines().next().unwrap_or_default();
+    assert!(first.starts_with(&format!("signalbox: {message}")), "{arguments}: {said}");
+    assert_eq!(output.status.code(), Some(*status), "{arguments}: {said}");
+    assert_eq!(output.stdout, b"", "{arguments}");
+    assert!(!said.contains("tip: to pass"), "{arguments}: {said}");
+    assert!(!said.contains("invalid digit"), "{arguments}: {said}");
+}
+
+#[test]
+fn wrong_invocations_have_these_messages() {
+    let all = [USAGE, COUNTERS, SEMAPHORES];
+    assert!(all.iter().map(|wrong| wrong.len()).sum::<usize>() >= 40);
+    for wrong in USAGE {
+        assert_refused("127.0.0.1:1", wrong);
+    }
+    let file = ConfigFile::toml(
+        "bind_ip = '127.0.0.1'\ncounter.enable = true\nsemaphore.enable = true\n\
+         [[semaphore.declare]]\nname = 'fixed'\ncapacity = 1\n",
+    );
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let [counters, semaphores] = ["counter", "semaphore"].map(|port| daemon.address(port).to_string());
+    assert_eq!(daemon.counter().acquire(b"x", 1, 1).status, 0);
+    let mut holder = daemon.counter();
+    assert_eq!(holder.acquire(b"job", 1, 1).status, 0);
+    assert!(invoked(&semaphores, "declare gpu --capacity 2").status.success());
+    for wrong in COUNTERS {
+        assert_refused(&counters, wrong);
+    }
+    for wrong in SEMAPHORES {
+        assert_refused(&semaphores, wrong);
+    }
+    // The reverse: what is not in use is idle, and what can be granted later is not refused for ever.
+    assert_eq!(invoked(&counters, "await-idle none").stdout, b"0\n");
+}
