@@ -33,7 +33,7 @@ const USAGE: &[Wrong] = &[
         64,
         "invalid value 'x' for '--max <N>': expected a whole number from 1 to",
     ),
-    wrong("run job --max 1 --json -- true", 64, "unexpected argument '--json' found"),
+    wrong("run job --max 1 --josn -- true", 64, "unexpected argument '--josn' found"),
     wrong("run job --max 1 ls -la", 64, "unexpected argument '-l' found"),
     wrong(
         "run job --max 1 --resources 2 -- true",
