@@ -279,3 +279,42 @@ fn a_revoked_session_ends_after_a_restart_too() {
         assert_eq!(core.ledger_stats().sessions, sessions, "at {at_ms} ms");
     }
 }
+
+#[test]
+fn a_client_that_closes_its_session_is_answered_when_the_end_is_stored() {
+    let server = Server::with_store();
+    server.open(0);
+    assert_eq!(server.core.close_leased(server.id(0), Token(7), START), Outcome::Waiting);
+    assert_eq!(server.messages(0), []);
+    server.store();
+    let closed = matches!(server.messages(0)[..], [Message::Answer { token: Token(7), outcome: Ok(_) }]);
+    assert!(closed, "after the end is stored");
+    assert_eq!(server.core.ledger_stats().expired_sessions, 0, "a session that was closed has not expired");
+}
+
+#[test]
+fn a_session_that_expires_is_counted() {
+    let server = Server::with_store();
+    server.open(0);
+    // In steps: a long one would be a gap in which the clients could not renew.
+    for ms in (0..5000).step_by(100) {
+        let now = Moment { monotonic: MonotonicMs(ms), ..START };
+        while server.core.expire(now) {}
+    }
+    assert_eq!(server.core.ledger_stats().expired_sessions, 1);
+}
+
+#[test]
+fn a_sweep_reports_how_many_names_it_removed() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let mut session = core.open_session();
+    for name in [b"a", b"b", b"c"] {
+        core.acquire(SEMAPHORES, name, Claim::new(1, 1).unwrap(), &mut session, START.unix).unwrap();
+    }
+    for name in [b"a", b"b"] {
+        core.release(SEMAPHORES, name, 1, &mut session, START.unix).unwrap();
+    }
+    let mut sweep = core.sweep(SEMAPHORES);
+    while sweep.step(1, START.unix) {}
+    assert_eq!(sweep.collected(), 2);
+}

@@ -148,8 +148,7 @@ where
             self.input.pause_store_timer();
             return Poll::Pending;
         }
-        if !is_blocked
-            && self.is_between_requests()
+        if self.is_between_requests()
             && let Some(worker) = self.seat.next_worker(&mut self.load)
         {
             return Poll::Ready(Ok(Turn::Move(worker)));
