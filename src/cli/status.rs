@@ -25,9 +25,9 @@ peak and the number of waiting requests; of a declared semaphore also its flags,
 list\". The holders and the waiting requests follow, as in \"signalbox holders\" and \"signalbox waiters\".
 
 With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, peak, waiting, declared \
-(null, or an object with generation, slots, removing, configured and label), holders and queue (arrays of the objects of \
-\"signalbox holders\" and \"signalbox waiters\"). A name or label that is not UTF-8 has the key name_hex or label_hex, in \
-hexadecimal digits.";
+(null, or an object with generation, slots, removing, configured, paused, slots_out and label), holders and queue \
+(arrays of the objects of \"signalbox holders\" and \"signalbox waiters\"). A name or label that is not UTF-8 has the \
+key name_hex or label_hex, in hexadecimal digits.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -175,6 +175,8 @@ impl<'a> State<'a> {
             slots: entry.numbered,
             removing: entry.removing,
             configured: entry.configured,
+            paused: entry.paused,
+            slots_out: &entry.slots_out,
             label: Labeled::of(&entry.label),
         });
         json(&Line {
@@ -220,6 +222,8 @@ struct DeclaredLine<'a> {
     slots: bool,
     removing: bool,
     configured: bool,
+    paused: bool,
+    slots_out: &'a [u16],
     #[serde(flatten)]
     label: Labeled<'a>,
 }

@@ -26,6 +26,7 @@ async fn the_status_of_a_name_is_found_for_either_kind() {
     );
     let declared = &status["declared"];
     assert_eq!((&declared["slots"], &declared["label"]), (&json!(true), &json!("room 3")));
+    assert_eq!((&declared["paused"], &declared["slots_out"]), (&json!(false), &json!([])));
     assert_eq!(status["holders"][0]["slots"], json!([0, 1, 2]));
     assert_eq!((&status["queue"][0]["position"], &status["queue"][0]["resources"]), (&json!(1), &json!(2)));
     let text = ran(&["status", "gpu"]).await;
