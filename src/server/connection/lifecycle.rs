@@ -85,9 +85,10 @@ impl OpenConnection {
             Departure::End(end) => {
                 // While the server stops, it waits until a busy connection has closed in good order.
                 let Connection { stream, busy: _busy, .. } = served;
-                end_connection(&admission, peer, holder, place, &end).await;
+                // Boxed, so that the task of an open connection has no room for its end.
+                Box::pin(end_connection(&admission, peer, holder, place, &end)).await;
                 if end.is_by_the_server() {
-                    linger(stream).await;
+                    Box::pin(linger(stream)).await;
                 }
                 None
             }
