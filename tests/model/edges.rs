@@ -7,8 +7,8 @@ use std::task::Waker;
 use signalbox::core::{
     Answer, Call, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, Event, EventKind, Granted,
     IfExists, LedgerLimits, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing,
-    Record, Refusal, Removal, RequestId, RequestIds, Session, SessionId, SessionKey, SessionRecord, Token,
-    UnixSeconds, Until, Want,
+    Record, Refusal, Removal, RequestId, RequestIds, ServiceChange, Session, SessionId, SessionKey,
+    SessionRecord, Token, UnixSeconds, Until, Want,
 };
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
@@ -317,4 +317,37 @@ fn a_sweep_reports_how_many_names_it_removed() {
     let mut sweep = core.sweep(SEMAPHORES);
     while sweep.step(1, START.unix) {}
     assert_eq!(sweep.collected(), 2);
+}
+
+/// A semaphore with two slots.
+fn two_slots() -> Server {
+    let mut server = Server::new();
+    assert!(matches!(server.declare(0, 2, true), Outcome::Answered(_)));
+    server
+}
+
+#[test]
+fn a_slot_out_of_service_makes_no_room_when_its_holder_leaves() {
+    let mut server = two_slots();
+    let granted = server.granted(0, &[NAME]);
+    assert_eq!(*granted.slots, [[0].into()]);
+    let call = server.call(0);
+    let out = server.core.change_service(call, NAME, ServiceChange::SlotOut(0), None, START);
+    assert!(matches!(out, Outcome::Answered(_)));
+    let call = server.call(0);
+    assert!(matches!(server.core.release_grant(call, granted.grant, START), Outcome::Answered(_)));
+    assert_eq!(server.core.check_ledger(), Ok(()));
+    assert_eq!(*server.granted(0, &[NAME]).slots, [[1].into()]);
+    assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting, "the other slot is out of service");
+}
+
+#[test]
+fn a_request_that_waits_for_a_slot_is_not_overtaken() {
+    let mut server = two_slots();
+    assert_eq!(*server.granted(0, &[NAME]).slots, [[0].into()]);
+    let want = Want { namespace: SEMAPHORES, name: NAME, claim: Claim::new(1, 1).unwrap(), slot: Some(0) };
+    let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+    let call = server.call(1);
+    assert_eq!(server.core.acquire_grant(call, &[want], queueing, START), Outcome::Waiting);
+    assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting, "slot 1 is free, but another request is first");
 }
