@@ -772,9 +772,14 @@ impl Model {
     }
 
     pub fn revoke_grant(&mut self, call: Call, grant: GrantId, grace_ms: u32) -> Outcome {
-        self.once(call, |model, _| model.revoke_grant_now(grant, grace_ms).map(|()| Answer::Done))
+        self.once(call, |model, _| {
+            model.revoke_grant_now(grant, grace_ms)?;
+            model.serve();
+            Ok(Answer::Done)
+        })
     }
 
+    /// Others are served afterwards.
     fn revoke_grant_now(&mut self, grant: GrantId, grace_ms: u32) -> Result<(), Refusal> {
         let now_ms = self.now_ms;
         let found = self.grants.iter_mut().find(|found| found.id == grant.0).ok_or(Refusal::NotAcquired)?;
@@ -792,7 +797,6 @@ impl Model {
                 self.end_grant(grant.0, EventKind::Revoked);
             }
         }
-        self.serve();
         Ok(())
     }
 
@@ -1106,11 +1110,12 @@ impl Model {
             for id in self.grants.iter().filter(holds).map(|grant| grant.id).collect::<Vec<_>>() {
                 if self.find(GrantId(id)).unwrap().wait.is_some() {
                     self.fail(id, Refusal::Removed);
-                    self.serve();
                 } else {
                     let _ = self.revoke_grant_now(GrantId(id), grace_ms);
                 }
             }
+            // The grants end in one step of the core, so that others see them gone together.
+            self.serve();
             if grace_ms > 0 {
                 for session in plain.iter().map(|connection| connection.session()) {
                     self.notify(session, Notice::SessionRevoked { session, grace_ms });
