@@ -27,7 +27,7 @@ pub(super) struct Arguments {
 /// How long a shell waits.
 const LIMIT: Duration = Duration::from_millis(800);
 
-/// Longer lists help nobody.
+/// The most names that are printed: a user does not read longer lists.
 const NAMES_MAX: usize = 500;
 
 /// Which names complete the arguments of a subcommand.

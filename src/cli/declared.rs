@@ -2,15 +2,15 @@
 
 use std::io;
 
+use bytes::Bytes;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::{Form, Named, escaped, json};
-use super::server::Server;
-use super::server::permission_denied;
+use super::server::{Server, permission_denied};
 use super::table::{Column, Rows};
-use crate::client::{DeclaredState, Direct, Error, Status};
+use crate::client::{DeclaredEntry, DeclaredState, Direct, Error, Status};
 
 const COLUMNS: [Column; 4] = [
     Column::number("CAPACITY", 10),
@@ -84,7 +84,8 @@ pub(super) async fn not_permitted(
     names: &[Name],
 ) -> String {
     for name in names {
-        if let Ok(Some(true)) = server.answer(is_configured(direct, name)).await.unwrap_or(Ok(None)) {
+        let declared = server.answer(find(direct, name.bytes())).await.unwrap_or(Ok(None));
+        if let Ok(Some(DeclaredEntry { configured: true, .. })) = declared {
             return format!(
                 "{what_failed}: the server's configuration file declares {name}; change it there, then reload the \
                  configuration"
@@ -94,10 +95,9 @@ pub(super) async fn not_permitted(
     permission_denied(what_failed)
 }
 
-/// Whether the configuration declares a semaphore; `None`: there is no such semaphore. The list is ordered by name, so
-/// the name itself precedes all longer ones.
-async fn is_configured(direct: &Direct, name: &Name) -> Result<Option<bool>, Error> {
-    let Some(first) = direct.list(name.bytes()).await?.next().await else { return Ok(None) };
-    let first = first?;
-    Ok((first.name == name.bytes()).then_some(first.configured))
+/// The declared semaphore of a name, if there is one. The list is ordered by name, so the name itself precedes all longer
+/// ones.
+pub(super) async fn find(direct: &Direct, name: &[u8]) -> Result<Option<DeclaredEntry<Bytes>>, Error> {
+    let first = direct.list(name).await?.next().await.transpose()?;
+    Ok(first.filter(|entry| entry.name == name))
 }

@@ -1,7 +1,7 @@
 //! `signalbox list`: lists declared semaphores.
 //!
-//! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on purpose, so that a
-//! slow reader of the output slows the server down.
+//! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on
+//! purpose, so that a slow reader of the output slows the server down.
 
 use std::io::{self, BufWriter};
 use std::process::ExitCode;
@@ -115,6 +115,13 @@ struct Line<'a> {
     capacity: u32,
     in_use: u32,
     waiting: u32,
+    #[serde(flatten)]
+    declared: Declared<'a>,
+}
+
+/// The declaration in JSON.
+#[derive(Serialize)]
+pub(super) struct Declared<'a> {
     /// A string: many JSON readers convert numbers to doubles, which would round it.
     generation: String,
     slots: bool,
@@ -128,29 +135,19 @@ struct Line<'a> {
 
 impl<'a> Line<'a> {
     fn of(entry: &'a DeclaredEntry<Bytes>) -> Self {
-        let DeclaredEntry {
-            generation,
-            capacity,
-            in_use,
-            waiting,
-            numbered,
-            removing,
-            configured,
-            paused,
-            ..
-        } = *entry;
-        let generation = generation.0.to_string();
-        let slots = numbered;
+        let DeclaredEntry { capacity, in_use, waiting, .. } = *entry;
+        Self { name: Named::of(&entry.name), capacity, in_use, waiting, declared: Declared::of(entry) }
+    }
+}
+
+impl<'a> Declared<'a> {
+    pub(super) fn of(entry: &'a DeclaredEntry<Bytes>) -> Self {
         Self {
-            name: Named::of(&entry.name),
-            capacity,
-            in_use,
-            waiting,
-            generation,
-            slots,
-            removing,
-            configured,
-            paused,
+            generation: entry.generation.0.to_string(),
+            slots: entry.numbered,
+            removing: entry.removing,
+            configured: entry.configured,
+            paused: entry.paused,
             slots_out: &entry.slots_out,
             label: Labeled::of(&entry.label),
         }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::declared;
 use super::exit::warn;
 use super::output::escaped;
 use super::server::Server;
@@ -46,10 +47,7 @@ async fn report_declared(direct: &Direct, amounts: &Amounts) -> Result<(), Error
     for amount in amounts.each() {
         let name = amount.name.bytes();
         let is_counter = amounts.namespace_of(amount) == Namespace::Counters;
-        // The list is ordered by name, so the name itself precedes all longer ones.
-        if !is_counter
-            || direct.list(name).await?.next().await.transpose()?.is_none_or(|first| first.name != name)
-        {
+        if !is_counter || declared::find(direct, name).await?.is_none() {
             continue;
         }
         let without_maximum = match amount.resources {

@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::await_idle::ANY_LEVEL;
+use super::declared;
 use super::exit::{Exit, Failure};
 use super::name::quoted;
 use super::output::escaped;
@@ -76,7 +75,7 @@ impl Usage {
         };
         let declared = match namespace {
             Namespace::Counters => return Self::InUse { in_use, capacity: amount.max },
-            Namespace::Semaphores => declared(direct, name).await,
+            Namespace::Semaphores => declared::find(direct, name).await.ok().flatten(),
         };
         match declared {
             Some(DeclaredEntry { paused: true, .. }) => Self::Paused,
@@ -119,12 +118,6 @@ impl Usage {
             Self::Unknown => format!("{resources} requested"),
         }
     }
-}
-
-/// A declared semaphore. The list is ordered by name, so the name itself precedes all longer ones.
-async fn declared(direct: &Direct, name: &[u8]) -> Option<DeclaredEntry<Bytes>> {
-    let first = direct.list(name).await.ok()?.next().await?.ok()?;
-    (first.name == name).then_some(first)
 }
 
 /// Whether the numbers matter for the message of this error.

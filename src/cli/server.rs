@@ -57,7 +57,7 @@ impl Server {
 
     /// What a name refers to: a counter or a semaphore.
     pub(super) fn kind(&self) -> &'static str {
-        if self.semaphore { "semaphore" } else { "counter" }
+        kind_of(self.namespace())
     }
 
     /// The namespace of the names in the request.
@@ -166,6 +166,14 @@ pub(super) fn other(namespace: Namespace) -> Namespace {
     match namespace {
         Namespace::Counters => Namespace::Semaphores,
         Namespace::Semaphores => Namespace::Counters,
+    }
+}
+
+/// What a name of a namespace refers to, in messages and output.
+pub(super) fn kind_of(namespace: Namespace) -> &'static str {
+    match namespace {
+        Namespace::Counters => "counter",
+        Namespace::Semaphores => "semaphore",
     }
 }
 

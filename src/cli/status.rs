@@ -7,12 +7,13 @@ use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
 
+use super::declared;
 use super::exit::{Exit, Failure};
 use super::list;
 use super::listing::{self, Entry, ListingKind};
 use super::name::Name;
-use super::output::{Form, Labeled, NOTHING, Named, escaped, json, or_nothing};
-use super::server::{Server, block_on};
+use super::output::{Form, NOTHING, Named, escaped, json, or_nothing};
+use super::server::{Server, block_on, kind_of};
 use super::table::Rows;
 use crate::client::{DeclaredEntry, Direct, Error, Inspected, Namespace, Status};
 
@@ -115,7 +116,7 @@ impl<'a> State<'a> {
             let usage = direct.inspect(namespace, bytes).await?;
             let declared = match namespace {
                 Namespace::Counters => None,
-                Namespace::Semaphores => declared(direct, bytes).await?,
+                Namespace::Semaphores => declared::find(direct, bytes).await?,
             };
             let holders = listing::all(direct, namespace, bytes, ListingKind::Holders).await?;
             let queue = listing::all(direct, namespace, bytes, ListingKind::Waiters).await?;
@@ -127,13 +128,6 @@ impl<'a> State<'a> {
         }
     }
 
-    fn kind(&self) -> &'static str {
-        match self.namespace {
-            Namespace::Counters => "counter",
-            Namespace::Semaphores => "semaphore",
-        }
-    }
-
     fn capacity(&self) -> Option<u32> {
         (self.namespace == Namespace::Semaphores).then_some(self.usage.capacity)
     }
@@ -142,7 +136,8 @@ impl<'a> State<'a> {
         let Inspected { in_use, peak, waiting, .. } = self.usage;
         let capacity = self.capacity().map_or(NOTHING.to_owned(), |capacity| capacity.to_string());
         let name = escaped(self.name.bytes());
-        writeln!(out, "kind        {}\nname        {name}\nin_use      {in_use}", self.kind())?;
+        let kind = kind_of(self.namespace);
+        writeln!(out, "kind        {kind}\nname        {name}\nin_use      {in_use}")?;
         writeln!(out, "capacity    {capacity}\npeak        {peak}\nwaiting     {waiting}")?;
         if let Some(declared) = &self.declared {
             let (generation, label) = (declared.generation.0, or_nothing(&declared.label));
@@ -170,33 +165,18 @@ impl<'a> State<'a> {
 
     fn json(&self) -> String {
         let Inspected { in_use, peak, waiting, .. } = self.usage;
-        let declared = self.declared.as_ref().map(|entry| DeclaredLine {
-            generation: entry.generation.0.to_string(),
-            slots: entry.numbered,
-            removing: entry.removing,
-            configured: entry.configured,
-            paused: entry.paused,
-            slots_out: &entry.slots_out,
-            label: Labeled::of(&entry.label),
-        });
         json(&Line {
-            kind: self.kind(),
+            kind: kind_of(self.namespace),
             name: Named::of(self.name.bytes()),
             in_use,
             capacity: self.capacity(),
             peak,
             waiting,
-            declared,
+            declared: self.declared.as_ref().map(list::Declared::of),
             holders: self.holders.iter().map(|entry| ListingKind::Holders.line(entry)).collect(),
             queue: self.queue.iter().map(|entry| ListingKind::Waiters.line(entry)).collect(),
         })
     }
-}
-
-/// The declared semaphore of this name. The list is ordered by name, so the name itself precedes all longer ones.
-async fn declared(direct: &Direct, name: &[u8]) -> Result<Option<DeclaredEntry<Bytes>>, Error> {
-    let first = direct.list(name).await?.next().await.transpose()?;
-    Ok(first.filter(|entry| entry.name == name))
 }
 
 /// The state of a name in JSON.
@@ -209,21 +189,7 @@ struct Line<'a> {
     capacity: Option<u32>,
     peak: u32,
     waiting: u32,
-    declared: Option<DeclaredLine<'a>>,
+    declared: Option<list::Declared<'a>>,
     holders: Vec<listing::Line<'a>>,
     queue: Vec<listing::Line<'a>>,
-}
-
-/// What is declared, in JSON.
-#[derive(Serialize)]
-struct DeclaredLine<'a> {
-    /// A string: many JSON readers convert numbers to doubles, which would round it.
-    generation: String,
-    slots: bool,
-    removing: bool,
-    configured: bool,
-    paused: bool,
-    slots_out: &'a [u16],
-    #[serde(flatten)]
-    label: Labeled<'a>,
 }

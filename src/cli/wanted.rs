@@ -8,6 +8,7 @@ use super::exit::{Exit, Failure};
 use super::name::{Name, quoted};
 use super::number::within;
 use super::output::escaped;
+use super::server::kind_of;
 use super::time::{WaitLimit, wait_limit};
 use crate::client::{Claim, Namespace};
 
@@ -216,10 +217,7 @@ impl Amounts {
 
     /// What one of the names refers to.
     pub(super) fn kind_of(&self, amount: &Amount) -> &'static str {
-        match self.namespace_of(amount) {
-            Namespace::Counters => "counter",
-            Namespace::Semaphores => "semaphore",
-        }
+        kind_of(self.namespace_of(amount))
     }
 
     /// The kinds and the names, such as `counter "backup"` or `counters "a", "b" and semaphore "gpu"`.

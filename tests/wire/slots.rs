@@ -410,7 +410,7 @@ fn a_semaphore_of_the_configuration_can_be_paused() {
     server.check();
 }
 
-/// The configuration declares a semaphore anew while its pause is being stored. If that fails, it is not paused.
+/// The configuration declares a semaphore again while its pause is being stored. If that fails, it is not paused.
 #[test]
 fn a_pause_that_is_not_stored_is_rolled_back_from_a_newer_configuration() {
     for is_stored in [true, false] {

@@ -194,8 +194,8 @@ impl Driver {
         self.load.remove();
     }
 
-    /// Ends the waiting acquires of a session that is to be handed over: the server would grant them to the session, and
-    /// nobody here would know.
+    /// Ends the waiting acquires of a session before it is handed over: the server would grant them to the session, and
+    /// this client would not know.
     fn isolate(&mut self, reply: oneshot::Sender<Result<OpenedSession, Error>>) {
         self.load.isolate();
         match &mut self.sharing {

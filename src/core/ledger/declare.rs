@@ -168,41 +168,46 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) -> Outcome {
         self.change(call, now, |ledger, _| {
-            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
-            declaration.check_change(generation)?;
-            if declaration.removing {
-                return Err(Refusal::Removed);
-            }
-            let (object, mut after) = (object.clone(), declaration.clone());
-            after.capacity = match resizing {
-                Resizing::To(capacity) => capacity,
-                Resizing::Grow(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
-                Resizing::Shrink(by) => after.capacity.saturating_sub(by),
+            let check = |declaration: &Declaration| declaration.check_change(generation);
+            let resize = |after: &mut Declaration| {
+                after.capacity = match resizing {
+                    Resizing::To(capacity) => capacity,
+                    Resizing::Grow(by) => after.capacity.checked_add(by).ok_or(Refusal::OutOfRange)?,
+                    Resizing::Shrink(by) => after.capacity.saturating_sub(by),
+                };
+                let is_too_large = after.numbered && after.capacity > SLOTS_MAX;
+                if is_too_large { Err(Refusal::OutOfRange) } else { Ok(()) }
             };
-            if after.numbered && after.capacity > SLOTS_MAX {
-                return Err(Refusal::OutOfRange);
-            }
-            ledger.plan_difference(&object, after, now, context)
+            ledger.alter(name, check, resize, now, context)
         })
     }
 
-    /// Makes a change of a declared semaphore, unless it leaves everything as it is.
-    pub(super) fn plan_difference(
+    /// Alters a declared semaphore that passes a check and is not being removed. If everything stays as it is, this is no
+    /// change: the generation stays, and nothing is stored.
+    pub(super) fn alter(
         &mut self,
-        object: &ObjectRef,
-        mut after: Declaration,
+        name: &[u8],
+        check: impl FnOnce(&Declaration) -> Result<(), Refusal>,
+        alter: impl FnOnce(&mut Declaration) -> Result<(), Refusal>,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Result<Changed, Refusal> {
+        let (object, declaration) = self.declarations.entry(name).ok_or(Refusal::NotFound)?;
+        check(declaration)?;
+        if declaration.removing {
+            return Err(Refusal::Removed);
+        }
+        let (object, mut after) = (object.clone(), declaration.clone());
+        alter(&mut after)?;
         let is_changed = self.declarations.get(object.name()) != Some(&after);
         if is_changed {
             after.generation = self.next_id()?;
         }
-        let reply = CachedReply::declared([after.state(object)]);
+        let reply = CachedReply::declared([after.state(&object)]);
         // The present state may still wait for its commit, and be rolled back.
         let is_durable = is_changed || !self.is_stored();
         if is_changed {
-            self.plan(object, after, false, now, context);
+            self.plan(&object, after, false, now, context);
         }
         Ok(Changed { reply, is_durable })
     }

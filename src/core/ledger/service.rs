@@ -30,18 +30,16 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) -> Outcome {
         self.change(call, now, |ledger, _| {
-            let (object, declaration) = ledger.declarations.entry(name).ok_or(Refusal::NotFound)?;
-            declaration.check_generation(generation)?;
-            if declaration.removing {
-                return Err(Refusal::Removed);
-            }
-            let (object, mut after) = (object.clone(), declaration.clone());
-            after.service = service_after(declaration, change)?;
-            ledger.plan_difference(&object, after, now, context)
+            let check = |declaration: &Declaration| declaration.check_generation(generation);
+            let set_service = |after: &mut Declaration| {
+                after.service = service_after(after, change)?;
+                Ok(())
+            };
+            ledger.alter(name, check, set_service, now, context)
         })
     }
 
-    /// Has a semaphore be as its declaration says. Returns the slots that were out of service.
+    /// Applies a declaration to its semaphore. Returns the slots that were out of service before.
     pub(super) fn follow(&mut self, object: &ObjectRef, declaration: &Declaration) -> Vec<u16> {
         let slots_out = self.slots.set_out(object, &declaration.service.slots_out);
         let withheld = self.withheld(object, declaration.service.paused, declaration.usable());
@@ -49,7 +47,7 @@ impl Ledger {
         slots_out
     }
 
-    /// What is withheld of a semaphore as its slots are now.
+    /// The part of a semaphore's capacity that its present slots withhold.
     pub(super) fn present_withheld(&self, object: &ObjectRef) -> Withheld {
         let is_paused = object.withheld() == Withheld::ALL;
         self.withheld(object, is_paused, object.capacity().unwrap_or(0))

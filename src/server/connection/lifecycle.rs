@@ -42,7 +42,7 @@ pub(in crate::server) struct OpenConnection {
     inbound: Inbound,
 }
 
-/// A connection that is to be served by another thread.
+/// A connection that moves to another thread.
 pub(in crate::server) struct Move<S> {
     pub(in crate::server) connection: Box<OpenConnection>,
     pub(in crate::server) stream: S,

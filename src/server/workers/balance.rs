@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
+use super::busy_time::BusyTime;
 use super::load::{Offer, Room};
 use super::placement::{Amount, Measured, Placement, Transfer};
 use super::{Worker, Workers};
@@ -72,6 +73,7 @@ pub(super) fn offer(transfer: Transfer, units: u64) -> Offer {
 /// The figures of a worker at the last measurement.
 struct Meter<'a> {
     thread: &'a Worker,
+    clock: &'a BusyTime,
     measured: Instant,
     busy_time: Duration,
     requests: u64,
@@ -80,10 +82,12 @@ struct Meter<'a> {
 
 impl<'a> Meter<'a> {
     fn start(thread: &'a Worker) -> io::Result<Self> {
+        let clock = thread.busy_time()?;
         Ok(Self {
             thread,
+            clock,
             measured: Instant::now(),
-            busy_time: thread.busy_time()?.read()?,
+            busy_time: clock.read()?,
             requests: thread.gauge.requests(),
             units: thread.gauge.units(),
         })
@@ -91,8 +95,7 @@ impl<'a> Meter<'a> {
 
     /// The worker's load since the last call.
     fn measure(&mut self) -> io::Result<Measured> {
-        let (now, busy_time, requests) =
-            (Instant::now(), self.thread.busy_time()?.read()?, self.thread.gauge.requests());
+        let (now, busy_time, requests) = (Instant::now(), self.clock.read()?, self.thread.gauge.requests());
         let seconds = (now - self.measured).as_secs_f64().max(f64::MIN_POSITIVE);
         let busy = busy_time.saturating_sub(self.busy_time).as_secs_f64() / seconds;
         let requests_per_s = (requests - self.requests) as f64 / seconds;

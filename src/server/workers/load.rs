@@ -50,7 +50,7 @@ pub(super) struct Offer {
 pub(super) enum Room {
     /// Connections that together made so many units in the last tick.
     Units(u32),
-    /// All connections, now and later: nothing is to be left here.
+    /// All connections, now and later: the worker is retired.
     All,
 }
 

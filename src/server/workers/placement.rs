@@ -19,11 +19,11 @@ const SATURATED_TICKS: u32 = 3;
 /// A worker that was less busy takes a part of another one's load, before one more worker does.
 const ROOM: f64 = 0.6;
 
-/// A worker that was less busy than this takes a part when no further worker is to be activated.
+/// A worker that was less busy than this takes a part when no further worker may be activated.
 const LITTLE_ROOM: f64 = 0.85;
 
-/// The workers that are left when others are retired are to be less busy than this, so that those are not needed again
-/// soon.
+/// Workers are retired if the others stay less busy than this without them, so that the retired ones are not needed
+/// again soon.
 const CALM: f64 = 0.6;
 
 /// Calm ticks in a row after which workers are retired. Fewer would retire them between two bursts.
