@@ -1,8 +1,8 @@
 //! The wire protocol: encodes and decodes requests and responses, for the server and the client.
 //!
 //! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds' counter
-//! and semaphore protocols (`counter.md`, `semaphore.md`) and the extended operations of this server
-//! (`docs/protocol.md`). `core` implements the operations.
+//! and semaphore protocols (`counter.md`, `semaphore.md`), and the extended operations and the System V operations of
+//! this server (`docs/protocol.md`). `core` implements the operations.
 
 mod codec;
 mod extended;
@@ -11,6 +11,7 @@ mod header;
 mod request;
 mod response;
 mod status;
+mod sysv;
 
 pub use codec::{
     DecodeError, Frames, REQUEST_BODY_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RequestCodec, ResponseCodec,
@@ -28,3 +29,8 @@ pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
 pub use request::{Frame, FrameClass, NAME_BYTES_MAX, Request};
 pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};
 pub use status::Status;
+pub use sysv::{
+    Caller, Errno, GROUPS_MAX, Groups, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, ListedSet, ListedUser, OpenedProcess,
+    Operation, Operations, Ownership, SEM_UNDO, SetCommand, SetStat, SysvAnswer, SysvOpcode, SysvRequest,
+    UserRole, Values, WAIT_FOREVER_MS,
+};

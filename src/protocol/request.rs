@@ -6,6 +6,7 @@ use super::extended::{Extended, ExtendedOpcode};
 use super::fields::Fields;
 use super::header::{Header, Opaque, Opcode, REQUEST_MAGIC};
 use super::status::Status;
+use super::sysv::{SysvOpcode, SysvRequest};
 
 /// The longest name in bytes: its length is a `u16` on the wire (`counter.md` and `semaphore.md`, "Acquire").
 pub const NAME_BYTES_MAX: usize = u16::MAX as usize;
@@ -40,7 +41,9 @@ impl<'a> Frame<'a> {
         }
         let code = self.header.opcode;
         let plain = Opcode::from_code(code).map(FrameClass::Plain);
-        let class = plain.or_else(|| ExtendedOpcode::from_code(code).map(FrameClass::Extended));
+        let class = plain
+            .or_else(|| ExtendedOpcode::from_code(code).map(FrameClass::Extended))
+            .or_else(|| SysvOpcode::from_code(code).map(FrameClass::Sysv));
         class.unwrap_or(FrameClass::Unknown(Status::UnknownCommand))
     }
 
@@ -50,7 +53,7 @@ impl<'a> Frame<'a> {
     pub fn parse(&self) -> Result<Request<'a>, Status> {
         match self.class() {
             FrameClass::Plain(opcode) => Request::parse(opcode, self.body).ok_or(Status::InvalidArguments),
-            FrameClass::Extended(_) => Err(Status::UnknownCommand),
+            FrameClass::Extended(_) | FrameClass::Sysv(_) => Err(Status::UnknownCommand),
             FrameClass::Unknown(status) => Err(status),
         }
     }
@@ -62,7 +65,18 @@ impl<'a> Frame<'a> {
     pub fn parse_extended(&self) -> Result<Extended<'a>, Status> {
         match self.class() {
             FrameClass::Extended(opcode) => Extended::parse(opcode, self.body),
-            FrameClass::Plain(_) => Err(Status::UnknownCommand),
+            FrameClass::Plain(_) | FrameClass::Sysv(_) => Err(Status::UnknownCommand),
+            FrameClass::Unknown(status) => Err(status),
+        }
+    }
+
+    /// Reads a request of the class [`FrameClass::Sysv`] (`docs/protocol.md`, "System V semaphores"). A frame that is not
+    /// a valid one gives the status to answer with.
+    #[cold]
+    pub fn parse_sysv(&self) -> Result<SysvRequest<'a>, Status> {
+        match self.class() {
+            FrameClass::Sysv(opcode) => SysvRequest::parse(opcode, self.body),
+            FrameClass::Plain(_) | FrameClass::Extended(_) => Err(Status::UnknownCommand),
             FrameClass::Unknown(status) => Err(status),
         }
     }
@@ -75,6 +89,8 @@ pub enum FrameClass {
     Plain(Opcode),
     /// An extended operation, to be read by [`Frame::parse_extended`].
     Extended(ExtendedOpcode),
+    /// An operation of System V semaphores, to be read by [`Frame::parse_sysv`].
+    Sysv(SysvOpcode),
     /// No operation of this server, with the status to answer with.
     Unknown(Status),
 }

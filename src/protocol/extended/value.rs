@@ -67,7 +67,7 @@ pub struct RequestIds {
 
 impl RequestIds {
     /// Decodes both numbers; `None` if they break a rule.
-    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+    pub(in crate::protocol) fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (own, lowest_unanswered) = (RequestId(fields.u64()?), RequestId(fields.u64()?));
         let in_order = (RequestId(1)..=own).contains(&lowest_unanswered);
         in_order.then_some(Self { own, lowest_unanswered })
