@@ -73,8 +73,8 @@ impl World {
             7 | 8 => {
                 let key = i32::from(one) % KEYS;
                 let flags = (other & 1 == 0, other & 2 != 0, 0o600);
-                let outcome =
-                    self.core.sem_get(self.call(by), key, u32::from(other >> 2) % 5, flags, self.now());
+                let call = self.call(by);
+                let outcome = self.core.sem_get(call, key, u32::from(other >> 2) % 5, flags, self.now());
                 if let SysvOutcome::Answered(Ok(SetAnswer::Set(set, _))) = outcome {
                     self.sets.push(set.number());
                 }
