@@ -101,6 +101,10 @@ impl SetCommand<'_> {
     }
 }
 
+fn checked_value(value: i32) -> Result<u16, Errno> {
+    u16::try_from(value).ok().filter(|value| *value <= VALUE_MAX).ok_or(Errno::Range)
+}
+
 /// Processes.
 impl Sysv {
     /// Opens a process and attaches the connection to it. `key` is its secret, `ttl_ms` how long it lives on after its
@@ -345,6 +349,10 @@ impl Sysv {
     ) -> SysvOutcome {
         if command.is_change() {
             return self.once(call, |sysv, process| {
+                // The kernel looks at the value before it looks for the set.
+                if let SetCommand::SetValue(_, value) = command {
+                    checked_value(value)?;
+                }
                 let id = SetId::from_number(set).ok_or(Errno::Inval)?;
                 sysv.change(call.caller, process, id, command, now)
             });
@@ -379,8 +387,7 @@ impl Sysv {
                 set.set_ownership(ownership, now.unix)?;
             }
             SetCommand::SetValue(number, value) => {
-                let value = u16::try_from(value).ok().filter(|value| *value <= VALUE_MAX);
-                let value = value.ok_or(Errno::Range)?;
+                let value = checked_value(value)?;
                 let number = number as usize;
                 set.values.get(number).ok_or(Errno::Inval)?;
                 set.check_access(caller, groups, ALTER)?;
