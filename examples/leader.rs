@@ -15,7 +15,7 @@ use std::env;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use signalbox::client::{Client, Error, Permit, Status};
+use signalbox::client::{Client, Error, ErrorKind, Permit, Status};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -79,8 +79,8 @@ async fn take_part(client: &Client) -> Result<(), Error> {
 fn is_temporary(error: &Error) -> bool {
     use Status::{LimitReached, OutOfMemory, Revoked, TimedOut};
     matches!(
-        error,
-        Error::Unreachable { .. } | Error::Status(TimedOut | LimitReached | OutOfMemory | Revoked)
+        error.kind(),
+        ErrorKind::Unreachable { .. } | ErrorKind::Status(TimedOut | LimitReached | OutOfMemory | Revoked)
     )
 }
 

@@ -117,8 +117,8 @@ async fn worker(client: Client, queue: Queue) -> Result<(), Error> {
                 }
             },
             // The tenant is busy: other jobs first.
-            Err(Error::Status(Status::TimedOut)) => queue.push(job),
-            Err(Error::Status(Status::QueueFull)) => {
+            Err(error) if error.status() == Some(Status::TimedOut) => queue.push(job),
+            Err(error) if error.status() == Some(Status::QueueFull) => {
                 queue.push(job);
                 sleep(WAIT_MAX / 2).await;
             }

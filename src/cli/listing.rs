@@ -69,7 +69,9 @@ pub(super) async fn list(arguments: &ListArguments, kind: ListingKind) -> Result
     let mut listing = server.answer(ask(&direct, server.namespace(), name.bytes(), kind)).await??;
     loop {
         match server.answer(async { listing.next().await.transpose() }).await? {
-            Err(Error::Status(Status::NotFound)) => return Err(server.not_found(name).await),
+            Err(error) if error.status() == Some(Status::NotFound) => {
+                return Err(server.not_found(name).await);
+            }
             Err(error) => return Err(error.into()),
             Ok(Some(entry)) => {
                 rows.push(|| kind.cells(&entry), || super::output::json(&kind.line(&entry)))?

@@ -15,7 +15,7 @@ use super::name::Name;
 use super::output::{Form, NOTHING, Named, escaped, json, or_nothing};
 use super::server::{Server, block_on, kind_of};
 use super::table::Rows;
-use crate::client::{DeclaredEntry, Direct, Error, Inspected, Namespace, Status};
+use crate::client::{DeclaredEntry, Direct, Inspected, Namespace, Status};
 
 const LONG: &str = "\
 Show the usage of a counter or semaphore, its holders and its queue
@@ -123,7 +123,7 @@ impl<'a> State<'a> {
             Ok(Self { namespace, name, usage, declared, holders, queue })
         };
         match server.answer(read).await? {
-            Err(Error::Status(Status::NotFound)) => Ok(None),
+            Err(error) if error.status() == Some(Status::NotFound) => Ok(None),
             state => Ok(Some(state?)),
         }
     }

@@ -114,16 +114,24 @@ async fn a_slot_that_cannot_be_acquired_is_refused_with_the_reason() {
     printed(server, &["declare", "counted", "--capacity", "4"]).await;
     let acquire = |more: &'static [&'static str]| [&["acquire", "--lease", "1m"], more].concat();
     for (arguments, status, message) in [
-        (acquire(&["--semaphore", "gpu", "--slot", "4"]), 1, "semaphore \"gpu\" has no slot 4"),
+        (
+            acquire(&["--semaphore", "gpu", "--slot", "4"]),
+            1,
+            "acquire slot 4 of semaphore \"gpu\": the semaphore has no such slot",
+        ),
         (
             acquire(&["--semaphore", "counted", "--slot", "0", "--wait", "max"]),
             1,
-            "\"counted\" has no slot 0",
+            "slot 0 of semaphore \"counted\": the semaphore has no such slot",
         ),
         (acquire(&["--semaphore", "none", "--slot", "0"]), 1, "semaphore \"none\" does not exist"),
         (acquire(&["--semaphore", "gpu", "counted", "--slot", "0"]), 64, "--slot 0 requires one NAME"),
         (acquire(&["--semaphore", "gpu=2/", "--slot", "0"]), 64, "--slot 0 requires one NAME"),
-        (vec!["slot", "gpu", "4", "--out"], 1, "semaphore \"gpu\" has no slot 4"),
+        (
+            vec!["slot", "gpu", "4", "--out"],
+            1,
+            "take slot 4 of semaphore \"gpu\" out of service: the semaphore has no such slot",
+        ),
         (vec!["slot", "gpu", "1"], 64, "--out|--in"),
         (vec!["slot", "gpu", "1", "--in", "--wait", "1s"], 64, "--in"),
         (vec!["slot", "gpu", "65536", "--out"], 64, "65536"),

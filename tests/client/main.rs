@@ -2,6 +2,7 @@
 
 mod close;
 mod end;
+mod errors;
 mod examples;
 mod guide;
 mod leased;

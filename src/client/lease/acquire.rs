@@ -10,7 +10,7 @@ use super::client::Client;
 use super::command::AcquireFailure;
 use super::pending_acquire::PendingAcquire;
 use super::permit::Permit;
-use crate::client::Error;
+use crate::client::{Error, ErrorKind};
 
 impl Client {
     /// Requests resources of a semaphore; its capacity comes next.
@@ -74,7 +74,7 @@ pub struct Semaphore<'a> {
 
 impl<'a> Semaphore<'a> {
     /// The capacity of the semaphore if this request creates it. A semaphore that exists keeps its own capacity, which
-    /// [`Permit::capacities`] returns. A capacity of 0 fails with [`Error::NoCapacity`].
+    /// [`Permit::capacities`] returns. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -175,13 +175,22 @@ impl<'a> AcquireRequest<'a> {
         let names =
             claims.iter().map(|claim| String::from_utf8_lossy(claim.name())).collect::<Vec<_>>().join(" ");
         let span = info_span!("acquire", %names, waits);
-        acquire(client, AcquireSpec { claims, wait, queue_max }).instrument(span).await
+        let spec = Arc::new(AcquireSpec { claims, wait, queue_max });
+        spec.check()?;
+        let permit = acquire(client, &spec).instrument(span).await;
+        permit.map_err(|error| {
+            let within =
+                timeout.filter(|_| waits).map(|timeout| format!("within {} s", timeout.as_secs_f64()));
+            error.of(spec.requested("acquire").with(within.unwrap_or_default()))
+        })
     }
 
     async fn acquire_or_proceed(self, waits: bool) -> Result<Admission, Error> {
         match self.acquire(waits).await {
             Ok(permit) => Ok(Admission::Held(permit)),
-            Err(error @ Error::Unreachable { .. }) => Ok(Admission::Unguarded(error)),
+            Err(error) if matches!(error.kind(), ErrorKind::Unreachable { .. }) => {
+                Ok(Admission::Unguarded(error))
+            }
             Err(error) => Err(error),
         }
     }
@@ -189,12 +198,10 @@ impl<'a> AcquireRequest<'a> {
 
 /// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is gone,
 /// and it queues again in another session.
-async fn acquire(client: &Client, spec: AcquireSpec) -> Result<Permit, Error> {
-    spec.check()?;
-    let spec = Arc::new(spec);
+async fn acquire(client: &Client, spec: &Arc<AcquireSpec>) -> Result<Permit, Error> {
     let asked_at = client.now();
     loop {
-        match PendingAcquire::start(client.session(), Arc::clone(&spec), asked_at).outcome().await {
+        match PendingAcquire::start(client.session(), Arc::clone(spec), asked_at).outcome().await {
             Ok(permit) => return Ok(permit),
             Err(AcquireFailure::Final(error)) => return Err(error),
             Err(AcquireFailure::SessionEnded) => {}
@@ -243,9 +250,10 @@ macro_rules! request_methods {
             /// Dropping the future cancels the request; a grant that was under way is released.
             ///
             /// # Errors
-            /// [`Error::Status`] with `ResourceNotAvailable`, `TimedOut`, `QueueFull` or another refusal of the server;
-            /// [`Error::Unreachable`] if no server is reachable, so the request fails closed; [`Error::Claims`] if the
-            /// request breaks a rule of the protocol (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
+            /// [`ErrorKind::Status`] with `ResourceNotAvailable`, `TimedOut`, `QueueFull` or another refusal of the
+            /// server; [`ErrorKind::Unreachable`] if no server is reachable, so the request fails closed;
+            /// [`ErrorKind::Claims`] if the request breaks a rule of the protocol (`docs/protocol.md`, "AcquireGrant" and
+            /// "AcquireAll").
             ///
             /// ```no_run
             /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -267,11 +275,11 @@ macro_rules! request_methods {
             /// ```no_run
             /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
             /// # use signalbox::client::Claim;
-            /// use signalbox::client::{Error, Status};
+            /// use signalbox::client::Status;
             ///
             #[doc = concat!("match ", $make, ".try_acquire().await {")]
             ///     Ok(permit) => drop(permit),
-            ///     Err(Error::Status(Status::ResourceNotAvailable)) => println!("busy"),
+            ///     Err(error) if error.status() == Some(Status::ResourceNotAvailable) => println!("busy"),
             ///     Err(error) => return Err(error),
             /// }
             /// # Ok(())
@@ -350,7 +358,7 @@ impl Acquire<'_> {
     ///
     /// # Errors
     /// The request fails with [`Status::NoSuchSlot`](crate::client::Status::NoSuchSlot) if the semaphore has no such
-    /// slot, and with [`Error::SlotsUnsupported`] if the server is too old.
+    /// slot, and with [`ErrorKind::SlotsUnsupported`] if the server is too old.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {

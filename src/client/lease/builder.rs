@@ -53,7 +53,7 @@ impl Client {
     /// 11215; names of both kinds can be acquired over either port.
     ///
     /// # Errors
-    /// [`Error::Connect`] if the server is not reached within 5 s; [`Error::Status`] with
+    /// [`ErrorKind::Connect`](crate::client::ErrorKind::Connect) if the server is not reached within 5 s; the status
     /// [`Status::UnknownCommand`](crate::client::Status::UnknownCommand) if the server has no sessions, as yrmcdsd: use
     /// [`PlainClient`](crate::client::PlainClient) there.
     ///
@@ -148,10 +148,11 @@ impl Builder {
         self
     }
 
-    /// How long acquires wait for a server that is unreachable before they fail with [`Error::Unreachable`]; 10 s by
+    /// How long acquires wait for a server that is unreachable before they fail with [`ErrorKind::Unreachable`]; 10 s by
     /// default. [`Acquire::acquire_or_proceed`] lets the caller work without a permit then.
     ///
     /// [`Acquire::acquire_or_proceed`]: super::Acquire::acquire_or_proceed
+    /// [`ErrorKind::Unreachable`]: crate::client::ErrorKind::Unreachable
     ///
     /// ```no_run
     /// # use signalbox::client::Client;

@@ -25,7 +25,7 @@ use super::revocation::NoticeCount;
 use super::session_load::SessionLoad;
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
-use crate::client::{Disconnect, Error, Lost};
+use crate::client::{Disconnect, Error, ErrorKind, Lost};
 use crate::protocol::{
     Extended, GraceLeft, GrantId, Milliseconds, Notice, OpenedSession, RequestId, ResponseFrame, Status,
     TtlLeft, VerifiedGrant, WaitingRequest,
@@ -272,7 +272,7 @@ impl Driver {
         };
         self.load.remove();
         if let Some(reply) = reply {
-            drop(reply.send(Err(AcquireFailure::Final(Error::SlotsUnsupported))));
+            drop(reply.send(Err(AcquireFailure::Final(ErrorKind::SlotsUnsupported.into()))));
         }
     }
 
@@ -604,7 +604,7 @@ impl Driver {
             let error = if now < self.reconnect.unreachable_at(asked_at) {
                 // The caller's own timeout, which does not mean that the server is unreachable: the caller must not
                 // proceed without a permit because of it.
-                Error::Status(Status::TimedOut)
+                ErrorKind::Status(Status::TimedOut).into()
             } else {
                 self.reconnect.unreachable(asked_at, now)
             };

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use signalbox::client::{
-    Client, Declaration, DeclaredState, Direct, Error, GrantId, GrantState, Idle, IfExists, Namespace,
-    Removal, Status,
+    Client, Declaration, DeclaredState, Direct, Error, ErrorKind, GrantId, GrantState, Idle, IfExists,
+    Namespace, Removal, Status,
 };
 use tokio::time::sleep;
 
@@ -61,7 +61,7 @@ impl Application {
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 self.event(format_args!("cannot administer: {error}"));
-                let is_cut = matches!(error, Error::ConnectionLost(_) | Error::Connect(_));
+                let is_cut = matches!(error.kind(), ErrorKind::ConnectionLost(_) | ErrorKind::Connect(_));
                 if !is_cut || self.expectations.was_undisturbed(self.info, since_ms.saturating_sub(3000)) {
                     self.fail(format_args!("administers since {since_ms} ms: {error:?}"));
                 }
@@ -105,7 +105,7 @@ impl Application {
         self.event(format_args!("is answered about {}: {result:?}", name.escape_ascii()));
         let noted = match &result {
             Ok(states) => pending.done(states),
-            Err(Error::Status(_)) => pending.refused(),
+            Err(error) if error.status().is_some() => pending.refused(),
             Err(_) => return result.map(drop),
         };
         if let Err(what) = noted {
@@ -124,13 +124,13 @@ impl Application {
     ) {
         let ChangeRequest { name, kind, expected } = request;
         let declared = &self.expectations.declared;
-        let is_right = match (kind, result) {
+        let is_right = match (kind, result.as_ref().map_err(Error::kind)) {
             (ChangeKind::Remove(Removal::IfIdle), Ok(_)) => declared.was_in_use(name, 0, requested_ms),
             (ChangeKind::Declare { .. } | ChangeKind::Resize(_), Ok(states)) => {
                 states.iter().all(|states| declared.was_in_use(name, states.in_use, requested_ms))
             }
             (ChangeKind::Remove(_), Ok(_)) => true,
-            (_, Err(Error::Status(status))) => match (status, kind) {
+            (_, Err(ErrorKind::Status(status))) => match (status, kind) {
                 (Status::AlreadyExists, ChangeKind::Declare { if_exists: IfExists::Fail, .. }) => {
                     declared.was_declared(name, requested_ms)
                 }
@@ -176,7 +176,9 @@ impl Application {
         self.event(format_args!("has declared all: {result:?}"));
         let noted = match &result {
             Ok(states) => pending.done(states),
-            Err(Error::Status(Status::AlreadyExists | Status::InUse)) => pending.refused(),
+            Err(error) if matches!(error.status(), Some(Status::AlreadyExists | Status::InUse)) => {
+                pending.refused()
+            }
             Err(_) => return result.map(drop),
         };
         noted.unwrap_or_else(|what| self.fail(format_args!("declares all: {what}")));
@@ -194,13 +196,13 @@ impl Application {
         let result = direct.await_idle(Namespace::Semaphores, name, until, timeout).await;
         self.event(format_args!("awaited {until:?} of {} for {timeout:?}: {result:?}", name.escape_ascii()));
         let declared = &self.expectations.declared;
-        let is_right = match (&result, until) {
+        let is_right = match (result.as_ref().map_err(Error::kind), until) {
             (Ok(in_use), Idle::Level(level)) => {
                 *in_use <= level && declared.was_in_use(name, *in_use, requested_ms)
             }
             (Ok(_), Idle::Slot(slot)) => declared.was_free(name, slot, requested_ms),
-            (Err(Error::Status(Status::NotFound)), _) => declared.was_absent(name, requested_ms),
-            (Err(Error::Status(Status::TimedOut | Status::ResourceNotAvailable)), _) => {
+            (Err(ErrorKind::Status(Status::NotFound)), _) => declared.was_absent(name, requested_ms),
+            (Err(ErrorKind::Status(Status::TimedOut | Status::ResourceNotAvailable)), _) => {
                 let is_undisturbed = self.expectations.was_undisturbed(self.info, requested_ms);
                 let waiting = (requested_ms + TRAVEL_MS_MAX, self.now_ms().saturating_sub(TRAVEL_MS_MAX));
                 let is_in_time = match until {
@@ -211,7 +213,7 @@ impl Application {
                 };
                 timeout.is_some() && is_in_time
             }
-            (Err(Error::Status(_)), _) => false,
+            (Err(ErrorKind::Status(_)), _) => false,
             (Err(_), _) => return result.map(drop),
         };
         if !is_right {
@@ -271,14 +273,14 @@ impl Application {
         self.event(format_args!("verifies {grant}: {result:?}"));
         let is_same =
             before == after && names.iter().all(|name| declared.states(name, requested_ms).len() == 1);
-        let is_right = match (&result, after) {
+        let is_right = match (result.as_ref().map_err(Error::kind), after) {
             (Ok(verified), Some(true)) if is_same => verified.state == GrantState::Retiring,
             (Ok(verified), Some(false)) if is_same => {
                 verified.state == GrantState::Held || self.expectations.is_doubtful(grant)
             }
             (Ok(_), _) => true,
-            (Err(Error::Status(Status::NotAcquired)), _) => after.is_none() || before.is_none(),
-            (Err(Error::Status(_)), _) => false,
+            (Err(ErrorKind::Status(Status::NotAcquired)), _) => after.is_none() || before.is_none(),
+            (Err(ErrorKind::Status(_)), _) => false,
             (Err(_), _) => return result.map(drop),
         };
         if !is_right {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::client::{Claim, Client, Error, GrantId, Lost, Permit, Revocation, Status};
+use signalbox::client::{Claim, Client, Error, ErrorKind, GrantId, Lost, Permit, Revocation, Status};
 use signalbox::core::Namespace;
 use tokio::time::sleep;
 
@@ -204,14 +204,14 @@ impl Application {
             }
             Some(Err(error)) => {
                 self.event(format_args!("is refused: {error}"));
-                let is_right = match &error {
-                    Error::Status(Status::TimedOut) => waits && timeout_ms.is_some(),
-                    Error::Status(Status::ResourceNotAvailable) => !waits || timeout_ms.is_some(),
-                    Error::Status(Status::QueueFull) => queue_max.is_some(),
-                    Error::Status(Status::Revoked) => {
+                let is_right = match error.kind() {
+                    ErrorKind::Status(Status::TimedOut) => waits && timeout_ms.is_some(),
+                    ErrorKind::Status(Status::ResourceNotAvailable) => !waits || timeout_ms.is_some(),
+                    ErrorKind::Status(Status::QueueFull) => queue_max.is_some(),
+                    ErrorKind::Status(Status::Revoked) => {
                         self.expectations.is_session_revoked(self.info, requested_ms)
                     }
-                    Error::Unreachable { .. } => {
+                    ErrorKind::Unreachable { .. } => {
                         !self.expectations.was_undisturbed(self.info, requested_ms.saturating_sub(3000))
                     }
                     _ => false,
@@ -228,14 +228,14 @@ impl Application {
     /// Whether the changes of administrators to a name explain a refusal.
     fn is_administered(&self, wanted: &Wanted, error: &Error, requested_ms: u64) -> bool {
         let (declared, name) = (&self.expectations.declared, &wanted.key.1);
-        match error {
-            Error::Status(Status::NotFound) => declared.was_absent(name, requested_ms),
-            Error::Status(Status::Removed) => declared.was_removed(name, requested_ms),
-            Error::Status(Status::ResourceNotAvailable) => {
+        match error.kind() {
+            ErrorKind::Status(Status::NotFound) => declared.was_absent(name, requested_ms),
+            ErrorKind::Status(Status::Removed) => declared.was_removed(name, requested_ms),
+            ErrorKind::Status(Status::ResourceNotAvailable) => {
                 declared.had_capacity(name, requested_ms, |capacity| capacity < wanted.resources)
             }
             // The resource was set aside for it while it waited for another name.
-            Error::Status(Status::Revoked) => declared.was_evicted(name, requested_ms),
+            ErrorKind::Status(Status::Revoked) => declared.was_evicted(name, requested_ms),
             _ => false,
         }
     }
@@ -289,8 +289,10 @@ impl Application {
                 self.event(format_args!("releases grant {}: {released:?}", id.0));
                 match released {
                     None | Some(Ok(())) => {}
-                    Some(Err(Error::Lost(lost))) => self.check_loss(id, lost, is_taken(), requested_ms),
-                    Some(Err(error)) => self.fail(format_args!("cannot release grant {}: {error:?}", id.0)),
+                    Some(Err(error)) => match error.lost() {
+                        Some(lost) => self.check_loss(id, lost, is_taken(), requested_ms),
+                        None => self.fail(format_args!("cannot release grant {}: {error:?}", id.0)),
+                    },
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use signalbox::client::{
-    COUNTER_PORT, Declaration, DeclaredState, Error, Milliseconds, SessionKey, Status, Transport,
+    COUNTER_PORT, Declaration, DeclaredState, Error, ErrorKind, Milliseconds, SessionKey, Status, Transport,
 };
 use signalbox::protocol::{
     Declarations, EXTENDED_VERSION, Extended, Opaque, OpenedSession, RequestId, RequestIds, ResponseCodec,
@@ -156,7 +156,7 @@ impl AdministratorConnection {
                 frame.resized().map(|states| vec![states]).map_err(Error::from)
             }
             (Some(Status::NoError), ChangeKind::Remove(_)) => Ok(Vec::new()),
-            (status, _) => Err(Error::Status(status.unwrap_or(Status::UnknownCommand))),
+            (status, _) => Err(ErrorKind::Status(status.unwrap_or(Status::UnknownCommand)).into()),
         })
     }
 
