@@ -77,10 +77,12 @@ async fn take_part(client: &Client) -> Result<(), Error> {
 
 /// Whether the error is temporary. `TimedOut` is the longest wait that the server allows, not a failure.
 fn is_temporary(error: &Error) -> bool {
-    use Status::{LimitReached, OutOfMemory, Revoked, TimedOut};
+    use Status::{OutOfMemory, Revoked, TimedOut};
     matches!(
         error,
-        Error::Unreachable { .. } | Error::Status(TimedOut | LimitReached | OutOfMemory | Revoked)
+        Error::Unreachable { .. }
+            | Error::LimitReached { .. }
+            | Error::Status(TimedOut | OutOfMemory | Revoked)
     )
 }
 

@@ -134,7 +134,7 @@ impl From<client::Error> for Failure {
                 Status::ResourceNotAvailable | Status::OutOfMemory | Status::TimedOut | Status::QueueFull,
             ) => Exit::NothingAvailable,
             Error::Status(Status::UnknownCommand) | Error::SlotsUnsupported => Exit::Unavailable,
-            Error::Status(_) => Exit::Failure,
+            Error::Status(_) | Error::LimitReached { .. } => Exit::Failure,
             Error::UnknownStatus { .. }
             | Error::ConnectionLost(_)
             | Error::Body(_)

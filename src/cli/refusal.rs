@@ -171,13 +171,7 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
             );
             (Exit::NothingAvailable, message)
         }
-        (Error::Status(Status::LimitReached), _) => {
-            let message = format!(
-                "{names}: session.max_sessions, session.max_grants or session.max_waiters of the server's \
-                 configuration is reached; release something first, or raise the limit"
-            );
-            (Exit::Failure, message)
-        }
+        (Error::LimitReached { .. }, _) => (Exit::Failure, format!("{names}: {error}")),
         _ => return error.into(),
     };
     Failure::new(exit, message)

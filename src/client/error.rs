@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX, Status};
+use super::limit;
+use crate::protocol::{
+    BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX, ReachedLimit, Status,
+};
 
 /// Why a request failed.
 ///
@@ -31,6 +34,12 @@ pub enum Error {
     /// The server refused the request (`docs/protocol.md`, "Statuses").
     #[error("{}", advice(*.0))]
     Status(Status),
+    /// The server refused the request with the status `Limit reached`.
+    #[error("{}", limit::advice(*.limit))]
+    LimitReached {
+        /// The limit; `None` if the server does not name it, because it is older.
+        limit: Option<ReachedLimit>,
+    },
     /// The server refused the request with a status that this client does not know.
     #[error(
         "the server refused the request with the unknown status {code:#04x} ({message:?}); update the client to the \
@@ -108,7 +117,7 @@ impl Error {
     /// assert!(!Error::NameEmpty.is_refusal());
     /// ```
     pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Status(_) | Self::UnknownStatus { .. })
+        matches!(self, Self::Status(_) | Self::LimitReached { .. } | Self::UnknownStatus { .. })
     }
 }
 
@@ -195,9 +204,7 @@ fn advice(status: Status) -> &'static str {
             "the server does not permit this operation from this address; use an address that is permitted"
         }
         Status::ShuttingDown => "the server is shutting down; try again after its restart",
-        Status::LimitReached => {
-            "a limit of sessions, requests or watches is reached; close or finish some first"
-        }
+        Status::LimitReached => "a limit of the server is reached; close or finish something first",
         Status::NotStored => {
             "the server could not write the change to its disk and rolled it back; try again later"
         }

@@ -70,7 +70,7 @@ impl Ledger {
         let state = self.sessions.get_mut(session).ok_or(Refusal::NoSuchSession)?;
         let mut forgotten = Vec::new();
         let found = state.log_mut().find(ids, &mut forgotten).map(|found| found.cloned());
-        if let Err(Refusal::LimitReached) = found {
+        if let Err(Refusal::LimitReached(_)) = found {
             self.counts.limited += 1;
         }
         if self.is_durable(session) {

@@ -1,10 +1,10 @@
 //! The replies to the last requests of a session, so that a repeated request changes nothing (invariant 7).
 
-use crate::core::Refusal;
 use crate::core::durable::{AnswerRecord, DeclaredState};
 use crate::core::ids::{GrantId, RequestId, RequestIds, SessionId};
 use crate::core::outcome::{Answer, Granted};
 use crate::core::ring_map::RingMap;
+use crate::core::{Limit, LimitKind, Refusal};
 
 /// How far the requests of a session may be above the lowest unanswered one; their replies are cached.
 pub const REQUESTS_MAX: u64 = 1024;
@@ -109,7 +109,7 @@ impl RequestLog {
             }
         }
         if own - self.floor > REQUESTS_MAX {
-            return Err(Refusal::LimitReached);
+            return Err(Limit::reached(LimitKind::Requests, REQUESTS_MAX as usize));
         }
         Ok(self.get(ids.own))
     }

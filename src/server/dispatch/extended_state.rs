@@ -9,8 +9,8 @@ use std::task::Waker;
 use bytes::BytesMut;
 
 use super::super::{Server, steps};
-use super::answer::{compose_answer, compose_status};
-use super::convert::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
+use super::answer::{compose_answer, compose_refusal};
+use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
 use crate::core::{ConnectionId, Lease, Mailbox, Message, Notice, WatchSnapshot};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque};
 
@@ -141,7 +141,7 @@ impl ExtendedState {
                 if let Some(opcode) = self.waiting.remove(&opaque) {
                     match &outcome {
                         Ok(answer) => compose_answer(opcode, opaque, answer, out),
-                        Err(refusal) => compose_status(opcode.code(), opaque, status_of(*refusal), out),
+                        Err(refusal) => compose_refusal(opcode, opaque, *refusal, out),
                     }
                 }
             }
