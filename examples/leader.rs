@@ -77,10 +77,12 @@ async fn take_part(client: &Client) -> Result<(), Error> {
 
 /// Whether the error is temporary. `TimedOut` is the longest wait that the server allows, not a failure.
 fn is_temporary(error: &Error) -> bool {
-    use Status::{LimitReached, OutOfMemory, Revoked, TimedOut};
+    use Status::{OutOfMemory, Revoked, TimedOut};
     matches!(
         error.kind(),
-        ErrorKind::Unreachable { .. } | ErrorKind::Status(TimedOut | LimitReached | OutOfMemory | Revoked)
+        ErrorKind::Unreachable { .. }
+            | ErrorKind::LimitReached { .. }
+            | ErrorKind::Status(TimedOut | OutOfMemory | Revoked)
     )
 }
 

@@ -134,7 +134,7 @@ impl From<client::Error> for Failure {
                 Status::ResourceNotAvailable | Status::OutOfMemory | Status::TimedOut | Status::QueueFull,
             ) => Exit::NothingAvailable,
             ErrorKind::Status(Status::UnknownCommand) | ErrorKind::SlotsUnsupported => Exit::Unavailable,
-            ErrorKind::Status(_) => Exit::Failure,
+            ErrorKind::Status(_) | ErrorKind::LimitReached { .. } => Exit::Failure,
             ErrorKind::UnknownStatus { .. }
             | ErrorKind::ConnectionLost(_)
             | ErrorKind::Body(_)

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::Requested;
-use crate::protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX, Status};
+use super::{Requested, limit};
+use crate::protocol::{
+    BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX, ReachedLimit, Status,
+};
 
 /// Why a request failed, and for what.
 ///
@@ -164,6 +166,12 @@ pub enum ErrorKind {
     /// The server refused the request (`docs/protocol.md`, "Statuses").
     #[error("{}", advice(*.0))]
     Status(Status),
+    /// The server refused the request with the status `Limit reached`.
+    #[error("{}", limit::advice(*.limit))]
+    LimitReached {
+        /// The limit; `None` if the server does not name it, because it is older.
+        limit: Option<ReachedLimit>,
+    },
     /// The server refused the request with a status that this client does not know.
     #[error(
         "the server refused the request with the unknown status {code:#04x} ({message:?}); update the client to the \
@@ -310,10 +318,7 @@ fn advice(status: Status) -> &'static str {
             "the server does not permit this operation from this address; use an address that is permitted"
         }
         Status::ShuttingDown => "the server is shutting down; try again after its restart",
-        Status::LimitReached => {
-            "a limit of the server is reached (session.max_sessions, max_grants, max_waiters or max_watches of its \
-             configuration, or the unanswered requests of a session); release or finish something first, or raise the limit"
-        }
+        Status::LimitReached => "a limit of the server is reached; close or finish something first",
         Status::NotStored => {
             "the server could not write the change to its disk and rolled it back; try again later"
         }

@@ -79,6 +79,7 @@ mod declared;
 mod direct;
 mod error;
 mod lease;
+mod limit;
 mod plain;
 mod plain_permit;
 mod requested;
@@ -104,8 +105,9 @@ pub use series::{Declared, Dump, Listing, Series, Watch};
 pub use crate::protocol::{
     BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError,
     DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState, HelloAnswer, Idle,
-    IfExists, Inspected, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Pausing, Removal, Resizing,
-    Revocation, Scope, SessionKey, SlotChange, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
+    IfExists, Inspected, Limit, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Pausing, ReachedLimit,
+    Removal, Resizing, Revocation, Scope, SessionKey, SlotChange, Statistic, Status, TtlLeft, VerifiedGrant,
+    Wait,
 };
 
 use requested::requesting;
@@ -165,6 +167,7 @@ fn checked(name: &[u8]) -> Result<&[u8], Error> {
 fn success(frame: ResponseFrame) -> Result<ResponseFrame, Error> {
     match Status::from_code(frame.status) {
         Some(Status::NoError) => Ok(frame),
+        Some(Status::LimitReached) => Err(ErrorKind::LimitReached { limit: frame.reached_limit() }.into()),
         Some(status) => Err(ErrorKind::Status(status).into()),
         None => {
             let message = String::from_utf8_lossy(&frame.body).into_owned();

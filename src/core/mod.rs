@@ -23,6 +23,7 @@ mod holders;
 mod ids;
 mod invariant;
 mod ledger;
+mod limit;
 mod mailbox;
 mod name;
 mod object;
@@ -51,6 +52,7 @@ pub use ledger::{
     LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange,
     TICK_MS, Until, Waiting, Want,
 };
+pub use limit::{Limit, LimitKind};
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
 pub use object::DumpItem;
 pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
@@ -136,8 +138,8 @@ pub enum Refusal {
     Revoked,
     /// There is no such session, or the connection is no longer attached to it.
     NoSuchSession,
-    /// A limit of the server is reached.
-    LimitReached,
+    /// This limit of the server is reached.
+    LimitReached(Limit),
     /// The request's number is below the lowest number that its client reported as unanswered, or another request has
     /// used it.
     StaleRequest,

@@ -10,10 +10,10 @@ use super::sets::{PRIVATE, SetId};
 use super::values::{Operation, Verdict};
 use super::waiters::{Place, Waiter};
 use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX};
-use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, RequestIds, SessionKey, Token};
 use crate::core::mailbox::{Mailbox, Message, ReplyTo};
 use crate::core::time::{Due, Moment};
+use crate::core::{Limit, LimitKind, Refusal};
 
 /// The user and the group that a call is checked against, as the client states them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Sysv {
             return Err(Refusal::ShuttingDown);
         }
         if self.processes.len() >= self.limits.processes_max {
-            return Err(Refusal::LimitReached);
+            return Err(Limit::reached(LimitKind::Sessions, self.limits.processes_max));
         }
         self.leave_process(connection, now);
         let opened = OpenedProcess { process: self.processes.next_id(), key, ttl_ms };
