@@ -47,7 +47,7 @@ pub use ledger::{
     ServiceChange, TICK_MS, Until, Waiting, Want,
 };
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
-pub use object::DumpItem;
+pub use object::{Availability, DumpItem};
 pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
 pub use registry::{Limits, RegistryStats};
 pub use session::{Ending, Session};
