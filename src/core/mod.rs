@@ -54,7 +54,7 @@ pub use ledger::{
 };
 pub use limit::{Limit, LimitKind};
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
-pub use object::DumpItem;
+pub use object::{Availability, DumpItem};
 pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;

@@ -497,7 +497,7 @@ impl Pair {
             }
             Step::Inspect { key: (namespace, name) } => {
                 let found = self.core.inspect(namespace, name, now);
-                let found = found.map(|found| (found.in_use, found.waiting as usize, found.capacity));
+                let found = found.map(|found| (found.in_use, found.waiting as usize, found.availability));
                 assert_eq!(found, self.model.inspect((namespace, name)));
             }
             Step::DeleteCounter { name } => {

@@ -10,7 +10,7 @@ use super::client::Client;
 use super::command::AcquireFailure;
 use super::pending_acquire::PendingAcquire;
 use super::permit::Permit;
-use crate::client::{Error, ErrorKind};
+use crate::client::{Error, ErrorKind, Namespace, Requested, Status, requesting};
 
 impl Client {
     /// Requests resources of a semaphore; its capacity comes next.
@@ -97,6 +97,32 @@ impl<'a> Semaphore<'a> {
     /// ```
     pub fn declared(self) -> Acquire<'a> {
         Acquire(AcquireRequest::new(self.client, vec![Claim::declared(self.name)]))
+    }
+
+    /// How many resources of a semaphore that exists, declared or not, are available now: its capacity without what is in
+    /// use and the slots that are out of service; 0 while it is paused. The number may be outdated when it arrives, and
+    /// requests that wait in the queue come before a new one.
+    ///
+    /// Each call opens a connection. A program that asks often uses [`Direct::inspect`](crate::client::Direct::inspect).
+    ///
+    /// # Errors
+    /// [`Status::NotFound`](crate::client::Status::NotFound) if the semaphore does not exist,
+    /// [`Status::UnknownCommand`](crate::client::Status::UnknownCommand) if the server is too old; else as
+    /// [`Client::direct`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+    /// println!("{} GPUs are free", client.semaphore("gpu").available().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn available(self) -> Result<u32, Error> {
+        let Self { client, name } = self;
+        requesting(|| Requested::whole("inspect", Namespace::Semaphores, &name), async {
+            let usage = client.direct().await?.inspect(Namespace::Semaphores, &name).await?;
+            usage.available.ok_or(ErrorKind::Status(Status::UnknownCommand).into())
+        })
+        .await
     }
 }
 

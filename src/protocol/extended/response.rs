@@ -166,18 +166,22 @@ pub struct Inspected {
     pub waiting: u32,
     /// The capacity of a semaphore; 0 for a counter, whose requests bring a maximum each.
     pub capacity: u32,
+    /// The resources of a semaphore that are neither in use nor out of service, 0 while it is paused; 0 for a counter.
+    /// `None`: an older server, which does not report it.
+    pub available: Option<u32>,
 }
 
 impl Inspected {
     fn compose(&self, out: &mut BytesMut) {
-        for number in [self.in_use, self.peak, self.waiting, self.capacity] {
-            out.put_u32(number);
-        }
+        let numbers = [self.in_use, self.peak, self.waiting, self.capacity];
+        numbers.into_iter().chain(self.available).for_each(|number| out.put_u32(number));
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (in_use, peak) = (fields.u32()?, fields.u32()?);
-        Some(Self { in_use, peak, waiting: fields.u32()?, capacity: fields.u32()? })
+        let (waiting, capacity) = (fields.u32()?, fields.u32()?);
+        let available = if fields.is_empty() { None } else { Some(fields.u32()?) };
+        Some(Self { in_use, peak, waiting, capacity, available })
     }
 }
 

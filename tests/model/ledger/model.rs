@@ -9,11 +9,11 @@
 use std::collections::BTreeSet;
 
 use signalbox::core::{
-    Answer, Call, ConnectionId, DeclarationRecord, Declare, Declared, DeclaredState, Event, EventKind,
-    GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats, Limit, LimitKind, Listed,
-    Message, Namespace, Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds,
-    Resizing, SLOTS_MAX, Scope, Service, ServiceChange, SessionId, SessionKey, Token, UnixSeconds, Until,
-    Verified, Waiting,
+    Answer, Availability, Call, ConnectionId, DeclarationRecord, Declare, Declared, DeclaredState, Event,
+    EventKind, GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats, Limit, LimitKind,
+    Listed, Message, Namespace, Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal,
+    RequestIds, Resizing, SLOTS_MAX, Scope, Service, ServiceChange, SessionId, SessionKey, Token,
+    UnixSeconds, Until, Verified, Waiting,
 };
 
 fn limit_reached(kind: LimitKind, max: usize) -> Refusal {
@@ -318,10 +318,13 @@ impl Model {
     }
 
     /// Invariant 6.
-    /// Resources in use, requests that wait, and the capacity of a semaphore.
-    pub fn inspect(&self, key: Key) -> Result<(u32, usize, Option<u32>), Refusal> {
+    /// Resources in use, requests that wait, and the capacity of a semaphore with what is available of it.
+    pub fn inspect(&self, key: Key) -> Result<(u32, usize, Option<Availability>), Refusal> {
         let name = self.name(key).ok_or(Refusal::NotFound)?;
-        Ok((self.in_use(key), self.queue(key).len(), name.usable()))
+        let available = self.usable_now(key, 0).saturating_sub(self.consumption(key));
+        let available = u32::try_from(available).expect("a part of the capacity");
+        let availability = name.usable().map(|capacity| Availability { capacity, available });
+        Ok((self.in_use(key), self.queue(key).len(), availability))
     }
 
     pub fn delete_counter(&mut self, name: &'static [u8]) -> Result<(), Refusal> {

@@ -254,6 +254,7 @@ impl Values {
             peak: self.small[1],
             waiting: self.small[2],
             capacity: self.small[3],
+            available: Some(self.small[0]),
         };
         let state = if self.flag { GrantState::Held } else { GrantState::Retiring };
         let verified = VerifiedGrant {
@@ -384,6 +385,7 @@ impl Values {
 fn bytes_of_older(response: &ExtendedResponse<'_>) -> Vec<usize> {
     match response {
         ExtendedResponse::Hello(_) => vec![40],
+        ExtendedResponse::Inspected(_) => vec![16],
         ExtendedResponse::Granted(_) => vec![20],
         ExtendedResponse::AllGranted(granted) => vec![16 + 4 * granted.capacities.len()],
         ExtendedResponse::Verified(_) => vec![12, 16],
