@@ -27,7 +27,7 @@ list\". The holders and the waiting requests follow, as in \"signalbox holders\"
 
 With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, available, peak, waiting, declared \
 (null, or an object with generation, slots, removing, configured, paused, slots_out and label), holders and queue \
-(arrays of the objects of \"signalbox holders\" and \"signalbox waiters\"). A name or label that is not UTF-8 has the \
+(arrays of the objects of \"signalbox holders\" and \"signalbox waiters\", without paused and slots_out). A name or label that is not UTF-8 has the \
 key name_hex or label_hex, in hexadecimal digits.";
 
 const EXAMPLES: &str = "\

@@ -149,12 +149,17 @@ impl AdministratorConnection {
             }
             ChangeKind::Resize(how) => self.ask(Extended::Resize { ids, expected, how: *how, name }).await?,
             ChangeKind::Remove(how) => self.ask(Extended::Remove { ids, expected, how: *how, name }).await?,
+            ChangeKind::Pause(how) => self.ask(Extended::Pause { ids, expected, how: *how, name }).await?,
+            ChangeKind::SetSlot(how) => {
+                self.ask(Extended::SetSlot { ids, expected, how: *how, name }).await?
+            }
         };
         Ok(match (Status::from_code(frame.status), kind) {
             (Some(Status::NoError), ChangeKind::Declare { .. }) => frame.declared().map_err(Error::from),
-            (Some(Status::NoError), ChangeKind::Resize(_)) => {
-                frame.resized().map(|states| vec![states]).map_err(Error::from)
-            }
+            (
+                Some(Status::NoError),
+                ChangeKind::Resize(_) | ChangeKind::Pause(_) | ChangeKind::SetSlot(_),
+            ) => frame.resized().map(|states| vec![states]).map_err(Error::from),
             (Some(Status::NoError), ChangeKind::Remove(_)) => Ok(Vec::new()),
             (status, _) => Err(ErrorKind::Status(status.unwrap_or(Status::UnknownCommand)).into()),
         })
