@@ -302,7 +302,7 @@ impl Core {
 
     /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.
     pub fn shut_down(&self, now: Moment) -> bool {
-        self.shut_down_sysv() | self.ledger().shut_down(self.context(now.unix))
+        self.shut_down_sysv(now) | self.ledger().shut_down(self.context(now.unix))
     }
 }
 

@@ -114,7 +114,7 @@ impl Executor<'_> {
                 if let WaitingRequest::Opaque(opaque) = call
                     && self.extended.waiting_calls.contains(&opaque)
                 {
-                    core.cancel_sem_op(connection, token_of(opaque));
+                    core.cancel_sem_op(connection, token_of(opaque), now);
                     return Ok(DONE);
                 }
                 core.cancel(connection, waiting, now)?;
