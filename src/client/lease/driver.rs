@@ -23,6 +23,7 @@ use super::request::{Operation, ReceivedGrant, Request, Transmission, read_grant
 use super::request_table::{Cancellation, RequestTable};
 use super::revocation::NoticeCount;
 use super::session_load::SessionLoad;
+use super::session_pool::Losses;
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
 use crate::client::{Disconnect, Error, ErrorKind, Lost};
@@ -38,6 +39,7 @@ pub(super) struct Driver {
     clock: Arc<dyn Clock>,
     lease: Arc<LeaseValidity>,
     load: Arc<SessionLoad>,
+    losses: Losses,
     commands: mpsc::UnboundedReceiver<Command>,
     requests: RequestTable,
     grants: GrantTable,
@@ -90,6 +92,7 @@ impl Driver {
         lease: Arc<LeaseValidity>,
         load: Arc<SessionLoad>,
         commands: mpsc::UnboundedReceiver<Command>,
+        losses: Losses,
         replaces_lost: bool,
     ) -> Self {
         let clock = Arc::clone(&settings.clock);
@@ -99,6 +102,7 @@ impl Driver {
             clock,
             lease,
             load,
+            losses,
             commands,
             requests: RequestTable::default(),
             grants: GrantTable::new(now),
@@ -617,6 +621,7 @@ impl Driver {
     /// The session is lost.
     fn end(&mut self, reason: Lost) {
         warn!(%reason, "a session was lost");
+        self.losses.add();
         self.phase = Phase::Ended(reason);
     }
 }
