@@ -69,6 +69,8 @@ pub struct Config {
     pub semaphore: Semaphore,
     /// Leased sessions, grants, waiting and watches.
     pub session: SessionConfig,
+    /// Limits of System V semaphore sets.
+    pub sysv: SysvConfig,
 }
 
 /// The log.
@@ -161,6 +163,15 @@ pub struct SessionConfig {
     pub max_waiters: u32,
     /// The most watches at a time.
     pub max_watches: u32,
+}
+
+/// Limits of System V semaphore sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SysvConfig {
+    /// The most sets at a time.
+    pub max_sets: u32,
+    /// The most semaphores of all sets together.
+    pub max_semaphores: u64,
 }
 
 /// A configuration that was read, with the notices about it.
@@ -345,6 +356,7 @@ impl Default for Config {
             counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },
             semaphore: Semaphore { port: PortConfig::default(), gc_interval_s: 10, declare: Vec::new() },
             session: SessionConfig::default(),
+            sysv: SysvConfig::default(),
         }
     }
 }
@@ -368,6 +380,12 @@ impl Default for SessionConfig {
             max_waiters: 100_000,
             max_watches: 1_000,
         }
+    }
+}
+
+impl Default for SysvConfig {
+    fn default() -> Self {
+        Self { max_sets: 32_000, max_semaphores: 1_000_000 }
     }
 }
 

@@ -301,6 +301,14 @@ static KEYS: &[Key] = &[
         |config| config.session.max_watches.to_string(),
     )
     .while_running(),
+    Key::new("sysv.max_sets", session_limit(|config, n| config.sysv.max_sets = narrow(n)), |config| {
+        config.sysv.max_sets.to_string()
+    })
+    .while_running(),
+    Key::new("sysv.max_semaphores", session_limit(|config, n| config.sysv.max_semaphores = n), |config| {
+        config.sysv.max_semaphores.to_string()
+    })
+    .while_running(),
 ];
 
 /// A time of sessions in seconds. The limit comes from the wire, where it is a `u32` of milliseconds.

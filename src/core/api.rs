@@ -274,7 +274,8 @@ impl Core {
     /// once. To be called whenever something is due, and every [`TICK_MS`](super::TICK_MS) in any case: a longer pause
     /// counts as time in which the server could receive nothing, and extends every lease.
     pub fn expire(&self, now: Moment) -> bool {
-        self.ledger().expire(now.monotonic, self.context(now.unix))
+        // Both, each time.
+        self.expire_sysv(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
     }
 
     /// Takes a step of the evictions from semaphores that are removed at once. Returns whether there is more to do.
@@ -295,12 +296,13 @@ impl Core {
 
     /// When something is due next. `sleeper` is woken once if something comes due earlier.
     pub fn next_due(&self, sleeper: &Waker) -> Option<Due> {
-        self.ledger().next_due(sleeper)
+        let ledger = self.ledger().next_due(sleeper);
+        ledger.into_iter().chain(self.next_sysv_due(sleeper)).min()
     }
 
     /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.
     pub fn shut_down(&self, now: Moment) -> bool {
-        self.ledger().shut_down(self.context(now.unix))
+        self.shut_down_sysv() | self.ledger().shut_down(self.context(now.unix))
     }
 }
 

@@ -11,6 +11,7 @@ use super::ids::{GrantId, SessionId, Token};
 use super::invariant::lock;
 use super::outcome::Answer;
 use super::sync::{AtomicBool, Mutex, Ordering};
+use super::sysv::Errno;
 use super::{Namespace, Refusal};
 
 /// Events that wait for a reader; further ones are counted and dropped.
@@ -28,6 +29,13 @@ pub enum Message {
         token: Token,
         /// The answer, or why the request was refused.
         outcome: Result<Answer, Refusal>,
+    },
+    /// The result of a call on a System V semaphore set that waited.
+    Operated {
+        /// The connection's name for the request.
+        token: Token,
+        /// The result.
+        result: Result<(), Errno>,
     },
     /// An event for a watch.
     Event {

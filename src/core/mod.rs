@@ -6,6 +6,8 @@
 //! Plain operations access only the name itself. The `ledger` has the grants, queues, leased sessions and watches;
 //! a plain operation enters it only if requests wait for the name or a watch covers it.
 //!
+//! System V semaphore sets (`sysv`) share nothing with names, and have a lock of their own.
+//!
 //! Locks are acquired in one order: the ledger, the shard of the map, then the object of a name. No lock outlives the
 //! call that acquired it. Work that grows with the number of names (a Dump, the end of a session, a sweep) is a value
 //! with a `step` method, so that the caller yields between steps of bounded size.
@@ -13,6 +15,7 @@
 //! `object` maintains invariant 1 of `docs/design.md` (the consumption is the sum of the holdings); [`Core::check`]
 //! checks it at any time.
 
+mod alarm;
 mod api;
 mod counter;
 mod durable;
@@ -25,10 +28,12 @@ mod name;
 mod object;
 mod outcome;
 mod registry;
+mod request_log;
 mod ring_map;
 mod semaphore;
 mod session;
 mod sync;
+mod sysv;
 mod time;
 mod visit;
 
@@ -43,14 +48,20 @@ pub use durable::{
 pub use ids::{ConnectionId, GrantId, RequestId, RequestIds, SessionId, SessionKey, Token};
 pub use ledger::{
     Batch, CommitOutcome, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
-    LedgerStats, Listed, Listing, ListingKind, Queueing, REQUESTS_MAX, Removal, Resizing, SLOTS_MAX, Scope,
-    ServiceChange, TICK_MS, Until, Waiting, Want,
+    LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange,
+    TICK_MS, Until, Waiting, Want,
 };
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
 pub use object::DumpItem;
 pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
 pub use registry::{Limits, RegistryStats};
+pub use request_log::REQUESTS_MAX;
 pub use session::{Ending, Session};
+pub use sysv::{
+    Caller, ConnectionEnd, Errno, ListedSet, ListedUser, OpenedProcess, Operation, Ownership, ProcessId,
+    SetAnswer, SetCommand, SetId, SetListing, SetStat, SysvCall, SysvLimits, SysvOutcome, SysvStats,
+    UserListing, UserRole,
+};
 pub use time::{Due, Moment, MonotonicMs, UnixSeconds};
 pub use visit::{Check, CheckFailure, Dump, Sweep};
 
@@ -59,6 +70,7 @@ use ledger::Ledger;
 use object::PlainError;
 use registry::Registry;
 use sync::{AtomicU64, Mutex, Ordering};
+use sysv::Sysv;
 
 /// The two kinds of names; the same bytes may name one object in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -157,6 +169,7 @@ pub struct Core {
     stat_interval_s: NonZeroU32,
     last_session: AtomicU64,
     ledger: Mutex<Ledger>,
+    sysv: Mutex<Sysv>,
 }
 
 impl Core {
@@ -165,6 +178,7 @@ impl Core {
     pub fn new(stat_interval_s: NonZeroU32, hasher: NameHasher) -> Self {
         Self {
             ledger: Mutex::new(Ledger::new()),
+            sysv: Mutex::new(Sysv::new()),
             counters: Registry::new(hasher.clone()),
             semaphores: Registry::new(hasher),
             stat_interval_s,

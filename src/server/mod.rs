@@ -20,7 +20,6 @@ mod gc;
 mod listener;
 mod log;
 mod metrics;
-
 mod peers;
 mod privileges;
 mod socket;
@@ -51,7 +50,7 @@ pub use workers::{SameThread, Spawn, Workers};
 use tokio::time::Instant;
 
 use crate::config::{Config, PortConfig};
-use crate::core::{Core, LedgerLimits, Limits, Moment, MonotonicMs, NameHasher, Namespace};
+use crate::core::{Core, LedgerLimits, Limits, Moment, MonotonicMs, NameHasher, Namespace, SysvLimits};
 use metrics::{Metrics, Stored};
 use peers::Peers;
 use throttle::Throttle;
@@ -79,6 +78,9 @@ pub struct Server {
 
 /// Ids of grants begin at the Unix time of the start in milliseconds, shifted by this many bits.
 const GRANT_ID_TIME_SHIFT: u32 = 20;
+
+/// Numbers of processes begin at the Unix time of the start in seconds, shifted by this many bits.
+const PROCESS_ID_TIME_SHIFT: u32 = 24;
 
 /// Limits of the extended operations, and the addresses of administrators. Times are in milliseconds.
 #[derive(Debug, Default)]
@@ -117,6 +119,7 @@ impl Server {
     /// Creates a server without sockets. `hasher` seeds the hash of names.
     pub fn new(config: &Config, clock: Clock, hasher: NameHasher) -> Arc<Self> {
         let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
+        let first_set = hasher.hash_one(clock.now().0) as u32;
         let server = Self {
             core: Core::new(stat_interval_s, hasher),
             clock,
@@ -135,6 +138,8 @@ impl Server {
         server.apply(config);
         // Ids of grants increase from one run to the next, unless the clock is set back in between.
         server.core.start_ids_after(server.clock.now().0.saturating_mul(1000 << GRANT_ID_TIME_SHIFT));
+        // Ids of sets and processes of an earlier run mean nothing.
+        server.core.start_sysv_after(first_set, server.clock.now().0 << PROCESS_ID_TIME_SHIFT);
         Arc::new(server)
     }
 
@@ -146,6 +151,7 @@ impl Server {
         let session_limits = Arc::new(SessionLimits::of(config));
         *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
         self.core.set_ledger_limits(ledger_limits(config));
+        self.core.set_sysv_limits(sysv_limits(config));
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
     }
@@ -241,6 +247,16 @@ fn ledger_limits(config: &Config) -> LedgerLimits {
         grants_max: session.max_grants as usize,
         waiters_max: session.max_waiters as usize,
         watches_max: session.max_watches as usize,
+    }
+}
+
+fn sysv_limits(config: &Config) -> SysvLimits {
+    let session = &config.session;
+    SysvLimits {
+        processes_max: session.max_sessions as usize,
+        sets_max: config.sysv.max_sets as usize,
+        semaphores_max: config.sysv.max_semaphores,
+        waiters_max: session.max_waiters as usize,
     }
 }
 

@@ -1,8 +1,8 @@
 //! AcquireGrant and AcquireAll, and what a client does with a grant or a waiter: release, cancel, verify.
 
+use super::cached_reply::{CachedReply, RequestKind};
 use super::grant::{Grant, Queueing, Want};
 use super::replies::Changed;
-use super::request_log::{CachedReply, RequestKind};
 use super::{Ledger, LedgerContext};
 use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, GrantId, RequestId, SessionId, Token};

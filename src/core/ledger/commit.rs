@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::cached_reply::CachedReply;
 use super::journal::{Batch, Failed, Journal};
 use super::on_commit::OnCommit;
-use super::request_log::CachedReply;
 use super::{Ledger, LedgerContext};
 use crate::core::Refusal;
 use crate::core::durable::{Change, Key, Record};

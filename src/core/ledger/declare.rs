@@ -6,11 +6,11 @@
 //!
 //! Invariant: a name has a declaration exactly while the lifecycle of its object says so, so that no sweep collects it.
 
+use super::cached_reply::CachedReply;
 use super::declarations::{Before, Declaration, Declare, IfExists, Removal, Resizing};
 use super::on_commit::OnCommit;
 use super::removal::SEMAPHORES;
 use super::replies::Changed;
-use super::request_log::CachedReply;
 use super::slots::SLOTS_MAX;
 use super::{Ledger, LedgerContext};
 use crate::core::durable::{Change, DeclaredState, Origin, Record, Service};

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU8;
 
-use super::request_log::CachedGrant;
+use super::cached_reply::CachedGrant;
 use super::slots::SlotTables;
 use crate::core::ids::{GrantId, RequestId, SessionId};
 use crate::core::mailbox::ReplyTo;

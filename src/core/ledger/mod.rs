@@ -24,8 +24,8 @@
 //! makes one change (7). `check` verifies all of them at once.
 
 mod acquire;
-mod alarm;
 mod backlog;
+mod cached_reply;
 mod check;
 mod commit;
 mod configure;
@@ -50,7 +50,6 @@ mod records;
 mod release;
 mod removal;
 mod replies;
-mod request_log;
 mod restore;
 mod revoke;
 mod serve;
@@ -70,7 +69,6 @@ pub use idle_waiters::Until;
 pub use journal::Batch;
 pub use leases::{Lease, TICK_MS};
 pub use listing::{DeclaredListing, Listed, Listing, ListingKind};
-pub use request_log::REQUESTS_MAX;
 pub use slots::{GRANT_SLOTS_MAX, SLOTS_MAX};
 pub(super) use watch::Shown;
 pub use watches::Scope;
@@ -80,7 +78,7 @@ use super::ids::GrantId;
 use super::registry::Registry;
 use super::time::UnixSeconds;
 use super::{Namespace, Refusal};
-use alarm::Alarm;
+use crate::core::alarm::Alarm;
 use backlog::Backlog;
 use declarations::Declarations;
 use grants::Grants;

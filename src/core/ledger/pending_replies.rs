@@ -1,11 +1,11 @@
 //! Answers that wait for a commit.
 //!
 //! Invariant: a request of a session has at most one, and then its cached reply is
-//! [`CachedReply::Committing`](super::request_log::CachedReply::Committing).
+//! [`CachedReply::Committing`](super::cached_reply::CachedReply::Committing).
 
 use std::collections::BTreeMap;
 
-use super::request_log::CachedReply;
+use super::cached_reply::CachedReply;
 use crate::core::Refusal;
 use crate::core::ids::{RequestId, SessionId};
 use crate::core::mailbox::ReplyTo;

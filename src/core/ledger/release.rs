@@ -3,8 +3,8 @@
 //! These are steps of an operation. The caller runs the backlog afterwards, so that the resources are granted to others.
 
 use super::backlog::{NameRef, Task};
+use super::cached_reply::CachedReply;
 use super::grant::{Grant, Part};
-use super::request_log::CachedReply;
 use super::{Ledger, LedgerContext};
 use crate::core::durable::{Change, Key};
 use crate::core::ids::{GrantId, SessionId};

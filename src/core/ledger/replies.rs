@@ -3,9 +3,9 @@
 
 use super::Ledger;
 use super::backlog::STEP_GRANTS;
+use super::cached_reply::{CachedReply, RequestKind};
 use super::on_commit::OnCommit;
 use super::pending_replies::PendingReply;
-use super::request_log::{CachedReply, RequestKind};
 use super::sessions::Attachment;
 use crate::core::Refusal;
 use crate::core::durable::{Change, Key, Record};
@@ -69,7 +69,12 @@ impl Ledger {
         // A connection that has ended, or never joined, acts for no session.
         let state = self.sessions.get_mut(session).ok_or(Refusal::NoSuchSession)?;
         let mut forgotten = Vec::new();
-        let found = state.log_mut().find(ids, &mut forgotten).map(|found| found.cloned());
+        let forget = |request, reply: CachedReply| {
+            if reply.may_be_stored() {
+                forgotten.push(request);
+            }
+        };
+        let found = state.log_mut().find(ids, forget).map(|found| found.cloned());
         if let Err(Refusal::LimitReached) = found {
             self.counts.limited += 1;
         }

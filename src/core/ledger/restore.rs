@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::cached_reply::CachedReply;
 use super::declarations::Declaration;
 use super::declare::claim_of;
 use super::grant::{Grant, Part, Target};
 use super::removal::SEMAPHORES;
-use super::request_log::CachedReply;
 use super::slots::SLOTS_MAX;
 use super::{Ledger, LedgerContext};
 use crate::core::Claim;

@@ -2,10 +2,10 @@
 //! which queues are served step by step.
 
 use super::backlog::{NameRef, TIMELESS_KINDS, Task, TaskKind};
+use super::cached_reply::CachedReply;
 use super::grant::{Part, Queueing, Target};
 use super::pending_replies::PendingReply;
 use super::removal::SEMAPHORES;
-use super::request_log::CachedReply;
 use super::slots::GRANT_SLOTS_MAX;
 use super::{Ledger, LedgerContext};
 use crate::core::ids::GrantId;

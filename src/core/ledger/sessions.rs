@@ -7,12 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::cached_reply::CachedReply;
 use super::leases::{Gaps, Lease};
-use super::request_log::{CachedReply, RequestLog};
 use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, GrantId, RequestId, SessionId, SessionKey, Token};
 use crate::core::invariant::{broken, invariant};
 use crate::core::mailbox::{EventKind, Mailbox, Message, Notice, ReplyTo};
+use crate::core::request_log::RequestLog;
 use crate::core::ring_map::RingMap;
 use crate::core::time::MonotonicMs;
 
@@ -30,7 +31,7 @@ pub(super) struct SessionState {
     label: Box<[u8]>,
     /// Its grants and waiters, by id, so that its end releases the newest first.
     grants: RingMap<GrantId, ()>,
-    log: RequestLog,
+    log: RequestLog<CachedReply>,
     /// Waiting requests that will be answered to its connection, by the connection's names for them.
     tokens: RingMap<Token, GrantId>,
     /// When it ends because it was revoked.
@@ -142,11 +143,11 @@ impl SessionState {
         self.grants.iter().rev().map(|(id, ())| id)
     }
 
-    pub(super) fn log(&self) -> &RequestLog {
+    pub(super) fn log(&self) -> &RequestLog<CachedReply> {
         &self.log
     }
 
-    pub(super) fn log_mut(&mut self) -> &mut RequestLog {
+    pub(super) fn log_mut(&mut self) -> &mut RequestLog<CachedReply> {
         &mut self.log
     }
 

@@ -112,7 +112,9 @@ async fn end_connection(admission: &Admission, peer: SocketAddr, holder: Session
     let session = holder.id().session();
     // First, so that no request for this session finds it among the peers after the ledger has forgotten it.
     drop(place);
-    release_all(admission.server(), holder).await;
+    let server = admission.server();
+    server.core.leave_process(holder.id(), end.of_process(), server.moment());
+    release_all(server, holder).await;
     record_end(end, admission.port(), peer, session);
 }
 

@@ -109,11 +109,17 @@ impl Executor<'_> {
                 self.check_opaque(opaque)?;
                 core.release_grant(call(ids), GrantId(grant.0), now)
             }
-            Extended::Cancel(waiting) => {
-                let waiting = match waiting {
+            Extended::Cancel(call) => {
+                let waiting = match call {
                     WaitingRequest::Id(id) => Waiting::Request(RequestId(id.0)),
                     WaitingRequest::Opaque(opaque) => Waiting::Token(token_of(opaque)),
                 };
+                if let WaitingRequest::Opaque(opaque) = call
+                    && self.extended.waiting_calls.contains(&opaque)
+                {
+                    core.cancel_sem_op(connection, token_of(opaque));
+                    return Ok(DONE);
+                }
                 core.cancel(connection, waiting, now)?;
                 return Ok(DONE);
             }
@@ -352,7 +358,7 @@ impl Executor<'_> {
 
     /// Refuses an opaque that a waiting request or a watch still uses: the client could not tell the responses apart.
     fn check_opaque(&self, opaque: Opaque) -> Result<(), Denial> {
-        if self.extended.waiting.contains_key(&opaque) || self.extended.watches.contains_key(&opaque) {
+        if self.extended.uses(opaque) {
             return Err(Denial::Status(Status::InvalidArguments));
         }
         Ok(())
@@ -370,7 +376,7 @@ impl Executor<'_> {
 }
 
 /// Why a request was not executed.
-enum Denial {
+pub(super) enum Denial {
     Refused(Refusal),
     Status(Status),
 }
@@ -392,7 +398,7 @@ fn ttl(ttl_ms: u32) -> Execution<'static> {
 }
 
 /// A key that cannot be guessed.
-fn random_key() -> Result<[u8; 16], Denial> {
+pub(super) fn random_key() -> Result<[u8; 16], Denial> {
     let mut key = [0; 16];
     // Fails only on a system without a source of randomness. No secret can be made there.
     getrandom::fill(&mut key).map_err(|_| Denial::Status(Status::LimitReached))?;

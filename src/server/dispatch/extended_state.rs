@@ -1,7 +1,7 @@
 //! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease; and
 //! how messages of the core become frames.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
@@ -11,8 +11,9 @@ use bytes::BytesMut;
 use super::super::{Server, steps};
 use super::answer::{compose_answer, compose_status};
 use super::convert::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
-use crate::core::{ConnectionId, Lease, Mailbox, Message, Notice, WatchSnapshot};
-use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque};
+use super::sysv::compose_result;
+use crate::core::{ConnectionId, Lease, Mailbox, Message, Notice, SetAnswer, WatchSnapshot};
+use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque, SysvOpcode};
 
 /// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
 /// so that connections of plain clients cost it nothing.
@@ -25,6 +26,8 @@ pub(in crate::server) struct ExtendedState {
     pub(super) hello: Option<Opaque>,
     /// The opcode of each request that is not answered yet, by its opaque.
     pub(super) waiting: HashMap<Opaque, ExtendedOpcode>,
+    /// Calls on semaphore sets that wait, by their opaques.
+    pub(super) waiting_calls: HashSet<Opaque>,
     /// The number of the last event of each watch.
     pub(super) watches: HashMap<Opaque, u64>,
     /// Snapshots of existing names that watches have not been sent in full yet.
@@ -50,6 +53,7 @@ impl ExtendedState {
             has_joined: false,
             hello: None,
             waiting: HashMap::new(),
+            waiting_calls: HashSet::new(),
             watches: HashMap::new(),
             snapshots: Vec::new(),
             lease: None,
@@ -67,6 +71,19 @@ impl ExtendedState {
             self.has_joined = true;
             server.core.join(self.connection, None, &self.mailbox);
         }
+    }
+
+    /// The mailbox, by which late answers come.
+    pub(super) fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
+    }
+
+    /// Whether a waiting request or a watch uses an opaque. The client could not tell the responses to another request
+    /// with it apart.
+    pub(super) fn uses(&self, opaque: Opaque) -> bool {
+        self.waiting.contains_key(&opaque)
+            || self.waiting_calls.contains(&opaque)
+            || self.watches.contains_key(&opaque)
     }
 
     /// Takes the label from the peer's Hello, and its opaque for notices.
@@ -143,6 +160,13 @@ impl ExtendedState {
                         Ok(answer) => compose_answer(opcode, opaque, answer, out),
                         Err(refusal) => compose_status(opcode.code(), opaque, status_of(*refusal), out),
                     }
+                }
+            }
+            Message::Operated { token, result } => {
+                let opaque = opaque_of(token);
+                if self.waiting_calls.remove(&opaque) {
+                    let result = result.map(|()| SetAnswer::Done);
+                    compose_result(SysvOpcode::SemOp, opaque, result, out);
                 }
             }
             Message::Event { token, event } => {

@@ -1,6 +1,7 @@
 //! Parse, execute, compose: one frame becomes one call of the core, and its outcome one response.
 //!
-//! Only this folder uses both the protocol and the core. This file has yrmcds' operations, `extended` has the others.
+//! Only this folder uses both the protocol and the core. This file has yrmcds' operations, `extended` the extended ones,
+//! `sysv` those of System V semaphores.
 //! `extended_state` is what a connection keeps between extended requests, `response_stream` a response of many frames,
 //! `answer` composes the answers of the core, and `convert` converts between the types of the two sides.
 
@@ -9,6 +10,7 @@ mod convert;
 mod extended;
 mod extended_state;
 mod response_stream;
+mod sysv;
 
 use bytes::BytesMut;
 use tracing::warn;
@@ -54,6 +56,7 @@ impl Executor<'_> {
         match frame.class() {
             FrameClass::Plain(_) => self.execute_plain(frame, out),
             FrameClass::Extended(opcode) => self.execute_extended(opcode, frame, out),
+            FrameClass::Sysv(opcode) => self.execute_sysv(opcode, frame, out),
             FrameClass::Unknown(status) => {
                 compose_status(frame.opcode(), frame.opaque(), status, out);
                 NextStep::Continue

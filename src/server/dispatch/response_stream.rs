@@ -8,8 +8,12 @@ use tokio::time::Sleep;
 
 use super::super::{Server, steps};
 use super::convert::{declared_on_wire, entry_on_wire};
-use crate::core::{Declared, DeclaredListing, Dump, Listed, Listing, ListingKind, UnixSeconds};
-use crate::protocol::{DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response};
+use super::sysv::{listed_set_on_wire, listed_user_on_wire};
+use crate::core::{
+    Declared, DeclaredListing, Dump, Listed, ListedSet, ListedUser, Listing, ListingKind, SetListing,
+    UnixSeconds, UserListing,
+};
+use crate::protocol::{DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, SysvOpcode};
 
 /// A response of many frames. The connection sends all of it before it executes the next request.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ enum Source {
     Dump(Dump),
     Listing(Listing, std::vec::IntoIter<Listed>),
     Declared(DeclaredListing, std::vec::IntoIter<Declared>),
+    Sets(SetListing, std::vec::IntoIter<ListedSet>),
+    Users(UserListing, std::vec::IntoIter<ListedUser>),
 }
 
 impl ResponseStream {
@@ -44,6 +50,14 @@ impl ResponseStream {
 
     pub(super) fn declared(listing: DeclaredListing, opaque: Opaque) -> Self {
         Self::new(Source::Declared(listing, Vec::new().into_iter()), opaque)
+    }
+
+    pub(super) fn sets(listing: SetListing, opaque: Opaque) -> Self {
+        Self::new(Source::Sets(listing, Vec::new().into_iter()), opaque)
+    }
+
+    pub(super) fn users(listing: UserListing, opaque: Opaque) -> Self {
+        Self::new(Source::Users(listing, Vec::new().into_iter()), opaque)
     }
 
     /// Ready when the next chunk may be composed. A long response pauses between bursts of chunks, because a thread that
@@ -102,6 +116,26 @@ impl ResponseStream {
                         entry.compose(opcode, self.opaque, out);
                     }
                     (opcode, next.is_some())
+                }
+                Source::Sets(listing, entries) => {
+                    if entries.len() == 0 {
+                        *entries = server.core.list_sets(listing).into_iter();
+                    }
+                    let next = entries.next();
+                    if let Some(listed) = &next {
+                        listed_set_on_wire(listed).compose(self.opaque, out);
+                    }
+                    (SysvOpcode::ListSets.code(), next.is_some())
+                }
+                Source::Users(listing, entries) => {
+                    if entries.len() == 0 {
+                        *entries = server.core.list_set_users(listing).into_iter();
+                    }
+                    let next = entries.next();
+                    if let Some(listed) = &next {
+                        listed_user_on_wire(listed).compose(self.opaque, out);
+                    }
+                    (SysvOpcode::ListUsers.code(), next.is_some())
                 }
             };
             if !is_more {

@@ -18,12 +18,12 @@ struct Sleeper {
 
 impl Alarm {
     /// The task sleeps until then.
-    pub(super) fn set(&mut self, until: Option<Due>, waker: Waker) {
+    pub(in crate::core) fn set(&mut self, until: Option<Due>, waker: Waker) {
         self.0 = Some(Sleeper { until, waker });
     }
 
     /// Something is due then: wakes the task if it sleeps longer.
-    pub(super) fn ring(&mut self, due: Due) {
+    pub(in crate::core) fn ring(&mut self, due: Due) {
         if self.0.as_ref().is_some_and(|sleeper| sleeper.until.is_none_or(|until| due < until))
             && let Some(sleeper) = self.0.take()
         {

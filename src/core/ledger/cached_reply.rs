@@ -1,21 +1,10 @@
-//! The replies to the last requests of a session, so that a repeated request changes nothing (invariant 7).
+//! What the ledger keeps in the request log of a session.
 
 use crate::core::Refusal;
 use crate::core::durable::{AnswerRecord, DeclaredState};
-use crate::core::ids::{GrantId, RequestId, RequestIds, SessionId};
+use crate::core::ids::{GrantId, RequestId, SessionId};
 use crate::core::outcome::{Answer, Granted};
-use crate::core::ring_map::RingMap;
-
-/// How far the requests of a session may be above the lowest unanswered one; their replies are cached.
-pub const REQUESTS_MAX: u64 = 1024;
-
-/// The cached replies of one session.
-#[derive(Debug, Default)]
-pub(super) struct RequestLog {
-    /// The client has the answers to all lower requests.
-    floor: u64,
-    replies: RingMap<RequestId, CachedReply>,
-}
+use crate::core::request_log::RequestLog;
 
 /// The reply to a request, or what it waits for.
 #[derive(Clone, Debug)]
@@ -68,7 +57,7 @@ impl CachedReply {
     }
 
     /// Whether a store may have this reply, now or soon.
-    fn may_be_stored(&self) -> bool {
+    pub(super) fn may_be_stored(&self) -> bool {
         matches!(self, Self::Declared(_) | Self::Committing)
     }
 
@@ -90,48 +79,10 @@ impl CachedGrant {
     }
 }
 
-impl RequestLog {
-    /// Looks a request up; `None`: it was never seen. Adds requests whose stored replies the client does not need any
-    /// more to `forgotten`.
-    pub(super) fn find(
-        &mut self,
-        ids: RequestIds,
-        forgotten: &mut Vec<RequestId>,
-    ) -> Result<Option<&CachedReply>, Refusal> {
-        let (own, lowest) = (ids.own.0, ids.lowest_unanswered.0);
-        if own < self.floor.max(lowest) || lowest == 0 {
-            return Err(Refusal::StaleRequest);
-        }
-        self.floor = self.floor.max(lowest);
-        while let Some((id, reply)) = self.replies.pop_first_below(RequestId(self.floor)) {
-            if reply.may_be_stored() {
-                forgotten.push(id);
-            }
-        }
-        if own - self.floor > REQUESTS_MAX {
-            return Err(Refusal::LimitReached);
-        }
-        Ok(self.get(ids.own))
-    }
-
-    pub(super) fn get(&self, request: RequestId) -> Option<&CachedReply> {
-        self.replies.get(request)
-    }
-
-    /// Caches a reply, unless the client has it already.
-    pub(super) fn insert(&mut self, request: RequestId, reply: CachedReply) {
-        if request.0 >= self.floor {
-            self.replies.insert(request, reply);
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.replies.len()
-    }
-
+impl RequestLog<CachedReply> {
     /// The requests whose replies a store may have.
     pub(super) fn stored(&self) -> impl Iterator<Item = RequestId> {
-        self.replies.iter().filter(|(_, reply)| reply.may_be_stored()).map(|(request, _)| request)
+        self.iter().filter(|(_, reply)| reply.may_be_stored()).map(|(request, _)| request)
     }
 
     /// The waiter of a request that waits.

@@ -1,0 +1,62 @@
+//! The invariants of sets and processes, for tests and simulation.
+
+use super::set::Set;
+use super::sets::SetId;
+use super::waiters::List;
+use super::{Sysv, VALUE_MAX};
+
+impl Sysv {
+    /// Describes the invariant that does not hold, if there is one.
+    pub(in crate::core) fn check(&self) -> Result<(), String> {
+        self.processes.check()?;
+        let semaphores: usize = self.sets.iter().map(|(_, set)| set.values.count()).sum();
+        if semaphores as u64 != self.sets.semaphores() {
+            return Err(format!("{semaphores} semaphores are counted as {}", self.sets.semaphores()));
+        }
+        for (id, set) in self.sets.iter() {
+            self.check_set(id, set)?;
+        }
+        for (process, state) in self.processes.iter() {
+            for set in &state.adjusts {
+                if !self.sets.get(*set).is_some_and(|set| set.values.has_adjuster(process)) {
+                    return Err(format!("process {process} has no adjustments of set {}", set.number()));
+                }
+            }
+        }
+        let timeouts = self.sets.iter().flat_map(|(_, set)| set.waiters.iter());
+        let timeouts = timeouts.filter(|(_, waiter)| waiter.deadline.is_some()).count();
+        if timeouts != self.timeouts.len() {
+            return Err(format!("{timeouts} calls time out, {} are known", self.timeouts.len()));
+        }
+        Ok(())
+    }
+
+    fn check_set(&self, id: SetId, set: &Set) -> Result<(), String> {
+        let number = id.number();
+        if set.values.iter().any(|value| value > VALUE_MAX) {
+            return Err(format!("a value of set {number} is above {VALUE_MAX}"));
+        }
+        set.waiters.check()?;
+        for (place, waiter) in set.waiters.iter() {
+            let process = self.processes.get(waiter.process);
+            if process.and_then(|process| process.waiting.get(&waiter.request)) != Some(&(id, place)) {
+                return Err(format!("a waiting call of set {number} belongs to no process"));
+            }
+            let could_run = match waiter.list() {
+                List::Take(number) => set.values.value(number) >= waiter.operations[0].change.unsigned_abs(),
+                List::Zero(number) => set.values.value(number) == 0,
+                List::ManyAlter | List::ManyZero => false,
+            };
+            if could_run {
+                return Err(format!("a call waits for set {number} that could be performed"));
+            }
+        }
+        for process in set.values.adjusters() {
+            let is_known = self.processes.get(process).is_some_and(|process| process.adjusts.contains(&id));
+            if !is_known {
+                return Err(format!("set {number} has adjustments of process {process}, which has none"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! What administrators see of sets and processes. A listing is taken in steps, so it is not a snapshot.
+
+use super::Sysv;
+use super::processes::ProcessId;
+use super::set::SetStat;
+use super::sets::SetId;
+use super::values::Operation;
+use super::waiters::{Place, Waiter};
+use crate::core::Refusal;
+
+/// Entries of one step.
+const STEP_ENTRIES: usize = 64;
+
+/// One set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedSet {
+    /// Its id.
+    pub set: SetId,
+    /// What is known of it.
+    pub stat: SetStat,
+    /// Calls that wait.
+    pub waiting: usize,
+    /// Processes with adjustments.
+    pub adjusting: usize,
+}
+
+/// How a process uses a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserRole {
+    /// It has adjustments, which are applied when it ends.
+    Adjusts,
+    /// A call of it waits.
+    Waits,
+}
+
+/// A process that uses a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedUser {
+    /// How it uses the set.
+    pub role: UserRole,
+    /// The process.
+    pub process: ProcessId,
+    /// Its number on its machine.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it is called.
+    pub label: Box<[u8]>,
+    /// The operations of a call that waits; or the adjustments, each as an operation.
+    pub operations: Box<[Operation]>,
+}
+
+/// How far a listing of all sets has come.
+#[derive(Debug, Default)]
+pub struct SetListing(Option<SetId>);
+
+/// How far a listing of the processes that use a set has come.
+#[derive(Debug)]
+pub struct UserListing {
+    set: SetId,
+    last: Last,
+}
+
+#[derive(Debug)]
+enum Last {
+    Adjusting(Option<ProcessId>),
+    Waiting(Place),
+}
+
+impl Sysv {
+    /// The next sets of a listing; none at its end.
+    pub(in crate::core) fn list_sets(&self, listing: &mut SetListing) -> Vec<ListedSet> {
+        let sets = self.sets.after(listing.0).take(STEP_ENTRIES);
+        let sets: Vec<_> = sets
+            .map(|(id, set)| ListedSet {
+                set: id,
+                stat: set.stat(),
+                waiting: set.waiters.len(),
+                adjusting: set.values.adjusting().count(),
+            })
+            .collect();
+        listing.0 = sets.last().map(|listed| listed.set).or(listing.0);
+        sets
+    }
+
+    /// Begins a listing of the processes that use a set.
+    pub(in crate::core) fn users(&self, set: i32) -> Result<UserListing, Refusal> {
+        let id = SetId::from_number(set).filter(|id| self.sets.get(*id).is_some());
+        Ok(UserListing { set: id.ok_or(Refusal::NotFound)?, last: Last::Adjusting(None) })
+    }
+
+    /// The next entries of a listing of users; none at its end. First come the processes with adjustments, then the calls
+    /// that wait, in their order.
+    pub(in crate::core) fn list_users(&self, listing: &mut UserListing) -> Vec<ListedUser> {
+        let Some(set) = self.sets.get(listing.set) else { return Vec::new() };
+        if let Last::Adjusting(last) = &mut listing.last {
+            let rest = set.values.adjusting().filter(|(process, _)| last.is_none_or(|last| *process > last));
+            let users = rest.take(STEP_ENTRIES).map(|(process, adjustments)| {
+                let operation =
+                    |(number, change)| Operation { number, change, is_nowait: false, is_undone: false };
+                let operations = adjustments.map(operation).collect();
+                self.listed_user(UserRole::Adjusts, process, operations)
+            });
+            let users: Vec<_> = users.collect();
+            if let Some(user) = users.last() {
+                *last = Some(user.process);
+                return users;
+            }
+            listing.last = Last::Waiting(Place(0));
+        }
+        let Last::Waiting(last) = &mut listing.last else { return Vec::new() };
+        let rest: Vec<(Place, &Waiter)> = set.waiters.after(*last).take(STEP_ENTRIES).collect();
+        *last = rest.last().map_or(*last, |(place, _)| *place);
+        let user = |(_, waiter): &(Place, &Waiter)| {
+            self.listed_user(UserRole::Waits, waiter.process, waiter.operations.clone())
+        };
+        rest.iter().map(user).collect()
+    }
+
+    fn listed_user(&self, role: UserRole, process: ProcessId, operations: Box<[Operation]>) -> ListedUser {
+        let known = self.processes.get(process);
+        ListedUser {
+            role,
+            process,
+            pid: known.map_or(0, |known| known.pid),
+            uid: known.map_or(0, |known| known.uid),
+            label: known.map_or_else(Box::default, |known| known.label.clone()),
+            operations,
+        }
+    }
+}

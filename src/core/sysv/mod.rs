@@ -1,0 +1,120 @@
+//! System V semaphore sets: the rules of `semget`, `semop` and `semctl` for processes of many machines.
+//!
+//! A **set** has semaphores with values; a **process** stands for a process of some machine and has adjustments
+//! (SEM_UNDO), which are applied when it ends. What a call does is exactly what Linux does (`man 2 semop`); where a rule
+//! follows from the order in which the kernel looks at waiting calls, the comment says so.
+//!
+//! Sets have a lock of their own. They share no state with the ledger: a call concerns one set and one process.
+//!
+//! | file | has |
+//! |---|---|
+//! | `errno` | the errors of calls |
+//! | `values` | values and adjustments, and how a list of operations changes them, all or none |
+//! | `waiters` | the calls that wait for a set |
+//! | `set` | one set: its owner, and which waiting calls a change completes |
+//! | `sets` | all sets, by id and key |
+//! | `processes` | all processes: their connections, and when they end |
+//! | `calls` | the calls of programs |
+//! | `end` | the ends of connections, processes and waits |
+//! | `listing` | what administrators see |
+//! | `check` | the invariants, for tests |
+//!
+//! Invariants: a value is 0 to 32767, an adjustment -32768 to 32767; no single operation waits that could be performed;
+//! a process that has a connection does not end; what waits belongs to a process that lives.
+
+mod api;
+mod calls;
+mod check;
+mod end;
+mod errno;
+mod listing;
+mod processes;
+mod set;
+mod sets;
+mod values;
+mod waiters;
+
+pub use calls::{Caller, SetAnswer, SetCommand, SysvCall, SysvOutcome};
+pub use end::ConnectionEnd;
+pub use errno::Errno;
+pub use listing::{ListedSet, ListedUser, SetListing, UserListing, UserRole};
+pub use processes::{OpenedProcess, ProcessId};
+pub use set::{Ownership, SetStat};
+pub use sets::SetId;
+pub use values::Operation;
+
+use std::collections::BTreeSet;
+
+use super::alarm::Alarm;
+use super::time::MonotonicMs;
+use processes::Processes;
+use sets::Sets;
+use waiters::Place;
+
+/// The most semaphores of a set (SEMMSL).
+pub const SEMAPHORES_MAX: u32 = 32000;
+
+/// The most operations of a call (SEMOPM).
+pub const OPERATIONS_MAX: usize = 500;
+
+/// The highest value of a semaphore (SEMVMX).
+pub const VALUE_MAX: u16 = 32767;
+
+/// Limits of sets and processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SysvLimits {
+    /// Most processes.
+    pub processes_max: usize,
+    /// Most sets (SEMMNI).
+    pub sets_max: usize,
+    /// Most semaphores of all sets together (SEMMNS).
+    pub semaphores_max: u64,
+    /// Most calls that wait for one set.
+    pub waiters_max: usize,
+}
+
+impl SysvLimits {
+    /// No limits, as in a new core.
+    pub const NONE: Self = Self {
+        processes_max: usize::MAX,
+        sets_max: usize::MAX,
+        semaphores_max: u64::MAX,
+        waiters_max: usize::MAX,
+    };
+}
+
+/// Live figures of sets and processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SysvStats {
+    /// Processes.
+    pub processes: u64,
+    /// Sets.
+    pub sets: u64,
+    /// Calls that wait.
+    pub waiting: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Sysv {
+    limits: SysvLimits,
+    sets: Sets,
+    processes: Processes,
+    /// The calls that time out, by when they do.
+    timeouts: BTreeSet<(MonotonicMs, SetId, Place)>,
+    alarm: Alarm,
+    /// The server shuts down: no call waits any more.
+    is_shutting_down: bool,
+}
+
+impl Sysv {
+    pub(super) fn new() -> Self {
+        Self {
+            limits: SysvLimits::NONE,
+            sets: Sets::default(),
+            processes: Processes::default(),
+            timeouts: BTreeSet::new(),
+            alarm: Alarm::default(),
+            is_shutting_down: false,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! All processes: their connections, their requests, and when they end.
+//!
+//! Invariants: a connection is attached to one process at most; a process without connections has a deadline, one with
+//! connections has none; a process that is ending has no connection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use super::calls::Reply;
+use super::sets::SetId;
+use super::waiters::Place;
+use crate::core::ids::{ConnectionId, RequestId, SessionKey};
+use crate::core::mailbox::Mailbox;
+use crate::core::request_log::RequestLog;
+use crate::core::time::MonotonicMs;
+
+/// A process. No other process of the server gets the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessId(u64);
+
+impl ProcessId {
+    /// The process that a client calls so.
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number that clients call the process.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A process that was opened.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenedProcess {
+    /// Its number.
+    pub process: ProcessId,
+    /// Its secret.
+    pub key: SessionKey,
+    /// How long it lives on after its last connection was lost, in milliseconds.
+    pub ttl_ms: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) key: SessionKey,
+    pub(super) ttl_ms: u32,
+    /// Its number on its machine.
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) groups: Box<[u32]>,
+    pub(super) label: Box<[u8]>,
+    connections: BTreeSet<ConnectionId>,
+    /// How long it lives on without a connection although its connections are closed, because it announced that.
+    pub(super) grace_ms: Option<u32>,
+    deadline: Option<MonotonicMs>,
+    pub(super) log: RequestLog<Reply>,
+    /// Its calls that wait.
+    pub(super) waiting: BTreeMap<RequestId, (SetId, Place)>,
+    /// The sets that it has adjustments of, in the order of its first operations with SEM_UNDO.
+    pub(super) adjusts: Vec<SetId>,
+}
+
+/// What a connection is to the processes.
+#[derive(Debug)]
+struct Attached {
+    process: ProcessId,
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    all: BTreeMap<ProcessId, Process>,
+    attached: BTreeMap<ConnectionId, Attached>,
+    deadlines: BTreeSet<(MonotonicMs, ProcessId)>,
+    last: u64,
+}
+
+impl Process {
+    pub(super) fn new(opened: &OpenedProcess, pid: u32, uid: u32, groups: &[u32], label: &[u8]) -> Self {
+        Self {
+            key: opened.key,
+            ttl_ms: opened.ttl_ms,
+            pid,
+            uid,
+            groups: groups.into(),
+            label: label.into(),
+            connections: BTreeSet::new(),
+            grace_ms: None,
+            deadline: None,
+            log: RequestLog::default(),
+            waiting: BTreeMap::new(),
+            adjusts: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        !self.connections.is_empty()
+    }
+
+    pub(super) fn deadline(&self) -> Option<MonotonicMs> {
+        self.deadline
+    }
+}
+
+impl Processes {
+    /// The number of the next process.
+    pub(super) fn next_id(&mut self) -> ProcessId {
+        self.last += 1;
+        ProcessId(self.last)
+    }
+
+    /// The numbers of processes are above this one from now on.
+    pub(super) fn start_after(&mut self, last: u64) {
+        self.last = self.last.max(last);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn insert(&mut self, id: ProcessId, process: Process) {
+        self.all.insert(id, process);
+    }
+
+    pub(super) fn get(&self, id: ProcessId) -> Option<&Process> {
+        self.all.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ProcessId) -> Option<&mut Process> {
+        self.all.get_mut(&id)
+    }
+
+    /// Removes a process, which has no connection.
+    pub(super) fn remove(&mut self, id: ProcessId) -> Option<Process> {
+        let process = self.all.remove(&id)?;
+        if let Some(deadline) = process.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        Some(process)
+    }
+
+    /// Attaches a connection to a process.
+    pub(super) fn attach(&mut self, connection: ConnectionId, id: ProcessId, mailbox: &Arc<Mailbox>) {
+        let Some(process) = self.all.get_mut(&id) else { return };
+        process.connections.insert(connection);
+        if let Some(deadline) = process.deadline.take() {
+            self.deadlines.remove(&(deadline, id));
+        }
+        self.attached.insert(connection, Attached { process: id, mailbox: Arc::clone(mailbox) });
+    }
+
+    /// Detaches a connection, and returns the process that it was attached to. If that has no connection left, the caller
+    /// sets a deadline or ends it.
+    pub(super) fn detach(&mut self, connection: ConnectionId) -> Option<ProcessId> {
+        let Attached { process: id, .. } = self.attached.remove(&connection)?;
+        if let Some(process) = self.all.get_mut(&id) {
+            process.connections.remove(&connection);
+        }
+        Some(id)
+    }
+
+    /// The process that a connection is attached to, and the connection's mailbox.
+    pub(super) fn acting(&self, connection: ConnectionId) -> Option<(ProcessId, &Arc<Mailbox>)> {
+        let Attached { process, mailbox } = self.attached.get(&connection)?;
+        Some((*process, mailbox))
+    }
+
+    /// A process without connections ends at this time.
+    pub(super) fn set_deadline(&mut self, id: ProcessId, at: MonotonicMs) {
+        let Some(process) = self.all.get_mut(&id) else { return };
+        if let Some(before) = process.deadline.replace(at) {
+            self.deadlines.remove(&(before, id));
+        }
+        self.deadlines.insert((at, id));
+    }
+
+    /// The process that ends first.
+    pub(super) fn first_deadline(&self) -> Option<(MonotonicMs, ProcessId)> {
+        self.deadlines.first().copied()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ProcessId, &Process)> {
+        self.all.iter().map(|(id, process)| (*id, process))
+    }
+
+    /// Describes the invariant that does not hold, if there is one.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for (id, process) in self.iter() {
+            if process.is_connected() == process.deadline.is_some() {
+                return Err(format!("process {id} has connections and a deadline, or neither"));
+            }
+            for connection in &process.connections {
+                if self.attached.get(connection).map(|attached| attached.process) != Some(id) {
+                    return Err(format!("connection {connection} is not attached to process {id}"));
+                }
+            }
+        }
+        let connections: usize = self.all.values().map(|process| process.connections.len()).sum();
+        if connections != self.attached.len() {
+            return Err(format!("{connections} connections of processes, {} attached", self.attached.len()));
+        }
+        let due = |(id, process): (ProcessId, &Process)| Some((process.deadline?, id));
+        let expected: BTreeSet<_> = self.iter().filter_map(due).collect();
+        if expected != self.deadlines {
+            return Err("the deadlines of processes are wrong".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! One set: its owner, and which waiting calls a change completes.
+//!
+//! Waiting calls are looked at in the kernel's order: first those that wait for 0, then those that alter, each in the
+//! order in which they came. A call that cannot be performed yet holds back no other, unless the set is in fair order.
+
+use super::processes::ProcessId;
+use super::values::{Operation, Values, Verdict};
+use super::waiters::{Place, Waiter, Waiters};
+use super::{Caller, Errno};
+use crate::core::time::UnixSeconds;
+
+/// The bit of a mode that permits reading.
+pub(super) const READ: u32 = 0o4;
+
+/// The bit of a mode that permits altering.
+pub(super) const ALTER: u32 = 0o2;
+
+/// The bits of a mode.
+const MODE: u32 = 0o777;
+
+/// The user who may do everything.
+const ROOT: u32 = 0;
+
+/// No user or group.
+const NOBODY: u32 = u32::MAX;
+
+/// The owner and the mode of a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ownership {
+    /// The owner's user id.
+    pub uid: u32,
+    /// The owner's group id.
+    pub gid: u32,
+    /// The nine bits of the mode.
+    pub mode: u32,
+}
+
+/// What is known of a set (IPC_STAT).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetStat {
+    /// The key; 0 if the set was made without one.
+    pub key: i32,
+    /// The owner and the mode.
+    pub ownership: Ownership,
+    /// The creator's user id.
+    pub creator_uid: u32,
+    /// The creator's group id.
+    pub creator_gid: u32,
+    /// When operations were performed last; `None`: never.
+    pub operated_at: Option<UnixSeconds>,
+    /// When the set was created, or values or the owner were set last.
+    pub changed_at: UnixSeconds,
+    /// How many semaphores it has.
+    pub count: u32,
+}
+
+/// A waiting call that is over.
+#[derive(Debug)]
+pub(super) struct Completed {
+    pub(super) waiter: Waiter,
+    pub(super) place: Place,
+    pub(super) result: Result<(), Errno>,
+}
+
+#[derive(Debug)]
+pub(super) struct Set {
+    pub(super) key: i32,
+    ownership: Ownership,
+    creator_uid: u32,
+    creator_gid: u32,
+    operated_at: Option<UnixSeconds>,
+    changed_at: UnixSeconds,
+    pub(super) values: Values,
+    pub(super) waiters: Waiters,
+}
+
+impl Set {
+    pub(super) fn new(key: i32, caller: Caller, mode: u32, count: u32, now: UnixSeconds) -> Self {
+        let Caller { uid, gid } = caller;
+        Self {
+            key,
+            ownership: Ownership { uid, gid, mode: mode & MODE },
+            creator_uid: uid,
+            creator_gid: gid,
+            operated_at: None,
+            changed_at: now,
+            values: Values::new(count),
+            waiters: Waiters::default(),
+        }
+    }
+
+    /// Whether the mode permits everything that these bits ask for (`ipcperms`). The bits for user, group and others are
+    /// taken together.
+    pub(super) fn check_access(&self, caller: Caller, groups: &[u32], asked: u32) -> Result<(), Errno> {
+        let asked = (asked >> 6) | (asked >> 3) | asked;
+        let Ownership { uid, gid, mode } = self.ownership;
+        let is_in = |group| caller.gid == group || groups.contains(&group);
+        let granted = if [uid, self.creator_uid].contains(&caller.uid) {
+            mode >> 6
+        } else if is_in(gid) || is_in(self.creator_gid) {
+            mode >> 3
+        } else {
+            mode
+        };
+        let is_permitted = asked & !granted & 0o7 == 0 || caller.uid == ROOT;
+        if is_permitted { Ok(()) } else { Err(Errno::Access) }
+    }
+
+    /// Whether the caller may remove the set or change its owner.
+    pub(super) fn check_owner(&self, caller: Caller) -> Result<(), Errno> {
+        let is_owner = [self.ownership.uid, self.creator_uid, ROOT].contains(&caller.uid);
+        if is_owner { Ok(()) } else { Err(Errno::Perm) }
+    }
+
+    pub(super) fn set_ownership(&mut self, ownership: Ownership, now: UnixSeconds) -> Result<(), Errno> {
+        if ownership.uid == NOBODY || ownership.gid == NOBODY {
+            return Err(Errno::Inval);
+        }
+        self.ownership = Ownership { mode: ownership.mode & MODE, ..ownership };
+        self.changed_at = now;
+        Ok(())
+    }
+
+    pub(super) fn stat(&self) -> SetStat {
+        SetStat {
+            key: self.key,
+            ownership: self.ownership,
+            creator_uid: self.creator_uid,
+            creator_gid: self.creator_gid,
+            operated_at: self.operated_at,
+            changed_at: self.changed_at,
+            count: self.values.count() as u32,
+        }
+    }
+
+    /// Performs the operations of a call at once if that is possible, and completes the waiting calls that it makes
+    /// possible.
+    pub(super) fn operate(
+        &mut self,
+        process: ProcessId,
+        pid: u32,
+        operations: &[Operation],
+        now: UnixSeconds,
+        completed: &mut Vec<Completed>,
+    ) -> Verdict {
+        let verdict = self.values.perform(process, pid, operations);
+        if verdict == Verdict::Performed {
+            self.operated_at = Some(now);
+            if operations.iter().any(|operation| operation.change != 0) {
+                self.complete_waiting(Some(operations), now, completed);
+            }
+        }
+        verdict
+    }
+
+    /// Sets a value (SETVAL).
+    pub(super) fn set_value(
+        &mut self,
+        number: usize,
+        value: u16,
+        pid: u32,
+        now: UnixSeconds,
+        completed: &mut Vec<Completed>,
+    ) {
+        self.values.set(number, value, pid);
+        self.changed_at = now;
+        self.complete_waiting(None, now, completed);
+    }
+
+    /// Sets the values of all semaphores (SETALL).
+    pub(super) fn set_all(
+        &mut self,
+        values: &[u16],
+        pid: u32,
+        now: UnixSeconds,
+        completed: &mut Vec<Completed>,
+    ) {
+        for (number, value) in values.iter().enumerate() {
+            self.values.set(number, *value, pid);
+        }
+        self.changed_at = now;
+        self.complete_waiting(None, now, completed);
+    }
+
+    /// Applies the adjustments of a process that ends.
+    pub(super) fn undo(
+        &mut self,
+        process: ProcessId,
+        pid: u32,
+        now: UnixSeconds,
+        completed: &mut Vec<Completed>,
+    ) {
+        self.values.undo(process, pid);
+        self.operated_at = Some(now);
+        self.complete_waiting(None, now, completed);
+    }
+
+    /// Completes the waiting calls that a change made possible, and those that fail now: `do_smart_update` of the kernel.
+    /// `changed` are the operations of the change; without them, any value may have changed.
+    fn complete_waiting(
+        &mut self,
+        changed: Option<&[Operation]>,
+        now: UnixSeconds,
+        completed: &mut Vec<Completed>,
+    ) {
+        if self.waiters.len() == 0 {
+            return;
+        }
+        let before = completed.len();
+        self.complete_zero(changed, completed);
+        if self.waiters.has_many_alter() {
+            self.complete_all_alter(completed);
+        } else {
+            let raised = |operations: &[Operation]| {
+                let raising = operations.iter().filter(|operation| operation.change > 0);
+                raising.map(|operation| operation.number).collect()
+            };
+            for number in changed.map_or_else(|| self.waiters.taken_from(), raised) {
+                self.complete_takes(number, completed);
+            }
+        }
+        if completed[before..].iter().any(|completed| completed.result.is_ok()) {
+            self.operated_at = Some(now);
+        }
+    }
+
+    /// Completes calls that wait for 0. Those with several operations are looked at only if a changed semaphore is 0.
+    fn complete_zero(&mut self, changed: Option<&[Operation]>, completed: &mut Vec<Completed>) {
+        let numbers: Vec<u16> = match changed {
+            Some(operations) => operations.iter().map(|operation| operation.number).collect(),
+            None => self.waiters.zero_numbers(),
+        };
+        let mut has_zero = changed.is_none() && self.values.iter().any(|value| value == 0);
+        for number in numbers {
+            if self.values.value(number) == 0 {
+                has_zero = true;
+                for place in self.waiters.zero(number) {
+                    self.look_at(place, completed);
+                }
+            }
+        }
+        if has_zero {
+            for place in self.waiters.many_zero() {
+                self.look_at(place, completed);
+            }
+        }
+    }
+
+    /// Completes calls that alter values, from the first one on again after each that was performed.
+    fn complete_all_alter(&mut self, completed: &mut Vec<Completed>) {
+        let mut after = Place(0);
+        loop {
+            let values = &mut self.values;
+            let next = self.waiters.alter_after(after).find_map(|(place, waiter)| {
+                match values.perform(waiter.process, waiter.pid, &waiter.operations) {
+                    Verdict::Blocked(blocking) => {
+                        waiter.blocking = blocking;
+                        None
+                    }
+                    Verdict::Performed => Some((place, Ok(()))),
+                    Verdict::Failed(errno) => Some((place, Err(errno))),
+                }
+            });
+            let Some((place, result)) = next else { return };
+            self.complete(place, result, completed);
+            // One that failed has changed nothing.
+            after = if result.is_ok() { Place(0) } else { place };
+        }
+    }
+
+    /// Completes calls with one operation that take from a semaphore.
+    fn complete_takes(&mut self, number: u16, completed: &mut Vec<Completed>) {
+        let mut after = Place(0);
+        while let value @ 1.. = self.values.value(number)
+            && let Some(place) = self.waiters.next_take(number, after, value)
+        {
+            self.look_at(place, completed);
+            after = place;
+        }
+    }
+
+    /// Performs a waiting call if that is possible now.
+    fn look_at(&mut self, place: Place, completed: &mut Vec<Completed>) {
+        let Some(waiter) = self.waiters.get_mut(place) else { return };
+        match self.values.perform(waiter.process, waiter.pid, &waiter.operations) {
+            Verdict::Blocked(blocking) => waiter.blocking = blocking,
+            Verdict::Performed => self.complete(place, Ok(()), completed),
+            Verdict::Failed(errno) => self.complete(place, Err(errno), completed),
+        }
+    }
+
+    /// Ends the wait of a call. If it was performed, calls that wait for 0 are looked at.
+    fn complete(&mut self, place: Place, result: Result<(), Errno>, completed: &mut Vec<Completed>) {
+        let Some(waiter) = self.waiters.remove(place) else { return };
+        let altering = result.is_ok().then(|| waiter.operations.clone());
+        let alters = altering.filter(|operations| operations.iter().any(|operation| operation.change != 0));
+        completed.push(Completed { waiter, place, result });
+        if let Some(operations) = alters {
+            self.complete_zero(Some(&operations), completed);
+        }
+    }
+}

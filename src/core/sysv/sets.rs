@@ -1,0 +1,109 @@
+//! All sets, by id and by key.
+//!
+//! Invariants: no two sets have the same key, except those without one; an id is not used again for a long time.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::set::Set;
+
+/// The id of a set: `0x40000000` and above, which a kernel does not use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SetId(i32);
+
+/// The lowest id.
+const FIRST_ID: i32 = 0x4000_0000;
+
+/// The key of sets that have none (IPC_PRIVATE).
+pub(super) const PRIVATE: i32 = 0;
+
+impl SetId {
+    /// The set that a client calls so. `None`: no set is called so.
+    pub fn from_number(number: i32) -> Option<Self> {
+        (number >= FIRST_ID).then_some(Self(number))
+    }
+
+    /// The number that clients call the set.
+    pub fn number(self) -> i32 {
+        self.0
+    }
+
+    fn next(self) -> Self {
+        Self(self.0.checked_add(1).unwrap_or(FIRST_ID))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Sets {
+    all: BTreeMap<SetId, Set>,
+    by_key: HashMap<i32, SetId>,
+    last: SetId,
+    semaphores: u64,
+}
+
+impl Default for Sets {
+    fn default() -> Self {
+        Self { all: BTreeMap::new(), by_key: HashMap::new(), last: SetId(FIRST_ID), semaphores: 0 }
+    }
+}
+
+impl Sets {
+    /// Ids are drawn from here on. Different runs of a server start elsewhere, so that an id of an earlier run names no
+    /// set.
+    pub(super) fn start_after(&mut self, start: u32) {
+        self.last = SetId(FIRST_ID | (start >> 2).cast_signed());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The number of semaphores of all sets.
+    pub(super) fn semaphores(&self) -> u64 {
+        self.semaphores
+    }
+
+    pub(super) fn insert(&mut self, set: Set) -> SetId {
+        let mut id = self.last.next();
+        while self.all.contains_key(&id) {
+            id = id.next();
+        }
+        self.last = id;
+        self.semaphores += set.values.count() as u64;
+        if set.key != PRIVATE {
+            self.by_key.insert(set.key, id);
+        }
+        self.all.insert(id, set);
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: SetId) -> Option<Set> {
+        let set = self.all.remove(&id)?;
+        self.semaphores -= set.values.count() as u64;
+        if set.key != PRIVATE {
+            self.by_key.remove(&set.key);
+        }
+        Some(set)
+    }
+
+    pub(super) fn get(&self, id: SetId) -> Option<&Set> {
+        self.all.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: SetId) -> Option<&mut Set> {
+        self.all.get_mut(&id)
+    }
+
+    pub(super) fn by_key(&self, key: i32) -> Option<SetId> {
+        self.by_key.get(&key).copied()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SetId, &Set)> {
+        self.all.iter().map(|(id, set)| (*id, set))
+    }
+
+    /// The sets behind an id.
+    pub(super) fn after(&self, id: Option<SetId>) -> impl Iterator<Item = (SetId, &Set)> {
+        let from = id.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        self.all.range((from, std::ops::Bound::Unbounded)).map(|(id, set)| (*id, set))
+    }
+}

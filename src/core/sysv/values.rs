@@ -1,0 +1,173 @@
+//! The values of a set's semaphores, the adjustments of processes, and how a list of operations changes both.
+//!
+//! Invariants: a value is 0 to 32767; an adjustment is -32768 to 32767; a list that is not performed changes nothing.
+
+use std::collections::BTreeMap;
+
+use super::processes::ProcessId;
+use super::{Errno, VALUE_MAX};
+
+/// One operation of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The number of the semaphore in its set.
+    pub number: u16,
+    /// What is added to the value; 0 waits until the value is 0.
+    pub change: i16,
+    /// Whether the call fails with EAGAIN where it would have to wait for this operation (IPC_NOWAIT).
+    pub is_nowait: bool,
+    /// Whether the end of the process undoes the operation (SEM_UNDO).
+    pub is_undone: bool,
+}
+
+/// What became of a list of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Performed,
+    /// It has to wait, first of all for the operation at this index.
+    Blocked(usize),
+    Failed(Errno),
+}
+
+/// One semaphore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Semaphore {
+    pub(super) value: u16,
+    /// The process, by its number on its machine, that operated on it last.
+    pub(super) pid: u32,
+}
+
+/// The semaphores of a set, and the adjustments of processes.
+#[derive(Debug)]
+pub(super) struct Values {
+    semaphores: Box<[Semaphore]>,
+    /// For each process that used SEM_UNDO, what its end adds to each value.
+    adjustments: BTreeMap<ProcessId, Box<[i16]>>,
+}
+
+impl Values {
+    /// As many semaphores with the value 0.
+    pub(super) fn new(count: u32) -> Self {
+        Self { semaphores: vec![Semaphore::default(); count as usize].into(), adjustments: BTreeMap::new() }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.semaphores.len()
+    }
+
+    pub(super) fn get(&self, number: usize) -> Option<&Semaphore> {
+        self.semaphores.get(number)
+    }
+
+    pub(super) fn value(&self, number: u16) -> u16 {
+        self.semaphores[usize::from(number)].value
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = u16> {
+        self.semaphores.iter().map(|semaphore| semaphore.value)
+    }
+
+    /// Has the process have adjustments of the set, all 0 if it had none. Returns whether it had none.
+    pub(super) fn adjust_for(&mut self, process: ProcessId) -> bool {
+        let count = self.count();
+        let mut is_new = false;
+        self.adjustments.entry(process).or_insert_with(|| {
+            is_new = true;
+            vec![0; count].into()
+        });
+        is_new
+    }
+
+    /// Performs the operations in their order, or none of them. Every number is one of the set, and the process has
+    /// adjustments if an operation is undone.
+    pub(super) fn perform(&mut self, process: ProcessId, pid: u32, operations: &[Operation]) -> Verdict {
+        // A process that undoes nothing has no adjustments to look for.
+        let undoes = operations.iter().any(|operation| operation.is_undone);
+        let mut adjustments = if undoes { self.adjustments.get_mut(&process) } else { None };
+        for (index, operation) in operations.iter().enumerate() {
+            if let Some(failed) =
+                perform_one(&mut self.semaphores, adjustments.as_deref_mut(), operation, index)
+            {
+                for done in operations[..index].iter().rev() {
+                    let value = &mut self.semaphores[usize::from(done.number)].value;
+                    *value = value.wrapping_sub_signed(done.change);
+                    if let (true, Some(adjustments)) = (done.is_undone, adjustments.as_deref_mut()) {
+                        adjustments[usize::from(done.number)] += done.change;
+                    }
+                }
+                return failed;
+            }
+        }
+        for operation in operations {
+            self.semaphores[usize::from(operation.number)].pid = pid;
+        }
+        Verdict::Performed
+    }
+
+    /// Sets a value, which clears the adjustments of all processes for the semaphore.
+    pub(super) fn set(&mut self, number: usize, value: u16, pid: u32) {
+        self.semaphores[number] = Semaphore { value, pid };
+        for adjustments in self.adjustments.values_mut() {
+            adjustments[number] = 0;
+        }
+    }
+
+    /// Applies the adjustments of a process that ends. The result is clipped to the range of values.
+    pub(super) fn undo(&mut self, process: ProcessId, pid: u32) {
+        let Some(adjustments) = self.adjustments.remove(&process) else { return };
+        for (semaphore, adjustment) in self.semaphores.iter_mut().zip(adjustments) {
+            if adjustment != 0 {
+                let value = i32::from(semaphore.value) + i32::from(adjustment);
+                semaphore.value = value.clamp(0, i32::from(VALUE_MAX)) as u16;
+                semaphore.pid = pid;
+            }
+        }
+    }
+
+    /// The processes with an adjustment that is not 0, and their adjustments by semaphore.
+    pub(super) fn adjusting(&self) -> impl Iterator<Item = (ProcessId, impl Iterator<Item = (u16, i16)>)> {
+        let is_used = |adjustments: &[i16]| adjustments.iter().any(|adjustment| *adjustment != 0);
+        self.adjustments.iter().filter(move |(_, adjustments)| is_used(adjustments)).map(
+            |(process, adjustments)| {
+                let numbered = (0..).zip(adjustments.iter().copied());
+                (*process, numbered.filter(|(_, adjustment)| *adjustment != 0))
+            },
+        )
+    }
+
+    /// The processes that have adjustments, even if all are 0.
+    pub(super) fn adjusters(&self) -> impl Iterator<Item = ProcessId> {
+        self.adjustments.keys().copied()
+    }
+
+    /// Whether a process has adjustments, even if all are 0.
+    pub(super) fn has_adjuster(&self, process: ProcessId) -> bool {
+        self.adjustments.contains_key(&process)
+    }
+}
+
+/// Performs one operation. If it cannot be performed, nothing has changed.
+fn perform_one(
+    semaphores: &mut [Semaphore],
+    adjustments: Option<&mut Box<[i16]>>,
+    operation: &Operation,
+    index: usize,
+) -> Option<Verdict> {
+    let Operation { number, change, is_nowait, is_undone } = *operation;
+    let number = usize::from(number);
+    let value = i32::from(semaphores[number].value);
+    let result = value + i32::from(change);
+    if result < 0 || (change == 0 && value != 0) {
+        return Some(if is_nowait { Verdict::Failed(Errno::Again) } else { Verdict::Blocked(index) });
+    }
+    if result > i32::from(VALUE_MAX) {
+        return Some(Verdict::Failed(Errno::Range));
+    }
+    if let (true, Some(adjustments)) = (is_undone, adjustments) {
+        let adjusted = i16::try_from(i32::from(adjustments[number]) - i32::from(change));
+        let Ok(adjusted) = adjusted else { return Some(Verdict::Failed(Errno::Range)) };
+        adjustments[number] = adjusted;
+    }
+    semaphores[number].value = result as u16;
+    None
+}

@@ -1,0 +1,231 @@
+//! Executes the operations of System V semaphore sets (`docs/protocol.md`, "System V semaphores").
+
+use bytes::BytesMut;
+
+use super::super::steps;
+use super::answer::compose_status;
+use super::convert::{ids_of, status_of, token_of};
+use super::extended::random_key;
+use super::{Executor, NextStep, ResponseStream};
+use crate::core::{
+    Caller, Errno, ListedSet, ListedUser, Operation, Ownership, ProcessId, Refusal, SessionKey, SetAnswer,
+    SetCommand, SetStat, SysvCall, SysvOutcome, UserRole,
+};
+use crate::protocol::{
+    self as wire, Frame, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Milliseconds, Opaque, OpenedProcess, Response,
+    SEM_UNDO, Status, SysvAnswer, SysvOpcode, SysvRequest, WAIT_FOREVER_MS,
+};
+
+/// How a valid request is answered.
+enum Execution {
+    Response(Response<'static>),
+    Opened(OpenedProcess),
+    Result(Result<SetAnswer, Errno>),
+    /// By a message of the core, later.
+    Later,
+    Stream(ResponseStream),
+}
+
+impl Executor<'_> {
+    /// Executes a request on a semaphore set as [`execute`](Self::execute) does. A run of them yields after some, as each
+    /// may take much work.
+    #[cold]
+    pub(super) fn execute_sysv(
+        &mut self,
+        opcode: SysvOpcode,
+        frame: &Frame<'_>,
+        out: &mut BytesMut,
+    ) -> NextStep {
+        let opaque = frame.opaque();
+        let outcome = frame.parse_sysv().and_then(|request| {
+            self.port.metrics.extended_commands.add(1);
+            self.execute_call(opaque, request)
+        });
+        match outcome {
+            Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
+            Ok(Execution::Opened(opened)) => opened.compose(opaque, out),
+            Ok(Execution::Result(result)) => compose_result(opcode, opaque, result, out),
+            Ok(Execution::Later) => {}
+            Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
+            Err(status) => compose_status(opcode.code(), opaque, status, out),
+        }
+        self.extended_requests += 1;
+        if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
+    }
+
+    fn execute_call(&mut self, opaque: Opaque, request: SysvRequest<'_>) -> Result<Execution, Status> {
+        let (core, connection) = (&self.server.core, self.extended.connection);
+        let refused = |refusal: Refusal| status_of(refusal);
+        let now = self.server.moment();
+        let token = token_of(opaque);
+        let call = |ids, caller| SysvCall { connection, ids: ids_of(ids), token, caller: caller_of(caller) };
+        let outcome = match request {
+            SysvRequest::OpenProcess { ttl, pid, caller, groups, label } => {
+                let limits = self.server.session_limits();
+                let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
+                let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
+                let key = SessionKey(random_key().map_err(|_| Status::LimitReached)?);
+                let groups: Vec<u32> = groups.iter().collect();
+                let mailbox = (connection, self.extended.mailbox());
+                let process = (pid, caller_of(caller), &groups[..]);
+                let opened = core.open_process(mailbox, key, ttl_ms, process, label, now).map_err(refused)?;
+                return Ok(Execution::Opened(OpenedProcess {
+                    process: opened.process.number(),
+                    key: wire::SessionKey(opened.key.0),
+                    ttl: Milliseconds(opened.ttl_ms),
+                }));
+            }
+            SysvRequest::AttachProcess { process, key } => {
+                let mailbox = (connection, self.extended.mailbox());
+                let process = ProcessId::from_number(process);
+                let ttl_ms = core.attach_process(mailbox, process, &SessionKey(key.0), now);
+                return Ok(Execution::Response(Response::Resources(ttl_ms.map_err(refused)?)));
+            }
+            SysvRequest::KeepProcess { grace } => {
+                core.keep_process(connection, grace.0).map_err(refused)?;
+                return Ok(Execution::Response(Response::Done));
+            }
+            SysvRequest::SemGet { ids, caller, key, count, flags } => {
+                let flags = (flags & IPC_CREAT != 0, flags & IPC_EXCL != 0, flags);
+                core.sem_get(call(ids, caller), key, count, flags, now)
+            }
+            SysvRequest::SemOp { ids, caller, set, wait_ms, operations } => {
+                if self.extended.uses(opaque) {
+                    return Err(Status::InvalidArguments);
+                }
+                let operations: Vec<_> = operations.iter().map(operation_of).collect();
+                let wait_ms = (wait_ms != WAIT_FOREVER_MS).then_some(wait_ms);
+                core.sem_op(call(ids, caller), set, &operations, wait_ms, now)
+            }
+            SysvRequest::SemCtl { ids, caller, set, command } => {
+                let values: Vec<u16>;
+                let command = match command {
+                    wire::SetCommand::Remove => SetCommand::Remove,
+                    wire::SetCommand::SetOwnership(wire::Ownership { uid, gid, mode }) => {
+                        SetCommand::SetOwnership(Ownership { uid, gid, mode })
+                    }
+                    wire::SetCommand::Stat => SetCommand::Stat,
+                    wire::SetCommand::GetValue(number) => SetCommand::GetValue(number),
+                    wire::SetCommand::SetValue(number, value) => SetCommand::SetValue(number, value),
+                    wire::SetCommand::GetAll => SetCommand::GetAll,
+                    wire::SetCommand::SetAll(all) => {
+                        values = all.iter().collect();
+                        SetCommand::SetAll(&values)
+                    }
+                    wire::SetCommand::GetPid(number) => SetCommand::GetPid(number),
+                    wire::SetCommand::GetNCount(number) => SetCommand::GetNCount(number),
+                    wire::SetCommand::GetZCount(number) => SetCommand::GetZCount(number),
+                };
+                core.sem_ctl(call(ids, caller), set, command, now)
+            }
+            SysvRequest::ListSets => {
+                return Ok(Execution::Stream(ResponseStream::sets(core.sets(), opaque)));
+            }
+            SysvRequest::ListUsers { set } => {
+                let users = core.set_users(set).map_err(refused)?;
+                return Ok(Execution::Stream(ResponseStream::users(users, opaque)));
+            }
+        };
+        match outcome {
+            SysvOutcome::Answered(result) => Ok(Execution::Result(result)),
+            SysvOutcome::Refused(refusal) => Err(status_of(refusal)),
+            SysvOutcome::Waiting => {
+                self.extended.waiting_calls.insert(opaque);
+                Ok(Execution::Later)
+            }
+        }
+    }
+}
+
+/// Appends the frame that answers a call.
+pub(super) fn compose_result(
+    opcode: SysvOpcode,
+    opaque: Opaque,
+    result: Result<SetAnswer, Errno>,
+    out: &mut BytesMut,
+) {
+    let result = match result {
+        Ok(SetAnswer::Done) => Ok(SysvAnswer::Done),
+        Ok(SetAnswer::Set(set, count)) => Ok(SysvAnswer::Set(set.number(), count)),
+        Ok(SetAnswer::Number(number)) => Ok(SysvAnswer::Number(number)),
+        Ok(SetAnswer::Values(values)) => Ok(SysvAnswer::Values(values)),
+        Ok(SetAnswer::Stat(stat)) => Ok(SysvAnswer::Stat(stat_on_wire(&stat))),
+        Err(errno) => Err(errno_on_wire(errno)),
+    };
+    SysvAnswer::compose(result.as_ref().map_err(|errno| *errno), opcode, opaque, out);
+}
+
+fn caller_of(caller: wire::Caller) -> Caller {
+    Caller { uid: caller.uid, gid: caller.gid }
+}
+
+fn operation_of(operation: wire::Operation) -> Operation {
+    let wire::Operation { number, change, flags } = operation;
+    Operation { number, change, is_nowait: flags & IPC_NOWAIT != 0, is_undone: flags & SEM_UNDO != 0 }
+}
+
+fn operation_on_wire(operation: &Operation) -> wire::Operation {
+    let Operation { number, change, is_nowait, is_undone } = *operation;
+    let flags = if is_nowait { IPC_NOWAIT } else { 0 } | if is_undone { SEM_UNDO } else { 0 };
+    wire::Operation { number, change, flags }
+}
+
+fn stat_on_wire(stat: &SetStat) -> wire::SetStat {
+    let SetStat { key, ownership, creator_uid, creator_gid, operated_at, changed_at, count } = *stat;
+    let Ownership { uid, gid, mode } = ownership;
+    let operated_at = operated_at.map_or(0, |at| at.0);
+    wire::SetStat {
+        key,
+        uid,
+        gid,
+        creator_uid,
+        creator_gid,
+        mode,
+        operated_at,
+        changed_at: changed_at.0,
+        count,
+    }
+}
+
+pub(super) fn listed_set_on_wire(listed: &ListedSet) -> wire::ListedSet {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    wire::ListedSet {
+        set: listed.set.number(),
+        stat: stat_on_wire(&listed.stat),
+        waiting: count(listed.waiting),
+        adjusting: count(listed.adjusting),
+    }
+}
+
+pub(super) fn listed_user_on_wire(listed: &ListedUser) -> wire::ListedUser {
+    let role = match listed.role {
+        UserRole::Adjusts => wire::UserRole::Adjusts,
+        UserRole::Waits => wire::UserRole::Waits,
+    };
+    wire::ListedUser {
+        role,
+        process: listed.process.number(),
+        pid: listed.pid,
+        uid: listed.uid,
+        label: listed.label.clone(),
+        operations: listed.operations.iter().map(operation_on_wire).collect(),
+    }
+}
+
+fn errno_on_wire(errno: Errno) -> wire::Errno {
+    match errno {
+        Errno::Perm => wire::Errno::Perm,
+        Errno::NoEnt => wire::Errno::NoEnt,
+        Errno::Intr => wire::Errno::Intr,
+        Errno::TooBig => wire::Errno::TooBig,
+        Errno::Again => wire::Errno::Again,
+        Errno::NoMem => wire::Errno::NoMem,
+        Errno::Access => wire::Errno::Access,
+        Errno::Exist => wire::Errno::Exist,
+        Errno::Inval => wire::Errno::Inval,
+        Errno::FBig => wire::Errno::FBig,
+        Errno::NoSpc => wire::Errno::NoSpc,
+        Errno::Range => wire::Errno::Range,
+        Errno::IdRm => wire::Errno::IdRm,
+    }
+}
