@@ -33,7 +33,8 @@ impl Relay {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     std::thread::spawn(move || forward(from, to));
                 }
-                state.streams.extend([near, far]);
+                // The server's side is reset first: a regular end of the client's would be passed on to it.
+                state.streams.extend([far, near]);
             }
         });
         Self { address, state }
