@@ -27,6 +27,7 @@ fn threads_wait_side_by_side_and_share_adjustments() {
     let (mut first, _) = a.branch("thread");
     let (mut second, _) = a.branch("thread");
     first.send(format!("op {set} - 0,-1,0"));
+    until("the first waits", || observer.ask(format!("ctl {set} 0 GETNCNT")) == "= 1");
     second.send(format!("op {set} - 0,-1,0"));
     until("both wait", || observer.ask(format!("ctl {set} 0 GETNCNT")) == "= 2");
     // More calls than the server remembers from the lowest unanswered one on.
