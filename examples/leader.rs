@@ -15,7 +15,7 @@ use std::env;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use signalbox::client::{Client, Error, Permit, Status};
+use signalbox::client::{Client, Error, ErrorKind, Permit, Status};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -77,10 +77,12 @@ async fn take_part(client: &Client) -> Result<(), Error> {
 
 /// Whether the error is temporary. `TimedOut` is the longest wait that the server allows, not a failure.
 fn is_temporary(error: &Error) -> bool {
-    use Status::{LimitReached, OutOfMemory, Revoked, TimedOut};
+    use Status::{OutOfMemory, Revoked, TimedOut};
     matches!(
-        error,
-        Error::Unreachable { .. } | Error::Status(TimedOut | LimitReached | OutOfMemory | Revoked)
+        error.kind(),
+        ErrorKind::Unreachable { .. }
+            | ErrorKind::LimitReached { .. }
+            | ErrorKind::Status(TimedOut | OutOfMemory | Revoked)
     )
 }
 

@@ -13,7 +13,7 @@ use super::number::within;
 use super::output::{Named, json};
 use super::server::{Server, block_on};
 use super::time::{WaitLimit, wait_limit_or_none};
-use crate::client::{Error, Idle, Status};
+use crate::client::{Idle, Status};
 
 const LONG: &str = "\
 Wait until a counter or semaphore is idle
@@ -85,7 +85,7 @@ async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let until = slot.map_or(Idle::Level(*level), Idle::Slot);
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(server.namespace(), name.bytes(), until, *wait).await {
-        Err(Error::Status(Status::ResourceNotAvailable | Status::TimedOut)) => {
+        Err(error) if matches!(error.status(), Some(Status::ResourceNotAvailable | Status::TimedOut)) => {
             let in_use = direct.await_idle(server.namespace(), name.bytes(), ANY_LEVEL, Some(Duration::ZERO));
             let in_use = server.answer(in_use).await?.ok();
             Err(Failure::new(Exit::NothingAvailable, busy(arguments, in_use)))
@@ -93,7 +93,7 @@ async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
         result => {
             let in_use = match result {
                 // A name that nobody uses any more is forgotten, and nothing of it is in use.
-                Err(Error::Status(Status::NotFound)) => 0,
+                Err(error) if error.status() == Some(Status::NotFound) => 0,
                 result => result?,
             };
             let text = match as_json {

@@ -103,7 +103,7 @@ async fn declare(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let direct = server.direct().await?;
     let result = server.answer(direct.declare(&declarations, if_exists)).await?;
     let declared = match result {
-        Err(Error::Status(Status::NotPermitted)) => {
+        Err(error) if error.status() == Some(Status::NotPermitted) => {
             let what_failed = format!("cannot declare {}", quoted(names));
             let message = not_permitted(server, &direct, &what_failed, names).await;
             return Err(Failure::new(Exit::Failure, message));
@@ -116,22 +116,22 @@ async fn declare(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// The failure of a declaration.
 fn refused(error: Error, names: &[Name]) -> Failure {
-    let message = match (error, names) {
-        (Error::Status(Status::AlreadyExists), [name]) => format!(
+    let message = match (error.status(), names) {
+        (Some(Status::AlreadyExists), [name]) => format!(
             "semaphore {name} is already declared; use --if-exists keep to leave it unchanged, or --if-exists set to \
              change it"
         ),
-        (Error::Status(Status::AlreadyExists), _) => format!(
+        (Some(Status::AlreadyExists), _) => format!(
             "none of the semaphores was declared: one of {} already is; use --if-exists keep to leave it unchanged, or \
              --if-exists set to change it",
             quoted(names)
         ),
-        (Error::Status(Status::InUse), _) => format!(
+        (Some(Status::InUse), _) => format!(
             "nothing was declared: the resources of {} cannot be changed between numbered and not numbered while they \
              are held; wait until they are released",
             quoted(names)
         ),
-        (error, _) => return error.into(),
+        _ => return error.into(),
     };
     Failure::new(Exit::Failure, message)
 }

@@ -51,26 +51,26 @@ struct Line<'a> {
 
 /// The failure of a change to a declared semaphore.
 pub(super) async fn refused(server: &Server, direct: &Direct, error: Error, name: &Name) -> Failure {
-    let message = match error {
-        Error::Status(Status::NotFound) => {
+    let message = match error.status() {
+        Some(Status::NotFound) => {
             format!("semaphore {name} is not declared; \"signalbox list\" lists the declared semaphores")
         }
-        Error::Status(Status::Removed) => {
+        Some(Status::Removed) => {
             format!(
                 "semaphore {name} is being removed; wait until its holders have released it, then declare it again"
             )
         }
-        Error::Status(Status::GenerationDiffers) => {
+        Some(Status::GenerationDiffers) => {
             format!(
                 "semaphore {name} was not changed: its generation differs, so another request has changed it; \
                  \"signalbox list\" shows its current state and generation"
             )
         }
-        Error::Status(Status::NotPermitted) => {
+        Some(Status::NotPermitted) => {
             let what_failed = format!("semaphore {name} was not changed");
             not_permitted(server, direct, &what_failed, std::slice::from_ref(name)).await
         }
-        error => return error.into(),
+        _ => return error.into(),
     };
     Failure::new(Exit::Failure, message)
 }

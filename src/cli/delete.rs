@@ -7,7 +7,7 @@ use clap::Args;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::server::{Server, block_on, permission_denied};
-use crate::client::{Error, Namespace, Status};
+use crate::client::{Namespace, Status};
 
 const LONG: &str = "\
 Delete a counter that is not in use
@@ -52,8 +52,8 @@ async fn delete(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let direct = server.direct().await?;
     let what_failed = format!("counter {name} was not deleted");
     let message = match server.answer(direct.delete_counter(name.bytes())).await? {
-        Err(Error::Status(Status::NotFound)) => return Err(server.not_found(name).await),
-        Err(Error::Status(Status::InUse)) => {
+        Err(error) if error.status() == Some(Status::NotFound) => return Err(server.not_found(name).await),
+        Err(error) if error.status() == Some(Status::InUse) => {
             let state = match server.answer(direct.inspect(Namespace::Counters, name.bytes())).await? {
                 Ok(usage) => format!("{} in use, {} waiting", usage.in_use, usage.waiting),
                 Err(_) => "it is in use".to_owned(),
@@ -63,7 +63,7 @@ async fn delete(arguments: &Arguments) -> Result<ExitCode, Failure> {
                  \"signalbox revoke\""
             )
         }
-        Err(Error::Status(Status::NotPermitted)) => permission_denied(&what_failed),
+        Err(error) if error.status() == Some(Status::NotPermitted) => permission_denied(&what_failed),
         result => return Ok(result.map(|()| Exit::Success.into())?),
     };
     Err(Failure::new(Exit::Failure, message))

@@ -128,24 +128,24 @@ impl From<LoadError> for Failure {
 
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
-        use client::Error;
-        let exit = match &error {
-            Error::Status(
+        use client::ErrorKind;
+        let exit = match error.kind() {
+            ErrorKind::Status(
                 Status::ResourceNotAvailable | Status::OutOfMemory | Status::TimedOut | Status::QueueFull,
             ) => Exit::NothingAvailable,
-            Error::Status(Status::UnknownCommand) | Error::SlotsUnsupported => Exit::Unavailable,
-            Error::Status(_) => Exit::Failure,
-            Error::UnknownStatus { .. }
-            | Error::ConnectionLost(_)
-            | Error::Body(_)
-            | Error::Connect(_)
-            | Error::Unreachable { .. }
-            | Error::Lost(_) => Exit::Unavailable,
-            Error::NameEmpty
-            | Error::NameTooLong { .. }
-            | Error::NoCapacity { .. }
-            | Error::Claims(_)
-            | Error::Declarations(_) => Exit::Usage,
+            ErrorKind::Status(Status::UnknownCommand) | ErrorKind::SlotsUnsupported => Exit::Unavailable,
+            ErrorKind::Status(_) | ErrorKind::LimitReached { .. } => Exit::Failure,
+            ErrorKind::UnknownStatus { .. }
+            | ErrorKind::ConnectionLost(_)
+            | ErrorKind::Body(_)
+            | ErrorKind::Connect(_)
+            | ErrorKind::Unreachable { .. }
+            | ErrorKind::Lost(_) => Exit::Unavailable,
+            ErrorKind::NameEmpty
+            | ErrorKind::NameTooLong { .. }
+            | ErrorKind::NoCapacity
+            | ErrorKind::Claims(_)
+            | ErrorKind::Declarations(_) => Exit::Usage,
         };
         Self::new(exit, error.to_string())
     }

@@ -10,7 +10,7 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::{Named, json};
 use super::server::{Server, block_on};
-use crate::client::{Error, Namespace, Resources, Status};
+use crate::client::{Namespace, Resources, Status};
 
 const LONG: &str = "\
 Print how many resources of a counter are in use, or with --semaphore how many of a semaphore are available
@@ -47,7 +47,7 @@ async fn get(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, json: as_json, server } = arguments;
     let client = server.connect().await?;
     match server.answer(client.get(name.bytes())).await? {
-        Err(Error::Status(Status::NotFound)) => Err(server.not_found(name).await),
+        Err(error) if error.status() == Some(Status::NotFound) => Err(server.not_found(name).await),
         result => {
             let Resources(number) = result?;
             let text = if *as_json { json(&Line::of(name, server, number)) } else { number.to_string() };

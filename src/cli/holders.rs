@@ -12,12 +12,13 @@ const LONG: &str = "\
 List the holders of a counter or semaphore
 
 On a terminal, the output is a table with a header. Otherwise it is one line per holder, without a header, with these \
-columns, separated by tabs: grant, session, resources, slots (such as 0-3,7), since (UTC), address, label. A missing \
-value is -: plain Acquires have no grant, a disconnected session has no address, and only semaphores that were \
-declared with --slots have slots. Characters are escaped as by \"signalbox dump\".
+columns, separated by tabs: grant, session, resources, slots (such as 0-3,7), since (UTC), address, label, flags of the \
+semaphore as in \"signalbox list\" (paused, out=0-3+7, ...). A missing value is -: plain Acquires have no grant, a \
+disconnected session has no address, and only semaphores that were declared with --slots have slots. Characters are escaped as by \"signalbox dump\".
 
 With --json, the output is one object per line with the keys grant, session, resources, slots (an array), since (in \
-seconds since 1970), address and label; a missing value is null. A label that is not UTF-8 has the key label_hex, in \
+seconds since 1970), address, label, paused and slots_out (an array: the slots of the semaphore that are out of \
+service); a missing value is null. A label that is not UTF-8 has the key label_hex, in \
 hexadecimal digits.";
 
 const EXAMPLES: &str = "\

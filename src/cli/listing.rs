@@ -10,13 +10,15 @@ use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::{Exit, Failure};
+use super::declared;
+use super::exit::{Exit, Failure, warn};
+use super::list;
 use super::name::Name;
 use super::output::{Form, Labeled, NOTHING, escaped, or_nothing, utc};
 use super::server::Server;
 use super::slots;
 use super::table::{Column, Rows};
-use crate::client::{Direct, Error, ListEntry, Listing, Namespace, Status};
+use crate::client::{DeclaredEntry, Direct, Error, ListEntry, Listing, Namespace, Status};
 
 /// The arguments of both subcommands.
 #[derive(Debug, Args)]
@@ -33,7 +35,10 @@ pub(super) struct ListArguments {
     server: Server,
 }
 
-const HOLDERS: [Column; 7] = [
+/// The flags of the semaphore, as in `list`. They are the same in every row.
+const FLAGS: Column = Column::word("FLAGS", 6);
+
+const HOLDERS: [Column; 8] = [
     Column::number("GRANT", 20),
     Column::number("SESSION", 20).omitted(2),
     Column::number("RESOURCES", 10),
@@ -41,9 +46,10 @@ const HOLDERS: [Column; 7] = [
     Column::word("SINCE", 20).omitted(1),
     Column::text("ADDRESS").omitted(3),
     Column::text("LABEL"),
+    FLAGS,
 ];
 
-const WAITERS: [Column; 7] = [
+const WAITERS: [Column; 8] = [
     Column::number("POSITION", 8),
     Column::number("GRANT", 20).omitted(1),
     Column::number("SESSION", 20).omitted(3),
@@ -51,6 +57,7 @@ const WAITERS: [Column; 7] = [
     Column::word("SINCE", 20).omitted(2),
     Column::text("ADDRESS").omitted(4),
     Column::text("LABEL"),
+    FLAGS,
 ];
 
 /// Which list of a name is printed.
@@ -64,21 +71,57 @@ pub(super) enum ListingKind {
 pub(super) async fn list(arguments: &ListArguments, kind: ListingKind) -> Result<ExitCode, Failure> {
     let ListArguments { name, json, server } = arguments;
     let out = BufWriter::new(io::stdout().lock());
-    let mut rows = Rows::new(Form::of_output(*json), kind.columns(), out);
+    let mut rows = Rows::new(Form::of_output(*json), kind.columns_with_flags(), out);
     let direct = server.direct().await?;
+    let declared = server.answer(declared_as(&direct, server.namespace(), name.bytes())).await??;
+    let flags = declared.as_ref().map_or(NOTHING.to_owned(), list::flags);
+    let cells = |entry: &Entry| {
+        let mut cells = kind.cells(entry);
+        cells.push(flags.clone());
+        cells
+    };
+    let mut is_empty = true;
     let mut listing = server.answer(ask(&direct, server.namespace(), name.bytes(), kind)).await??;
     loop {
         match server.answer(async { listing.next().await.transpose() }).await? {
-            Err(Error::Status(Status::NotFound)) => return Err(server.not_found(name).await),
+            Err(error) if error.status() == Some(Status::NotFound) => {
+                return Err(server.not_found(name).await);
+            }
             Err(error) => return Err(error.into()),
             Ok(Some(entry)) => {
-                rows.push(|| kind.cells(&entry), || super::output::json(&kind.line(&entry)))?
+                is_empty = false;
+                rows.push(
+                    || cells(&entry),
+                    || super::output::json(&MarkedLine::of(kind.line(&entry), declared.as_ref())),
+                )?;
             }
             Ok(None) => break,
         }
     }
     rows.finish()?;
+    // Without a row, there is no place for the flags.
+    if let (true, false, Some(entry)) = (is_empty, json, &declared)
+        && (entry.paused || !entry.slots_out.is_empty())
+    {
+        let kind = kind.noun();
+        warn(&format!("semaphore {name} has no {kind}; its flags: {flags}"));
+    }
     Ok(Exit::Success.into())
+}
+
+/// The declared semaphore of this name; `None`: it is a counter or not declared, or the server has no declared ones.
+async fn declared_as(
+    direct: &Direct,
+    namespace: Namespace,
+    name: &[u8],
+) -> Result<Option<DeclaredEntry<Bytes>>, Error> {
+    match namespace {
+        Namespace::Counters => Ok(None),
+        Namespace::Semaphores => match declared::find(direct, name).await {
+            Err(error) if error.status() == Some(Status::UnknownCommand) => Ok(None),
+            found => found,
+        },
+    }
 }
 
 /// A holder or a waiter.
@@ -112,10 +155,23 @@ async fn ask(
 }
 
 impl ListingKind {
+    /// The columns of [`Self::cells`].
     pub(super) fn columns(self) -> &'static [Column] {
+        let [columns @ .., _] = self.columns_with_flags() else { return &[] };
+        columns
+    }
+
+    fn columns_with_flags(self) -> &'static [Column] {
         match self {
             Self::Holders => &HOLDERS,
             Self::Waiters => &WAITERS,
+        }
+    }
+
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Holders => "holders",
+            Self::Waiters => "waiters",
         }
     }
 
@@ -146,6 +202,23 @@ impl ListingKind {
             address: Some(escaped(address)).filter(|address| !address.is_empty()),
             label: Labeled::of(label),
         }
+    }
+}
+
+/// An entry in JSON, with what of its semaphore is out of service: it is why a request waits.
+#[derive(Serialize)]
+struct MarkedLine<'a> {
+    #[serde(flatten)]
+    line: Line<'a>,
+    paused: bool,
+    slots_out: &'a [u16],
+}
+
+impl<'a> MarkedLine<'a> {
+    fn of(line: Line<'a>, declared: Option<&'a DeclaredEntry<Bytes>>) -> Self {
+        let (paused, slots_out) =
+            declared.map_or((false, &[][..]), |entry| (entry.paused, &entry.slots_out[..]));
+        Self { line, paused, slots_out }
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::output::escaped;
-use crate::client::{Error, NAME_BYTES_MAX};
+use crate::client::{Error, ErrorKind, NAME_BYTES_MAX};
 
 /// A name of a valid length.
 #[derive(Clone, Debug)]
@@ -20,9 +20,9 @@ impl Name {
 
     pub(super) fn new(bytes: Vec<u8>) -> Result<Self, Error> {
         match bytes.len() {
-            0 => Err(Error::NameEmpty),
+            0 => Err(ErrorKind::NameEmpty.into()),
             1..=NAME_BYTES_MAX => Ok(Self(bytes)),
-            bytes => Err(Error::NameTooLong { bytes }),
+            bytes => Err(ErrorKind::NameTooLong { bytes }.into()),
         }
     }
 

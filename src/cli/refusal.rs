@@ -1,4 +1,5 @@
-//! The message for a request for resources that the server refused.
+//! The message for a request for resources that the server refused. For most refusals it is the client's; here are those
+//! for which the command line has numbers or options to add.
 //!
 //! The refusal itself is only a status, so the numbers in the message come from a second request. Other clients may have
 //! acquired or released in between: if the numbers do not explain the refusal, the message says so.
@@ -43,7 +44,7 @@ impl Usage {
         match (server.answer(call).await, namespace) {
             (Ok(Ok(number)), Namespace::Counters) => Self::InUse { in_use: number.0, capacity: amount.max },
             (Ok(Ok(number)), Namespace::Semaphores) => Self::Available(number.0),
-            (Ok(Err(Error::Status(Status::NotFound))), _) => Self::Missing,
+            (Ok(Err(error)), _) if error.status() == Some(Status::NotFound) => Self::Missing,
             _ => Self::Unknown,
         }
     }
@@ -66,7 +67,7 @@ impl Usage {
         let name = amount.name.bytes();
         let in_use = match direct.await_idle(namespace, name, ANY_LEVEL, Some(Duration::ZERO)).await {
             Ok(in_use) => in_use,
-            Err(Error::Status(Status::NotFound)) => {
+            Err(error) if error.status() == Some(Status::NotFound) => {
                 let is_counter = namespace == Namespace::Semaphores
                     && matches!(exists(direct, Namespace::Counters, name).await, Ok(true));
                 return if is_counter { Self::OnlyCounter } else { Self::Missing };
@@ -122,25 +123,23 @@ impl Usage {
 
 /// Whether the numbers matter for the message of this error.
 pub(super) fn needs_usage(error: &Error) -> bool {
-    matches!(error, Error::Status(Status::ResourceNotAvailable | Status::TimedOut | Status::NotFound))
+    matches!(error.status(), Some(Status::ResourceNotAvailable | Status::TimedOut | Status::NotFound))
 }
 
 /// The failure of a refused request. `usages` has one entry per name, or none.
 pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages: &[Usage]) -> Failure {
     let names = amounts.object();
-    let (exit, message) = match (&error, waiting.wait) {
-        (Error::Status(Status::ResourceNotAvailable), None) => match too_small(amounts, usages) {
+    let (exit, message) = match (error.status(), waiting.wait) {
+        (Some(Status::ResourceNotAvailable), None) => match too_small(amounts, usages) {
             Some(message) => (Exit::Failure, message),
             None => (Exit::NothingAvailable, not_available(amounts, usages)),
         },
         // The server refuses a request that may wait with this status only if it can never be granted.
-        (Error::Status(Status::ResourceNotAvailable), Some(_)) => {
-            (Exit::Failure, never_available(amounts, usages))
-        }
-        (Error::Status(Status::TimedOut), wait) => {
+        (Some(Status::ResourceNotAvailable), Some(_)) => (Exit::Failure, never_available(amounts, usages)),
+        (Some(Status::TimedOut), wait) => {
             (Exit::NothingAvailable, timed_out(amounts, wait.flatten(), usages))
         }
-        (Error::Status(Status::QueueFull), _) => {
+        (Some(Status::QueueFull), _) => {
             let of =
                 if amounts.single().is_some() { "the wait queue" } else { "the wait queue of one of them" };
             let length = waiting.queue_max.unwrap_or_default();
@@ -150,34 +149,7 @@ pub(super) fn refused(amounts: &Amounts, waiting: &Waiting, error: Error, usages
             );
             (Exit::NothingAvailable, message)
         }
-        (Error::Status(Status::NotFound), _) => (Exit::Failure, missing(amounts, usages)),
-        (Error::Status(Status::NoSuchSlot), _) => {
-            let slot = amounts.single().and_then(|amount| amount.slot).unwrap_or_default();
-            let message = format!(
-                "{names} has no slot {slot}; \"signalbox list\" shows its capacity, and whether its resources are numbered \
-                 slots"
-            );
-            (Exit::Failure, message)
-        }
-        (Error::Status(Status::Removed), _) => {
-            let message =
-                format!("{names}: removed by an administrator; declare it again, or use another name");
-            (Exit::Failure, message)
-        }
-        (Error::Status(Status::OutOfMemory), _) => {
-            let message = format!(
-                "{names}: the server has no room for another name; try again later, or raise max_names in its \
-                 configuration"
-            );
-            (Exit::NothingAvailable, message)
-        }
-        (Error::Status(Status::LimitReached), _) => {
-            let message = format!(
-                "{names}: session.max_sessions, session.max_grants or session.max_waiters of the server's \
-                 configuration is reached; release something first, or raise the limit"
-            );
-            (Exit::Failure, message)
-        }
+        (Some(Status::NotFound), _) => (Exit::Failure, missing(amounts, usages)),
         _ => return error.into(),
     };
     Failure::new(exit, message)
@@ -297,6 +269,7 @@ fn blocked(amounts: &Amounts, usages: &[Usage]) -> String {
 mod tests {
     use super::*;
     use crate::cli::name::Name;
+    use crate::client::ErrorKind;
 
     const NOW: Waiting = Waiting { wait: None, queue_max: None };
     const FOREVER: Waiting = Waiting { wait: Some(None), queue_max: None };
@@ -306,7 +279,7 @@ mod tests {
     }
 
     fn message(amounts: &Amounts, waiting: &Waiting, status: Status, usages: &[Usage]) -> String {
-        let failure = refused(amounts, waiting, Error::Status(status), usages);
+        let failure = refused(amounts, waiting, ErrorKind::Status(status).into(), usages);
         format!("{failure:?}")
     }
 

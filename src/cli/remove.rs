@@ -11,7 +11,7 @@ use super::name::Name;
 use super::number::within;
 use super::server::{Server, block_on};
 use super::time::time_or_none;
-use crate::client::{Error, Generation, Milliseconds, Removal, Status};
+use crate::client::{Generation, Milliseconds, Removal, Status};
 
 const LONG: &str = "\
 Remove a declared semaphore
@@ -81,7 +81,7 @@ async fn remove(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let direct = server.direct().await?;
     match server.answer(direct.remove(name.bytes(), how, generation.map(Generation))).await? {
-        Err(Error::Status(Status::InUse)) => {
+        Err(error) if error.status() == Some(Status::InUse) => {
             let message = format!(
                 "semaphore {name} was not removed because it is held; release it first, or use --when last-holder or \
                  --when now"

@@ -10,7 +10,7 @@ use super::name::Name;
 use super::number::within;
 use super::output::Form;
 use super::server::{Server, block_on};
-use crate::client::{Error, Generation, Resizing, Status};
+use crate::client::{Generation, Resizing, Status};
 
 const LONG: &str = "\
 Change the capacity of a declared semaphore
@@ -64,7 +64,7 @@ async fn resize(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let direct = server.direct().await?;
     let generation = generation.map(Generation);
     let resized = match server.answer(direct.resize(name.bytes(), *capacity, generation)).await? {
-        Err(Error::Status(Status::InvalidArguments)) => {
+        Err(error) if error.status() == Some(Status::InvalidArguments) => {
             let message = format!(
                 "semaphore {name} was not changed: the new capacity is out of range; the maximum is {}, or 65536 with \
                  numbered slots",

@@ -9,7 +9,7 @@ use super::exit::{Exit, Failure};
 use super::number::within;
 use super::server::{Server, block_on, permission_denied};
 use super::time::time_or_none;
-use crate::client::{Error, GrantId, Revocation, Status};
+use crate::client::{GrantId, Revocation, Status};
 
 const LONG: &str = "\
 Revoke a grant, or a session with everything that it holds
@@ -71,20 +71,23 @@ async fn revoke(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { target, grace, server } = arguments;
     let revocation = target.revocation();
     let direct = server.direct().await?;
-    let message = match (server.answer(direct.revoke(revocation, *grace)).await?, revocation) {
-        (Err(Error::Status(Status::NotAcquired | Status::NoSuchSession)), Revocation::Grant(grant)) => {
+    let Err(error) = server.answer(direct.revoke(revocation, *grace)).await? else {
+        return Ok(Exit::Success.into());
+    };
+    let message = match (error.status(), revocation) {
+        (Some(Status::NotAcquired | Status::NoSuchSession), Revocation::Grant(grant)) => {
             format!(
                 "grant {} is not held; nothing was revoked; \"signalbox holders\" lists the grants of a name",
                 grant.0
             )
         }
-        (Err(Error::Status(Status::NotAcquired | Status::NoSuchSession)), Revocation::Session(session)) => {
+        (Some(Status::NotAcquired | Status::NoSuchSession), Revocation::Session(session)) => {
             format!(
                 "session {session} does not exist; nothing was revoked; \"signalbox holders\" lists sessions"
             )
         }
-        (Err(Error::Status(Status::NotPermitted)), _) => permission_denied("nothing was revoked"),
-        (result, _) => return Ok(result.map(|()| Exit::Success.into())?),
+        (Some(Status::NotPermitted), _) => permission_denied("nothing was revoked"),
+        _ => return Err(error.into()),
     };
     Err(Failure::new(Exit::Failure, message))
 }

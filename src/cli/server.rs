@@ -181,7 +181,7 @@ pub(super) fn kind_of(namespace: Namespace) -> &'static str {
 pub(super) async fn exists(direct: &Direct, namespace: Namespace, name: &[u8]) -> Result<bool, Error> {
     match direct.await_idle(namespace, name, ANY_LEVEL, Some(Duration::ZERO)).await {
         Ok(_) => Ok(true),
-        Err(Error::Status(Status::NotFound)) => Ok(false),
+        Err(error) if error.status() == Some(Status::NotFound) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -79,7 +79,7 @@ impl Credentials {
 
     fn checked<T>(&self, result: Result<T, Error>) -> Result<T, Failure> {
         match result {
-            Err(Error::Status(Status::NoSuchSession)) => {
+            Err(error) if error.status() == Some(Status::NoSuchSession) => {
                 let message = format!(
                     "session {} does not exist, or its key is wrong: its lease expired, it was released or revoked, or \
                      the server was restarted; others may hold its resources now, so stop the work",

@@ -12,7 +12,7 @@ use super::number::within;
 use super::output::Form;
 use super::server::{Server, block_on};
 use super::time::{WaitLimit, wait_limit};
-use crate::client::{Direct, Error, Generation, Idle, Namespace, SlotChange, Status};
+use crate::client::{Direct, Generation, Idle, Namespace, SlotChange, Status};
 
 const LONG: &str = "\
 Take a slot of a declared semaphore out of service, or put it back
@@ -78,20 +78,11 @@ async fn set(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { name, slot, put_in, wait, generation, json, server, .. } = arguments;
     let direct = server.direct().await?;
     let change = if *put_in { SlotChange::In(*slot) } else { SlotChange::Out(*slot) };
-    let changed = match server
-        .answer(direct.set_slot(name.bytes(), change, generation.map(Generation)))
-        .await?
-    {
-        Err(Error::Status(Status::NoSuchSlot)) => {
-            let message = format!(
-                "semaphore {name} has no slot {slot}; \"signalbox list\" shows its capacity, and whether its resources are \
-                 numbered slots"
-            );
-            return Err(Failure::new(Exit::Failure, message));
-        }
-        Err(error) => return Err(refused(server, &direct, error, name).await),
-        Ok(changed) => changed,
-    };
+    let changed =
+        match server.answer(direct.set_slot(name.bytes(), change, generation.map(Generation))).await? {
+            Err(error) => return Err(refused(server, &direct, error, name).await),
+            Ok(changed) => changed,
+        };
     if let Some(limit) = wait {
         await_release(arguments, &direct, *limit).await?;
     }
@@ -107,7 +98,7 @@ async fn await_release(
 ) -> Result<(), Failure> {
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(Namespace::Semaphores, name.bytes(), Idle::Slot(*slot), limit).await {
-        Err(Error::Status(Status::TimedOut)) => {
+        Err(error) if error.status() == Some(Status::TimedOut) => {
             let within = limit.map_or_else(
                 || "the longest wait that the server allows".to_owned(),
                 |limit| format!("{} s", limit.as_secs_f64()),
@@ -119,7 +110,7 @@ async fn await_release(
             Err(Failure::new(Exit::NothingAvailable, message))
         }
         // The semaphore is gone, and the slot with it.
-        Err(Error::Status(Status::NotFound)) => Ok(()),
+        Err(error) if error.status() == Some(Status::NotFound) => Ok(()),
         result => Ok(result.map(drop)?),
     }
 }

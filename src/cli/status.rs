@@ -15,19 +15,19 @@ use super::name::Name;
 use super::output::{Form, NOTHING, Named, escaped, json, or_nothing};
 use super::server::{Server, block_on, kind_of};
 use super::table::Rows;
-use crate::client::{DeclaredEntry, Direct, Error, Inspected, Namespace, Status};
+use crate::client::{DeclaredEntry, Direct, Inspected, Namespace, Status};
 
 const LONG: &str = "\
 Show the usage of a counter or semaphore, its holders and its queue
 
 Without --semaphore, the command finds out whether NAME is a counter or a semaphore, and shows both if both exist. It \
-prints the kind, the name, the resources in use, the capacity (a counter has none: each request brings its maximum), the \
-peak and the number of waiting requests; of a declared semaphore also its flags, generation and label, as in \"signalbox \
+prints the kind, the name, the resources in use, the capacity (a counter has none: each request brings its maximum), how \
+many resources are available, the peak and the number of waiting requests; of a declared semaphore also its flags, generation and label, as in \"signalbox \
 list\". The holders and the waiting requests follow, as in \"signalbox holders\" and \"signalbox waiters\".
 
-With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, peak, waiting, declared \
+With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, available, peak, waiting, declared \
 (null, or an object with generation, slots, removing, configured, paused, slots_out and label), holders and queue \
-(arrays of the objects of \"signalbox holders\" and \"signalbox waiters\"). A name or label that is not UTF-8 has the \
+(arrays of the objects of \"signalbox holders\" and \"signalbox waiters\", without paused and slots_out). A name or label that is not UTF-8 has the \
 key name_hex or label_hex, in hexadecimal digits.";
 
 const EXAMPLES: &str = "\
@@ -123,7 +123,7 @@ impl<'a> State<'a> {
             Ok(Self { namespace, name, usage, declared, holders, queue })
         };
         match server.answer(read).await? {
-            Err(Error::Status(Status::NotFound)) => Ok(None),
+            Err(error) if error.status() == Some(Status::NotFound) => Ok(None),
             state => Ok(Some(state?)),
         }
     }
@@ -132,13 +132,23 @@ impl<'a> State<'a> {
         (self.namespace == Namespace::Semaphores).then_some(self.usage.capacity)
     }
 
+    /// `None`: a counter, or an older server.
+    fn available(&self) -> Option<u32> {
+        self.usage.available.filter(|_| self.namespace == Namespace::Semaphores)
+    }
+
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let Inspected { in_use, peak, waiting, .. } = self.usage;
-        let capacity = self.capacity().map_or(NOTHING.to_owned(), |capacity| capacity.to_string());
+        let or_nothing_of =
+            |number: Option<u32>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
+        let (capacity, available) = (or_nothing_of(self.capacity()), or_nothing_of(self.available()));
         let name = escaped(self.name.bytes());
         let kind = kind_of(self.namespace);
         writeln!(out, "kind        {kind}\nname        {name}\nin_use      {in_use}")?;
-        writeln!(out, "capacity    {capacity}\npeak        {peak}\nwaiting     {waiting}")?;
+        writeln!(
+            out,
+            "capacity    {capacity}\navailable   {available}\npeak        {peak}\nwaiting     {waiting}"
+        )?;
         if let Some(declared) = &self.declared {
             let (generation, label) = (declared.generation.0, or_nothing(&declared.label));
             writeln!(
@@ -170,6 +180,7 @@ impl<'a> State<'a> {
             name: Named::of(self.name.bytes()),
             in_use,
             capacity: self.capacity(),
+            available: self.available(),
             peak,
             waiting,
             declared: self.declared.as_ref().map(list::Declared::of),
@@ -187,6 +198,7 @@ struct Line<'a> {
     name: Named<'a>,
     in_use: u32,
     capacity: Option<u32>,
+    available: Option<u32>,
     peak: u32,
     waiting: u32,
     declared: Option<list::Declared<'a>>,

@@ -12,7 +12,7 @@ use super::number::within;
 use super::output::{Form, NOTHING, json};
 use super::server::{Server, block_on};
 use super::table::{Column, Rows};
-use crate::client::{Error, GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
+use crate::client::{GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
 
 const LONG: &str = "\
 Check whether a grant is held, by which session, and for how long
@@ -60,7 +60,7 @@ async fn verify(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { grant, json, server } = arguments;
     let direct = server.direct().await?;
     let verified = match server.answer(direct.verify(GrantId(*grant))).await? {
-        Err(Error::Status(Status::NotAcquired)) => None,
+        Err(error) if error.status() == Some(Status::NotAcquired) => None,
         result => Some(result?),
     };
     let (state, exit) = match verified.map(|verified| verified.state) {

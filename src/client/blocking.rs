@@ -8,6 +8,7 @@
 //!
 //! let client = Client::connect(&"lock.example.org".parse()?)?;
 //! let permit = client.wait(client.semaphore("deploys").capacity(3).acquire())?;
+//! println!("{} more are available", client.wait(client.semaphore("deploys").available())?);
 //! // The work goes here, and checks `permit.is_held()` from time to time.
 //! client.wait(permit.release())?;
 //! client.close();

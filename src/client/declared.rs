@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Declared, Direct, Error, checked};
+use super::{Declared, Direct, Error, Requested, RequestedAmount, RequestedName, checked, requesting};
 use crate::protocol::{
     Declaration, Declarations, DeclaredState, Extended, Generation, Idle, IfExists, Milliseconds, Namespace,
     Pausing, Removal, Resizing, ResponseFrame, SlotChange, Wait,
@@ -14,7 +14,7 @@ impl Direct {
     /// Returns the state of each, in the order of `declarations`.
     ///
     /// # Errors
-    /// [`Error::Declarations`] if a declaration breaks a rule; [`Error::Status`] with `NotPermitted` if the server does
+    /// [`ErrorKind::Declarations`](super::ErrorKind::Declarations) if a declaration breaks a rule; [`ErrorKind::Status`](super::ErrorKind::Status) with `NotPermitted` if the server does
     /// not permit it from this address, `AlreadyExists` with [`IfExists::Fail`], or another refusal.
     ///
     /// ```no_run
@@ -32,9 +32,20 @@ impl Direct {
         declarations: &[Declaration<'_>],
         if_exists: IfExists,
     ) -> Result<Vec<DeclaredState>, Error> {
-        let declarations = Declarations::new(declarations)?;
-        let request = Extended::Declare { ids: self.next_ids(), if_exists, declarations };
-        Ok(self.connection().ask_for_success(request).await?.declared()?)
+        let requested = || {
+            let name = |Declaration { name, .. }: &Declaration<'_>| RequestedName {
+                namespace: Some(Namespace::Semaphores),
+                name: name.to_vec(),
+                amount: RequestedAmount::Whole,
+            };
+            Requested::new("declare", declarations.iter().map(name).collect())
+        };
+        requesting(requested, async {
+            let declarations = Declarations::new(declarations)?;
+            let request = Extended::Declare { ids: self.next_ids(), if_exists, declarations };
+            Ok(self.connection().ask_for_success(request).await?.declared()?)
+        })
+        .await
     }
 
     /// Changes the capacity of a declared semaphore (`docs/protocol.md`, "Resize"). Holders keep what they hold: while
@@ -44,7 +55,7 @@ impl Direct {
     /// (optimistic locking).
     ///
     /// # Errors
-    /// [`Error::Status`] with `NotFound` if the semaphore is not declared, `NotPermitted`, or another refusal.
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotFound` if the semaphore is not declared, `NotPermitted`, or another refusal.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -61,8 +72,19 @@ impl Direct {
         how: Resizing,
         expected: Option<Generation>,
     ) -> Result<DeclaredState, Error> {
-        let request = Extended::Resize { ids: self.next_ids(), expected, how, name: checked(name)? };
-        Ok(self.connection().ask_for_success(request).await?.resized()?)
+        let requested = || {
+            let how = match how {
+                Resizing::To(capacity) => format!("to {capacity}"),
+                Resizing::GrowBy(more) => format!("by +{more}"),
+                Resizing::ShrinkBy(less) => format!("by -{less}"),
+            };
+            Requested::whole("resize", Namespace::Semaphores, name).with(how)
+        };
+        requesting(requested, async {
+            let request = Extended::Resize { ids: self.next_ids(), expected, how, name: checked(name)? };
+            Ok(self.connection().ask_for_success(request).await?.resized()?)
+        })
+        .await
     }
 
     /// Pauses a declared semaphore, or resumes it (`docs/protocol.md`, "Pause"). While it is paused, it grants nothing:
@@ -70,7 +92,7 @@ impl Direct {
     /// `expected` is as in [`Self::resize`]. Semaphores of the server's configuration can be paused too.
     ///
     /// # Errors
-    /// [`Error::Status`] with `NotFound` if the semaphore is not declared, `UnknownCommand` if the server is too old,
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotFound` if the semaphore is not declared, `UnknownCommand` if the server is too old,
     /// `NotPermitted`, or another refusal.
     ///
     /// ```no_run
@@ -89,8 +111,15 @@ impl Direct {
         how: Pausing,
         expected: Option<Generation>,
     ) -> Result<DeclaredState, Error> {
-        let request = Extended::Pause { ids: self.next_ids(), expected, how, name: checked(name)? };
-        Ok(self.connection().ask_for_success(request).await?.resized()?)
+        let operation = match how {
+            Pausing::Pause => "pause",
+            Pausing::Resume => "resume",
+        };
+        requesting(|| Requested::whole(operation, Namespace::Semaphores, name), async {
+            let request = Extended::Pause { ids: self.next_ids(), expected, how, name: checked(name)? };
+            Ok(self.connection().ask_for_success(request).await?.resized()?)
+        })
+        .await
     }
 
     /// Takes a slot of a declared semaphore out of service, or puts it back (`docs/protocol.md`, "SetSlot"). A slot out
@@ -98,7 +127,7 @@ impl Direct {
     /// holder. Otherwise as [`Self::pause`].
     ///
     /// # Errors
-    /// [`Error::Status`] with `NoSuchSlot` if the semaphore has no such slot; else as [`Self::pause`].
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NoSuchSlot` if the semaphore has no such slot; else as [`Self::pause`].
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -117,15 +146,26 @@ impl Direct {
         how: SlotChange,
         expected: Option<Generation>,
     ) -> Result<DeclaredState, Error> {
-        let request = Extended::SetSlot { ids: self.next_ids(), expected, how, name: checked(name)? };
-        Ok(self.connection().ask_for_success(request).await?.resized()?)
+        let (operation, slot, details) = match how {
+            SlotChange::Out(slot) => ("take", slot, "out of service"),
+            SlotChange::In(slot) => ("put", slot, "back into service"),
+        };
+        let requested = || {
+            let (namespace, slot) = (Some(Namespace::Semaphores), RequestedAmount::Slot(slot));
+            Requested::of(operation, namespace, name, slot).with(details.to_owned())
+        };
+        requesting(requested, async {
+            let request = Extended::SetSlot { ids: self.next_ids(), expected, how, name: checked(name)? };
+            Ok(self.connection().ask_for_success(request).await?.resized()?)
+        })
+        .await
     }
 
     /// Removes a declared semaphore (`docs/protocol.md`, "Remove"). Requests that wait for it fail with `Removed`;
     /// `how` decides what happens to its holders, and `expected` is as in [`Self::resize`].
     ///
     /// # Errors
-    /// [`Error::Status`] with `NotFound` if the semaphore is not declared, `InUse` with [`Removal::IfIdle`],
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotFound` if the semaphore is not declared, `InUse` with [`Removal::IfIdle`],
     /// `NotPermitted`, or another refusal.
     ///
     /// ```no_run
@@ -137,8 +177,11 @@ impl Direct {
     /// # }
     /// ```
     pub async fn remove(&self, name: &[u8], how: Removal, expected: Option<Generation>) -> Result<(), Error> {
-        let request = Extended::Remove { ids: self.next_ids(), expected, how, name: checked(name)? };
-        self.connection().ask_for_success(request).await.map(drop)
+        requesting(|| Requested::whole("remove", Namespace::Semaphores, name), async {
+            let request = Extended::Remove { ids: self.next_ids(), expected, how, name: checked(name)? };
+            self.connection().ask_for_success(request).await.map(drop)
+        })
+        .await
     }
 
     /// Waits until at most a number of resources of a name are in use, or until a slot is free (`docs/protocol.md`,
@@ -148,7 +191,7 @@ impl Direct {
     /// request: the server keeps it until the timeout.
     ///
     /// # Errors
-    /// [`Error::Status`] with `TimedOut`, `Removed`, or another refusal.
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `TimedOut`, `Removed`, or another refusal.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
@@ -166,8 +209,21 @@ impl Direct {
         timeout: Option<Duration>,
     ) -> Result<u32, Error> {
         let span = timeout.map_or(Milliseconds(u32::MAX), Milliseconds::saturating_from);
-        let request = Extended::AwaitIdle { wait: Wait::UpTo(span), until, namespace, name: checked(name)? };
-        Ok(self.connection().ask_for_success(request).await?.in_use()?)
+        let requested = || {
+            let (amount, until) = match until {
+                Idle::Level(level) => (RequestedAmount::Whole, format!("until at most {level} are in use")),
+                Idle::Slot(slot) => (RequestedAmount::Slot(slot), "until it is free".to_owned()),
+            };
+            let within =
+                timeout.map_or_else(String::new, |limit| format!(" within {} s", limit.as_secs_f64()));
+            Requested::of("wait for", Some(namespace), name, amount).with(until + &within)
+        };
+        requesting(requested, async {
+            let request =
+                Extended::AwaitIdle { wait: Wait::UpTo(span), until, namespace, name: checked(name)? };
+            Ok(self.connection().ask_for_success(request).await?.in_use()?)
+        })
+        .await
     }
 
     /// Lists the declared semaphores whose names start with these bytes, in the order of their names; all of them if
@@ -187,6 +243,6 @@ impl Direct {
         if !prefix.is_empty() {
             checked(prefix)?;
         }
-        Declared::ask(self.connection(), Extended::List { prefix }, ResponseFrame::declared_entry).await
+        Declared::ask(self.connection(), Extended::List { prefix }, ResponseFrame::declared_entry, None).await
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::{Disconnect, Dump, Error, Listing, Watch, checked};
+use super::{Disconnect, Dump, Error, Listing, Requested, Watch, checked, requesting};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, GrantId, HelloAnswer, Inspected, Milliseconds, Namespace, Request, RequestId,
     RequestIds, ResponseFrame, Revocation, Scope, SessionKey, VerifiedGrant,
@@ -15,8 +15,12 @@ use crate::protocol::{
 /// A connection for extended operations. Clones share it; it is closed when the last clone and the last series of it
 /// are dropped. [`Client::direct`](super::Client::direct) opens one.
 ///
-/// Each method sends one request. Its errors are [`Error::Status`] if the server refuses the request,
-/// [`Error::ConnectionLost`] if the connection ends, and [`Error::Body`] if the answer is malformed.
+/// Each method sends one request. The kinds of its errors are [`ErrorKind::Status`] if the server refuses the request,
+/// [`ErrorKind::ConnectionLost`] if the connection ends, and [`ErrorKind::Body`] if the answer is malformed.
+///
+/// [`ErrorKind::Status`]: super::ErrorKind::Status
+/// [`ErrorKind::ConnectionLost`]: super::ErrorKind::ConnectionLost
+/// [`ErrorKind::Body`]: super::ErrorKind::Body
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -139,8 +143,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn holders(&self, namespace: Namespace, name: &[u8]) -> Result<Listing, Error> {
-        let request = Extended::Holders { namespace, name: checked(name)? };
-        Listing::ask(&self.connection, request, ResponseFrame::list_entry).await
+        self.listing("list the holders of", Extended::Holders { namespace, name }, namespace, name).await
     }
 
     /// Lists the waiters of a name, in the order of the queue (`docs/protocol.md`, "Waiters").
@@ -154,11 +157,24 @@ impl Direct {
     /// # }
     /// ```
     pub async fn waiters(&self, namespace: Namespace, name: &[u8]) -> Result<Listing, Error> {
-        let request = Extended::Waiters { namespace, name: checked(name)? };
-        Listing::ask(&self.connection, request, ResponseFrame::list_entry).await
+        self.listing("list the waiters of", Extended::Waiters { namespace, name }, namespace, name).await
     }
 
-    /// The usage of a name, its capacity, and the length of its queue (`docs/protocol.md`, "Inspect"). Fails with
+    async fn listing(
+        &self,
+        operation: &'static str,
+        request: Extended<'_>,
+        namespace: Namespace,
+        name: &[u8],
+    ) -> Result<Listing, Error> {
+        let requested = Requested::whole(operation, namespace, name);
+        if let Err(error) = checked(name) {
+            return Err(error.of(requested));
+        }
+        Listing::ask(&self.connection, request, ResponseFrame::list_entry, Some(requested)).await
+    }
+
+    /// The usage of a name, its capacity, how much of it is available, and the length of its queue (`docs/protocol.md`, "Inspect"). Fails with
     /// [`Status::NotFound`](super::Status::NotFound) if the name does not exist.
     ///
     /// ```no_run
@@ -171,8 +187,11 @@ impl Direct {
     /// # }
     /// ```
     pub async fn inspect(&self, namespace: Namespace, name: &[u8]) -> Result<Inspected, Error> {
-        let request = Extended::Inspect { namespace, name: checked(name)? };
-        Ok(self.connection.ask_for_success(request).await?.inspected()?)
+        requesting(|| Requested::whole("inspect", namespace, name), async {
+            let request = Extended::Inspect { namespace, name: checked(name)? };
+            Ok(self.connection.ask_for_success(request).await?.inspected()?)
+        })
+        .await
     }
 
     /// Deletes a counter that is not in use, for example because its name was mistyped (`docs/protocol.md`,
@@ -186,7 +205,11 @@ impl Direct {
     /// # }
     /// ```
     pub async fn delete_counter(&self, name: &[u8]) -> Result<(), Error> {
-        self.connection.ask_for_success(Extended::DeleteCounter { name: checked(name)? }).await.map(drop)
+        requesting(|| Requested::whole("delete", Namespace::Counters, name), async {
+            let request = Extended::DeleteCounter { name: checked(name)? };
+            self.connection.ask_for_success(request).await.map(drop)
+        })
+        .await
     }
 
     /// Reports the current state of names, and then their events (`docs/protocol.md`, "Watch"). Dropping the series
@@ -204,12 +227,18 @@ impl Direct {
     /// # }
     /// ```
     pub async fn watch(&self, namespace: Namespace, scope: Scope<'_>) -> Result<Watch, Error> {
+        let requested = match scope {
+            Scope::Name(name) => Some(Requested::whole("watch", namespace, name)),
+            Scope::Prefix(_) => None,
+        };
         // An empty prefix stands for all names.
-        if let Scope::Name(text) | Scope::Prefix(text @ [_, ..]) = scope {
-            checked(text)?;
+        if let Scope::Name(text) | Scope::Prefix(text @ [_, ..]) = scope
+            && let Err(error) = checked(text)
+        {
+            return Err(requested.map_or(error.clone(), |requested| error.of(requested)));
         }
-        Watch::ask(&self.connection, Extended::Watch { namespace, scope }, |frame| frame.event().map(Some))
-            .await
+        let request = Extended::Watch { namespace, scope };
+        Watch::ask(&self.connection, request, |frame| frame.event().map(Some), requested).await
     }
 
     /// Lists the names of the port's namespace (`counter.md`, "Dump").
@@ -221,7 +250,7 @@ impl Direct {
     /// # }
     /// ```
     pub async fn dump(&self) -> Result<Dump, Error> {
-        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry).await
+        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
     }
 
     /// Resolves when the connection has ended.

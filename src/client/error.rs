@@ -1,7 +1,8 @@
-//! The errors of the client. Each message says what failed and what to do about it.
+//! The errors of the client. Each message says what was requested, what the state is, and what to do about it.
 //!
 //! All errors can be cloned, because the end of one connection is reported to all callers that wait on it.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,28 +10,168 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::protocol::{BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX, Status};
+use super::{Requested, limit};
+use crate::protocol::{
+    BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX, ReachedLimit, Status,
+};
 
-/// Why a request failed.
+/// Why a request failed, and for what.
+///
+/// [`Error::kind`] says why, and [`Error::status`] and [`Error::lost`] are short forms of it. If the request was for names,
+/// [`Error::requested`] has them, and the text of the error begins with them.
 ///
 /// ```no_run
 /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
-/// use signalbox::client::{Error, Status};
+/// use signalbox::client::{ErrorKind, Status};
 ///
 /// match client.counter("tenant/7").maximum(8).try_acquire().await {
 ///     Ok(permit) => permit.release().await?,
-///     Err(Error::Status(Status::ResourceNotAvailable)) => println!("busy"),
-///     Err(error) => return Err(error),
+///     Err(error) => match error.kind() {
+///         ErrorKind::Status(Status::ResourceNotAvailable) => println!("busy"),
+///         ErrorKind::Unreachable { .. } => println!("no server"),
+///         _ => return Err(error),
+///     },
 /// }
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    /// Shared, so that an error that many callers receive is small.
+    requested: Option<Arc<Requested>>,
+}
+
+impl Error {
+    /// Why the request failed.
+    ///
+    /// ```no_run
+    /// # fn example(error: signalbox::client::Error) {
+    /// use signalbox::client::ErrorKind;
+    ///
+    /// let is_temporary = matches!(error.kind(), ErrorKind::Unreachable { .. } | ErrorKind::ConnectionLost(_));
+    /// # }
+    /// ```
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// The status with which the server refused the request; `None` if it did not, or with an unknown one.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+    /// use signalbox::client::Status;
+    ///
+    /// match client.counter("tenant/7").maximum(8).try_acquire().await {
+    ///     Err(error) if error.status() == Some(Status::ResourceNotAvailable) => println!("busy"),
+    ///     result => drop(result?),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn status(&self) -> Option<Status> {
+        match self.kind {
+            ErrorKind::Status(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// Why the permit was lost, if that is the reason of the failure.
+    ///
+    /// ```no_run
+    /// # async fn example(permit: signalbox::client::Permit) {
+    /// use signalbox::client::Lost;
+    ///
+    /// let released = permit.release().await;
+    /// let was_revoked = released.is_err_and(|error| error.lost() == Some(Lost::Revoked));
+    /// # }
+    /// ```
+    pub fn lost(&self) -> Option<Lost> {
+        match self.kind {
+            ErrorKind::Lost(lost) => Some(lost),
+            _ => None,
+        }
+    }
+
+    /// The names that the request was for, and what was requested; `None` if it was for no names, as the opening of a
+    /// connection.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) {
+    /// if let Err(error) = client.semaphore("deploys").declared().acquire().await {
+    ///     let names = error.requested().map_or(&[][..], |requested| requested.names());
+    ///     assert_eq!(names[0].name, b"deploys");
+    /// }
+    /// # }
+    /// ```
+    pub fn requested(&self) -> Option<&Requested> {
+        self.requested.as_deref()
+    }
+
+    /// Whether a server received and refused the request. The other errors mean that no request was sent, or that no
+    /// answer was received.
+    ///
+    /// ```
+    /// use signalbox::client::{Error, ErrorKind, Status};
+    ///
+    /// assert!(Error::from(ErrorKind::Status(Status::QueueFull)).is_refusal());
+    /// assert!(!Error::from(ErrorKind::NameEmpty).is_refusal());
+    /// ```
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.kind, ErrorKind::Status(_) | ErrorKind::UnknownStatus { .. })
+    }
+
+    /// The same error, of this request.
+    pub(super) fn of(self, requested: impl Into<Arc<Requested>>) -> Self {
+        Self { requested: Some(requested.into()), ..self }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.requested {
+            Some(requested) => write!(f, "cannot {requested}: {}", self.kind),
+            None => self.kind.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.kind)
+    }
+}
+
+impl<T: Into<ErrorKind>> From<T> for Error {
+    fn from(kind: T) -> Self {
+        Self { kind: kind.into(), requested: None }
+    }
+}
+
+/// Why a request failed. The text does not name what was requested; that of [`Error`] does.
+///
+/// ```no_run
+/// # fn example(error: signalbox::client::Error) {
+/// use signalbox::client::{ErrorKind, Status};
+///
+/// match error.kind() {
+///     ErrorKind::Status(Status::TimedOut) => println!("try again"),
+///     kind => println!("{kind}"),
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ErrorKind {
     /// The server refused the request (`docs/protocol.md`, "Statuses").
     #[error("{}", advice(*.0))]
     Status(Status),
+    /// The server refused the request with the status `Limit reached`.
+    #[error("{}", limit::advice(*.limit))]
+    LimitReached {
+        /// The limit; `None` if the server does not name it, because it is older.
+        limit: Option<ReachedLimit>,
+    },
     /// The server refused the request with a status that this client does not know.
     #[error(
         "the server refused the request with the unknown status {code:#04x} ({message:?}); update the client to the \
@@ -73,13 +214,9 @@ pub enum Error {
     Claims(#[from] ClaimsError),
     /// A semaphore was requested with a capacity of 0. No request was sent.
     #[error(
-        "semaphore \"{}\": the requested capacity is 0; give the capacity that a new semaphore gets, or use declared() for \
-        one that exists", .name.escape_ascii()
+        "the requested capacity is 0; give the capacity that a new semaphore gets, or use declared() for one that exists"
     )]
-    NoCapacity {
-        /// The bytes of the name.
-        name: Vec<u8>,
-    },
+    NoCapacity,
     /// The declarations break a rule of the protocol. No request was sent.
     #[error(transparent)]
     Declarations(#[from] DeclarationError),
@@ -95,21 +232,6 @@ pub enum Error {
         /// The length of the name in bytes.
         bytes: usize,
     },
-}
-
-impl Error {
-    /// Whether a server received and refused the request. The other errors mean that no request was sent, or that no
-    /// answer was received.
-    ///
-    /// ```
-    /// use signalbox::client::{Error, Status};
-    ///
-    /// assert!(Error::Status(Status::QueueFull).is_refusal());
-    /// assert!(!Error::NameEmpty.is_refusal());
-    /// ```
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Status(_) | Self::UnknownStatus { .. })
-    }
 }
 
 /// Why a permit was lost.
@@ -183,7 +305,8 @@ fn advice(status: Status) -> &'static str {
             "the semaphore is held; wait until all holders have released it, or choose another way of removal"
         }
         Status::NoSuchSlot => {
-            "the semaphore has no such slot; request a slot below the capacity of a semaphore with numbered slots"
+            "the semaphore has no such slot; its capacity is smaller, or its resources are not numbered slots: list the declared \
+             semaphores"
         }
         Status::UnknownCommand => {
             "the server does not support this operation; use a signalbox server that does"
@@ -195,9 +318,7 @@ fn advice(status: Status) -> &'static str {
             "the server does not permit this operation from this address; use an address that is permitted"
         }
         Status::ShuttingDown => "the server is shutting down; try again after its restart",
-        Status::LimitReached => {
-            "a limit of sessions, requests or watches is reached; close or finish some first"
-        }
+        Status::LimitReached => "a limit of the server is reached; close or finish something first",
         Status::NotStored => {
             "the server could not write the change to its disk and rolled it back; try again later"
         }

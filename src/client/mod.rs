@@ -49,7 +49,7 @@
 //!
 //! # When no server is reachable
 //!
-//! [`Acquire::acquire`] fails with [`Error::Unreachable`] after 10 s ([`Builder::unreachable_after`]), without a
+//! [`Acquire::acquire`] fails with [`ErrorKind::Unreachable`] after 10 s ([`Builder::unreachable_after`]), without a
 //! permit: it fails closed. Where it is better to work without a limit than not to work,
 //! [`Acquire::acquire_or_proceed`] fails open.
 //!
@@ -79,8 +79,10 @@ mod declared;
 mod direct;
 mod error;
 mod lease;
+mod limit;
 mod plain;
 mod plain_permit;
+mod requested;
 mod series;
 mod socket;
 
@@ -89,22 +91,26 @@ use std::time::Duration;
 
 pub use address::{Address, AddressError, COUNTER_PORT, SEMAPHORE_PORT};
 pub use direct::Direct;
-pub use error::{ConnectError, Disconnect, Error, Lost};
+pub use error::{ConnectError, Disconnect, Error, ErrorKind, Lost};
 pub use lease::{
     Acquire, AcquireAll, Admission, BootClock, Builder, Claim, Client, Clock, Counter, HandedOver, Moment,
     Permit, Semaphore, Sleep, Tcp, Transport,
 };
 pub use plain::PlainClient;
 pub use plain_permit::PlainPermit;
+pub use requested::{Requested, RequestedAmount, RequestedName};
 pub use series::{Declared, Dump, Listing, Series, Watch};
 
 // The types of the protocol that the methods of the client take or return.
 pub use crate::protocol::{
     BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError,
     DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState, HelloAnswer, Idle,
-    IfExists, Inspected, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Pausing, Removal, Resizing,
-    Revocation, Scope, SessionKey, SlotChange, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
+    IfExists, Inspected, Limit, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Pausing, ReachedLimit,
+    Removal, Resizing, Revocation, Scope, SessionKey, SlotChange, Statistic, Status, TtlLeft, VerifiedGrant,
+    Wait,
 };
+
+use requested::requesting;
 
 use crate::protocol::ResponseFrame;
 
@@ -151,9 +157,9 @@ impl fmt::Display for Maximum {
 /// Checks the length of a name.
 fn checked(name: &[u8]) -> Result<&[u8], Error> {
     match name.len() {
-        0 => Err(Error::NameEmpty),
+        0 => Err(ErrorKind::NameEmpty.into()),
         1..=NAME_BYTES_MAX => Ok(name),
-        bytes => Err(Error::NameTooLong { bytes }),
+        bytes => Err(ErrorKind::NameTooLong { bytes }.into()),
     }
 }
 
@@ -161,10 +167,11 @@ fn checked(name: &[u8]) -> Result<&[u8], Error> {
 fn success(frame: ResponseFrame) -> Result<ResponseFrame, Error> {
     match Status::from_code(frame.status) {
         Some(Status::NoError) => Ok(frame),
-        Some(status) => Err(Error::Status(status)),
-        None => Err(Error::UnknownStatus {
-            code: frame.status,
-            message: String::from_utf8_lossy(&frame.body).into_owned(),
-        }),
+        Some(Status::LimitReached) => Err(ErrorKind::LimitReached { limit: frame.reached_limit() }.into()),
+        Some(status) => Err(ErrorKind::Status(status).into()),
+        None => {
+            let message = String::from_utf8_lossy(&frame.body).into_owned();
+            Err(ErrorKind::UnknownStatus { code: frame.status, message }.into())
+        }
     }
 }

@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use super::{
-    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Dump, Error, Maximum, PlainPermit, Resources,
-    checked, socket,
+    Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Dump, Error, Maximum, PlainPermit, Requested,
+    RequestedAmount, Resources, checked, requesting, socket,
 };
 use crate::protocol::{EXTENDED_VERSION, Extended, HelloAnswer, Request, ResponseFrame, Statistic, Status};
 
@@ -118,7 +118,7 @@ impl PlainClient {
         let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[] };
         match self.connection.ask_for_success(hello).await {
             Ok(frame) => Ok(Some(frame.hello()?)),
-            Err(Error::Status(Status::UnknownCommand)) => Ok(None),
+            Err(error) if error.status() == Some(Status::UnknownCommand) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -127,7 +127,7 @@ impl PlainClient {
     /// `semaphore.md`, "Get").
     ///
     /// # Errors
-    /// [`Error::Status`] with `NotFound` if the name does not exist.
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotFound` if the name does not exist.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -136,8 +136,12 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn get(&self, name: &[u8]) -> Result<Resources, Error> {
-        let frame = self.connection.ask_for_success(Request::Get { name: checked(name)? }).await?;
-        Ok(Resources(frame.resources()?))
+        let requested = || Requested::of("get", None, name, RequestedAmount::Whole);
+        requesting(requested, async {
+            let frame = self.connection.ask_for_success(Request::Get { name: checked(name)? }).await?;
+            Ok(Resources(frame.resources()?))
+        })
+        .await
     }
 
     /// Acquires resources without waiting (`counter.md` and `semaphore.md`, "Acquire"). Returns the number of resources
@@ -147,7 +151,7 @@ impl PlainClient {
     /// creates.
     ///
     /// # Errors
-    /// [`Error::Status`] with `ResourceNotAvailable` if too few resources are available, or another refusal.
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `ResourceNotAvailable` if too few resources are available, or another refusal.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -163,10 +167,14 @@ impl PlainClient {
         resources: Resources,
         maximum: Maximum,
     ) -> Result<Resources, Error> {
-        let name = checked(name)?;
-        let request = Request::Acquire { name, resources: resources.0, maximum: maximum.0 };
-        let frame = self.connection.ask_for_success(request).await?;
-        Ok(Resources(frame.resources()?))
+        let amount = RequestedAmount::resources(resources.0, Some(maximum.0));
+        requesting(|| Requested::of("acquire", None, name, amount), async {
+            let name = checked(name)?;
+            let request = Request::Acquire { name, resources: resources.0, maximum: maximum.0 };
+            let frame = self.connection.ask_for_success(request).await?;
+            Ok(Resources(frame.resources()?))
+        })
+        .await
     }
 
     /// Acquires resources as [`Self::acquire`], and releases them when the permit is dropped. If the future is dropped,
@@ -192,7 +200,7 @@ impl PlainClient {
         resources: Resources,
         maximum: Maximum,
     ) -> Result<PlainPermit, Error> {
-        let (client, name) = (self.clone(), checked(name)?.to_vec());
+        let (client, name) = (self.clone(), name.to_vec());
         // In a separate task: if the caller is gone, the task drops the permit, which releases it.
         let (reply, permit) = oneshot::channel();
         tokio::spawn(async move {
@@ -205,7 +213,7 @@ impl PlainClient {
     /// Releases resources that this connection acquired (`counter.md` and `semaphore.md`, "Release").
     ///
     /// # Errors
-    /// [`Error::Status`] with `NotAcquired` if the connection holds fewer resources.
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotAcquired` if the connection holds fewer resources.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -215,10 +223,11 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn release(&self, name: &[u8], resources: Resources) -> Result<(), Error> {
-        self.connection
-            .ask_for_success(Request::Release { name: checked(name)?, resources: resources.0 })
-            .await?;
-        Ok(())
+        requesting(|| released(name, resources), async {
+            let request = Request::Release { name: checked(name)?, resources: resources.0 };
+            self.connection.ask_for_success(request).await.map(drop)
+        })
+        .await
     }
 
     /// The statistics of the server, in the server's order (`counter.md`, "Stats").
@@ -247,7 +256,7 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn dump(&self) -> Result<Dump, Error> {
-        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry).await
+        Dump::ask(&self.connection, Request::Dump, ResponseFrame::dump_entry, None).await
     }
 
     /// Resolves when the connection has ended, which releases all that it held.
@@ -269,7 +278,15 @@ impl PlainClient {
         resources: Resources,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let answer = self.connection.ask_now(Request::Release { name, resources: resources.0 });
-        let connection = Arc::clone(&self.connection);
-        async move { connection.success(answer?).await.map(drop) }
+        let (connection, name) = (Arc::clone(&self.connection), name.to_vec());
+        async move {
+            let answered = async { connection.success(answer?).await.map(drop) };
+            requesting(|| released(&name, resources), answered).await
+        }
     }
+}
+
+/// A release, for an error.
+fn released(name: &[u8], resources: Resources) -> Requested {
+    Requested::of("release", None, name, RequestedAmount::resources(resources.0, None))
 }

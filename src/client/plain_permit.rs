@@ -46,7 +46,7 @@ impl PlainPermit {
     /// Releases the resources and waits for the answer (`counter.md` and `semaphore.md`, "Release").
     ///
     /// # Errors
-    /// [`Error::ConnectionLost`] if the connection ended: the resources are released then, too.
+    /// [`ErrorKind::ConnectionLost`](super::ErrorKind::ConnectionLost) if the connection ended: the resources are released then, too.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::PlainPermit) -> Result<(), signalbox::client::Error> {

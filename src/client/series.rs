@@ -7,8 +7,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::connection::{Connection, Outgoing};
-use super::error::Error;
-use super::success;
+use super::{Error, Requested, success};
 use crate::protocol::{BodyError, DeclaredEntry, DumpEntry, Event, ListEntry, ResponseFrame};
 
 /// A series of responses to one request. It ends with the last entry or with an error; a [`Watch`] only ends with an
@@ -35,6 +34,8 @@ use crate::protocol::{BodyError, DeclaredEntry, DumpEntry, Event, ListEntry, Res
 pub struct Series<T> {
     frames: mpsc::Receiver<ResponseFrame>,
     read: fn(&ResponseFrame) -> Result<Option<T>, BodyError>,
+    /// What the series is about, for errors.
+    requested: Option<Arc<Requested>>,
     /// Keeps the connection open while the series is read, and has the reason if it ends.
     connection: Arc<Connection>,
     /// The last entry or an error was returned.
@@ -101,9 +102,12 @@ impl<T> Series<T> {
         connection: &Arc<Connection>,
         request: impl Into<Outgoing<'_>>,
         read: fn(&ResponseFrame) -> Result<Option<T>, BodyError>,
+        requested: Option<Requested>,
     ) -> Result<Self, Error> {
-        let frames = connection.ask_for_series(request).await?;
-        Ok(Self { frames, read, connection: Arc::clone(connection), ended: false })
+        let requested = requested.map(Arc::new);
+        let frames = connection.ask_for_series(request).await;
+        let frames = frames.map_err(|reason| failed(reason.into(), requested.as_ref()))?;
+        Ok(Self { frames, read, requested, connection: Arc::clone(connection), ended: false })
     }
 
     /// The next entry; `None` after the last one and after an error.
@@ -111,8 +115,8 @@ impl<T> Series<T> {
     /// Cancel safe: dropping the future loses no entry.
     ///
     /// # Errors
-    /// [`Error::Status`] if the server refused the request, [`Error::ConnectionLost`] if the connection ended, or
-    /// [`Error::Body`] if an entry is malformed.
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) if the server refused the request, `ConnectionLost` if the
+    /// connection ended, or `Body` if an entry is malformed.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), signalbox::client::Error> {
@@ -136,6 +140,14 @@ impl<T> Series<T> {
             // More entries may follow one that is malformed. They are discarded.
             self.frames.close();
         }
-        entry.transpose()
+        entry.map_err(|error| failed(error, self.requested.as_ref())).transpose()
+    }
+}
+
+/// The error of a series.
+fn failed(error: Error, requested: Option<&Arc<Requested>>) -> Error {
+    match requested {
+        Some(requested) => error.of(Arc::clone(requested)),
+        None => error,
     }
 }

@@ -15,7 +15,7 @@ use super::ledger::{
     ServiceChange, Shown, Until, Waiting, Want,
 };
 use super::mailbox::{EventKind, Mailbox};
-use super::object::{DumpItem, ObjectRef};
+use super::object::{Availability, DumpItem, ObjectRef};
 use super::outcome::{Call, Opened, Outcome, Verified};
 use super::sync::{MutexGuard, Ordering};
 use super::time::{Due, Moment, UnixSeconds};
@@ -57,8 +57,8 @@ pub struct Inspected {
     pub peak: u32,
     /// Requests that wait.
     pub waiting: u32,
-    /// The capacity of a semaphore; `None`: the name is a counter.
-    pub capacity: Option<u32>,
+    /// The capacity of a semaphore, and what of it is available; `None`: the name is a counter.
+    pub availability: Option<Availability>,
 }
 
 /// Limits and figures.
@@ -302,7 +302,7 @@ impl Core {
 
     /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.
     pub fn shut_down(&self, now: Moment) -> bool {
-        self.shut_down_sysv() | self.ledger().shut_down(self.context(now.unix))
+        self.shut_down_sysv(now) | self.ledger().shut_down(self.context(now.unix))
     }
 }
 
@@ -355,9 +355,9 @@ impl Core {
         let ledger = self.ledger();
         let found = self.registry(namespace).find(name, ObjectRef::clone);
         let object = found.ok_or(Refusal::NotFound)?;
-        let DumpItem { consumption, peak } = object.dump_item(self.interval(now.unix));
+        let (DumpItem { consumption, peak }, availability) = object.usage(self.interval(now.unix));
         let waiting = ledger.waiting(namespace, &object);
-        Ok(Inspected { in_use: consumption, peak, waiting, capacity: object.capacity() })
+        Ok(Inspected { in_use: consumption, peak, waiting, availability })
     }
 
     /// Deletes a counter that is not held and that no request waits for, with the peak of its interval.

@@ -23,6 +23,7 @@ mod holders;
 mod ids;
 mod invariant;
 mod ledger;
+mod limit;
 mod mailbox;
 mod name;
 mod object;
@@ -51,16 +52,17 @@ pub use ledger::{
     LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange,
     TICK_MS, Until, Waiting, Want,
 };
+pub use limit::{Limit, LimitKind};
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
-pub use object::DumpItem;
+pub use object::{Availability, DumpItem};
 pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use session::{Ending, Session};
 pub use sysv::{
-    Caller, ConnectionEnd, Errno, ListedSet, ListedUser, OpenedProcess, Operation, Ownership, ProcessId,
-    SetAnswer, SetCommand, SetId, SetListing, SetStat, SysvCall, SysvLimits, SysvOutcome, SysvStats,
-    UserListing, UserRole,
+    Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess, Operation, Order, Ownership,
+    ProcessId, SetAnswer, SetCommand, SetId, SetListing, SetStat, SysvCall, SysvLimits, SysvOutcome,
+    SysvStats, UserListing, UserRole,
 };
 pub use time::{Due, Moment, MonotonicMs, UnixSeconds};
 pub use visit::{Check, CheckFailure, Dump, Sweep};
@@ -136,8 +138,8 @@ pub enum Refusal {
     Revoked,
     /// There is no such session, or the connection is no longer attached to it.
     NoSuchSession,
-    /// A limit of the server is reached.
-    LimitReached,
+    /// This limit of the server is reached.
+    LimitReached(Limit),
     /// The request's number is below the lowest number that its client reported as unanswered, or another request has
     /// used it.
     StaleRequest,

@@ -50,6 +50,15 @@ pub struct DumpItem {
     pub peak: u32,
 }
 
+/// How much of a semaphore there is, and how much of it is available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Availability {
+    /// The most that may be in use; 0 while the semaphore is being removed.
+    pub capacity: u32,
+    /// The resources that are neither in use nor withheld.
+    pub available: u32,
+}
+
 /// The part in which counters and semaphores differ.
 #[derive(Debug)]
 enum Kind {
@@ -225,6 +234,20 @@ impl ObjectRef {
         lock(&self.0.state).lifecycle()
     }
 
+    /// The capacity of a semaphore, and how many of its resources are available, at one moment with [`Self::dump_item`];
+    /// `None`: the object is a counter.
+    pub(super) fn usage(&self, interval: Interval) -> (DumpItem, Option<Availability>) {
+        let state = lock(&self.0.state);
+        let availability = match &state.kind {
+            Kind::Counter(_) => None,
+            Kind::Semaphore(semaphore) => {
+                let available = semaphore.available(state.consumption);
+                Some(Availability { capacity: semaphore.capacity, available })
+            }
+        };
+        (state.dump_item(interval), availability)
+    }
+
     /// The capacity of a semaphore; `None`: the object is a counter.
     pub(super) fn capacity(&self) -> Option<u32> {
         match &lock(&self.0.state).kind {
@@ -319,14 +342,7 @@ impl ObjectRef {
 
     /// Consumption and peak, as Dump lists them.
     pub(super) fn dump_item(&self, interval: Interval) -> DumpItem {
-        let state = lock(&self.0.state);
-        DumpItem {
-            consumption: state.consumption,
-            peak: match &state.kind {
-                Kind::Counter(counter) => counter.peak(state.consumption, interval),
-                Kind::Semaphore(semaphore) => semaphore.peak,
-            },
-        }
+        lock(&self.0.state).dump_item(interval)
     }
 
     /// Whether nothing refers to the object any more (invariant 6). A counter stays until the interval of its last
@@ -451,6 +467,16 @@ impl State {
         let resources = holding.map_or(0, |holding| holding.resources);
         self.lower_consumption(resources, interval);
         resources
+    }
+
+    fn dump_item(&self, interval: Interval) -> DumpItem {
+        DumpItem {
+            consumption: self.consumption,
+            peak: match &self.kind {
+                Kind::Counter(counter) => counter.peak(self.consumption, interval),
+                Kind::Semaphore(semaphore) => semaphore.peak,
+            },
+        }
     }
 
     /// The most that may be in use now, after a claim.

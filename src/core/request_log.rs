@@ -1,8 +1,8 @@
 //! The replies to the last requests of a session or process, so that a repeated request changes nothing (invariant 7).
 
-use super::Refusal;
 use super::ids::{RequestId, RequestIds};
 use super::ring_map::RingMap;
+use super::{Limit, LimitKind, Refusal};
 
 /// How far the requests of a session may be above the lowest unanswered one; their replies are cached.
 pub const REQUESTS_MAX: u64 = 1024;
@@ -38,7 +38,7 @@ impl<R> RequestLog<R> {
             forget(id, reply);
         }
         if own - self.floor > REQUESTS_MAX {
-            return Err(Refusal::LimitReached);
+            return Err(Limit::reached(LimitKind::Requests, REQUESTS_MAX as usize));
         }
         Ok(self.get(ids.own))
     }

@@ -20,10 +20,10 @@ pub use extended::{
     ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, Claim, Claims, ClaimsError, ClaimsIter, DECLARATIONS_MAX,
     Declaration, DeclarationError, Declarations, DeclarationsIter, DeclaredEntry, DeclaredState,
     EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features, Generation,
-    GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX,
+    GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit,
     ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Queueing,
-    Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, SlotChange, TtlLeft,
-    VerifiedGrant, Wait, WaitingRequest,
+    ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, SlotChange,
+    TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
 pub use request::{Frame, FrameClass, NAME_BYTES_MAX, Request};

@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use super::proxy::Proxy;
 use super::{assert_fails, finished, line, program_at, stderr, stderr_of, stdout, stdout_of};
-use crate::support::daemon::{Daemon, message};
+use crate::support::daemon::{ConfigFile, Daemon, message, serve_file_on_any_ports};
 use crate::support::fake_server::soon;
 use crate::support::yrmcdsd::Yrmcdsd;
 
@@ -109,6 +109,44 @@ async fn run_limits_its_wait_and_the_length_of_the_queue() {
     holder.stdin.take().unwrap().write_all(b"\n").await.unwrap();
     assert_eq!(stdout(&finished(waiter).await), "started\n");
     assert_eq!(stdout(&ran(server, &["get", "job"]).await), "0\n");
+}
+
+#[tokio::test]
+async fn a_refusal_because_of_a_limit_names_its_key_and_its_value() {
+    let file = ConfigFile::toml(
+        "[counter]\nenable = true\n\n[semaphore]\nenable = true\n\n[session]\nmax_sessions = 3\nmax_waiters = 1\nmax_watches = 1\n",
+    );
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let server = daemon.address("counter");
+    let acquire = |name| ["acquire", name, "--max", "1", "--lease", "1h"];
+    assert!(stdout(&ran(server, &acquire("job")).await).contains("SIGNALBOX_KEY"));
+    let waiter = ["run", "job", "--max", "1", "--wait", "max", "--", "true"];
+    let waiting = program_at(server, &waiter).spawn().unwrap();
+    until_listed(server, "waiters", "job", 1).await;
+    assert_fails(
+        &ran(server, &waiter).await,
+        1,
+        "counter \"job\": no further request may wait for this name (session.max_waiters = 1); try again later, or raise \
+        session.max_waiters in the server's configuration",
+    );
+
+    assert!(stdout(&ran(server, &acquire("second")).await).contains("SIGNALBOX_KEY"));
+    assert_fails(
+        &ran(server, &acquire("third")).await,
+        1,
+        "the server has no room for another session (session.max_sessions = 3); close a session, or raise \
+        session.max_sessions in the server's configuration",
+    );
+
+    let mut watching = program_at(server, &["watch", "job"]).spawn().unwrap();
+    let mut events = stdout_of(&mut watching);
+    line(&mut events).await;
+    assert_fails(
+        &ran(server, &["watch", "job"]).await,
+        1,
+        "the server has no room for another watch (session.max_watches = 1); end a watch, or raise session.max_watches",
+    );
+    drop((waiting, watching, events));
 }
 
 #[tokio::test]

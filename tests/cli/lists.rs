@@ -24,7 +24,7 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     let mut rows: Vec<Vec<_>> = stdout(&output).lines().map(|row| row.split('\t').collect()).collect();
     rows.sort_by_key(|row| row[2].to_owned());
     assert_eq!(rows.len(), 2, "{rows:?}");
-    assert!(rows.iter().all(|row| row.len() == 7), "{rows:?}");
+    assert!(rows.iter().all(|row| row.len() == 8 && row[7] == "-"), "a counter has no flags: {rows:?}");
     assert!(rows[0][6].contains("acquire for process"), "{rows:?}");
     assert_eq!((rows[0][2], rows[0][5]), ("1", "-"), "a session that was handed over is not connected");
     assert_eq!((rows[1][0], rows[1][2], rows[1][4]), ("-", "2", "-"), "a plain Acquire has no grant");
@@ -39,8 +39,9 @@ async fn holders_and_waiters_are_lines_of_columns_or_objects() {
     assert_eq!((&waiter["position"], &waiter["resources"]), (&Value::from(1), &Value::from(1)));
     assert!(waiter["label"].as_str().unwrap().contains("run["), "{waiter}");
     assert!(waiter["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{waiter}");
+    assert_eq!((&waiter["paused"], &waiter["slots_out"]), (&Value::from(false), &Value::Array(Vec::new())));
     let output = finished(program_at(server, &["waiters", "job"]).spawn().unwrap()).await;
-    assert_eq!(stdout(&output).trim_end().split('\t').count(), 7);
+    assert_eq!(stdout(&output).trim_end().split('\t').count(), 8);
 }
 
 #[tokio::test]

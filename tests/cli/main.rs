@@ -4,6 +4,7 @@ mod bench;
 mod data;
 mod declared;
 mod everywhere;
+mod grace;
 mod leases;
 mod lists;
 mod namespaces;

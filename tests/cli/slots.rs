@@ -60,6 +60,44 @@ async fn a_paused_semaphore_starts_no_command_and_keeps_its_queue() {
 }
 
 #[tokio::test]
+async fn lists_of_holders_and_waiters_say_what_is_paused_or_out_of_service() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("semaphore");
+    printed(server, &["declare", "gpu", "--capacity", "4", "--slots"]).await;
+    let [holders, waiters] = ["holders", "waiters"].map(|list| [list, "--semaphore", "gpu"]);
+    let marks = async |list: &[&str]| {
+        let row = printed(server, list).await;
+        let output = ran(server, list).await;
+        let flags = stdout(&output).trim_end().rsplit('\t').next().unwrap().to_owned();
+        (row["paused"].clone(), row["slots_out"].clone(), flags)
+    };
+    let held = printed(server, &["acquire", "--semaphore", "gpu", "--lease", "1h"]).await;
+    assert_eq!(marks(&holders).await, (json!(false), json!([]), "slots".to_owned()));
+
+    printed(server, &["slot", "gpu", "1", "--out"]).await;
+    printed(server, &["slot", "gpu", "3", "--out"]).await;
+    printed(server, &["pause", "gpu"]).await;
+    assert_eq!(marks(&holders).await, (json!(true), json!([1, 3]), "slots,paused,out=1+3".to_owned()));
+    let waiting = ["run", "--semaphore", "gpu", "--wait", "1m", "--", "echo", "ran"];
+    let waiting = program_at(server, &waiting).spawn().unwrap();
+    wait_for_a_waiter(server, "gpu").await;
+    assert_eq!(marks(&waiters).await, (json!(true), json!([1, 3]), "slots,paused,out=1+3".to_owned()));
+
+    // A list without rows says it too, for people.
+    let (session, key) = (held["session"].to_string(), held["key"].as_str().unwrap());
+    stdout(&ran(server, &["release", "--session", &session, "--key", key]).await);
+    let empty = ran(server, &holders).await;
+    assert_eq!(empty.stdout, b"");
+    let said = String::from_utf8_lossy(&empty.stderr);
+    assert_eq!(said, "signalbox: semaphore \"gpu\" has no holders; its flags: slots,paused,out=1+3\n");
+    let empty = ran(server, &["holders", "--semaphore", "gpu", "--json"]).await;
+    assert_eq!((&empty.stdout[..], &empty.stderr[..]), (&b""[..], &b""[..]));
+
+    printed(server, &["resume", "gpu"]).await;
+    assert_eq!(stdout(&finished(waiting).await), "ran\n");
+}
+
+#[tokio::test]
 async fn a_slot_is_taken_out_of_service_when_its_holder_leaves_and_put_back() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
@@ -114,16 +152,24 @@ async fn a_slot_that_cannot_be_acquired_is_refused_with_the_reason() {
     printed(server, &["declare", "counted", "--capacity", "4"]).await;
     let acquire = |more: &'static [&'static str]| [&["acquire", "--lease", "1m"], more].concat();
     for (arguments, status, message) in [
-        (acquire(&["--semaphore", "gpu", "--slot", "4"]), 1, "semaphore \"gpu\" has no slot 4"),
+        (
+            acquire(&["--semaphore", "gpu", "--slot", "4"]),
+            1,
+            "acquire slot 4 of semaphore \"gpu\": the semaphore has no such slot",
+        ),
         (
             acquire(&["--semaphore", "counted", "--slot", "0", "--wait", "max"]),
             1,
-            "\"counted\" has no slot 0",
+            "slot 0 of semaphore \"counted\": the semaphore has no such slot",
         ),
         (acquire(&["--semaphore", "none", "--slot", "0"]), 1, "semaphore \"none\" does not exist"),
         (acquire(&["--semaphore", "gpu", "counted", "--slot", "0"]), 64, "--slot 0 requires one NAME"),
         (acquire(&["--semaphore", "gpu=2/", "--slot", "0"]), 64, "--slot 0 requires one NAME"),
-        (vec!["slot", "gpu", "4", "--out"], 1, "semaphore \"gpu\" has no slot 4"),
+        (
+            vec!["slot", "gpu", "4", "--out"],
+            1,
+            "take slot 4 of semaphore \"gpu\" out of service: the semaphore has no such slot",
+        ),
         (vec!["slot", "gpu", "1"], 64, "--out|--in"),
         (vec!["slot", "gpu", "1", "--in", "--wait", "1s"], 64, "--in"),
         (vec!["slot", "gpu", "65536", "--out"], 64, "65536"),

@@ -24,6 +24,7 @@ async fn the_status_of_a_name_is_found_for_either_kind() {
         (&status["kind"], &status["name"], &status["in_use"], &status["capacity"], &status["peak"]),
         (&json!("semaphore"), &json!("gpu"), &json!(3), &json!(4), &json!(3))
     );
+    assert_eq!(status["available"], 1);
     let declared = &status["declared"];
     assert_eq!((&declared["slots"], &declared["label"]), (&json!(true), &json!("room 3")));
     assert_eq!((&declared["paused"], &declared["slots_out"]), (&json!(false), &json!([])));
@@ -32,7 +33,9 @@ async fn the_status_of_a_name_is_found_for_either_kind() {
     let text = ran(&["status", "gpu"]).await;
     let text = stdout(&text);
     assert!(
-        text.starts_with("kind        semaphore\nname        gpu\nin_use      3\ncapacity    4\n"),
+        text.starts_with(
+            "kind        semaphore\nname        gpu\nin_use      3\ncapacity    4\navailable   1\n"
+        ),
         "{text}"
     );
     assert!(text.contains("\nholders:\n") && text.contains("\nqueue:\n1\t"), "{text}");
@@ -40,6 +43,7 @@ async fn the_status_of_a_name_is_found_for_either_kind() {
     assert_eq!(daemon.counter().acquire(b"job", 1, 2).status, 0);
     let status: Value = serde_json::from_str(stdout(&ran(&["status", "job", "--json"]).await)).unwrap();
     assert_eq!((&status["kind"], &status["capacity"]), (&json!("counter"), &Value::Null));
+    assert_eq!(status.get("available"), Some(&Value::Null));
     assert_fails(&ran(&["status", "job", "--semaphore"]).await, 1, "semaphore \"job\" does not exist");
     stdout(&ran(&["declare", "job", "--capacity", "4"]).await);
     let both = ran(&["status", "job", "--json"]).await;

@@ -1,10 +1,13 @@
 //! Tests of the Rust client: its guarantees, the examples, and the recipes of the guide.
 
+mod available;
 mod close;
 mod end;
+mod errors;
 mod examples;
 mod guide;
 mod leased;
 mod plain;
 #[path = "../support/mod.rs"]
 mod support;
+mod terms;

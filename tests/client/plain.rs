@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::support::fake_server::{FakeServer, Outcome, Peer, Received, soon};
 use bytes::BytesMut;
-use signalbox::client::{Address, ConnectError, Disconnect, Error, Maximum, PlainClient, Resources};
+use signalbox::client::{
+    Address, ConnectError, Disconnect, Error, ErrorKind, Maximum, PlainClient, Resources,
+};
 use signalbox::protocol::{DumpEntry, Response, Status};
 
 async fn connected() -> (PlainClient, Peer) {
@@ -118,7 +120,7 @@ async fn a_refusal_has_the_status_of_the_server() {
         let request = peer.next().await.unwrap();
         peer.answer(&request, Response::Failed(status)).await;
         let error = asking.await.unwrap().unwrap_err();
-        assert!(matches!(error, Error::Status(found) if found == status), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Status(found) if *found == status), "{error}");
     }
 }
 
@@ -130,7 +132,7 @@ async fn an_unknown_status_is_reported_with_its_message() {
     peer.answer_raw(&request, 0x77, b"Too blue").await;
     let error = asking.await.unwrap().unwrap_err();
     assert!(
-        matches!(&error, Error::UnknownStatus { code: 0x77, message } if message == "Too blue"),
+        matches!(error.kind(), ErrorKind::UnknownStatus { code: 0x77, message } if message == "Too blue"),
         "{error}"
     );
 }
@@ -141,18 +143,21 @@ async fn a_malformed_body_fails_only_its_call() {
     let asking = spawn_get(&client, b"a");
     let request = peer.next().await.unwrap();
     peer.answer_raw(&request, 0, b"abc").await;
-    assert!(matches!(asking.await.unwrap(), Err(Error::Body(_))));
+    assert!(matches!(asking.await.unwrap().as_ref().map_err(Error::kind), Err(ErrorKind::Body(_))));
     assert_usable(&client, &mut peer).await;
 }
 
 #[tokio::test]
 async fn a_name_too_long_for_the_wire_is_not_sent() {
     let (client, mut peer) = connected().await;
-    assert!(matches!(client.get(b"").await, Err(Error::NameEmpty)));
+    assert!(matches!(client.get(b"").await.as_ref().map_err(Error::kind), Err(ErrorKind::NameEmpty)));
     let long = vec![b'x'; 65536];
     let taken = client.acquire(&long, Resources(1), Maximum(1)).await;
-    assert!(matches!(taken, Err(Error::NameTooLong { bytes: 65536 })));
-    assert!(matches!(client.release(&long, Resources(1)).await, Err(Error::NameTooLong { .. })));
+    assert!(matches!(taken.as_ref().map_err(Error::kind), Err(ErrorKind::NameTooLong { bytes: 65536 })));
+    assert!(matches!(
+        client.release(&long, Resources(1)).await.as_ref().map_err(Error::kind),
+        Err(ErrorKind::NameTooLong { .. })
+    ));
     assert_usable(&client, &mut peer).await;
 }
 
@@ -298,7 +303,10 @@ async fn a_refused_dump_returns_the_refusal_and_ends() {
     let mut dump = client.dump().await.unwrap();
     let request = peer.expect(Outcome::Dump).await;
     peer.answer(&request, Response::Failed(Status::UnknownCommand)).await;
-    assert!(matches!(dump.next().await, Some(Err(Error::Status(Status::UnknownCommand)))));
+    assert!(matches!(
+        dump.next().await.unwrap().as_ref().map_err(Error::kind),
+        Err(ErrorKind::Status(Status::UnknownCommand))
+    ));
     assert!(dump.next().await.is_none());
     assert_usable(&client, &mut peer).await;
 }
@@ -309,7 +317,7 @@ async fn a_malformed_entry_ends_the_dump_and_not_the_connection() {
     let mut dump = client.dump().await.unwrap();
     let request = peer.expect(Outcome::Dump).await;
     peer.answer_raw(&request, 0, b"short").await;
-    assert!(matches!(dump.next().await, Some(Err(Error::Body(_)))));
+    assert!(matches!(dump.next().await.unwrap().as_ref().map_err(Error::kind), Err(ErrorKind::Body(_))));
     assert!(dump.next().await.is_none());
     peer.answer_dump(&request, &[b"rest".as_slice(); 200]).await;
     assert_usable(&client, &mut peer).await;
@@ -326,12 +334,15 @@ async fn a_lost_connection_fails_waiting_and_later_calls() {
     drop(peer);
     for asking in asking {
         let error = soon("the end of the wait", asking).await.unwrap().unwrap_err();
-        assert!(matches!(error, Error::ConnectionLost(Disconnect::ClosedByServer)), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::ConnectionLost(Disconnect::ClosedByServer)), "{error}");
     }
-    assert!(matches!(dump.next().await, Some(Err(Error::ConnectionLost(_)))));
+    assert!(matches!(
+        dump.next().await.unwrap().as_ref().map_err(Error::kind),
+        Err(ErrorKind::ConnectionLost(_))
+    ));
     assert!(dump.next().await.is_none());
     assert!(matches!(soon("closed()", client.closed()).await, Disconnect::ClosedByServer));
-    assert!(matches!(client.noop().await, Err(Error::ConnectionLost(_))));
+    assert!(matches!(client.noop().await.as_ref().map_err(Error::kind), Err(ErrorKind::ConnectionLost(_))));
 }
 
 #[tokio::test]
@@ -340,7 +351,10 @@ async fn an_invalid_response_ends_the_connection() {
     let asking = spawn_get(&client, b"a");
     peer.next().await.unwrap();
     peer.send(b"HTTP/1.1 400 Bad Request\r\n").await;
-    assert!(matches!(asking.await.unwrap(), Err(Error::ConnectionLost(Disconnect::Protocol(_)))));
+    assert!(matches!(
+        asking.await.unwrap().as_ref().map_err(Error::kind),
+        Err(ErrorKind::ConnectionLost(Disconnect::Protocol(_)))
+    ));
     peer.closed().await;
 }
 
@@ -402,7 +416,7 @@ async fn callers_that_wait_to_send_learn_of_a_lost_connection() {
     drop(far);
     for asking in asking {
         let result = soon("the end of the wait", asking).await.unwrap();
-        assert!(matches!(result, Err(Error::ConnectionLost(_))));
+        assert!(matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::ConnectionLost(_))));
     }
 }
 
@@ -431,7 +445,10 @@ fn a_runtime_shutdown_fails_waiting_calls() {
     let client = serving.block_on(async { PlainClient::over(near) });
     drop(serving);
     let result = runtime().block_on(async { soon("the end of the wait", client.noop()).await });
-    assert!(matches!(result, Err(Error::ConnectionLost(Disconnect::Stopped))));
+    assert!(matches!(
+        result.as_ref().map_err(Error::kind),
+        Err(ErrorKind::ConnectionLost(Disconnect::Stopped))
+    ));
 }
 
 #[tokio::test]

@@ -6,9 +6,9 @@ use std::task::Waker;
 
 use signalbox::core::{
     Answer, Call, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, Event, EventKind, Granted,
-    IfExists, LedgerLimits, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing,
-    Record, Refusal, Removal, RequestId, RequestIds, ServiceChange, Session, SessionId, SessionKey,
-    SessionRecord, Token, UnixSeconds, Until, Want,
+    IfExists, LedgerLimits, Limit, LimitKind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace,
+    Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds, ServiceChange, Session, SessionId,
+    SessionKey, SessionRecord, Token, UnixSeconds, Until, Want,
 };
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
@@ -224,7 +224,8 @@ fn an_idle_wait_that_a_limit_refuses_is_counted() {
     server.granted(0, &[NAME]);
     let waiting = (server.id(1), Token(1));
     let outcome = server.core.await_idle(waiting, (SEMAPHORES, NAME), Until::Level(0), 1, START);
-    assert_eq!(outcome, Outcome::Refused(Refusal::LimitReached));
+    let limit = Limit { kind: LimitKind::Waiters, max: 0 };
+    assert_eq!(outcome, Outcome::Refused(Refusal::LimitReached(limit)));
     assert_eq!(server.core.ledger_stats().limited, 1);
 }
 

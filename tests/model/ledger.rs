@@ -256,6 +256,7 @@ impl Received {
                 Message::Answer { token, .. } => received.answers.entry(token).or_default().push(message),
                 Message::Notice(notice) => received.notices.push(notice),
                 Message::Close => received.is_closed = true,
+                Message::Operated { .. } => panic!("no process calls: {message:?}"),
                 Message::Event { token, event } => {
                     let is_live = received.events.contains_key(&(token, Box::default()));
                     assert!(event.kind != EventKind::Present || !is_live, "Present events precede Live");
@@ -496,7 +497,7 @@ impl Pair {
             }
             Step::Inspect { key: (namespace, name) } => {
                 let found = self.core.inspect(namespace, name, now);
-                let found = found.map(|found| (found.in_use, found.waiting as usize, found.capacity));
+                let found = found.map(|found| (found.in_use, found.waiting as usize, found.availability));
                 assert_eq!(found, self.model.inspect((namespace, name)));
             }
             Step::DeleteCounter { name } => {

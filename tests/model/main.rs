@@ -7,3 +7,4 @@ mod edges;
 mod journal;
 mod ledger;
 mod plain;
+mod sysv;

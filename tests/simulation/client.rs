@@ -4,7 +4,8 @@
 //! drop their futures, how fast their clocks run, and which faults happen when. After every step, all applications
 //! together expect to hold no more than exists, and the server holds it for them. A disconnect shorter than a session
 //! must survive loses no session, and so no place in a queue. Every answer and every loss has a cause. Administrators
-//! declare, resize and remove semaphores at the same time, and acknowledged changes stay in force. Then the faults
+//! declare, resize, pause and remove semaphores and take slots out of service at the same time, and acknowledged changes
+//! stay in force: nothing is granted of a paused semaphore, nor a slot that is out of service. Then the faults
 //! stop, every waiter is served, and when no application requests anything, the server holds nothing, although all
 //! clients still exist. `docs/reliability.md` has the details.
 //!

@@ -34,6 +34,11 @@ fn saved_grant_requests_never_break_the_ledger() {
 }
 
 #[test]
+fn saved_calls_never_break_the_sets() {
+    replay("sets", fuzz::sets);
+}
+
+#[test]
 fn saved_requests_never_break_the_accounting() {
     replay("requests", fuzz::requests);
 }

@@ -3,8 +3,13 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use crate::support::caller::{Caller, LONG, NOW, for_ms, one_of};
 use crate::support::*;
 use bytes::BytesMut;
+use signalbox::protocol::{
+    Extended, Idle, Limit, Milliseconds, Namespace, ReachedLimit, RequestId, RequestIds, ResponseFrame,
+    Scope, Status, Wait,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
@@ -48,6 +53,89 @@ fn limits_change_while_the_server_runs() {
     config.counter.port.max_names = 0;
     server.server.apply(&config);
     assert_eq!(wire.acquire(b"b", 1, 9).status, OK);
+}
+
+#[track_caller]
+fn assert_limit(answer: &ResponseFrame, limit: Limit, max: u32) {
+    assert_eq!(answer.status, Status::LimitReached.code(), "{answer:?}");
+    assert_eq!(answer.reached_limit(), Some(ReachedLimit { limit, max }), "{answer:?}");
+}
+
+#[test]
+fn a_refusal_because_of_a_limit_names_the_limit_and_its_value() {
+    let server = TestServer::start_with(|config| {
+        config.session.max_sessions = 1;
+        config.session.max_grants = 3;
+        config.session.max_waiters = 2;
+        config.session.max_watches = 1;
+    });
+    let mut caller = Caller::new(server.counter());
+    caller.hello("");
+    let mut other = Caller::new(server.counter());
+    other.open(60_000);
+    let session = caller.ask(&Extended::OpenSession { ttl: Some(Milliseconds(60_000)), label: b"" });
+    assert_limit(&session, Limit::Sessions, 1);
+    assert_eq!(&session.body[..], b"Limit reached: session.max_sessions=1");
+
+    let watch = Extended::Watch { namespace: Namespace::Counters, scope: Scope::Name(b"watched") };
+    let mut watcher = Caller::new(server.counter());
+    watcher.hello("");
+    watcher.send(&watch);
+    watcher.next();
+    assert_limit(&caller.ask(&watch), Limit::Watches, 1);
+
+    let held = [b"a", b"b", b"c"].map(|name| caller.take(one_of(1, name)));
+    let asked = caller.want(one_of(1, b"d"), NOW);
+    assert_limit(&caller.answer(asked), Limit::Grants, 3);
+    assert_eq!(caller.give_back(held[2].grant), OK);
+
+    // Two of another connection wait, which is the most for this name.
+    for _ in 0..2 {
+        other.want(one_of(1, b"a"), LONG);
+    }
+    other.sync();
+    let asked = caller.want(one_of(1, b"a"), LONG);
+    assert_limit(&caller.answer(asked), Limit::Waiters, 2);
+
+    let ids = RequestIds { own: RequestId(1026), lowest_unanswered: RequestId(1) };
+    let far = Extended::AcquireGrant { ids, claim: one_of(1, b"e"), queueing: NOW };
+    assert_limit(&caller.ask(&far), Limit::Requests, 1024);
+}
+
+#[test]
+fn a_refused_await_idle_names_the_limit_of_the_connection_or_of_the_name() {
+    let server = TestServer::start_with(|config| {
+        config.session.max_grants = 2;
+        config.session.max_waiters = 3;
+    });
+    let [mut holder, mut first, mut second] = std::array::from_fn(|_| Caller::new(server.counter()));
+    holder.take(one_of(1, b"a"));
+    let idle = Extended::AwaitIdle {
+        wait: Wait::ServerDefault,
+        until: Idle::Level(0),
+        namespace: Namespace::Counters,
+        name: b"a",
+    };
+    first.send(&idle);
+    first.send(&idle);
+    assert_limit(&first.ask(&idle), Limit::Grants, 2);
+    second.send(&idle);
+    assert_limit(&second.ask(&idle), Limit::Waiters, 3);
+}
+
+#[test]
+fn a_repeated_request_is_refused_with_the_same_limit() {
+    let server = TestServer::start_with(|config| config.session.max_waiters = 1);
+    let [mut holder, mut waiter, mut late] = std::array::from_fn(|_| Caller::new(server.counter()));
+    holder.take(one_of(1, b"a"));
+    waiter.want(one_of(1, b"a"), LONG);
+    waiter.sync();
+    let request = Extended::AcquireGrant { ids: late.ids(), claim: one_of(1, b"a"), queueing: for_ms(1000) };
+    assert_limit(&late.ask(&request), Limit::Waiters, 1);
+    let mut config = signalbox::config::Config::without_file();
+    config.session.max_waiters = 7;
+    server.server.apply(&config);
+    assert_limit(&late.ask(&request), Limit::Waiters, 1);
 }
 
 /// Fills a server with `names` names of 200 bytes, held by the returned connection.

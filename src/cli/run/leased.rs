@@ -45,7 +45,7 @@ async fn run_holding(
     let mut hold = LeaseHold::new(arguments, amounts, permit);
     if !permit.is_held() {
         // This process was stopped, or the machine suspended, before the command could be started.
-        return Err(Error::Lost(permit.lost().await).into());
+        return Err(Error::from(permit.lost().await).into());
     }
     let child = child::start(&arguments.command, slots::of_all(&slots::of(permit)))?;
     supervise(&mut hold, arguments.on_lost, child, signals).await
@@ -58,7 +58,7 @@ async fn release(server: &Server, amounts: &Amounts, Held { client, permit }: He
         let object = amounts.object();
         match server.answer(permit.release()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => warn(&format!("cannot release {object}: {error}")),
+            Ok(Err(error)) => warn(&error.to_string()),
             Err(failure) => {
                 failure.report();
                 warn(&format!(

@@ -16,7 +16,7 @@ use crate::cli::refusal::{self, Usage};
 use crate::cli::server::{Server, ServerKind};
 use crate::cli::signals::Signals;
 use crate::cli::wanted::{Amount, Amounts};
-use crate::client::{Error, Maximum, PlainClient, Resources};
+use crate::client::{ErrorKind, Maximum, PlainClient, Resources};
 
 /// Runs the command while the connection holds the amount, which is the only one of the amounts.
 pub(super) async fn run(
@@ -93,8 +93,9 @@ impl Hold for ConnectionHold<'_> {
 async fn release(server: &Server, amount: &Amount, client: &PlainClient) {
     let call = client.release(amount.name.bytes(), Resources(amount.resources));
     match server.answer(call).await {
-        Ok(Ok(()) | Err(Error::ConnectionLost(_))) => {}
-        Ok(Err(error)) => warn(&format!("cannot release {}: {error}", amount.name)),
+        Ok(Ok(())) => {}
+        Ok(Err(error)) if matches!(error.kind(), ErrorKind::ConnectionLost(_)) => {}
+        Ok(Err(error)) => warn(&error.to_string()),
         Err(failure) => drop(failure.report()),
     }
 }

@@ -10,7 +10,8 @@ use super::client::Client;
 use super::command::AcquireFailure;
 use super::pending_acquire::PendingAcquire;
 use super::permit::Permit;
-use crate::client::Error;
+use super::settings::{Terms, cut_label};
+use crate::client::{Error, ErrorKind, Namespace, Requested, Status, requesting};
 
 impl Client {
     /// Requests resources of a semaphore; its capacity comes next.
@@ -74,7 +75,7 @@ pub struct Semaphore<'a> {
 
 impl<'a> Semaphore<'a> {
     /// The capacity of the semaphore if this request creates it. A semaphore that exists keeps its own capacity, which
-    /// [`Permit::capacities`] returns. A capacity of 0 fails with [`Error::NoCapacity`].
+    /// [`Permit::capacities`] returns. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -97,6 +98,32 @@ impl<'a> Semaphore<'a> {
     /// ```
     pub fn declared(self) -> Acquire<'a> {
         Acquire(AcquireRequest::new(self.client, vec![Claim::declared(self.name)]))
+    }
+
+    /// How many resources of a semaphore that exists, declared or not, are available now: its capacity without what is in
+    /// use and the slots that are out of service; 0 while it is paused. The number may be outdated when it arrives, and
+    /// requests that wait in the queue come before a new one.
+    ///
+    /// Each call opens a connection. A program that asks often uses [`Direct::inspect`](crate::client::Direct::inspect).
+    ///
+    /// # Errors
+    /// [`Status::NotFound`](crate::client::Status::NotFound) if the semaphore does not exist,
+    /// [`Status::UnknownCommand`](crate::client::Status::UnknownCommand) if the server is too old; else as
+    /// [`Client::direct`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+    /// println!("{} GPUs are free", client.semaphore("gpu").available().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn available(self) -> Result<u32, Error> {
+        let Self { client, name } = self;
+        requesting(|| Requested::whole("inspect", Namespace::Semaphores, &name), async {
+            let usage = client.direct().await?.inspect(Namespace::Semaphores, &name).await?;
+            usage.available.ok_or(ErrorKind::Status(Status::UnknownCommand).into())
+        })
+        .await
     }
 }
 
@@ -158,15 +185,16 @@ struct AcquireRequest<'a> {
     claims: Vec<Claim>,
     timeout: Option<Duration>,
     queue_max: Option<u32>,
+    terms: Terms,
 }
 
 impl<'a> AcquireRequest<'a> {
     fn new(client: &'a Client, claims: Vec<Claim>) -> Self {
-        Self { client, claims, timeout: None, queue_max: None }
+        Self { client, claims, timeout: None, queue_max: None, terms: client.terms().clone() }
     }
 
     async fn acquire(self, waits: bool) -> Result<Permit, Error> {
-        let Self { client, claims, timeout, queue_max } = self;
+        let Self { client, claims, timeout, queue_max, terms } = self;
         let wait = match timeout {
             _ if !waits => WaitLimit::None,
             Some(timeout) => WaitLimit::Until(client.now().after(timeout)),
@@ -175,13 +203,22 @@ impl<'a> AcquireRequest<'a> {
         let names =
             claims.iter().map(|claim| String::from_utf8_lossy(claim.name())).collect::<Vec<_>>().join(" ");
         let span = info_span!("acquire", %names, waits);
-        acquire(client, AcquireSpec { claims, wait, queue_max }).instrument(span).await
+        let spec = Arc::new(AcquireSpec { claims, wait, queue_max });
+        spec.check()?;
+        let permit = acquire(client, &spec, &terms).instrument(span).await;
+        permit.map_err(|error| {
+            let within =
+                timeout.filter(|_| waits).map(|timeout| format!("within {} s", timeout.as_secs_f64()));
+            error.of(spec.requested("acquire").with(within.unwrap_or_default()))
+        })
     }
 
     async fn acquire_or_proceed(self, waits: bool) -> Result<Admission, Error> {
         match self.acquire(waits).await {
             Ok(permit) => Ok(Admission::Held(permit)),
-            Err(error @ Error::Unreachable { .. }) => Ok(Admission::Unguarded(error)),
+            Err(error) if matches!(error.kind(), ErrorKind::Unreachable { .. }) => {
+                Ok(Admission::Unguarded(error))
+            }
             Err(error) => Err(error),
         }
     }
@@ -189,12 +226,10 @@ impl<'a> AcquireRequest<'a> {
 
 /// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is gone,
 /// and it queues again in another session.
-async fn acquire(client: &Client, spec: AcquireSpec) -> Result<Permit, Error> {
-    spec.check()?;
-    let spec = Arc::new(spec);
+async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Result<Permit, Error> {
     let asked_at = client.now();
     loop {
-        match PendingAcquire::start(client.session(), Arc::clone(&spec), asked_at).outcome().await {
+        match PendingAcquire::start(client.session(terms), Arc::clone(spec), asked_at).outcome().await {
             Ok(permit) => return Ok(permit),
             Err(AcquireFailure::Final(error)) => return Err(error),
             Err(AcquireFailure::SessionEnded) => {}
@@ -236,6 +271,41 @@ macro_rules! request_methods {
                 self
             }
 
+            /// The label of this request and its permit in listings of holders and waiters, instead of the client's
+            /// ([`Builder::label`](crate::client::Builder::label)). It is cut after 255 bytes.
+            ///
+            /// A label belongs to a session. Permits of a client with the same label and the same [`Self::ttl`] share a
+            /// session, which has a connection. It is opened for the first of them and closed after the last.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+            /// # use signalbox::client::Claim;
+            #[doc = concat!("let permit = ", $make, ".label(\"job 7\").acquire().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
+                self.0.terms.label = cut_label(label.as_ref());
+                self
+            }
+
+            /// The time to live of this request's place in the queue and of its permit without a renewal, instead of
+            /// the client's ([`Builder::ttl`](crate::client::Builder::ttl)). The server has bounds. It belongs to a
+            /// session, as [`Self::label`] does.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+            /// # use std::time::Duration;
+            /// # use signalbox::client::Claim;
+            #[doc = concat!("let permit = ", $make, ".ttl(Duration::from_secs(300)).acquire().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn ttl(mut self, ttl: Duration) -> Self {
+                self.0.terms.ttl = Some(ttl);
+                self
+            }
+
             /// Waits in the queue until the request is granted. It keeps its place during a disconnect that is shorter
             /// than the lease. If the session is lost, for example because a server without a data directory was
             /// restarted, the request queues again.
@@ -243,9 +313,10 @@ macro_rules! request_methods {
             /// Dropping the future cancels the request; a grant that was under way is released.
             ///
             /// # Errors
-            /// [`Error::Status`] with `ResourceNotAvailable`, `TimedOut`, `QueueFull` or another refusal of the server;
-            /// [`Error::Unreachable`] if no server is reachable, so the request fails closed; [`Error::Claims`] if the
-            /// request breaks a rule of the protocol (`docs/protocol.md`, "AcquireGrant" and "AcquireAll").
+            /// [`ErrorKind::Status`] with `ResourceNotAvailable`, `TimedOut`, `QueueFull` or another refusal of the
+            /// server; [`ErrorKind::Unreachable`] if no server is reachable, so the request fails closed;
+            /// [`ErrorKind::Claims`] if the request breaks a rule of the protocol (`docs/protocol.md`, "AcquireGrant" and
+            /// "AcquireAll").
             ///
             /// ```no_run
             /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -267,11 +338,11 @@ macro_rules! request_methods {
             /// ```no_run
             /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
             /// # use signalbox::client::Claim;
-            /// use signalbox::client::{Error, Status};
+            /// use signalbox::client::Status;
             ///
             #[doc = concat!("match ", $make, ".try_acquire().await {")]
             ///     Ok(permit) => drop(permit),
-            ///     Err(Error::Status(Status::ResourceNotAvailable)) => println!("busy"),
+            ///     Err(error) if error.status() == Some(Status::ResourceNotAvailable) => println!("busy"),
             ///     Err(error) => return Err(error),
             /// }
             /// # Ok(())
@@ -350,7 +421,7 @@ impl Acquire<'_> {
     ///
     /// # Errors
     /// The request fails with [`Status::NoSuchSlot`](crate::client::Status::NoSuchSlot) if the semaphore has no such
-    /// slot, and with [`Error::SlotsUnsupported`] if the server is too old.
+    /// slot, and with [`ErrorKind::SlotsUnsupported`] if the server is too old.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {

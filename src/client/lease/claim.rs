@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::clock::Moment;
-use crate::client::Error;
+use crate::client::{Error, ErrorKind, Requested, RequestedAmount, RequestedName};
 use crate::protocol::{self as wire, AS_DECLARED, Claims, Milliseconds, Namespace, Queueing, Wait};
 
 /// Resources of one name, to be acquired. The server creates a counter, or a semaphore with a capacity, that does not
@@ -35,7 +35,7 @@ enum Limit {
 
 impl Claim {
     /// One resource of a semaphore. `capacity` is the capacity of the semaphore if this request creates it; a
-    /// semaphore that exists keeps its own. A capacity of 0 fails with [`Error::NoCapacity`].
+    /// semaphore that exists keeps its own. A capacity of 0 fails with [`ErrorKind::NoCapacity`].
     ///
     /// ```
     /// use signalbox::client::Claim;
@@ -124,9 +124,21 @@ impl Claim {
     /// On the wire, a capacity of 0 stands for that of a semaphore that exists, which the caller did not mean.
     fn check(&self) -> Result<(), Error> {
         if self.namespace == Namespace::Semaphores && self.limit == Limit::AtMost(AS_DECLARED) {
-            return Err(Error::NoCapacity { name: self.name.clone() });
+            let requested = Requested::new("acquire", vec![self.requested()]);
+            return Err(Error::from(ErrorKind::NoCapacity).of(requested));
         }
         Ok(())
+    }
+
+    /// The claim, for the text of an error.
+    fn requested(&self) -> RequestedName {
+        let Self { namespace, ref name, resources, limit, slot } = *self;
+        let limit = match limit {
+            Limit::AtMost(maximum) => Some(maximum),
+            Limit::AsDeclared => None,
+        };
+        let amount = slot.map_or(RequestedAmount::resources(resources, limit), RequestedAmount::Slot);
+        RequestedName { namespace: Some(namespace), name: name.clone(), amount }
     }
 
     fn to_wire(&self) -> wire::Claim<'_> {
@@ -163,8 +175,13 @@ impl AcquireSpec {
     /// Checks the rules of the protocol, so that no request is sent that can never succeed.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.claims.iter().try_for_each(Claim::check)?;
-        Claims::new(&self.wire_claims())?;
-        Ok(())
+        let claims = Claims::new(&self.wire_claims()).map(drop);
+        claims.map_err(|error| Error::from(error).of(self.requested("acquire")))
+    }
+
+    /// This request, for an error.
+    pub(super) fn requested(&self, operation: &'static str) -> Requested {
+        Requested::new(operation, self.claims.iter().map(Claim::requested).collect())
     }
 
     /// Whether it requests a particular slot, which old servers would ignore.

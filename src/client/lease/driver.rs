@@ -23,9 +23,10 @@ use super::request::{Operation, ReceivedGrant, Request, Transmission, read_grant
 use super::request_table::{Cancellation, RequestTable};
 use super::revocation::NoticeCount;
 use super::session_load::SessionLoad;
+use super::session_pool::Losses;
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
-use crate::client::{Disconnect, Error, Lost};
+use crate::client::{Disconnect, Error, ErrorKind, Lost};
 use crate::protocol::{
     Extended, GraceLeft, GrantId, Milliseconds, Notice, OpenedSession, RequestId, ResponseFrame, Status,
     TtlLeft, VerifiedGrant, WaitingRequest,
@@ -38,6 +39,7 @@ pub(super) struct Driver {
     clock: Arc<dyn Clock>,
     lease: Arc<LeaseValidity>,
     load: Arc<SessionLoad>,
+    losses: Losses,
     commands: mpsc::UnboundedReceiver<Command>,
     requests: RequestTable,
     grants: GrantTable,
@@ -90,6 +92,7 @@ impl Driver {
         lease: Arc<LeaseValidity>,
         load: Arc<SessionLoad>,
         commands: mpsc::UnboundedReceiver<Command>,
+        losses: Losses,
         replaces_lost: bool,
     ) -> Self {
         let clock = Arc::clone(&settings.clock);
@@ -99,6 +102,7 @@ impl Driver {
             clock,
             lease,
             load,
+            losses,
             commands,
             requests: RequestTable::default(),
             grants: GrantTable::new(now),
@@ -272,7 +276,7 @@ impl Driver {
         };
         self.load.remove();
         if let Some(reply) = reply {
-            drop(reply.send(Err(AcquireFailure::Final(Error::SlotsUnsupported))));
+            drop(reply.send(Err(AcquireFailure::Final(ErrorKind::SlotsUnsupported.into()))));
         }
     }
 
@@ -604,7 +608,7 @@ impl Driver {
             let error = if now < self.reconnect.unreachable_at(asked_at) {
                 // The caller's own timeout, which does not mean that the server is unreachable: the caller must not
                 // proceed without a permit because of it.
-                Error::Status(Status::TimedOut)
+                ErrorKind::Status(Status::TimedOut).into()
             } else {
                 self.reconnect.unreachable(asked_at, now)
             };
@@ -617,6 +621,7 @@ impl Driver {
     /// The session is lost.
     fn end(&mut self, reason: Lost) {
         warn!(%reason, "a session was lost");
+        self.losses.add();
         self.phase = Phase::Ended(reason);
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::clock::{Clock, Moment};
 use super::revocation::NoticeCount;
-use super::settings::{ATTEMPT_MAX, Settings};
+use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
 use crate::client::{Address, ConnectError, Disconnect, Error, success};
@@ -180,11 +180,11 @@ pub(super) fn keep_alive_interval(session: OpenedSession) -> Duration {
 /// Connects to an address and attaches the session there, or opens one.
 pub(super) fn attach(settings: &Settings, address: Address, session: Option<OpenedSession>) -> Attaching {
     let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX);
-    let (clock, label, ttl) = (Arc::clone(&settings.clock), settings.label.clone(), settings.ttl);
+    let (clock, terms) = (Arc::clone(&settings.clock), settings.terms.clone());
     Box::pin(async move {
         let attempt = async move {
             let connection = dialing.await?;
-            attach_over(connection, clock.as_ref(), &label, ttl, session).await
+            attach_over(connection, clock.as_ref(), &terms, session).await
         };
         let late = || ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX };
         timeout(ATTEMPT_MAX, attempt).await.unwrap_or_else(|_| Err(late().into()))
@@ -194,8 +194,7 @@ pub(super) fn attach(settings: &Settings, address: Address, session: Option<Open
 async fn attach_over(
     connection: Connection,
     clock: &dyn Clock,
-    label: &[u8],
-    ttl: Option<Duration>,
+    Terms { label, ttl }: &Terms,
     session: Option<OpenedSession>,
 ) -> Result<(OpenedSession, SessionConnection), Error> {
     let (sender, mut responses) = mpsc::unbounded_channel();

@@ -15,6 +15,11 @@ use super::session_handle::SessionHandle;
 use crate::client::{Error, Lost};
 use crate::protocol::{GrantId, OpenedSession, SessionKey};
 
+/// Operations on a permit, for the text of an error.
+const HOLD: &str = "hold";
+const HAND_OVER: &str = "hand over";
+const RELEASE: &str = "release";
+
 /// Resources that are held: a grant of the server, whose lease the client renews.
 ///
 /// Dropping a permit releases it without waiting; [`Permit::release`] reports the result. Work that must not continue
@@ -207,17 +212,19 @@ impl Permit {
         self.grant.validity.revocation().await;
     }
 
-    /// Runs a future for as long as the permit is held. If the permit is lost first, the future is dropped, and the
-    /// error is the reason.
+    /// Runs a future for as long as the permit is held. If the permit is lost first, the future is dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`](crate::client::ErrorKind::Lost) with the reason, and no other.
     ///
     /// ```no_run
-    /// # async fn example(permit: signalbox::client::Permit) -> Result<(), signalbox::client::Lost> {
+    /// # async fn example(permit: signalbox::client::Permit) -> Result<(), signalbox::client::Error> {
     /// # async fn work() -> u32 { 7 }
     /// let result = permit.guard(work()).await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+    pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         let mut work = pin!(work);
         let work = poll_fn(|context| match self.grant.validity.remaining() {
             Some(_) => work.as_mut().poll(context),
@@ -227,7 +234,7 @@ impl Permit {
         tokio::select! {
             // A loss comes first: the work must not take another step without the permit.
             biased;
-            lost = self.lost() => Err(lost),
+            lost = self.lost() => Err(self.failed(HOLD, lost)),
             done = work => Ok(done),
         }
     }
@@ -251,16 +258,17 @@ impl Permit {
         self.session.send(Command::Isolate(reply));
         match session.await {
             Ok(session) => {
-                let OpenedSession { session, key, ttl } = session?;
+                let OpenedSession { session, key, ttl } =
+                    session.map_err(|error| self.failed(HAND_OVER, error))?;
                 if !self.is_held() {
-                    return Err(self.grant.validity.lost().await.into());
+                    return Err(self.failed(HAND_OVER, self.lost().await));
                 }
                 // Nothing is awaited from here on: either the session is kept and the caller knows it, or neither.
                 self.is_given_up = true;
                 self.session.send(Command::StopRenewing);
                 Ok(HandedOver { session, key, grant: self.id(), ttl: ttl.into() })
             }
-            Err(_) => Err(self.grant.validity.lost().await.into()),
+            Err(_) => Err(self.failed(HAND_OVER, self.lost().await)),
         }
     }
 
@@ -268,7 +276,7 @@ impl Permit {
     /// dropped, the permit is released all the same.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the permit was lost before: another holder may have had the resources.
+    /// [`ErrorKind::Lost`](crate::client::ErrorKind::Lost) if the permit was lost before: another holder may have had the resources.
     ///
     /// ```no_run
     /// # async fn example(permit: signalbox::client::Permit) -> Result<(), signalbox::client::Error> {
@@ -281,9 +289,14 @@ impl Permit {
         let (reply, answer) = oneshot::channel();
         self.session.send(Command::Release { grant: self.id(), reply: Some(reply) });
         match answer.await {
-            Ok(result) => result,
-            Err(_) => Err(self.grant.validity.lost().await.into()),
+            Ok(result) => result.map_err(|error| self.failed(RELEASE, error)),
+            Err(_) => Err(self.failed(RELEASE, self.lost().await)),
         }
+    }
+
+    /// The error of an operation on this permit, with its names.
+    fn failed(&self, operation: &'static str, error: impl Into<Error>) -> Error {
+        error.into().of(self.spec.requested(operation))
     }
 }
 

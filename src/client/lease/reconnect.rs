@@ -10,7 +10,7 @@ use fastrand::Rng;
 use super::clock::Moment;
 use super::link::{Attaching, attach};
 use super::settings::{ATTEMPT_MAX, Settings};
-use crate::client::{ConnectError, Disconnect, Error};
+use crate::client::{ConnectError, Disconnect, Error, ErrorKind};
 use crate::protocol::{OpenedSession, Status};
 
 /// The first pause between two rounds of attempts, and the longest. Each is drawn between half of it and all of it.
@@ -120,12 +120,14 @@ impl Reconnect {
     pub(super) fn attempt_failed(&mut self, error: Error, has_session: bool, now: Moment) -> AfterFailure {
         let addresses = self.settings.addresses.len();
         self.failures += 1;
-        let is_unanswered =
-            matches!(error, Error::ConnectionLost(_) | Error::Connect(ConnectError::TimedOut { .. }));
+        let is_unanswered = matches!(
+            error.kind(),
+            ErrorKind::ConnectionLost(_) | ErrorKind::Connect(ConnectError::TimedOut { .. })
+        );
         if is_unanswered && has_session {
             self.late_attachments += 1;
         }
-        if matches!(error, Error::Status(Status::NoSuchSession)) {
+        if error.status() == Some(Status::NoSuchSession) {
             self.denials += 1;
             // One of several servers may not know the sessions of the others.
             if self.denials >= addresses {
@@ -167,7 +169,8 @@ impl Reconnect {
             let address = self.settings.addresses[self.next_address].to_string();
             ConnectError::TimedOut { address, limit: ATTEMPT_MAX }.into()
         });
-        Error::Unreachable { within: now.since(self.unreachable_since(asked_at)), last: last.into() }
+        let within = now.since(self.unreachable_since(asked_at));
+        ErrorKind::Unreachable { within, last: last.into() }.into()
     }
 
     fn unreachable_since(&self, asked_at: Moment) -> Moment {

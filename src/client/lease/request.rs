@@ -90,8 +90,13 @@ impl Operation {
 /// server restores grants, but not the answers to releases.
 pub(super) fn read_released(frame: &ResponseFrame, is_repeated: bool) -> Result<(), Error> {
     match success(frame.clone()) {
-        Err(Error::Status(Status::NotAcquired)) if is_repeated => Ok(()),
-        Err(Error::Status(Status::NotAcquired)) => Err(Lost::Revoked.into()),
+        Err(error) if error.status() == Some(Status::NotAcquired) => {
+            if is_repeated {
+                Ok(())
+            } else {
+                Err(Lost::Revoked.into())
+            }
+        }
         result => result.map(drop),
     }
 }

@@ -4,12 +4,12 @@ use super::cached_reply::{CachedReply, RequestKind};
 use super::grant::{Grant, Queueing, Want};
 use super::replies::Changed;
 use super::{Ledger, LedgerContext};
-use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, GrantId, RequestId, SessionId, Token};
 use crate::core::invariant::broken;
 use crate::core::mailbox::EventKind;
 use crate::core::outcome::{Call, Outcome, Verified};
 use crate::core::time::{Due, MonotonicMs};
+use crate::core::{Limit, LimitKind, Refusal};
 
 /// The request that a Cancel names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Ledger {
         self.check_open()?;
         if self.sessions.known(session).grant_count() >= self.limits.grants_max {
             self.counts.limited += 1;
-            return Err(Refusal::LimitReached);
+            return Err(Limit::reached(LimitKind::Grants, self.limits.grants_max));
         }
         self.next_id().map(GrantId)
     }

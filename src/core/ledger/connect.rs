@@ -6,11 +6,11 @@ use super::leases::Lease;
 use super::on_commit::OnCommit;
 use super::sessions::Attachment;
 use super::{Ledger, LedgerContext};
-use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, SessionId, SessionKey, Token};
 use crate::core::mailbox::{EventKind, Mailbox, Notice};
 use crate::core::outcome::{Answer, Opened, Outcome};
 use crate::core::time::{Due, MonotonicMs};
+use crate::core::{Limit, LimitKind, Refusal};
 
 impl Ledger {
     /// Adds the session of a connection, which may own grants from now on, or sets its label.
@@ -46,7 +46,7 @@ impl Ledger {
         }
         if self.sessions.leased() >= self.limits.sessions_max as u64 {
             self.counts.limited += 1;
-            return Outcome::Refused(Refusal::LimitReached);
+            return Outcome::Refused(Limit::reached(LimitKind::Sessions, self.limits.sessions_max));
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
         let end = self.sessions.open(session, key, ttl_ms, label, None, now);

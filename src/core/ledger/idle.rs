@@ -2,12 +2,12 @@
 
 use super::backlog::STEP_GRANTS;
 use super::idle_waiters::{IdleRequest, IdleWaiter, Until};
-use super::{Ledger, LedgerContext};
+use super::{Ledger, LedgerContext, LedgerLimits};
 use crate::core::ids::{ConnectionId, Token};
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Answer, Outcome};
 use crate::core::time::{Due, MonotonicMs};
-use crate::core::{Namespace, Refusal};
+use crate::core::{Limit, LimitKind, Namespace, Refusal};
 
 impl Ledger {
     /// Waits until the usage of a name has dropped (`docs/protocol.md`, "AwaitIdle").
@@ -34,11 +34,9 @@ impl Ledger {
             Outcome::Answered(Answer::Idle { in_use })
         } else if wait_ms == 0 {
             Outcome::Refused(Refusal::NotAvailable)
-        } else if self.idle_waiters.count_of(connection) >= self.limits.grants_max
-            || self.idle_waiters.count_for(namespace, &object) >= self.limits.waiters_max
-        {
+        } else if let Err(refusal) = self.check_idle_limits(connection, namespace, &object) {
             self.counts.limited += 1;
-            Outcome::Refused(Refusal::LimitReached)
+            Outcome::Refused(refusal)
         } else {
             Outcome::Waiting
         };
@@ -52,6 +50,23 @@ impl Ledger {
             self.untrack_unawaited(namespace, &object);
         }
         outcome
+    }
+
+    /// Checks that one more request may wait until the name is idle.
+    fn check_idle_limits(
+        &self,
+        connection: ConnectionId,
+        namespace: Namespace,
+        object: &ObjectRef,
+    ) -> Result<(), Refusal> {
+        let LedgerLimits { grants_max, waiters_max, .. } = self.limits;
+        if self.idle_waiters.count_of(connection) >= grants_max {
+            return Err(Limit::reached(LimitKind::Grants, grants_max));
+        }
+        if self.idle_waiters.count_for(namespace, object) >= waiters_max {
+            return Err(Limit::reached(LimitKind::Waiters, waiters_max));
+        }
+        Ok(())
     }
 
     fn is_idle(&self, object: &ObjectRef, until: Until) -> bool {

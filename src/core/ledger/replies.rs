@@ -75,7 +75,7 @@ impl Ledger {
             }
         };
         let found = state.log_mut().find(ids, forget).map(|found| found.cloned());
-        if let Err(Refusal::LimitReached) = found {
+        if let Err(Refusal::LimitReached(_)) = found {
             self.counts.limited += 1;
         }
         if self.is_durable(session) {

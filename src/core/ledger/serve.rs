@@ -14,7 +14,7 @@ use crate::core::mailbox::EventKind;
 use crate::core::object::{Granting, ObjectRef, QueuePlace};
 use crate::core::semaphore::Lifecycle;
 use crate::core::time::Due;
-use crate::core::{Claim, Namespace, Refusal};
+use crate::core::{Claim, Limit, LimitKind, Namespace, Refusal};
 
 /// The outcome of taking the next name of a waiter.
 enum Progress {
@@ -77,7 +77,7 @@ impl Ledger {
             Ok(granting) => granting,
             Err(refusal) => {
                 self.counts.queue_full += u64::from(refusal == Refusal::QueueFull);
-                self.counts.limited += u64::from(refusal == Refusal::LimitReached);
+                self.counts.limited += u64::from(matches!(refusal, Refusal::LimitReached(_)));
                 return Progress::Refused(refusal);
             }
         };
@@ -160,7 +160,7 @@ impl Ledger {
             // It may be granted at once, but not wait.
             (true, _) if is_full => Ok(QueuePlace::Immediate),
             (false, _) if waiting >= queue_max => Err(Refusal::QueueFull),
-            (false, _) if is_full => Err(Refusal::LimitReached),
+            (false, _) if is_full => Err(Limit::reached(LimitKind::Waiters, self.limits.waiters_max)),
             _ => Ok(behind),
         }
     }

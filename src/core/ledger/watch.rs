@@ -5,7 +5,7 @@ use super::{Ledger, LedgerContext};
 use crate::core::ids::{ConnectionId, Token};
 use crate::core::mailbox::{Event, EventKind};
 use crate::core::object::ObjectRef;
-use crate::core::{Namespace, Refusal};
+use crate::core::{Limit, LimitKind, Namespace, Refusal};
 
 /// What came of showing a name to a watch that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Ledger {
         let mailbox = self.sessions.mailbox(connection).cloned().ok_or(Refusal::NoSuchSession)?;
         if self.watches.len() >= self.limits.watches_max {
             self.counts.limited += 1;
-            return Err(Refusal::LimitReached);
+            return Err(Limit::reached(LimitKind::Watches, self.limits.watches_max));
         }
         self.watches.insert((connection, token), Watch::new(namespace, scope, mailbox));
         self.update_registry(namespace, context);

@@ -10,10 +10,10 @@ use super::sets::{PRIVATE, SetId};
 use super::values::{Operation, Verdict};
 use super::waiters::{Place, Waiter};
 use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX};
-use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, RequestIds, SessionKey, Token};
 use crate::core::mailbox::{Mailbox, Message, ReplyTo};
 use crate::core::time::{Due, Moment};
+use crate::core::{Limit, LimitKind, Refusal};
 
 /// The user and the group that a call is checked against, as the client states them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +101,10 @@ impl SetCommand<'_> {
     }
 }
 
+fn checked_value(value: i32) -> Result<u16, Errno> {
+    u16::try_from(value).ok().filter(|value| *value <= VALUE_MAX).ok_or(Errno::Range)
+}
+
 /// Processes.
 impl Sysv {
     /// Opens a process and attaches the connection to it. `key` is its secret, `ttl_ms` how long it lives on after its
@@ -118,7 +122,7 @@ impl Sysv {
             return Err(Refusal::ShuttingDown);
         }
         if self.processes.len() >= self.limits.processes_max {
-            return Err(Refusal::LimitReached);
+            return Err(Limit::reached(LimitKind::Sessions, self.limits.processes_max));
         }
         self.leave_process(connection, now);
         let opened = OpenedProcess { process: self.processes.next_id(), key, ttl_ms };
@@ -208,7 +212,7 @@ impl Sysv {
         if semaphores > self.limits.semaphores_max || self.sets.len() >= self.limits.sets_max {
             return Err(Errno::NoSpc);
         }
-        let id = self.sets.insert(Set::new(key, caller, mode, count, now.unix));
+        let id = self.sets.insert(Set::new(key, self.rules.order_of(key), caller, mode, count, now.unix));
         Ok(SetAnswer::Set(id, count))
     }
 
@@ -345,6 +349,10 @@ impl Sysv {
     ) -> SysvOutcome {
         if command.is_change() {
             return self.once(call, |sysv, process| {
+                // The kernel looks at the value before it looks for the set.
+                if let SetCommand::SetValue(_, value) = command {
+                    checked_value(value)?;
+                }
                 let id = SetId::from_number(set).ok_or(Errno::Inval)?;
                 sysv.change(call.caller, process, id, command, now)
             });
@@ -379,8 +387,7 @@ impl Sysv {
                 set.set_ownership(ownership, now.unix)?;
             }
             SetCommand::SetValue(number, value) => {
-                let value = u16::try_from(value).ok().filter(|value| *value <= VALUE_MAX);
-                let value = value.ok_or(Errno::Range)?;
+                let value = checked_value(value)?;
                 let number = number as usize;
                 set.values.get(number).ok_or(Errno::Inval)?;
                 set.check_access(caller, groups, ALTER)?;
@@ -437,7 +444,7 @@ impl Sysv {
     }
 
     /// Cancels a call of a connection that waits: it fails with EINTR. Returns whether there was one.
-    pub(in crate::core) fn cancel(&mut self, connection: ConnectionId, token: Token) -> bool {
+    pub(in crate::core) fn cancel(&mut self, connection: ConnectionId, token: Token, now: Moment) -> bool {
         let Some((process, mailbox)) = self.processes.acting(connection) else { return false };
         let Some(acting) = self.processes.get(process) else { return false };
         let is_its = |waiter: &Waiter| {
@@ -448,7 +455,7 @@ impl Sysv {
             self.sets.get(*set).and_then(|set| set.waiters.get(*place)).is_some_and(is_its)
         });
         let Some((set, place)) = found else { return false };
-        self.fail(set, place, Errno::Intr);
+        self.fail(set, place, Errno::Intr, now);
         true
     }
 }
@@ -517,10 +524,11 @@ impl Sysv {
     }
 
     /// Ends the wait of a call with an error.
-    pub(super) fn fail(&mut self, id: SetId, place: Place, errno: Errno) {
-        let waiter = self.sets.get_mut(id).and_then(|set| set.waiters.remove(place));
-        if let Some(waiter) = waiter {
-            self.finish(id, vec![Completed { waiter, place, result: Err(errno) }]);
-        }
+    pub(super) fn fail(&mut self, id: SetId, place: Place, errno: Errno, now: Moment) {
+        let Some(set) = self.sets.get_mut(id) else { return };
+        let Some(waiter) = set.waiters.remove(place) else { return };
+        let mut completed = vec![Completed { waiter, place, result: Err(errno) }];
+        set.waiter_left(now.unix, &mut completed);
+        self.finish(id, completed);
     }
 }

@@ -7,6 +7,7 @@ mod claims;
 mod declaration;
 mod declared;
 mod event;
+mod limit;
 mod opcode;
 mod request;
 mod response;
@@ -19,6 +20,7 @@ pub use declaration::{
 };
 pub use declared::{DeclaredEntry, DeclaredState};
 pub use event::{Event, EventKind, Notice};
+pub use limit::{Limit, ReachedLimit};
 pub use opcode::ExtendedOpcode;
 pub use request::{Extended, Queueing, Revocation, Scope, WaitingRequest};
 pub use response::{

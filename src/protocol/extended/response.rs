@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::declared::{put_declared_states, read_declared_states};
 use super::{
     DeclaredEntry, DeclaredState, Event, Features, GraceLeft, GrantId, GrantState, Milliseconds, Namespace,
-    Notice, SessionKey, TtlLeft, length_of,
+    Notice, ReachedLimit, SessionKey, TtlLeft, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque, RESPONSE_MAGIC};
@@ -17,6 +17,8 @@ use crate::protocol::status::Status;
 pub enum ExtendedResponse<'a> {
     /// A response that yrmcds' protocols have too: success without a body, which also ends a listing, or a failure.
     Plain(Response<'a>),
+    /// A failure because of this limit: the status `Limit reached`.
+    LimitReached(ReachedLimit),
     /// The response to Hello.
     Hello(HelloAnswer),
     /// The response to OpenSession.
@@ -57,10 +59,14 @@ impl ExtendedResponse<'_> {
         if let Self::Plain(response) = self {
             return response.compose(opcode, opaque, out);
         }
-        let status = Status::NoError.code();
-        let header = Header { magic: RESPONSE_MAGIC, opcode, status, body_bytes: 0, opaque };
+        let status = match self {
+            Self::LimitReached(_) => Status::LimitReached,
+            _ => Status::NoError,
+        };
+        let header = Header { magic: RESPONSE_MAGIC, opcode, status: status.code(), body_bytes: 0, opaque };
         header.compose_before(out, |out| match self {
             Self::Plain(_) => unreachable!("composed above"),
+            Self::LimitReached(limit) => out.put_slice(limit.to_string().as_bytes()),
             Self::Hello(answer) => answer.compose(out),
             Self::Opened(opened) => {
                 out.put_u64(opened.session);
@@ -160,18 +166,22 @@ pub struct Inspected {
     pub waiting: u32,
     /// The capacity of a semaphore; 0 for a counter, whose requests bring a maximum each.
     pub capacity: u32,
+    /// The resources of a semaphore that are neither in use nor out of service, 0 while it is paused; 0 for a counter.
+    /// `None`: an older server, which does not report it.
+    pub available: Option<u32>,
 }
 
 impl Inspected {
     fn compose(&self, out: &mut BytesMut) {
-        for number in [self.in_use, self.peak, self.waiting, self.capacity] {
-            out.put_u32(number);
-        }
+        let numbers = [self.in_use, self.peak, self.waiting, self.capacity];
+        numbers.into_iter().chain(self.available).for_each(|number| out.put_u32(number));
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (in_use, peak) = (fields.u32()?, fields.u32()?);
-        Some(Self { in_use, peak, waiting: fields.u32()?, capacity: fields.u32()? })
+        let (waiting, capacity) = (fields.u32()?, fields.u32()?);
+        let available = if fields.is_empty() { None } else { Some(fields.u32()?) };
+        Some(Self { in_use, peak, waiting, capacity, available })
     }
 }
 

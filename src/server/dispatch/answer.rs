@@ -2,8 +2,8 @@
 
 use bytes::BytesMut;
 
-use super::convert::{declared_state_on_wire, grant_on_wire, ttl_left_on_wire};
-use crate::core::{Answer, Granted};
+use super::convert::{declared_state_on_wire, grant_on_wire, limit_on_wire, status_of, ttl_left_on_wire};
+use crate::core::{Answer, Granted, Refusal};
 use crate::protocol::{
     self as wire, AllGranted, ExtendedOpcode, ExtendedResponse, Milliseconds, Opaque, OpenedSession,
     Response, Status,
@@ -65,6 +65,16 @@ fn compose_granted(opcode: ExtendedOpcode, opaque: Opaque, granted: &Granted, ou
         slots: granted.slots.first().map_or(&[][..], |slots| slots),
     });
     response.compose(opcode.code(), opaque, out);
+}
+
+/// Appends the response to a request that was refused; it names the limit that was reached.
+pub(super) fn compose_refusal(opcode: u8, opaque: Opaque, refusal: Refusal, out: &mut BytesMut) {
+    match refusal {
+        Refusal::LimitReached(limit) => {
+            ExtendedResponse::LimitReached(limit_on_wire(limit)).compose(opcode, opaque, out);
+        }
+        refusal => compose_status(opcode, opaque, status_of(refusal), out),
+    }
 }
 
 /// Appends a response that has a status and no body.

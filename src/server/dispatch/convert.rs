@@ -4,9 +4,9 @@
 use std::num::NonZeroU32;
 
 use crate::core::{
-    Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Inspected, Listed,
-    Namespace, Notice, Origin, Refusal, Removal, RequestId, RequestIds, Resizing, Scope, ServiceChange,
-    Token, Until, Want,
+    Availability, Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Inspected,
+    Limit, LimitKind, Listed, Namespace, Notice, Origin, Refusal, Removal, RequestId, RequestIds, Resizing,
+    Scope, ServiceChange, Token, Until, Want,
 };
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
@@ -22,7 +22,7 @@ pub(in crate::server) fn status_of(refusal: Refusal) -> Status {
         Refusal::Canceled => Status::Canceled,
         Refusal::Revoked => Status::Revoked,
         Refusal::NoSuchSession => Status::NoSuchSession,
-        Refusal::LimitReached => Status::LimitReached,
+        Refusal::LimitReached(_) => Status::LimitReached,
         Refusal::StaleRequest | Refusal::OutOfRange => Status::InvalidArguments,
         Refusal::ShuttingDown => Status::ShuttingDown,
         Refusal::Removed => Status::Removed,
@@ -33,6 +33,18 @@ pub(in crate::server) fn status_of(refusal: Refusal) -> Status {
         Refusal::NotPermitted => Status::NotPermitted,
         Refusal::NotStored => Status::NotStored,
     }
+}
+
+pub(super) fn limit_on_wire(limit: Limit) -> wire::ReachedLimit {
+    let Limit { kind, max } = limit;
+    let limit = match kind {
+        LimitKind::Sessions => wire::Limit::Sessions,
+        LimitKind::Grants => wire::Limit::Grants,
+        LimitKind::Waiters => wire::Limit::Waiters,
+        LimitKind::Watches => wire::Limit::Watches,
+        LimitKind::Requests => wire::Limit::Requests,
+    };
+    wire::ReachedLimit { limit, max }
 }
 
 pub(super) fn namespace_of(namespace: wire::Namespace) -> Namespace {
@@ -49,10 +61,12 @@ pub(super) fn namespace_on_wire(namespace: Namespace) -> wire::Namespace {
     }
 }
 
-/// A counter has no capacity of its own, which is 0 on the wire.
+/// A counter has no capacity of its own, so its capacity and what is available of it are 0 on the wire.
 pub(super) fn inspected_on_wire(inspected: Inspected) -> wire::Inspected {
-    let Inspected { in_use, peak, waiting, capacity } = inspected;
-    wire::Inspected { in_use, peak, waiting, capacity: capacity.unwrap_or(0) }
+    let Inspected { in_use, peak, waiting, availability } = inspected;
+    let Availability { capacity, available } =
+        availability.unwrap_or(Availability { capacity: 0, available: 0 });
+    wire::Inspected { in_use, peak, waiting, capacity, available: Some(available) }
 }
 
 /// The core identifies a connection's requests and watches by the opaque that the client chose.

@@ -6,11 +6,10 @@ use bytes::BytesMut;
 use tracing::info;
 
 use super::super::steps;
-use super::answer::{compose_answer, compose_status};
+use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::convert::{
     declare_of, ids_of, if_exists_of, inspected_on_wire, namespace_of, namespace_on_wire, pausing_of,
-    removal_of, resizing_of, scope_of, slot_change_of, status_of, token_of, ttl_left_on_wire, until_of,
-    want_of,
+    removal_of, resizing_of, scope_of, slot_change_of, token_of, ttl_left_on_wire, until_of, want_of,
 };
 use super::{Executor, NextStep, ResponseStream, note_refusal};
 use crate::core::{
@@ -53,23 +52,21 @@ impl Executor<'_> {
         out: &mut BytesMut,
     ) -> NextStep {
         let opaque = frame.opaque();
-        let outcome = frame.parse_extended().and_then(|request| {
+        let outcome = frame.parse_extended().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
             self.extended.join(self.server);
-            self.execute_request(opaque, &request).map_err(|denial| match denial {
-                Denial::Refused(refusal) => {
-                    note_refusal(self.port, self.extended.connection, refusal);
-                    status_of(refusal)
-                }
-                Denial::Status(status) => status,
-            })
+            self.execute_request(opaque, &request)
         });
         match outcome {
             Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
             Ok(Execution::Answer(answer)) => compose_answer(opcode, opaque, &answer, out),
             Ok(Execution::Later) => {}
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
-            Err(status) => compose_status(opcode.code(), opaque, status, out),
+            Err(Denial::Refused(refusal)) => {
+                note_refusal(self.port, self.extended.connection, refusal);
+                compose_refusal(opcode.code(), opaque, refusal, out);
+            }
+            Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
         }
         self.extended_requests += 1;
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
@@ -117,7 +114,7 @@ impl Executor<'_> {
                 if let WaitingRequest::Opaque(opaque) = call
                     && self.extended.waiting_calls.contains(&opaque)
                 {
-                    core.cancel_sem_op(connection, token_of(opaque));
+                    core.cancel_sem_op(connection, token_of(opaque), now);
                     return Ok(DONE);
                 }
                 core.cancel(connection, waiting, now)?;

@@ -9,8 +9,8 @@ use std::task::Waker;
 use bytes::BytesMut;
 
 use super::super::{Server, steps};
-use super::answer::{compose_answer, compose_status};
-use super::convert::{event_on_wire, notice_on_wire, opaque_of, status_of, token_of};
+use super::answer::{compose_answer, compose_refusal};
+use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
 use super::sysv::compose_result;
 use crate::core::{ConnectionId, Lease, Mailbox, Message, Notice, SetAnswer, WatchSnapshot};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque, SysvOpcode};
@@ -158,7 +158,7 @@ impl ExtendedState {
                 if let Some(opcode) = self.waiting.remove(&opaque) {
                     match &outcome {
                         Ok(answer) => compose_answer(opcode, opaque, answer, out),
-                        Err(refusal) => compose_status(opcode.code(), opaque, status_of(*refusal), out),
+                        Err(refusal) => compose_refusal(opcode.code(), opaque, *refusal, out),
                     }
                 }
             }

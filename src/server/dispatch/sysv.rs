@@ -3,13 +3,13 @@
 use bytes::BytesMut;
 
 use super::super::steps;
-use super::answer::compose_status;
-use super::convert::{ids_of, status_of, token_of};
-use super::extended::random_key;
+use super::answer::{compose_refusal, compose_status};
+use super::convert::{ids_of, token_of};
+use super::extended::{Denial, random_key};
 use super::{Executor, NextStep, ResponseStream};
 use crate::core::{
-    Caller, Errno, ListedSet, ListedUser, Operation, Ownership, ProcessId, Refusal, SessionKey, SetAnswer,
-    SetCommand, SetStat, SysvCall, SysvOutcome, UserRole,
+    Caller, Errno, ListedSet, ListedUser, Operation, Ownership, ProcessId, SessionKey, SetAnswer, SetCommand,
+    SetStat, SysvCall, SysvOutcome, UserRole,
 };
 use crate::protocol::{
     self as wire, Frame, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Milliseconds, Opaque, OpenedProcess, Response,
@@ -37,7 +37,7 @@ impl Executor<'_> {
         out: &mut BytesMut,
     ) -> NextStep {
         let opaque = frame.opaque();
-        let outcome = frame.parse_sysv().and_then(|request| {
+        let outcome = frame.parse_sysv().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
             self.execute_call(opaque, request)
         });
@@ -47,15 +47,15 @@ impl Executor<'_> {
             Ok(Execution::Result(result)) => compose_result(opcode, opaque, result, out),
             Ok(Execution::Later) => {}
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
-            Err(status) => compose_status(opcode.code(), opaque, status, out),
+            Err(Denial::Refused(refusal)) => compose_refusal(opcode.code(), opaque, refusal, out),
+            Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
         }
         self.extended_requests += 1;
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
     }
 
-    fn execute_call(&mut self, opaque: Opaque, request: SysvRequest<'_>) -> Result<Execution, Status> {
+    fn execute_call(&mut self, opaque: Opaque, request: SysvRequest<'_>) -> Result<Execution, Denial> {
         let (core, connection) = (&self.server.core, self.extended.connection);
-        let refused = |refusal: Refusal| status_of(refusal);
         let now = self.server.moment();
         let token = token_of(opaque);
         let call = |ids, caller| SysvCall { connection, ids: ids_of(ids), token, caller: caller_of(caller) };
@@ -64,11 +64,11 @@ impl Executor<'_> {
                 let limits = self.server.session_limits();
                 let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
                 let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
-                let key = SessionKey(random_key().map_err(|_| Status::LimitReached)?);
+                let key = SessionKey(random_key()?);
                 let groups: Vec<u32> = groups.iter().collect();
                 let mailbox = (connection, self.extended.mailbox());
                 let process = (pid, caller_of(caller), &groups[..]);
-                let opened = core.open_process(mailbox, key, ttl_ms, process, label, now).map_err(refused)?;
+                let opened = core.open_process(mailbox, key, ttl_ms, process, label, now)?;
                 return Ok(Execution::Opened(OpenedProcess {
                     process: opened.process.number(),
                     key: wire::SessionKey(opened.key.0),
@@ -79,10 +79,10 @@ impl Executor<'_> {
                 let mailbox = (connection, self.extended.mailbox());
                 let process = ProcessId::from_number(process);
                 let ttl_ms = core.attach_process(mailbox, process, &SessionKey(key.0), now);
-                return Ok(Execution::Response(Response::Resources(ttl_ms.map_err(refused)?)));
+                return Ok(Execution::Response(Response::Resources(ttl_ms?)));
             }
             SysvRequest::KeepProcess { grace } => {
-                core.keep_process(connection, grace.0).map_err(refused)?;
+                core.keep_process(connection, grace.0)?;
                 return Ok(Execution::Response(Response::Done));
             }
             SysvRequest::SemGet { ids, caller, key, count, flags } => {
@@ -91,7 +91,7 @@ impl Executor<'_> {
             }
             SysvRequest::SemOp { ids, caller, set, wait_ms, operations } => {
                 if self.extended.uses(opaque) {
-                    return Err(Status::InvalidArguments);
+                    return Err(Denial::Status(Status::InvalidArguments));
                 }
                 let operations: Vec<_> = operations.iter().map(operation_of).collect();
                 let wait_ms = (wait_ms != WAIT_FOREVER_MS).then_some(wait_ms);
@@ -122,13 +122,13 @@ impl Executor<'_> {
                 return Ok(Execution::Stream(ResponseStream::sets(core.sets(), opaque)));
             }
             SysvRequest::ListUsers { set } => {
-                let users = core.set_users(set).map_err(refused)?;
+                let users = core.set_users(set)?;
                 return Ok(Execution::Stream(ResponseStream::users(users, opaque)));
             }
         };
         match outcome {
             SysvOutcome::Answered(result) => Ok(Execution::Result(result)),
-            SysvOutcome::Refused(refusal) => Err(status_of(refusal)),
+            SysvOutcome::Refused(refusal) => Err(refusal.into()),
             SysvOutcome::Waiting => {
                 self.extended.waiting_calls.insert(opaque);
                 Ok(Execution::Later)

@@ -3,15 +3,18 @@
 //! They need no fuzzer: `tests/wire/corpus.rs` of the server's own package runs them over the inputs that were kept.
 
 mod grants;
+mod sets;
 
 use bytes::{BufMut, BytesMut};
 use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::protocol::{
     AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, FrameClass, Granted,
-    ListEntry, Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status,
+    ListEntry, Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status, SysvAnswer,
+    SysvOpcode, SysvRequest,
 };
 
 pub use grants::run as grants;
+pub use sets::run as sets;
 
 /// Decoding bytes in pieces has the same result as decoding them at once, for a server and for a client.
 ///
@@ -75,17 +78,19 @@ fn answered(pieces: &[&[u8]]) -> (Vec<ResponseFrame>, Option<String>) {
     (frames, None)
 }
 
-/// A request of either kind.
+/// A request of any kind.
 #[derive(Debug, PartialEq)]
 enum Parsed<'a> {
     Plain(Request<'a>),
     Extended(Extended<'a>),
+    Sysv(SysvRequest<'a>),
 }
 
 fn parsed<'a>(frame: &Frame<'a>) -> Result<Parsed<'a>, Status> {
     match frame.class() {
         FrameClass::Plain(_) => frame.parse().map(Parsed::Plain),
         FrameClass::Extended(_) => frame.parse_extended().map(Parsed::Extended),
+        FrameClass::Sysv(_) => frame.parse_sysv().map(Parsed::Sysv),
         FrameClass::Unknown(status) => Err(status),
     }
 }
@@ -96,6 +101,7 @@ impl Parsed<'_> {
         match self {
             Self::Plain(request) => request.compose(opaque, &mut out),
             Self::Extended(request) => request.compose(opaque, &mut out),
+            Self::Sysv(request) => request.compose(opaque, &mut out),
         }
         out.to_vec()
     }
@@ -162,6 +168,7 @@ fn responses_come_back(data: &[u8]) {
             assert!(texts >= frame.body.len(), "every byte belongs to an item");
         }
         extended_bodies_come_back(&frame);
+        sysv_bodies_come_back(&frame);
         sent = &sent[again.len()..];
     }
 }
@@ -275,6 +282,48 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
     }
     if let Ok(Some(notice)) = frame.notice() {
         assert_eq!(again(ExtendedResponse::Notice(notice)).notice(), Ok(Some(notice)));
+    }
+}
+
+/// As [`extended_bodies_come_back`], for System V semaphores.
+fn sysv_bodies_come_back(frame: &ResponseFrame) {
+    let decoded = |mut out: BytesMut| {
+        let again = ResponseCodec.decode(&mut out).expect("it is a frame").expect("it is whole");
+        assert!(out.is_empty(), "nothing follows it");
+        again
+    };
+    let again = |answer: &SysvAnswer| {
+        let mut out = BytesMut::new();
+        SysvAnswer::compose(Ok(answer), SysvOpcode::SemCtl, frame.opaque, &mut out);
+        decoded(out)
+    };
+    if let Ok(opened) = frame.opened_process() {
+        let mut out = BytesMut::new();
+        opened.compose(frame.opaque, &mut out);
+        let again = decoded(out).opened_process().expect("it is one");
+        assert_eq!((again.process, again.ttl), (opened.process, opened.ttl));
+    }
+    if let Ok(Ok((set, count))) = frame.call_set() {
+        assert_eq!(again(&SysvAnswer::Set(set, count)).call_set(), Ok(Ok((set, count))));
+    }
+    if let Ok(Ok(number)) = frame.call_number() {
+        assert_eq!(again(&SysvAnswer::Number(number)).call_number(), Ok(Ok(number)));
+    }
+    if let Ok(Ok(values)) = frame.call_values() {
+        assert_eq!(again(&SysvAnswer::Values(values.clone().into())).call_values(), Ok(Ok(values)));
+    }
+    if let Ok(Ok(stat)) = frame.call_stat() {
+        assert_eq!(again(&SysvAnswer::Stat(stat)).call_stat(), Ok(Ok(stat)));
+    }
+    if let Ok(Some(listed)) = frame.listed_set() {
+        let mut out = BytesMut::new();
+        listed.compose(frame.opaque, &mut out);
+        assert_eq!(decoded(out).listed_set(), Ok(Some(listed)));
+    }
+    if let Ok(Some(listed)) = frame.listed_user() {
+        let mut out = BytesMut::new();
+        listed.compose(frame.opaque, &mut out);
+        assert_eq!(decoded(out).listed_user(), Ok(Some(listed)));
     }
 }
 

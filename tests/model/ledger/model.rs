@@ -9,11 +9,16 @@
 use std::collections::BTreeSet;
 
 use signalbox::core::{
-    Answer, Call, ConnectionId, DeclarationRecord, Declare, Declared, DeclaredState, Event, EventKind,
-    GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats, Listed, Message, Namespace,
-    Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal, RequestIds, Resizing, SLOTS_MAX,
-    Scope, Service, ServiceChange, SessionId, SessionKey, Token, UnixSeconds, Until, Verified, Waiting,
+    Answer, Availability, Call, ConnectionId, DeclarationRecord, Declare, Declared, DeclaredState, Event,
+    EventKind, GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats, Limit, LimitKind,
+    Listed, Message, Namespace, Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal,
+    RequestIds, Resizing, SLOTS_MAX, Scope, Service, ServiceChange, SessionId, SessionKey, Token,
+    UnixSeconds, Until, Verified, Waiting,
 };
+
+fn limit_reached(kind: LimitKind, max: usize) -> Refusal {
+    Refusal::LimitReached(Limit { kind, max: u32::try_from(max).unwrap_or(u32::MAX) })
+}
 
 /// A name and its kind.
 pub type Key = (Namespace, &'static [u8]);
@@ -313,10 +318,13 @@ impl Model {
     }
 
     /// Invariant 6.
-    /// Resources in use, requests that wait, and the capacity of a semaphore.
-    pub fn inspect(&self, key: Key) -> Result<(u32, usize, Option<u32>), Refusal> {
+    /// Resources in use, requests that wait, and the capacity of a semaphore with what is available of it.
+    pub fn inspect(&self, key: Key) -> Result<(u32, usize, Option<Availability>), Refusal> {
         let name = self.name(key).ok_or(Refusal::NotFound)?;
-        Ok((self.in_use(key), self.queue(key).len(), name.usable()))
+        let available = self.usable_now(key, 0).saturating_sub(self.consumption(key));
+        let available = u32::try_from(available).expect("a part of the capacity");
+        let availability = name.usable().map(|capacity| Availability { capacity, available });
+        Ok((self.in_use(key), self.queue(key).len(), availability))
     }
 
     pub fn delete_counter(&mut self, name: &'static [u8]) -> Result<(), Refusal> {
@@ -431,7 +439,7 @@ impl Model {
         }
         if self.stats.sessions >= self.limits.sessions_max as u64 {
             self.stats.limited += 1;
-            return Err(Refusal::LimitReached);
+            return Err(limit_reached(LimitKind::Sessions, self.limits.sessions_max));
         }
         Ok(())
     }
@@ -622,7 +630,7 @@ impl Model {
         session.answers.retain(|(request, _)| *request >= floor);
         if own > floor + REQUESTS_MAX {
             self.stats.limited += 1;
-            return Err(Refusal::LimitReached);
+            return Err(limit_reached(LimitKind::Requests, REQUESTS_MAX as usize));
         }
         let found = session.answers.iter().find(|(request, _)| *request == own);
         Ok((id, found.map(|(_, reply)| reply.clone())))
@@ -667,7 +675,7 @@ impl Model {
             Some(Refusal::ShuttingDown)
         } else if grants >= self.limits.grants_max {
             self.stats.limited += 1;
-            Some(Refusal::LimitReached)
+            Some(limit_reached(LimitKind::Grants, self.limits.grants_max))
         } else {
             None
         };
@@ -1235,9 +1243,14 @@ impl Model {
         }
         let of_connection = self.idle_waiters.iter().filter(|idle| idle.connection == connection).count();
         let for_name = self.idle_waiters.iter().filter(|idle| idle.key == key).count();
-        if of_connection >= self.limits.grants_max || for_name >= self.limits.waiters_max {
+        let LedgerLimits { grants_max, waiters_max, .. } = self.limits;
+        if of_connection >= grants_max {
             self.stats.limited += 1;
-            return Outcome::Refused(Refusal::LimitReached);
+            return Outcome::Refused(limit_reached(LimitKind::Grants, grants_max));
+        }
+        if for_name >= waiters_max {
+            self.stats.limited += 1;
+            return Outcome::Refused(limit_reached(LimitKind::Waiters, waiters_max));
         }
         let until_ms = self.now_ms + u64::from(wait_ms);
         self.idle_waiters.push(IdleWaiter { connection, token, key, until, until_ms });
@@ -1344,7 +1357,7 @@ impl Model {
             }
             Some(_) if queue.len() >= self.limits.waiters_max => {
                 self.stats.limited += 1;
-                Err(Refusal::LimitReached)
+                Err(limit_reached(LimitKind::Waiters, self.limits.waiters_max))
             }
             _ => Ok(false),
         }
@@ -1570,7 +1583,7 @@ impl Model {
     ) -> Result<(), Refusal> {
         if self.watches.len() >= self.limits.watches_max {
             self.stats.limited += 1;
-            return Err(Refusal::LimitReached);
+            return Err(limit_reached(LimitKind::Watches, self.limits.watches_max));
         }
         let watch = Watch { connection, token, namespace, scope };
         let present = self.names.iter().filter(|name| watch.covers(name.key));

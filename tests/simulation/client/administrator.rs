@@ -1,19 +1,19 @@
-//! Applications that declare, resize and remove semaphores while others use them, wait until they are idle, and list
-//! them; and the checks of what the server answers.
+//! Applications that declare, resize, pause and remove semaphores while others use them, take slots out of service, wait
+//! until they are idle, and list them; and the checks of what the server answers.
 
 use std::time::Duration;
 
 use signalbox::client::{
-    Client, Declaration, DeclaredState, Direct, Error, GrantId, GrantState, Idle, IfExists, Namespace,
-    Removal, Status,
+    Client, Declaration, DeclaredState, Direct, Error, ErrorKind, GrantId, GrantState, Idle, IfExists,
+    Namespace, Removal, SlotChange, Status,
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::applications::Application;
 use super::change_requests::{CAPACITY_MAX, ChangeRequest, random_change_request, random_if_exists};
 use super::changes::ChangeKind;
 use super::declared::State;
-use super::drops::{DropPoint, run_until_dropped};
+use super::drops::run_until_dropped;
 use crate::random::Random;
 use crate::scene::Phase;
 
@@ -29,6 +29,9 @@ const QUIET: Duration = Duration::from_secs(2);
 /// The greatest number of actions over one connection.
 const ACTS_MAX: u64 = 4;
 
+/// How long the actions over one connection may take.
+const ACTS_TIME_MAX: Duration = Duration::from_secs(20);
+
 #[derive(Clone, Copy)]
 enum Action {
     DeclareAll,
@@ -42,10 +45,7 @@ impl Application {
     /// Connects and performs a few actions, and may drop the future at any moment.
     pub async fn administer(&self, client: &Client, random: &mut Random) {
         let since_ms = self.now_ms();
-        let drop_point = match self.when_to_drop(random) {
-            DropPoint::Never => DropPoint::After(Duration::from_secs(20)),
-            other => other,
-        };
+        let drop_point = self.when_to_drop(random);
         let acting = async {
             let direct = client.direct().await?;
             for _ in 0..random.between(1, ACTS_MAX) {
@@ -56,12 +56,14 @@ impl Application {
             }
             Ok::<_, Error>(())
         };
-        match run_until_dropped(drop_point, acting).await {
+        // The simulated connection does not notice that its peer has vanished.
+        let acted = timeout(ACTS_TIME_MAX, run_until_dropped(drop_point, acting)).await.ok().flatten();
+        match acted {
             None => self.event(format_args!("drops its administration")),
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 self.event(format_args!("cannot administer: {error}"));
-                let is_cut = matches!(error, Error::ConnectionLost(_) | Error::Connect(_));
+                let is_cut = matches!(error.kind(), ErrorKind::ConnectionLost(_) | ErrorKind::Connect(_));
                 if !is_cut || self.expectations.was_undisturbed(self.info, since_ms.saturating_sub(3000)) {
                     self.fail(format_args!("administers since {since_ms} ms: {error:?}"));
                 }
@@ -73,7 +75,7 @@ impl Application {
     async fn act(&self, direct: &Direct, random: &mut Random) -> Result<(), Error> {
         let actions = [
             (Action::DeclareAll, 1),
-            (Action::Change, 11),
+            (Action::Change, 14),
             (Action::Await, 3),
             (Action::List, 1),
             (Action::Verify, 2),
@@ -101,11 +103,15 @@ impl Application {
             }
             ChangeKind::Resize(how) => direct.resize(name, *how, *expected).await.map(|states| vec![states]),
             ChangeKind::Remove(how) => direct.remove(name, *how, *expected).await.map(|()| Vec::new()),
+            ChangeKind::Pause(how) => direct.pause(name, *how, *expected).await.map(|states| vec![states]),
+            ChangeKind::SetSlot(how) => {
+                direct.set_slot(name, *how, *expected).await.map(|states| vec![states])
+            }
         };
         self.event(format_args!("is answered about {}: {result:?}", name.escape_ascii()));
         let noted = match &result {
             Ok(states) => pending.done(states),
-            Err(Error::Status(_)) => pending.refused(),
+            Err(error) if error.status().is_some() => pending.refused(),
             Err(_) => return result.map(drop),
         };
         if let Err(what) = noted {
@@ -124,22 +130,30 @@ impl Application {
     ) {
         let ChangeRequest { name, kind, expected } = request;
         let declared = &self.expectations.declared;
-        let is_right = match (kind, result) {
+        let is_right = match (kind, result.as_ref().map_err(Error::kind)) {
             (ChangeKind::Remove(Removal::IfIdle), Ok(_)) => declared.was_in_use(name, 0, requested_ms),
-            (ChangeKind::Declare { .. } | ChangeKind::Resize(_), Ok(states)) => {
-                states.iter().all(|states| declared.was_in_use(name, states.in_use, requested_ms))
-            }
+            (
+                ChangeKind::Declare { .. }
+                | ChangeKind::Resize(_)
+                | ChangeKind::Pause(_)
+                | ChangeKind::SetSlot(_),
+                Ok(states),
+            ) => states.iter().all(|states| declared.was_in_use(name, states.in_use, requested_ms)),
             (ChangeKind::Remove(_), Ok(_)) => true,
-            (_, Err(Error::Status(status))) => match (status, kind) {
+            (_, Err(ErrorKind::Status(status))) => match (status, kind) {
                 (Status::AlreadyExists, ChangeKind::Declare { if_exists: IfExists::Fail, .. }) => {
                     declared.was_declared(name, requested_ms)
                 }
                 (Status::InUse, ChangeKind::Declare { .. } | ChangeKind::Remove(Removal::IfIdle)) => true,
-                (Status::NotFound, ChangeKind::Resize(_) | ChangeKind::Remove(_)) => {
-                    declared.was_absent(name, requested_ms)
+                (Status::NoSuchSlot, ChangeKind::SetSlot(SlotChange::Out(slot) | SlotChange::In(slot))) => {
+                    declared.lacked_slot(name, *slot, requested_ms)
                 }
-                (Status::Removed, ChangeKind::Resize(_)) => declared.was_removed(name, requested_ms),
-                (Status::GenerationDiffers, ChangeKind::Resize(_) | ChangeKind::Remove(_)) => {
+                (_, ChangeKind::Declare { .. }) => false,
+                (Status::NotFound, _) => declared.was_absent(name, requested_ms),
+                (Status::Removed, ChangeKind::Resize(_) | ChangeKind::Pause(_) | ChangeKind::SetSlot(_)) => {
+                    declared.was_removed(name, requested_ms)
+                }
+                (Status::GenerationDiffers, _) => {
                     let is_it = |state: &State| {
                         let generation = expected.map(|expected| expected.0);
                         matches!(state, State::Declared(record) if Some(record.generation) == generation)
@@ -176,7 +190,9 @@ impl Application {
         self.event(format_args!("has declared all: {result:?}"));
         let noted = match &result {
             Ok(states) => pending.done(states),
-            Err(Error::Status(Status::AlreadyExists | Status::InUse)) => pending.refused(),
+            Err(error) if matches!(error.status(), Some(Status::AlreadyExists | Status::InUse)) => {
+                pending.refused()
+            }
             Err(_) => return result.map(drop),
         };
         noted.unwrap_or_else(|what| self.fail(format_args!("declares all: {what}")));
@@ -194,13 +210,13 @@ impl Application {
         let result = direct.await_idle(Namespace::Semaphores, name, until, timeout).await;
         self.event(format_args!("awaited {until:?} of {} for {timeout:?}: {result:?}", name.escape_ascii()));
         let declared = &self.expectations.declared;
-        let is_right = match (&result, until) {
+        let is_right = match (result.as_ref().map_err(Error::kind), until) {
             (Ok(in_use), Idle::Level(level)) => {
                 *in_use <= level && declared.was_in_use(name, *in_use, requested_ms)
             }
             (Ok(_), Idle::Slot(slot)) => declared.was_free(name, slot, requested_ms),
-            (Err(Error::Status(Status::NotFound)), _) => declared.was_absent(name, requested_ms),
-            (Err(Error::Status(Status::TimedOut | Status::ResourceNotAvailable)), _) => {
+            (Err(ErrorKind::Status(Status::NotFound)), _) => declared.was_absent(name, requested_ms),
+            (Err(ErrorKind::Status(Status::TimedOut | Status::ResourceNotAvailable)), _) => {
                 let is_undisturbed = self.expectations.was_undisturbed(self.info, requested_ms);
                 let waiting = (requested_ms + TRAVEL_MS_MAX, self.now_ms().saturating_sub(TRAVEL_MS_MAX));
                 let is_in_time = match until {
@@ -211,7 +227,7 @@ impl Application {
                 };
                 timeout.is_some() && is_in_time
             }
-            (Err(Error::Status(_)), _) => false,
+            (Err(ErrorKind::Status(_)), _) => false,
             (Err(_), _) => return result.map(drop),
         };
         if !is_right {
@@ -240,6 +256,8 @@ impl Application {
                 (Some(entry), State::Declared(record)) => {
                     let entry_state = (entry.generation.0, entry.capacity, entry.numbered, entry.removing);
                     entry_state == (record.generation, record.capacity, record.numbered, record.removing)
+                        && (entry.paused, &entry.slots_out[..])
+                            == (record.service.paused, &record.service.slots_out)
                         && entry.label[..] == record.label[..]
                         && declared.was_in_use(name, entry.in_use, requested_ms)
                 }
@@ -271,14 +289,14 @@ impl Application {
         self.event(format_args!("verifies {grant}: {result:?}"));
         let is_same =
             before == after && names.iter().all(|name| declared.states(name, requested_ms).len() == 1);
-        let is_right = match (&result, after) {
+        let is_right = match (result.as_ref().map_err(Error::kind), after) {
             (Ok(verified), Some(true)) if is_same => verified.state == GrantState::Retiring,
             (Ok(verified), Some(false)) if is_same => {
                 verified.state == GrantState::Held || self.expectations.is_doubtful(grant)
             }
             (Ok(_), _) => true,
-            (Err(Error::Status(Status::NotAcquired)), _) => after.is_none() || before.is_none(),
-            (Err(Error::Status(_)), _) => false,
+            (Err(ErrorKind::Status(Status::NotAcquired)), _) => after.is_none() || before.is_none(),
+            (Err(ErrorKind::Status(_)), _) => false,
             (Err(_), _) => return result.map(drop),
         };
         if !is_right {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::client::{Claim, Client, Error, GrantId, Lost, Permit, Revocation, Status};
+use signalbox::client::{Claim, Client, Error, ErrorKind, GrantId, Lost, Permit, Revocation, Status};
 use signalbox::core::Namespace;
 use tokio::time::sleep;
 
+use super::change_requests::random_slot;
 use super::clock::SkewedClock;
 use super::drops::{DropPoint, run_until_dropped};
 use super::expectations::{ClientInfo, Expectations};
@@ -39,12 +40,13 @@ impl Workload {
     }
 }
 
-/// What is requested of a name; without a maximum, the name is a declared one.
+/// What is requested of a name; without a maximum, the name is a declared one, of which a slot may be requested.
 struct Wanted {
     key: Key,
     namespace: Namespace,
     resources: u32,
     maximum: Option<u32>,
+    slot: Option<u16>,
 }
 
 /// A client and its place.
@@ -126,8 +128,9 @@ impl Application {
         for _ in 0..count {
             let (key, namespace, maximum) =
                 names.swap_remove(random.between(0, names.len() as u64 - 1) as usize);
-            let resources = random.between_u32(1, maximum.unwrap_or(2));
-            chosen.push(Wanted { key, namespace, resources, maximum });
+            let slot = (maximum.is_none() && random.percent(40)).then(|| random_slot(random));
+            let resources = if slot.is_some() { 1 } else { random.between_u32(1, maximum.unwrap_or(2)) };
+            chosen.push(Wanted { key, namespace, resources, maximum, slot });
         }
         chosen
     }
@@ -151,8 +154,8 @@ impl Application {
         let queue_max = random.percent(20).then(|| random.between_u32(1, 3));
         let drop_point = self.when_to_drop(random);
         let requested_ms = self.now_ms();
-        let names = chosen.iter().map(|Wanted { key, namespace, resources, maximum }| {
-            format!("{resources}/{maximum:?} of {namespace:?} {}, ", key.1.escape_ascii())
+        let names = chosen.iter().map(|Wanted { key, namespace, resources, maximum, slot }| {
+            format!("{resources}/{maximum:?} (slot {slot:?}) of {namespace:?} {}, ", key.1.escape_ascii())
         });
         self.event(format_args!(
             "requests {}waits {waits}, {timeout_ms:?}, {queue_max:?}, {drop_point:?}",
@@ -172,12 +175,18 @@ impl Application {
                     if waits { acquiring.acquire().await } else { acquiring.try_acquire().await }
                 }};
             }
-            let [Wanted { key: (_, name), namespace, resources, maximum }] = &chosen[..] else {
+            let [Wanted { key: (_, name), namespace, resources, maximum, slot }] = &chosen[..] else {
                 return acquiring!(client.acquire_all(claims));
             };
             let resources = *resources;
             match (namespace, maximum) {
-                (_, None) => acquiring!(client.semaphore(name).declared().resources(resources)),
+                (_, None) => {
+                    let acquiring = client.semaphore(name).declared().resources(resources);
+                    acquiring!(match slot {
+                        Some(slot) => acquiring.slot(*slot),
+                        None => acquiring,
+                    })
+                }
                 (Namespace::Counters, Some(maximum)) => {
                     acquiring!(client.counter(name).maximum(*maximum).resources(resources))
                 }
@@ -199,19 +208,25 @@ impl Application {
                 if !chosen.iter().zip(permit.capacities()).all(has_right_capacity) {
                     self.fail(format_args!("receives the capacities {:?}", permit.capacities()));
                 }
+                let has_slot = |(index, wanted): (usize, &Wanted)| {
+                    wanted.slot.is_none_or(|slot| permit.slots_of(index) == [slot])
+                };
+                if !chosen.iter().enumerate().all(has_slot) {
+                    self.fail(format_args!("does not receive the slot that it requested: {permit:?}"));
+                }
                 let parts = chosen.into_iter().map(|wanted| (wanted.key, u64::from(wanted.resources)));
                 self.hold(permit, parts.collect(), requested_ms, random).await;
             }
             Some(Err(error)) => {
                 self.event(format_args!("is refused: {error}"));
-                let is_right = match &error {
-                    Error::Status(Status::TimedOut) => waits && timeout_ms.is_some(),
-                    Error::Status(Status::ResourceNotAvailable) => !waits || timeout_ms.is_some(),
-                    Error::Status(Status::QueueFull) => queue_max.is_some(),
-                    Error::Status(Status::Revoked) => {
+                let is_right = match error.kind() {
+                    ErrorKind::Status(Status::TimedOut) => waits && timeout_ms.is_some(),
+                    ErrorKind::Status(Status::ResourceNotAvailable) => !waits || timeout_ms.is_some(),
+                    ErrorKind::Status(Status::QueueFull) => queue_max.is_some(),
+                    ErrorKind::Status(Status::Revoked) => {
                         self.expectations.is_session_revoked(self.info, requested_ms)
                     }
-                    Error::Unreachable { .. } => {
+                    ErrorKind::Unreachable { .. } => {
                         !self.expectations.was_undisturbed(self.info, requested_ms.saturating_sub(3000))
                     }
                     _ => false,
@@ -228,14 +243,17 @@ impl Application {
     /// Whether the changes of administrators to a name explain a refusal.
     fn is_administered(&self, wanted: &Wanted, error: &Error, requested_ms: u64) -> bool {
         let (declared, name) = (&self.expectations.declared, &wanted.key.1);
-        match error {
-            Error::Status(Status::NotFound) => declared.was_absent(name, requested_ms),
-            Error::Status(Status::Removed) => declared.was_removed(name, requested_ms),
-            Error::Status(Status::ResourceNotAvailable) => {
+        match error.kind() {
+            ErrorKind::Status(Status::NotFound) => declared.was_absent(name, requested_ms),
+            ErrorKind::Status(Status::Removed) => declared.was_removed(name, requested_ms),
+            ErrorKind::Status(Status::NoSuchSlot) => {
+                wanted.slot.is_some_and(|slot| declared.lacked_slot(name, slot, requested_ms))
+            }
+            ErrorKind::Status(Status::ResourceNotAvailable) => {
                 declared.had_capacity(name, requested_ms, |capacity| capacity < wanted.resources)
             }
             // The resource was set aside for it while it waited for another name.
-            Error::Status(Status::Revoked) => declared.was_evicted(name, requested_ms),
+            ErrorKind::Status(Status::Revoked) => declared.was_evicted(name, requested_ms),
             _ => false,
         }
     }
@@ -289,8 +307,10 @@ impl Application {
                 self.event(format_args!("releases grant {}: {released:?}", id.0));
                 match released {
                     None | Some(Ok(())) => {}
-                    Some(Err(Error::Lost(lost))) => self.check_loss(id, lost, is_taken(), requested_ms),
-                    Some(Err(error)) => self.fail(format_args!("cannot release grant {}: {error:?}", id.0)),
+                    Some(Err(error)) => match error.lost() {
+                        Some(lost) => self.check_loss(id, lost, is_taken(), requested_ms),
+                        None => self.fail(format_args!("cannot release grant {}: {error:?}", id.0)),
+                    },
                 }
             }
         }
@@ -344,6 +364,10 @@ impl Wanted {
             (Namespace::Counters, Some(maximum)) => Claim::counter(name, maximum),
             (Namespace::Semaphores, Some(maximum)) => Claim::semaphore(name, maximum),
         };
-        claim.resources(self.resources)
+        let claim = claim.resources(self.resources);
+        match self.slot {
+            Some(slot) => claim.slot(slot),
+            None => claim,
+        }
     }
 }

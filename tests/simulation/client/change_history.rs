@@ -1,10 +1,11 @@
 //! The history of one declared semaphore. Invariants: an acknowledged change is in force until a later one; each
-//! observed change was requested, and no request is carried out twice.
+//! observed change was requested, and no request is carried out twice; a generation has the same capacity, and the same
+//! slots and pause, as long as it is the last, also after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use signalbox::client::{DeclaredState, IfExists, Resizing};
-use signalbox::core::DeclarationRecord;
+use signalbox::core::{DeclarationRecord, Service};
 
 use super::changes::{Change, ChangeKind};
 use super::declared::State;
@@ -34,6 +35,10 @@ pub struct ChangeHistory {
     pub greatest: u64,
     /// The generations that were observed in this life of the server, with the changes that may have caused them.
     pub seen: BTreeMap<u64, BTreeSet<usize>>,
+    /// The capacities of generations that were observed, and what was out of service.
+    contents: BTreeMap<u64, (u32, Service)>,
+    /// The acknowledged pauses and changes of slots, by their generation.
+    services: BTreeMap<u64, Vec<ChangeKind>>,
 }
 
 impl ChangeHistory {
@@ -88,7 +93,10 @@ impl ChangeHistory {
             ));
         }
         let is_wrong = match kind {
-            ChangeKind::Declare { if_exists: IfExists::Keep, .. } | ChangeKind::Remove(_) => false,
+            ChangeKind::Declare { if_exists: IfExists::Keep, .. }
+            | ChangeKind::Remove(_)
+            | ChangeKind::Pause(_)
+            | ChangeKind::SetSlot(_) => false,
             ChangeKind::Declare { capacity, .. } | ChangeKind::Resize(Resizing::To(capacity)) => {
                 *capacity != change.capacity
             }
@@ -99,6 +107,9 @@ impl ChangeHistory {
             return Err(format!("{kind:?} resulted in {states:?}"));
         }
         self.acknowledged.push(change);
+        if let ChangeKind::Pause(_) | ChangeKind::SetSlot(_) = kind {
+            self.services.entry(generation).or_default().push(kind.clone());
+        }
         let is_between = |(from, to): (&u64, &u64)| {
             let mut all = self.acknowledged.iter();
             all.any(|other| *from < other.generation && other.generation < *to)
@@ -119,6 +130,20 @@ impl ChangeHistory {
             self.last = Some(change);
         }
         Ok(())
+    }
+
+    /// Compares the present generation with what was observed of it before, and with its acknowledgements.
+    pub fn check_generation(&mut self, record: &DeclarationRecord) -> Result<(), String> {
+        let content = (record.capacity, record.service.clone());
+        let before = self.contents.entry(record.generation).or_insert_with(|| content.clone());
+        if *before != content {
+            return Err(format!("generation {} had {before:?}, and has {content:?} now", record.generation));
+        }
+        let services = self.services.get(&record.generation);
+        match services.into_iter().flatten().find(|kind| !kind.is_in_force(&record.service)) {
+            Some(kind) => Err(format!("{kind:?} is acknowledged, but the server has {record:?}")),
+            None => Ok(()),
+        }
     }
 
     /// Checks that each observed generation has a cause of its own.

@@ -1,6 +1,6 @@
 //! Random changes for administrators to request.
 
-use signalbox::client::{Generation, IfExists, Milliseconds, Removal, Resizing};
+use signalbox::client::{Generation, IfExists, Milliseconds, Pausing, Removal, Resizing, SlotChange};
 
 use super::applications::Application;
 use super::changes::ChangeKind;
@@ -39,10 +39,13 @@ pub fn random_if_exists(random: &mut Random) -> IfExists {
 /// A random change.
 pub fn random_change_request(program: &Application, random: &mut Random) -> ChangeRequest {
     let name = program.random_name(random);
-    let (kind, is_exact) = match random.between(0, 10) {
+    let (kind, is_exact) = match random.between(0, 17) {
         0..=3 => (random_declaration(random), false),
         4..=8 => (ChangeKind::Resize(random_resizing(random)), true),
-        _ => (ChangeKind::Remove(random_removal(random)), true),
+        9..=10 => (ChangeKind::Remove(random_removal(random)), true),
+        // What is paused or out of service does not stay so for long, because nothing happens to it.
+        11..=14 => (ChangeKind::Pause(random.weighted(&[(Pausing::Pause, 1), (Pausing::Resume, 2)])), true),
+        _ => (ChangeKind::SetSlot(random_slot_change(random)), true),
     };
     let expected = if is_exact { program.random_generation(&name, random) } else { None };
     ChangeRequest { name, kind, expected }
@@ -55,6 +58,16 @@ fn random_resizing(random: &mut Random) -> Resizing {
         1 => Resizing::GrowBy(amount.max(1)),
         _ => Resizing::ShrinkBy(amount.max(1)),
     }
+}
+
+/// A slot that a semaphore may have.
+pub fn random_slot(random: &mut Random) -> u16 {
+    random.weighted(&[(0, 3), (1, 3), (2, 1), (3, 1)])
+}
+
+fn random_slot_change(random: &mut Random) -> SlotChange {
+    let slot = random_slot(random);
+    random.weighted(&[(SlotChange::Out(slot), 1), (SlotChange::In(slot), 1)])
 }
 
 fn random_removal(random: &mut Random) -> Removal {

@@ -1,10 +1,10 @@
 //! The changes that administrators requested, and their outcomes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use signalbox::client::{DeclaredState, IfExists, Removal, Resizing};
-use signalbox::core::DeclarationRecord;
+use signalbox::client::{DeclaredState, IfExists, Pausing, Removal, Resizing, SlotChange};
+use signalbox::core::{DeclarationRecord, Service};
 
 use super::change_history::ChangeHistory;
 use super::declared::State;
@@ -19,6 +19,8 @@ pub enum ChangeKind {
     Declare { capacity: u32, numbered: bool, label: Vec<u8>, if_exists: IfExists },
     Resize(Resizing),
     Remove(Removal),
+    Pause(Pausing),
+    SetSlot(SlotChange),
 }
 
 /// The outcome of a request.
@@ -141,12 +143,15 @@ impl Changes {
             history.greatest = record.generation.max(history.greatest);
             history.seen.insert(record.generation, causes.map(|(index, _)| *index).collect());
             history.check_causes(changes)?;
-            if let ([(_, Change { kind: ChangeKind::Resize(how), .. })], State::Declared(before)) =
-                (&possible[..], before)
-                && resized(before.capacity, *how) != record.capacity
+            if let ([(_, Change { kind, .. })], State::Declared(before)) = (&possible[..], before)
+                && !before.removing
+                && kind.result(before) != (record.capacity, record.service.clone())
             {
-                return Err(format!("{} became {} by {how:?}", before.capacity, record.capacity));
+                return Err(format!("{kind:?} made {record:?} of {before:?}"));
             }
+        }
+        if let State::Declared(record) = now {
+            history.check_generation(record)?;
         }
         history.check(now, |since_ms, is_it| {
             own().any(|(_, change)| is_it(&change.kind) && change.may_be_made(since_ms))
@@ -230,16 +235,54 @@ impl ChangeKind {
                 record.removing && record.evicted_grace_ms == Some(grace.0)
             }
             Self::Remove(_) => record.removing,
+            Self::Pause(_) | Self::SetSlot(_) => self.is_in_force(&record.service) && !record.removing,
         }
+    }
+
+    /// Whether what this takes out of service, or puts back, is so.
+    pub fn is_in_force(&self, service: &Service) -> bool {
+        match self {
+            Self::Pause(how) => service.paused == (*how == Pausing::Pause),
+            Self::SetSlot(SlotChange::Out(slot)) => service.slots_out.contains(slot),
+            Self::SetSlot(SlotChange::In(slot)) => !service.slots_out.contains(slot),
+            Self::Declare { .. } | Self::Resize(_) | Self::Remove(_) => true,
+        }
+    }
+
+    /// The capacity and what is out of service after this change of a semaphore that is not being removed.
+    fn result(&self, before: &DeclarationRecord) -> (u32, Service) {
+        let (mut capacity, mut service) = (before.capacity, before.service.clone());
+        match self {
+            Self::Declare { capacity: declared, numbered, .. } => {
+                capacity = *declared;
+                if !numbered {
+                    service.slots_out = Box::default();
+                }
+            }
+            Self::Resize(how) => capacity = resized(capacity, *how),
+            Self::Remove(_) => service = Service::default(),
+            Self::Pause(how) => service.paused = *how == Pausing::Pause,
+            Self::SetSlot(change) => {
+                let mut slots: BTreeSet<_> = service.slots_out.iter().copied().collect();
+                match change {
+                    SlotChange::Out(slot) => slots.insert(*slot),
+                    SlotChange::In(slot) => slots.remove(slot),
+                };
+                service.slots_out = slots.into_iter().collect();
+            }
+        }
+        (capacity, service)
     }
 
     /// Whether an acknowledgement always means a change.
     pub fn changes_always(&self) -> bool {
-        // A resize to the same capacity changes nothing.
+        // A resize to the same capacity changes nothing, and what is paused may be paused again.
         !matches!(
             self,
             Self::Declare { if_exists: IfExists::Keep | IfExists::Set, .. }
                 | Self::Resize(Resizing::To(_) | Resizing::ShrinkBy(_))
+                | Self::Pause(_)
+                | Self::SetSlot(_)
         )
     }
 }

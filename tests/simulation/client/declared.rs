@@ -138,6 +138,12 @@ impl Registry {
         self.in_force(name, since_ms).iter().any(is_it) || self.is_unclear(name, since_ms)
     }
 
+    /// Whether a name had no such slot at some moment since then.
+    pub fn lacked_slot(&self, name: &[u8], slot: u16, since_ms: u64) -> bool {
+        let lacks_it = |state: &State| matches!(state, State::Declared(record) if !record.numbered || record.capacity <= slot.into());
+        self.in_force(name, since_ms).iter().any(lacks_it) || self.is_unclear(name, since_ms)
+    }
+
     /// When a removal began that evicts the holder of a grant of one of these names, and the grace period.
     pub fn eviction<'a>(&self, grant: u64, of: impl IntoIterator<Item = &'a Vec<u8>>) -> Option<(u64, u64)> {
         let names = self.names();
@@ -159,7 +165,9 @@ impl Registry {
         let parts = names.values().filter_map(|of| Some((of.state(), of.held.get(&grant)?)));
         let retires = parts.map(|(state, (_, slots))| match state {
             State::Declared(record) => {
-                let is_cut_off = slots.iter().any(|slot| u32::from(*slot) >= record.capacity);
+                let is_cut_off = slots.iter().any(|slot| {
+                    u32::from(*slot) >= record.capacity || record.service.slots_out.contains(slot)
+                });
                 record.removing || grant < record.created || is_cut_off
             }
             State::Down | State::Absent => false,

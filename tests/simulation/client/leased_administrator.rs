@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use signalbox::client::{
-    COUNTER_PORT, Declaration, DeclaredState, Error, Milliseconds, SessionKey, Status, Transport,
+    COUNTER_PORT, Declaration, DeclaredState, Error, ErrorKind, Milliseconds, SessionKey, Status, Transport,
 };
 use signalbox::protocol::{
     Declarations, EXTENDED_VERSION, Extended, Opaque, OpenedSession, RequestId, RequestIds, ResponseCodec,
@@ -149,14 +149,19 @@ impl AdministratorConnection {
             }
             ChangeKind::Resize(how) => self.ask(Extended::Resize { ids, expected, how: *how, name }).await?,
             ChangeKind::Remove(how) => self.ask(Extended::Remove { ids, expected, how: *how, name }).await?,
+            ChangeKind::Pause(how) => self.ask(Extended::Pause { ids, expected, how: *how, name }).await?,
+            ChangeKind::SetSlot(how) => {
+                self.ask(Extended::SetSlot { ids, expected, how: *how, name }).await?
+            }
         };
         Ok(match (Status::from_code(frame.status), kind) {
             (Some(Status::NoError), ChangeKind::Declare { .. }) => frame.declared().map_err(Error::from),
-            (Some(Status::NoError), ChangeKind::Resize(_)) => {
-                frame.resized().map(|states| vec![states]).map_err(Error::from)
-            }
+            (
+                Some(Status::NoError),
+                ChangeKind::Resize(_) | ChangeKind::Pause(_) | ChangeKind::SetSlot(_),
+            ) => frame.resized().map(|states| vec![states]).map_err(Error::from),
             (Some(Status::NoError), ChangeKind::Remove(_)) => Ok(Vec::new()),
-            (status, _) => Err(Error::Status(status.unwrap_or(Status::UnknownCommand))),
+            (status, _) => Err(ErrorKind::Status(status.unwrap_or(Status::UnknownCommand)).into()),
         })
     }
 

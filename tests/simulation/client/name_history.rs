@@ -187,7 +187,8 @@ impl NameHistory {
     }
 }
 
-/// Checks new grants: they respect the capacity, use no slot beyond it, and are not of a name that is being removed.
+/// Checks new grants: they respect the capacity, use no slot beyond it and none out of service, and are not of a name
+/// that is paused or being removed.
 fn check_new<'a>(
     record: &DeclarationRecord,
     in_use: u32,
@@ -195,7 +196,8 @@ fn check_new<'a>(
 ) -> Result<(), String> {
     let is_wrong = |(_, (_, slots)): &(&'a u64, &'a Held)| {
         let is_beyond = slots.iter().any(|slot| u32::from(*slot) >= record.capacity);
-        record.removing || in_use > record.capacity || is_beyond
+        let is_out = slots.iter().any(|slot| record.service.slots_out.contains(slot));
+        record.removing || record.service.paused || in_use > record.capacity || is_beyond || is_out
     };
     match new.find(is_wrong) {
         Some((grant, held)) => {

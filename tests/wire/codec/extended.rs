@@ -8,9 +8,10 @@ use signalbox::protocol::{
     ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, BodyError, Claim, Claims, ClaimsError, DECLARATIONS_MAX,
     Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event, EventKind, Extended,
     ExtendedOpcode, ExtendedResponse, Features, Generation, GraceLeft, GrantId, GrantState, Granted,
-    HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX,
-    Namespace, Notice, OpenedSession, Pausing, Queueing, Removal, RequestId, RequestIds, Resizing,
-    Revocation, Scope, SessionKey, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
+    HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds,
+    NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Queueing, ReachedLimit, Removal,
+    RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, SlotChange, TtlLeft, VerifiedGrant, Wait,
+    WaitingRequest,
 };
 
 /// Random values for the requests and responses of every operation.
@@ -253,6 +254,7 @@ impl Values {
             peak: self.small[1],
             waiting: self.small[2],
             capacity: self.small[3],
+            available: Some(self.small[0]),
         };
         let state = if self.flag { GrantState::Held } else { GrantState::Retiring };
         let verified = VerifiedGrant {
@@ -383,6 +385,7 @@ impl Values {
 fn bytes_of_older(response: &ExtendedResponse<'_>) -> Vec<usize> {
     match response {
         ExtendedResponse::Hello(_) => vec![40],
+        ExtendedResponse::Inspected(_) => vec![16],
         ExtendedResponse::Granted(_) => vec![20],
         ExtendedResponse::AllGranted(granted) => vec![16 + 4 * granted.capacities.len()],
         ExtendedResponse::Verified(_) => vec![12, 16],
@@ -509,6 +512,7 @@ proptest! {
         let _ = (frame.hello(), frame.opened(), frame.ttl(), frame.granted(), frame.all_granted());
         let _ = (frame.verified(), frame.list_entry(), frame.event(), frame.notice());
         let _ = (frame.inspected(), frame.declared(), frame.resized(), frame.in_use(), frame.declared_entry());
+        let _ = frame.reached_limit();
     }
 }
 
@@ -808,6 +812,31 @@ fn answers_of_an_older_server_have_no_slots_and_no_port_and_verified_grants_are_
     let unlabelled = [&[1; 32][..], &[0; 4]].concat();
     let entry = frame_with(unlabelled.into()).list_entry().unwrap().unwrap();
     assert_eq!((entry.resources, entry.slots), (0x0101_0101, Vec::new()));
+}
+
+#[test]
+fn a_limit_is_named_in_the_text_of_its_status() {
+    for limit in Limit::ALL {
+        let reached = ReachedLimit { limit, max: u32::MAX };
+        let mut bytes = BytesMut::new();
+        ExtendedResponse::LimitReached(reached).compose(0x30, Opaque([7; 4]), &mut bytes);
+        let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
+        assert_eq!((frame.opcode, frame.status), (0x30, Status::LimitReached.code()));
+        assert_eq!(frame.reached_limit(), Some(reached), "{frame:?}");
+    }
+    let grants = ReachedLimit { limit: Limit::Grants, max: 12 };
+    let read = |text: &'static str| frame_with(Bytes::from_static(text.as_bytes())).reached_limit();
+    assert_eq!(read("Limit reached: session.max_grants=12"), Some(grants));
+    assert_eq!(read("Limit reached: session.max_grants=12; of a later server"), Some(grants));
+    for other in [
+        "Limit reached",
+        "Limit reached: session.max_of_later_servers=12",
+        "Limit reached: session.max_grants",
+        "Limit reached: session.max_grants=",
+        "Limit reached: session.max_grants=4294967296",
+    ] {
+        assert_eq!(read(other), None, "{other}");
+    }
 }
 
 #[test]

@@ -1,0 +1,78 @@
+//! The limit that a response with the status `Limit reached` names (`docs/protocol.md`, "Limit reached").
+//!
+//! The body of an error response is a text for people, so the limit is a part of the text: clients that do not know it
+//! show it. Servers without this part send the text of the status alone.
+
+use std::fmt;
+
+use crate::protocol::response::ResponseFrame;
+use crate::protocol::status::Status;
+
+/// What a server limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Limit {
+    /// The leased sessions of the server.
+    Sessions,
+    /// The grants and waiting requests of a session, and the AwaitIdle requests of a connection.
+    Grants,
+    /// The requests that wait for a name, and the AwaitIdle requests for it.
+    Waiters,
+    /// The Watches of the server.
+    Watches,
+    /// How far a request id may be above the lowest unanswered one.
+    Requests,
+}
+
+impl Limit {
+    /// All limits.
+    pub const ALL: [Self; 5] = [Self::Sessions, Self::Grants, Self::Waiters, Self::Watches, Self::Requests];
+
+    /// The key of the limit in the server's configuration. [`Self::Requests`] cannot be configured; this is the limit's
+    /// name in the response to Hello.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Sessions => "session.max_sessions",
+            Self::Grants => "session.max_grants",
+            Self::Waiters => "session.max_waiters",
+            Self::Watches => "session.max_watches",
+            Self::Requests => "requests_max",
+        }
+    }
+}
+
+/// A limit that a request would have exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReachedLimit {
+    /// What is limited.
+    pub limit: Limit,
+    /// The value of the limit when it refused the request.
+    pub max: u32,
+}
+
+/// The body of the response: the text of the status, then the key and the value.
+impl fmt::Display for ReachedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}={}", Status::LimitReached.message(), self.limit.key(), self.max)
+    }
+}
+
+impl ReachedLimit {
+    fn read(body: &[u8]) -> Option<Self> {
+        let text = str::from_utf8(body).ok()?;
+        let limit = text.strip_prefix(Status::LimitReached.message())?.strip_prefix(": ")?;
+        let (key, max) = limit.split_once('=')?;
+        // What a later server adds after the value.
+        let max = max.split(|next: char| !next.is_ascii_digit()).next()?;
+        let limit = Limit::ALL.into_iter().find(|limit| limit.key() == key)?;
+        Some(Self { limit, max: max.parse().ok()? })
+    }
+}
+
+impl ResponseFrame {
+    /// The limit of a response with the status [`Status::LimitReached`]; `None` if the server did not name it, or names
+    /// one that this client does not know.
+    pub fn reached_limit(&self) -> Option<ReachedLimit> {
+        ReachedLimit::read(&self.body)
+    }
+}
