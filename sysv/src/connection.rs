@@ -103,6 +103,7 @@ impl Connection {
         compose(&mut self.buffers.rows, opaque, &mut self.buffers.output);
         let mut cancel = None;
         let mut response = None;
+        let mut is_first = true;
         self.send(wait)?;
         loop {
             if wait.is_caught && wait.cancels && cancel.is_none() {
@@ -124,7 +125,8 @@ impl Connection {
             {
                 return Ok(response);
             }
-            self.receive(wait)?;
+            self.receive(is_first, wait)?;
+            is_first = false;
         }
     }
 
@@ -143,14 +145,15 @@ impl Connection {
     /// Sends the output to its end. A signal in between is as good as one after it.
     fn send(&mut self, wait: &mut Wait<'_>) -> Result<(), Lost> {
         let mut sent = 0;
-        let until = Instant::now() + wait.limit;
+        let mut until = None;
         while sent < self.buffers.output.len() {
             match self.socket.send(&self.buffers.output[sent..]) {
                 Ok(bytes) => sent += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let descriptor = self.socket.identity().descriptor;
-                    match wait.shield.wait(descriptor, libc::POLLOUT, Some(until)) {
+                    until = until.or_else(|| Some(Instant::now() + wait.limit));
+                    match wait.shield.wait(descriptor, libc::POLLOUT, until) {
                         Woken::Ready => {}
                         Woken::TimeUp => return Err(overdue()),
                         Woken::Signal => self.note_signal(wait)?,
@@ -162,21 +165,25 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives what has arrived, or what arrives next.
-    fn receive(&mut self, wait: &mut Wait<'_>) -> Result<(), Lost> {
-        match wait.shield.wait(self.socket.identity().descriptor, libc::POLLIN, wait.until) {
-            Woken::Signal => self.note_signal(wait)?,
-            Woken::TimeUp => return Err(overdue()),
-            Woken::Ready => match self.socket.receive(&mut self.buffers.input) {
-                Ok(0) => return Err(Lost::Broken(io::ErrorKind::ConnectionAborted.into())),
-                Ok(_) => {}
-                Err(error) => match error.kind() {
-                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {}
-                    _ => return Err(Lost::Broken(error)),
-                },
+    /// Receives what arrives next. Signals are let in from the second attempt on.
+    fn receive(&mut self, is_first: bool, wait: &mut Wait<'_>) -> Result<(), Lost> {
+        let received = if is_first {
+            self.socket.receive_promptly(&mut self.buffers.input)
+        } else {
+            match wait.shield.wait(self.socket.identity().descriptor, libc::POLLIN, wait.until) {
+                Woken::Signal => return self.note_signal(wait),
+                Woken::TimeUp => return Err(overdue()),
+                Woken::Ready => self.socket.receive(&mut self.buffers.input),
+            }
+        };
+        match received {
+            Ok(0) => Err(Lost::Broken(io::ErrorKind::ConnectionAborted.into())),
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(()),
+                _ => Err(Lost::Broken(error)),
             },
         }
-        Ok(())
     }
 
     /// A handler has run, and may have returned in a child as well.

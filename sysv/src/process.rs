@@ -237,7 +237,8 @@ impl Slot {
     fn take(&'static self) -> Option<Lease> {
         let (free, busy) = (Ordering::Relaxed, Ordering::Acquire);
         let taken = self.is_busy.compare_exchange(false, true, busy, free);
-        taken.is_ok().then_some(Lease { slot: self })
+        // Not `then_some`, as the end of a lease frees the slot.
+        taken.is_ok().then(|| Lease { slot: self })
     }
 
     fn identity(&self) -> Option<Identity> {
