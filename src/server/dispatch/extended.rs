@@ -28,7 +28,8 @@ const FEATURES: Features = Features::GRANTS
     .union(Features::WATCH)
     .union(Features::REVOKE)
     .union(Features::DECLARE)
-    .union(Features::SLOTS);
+    .union(Features::SLOTS)
+    .union(Features::SYSV);
 
 /// How a valid request is answered.
 enum Execution<'a> {
