@@ -99,7 +99,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
     let (program, rest) = arguments.command.split_first().expect("clap requires a command");
     let mut command = Command::new(program);
-    command.args(rest).env(library::PRELOAD, library::preload(&library)?).env(SERVER, server.address().to_string());
+    command
+        .args(rest)
+        .env(library::PRELOAD, library::preload(&library)?)
+        .env(SERVER, server.address().to_string());
     if !keys.is_empty() {
         command.env(KEYS, keys.join(","));
     }
