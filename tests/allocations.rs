@@ -102,3 +102,25 @@ fn parsing_many_names_at_once_allocates_nothing() {
     });
     assert_eq!(allocated.count_total, 0);
 }
+
+/// A name with a second holder has memory for it beside its object.
+#[test]
+fn a_sweep_frees_the_memory_of_a_second_holder_that_has_left() {
+    let core = core();
+    let claim = Claim::new(1, 100).unwrap();
+    let (mut one, mut other) = (core.open_session(), core.open_session());
+    for name in [b"first", b"other"] {
+        core.acquire(Namespace::Semaphores, name, claim, &mut one, NOW).unwrap();
+    }
+    let mut hold_and_sweep = |name| {
+        core.acquire(Namespace::Semaphores, name, claim, &mut other, NOW).unwrap();
+        core.release(Namespace::Semaphores, name, 1, &mut other, NOW).unwrap();
+        let mut sweep = core.sweep(Namespace::Semaphores);
+        while sweep.step(1, NOW) {}
+    };
+    // The session's table of names is created with the first.
+    hold_and_sweep(b"first");
+    let allocated = allocation_counter::measure(|| hold_and_sweep(b"other"));
+    assert!(allocated.count_total > 0, "the second holder needs memory");
+    assert_eq!(allocated.count_current, 0);
+}

@@ -521,15 +521,16 @@ fn a_counter_is_listed_until_the_interval_of_its_last_change_is_over() {
     }
 }
 
-/// Clients and operators plan with this figure.
+/// Each has an object of about 90 bytes, places in two tables, and the bytes that the allocator adds.
 #[test]
-fn the_estimate_of_used_memory_is_140_bytes_for_each_short_name() {
+fn the_estimate_of_used_memory_is_at_least_110_bytes_for_each_name() {
     let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
     let mut session = core.open_session();
-    for name in [b"a", b"b", b"c"] {
+    for (before, name) in [b"a", b"b", b"c"].into_iter().enumerate() {
         core.acquire(SEMAPHORES, name, Claim::new(1, 1).unwrap(), &mut session, START.unix).unwrap();
+        let (estimate, names) = (core.stats(SEMAPHORES).used_memory, before as u64 + 1);
+        assert!((110 * names..=150 * names).contains(&estimate), "{estimate} bytes for {names} names");
     }
-    assert_eq!(core.stats(SEMAPHORES).used_memory, 3 * 140);
 }
 
 #[test]

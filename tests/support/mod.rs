@@ -18,13 +18,14 @@ pub mod yrmcdsd;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use signalbox::config::Config;
 use signalbox::core::{NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{
-    Clock, Listener, SameThread, Server, Workers, expire, serve_port, sweep_counters, sweep_semaphores,
+    Admission, Clock, Listener, SameThread, Server, Spawn, Workers, expire, serve_port, sweep_counters,
+    sweep_semaphores,
 };
 use tokio::io::DuplexStream;
 
@@ -68,6 +69,21 @@ impl TestServer {
 
     /// As [`Self::start_with`]; `prepare` runs before clients can connect.
     pub fn start_prepared(change: impl FnOnce(&mut Config), prepare: impl FnOnce(&Arc<Server>)) -> Self {
+        Self::start_on(Workers::start(2.try_into().unwrap()).unwrap(), change, prepare)
+    }
+
+    /// Starts a server that executes requests of several connections at the same time, on two threads. Others serve all
+    /// connections on one thread, as the product does while one keeps up.
+    pub fn start_on_two_threads() -> Self {
+        let threads = [(); 2].map(|()| Workers::start(1.try_into().unwrap()).unwrap());
+        Self::start_on(InTurn { threads, connections: Arc::default() }, |_| {}, |_| {})
+    }
+
+    fn start_on(
+        workers: impl Spawn<tokio::net::TcpStream>,
+        change: impl FnOnce(&mut Config),
+        prepare: impl FnOnce(&Arc<Server>),
+    ) -> Self {
         let mut config = Config::without_file();
         config.counter.stat_interval_s = 100;
         change(&mut config);
@@ -80,7 +96,6 @@ impl TestServer {
         prepare(&server);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let workers = Workers::start(2.try_into().unwrap()).unwrap();
         let [counters, semaphores] = Namespace::ALL.map(|namespace| {
             let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
             let address = listener.local_addr().unwrap();
@@ -128,6 +143,20 @@ impl Drop for TestServer {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Serves connections on two threads in turn.
+#[derive(Clone)]
+struct InTurn {
+    threads: [Workers; 2],
+    connections: Arc<AtomicUsize>,
+}
+
+impl Spawn<tokio::net::TcpStream> for InTurn {
+    fn spawn(&self, admission: Admission, stream: tokio::net::TcpStream, peer: SocketAddr) {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        self.threads[number % self.threads.len()].spawn(admission, stream, peer);
     }
 }
 
