@@ -21,6 +21,9 @@ pub(super) const SERVER_OPTIONS: [&str; 3] = ["server", "semaphore", "timeout"];
 /// The id of `--json`.
 pub(super) const JSON: &str = "json";
 
+/// The id of `--sysv`.
+pub(super) const SYSV: &str = "sysv";
+
 /// Checks the parsed arguments of a command and its subcommands.
 pub(super) fn check(mut command: &Command, mut matches: &ArgMatches) -> Result<(), Failure> {
     while let Some((name, inner)) = matches.subcommand() {
@@ -38,7 +41,7 @@ pub(super) fn check(mut command: &Command, mut matches: &ArgMatches) -> Result<(
 fn check_placement(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
     let is_hidden = |option: &&Arg| {
         let id = option.get_id().as_str();
-        option.is_hide_set() && (id == JSON || SERVER_OPTIONS.contains(&id))
+        option.is_hide_set() && ([JSON, SYSV].contains(&id) || SERVER_OPTIONS.contains(&id))
     };
     let is_given =
         |option: &&Arg| matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);

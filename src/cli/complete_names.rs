@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
+use super::arguments::SYSV;
 use super::exit::{Exit, Failure};
 use super::output::escaped;
 use super::server::{Server, block_on};
+use super::sysv::completions;
 use crate::client::{Direct, Namespace};
 
 /// Print the names that complete a command line
@@ -39,6 +41,8 @@ enum Source {
     Both,
     /// Declared semaphores.
     Declared,
+    /// System V semaphore sets.
+    Sets,
 }
 
 impl Source {
@@ -47,6 +51,7 @@ impl Source {
             "get" | "dump" | "watch" | "holders" | "waiters" | "await-idle" | "delete" => Self::Requested,
             "status" | "run" | "acquire" => Self::Both,
             "declare" | "resize" | "pause" | "resume" | "slot" | "remove" | "list" => Self::Declared,
+            "sysv" => Self::Sets,
             _ => return None,
         })
     }
@@ -92,9 +97,18 @@ fn names(before: &[String], current: &str) -> BTreeSet<String> {
         let command = super::command().ignore_errors(true);
         let line = [OsString::from("signalbox")].into_iter().chain(before.iter().map(OsString::from));
         let matches = command.clone().try_get_matches_from(line).ok()?;
-        let (subcommand, matches) = matches.subcommand()?;
-        let source = Source::of(subcommand)?;
-        let definitions = command.find_subcommand(subcommand)?;
+        let (subcommand, mut matches) = matches.subcommand()?;
+        let mut source = Source::of(subcommand)?;
+        let mut definitions = command.find_subcommand(subcommand)?;
+        if let Source::Sets = source {
+            let (inner, inner_matches) = matches.subcommand()?;
+            if !matches!(inner, "show" | "remove") {
+                return None;
+            }
+            (definitions, matches) = (definitions.find_subcommand(inner)?, inner_matches);
+        } else if matches.try_get_one::<bool>(SYSV).ok().flatten() == Some(&true) {
+            source = Source::Sets;
+        }
         if current.starts_with('-') || before.iter().any(|word| word == "--") || is_value(definitions, before)
         {
             return None;
@@ -125,6 +139,12 @@ fn asked(matches: &ArgMatches, source: Source, prefix: &str) -> Option<BTreeSet<
 
 async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<String>> {
     let mut names = BTreeSet::new();
+    if let Source::Sets = source {
+        for name in completions(server).await? {
+            add(&mut names, name.as_bytes(), prefix);
+        }
+        return Some(names);
+    }
     let requested = server.namespace();
     if let Source::Requested | Source::Both = source {
         // The connection that lists is plain, so it needs the port of the namespace.

@@ -46,7 +46,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "71",
         "serve: a port cannot be bound, or another system error; serve, data: the data directory is in use, or \
-         cannot be read or written",
+         cannot be read or written; sysv run: the library cannot be loaded",
     ),
     ("74", "the output or the log file cannot be written"),
     (
@@ -56,10 +56,10 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ),
     ("77", "serve: cannot switch to the configured user or group"),
     ("78", "serve, check-config: the configuration is invalid; no port was bound"),
-    ("126", "run: the command cannot be executed"),
-    ("127", "run: the command was not found"),
+    ("126", "run, sysv run: the command cannot be executed"),
+    ("127", "run, sysv run: the command was not found"),
     ("128+N", "run: signal N ended the command; run, acquire: signal N ended the wait"),
-    ("other", "run: the exit status of the command"),
+    ("other", "run, sysv run: the exit status of the command"),
 ];
 
 impl From<Exit> for ExitCode {
@@ -134,7 +134,7 @@ impl From<client::Error> for Failure {
                 Status::ResourceNotAvailable | Status::OutOfMemory | Status::TimedOut | Status::QueueFull,
             ) => Exit::NothingAvailable,
             ErrorKind::Status(Status::UnknownCommand) | ErrorKind::SlotsUnsupported => Exit::Unavailable,
-            ErrorKind::Status(_) | ErrorKind::LimitReached { .. } => Exit::Failure,
+            ErrorKind::Status(_) | ErrorKind::LimitReached { .. } | ErrorKind::Errno(_) => Exit::Failure,
             ErrorKind::UnknownStatus { .. }
             | ErrorKind::ConnectionLost(_)
             | ErrorKind::Body(_)

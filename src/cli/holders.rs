@@ -19,12 +19,18 @@ disconnected session has no address, and only semaphores that were declared with
 With --json, the output is one object per line with the keys grant, session, resources, slots (an array), since (in \
 seconds since 1970), address, label, paused and slots_out (an array: the slots of the semaphore that are out of \
 service); a missing value is null. A label that is not UTF-8 has the key label_hex, in \
-hexadecimal digits.";
+hexadecimal digits.
+
+With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N. The holders are the processes with \
+adjustments (SEM_UNDO), with these columns: process (its id on the server), process id on its host, user, adjustments \
+(0:+1 adds 1 to semaphore 0 when the process ends), label. The JSON keys are process, pid, uid, adjustments (an array of \
+objects with semaphore and adjustment) and label.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox holders backup
-  signalbox holders --semaphore deploys --json | jq .label";
+  signalbox holders --semaphore deploys --json | jq .label
+  signalbox holders --sysv 0x2a";
 
 /// List the holders of a counter or semaphore
 #[derive(Debug, Args)]

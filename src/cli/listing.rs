@@ -17,19 +17,23 @@ use super::name::Name;
 use super::output::{Form, Labeled, NOTHING, escaped, or_nothing, utc};
 use super::server::Server;
 use super::slots;
+use super::sysv::{SysvOption, list_users};
 use super::table::{Column, Rows};
 use crate::client::{DeclaredEntry, Direct, Error, ListEntry, Listing, Namespace, Status};
 
 /// The arguments of both subcommands.
 #[derive(Debug, Args)]
 pub(super) struct ListArguments {
-    /// Name of the counter or semaphore
+    /// Name of the counter or semaphore; with --sysv the key of a set
     #[arg(value_parser = Name::parser())]
     name: Name,
 
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    sysv: SysvOption,
 
     #[command(flatten)]
     server: Server,
@@ -69,7 +73,10 @@ pub(super) enum ListingKind {
 
 /// Prints the list.
 pub(super) async fn list(arguments: &ListArguments, kind: ListingKind) -> Result<ExitCode, Failure> {
-    let ListArguments { name, json, server } = arguments;
+    let ListArguments { name, json, sysv, server } = arguments;
+    if let Some(set) = sysv.set(name, server)? {
+        return list_users(server, set, kind, *json).await;
+    }
     let out = BufWriter::new(io::stdout().lock());
     let mut rows = Rows::new(Form::of_output(*json), kind.columns_with_flags(), out);
     let direct = server.direct().await?;

@@ -46,6 +46,7 @@ mod slot;
 mod slots;
 mod stats;
 mod status;
+mod sysv;
 mod table;
 mod time;
 mod verify;
@@ -76,10 +77,16 @@ struct Everywhere {
     /// Print JSON; a command that prints nothing ignores this option
     #[arg(id = "json", long = "json", global = true)]
     _json: bool,
+
+    #[command(flatten)]
+    _sysv: sysv::SysvOption,
 }
 
 /// Subcommands that are no clients of a server.
 const WITHOUT_SERVER: [&str; 6] = ["serve", "check-config", "data", "completions", "complete-names", "man"];
+
+/// Subcommands whose NAME may be a System V semaphore set.
+const WITH_SYSV: [&str; 4] = ["status", "holders", "waiters", "watch"];
 
 /// Subcommands whose output is text in any case.
 const WITHOUT_JSON: [&str; 4] = ["serve", "completions", "complete-names", "man"];
@@ -101,8 +108,12 @@ fn command() -> clap::Command {
         let ids = arguments::SERVER_OPTIONS;
         command.mut_subcommand(name, |command| command.args(ids.map(hidden)))
     });
-    WITHOUT_JSON.into_iter().fold(command, |command, name| {
+    let command = WITHOUT_JSON.into_iter().fold(command, |command, name| {
         command.mut_subcommand(name, |command| command.arg(hidden(arguments::JSON)))
+    });
+    command.mut_subcommands(|command| match WITH_SYSV.contains(&command.get_name()) {
+        true => command,
+        false => command.arg(hidden(arguments::SYSV)),
     })
 }
 
@@ -146,6 +157,7 @@ enum Command {
     Revoke(revoke::Arguments),
     Verify(verify::Arguments),
     Bench(bench::Arguments),
+    Sysv(sysv::Arguments),
     Data(data::Arguments),
     Completions(completions::Arguments),
     #[command(hide = true)]
@@ -194,6 +206,7 @@ pub fn main() -> ExitCode {
         Command::Revoke(arguments) => revoke::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Sysv(arguments) => sysv::run(&arguments),
         Command::Data(arguments) => data::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::CompleteNames(arguments) => complete_names::run(&arguments),

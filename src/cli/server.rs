@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use super::await_idle::ANY_LEVEL;
 use super::exit::{Exit, Failure};
@@ -35,6 +36,39 @@ pub(super) struct Server {
     timeout: Duration,
 }
 
+/// Where the address of the server comes from.
+#[derive(Debug)]
+pub(super) struct ServerSource(Option<ValueSource>);
+
+impl ServerSource {
+    /// Whether it is that of `--server`.
+    pub(super) fn is_option(&self) -> bool {
+        self.0 == Some(ValueSource::CommandLine)
+    }
+}
+
+/// It has no arguments of its own.
+impl Args for ServerSource {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl FromArgMatches for ServerSource {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(matches.value_source("server")))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 /// Which operations a server supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerKind {
@@ -48,6 +82,16 @@ impl Server {
     /// The address, with the default port if none was given.
     pub(super) fn address(&self) -> Address {
         self.address.clone().or_port(if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT })
+    }
+
+    /// The same options with another address.
+    pub(super) fn at(&self, address: Address) -> Self {
+        Self { address, ..*self }
+    }
+
+    /// Whether semaphores were requested.
+    pub(super) fn is_about_semaphores(&self) -> bool {
+        self.semaphore
     }
 
     /// How long to wait for the connection and for each response.

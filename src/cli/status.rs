@@ -14,6 +14,7 @@ use super::listing::{self, Entry, ListingKind};
 use super::name::Name;
 use super::output::{Form, NOTHING, Named, escaped, json, or_nothing};
 use super::server::{Server, block_on, kind_of};
+use super::sysv::{SysvOption, show_named};
 use super::table::Rows;
 use crate::client::{DeclaredEntry, Direct, Inspected, Namespace, Status};
 
@@ -28,24 +29,30 @@ list\". The holders and the waiting requests follow, as in \"signalbox holders\"
 With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, available, peak, waiting, declared \
 (null, or an object with generation, slots, removing, configured, paused, slots_out and label), holders and queue \
 (arrays of the objects of \"signalbox holders\" and \"signalbox waiters\", without paused and slots_out). A name or label that is not UTF-8 has the \
-key name_hex or label_hex, in hexadecimal digits.";
+key name_hex or label_hex, in hexadecimal digits.
+
+With --sysv, NAME is a System V semaphore set, and the output is that of \"signalbox sysv show\".";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox status backup
-  signalbox status gpu --json | jq .in_use";
+  signalbox status gpu --json | jq .in_use
+  signalbox status --sysv 0x2a";
 
 /// Show the usage of a counter or semaphore, its holders and its queue
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Name of the counter or semaphore
+    /// Name of the counter or semaphore; with --sysv the key of a set
     #[arg(value_parser = Name::parser())]
     name: Name,
 
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    sysv: SysvOption,
 
     #[command(flatten)]
     server: Server,
@@ -56,7 +63,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 async fn status(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { name, json, server } = arguments;
+    let Arguments { name, json, sysv, server } = arguments;
+    if let Some(set) = sysv.set(name, server)? {
+        return show_named(server, set, *json).await;
+    }
     let direct = server.direct().await?;
     let namespaces = match server.namespace() {
         Namespace::Counters => &[Namespace::Counters, Namespace::Semaphores][..],

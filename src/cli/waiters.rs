@@ -18,12 +18,18 @@ are out (out=0-3+7), requests wait although nobody holds it. A missing value is 
 
 With --json, the output is one object per line with the keys position, grant, session, resources, since (in seconds \
 since 1970), address, label, paused and slots_out (an array: the slots of the semaphore that are out of service); a missing value is null. A label that is not UTF-8 has the key label_hex, in \
-hexadecimal digits.";
+hexadecimal digits.
+
+With --sysv, NAME is a System V semaphore set, by its key (0x2a, 42) or as id:N. The waiters are the calls that wait, in \
+the order in which they came, with these columns: position, process (its id on the server), process id on its host, user, \
+operations (such as 0:-1 UNDO, or 1:0 to wait until semaphore 1 is 0), label. The JSON keys are position, process, pid, \
+uid, operations (an array of objects with semaphore, change, nowait and undo) and label.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox waiters backup
-  signalbox waiters --semaphore deploys | wc -l";
+  signalbox waiters --semaphore deploys | wc -l
+  signalbox waiters --sysv 0x2a";
 
 /// List the wait queue of a counter or semaphore, in order
 #[derive(Debug, Args)]

@@ -2,17 +2,20 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::{Form, NOTHING, Named, json, or_nothing};
 use super::pattern;
 use super::server::{Server, block_on};
+use super::sysv::{SysvOption, Watched};
 use super::table::{Column, Rows};
+use super::time::time;
 use crate::client::{Disconnect, Event, EventKind};
 
 const LONG: &str = "\
@@ -30,14 +33,21 @@ after it, name. A missing value is -. Characters are escaped as by \"signalbox d
 
 With --json, the output is one object per line with the keys number (which grows by 1), event, grant, session, \
 resources, in_use, waiting and name. A name that is not UTF-8 has the key name_hex, in hexadecimal digits; an event \
-without a name has neither key.";
+without a name has neither key.
+
+With --sysv, the name is a System V semaphore set, by its key (0x2a, 42) or as id:N; * stands for all sets. The server has \
+no events of sets: this program asks for their state every second (--interval), and prints what has changed; what happens \
+between two questions is not seen. The events are present, live, created, changed and removed. The columns are: event, \
+key, id, calls that wait, processes with adjustments, time of the last operation, values (missing if the mode does not \
+permit to read them). The JSON keys are event, those of \"signalbox sysv list\", and values (an array).";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox watch backup
   signalbox watch --semaphore 'deploys/*' --json
   signalbox watch '*'
-  signalbox watch --exact 'a name that ends in *'";
+  signalbox watch --exact 'a name that ends in *'
+  signalbox watch --sysv 0x2a";
 
 const COLUMNS: [Column; 7] = [
     Column::word("EVENT", 8),
@@ -53,7 +63,7 @@ const COLUMNS: [Column; 7] = [
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Name to watch; a * at the end makes it a prefix
+    /// Name to watch; a * at the end makes it a prefix; with --sysv the key of a set, or * for all sets
     #[arg(value_name = "NAME|PREFIX*", value_parser = Name::parser())]
     name: Name,
 
@@ -66,11 +76,40 @@ pub(super) struct Arguments {
     json: bool,
 
     #[command(flatten)]
+    sysv: SysvOption,
+
+    /// With --sysv: how long to wait between two questions to the server [default: 1]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    interval: Option<Duration>,
+
+    #[command(flatten)]
     server: Server,
 }
 
+/// The default of `--interval`.
+const INTERVAL: Duration = Duration::from_secs(1);
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    block_on(watch(arguments, Form::of_output(arguments.json)))
+    let Arguments { name, exact, sysv, interval, server, .. } = arguments;
+    let form = Form::of_output(arguments.json);
+    if !sysv.is_given() {
+        if interval.is_some() {
+            let message =
+                "--interval is only valid with --sysv; counters and semaphores are reported at once: omit it";
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        return block_on(watch(arguments, form));
+    }
+    sysv.check(server)?;
+    if *exact {
+        return Err(Failure::new(Exit::Usage, "--exact is not valid with --sysv; a set has a key; omit it"));
+    }
+    let watched = match name.bytes() {
+        b"*" => Some(Watched::All),
+        _ => sysv.set(name, server)?.map(Watched::Set),
+    };
+    let watched = watched.expect("the option is given");
+    block_on(super::sysv::watch(server, watched, interval.unwrap_or(INTERVAL), form))
 }
 
 async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {

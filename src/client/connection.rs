@@ -24,7 +24,7 @@ use tracing::debug;
 
 use super::error::{Disconnect, Error};
 use super::success;
-use crate::protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, Status};
+use crate::protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, Status, SysvRequest};
 
 /// While this many bytes of requests are queued, callers wait before they queue more: some thousand requests of usual
 /// size.
@@ -59,9 +59,17 @@ impl Connection {
         &self,
         request: impl Into<Outgoing<'_>>,
     ) -> Result<oneshot::Receiver<ResponseFrame>, Disconnect> {
+        Ok(self.ask_cancelable(request).await?.1)
+    }
+
+    /// As [`Self::ask`]; also returns the opaque, by which the request can be canceled.
+    pub(super) async fn ask_cancelable(
+        &self,
+        request: impl Into<Outgoing<'_>>,
+    ) -> Result<(Opaque, oneshot::Receiver<ResponseFrame>), Disconnect> {
         let (sender, answer) = oneshot::channel();
-        self.shared.queue(request.into(), Waiting::Answer(sender)).await?;
-        Ok(answer)
+        let opaque = self.shared.queue(request.into(), Waiting::Answer(sender)).await?;
+        Ok((opaque, answer))
     }
 
     /// Queues a request with a series of responses, which ends with an empty body or a failure.
@@ -88,7 +96,8 @@ impl Connection {
     {
         let responses = responses.clone();
         let deliver = move |frame| drop(responses.send((tag, frame)));
-        self.shared.queue_now(&request.into(), Waiting::Posted { deliver: Box::new(deliver), answers })
+        let waiting = Waiting::Posted { deliver: Box::new(deliver), answers };
+        self.shared.queue_now(&request.into(), waiting).map(drop)
     }
 
     /// Queues a request that has one response without waiting for room, as [`Self::post`].
@@ -147,11 +156,12 @@ impl Drop for Connection {
     }
 }
 
-/// A request of either kind, before it has an opaque.
+/// A request of any kind, before it has an opaque.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outgoing<'a> {
     Plain(Request<'a>),
     Extended(Extended<'a>),
+    Sysv(SysvRequest<'a>),
 }
 
 impl<'a> From<Request<'a>> for Outgoing<'a> {
@@ -166,11 +176,18 @@ impl<'a> From<Extended<'a>> for Outgoing<'a> {
     }
 }
 
+impl<'a> From<SysvRequest<'a>> for Outgoing<'a> {
+    fn from(request: SysvRequest<'a>) -> Self {
+        Self::Sysv(request)
+    }
+}
+
 impl Outgoing<'_> {
     fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
         match self {
             Self::Plain(request) => request.compose(opaque, out),
             Self::Extended(request) => request.compose(opaque, out),
+            Self::Sysv(request) => request.compose(opaque, out),
         }
     }
 }
@@ -229,8 +246,8 @@ impl Shared {
         self.state.lock().expect("no code panics while it holds the lock")
     }
 
-    /// Queues the request once there is room, and registers where its responses go.
-    async fn queue(&self, request: Outgoing<'_>, waiting: Waiting) -> Result<(), Disconnect> {
+    /// Queues the request once there is room, and registers where its responses go. Returns its opaque.
+    async fn queue(&self, request: Outgoing<'_>, waiting: Waiting) -> Result<Opaque, Disconnect> {
         loop {
             // Subscribes before the check, so that no wake-up is missed between the two.
             let mut room = pin!(self.room.notified());
@@ -242,7 +259,7 @@ impl Shared {
         }
     }
 
-    fn queue_now(&self, request: &Outgoing<'_>, waiting: Waiting) -> Result<(), Disconnect> {
+    fn queue_now(&self, request: &Outgoing<'_>, waiting: Waiting) -> Result<Opaque, Disconnect> {
         let mut state = self.state();
         if let Some(reason) = self.end.borrow().clone() {
             return Err(reason);
@@ -251,7 +268,7 @@ impl Shared {
         request.compose(opaque, &mut state.outgoing);
         state.waiting.insert(opaque, waiting);
         self.queued.notify_one();
-        Ok(())
+        Ok(opaque)
     }
 
     /// Reads and writes concurrently until either fails: requests are written even while a slow series stops the

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Requested, limit};
+use super::{Requested, limit, sysv};
 use crate::protocol::{
-    BodyError, ClaimsError, DeclarationError, DecodeError, NAME_BYTES_MAX, ReachedLimit, Status,
+    BodyError, ClaimsError, DeclarationError, DecodeError, Errno, NAME_BYTES_MAX, ReachedLimit, Status,
 };
 
 /// Why a request failed, and for what.
@@ -76,6 +76,26 @@ impl Error {
         }
     }
 
+    /// Why a call on a semaphore set failed, if that is the reason of the failure.
+    ///
+    /// ```no_run
+    /// # async fn example(process: signalbox::client::sysv::Process) -> Result<(), signalbox::client::Error> {
+    /// use signalbox::client::sysv::Errno;
+    ///
+    /// match process.find(0x2a).await {
+    ///     Err(error) if error.errno() == Some(Errno::NoEnt) => println!("no such set"),
+    ///     result => drop(result?),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn errno(&self) -> Option<Errno> {
+        match self.kind {
+            ErrorKind::Errno(errno) => Some(errno),
+            _ => None,
+        }
+    }
+
     /// Why the permit was lost, if that is the reason of the failure.
     ///
     /// ```no_run
@@ -94,7 +114,7 @@ impl Error {
     }
 
     /// The names that the request was for, and what was requested; `None` if it was for no names, as the opening of a
-    /// connection.
+    /// connection. A request for a semaphore set has no names, and only a text.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) {
@@ -118,7 +138,7 @@ impl Error {
     /// assert!(!Error::from(ErrorKind::NameEmpty).is_refusal());
     /// ```
     pub fn is_refusal(&self) -> bool {
-        matches!(self.kind, ErrorKind::Status(_) | ErrorKind::UnknownStatus { .. })
+        matches!(self.kind, ErrorKind::Status(_) | ErrorKind::UnknownStatus { .. } | ErrorKind::Errno(_))
     }
 
     /// The same error, of this request.
@@ -139,6 +159,12 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(&self.kind)
+    }
+}
+
+impl From<Errno> for ErrorKind {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
     }
 }
 
@@ -183,6 +209,9 @@ pub enum ErrorKind {
         /// The text of the response.
         message: String,
     },
+    /// A call on a System V semaphore set failed, with this error of `semget`, `semop` or `semctl`.
+    #[error("{} ({})", sysv::advice(*.0), .0)]
+    Errno(Errno),
     /// The connection ended before the answer was received. The server may have executed the request. What the
     /// connection held is released.
     #[error("the connection was lost ({0}); connect again and check whether the request was executed")]

@@ -70,7 +70,7 @@
 //!
 //! [`blocking`] has the leased client for programs without an async runtime. [`Direct`] has the administrative
 //! operations: it lists holders and waiters, watches names, revokes grants, and declares semaphores whose capacity an
-//! administrator sets.
+//! administrator sets. [`sysv`] has System V semaphore sets, which programs share that call `semop`.
 
 mod address;
 pub mod blocking;
@@ -85,6 +85,7 @@ mod plain_permit;
 mod requested;
 mod series;
 mod socket;
+pub mod sysv;
 
 use std::fmt;
 use std::time::Duration;

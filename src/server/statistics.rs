@@ -24,7 +24,7 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("total_connections", metrics.total_connections.value()),
     ];
     let commands = OPCODES.map(|opcode| (command_item(opcode), metrics.traffic.commands(opcode)));
-    let ledger = server.core.ledger_stats();
+    let (ledger, sysv) = (server.core.ledger_stats(), server.core.sysv_stats());
     let further = [
         ("uptime", server.started.elapsed().as_secs()),
         ("max_connections", port.connections_max.load(Ordering::Relaxed).into()),
@@ -52,6 +52,9 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("store_commits", server.stored.commits.value()),
         ("store_changes", server.stored.changes.value()),
         ("store_failures", server.stored.failures.value()),
+        ("sysv_processes", sysv.processes),
+        ("sysv_sets", sysv.sets),
+        ("sysv_waiting", sysv.waiting),
     ];
     let number = |(name, value): (&'static str, u64)| (name, value.to_string());
     let mut items: Vec<_> = yrmcds.into_iter().chain(commands).map(number).collect();

@@ -7,6 +7,7 @@ mod errors;
 mod examples;
 mod guide;
 mod leased;
+mod opening;
 mod plain;
 #[path = "../support/mod.rs"]
 mod support;

@@ -239,7 +239,7 @@ impl Driver {
         if self.link.is_attached() {
             self.send_close();
         } else if self.session.is_none() {
-            // A server may be opening a session, but no permit can be in it yet.
+            // A server may be opening a session, but no permit can be in it yet. It ends with its lease.
             self.phase = Phase::Ended(Lost::Stopped);
         }
     }
@@ -482,7 +482,7 @@ impl Driver {
     fn attempt_failed(&mut self, error: Error) {
         debug!(%error, "an attempt to attach the session failed");
         let now = self.now();
-        match self.reconnect.attempt_failed(error.clone(), self.session.is_some(), now) {
+        match self.reconnect.attempt_failed(error.clone(), now) {
             AfterFailure::SessionLost => self.end(Lost::Expired),
             AfterFailure::RetryAt { at, round_failed } => {
                 if round_failed {

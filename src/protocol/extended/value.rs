@@ -248,6 +248,8 @@ impl Features {
     /// A slot in AcquireGrant and AcquireAll, Pause, SetSlot. A server without it ignores the slot of a request, and grants
     /// any.
     pub const SLOTS: Self = Self(1 << 6);
+    /// System V semaphore sets: OpenProcess to ListUsers.
+    pub const SYSV: Self = Self(1 << 7);
 
     /// The features of both sets.
     pub const fn union(self, other: Self) -> Self {

@@ -28,7 +28,8 @@ const FEATURES: Features = Features::GRANTS
     .union(Features::WATCH)
     .union(Features::REVOKE)
     .union(Features::DECLARE)
-    .union(Features::SLOTS);
+    .union(Features::SLOTS)
+    .union(Features::SYSV);
 
 /// How a valid request is answered.
 enum Execution<'a> {
@@ -83,7 +84,7 @@ impl Executor<'_> {
         let call = |ids| Call { connection, ids: ids_of(ids), token };
         let outcome = match *request {
             Extended::Hello { version, label, .. } => return self.hello(opaque, version, label),
-            Extended::OpenSession { ttl, label } => self.open_session(opaque, ttl, label, now)?,
+            Extended::OpenSession { ttl, label, key } => self.open_session(opaque, ttl, label, key, now)?,
             Extended::AttachSession { session, key } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
                 let lease = core.attach(session, connection, &SessionKey(key.0), now)?;
@@ -224,15 +225,21 @@ impl Executor<'_> {
         opaque: Opaque,
         ttl: Option<Milliseconds>,
         label: &[u8],
+        key: Option<wire::SessionKey>,
         now: Moment,
     ) -> Result<Outcome, Denial> {
         self.check_opaque(opaque)?;
         let limits = self.server.session_limits();
         let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
         let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
-        let key = SessionKey(random_key()?);
-        let (core, connection) = (&self.server.core, self.extended.connection);
-        let outcome = core.open_leased(connection, key, ttl_ms, label, token_of(opaque), now);
+        let (core, connection, token) = (&self.server.core, self.extended.connection, token_of(opaque));
+        let outcome = match key {
+            Some(key) => core.open_leased_once(connection, SessionKey(key.0), ttl_ms, label, token, now),
+            None => {
+                let key = SessionKey(random_key()?);
+                core.open_leased(connection, key, ttl_ms, label, token, now)
+            }
+        };
         self.extended.lease = core.lease(connection);
         Ok(outcome)
     }

@@ -1,0 +1,143 @@
+//! `signalbox sysv list`: lists the semaphore sets, as `ipcs -s` does.
+
+use std::io::{self, BufWriter};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::key::{self, PRIVATE};
+use super::set;
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::output::{Form, NOTHING, json, utc};
+use crate::cli::server::Server;
+use crate::cli::table::{Column, Rows};
+use crate::client::sysv::{ListedSet, SetStat};
+
+const LONG: &str = "\
+List the System V semaphore sets, ordered by id
+
+On a terminal, the output is a table with a header. Otherwise it is one line per set, without a header, with these \
+columns, separated by tabs: key (in hexadecimal digits), id, user and group of the owner, mode (in octal digits), \
+number of semaphores, calls that wait, processes with adjustments (SEM_UNDO), time of the last operation, time of the \
+last change of values or owner by semctl, or of the creation (UTC). A missing value is -: of a set that was made without \
+a key (IPC_PRIVATE), or of one without an operation so far.
+
+With --json, the output is one object per line with the keys key (a text, or null), id, uid, gid, creator_uid, \
+creator_gid, mode (a text), semaphores, waiting, adjusting, operated and changed (in seconds since 1970).";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox sysv list
+  signalbox sysv list --json | jq 'select(.waiting > 0)'";
+
+const COLUMNS: [Column; 10] = [
+    Column::word("KEY", 10),
+    Column::number("ID", 10),
+    Column::number("USER", 6),
+    Column::number("GROUP", 6),
+    Column::word("MODE", 4),
+    Column::number("SEMAPHORES", 10),
+    Column::number("WAITING", 7),
+    Column::number("ADJUSTING", 9),
+    Column::word("OPERATED", 20).omitted(1),
+    Column::word("CHANGED", 20).omitted(2),
+];
+
+/// List the System V semaphore sets
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+/// Entries are written as they arrive, so memory does not grow with their number.
+pub(super) async fn list(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { json: wants_json, server } = arguments;
+    let out = BufWriter::new(io::stdout().lock());
+    let mut rows = Rows::new(Form::of_output(*wants_json), &COLUMNS, out);
+    let direct = set::connect(server).await?;
+    let mut sets = server.answer(direct.sets()).await??;
+    while let Some(listed) = server.answer(async { sets.next().await.transpose() }).await?? {
+        rows.push(|| cells(&listed), || json(&Line::of(&listed)))?;
+    }
+    rows.finish()?;
+    Ok(Exit::Success.into())
+}
+
+fn cells(listed: &ListedSet) -> Vec<String> {
+    let ListedSet { set, stat, waiting, adjusting } = listed;
+    vec![
+        key_cell(stat),
+        set.to_string(),
+        stat.uid.to_string(),
+        stat.gid.to_string(),
+        mode(stat),
+        stat.count.to_string(),
+        waiting.to_string(),
+        adjusting.to_string(),
+        operated(stat),
+        utc(stat.changed_at),
+    ]
+}
+
+/// The key of a set in a column.
+pub(super) fn key_cell(stat: &SetStat) -> String {
+    key_of(stat).unwrap_or_else(|| NOTHING.to_owned())
+}
+
+/// The key of a set; `None`: it has none.
+pub(super) fn key_of(stat: &SetStat) -> Option<String> {
+    (stat.key != PRIVATE).then(|| key::shown(stat.key))
+}
+
+pub(super) fn mode(stat: &SetStat) -> String {
+    format!("{:04o}", stat.mode & 0o777)
+}
+
+/// The time of the last operation in a column.
+pub(super) fn operated(stat: &SetStat) -> String {
+    if stat.operated_at == 0 { NOTHING.to_owned() } else { utc(stat.operated_at) }
+}
+
+/// A set in JSON.
+#[derive(Serialize)]
+pub(super) struct Line {
+    key: Option<String>,
+    id: i32,
+    uid: u32,
+    gid: u32,
+    creator_uid: u32,
+    creator_gid: u32,
+    mode: String,
+    semaphores: u32,
+    waiting: u32,
+    adjusting: u32,
+    operated: Option<u64>,
+    changed: u64,
+}
+
+impl Line {
+    pub(super) fn of(listed: &ListedSet) -> Self {
+        let ListedSet { set, stat, waiting, adjusting } = listed;
+        Self {
+            key: key_of(stat),
+            id: *set,
+            uid: stat.uid,
+            gid: stat.gid,
+            creator_uid: stat.creator_uid,
+            creator_gid: stat.creator_gid,
+            mode: mode(stat),
+            semaphores: stat.count,
+            waiting: *waiting,
+            adjusting: *adjusting,
+            operated: Some(stat.operated_at).filter(|at| *at != 0),
+            changed: stat.changed_at,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `signalbox sysv run`: replaces itself by a command whose System V semaphores are those of a server.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+use super::key::{check_keys, mapping};
+use super::library;
+use super::set;
+use super::settings::{self, CONFIG, KEYS, SERVER};
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::output::escaped;
+use crate::cli::server::{Server, ServerSource, block_on};
+
+const LONG: &str = "\
+Run a command whose System V semaphores are on a server
+
+The command and the programs that it starts run unchanged: a library that is loaded into them (LD_PRELOAD) sends their \
+calls of semget, semop, semtimedop and semctl for the selected keys to the server. Calls for other keys go to the kernel. \
+The command replaces this program, so its exit status, its process id and its signals are its own.
+
+Before that, this program checks that the library is there and that the server answers and supports the calls. If one of \
+them fails, the command is not started (71: no library, 69: no server).
+
+The keys are those of --keys and --map, else those of SIGNALBOX_SYSV_KEYS, else those of the file. The server is that of \
+--server, else of SIGNALBOX_SYSV_SERVER, else of the file, else of SIGNALBOX_SERVER. Further settings of the library are \
+taken from the file and from the environment as they are.
+
+The dynamic linker does not load the library into programs that are linked statically, and into those that change their \
+user (set-user-id), such as sudo: start those the other way round, \"sudo signalbox sysv run\". Their semaphores would be \
+those of their own host.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox sysv run --keys all -- php worker.php
+  signalbox sysv run --server lock.example.org --keys 0x1000-0x1fff,42 -- perl job.pl
+  signalbox sysv run --map 0x5101a2b3=0x10 -- php worker.php
+  signalbox sysv run --config /etc/signalbox-sysv.conf -- php-fpm";
+
+/// Written by hand because the generator of the manual page omits the two dashes.
+const USAGE: &str = "signalbox sysv run [OPTIONS] -- <COMMAND>...";
+
+/// Run a command whose System V semaphores are on a server
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES, override_usage = USAGE)]
+pub(super) struct Arguments {
+    /// Keys that go to the server: all, or keys and ranges, separated by commas (42,0x1000-0x1fff)
+    #[arg(long, value_name = "all|RANGES", value_parser = keys)]
+    keys: Vec<String>,
+
+    /// A key of this host that goes to the server as another key, for keys of ftok, which differ between hosts
+    #[arg(long = "map", value_name = "LOCAL=SHARED", value_parser = mapping)]
+    mappings: Vec<String>,
+
+    /// File with settings of the library
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// The library to load, instead of the one that belongs to this program
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+
+    #[command(flatten)]
+    server: Server,
+
+    #[command(flatten)]
+    source: ServerSource,
+
+    /// Command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn keys(list: &str) -> Result<String, String> {
+    check_keys(list).map(|()| list.to_owned())
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { keys, mappings, config, library, source, .. } = arguments;
+    let settings = settings::read(config.as_deref())?;
+    let keys: Vec<_> = keys.iter().chain(mappings).cloned().collect();
+    if keys.is_empty() && !settings.has_keys {
+        let message = format!(
+            "no keys are selected, so all semaphores would stay on this host; add --keys all, a list such as --keys \
+             42,0x1000-0x1fff, or --map, or set {KEYS} or \"keys\" in a file of --config"
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let server = match settings.server {
+        Some(address) if !source.is_option() => arguments.server.at(address),
+        _ => arguments.server.at(arguments.server.address()),
+    };
+    let library = library::find(library.as_deref())?;
+    block_on(async { set::connect(&server).await.map(drop) })?;
+
+    let (program, rest) = arguments.command.split_first().expect("clap requires a command");
+    let mut command = Command::new(program);
+    command
+        .args(rest)
+        .env(library::PRELOAD, library::preload(&library)?)
+        .env(SERVER, server.address().to_string());
+    if !keys.is_empty() {
+        command.env(KEYS, keys.join(","));
+    }
+    if let Some(config) = config {
+        command.env(CONFIG, config);
+    }
+    Err(not_executed(program, &command.exec()))
+}
+
+/// The failure of a command that did not replace this program.
+fn not_executed(program: &OsStr, error: &io::Error) -> Failure {
+    let program = escaped(program.as_encoded_bytes());
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            Failure::new(Exit::CommandNotFound, format!("command \"{program}\" not found; check its path"))
+        }
+        _ => Failure::new(
+            Exit::CannotRun,
+            format!("cannot run command \"{program}\": {error}; check that it is an executable file"),
+        ),
+    }
+}

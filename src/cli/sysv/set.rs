@@ -1,0 +1,165 @@
+//! Which set an argument names, and the sets of the server.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::key::{self, PRIVATE};
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::server::{Server, label};
+use crate::client::sysv::{Caller, Identity, ListedSet, Process};
+use crate::client::{Direct, Features};
+
+/// A set, as an argument names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetName {
+    /// The set with this key.
+    Key(i32),
+    /// The set with this id.
+    Id(i32),
+}
+
+/// The set of a subcommand that is only about sets.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct SetArgument {
+    /// Key of the set, as "signalbox sysv list" shows it (0x2a) or in decimal (42)
+    #[arg(id = "set", value_name = "KEY", allow_negative_numbers = true, value_parser = named)]
+    set: Option<SetName>,
+
+    /// Id of the set, for example of one without a key
+    #[arg(long, value_name = "ID", value_parser = id)]
+    id: Option<i32>,
+}
+
+impl SetArgument {
+    pub(super) fn name(&self) -> SetName {
+        self.id.map(SetName::Id).or(self.set).expect("clap requires one of the two")
+    }
+}
+
+impl FromStr for SetName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let set = match text.strip_prefix("id:") {
+            Some(number) => number.parse().ok().filter(|id| *id >= 0).map(Self::Id),
+            None => match key::key(text) {
+                Some(PRIVATE) => {
+                    return Err(
+                        "is the key of all sets without a key; name the set by its id, such as id:1073741825",
+                    );
+                }
+                key => key.map(Self::Key),
+            },
+        };
+        set.ok_or(
+            "is not the key of a semaphore set; write a key such as 0x2a or 42, or id:N for a set by its id",
+        )
+    }
+}
+
+fn named(text: &str) -> Result<SetName, String> {
+    text.parse().map_err(|error| format!("it {error}"))
+}
+
+fn id(text: &str) -> Result<i32, &'static str> {
+    let id = text.parse().ok().filter(|id| *id >= 0);
+    id.ok_or("expected the id of a set, as \"signalbox sysv list\" shows it")
+}
+
+/// For messages.
+impl fmt::Display for SetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(key) => write!(f, "semaphore set {}", key::shown(*key)),
+            Self::Id(id) => write!(f, "semaphore set id:{id}"),
+        }
+    }
+}
+
+impl SetName {
+    /// Whether it names this set.
+    pub(super) fn is(self, listed: &ListedSet) -> bool {
+        match self {
+            Self::Key(key) => listed.stat.key == key,
+            Self::Id(id) => listed.set == id,
+        }
+    }
+
+    /// The set of this name on the server.
+    pub(super) async fn find(self, server: &Server, direct: &Direct) -> Result<ListedSet, Failure> {
+        let listed = all(server, direct).await?;
+        listed.into_iter().find(|listed| self.is(listed)).ok_or_else(|| self.missing())
+    }
+
+    /// The failure for a set that does not exist.
+    pub(super) fn missing(self) -> Failure {
+        let message = format!("{self} does not exist; \"signalbox sysv list\" lists the sets");
+        Failure::new(Exit::Failure, message)
+    }
+}
+
+/// Connects to a server that must have semaphore sets.
+pub(super) async fn connect(server: &Server) -> Result<Direct, Failure> {
+    let direct = server.direct().await?;
+    if !direct.server().features.contains(Features::SYSV) {
+        let message = format!(
+            "{} does not support System V semaphores; update the server, or give another one with --server",
+            server.address()
+        );
+        return Err(Failure::new(Exit::Unavailable, message));
+    }
+    Ok(direct)
+}
+
+/// Opens a process for the calls of this subcommand, with the user and the groups of this process.
+pub(super) async fn open_process(server: &Server, direct: &Direct, task: &str) -> Result<Process, Failure> {
+    let groups = nix::unistd::getgroups().unwrap_or_default();
+    let groups: Vec<u32> = groups.into_iter().map(nix::unistd::Gid::as_raw).collect();
+    let label = label(task);
+    let identity = Identity { pid: std::process::id(), caller: caller(), groups: &groups, label: &label };
+    Ok(server.answer(direct.open_process(&identity)).await??)
+}
+
+/// The user and the group of this process.
+pub(super) fn caller() -> Caller {
+    Caller { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
+}
+
+/// All sets of the server.
+pub(super) async fn all(server: &Server, direct: &Direct) -> Result<Vec<ListedSet>, Failure> {
+    let mut sets = server.answer(direct.sets()).await??;
+    let mut all = Vec::new();
+    while let Some(set) = server.answer(async { sets.next().await.transpose() }).await?? {
+        all.push(set);
+    }
+    Ok(all)
+}
+
+/// The names of sets, for the completion of a command line.
+pub(crate) async fn completions(server: &Server) -> Option<BTreeSet<String>> {
+    let direct = connect(server).await.ok()?;
+    let names = all(server, &direct).await.ok()?.into_iter().map(|listed| match listed.stat.key {
+        PRIVATE => format!("id:{}", listed.set),
+        key => key::shown(key),
+    });
+    Some(names.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_named_by_its_key_or_its_id() {
+        assert_eq!("0x2a".parse(), Ok(SetName::Key(42)));
+        assert_eq!("-2".parse(), Ok(SetName::Key(-2)));
+        assert_eq!("id:1073741825".parse(), Ok(SetName::Id(1_073_741_825)));
+        for text in ["0", "0x0", "", "id:", "id:-1", "job", "id:0x2a"] {
+            assert!(text.parse::<SetName>().is_err(), "{text}");
+        }
+    }
+}

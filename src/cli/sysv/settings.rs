@@ -1,0 +1,109 @@
+//! What the library's own settings say of the server and the keys: its environment variables and its file.
+//!
+//! The library reads and checks all of them itself. This program has to know the server, to check that it answers, and
+//! whether any keys are selected.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::output::escaped;
+use crate::client::Address;
+
+/// The variable with the server.
+pub(super) const SERVER: &str = "SIGNALBOX_SYSV_SERVER";
+
+/// The variable with the keys.
+pub(super) const KEYS: &str = "SIGNALBOX_SYSV_KEYS";
+
+/// The variable with the file.
+pub(super) const CONFIG: &str = "SIGNALBOX_SYSV_CONFIG";
+
+/// The settings without the options of the command line.
+#[derive(Debug, PartialEq)]
+pub(super) struct Settings {
+    pub(super) server: Option<Address>,
+    pub(super) has_keys: bool,
+}
+
+/// Reads the variables and the file; without one, that of the variable.
+pub(super) fn read(file: Option<&Path>) -> Result<Settings, Failure> {
+    let variable = |name| std::env::var_os(name).map(|value| escaped(value.as_encoded_bytes()));
+    let path = file.map(Path::to_owned).or_else(|| std::env::var_os(CONFIG).map(PathBuf::from));
+    let text = match &path {
+        None => String::new(),
+        Some(path) => fs::read_to_string(path).map_err(|error| {
+            let path = escaped(path.as_os_str().as_encoded_bytes());
+            let message =
+                format!("the file \"{path}\" of the library cannot be read: {error}; check --config");
+            Failure::new(Exit::Usage, message)
+        })?,
+    };
+    let from_file = lines(&text);
+    let (server, place) = match (variable(SERVER), from_file.server) {
+        (Some(server), _) => (Some(server), SERVER.to_owned()),
+        (None, server) => {
+            let path = path.as_deref().unwrap_or(Path::new("")).as_os_str();
+            (server.map(str::to_owned), format!("\"server\" in {}", escaped(path.as_encoded_bytes())))
+        }
+    };
+    let has_keys = variable(KEYS).map_or(from_file.has_keys, |keys| !keys.is_empty());
+    let server = server.map(|text| address(&text, &place)).transpose()?;
+    Ok(Settings { server, has_keys })
+}
+
+struct Lines<'a> {
+    server: Option<&'a str>,
+    has_keys: bool,
+}
+
+/// The lines `server = HOST:PORT` and `keys = …` of a file.
+fn lines(text: &str) -> Lines<'_> {
+    let pairs = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let pairs = pairs.filter_map(|line| line.split_once('='));
+    let pairs = pairs.map(|(name, value)| (name.trim(), unquoted(value.trim())));
+    let mut found = Lines { server: None, has_keys: false };
+    for (name, value) in pairs {
+        match name {
+            "server" => found.server = Some(value),
+            "keys" => found.has_keys |= !value.is_empty(),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn unquoted(value: &str) -> &str {
+    value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value)
+}
+
+/// The address of a server, with the port that the library needs.
+fn address(text: &str, place: &str) -> Result<Address, Failure> {
+    match text.parse::<Address>() {
+        Ok(address) if address.port().is_some() => Ok(address),
+        _ => {
+            let message =
+                format!("{place}: \"{text}\" is not of the form HOST:PORT; correct it, or give --server");
+            Err(Failure::new(Exit::Usage, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_the_server_and_keys_between_other_settings() {
+        let found = lines("# server = no\n\nttl = 2m\n server = \"[::1]:11216\"\nkeys = 1-5\n");
+        assert_eq!((found.server, found.has_keys), (Some("[::1]:11216"), true));
+        let found = lines("keys =\nlabel = keys");
+        assert_eq!((found.server, found.has_keys), (None, false));
+    }
+
+    #[test]
+    fn an_address_has_a_port() {
+        assert!(address("box:11216", SERVER).is_ok() && address("[::1]:7", SERVER).is_ok());
+        assert!(address("box", SERVER).is_err() && address("box:0", SERVER).is_err());
+    }
+}

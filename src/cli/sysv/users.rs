@@ -1,0 +1,205 @@
+//! The processes that use a set: those with adjustments are its holders, the calls that wait are its waiters.
+
+use std::io::{self, BufWriter};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::set::{self, SetName};
+use crate::cli::exit::{Exit, Failure};
+use crate::cli::listing::ListingKind;
+use crate::cli::output::{Form, Labeled, json, or_nothing};
+use crate::cli::server::Server;
+use crate::cli::table::{Column, Rows};
+use crate::client::sysv::{IPC_NOWAIT, ListedUser, Operation, SEM_UNDO, UserRole};
+use crate::client::{Direct, Status};
+
+const HOLDERS: [Column; 5] = [
+    Column::number("PROCESS", 20).omitted(1),
+    Column::number("PID", 10),
+    Column::number("USER", 6),
+    Column::text("ADJUSTMENTS"),
+    Column::text("LABEL"),
+];
+
+const WAITERS: [Column; 6] = [
+    Column::number("POSITION", 8),
+    Column::number("PROCESS", 20).omitted(1),
+    Column::number("PID", 10),
+    Column::number("USER", 6),
+    Column::text("OPERATIONS"),
+    Column::text("LABEL"),
+];
+
+/// Prints the holders or the waiters of a set: `holders --sysv` and `waiters --sysv`.
+pub(crate) async fn list_users(
+    server: &Server,
+    name: SetName,
+    kind: ListingKind,
+    wants_json: bool,
+) -> Result<ExitCode, Failure> {
+    let direct = set::connect(server).await?;
+    let listed = name.find(server, &direct).await?;
+    let users = Users::read(server, &direct, name, listed.set).await?;
+    let mut rows = Rows::new(Form::of_output(wants_json), columns(kind), BufWriter::new(io::stdout().lock()));
+    for (index, user) in users.of(kind).iter().enumerate() {
+        rows.push(|| cells(kind, index, user), || json(&Line::of(kind, index, user)))?;
+    }
+    rows.finish()?;
+    Ok(Exit::Success.into())
+}
+
+/// All users of a set.
+pub(super) struct Users {
+    adjusting: Vec<ListedUser>,
+    waiting: Vec<ListedUser>,
+}
+
+impl Users {
+    pub(super) async fn read(
+        server: &Server,
+        direct: &Direct,
+        name: SetName,
+        set: i32,
+    ) -> Result<Self, Failure> {
+        let mut users = server.answer(direct.set_users(set)).await??;
+        let mut all = Vec::new();
+        loop {
+            match server.answer(async { users.next().await.transpose() }).await? {
+                // It was removed after it was found.
+                Err(error) if error.status() == Some(Status::NotFound) => return Err(name.missing()),
+                Err(error) => return Err(error.into()),
+                Ok(Some(user)) => all.push(user),
+                Ok(None) => break,
+            }
+        }
+        let (adjusting, waiting) = all.into_iter().partition(|user| user.role == UserRole::Adjusts);
+        Ok(Self { adjusting, waiting })
+    }
+
+    pub(super) fn of(&self, kind: ListingKind) -> &[ListedUser] {
+        match kind {
+            ListingKind::Holders => &self.adjusting,
+            ListingKind::Waiters => &self.waiting,
+        }
+    }
+}
+
+pub(super) fn columns(kind: ListingKind) -> &'static [Column] {
+    match kind {
+        ListingKind::Holders => &HOLDERS,
+        ListingKind::Waiters => &WAITERS,
+    }
+}
+
+pub(super) fn cells(kind: ListingKind, index: usize, user: &ListedUser) -> Vec<String> {
+    let ListedUser { process, pid, uid, label, operations, .. } = user;
+    let operation = match kind {
+        ListingKind::Holders => adjustment_text,
+        ListingKind::Waiters => operation_text,
+    };
+    let operations = operations.iter().map(operation).collect::<Vec<_>>().join(", ");
+    let position = (kind == ListingKind::Waiters).then(|| (index + 1).to_string());
+    let rest = [process.to_string(), pid.to_string(), uid.to_string(), operations, or_nothing(label)];
+    position.into_iter().chain(rest).collect()
+}
+
+/// An operation, such as `0:-1 UNDO`: the number of the semaphore, what is added to its value (0: it waits until the value
+/// is 0), and the flags.
+fn operation_text(operation: &Operation) -> String {
+    let mut text = adjustment_text(operation);
+    for (_, word) in flags(operation).into_iter().filter(|(is_set, _)| *is_set) {
+        text.push(' ');
+        text.push_str(word);
+    }
+    text
+}
+
+fn flags(operation: &Operation) -> [(bool, &'static str); 2] {
+    [(operation.flags & IPC_NOWAIT != 0, "NOWAIT"), (operation.flags & SEM_UNDO != 0, "UNDO")]
+}
+
+fn adjustment_text(operation: &Operation) -> String {
+    let Operation { number, change, .. } = operation;
+    if *change == 0 { format!("{number}:0") } else { format!("{number}:{change:+}") }
+}
+
+/// A user in JSON.
+#[derive(Serialize)]
+pub(super) struct Line<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<usize>,
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    process: String,
+    pid: u32,
+    uid: u32,
+    #[serde(flatten)]
+    operations: Operations,
+    #[serde(flatten)]
+    label: Labeled<'a>,
+}
+
+/// What a user holds or waits for in JSON.
+#[derive(Serialize)]
+enum Operations {
+    #[serde(rename = "adjustments")]
+    Adjustments(Vec<AdjustmentLine>),
+    #[serde(rename = "operations")]
+    Operations(Vec<OperationLine>),
+}
+
+#[derive(Serialize)]
+struct AdjustmentLine {
+    semaphore: u16,
+    adjustment: i16,
+}
+
+#[derive(Serialize)]
+struct OperationLine {
+    semaphore: u16,
+    change: i16,
+    nowait: bool,
+    undo: bool,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn of(kind: ListingKind, index: usize, user: &'a ListedUser) -> Self {
+        let ListedUser { process, pid, uid, label, operations, .. } = user;
+        let adjustment = |operation: &Operation| AdjustmentLine {
+            semaphore: operation.number,
+            adjustment: operation.change,
+        };
+        let operation = |operation: &Operation| {
+            let [(nowait, _), (undo, _)] = flags(operation);
+            OperationLine { semaphore: operation.number, change: operation.change, nowait, undo }
+        };
+        Self {
+            position: (kind == ListingKind::Waiters).then_some(index + 1),
+            process: process.to_string(),
+            pid: *pid,
+            uid: *uid,
+            operations: match kind {
+                ListingKind::Holders => Operations::Adjustments(operations.iter().map(adjustment).collect()),
+                ListingKind::Waiters => Operations::Operations(operations.iter().map(operation).collect()),
+            },
+            label: Labeled::of(label),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_is_readable() {
+        for (change, flags, expected) in [
+            (-1, SEM_UNDO, "3:-1 UNDO"),
+            (0, 0, "3:0"),
+            (2, IPC_NOWAIT | SEM_UNDO, "3:+2 NOWAIT UNDO"),
+            (-32768, 0, "3:-32768"),
+        ] {
+            assert_eq!(operation_text(&Operation { number: 3, change, flags }), expected);
+        }
+    }
+}

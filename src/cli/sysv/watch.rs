@@ -1,0 +1,151 @@
+//! `signalbox watch --sysv`: prints changes of semaphore sets.
+//!
+//! The server has no events of sets, so this asks for their state again and again, and prints what has changed since the
+//! last answer.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::list;
+use super::set::{self, SetName};
+use crate::cli::exit::Failure;
+use crate::cli::output::{Form, NOTHING, json};
+use crate::cli::server::Server;
+use crate::cli::table::{Column, Rows};
+use crate::client::Direct;
+use crate::client::sysv::{Errno, ListedSet, Process};
+
+const COLUMNS: [Column; 7] = [
+    Column::word("EVENT", 8),
+    Column::word("KEY", 10),
+    Column::number("ID", 10),
+    Column::number("WAITING", 7),
+    Column::number("ADJUSTING", 9),
+    Column::word("OPERATED", 20).omitted(1),
+    Column::text("VALUES"),
+];
+
+/// Which sets are watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Watched {
+    /// All.
+    All,
+    /// One.
+    Set(SetName),
+}
+
+/// What is known of a set.
+#[derive(Clone, Debug, PartialEq)]
+struct State {
+    listed: ListedSet,
+    /// `None`: the caller may not read them.
+    values: Option<Vec<u16>>,
+}
+
+/// Prints the present sets, and then changes, until the connection is lost.
+pub(crate) async fn watch(
+    server: &Server,
+    watched: Watched,
+    interval: Duration,
+    form: Form,
+) -> Result<ExitCode, Failure> {
+    let direct = set::connect(server).await?;
+    let process = set::open_process(server, &direct, "watch").await?;
+    let mut known = states(server, &direct, &process, watched).await?;
+    // Standard output flushes after each line, so that events are visible when they happen.
+    let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
+    for state in known.values() {
+        rows.push(|| cells("present", Some(state)), || json(&Line::of("present", Some(state))))?;
+    }
+    rows.push(|| cells("live", None), || json(&Line::of("live", None)))?;
+    rows.settle()?;
+    loop {
+        tokio::time::sleep(interval).await;
+        let now = states(server, &direct, &process, watched).await?;
+        for (event, state) in changes(&known, &now) {
+            rows.push(|| cells(event, Some(state)), || json(&Line::of(event, Some(state))))?;
+        }
+        known = now;
+    }
+}
+
+async fn states(
+    server: &Server,
+    direct: &Direct,
+    process: &Process,
+    watched: Watched,
+) -> Result<BTreeMap<i32, State>, Failure> {
+    let is_watched = |listed: &ListedSet| match watched {
+        Watched::All => true,
+        Watched::Set(name) => name.is(listed),
+    };
+    let mut states = BTreeMap::new();
+    for listed in set::all(server, direct).await?.into_iter().filter(is_watched) {
+        let values = match server.answer(process.values(listed.set)).await? {
+            Ok(values) => Some(values),
+            // It was removed after it was listed.
+            Err(error) if error.errno() == Some(Errno::Inval) => continue,
+            Err(error) if error.errno() == Some(Errno::Access) => None,
+            Err(error) => return Err(error.into()),
+        };
+        states.insert(listed.set, State { listed, values });
+    }
+    Ok(states)
+}
+
+/// What has changed, with the last known state: first what was removed, so that a set that was made again comes after it.
+fn changes<'a>(
+    before: &'a BTreeMap<i32, State>,
+    now: &'a BTreeMap<i32, State>,
+) -> impl Iterator<Item = (&'static str, &'a State)> {
+    let removed = before.iter().filter(|(set, _)| !now.contains_key(set));
+    let removed = removed.map(|(_, state)| ("removed", state));
+    let changed = now.iter().filter_map(|(set, state)| match before.get(set) {
+        None => Some(("created", state)),
+        Some(known) => (known != state).then_some(("changed", state)),
+    });
+    removed.chain(changed)
+}
+
+fn cells(event: &str, state: Option<&State>) -> Vec<String> {
+    let Some(State { listed: ListedSet { set, stat, waiting, adjusting }, values }) = state else {
+        let nothing = std::iter::repeat_n(NOTHING.to_owned(), COLUMNS.len() - 1);
+        return [event.to_owned()].into_iter().chain(nothing).collect();
+    };
+    let values = values.as_ref().map(|values| {
+        let values: Vec<_> = values.iter().map(u16::to_string).collect();
+        values.join(",")
+    });
+    vec![
+        event.to_owned(),
+        list::key_cell(stat),
+        set.to_string(),
+        waiting.to_string(),
+        adjusting.to_string(),
+        list::operated(stat),
+        values.unwrap_or_else(|| NOTHING.to_owned()),
+    ]
+}
+
+/// An event in JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    event: &'static str,
+    #[serde(flatten)]
+    set: Option<list::Line>,
+    values: Option<&'a [u16]>,
+}
+
+impl<'a> Line<'a> {
+    fn of(event: &'static str, state: Option<&'a State>) -> Self {
+        Self {
+            event,
+            set: state.map(|state| list::Line::of(&state.listed)),
+            values: state.and_then(|state| state.values.as_deref()),
+        }
+    }
+}
