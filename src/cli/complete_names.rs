@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
+use super::arguments::SYSV;
 use super::exit::{Exit, Failure};
 use super::output::escaped;
-use super::arguments::SYSV;
 use super::server::{Server, block_on};
 use super::sysv::completions;
 use crate::client::{Direct, Namespace};

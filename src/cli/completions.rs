@@ -69,8 +69,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// Replaces the completion of the arguments that are names, which the generator takes for files.
 fn zsh(script: &str) -> String {
-    let is_name =
-        |line: &str| ["':name", "'::pattern", "'*::names", "'::set"].iter().any(|start| line.starts_with(start));
+    let is_name = |line: &str| {
+        ["':name", "'::pattern", "'*::names", "'::set"].iter().any(|start| line.starts_with(start))
+    };
     let lines = script.lines().map(|line| match is_name(line) {
         true => line.replace(":_default'", ":_signalbox_names'"),
         false => line.to_owned(),

@@ -94,7 +94,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let form = Form::of_output(arguments.json);
     if !sysv.is_given() {
         if interval.is_some() {
-            let message = "--interval is only valid with --sysv; counters and semaphores are reported at once: omit it";
+            let message =
+                "--interval is only valid with --sysv; counters and semaphores are reported at once: omit it";
             return Err(Failure::new(Exit::Usage, message));
         }
         return block_on(watch(arguments, form));

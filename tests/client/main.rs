@@ -10,3 +10,4 @@ mod leased;
 mod plain;
 #[path = "../support/mod.rs"]
 mod support;
+mod sysv;

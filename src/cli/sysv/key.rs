@@ -73,9 +73,13 @@ mod tests {
         for list in ["all", "42", "1-5,0x10", " 7 8,0x80000000-0xffffffff", "all,0"] {
             assert_eq!(check_keys(list), Ok(()), "{list}");
         }
-        for (list, message) in
-            [("", "expected all"), (",", "expected all"), ("x", "\"x\" is not"), ("5-1", "ends before"), ("1=2", "is not")]
-        {
+        for (list, message) in [
+            ("", "expected all"),
+            (",", "expected all"),
+            ("x", "\"x\" is not"),
+            ("5-1", "ends before"),
+            ("1=2", "is not"),
+        ] {
             assert!(check_keys(list).unwrap_err().contains(message), "{list}");
         }
         assert!(mapping("0x5101a2b3=16").is_ok() && mapping("1=").is_err() && mapping("1").is_err());

@@ -37,8 +37,9 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// The library of an installed program is in `../lib/signalbox`, as in the Debian package; that of a build is beside it.
 fn installed() -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| unusable(Path::new(NAME), &format!("the path of this program is unknown: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| {
+        unusable(Path::new(NAME), &format!("the path of this program is unknown: {error}"))
+    })?;
     let directory = program.parent().unwrap_or(Path::new("/"));
     let prefix = directory.parent().unwrap_or(Path::new("/"));
     let places = [prefix.join("lib/signalbox"), directory.to_owned()];
@@ -66,7 +67,9 @@ fn header(path: &Path) -> io::Result<[u8; HEADER_BYTES]> {
 fn is_for(library: &[u8; HEADER_BYTES], program: &[u8; HEADER_BYTES]) -> bool {
     /// `ET_DYN` in either byte order.
     const SHARED: [[u8; 2]; 2] = [[3, 0], [0, 3]];
-    library[..6] == program[..6] && SHARED.contains(&[library[16], library[17]]) && library[18..] == program[18..]
+    library[..6] == program[..6]
+        && SHARED.contains(&[library[16], library[17]])
+        && library[18..] == program[18..]
 }
 
 fn unusable(path: &Path, why: &str) -> Failure {

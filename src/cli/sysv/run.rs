@@ -65,10 +65,10 @@ pub(super) struct Arguments {
     library: Option<PathBuf>,
 
     #[command(flatten)]
-    server: Server,
+    source: ServerSource,
 
     #[command(flatten)]
-    source: ServerSource,
+    server: Server,
 
     /// Command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -99,7 +99,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
     let (program, rest) = arguments.command.split_first().expect("clap requires a command");
     let mut command = Command::new(program);
-    command.args(rest).env(library::PRELOAD, library::preload(&library)?).env(SERVER, server.address().to_string());
+    command
+        .args(rest)
+        .env(library::PRELOAD, library::preload(&library)?)
+        .env(SERVER, server.address().to_string());
     if !keys.is_empty() {
         command.env(KEYS, keys.join(","));
     }

@@ -34,7 +34,8 @@ pub(super) fn read(file: Option<&Path>) -> Result<Settings, Failure> {
         None => String::new(),
         Some(path) => fs::read_to_string(path).map_err(|error| {
             let path = escaped(path.as_os_str().as_encoded_bytes());
-            let message = format!("the file \"{path}\" of the library cannot be read: {error}; check --config");
+            let message =
+                format!("the file \"{path}\" of the library cannot be read: {error}; check --config");
             Failure::new(Exit::Usage, message)
         })?,
     };
@@ -81,7 +82,8 @@ fn address(text: &str, place: &str) -> Result<Address, Failure> {
     match text.parse::<Address>() {
         Ok(address) if address.port().is_some() => Ok(address),
         _ => {
-            let message = format!("{place}: \"{text}\" is not of the form HOST:PORT; correct it, or give --server");
+            let message =
+                format!("{place}: \"{text}\" is not of the form HOST:PORT; correct it, or give --server");
             Err(Failure::new(Exit::Usage, message))
         }
     }

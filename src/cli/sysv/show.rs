@@ -67,7 +67,11 @@ pub(super) async fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 /// Shows the set of this name.
-pub(crate) async fn show_named(server: &Server, name: SetName, wants_json: bool) -> Result<ExitCode, Failure> {
+pub(crate) async fn show_named(
+    server: &Server,
+    name: SetName,
+    wants_json: bool,
+) -> Result<ExitCode, Failure> {
     let direct = set::connect(server).await?;
     let listed = name.find(server, &direct).await?;
     let semaphores = semaphores(server, &direct, name, &listed).await?;

@@ -165,8 +165,10 @@ struct OperationLine {
 impl<'a> Line<'a> {
     pub(super) fn of(kind: ListingKind, index: usize, user: &'a ListedUser) -> Self {
         let ListedUser { process, pid, uid, label, operations, .. } = user;
-        let adjustment =
-            |operation: &Operation| AdjustmentLine { semaphore: operation.number, adjustment: operation.change };
+        let adjustment = |operation: &Operation| AdjustmentLine {
+            semaphore: operation.number,
+            adjustment: operation.change,
+        };
         let operation = |operation: &Operation| {
             let [(nowait, _), (undo, _)] = flags(operation);
             OperationLine { semaphore: operation.number, change: operation.change, nowait, undo }
