@@ -296,7 +296,7 @@ impl Lessee {
         stream.set_nodelay(true).expect("a socket of TCP");
         let mut lessee =
             Self { stream, received: BytesMut::new(), name: format!("bench-{number:08}"), request: 0 };
-        lessee.ask(&Extended::OpenSession { ttl: Some(Milliseconds(60_000)), label: b"bench" });
+        lessee.ask(&Extended::OpenSession { ttl: Some(Milliseconds(60_000)), label: b"bench", key: None });
         lessee
     }
 

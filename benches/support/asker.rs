@@ -26,7 +26,7 @@ impl Asker {
 
     /// Opens a leased session and attaches to it.
     pub fn open_session(&mut self, ttl_ms: u32) {
-        let request = Extended::OpenSession { ttl: Some(Milliseconds(ttl_ms)), label: b"" };
+        let request = Extended::OpenSession { ttl: Some(Milliseconds(ttl_ms)), label: b"", key: None };
         request.compose(Opaque([0; 4]), &mut self.out);
     }
 

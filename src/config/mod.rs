@@ -23,6 +23,7 @@ use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -172,6 +173,8 @@ pub struct SysvConfig {
     pub max_sets: u32,
     /// The most semaphores of all sets together.
     pub max_semaphores: u64,
+    /// The keys of sets whose waiting calls are performed in the order of their arrival. Sets without a key have 0.
+    pub fifo_keys: Vec<RangeInclusive<u32>>,
 }
 
 /// A configuration that was read, with the notices about it.
@@ -385,7 +388,7 @@ impl Default for SessionConfig {
 
 impl Default for SysvConfig {
     fn default() -> Self {
-        Self { max_sets: 32_000, max_semaphores: 1_000_000 }
+        Self { max_sets: 32_000, max_semaphores: 1_000_000, fifo_keys: Vec::new() }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use super::setting::Value;
@@ -309,6 +310,10 @@ static KEYS: &[Key] = &[
         config.sysv.max_semaphores.to_string()
     })
     .while_running(),
+    Key::new("sysv.fifo_keys", Kind::KeyRanges(|config, keys| config.sysv.fifo_keys = keys), |config| {
+        in_a_row(config.sysv.fifo_keys.iter().map(shown_keys))
+    })
+    .while_running(),
 ];
 
 /// A time of sessions in seconds. The limit comes from the wire, where it is a `u32` of milliseconds.
@@ -319,6 +324,10 @@ const fn session_time(put: fn(&mut Config, u64)) -> Kind {
 /// A limit of sessions. It cannot be switched off.
 const fn session_limit(put: fn(&mut Config, u64)) -> Kind {
     Kind::Number { least: 1, most: u32::MAX as u64, put }
+}
+
+fn shown_keys(keys: &RangeInclusive<u32>) -> String {
+    format!("{:#x}-{:#x}", keys.start(), keys.end())
 }
 
 /// The declaration that is being read: the last one.
@@ -363,6 +372,8 @@ enum Kind {
         most_bytes: usize,
         put: fn(&mut Config, String),
     },
+    /// Ranges of keys of System V semaphore sets.
+    KeyRanges(fn(&mut Config, Vec<RangeInclusive<u32>>)),
     /// A further declaration. Its keys follow.
     Declarations,
 }
@@ -391,6 +402,10 @@ impl Kind {
             Self::Text { least_bytes, most_bytes, .. } => {
                 format!("a text of {least_bytes} to {most_bytes} bytes")
             }
+            Self::KeyRanges(_) => {
+                "keys and ranges of keys with spaces between them, such as \"0x1000-0x1fff 42\", or empty for none"
+                    .to_owned()
+            }
             Self::Declarations => {
                 "tables [[semaphore.declare]], which only a file in TOML can have".to_owned()
             }
@@ -415,6 +430,7 @@ impl Kind {
                 let is_allowed = (*least_bytes..=*most_bytes).contains(&text.len());
                 put(config, is_allowed.then(|| text.to_owned())?);
             }
+            Self::KeyRanges(put) => put(config, key_ranges(value)?),
             Self::Declarations => match value {
                 Value::Entry => config.semaphore.declare.push(DeclareConfig::default()),
                 Value::List(values) if values.is_empty() => {}
@@ -422,6 +438,27 @@ impl Kind {
             },
         }
         Some(())
+    }
+}
+
+fn key_ranges(value: &Value) -> Option<Vec<RangeInclusive<u32>>> {
+    let words: Vec<&str> = match value {
+        Value::List(values) => values.iter().map(text).collect::<Option<_>>()?,
+        value => text(value)?.split_whitespace().collect(),
+    };
+    let range = |word: &str| {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let (first, last) = (set_key(first)?, set_key(last)?);
+        (first <= last).then_some(first..=last)
+    };
+    words.into_iter().map(range).collect()
+}
+
+/// The key of a set, decimal or hexadecimal.
+fn set_key(word: &str) -> Option<u32> {
+    match word.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => word.parse().ok(),
     }
 }
 
@@ -553,6 +590,16 @@ mod tests {
             ("18446744073709551615G", None),
         ] {
             assert_eq!(number_with_suffix(word), number, "{word:?}");
+        }
+    }
+
+    #[test]
+    fn keys_are_numbers_and_ranges() {
+        let word = |text: &str| key_ranges(&Value::Text(text.to_owned()));
+        assert_eq!(word(" 0x10-0x1f\t42 0-4294967295"), Some(vec![0x10..=0x1f, 42..=42, 0..=u32::MAX]));
+        assert_eq!(word(""), Some(vec![]));
+        for wrong in ["0x1f-0x10", "1-", "-1", "x", "4294967296", "1-2-3"] {
+            assert_eq!(word(wrong), None, "{wrong}");
         }
     }
 

@@ -117,6 +117,21 @@ impl Core {
         self.ledger().open((connection, token), opened, label, now.monotonic)
     }
 
+    /// As [`Self::open_leased`], with a key that the client chose, so that a repeated request opens no other session: the
+    /// connection is attached to the session that has this key.
+    pub fn open_leased_once(
+        &self,
+        connection: ConnectionId,
+        key: SessionKey,
+        ttl_ms: u32,
+        label: &[u8],
+        token: Token,
+        now: Moment,
+    ) -> Outcome {
+        let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
+        self.ledger().open_once((connection, token), opened, label, now.monotonic)
+    }
+
     /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it.
     pub fn attach(
         &self,
@@ -302,7 +317,7 @@ impl Core {
 
     /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.
     pub fn shut_down(&self, now: Moment) -> bool {
-        self.shut_down_sysv() | self.ledger().shut_down(self.context(now.unix))
+        self.shut_down_sysv(now) | self.ledger().shut_down(self.context(now.unix))
     }
 }
 

@@ -31,6 +31,8 @@ impl ConnectionId {
 }
 
 impl SessionId {
+    pub(super) const MIN: Self = Self(NonZeroU64::MIN);
+
     pub(super) fn new(number: u64) -> Self {
         ConnectionId::new(number).session()
     }
@@ -102,6 +104,13 @@ impl fmt::Debug for SessionKey {
 }
 
 impl SessionKey {
+    /// A part of the key, by which sessions are found. A search may reveal it by the time that it takes, so the rest has
+    /// to be as hard to guess.
+    pub(super) fn first_half(&self) -> u64 {
+        let [first, ..] = self.0.as_chunks().0 else { return 0 };
+        u64::from_be_bytes(*first)
+    }
+
     /// Compares in a time that does not depend on where the keys differ.
     pub(super) fn is(&self, other: &Self) -> bool {
         let differences = self.0.iter().zip(&other.0).fold(0, |sum, (one, other)| sum | (one ^ other));

@@ -60,9 +60,9 @@ pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use session::{Ending, Session};
 pub use sysv::{
-    Caller, ConnectionEnd, Errno, ListedSet, ListedUser, OpenedProcess, Operation, Ownership, ProcessId,
-    SetAnswer, SetCommand, SetId, SetListing, SetStat, SysvCall, SysvLimits, SysvOutcome, SysvStats,
-    UserListing, UserRole,
+    Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess, Operation, Order, Ownership,
+    ProcessId, SetAnswer, SetCommand, SetId, SetListing, SetStat, SysvCall, SysvLimits, SysvOutcome,
+    SysvStats, UserListing, UserRole,
 };
 pub use time::{Due, Moment, MonotonicMs, UnixSeconds};
 pub use visit::{Check, CheckFailure, Dump, Sweep};

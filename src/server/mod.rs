@@ -32,6 +32,7 @@ mod workers;
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -50,7 +51,9 @@ pub use workers::{SameThread, Spawn, Workers};
 use tokio::time::Instant;
 
 use crate::config::{Config, PortConfig};
-use crate::core::{Core, LedgerLimits, Limits, Moment, MonotonicMs, NameHasher, Namespace, SysvLimits};
+use crate::core::{
+    Core, KeyRule, LedgerLimits, Limits, Moment, MonotonicMs, NameHasher, Namespace, Order, SysvLimits,
+};
 use metrics::{Metrics, Stored};
 use peers::Peers;
 use throttle::Throttle;
@@ -152,6 +155,8 @@ impl Server {
         *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
         self.core.set_ledger_limits(ledger_limits(config));
         self.core.set_sysv_limits(sysv_limits(config));
+        let fifo = |keys: &RangeInclusive<u32>| KeyRule { keys: keys.clone(), order: Order::Fifo };
+        self.core.set_sysv_rules(config.sysv.fifo_keys.iter().map(fifo).collect());
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
     }

@@ -133,6 +133,23 @@ pub fn close_all() {
     }
 }
 
+/// Puts a file in the place of every open descriptor from 3 on.
+pub fn replace_all(path: &str) -> Result<c_int, Errno> {
+    let path = CString::new(path).expect("a path");
+    // SAFETY: the path ends with a zero byte.
+    let file = result(unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CREAT, 0o600) })?;
+    let mut replaced = 0;
+    for descriptor in (3..4096).filter(|descriptor| *descriptor != file) {
+        // SAFETY: the stepper's own descriptors there are not used again.
+        if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } != -1 {
+            // SAFETY: as above.
+            result(unsafe { libc::dup2(file, descriptor) })?;
+            replaced += 1;
+        }
+    }
+    Ok(replaced)
+}
+
 /// Replaces the program by itself, through one of the functions for that. Returns only if that fails.
 pub fn exec(function: &str, program: &str) -> Result<c_int, Errno> {
     let program = CString::new(program).expect("a path");

@@ -14,6 +14,7 @@
 //! caught                               = how often a handler ran, and the last error number of its semop
 //! user UID GID                         gives up privileges
 //! close-all                            closes the descriptors from 3 on
+//! replace-all PATH                     puts a file in their place; = how many there were
 //! dlopen PATH FLAGS FUNCTION ARGUMENT  loads a library and calls its function
 //! variable NAME                        = the value of an environment variable, or nothing
 //! pid                                  = the process id
@@ -113,6 +114,7 @@ fn answer_to(words: &[&str]) -> Outcome {
             calls::close_all();
             Ok("0".to_owned())
         }
+        ["replace-all", path] => text(calls::replace_all(path)),
         ["dlopen", path, flags, function, argument] => {
             let called = calls::load_and_call(path, number(flags)?, function, number(argument)?);
             called.map(|value| value.to_string()).ok_or(libc::ENOENT)

@@ -14,19 +14,20 @@ use crate::support::fake_server::soon;
 /// The grace period in the arguments of the program, and in seconds.
 const GRACE: (&str, f64) = ("10s", 10.0);
 
-/// How long the command holds its semaphore before that is taken away. The client has asked the server nothing since
-/// then: a grace period that counts from its last request would be over after another five seconds.
+/// How long the command holds its semaphore before that is taken away. Its client asks the server nothing in this time: a
+/// grace period that counted from its last request would end five seconds after the SIGTERM.
 const HELD: Duration = Duration::from_secs(5);
 
 /// How long after its SIGTERM the command must still run: longer than such a grace period, and with a wide margin to the
 /// end of the real one, for slow machines.
 const STILL_RUNS: Duration = Duration::from_secs(6);
 
-/// Ignores SIGTERM, and answers whenever the file of its argument exists. Only SIGKILL ends it.
+/// Ignores SIGTERM, and answers whenever the file of its argument exists. Only SIGKILL ends it, or the end of `run`, so
+/// that a test that fails leaves no process behind.
 const COMMAND: &str = r#"
     trap 'echo TERM' TERM
     echo $$
-    while :; do
+    while kill -0 $PPID 2>&-; do
         if [ -e "$1" ]; then rm "$1"; echo running; fi
         sleep 0.02
     done"#;
@@ -36,8 +37,8 @@ async fn ran(server: SocketAddr, arguments: &[&str]) -> Output {
     finished(program_at(server, arguments).spawn().unwrap()).await
 }
 
-/// Holds "job" by a command, has it taken away, and returns when another command has run with it. Before that,
-/// `take_away` requests that with a grace period, for a grant, and returns the arguments of the next `run`.
+/// Holds "job" by a command, has it taken away by `take_away`, which is given the grant, and returns when another command
+/// has run with it.
 async fn the_command_has_its_grace(take_away: impl AsyncFnOnce(SocketAddr, &str)) {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");

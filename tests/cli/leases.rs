@@ -126,7 +126,7 @@ async fn a_refusal_because_of_a_limit_names_its_key_and_its_value() {
     assert_fails(
         &ran(server, &waiter).await,
         1,
-        "counter \"job\": no further request may wait for this name (session.max_waiters = 1); try again later, or raise \
+        "counter \"job\" (maximum 1): no further request may wait for this name (session.max_waiters = 1); try again later, or raise \
         session.max_waiters in the server's configuration",
     );
 

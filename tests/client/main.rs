@@ -7,7 +7,9 @@ mod errors;
 mod examples;
 mod guide;
 mod leased;
+mod opening;
 mod plain;
 #[path = "../support/mod.rs"]
 mod support;
 mod sysv;
+mod terms;

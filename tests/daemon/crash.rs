@@ -215,7 +215,7 @@ impl Client {
         let own = &self.own[..];
         let resize = |name, how| Extended::Resize { ids, expected: None, how, name };
         match *op {
-            Op::Open => connection.ask(&Extended::OpenSession { ttl: Some(TTL), label: b"" }),
+            Op::Open => connection.ask(&Extended::OpenSession { ttl: Some(TTL), label: b"", key: None }),
             Op::Close => connection.ask(&Extended::CloseSession),
             Op::Take { name, namespace, resources } => {
                 let maximum = if namespace == Namespace::Counters { 20 } else { AS_DECLARED };

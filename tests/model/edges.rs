@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, Call, Change, Claim, CommitOutcome, ConnectionId, Core, Declare, Event, EventKind, Granted,
-    IfExists, LedgerLimits, Limit, LimitKind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace,
-    Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds, ServiceChange, Session, SessionId,
-    SessionKey, SessionRecord, Token, UnixSeconds, Until, Want,
+    Answer, AnswerRecord, Call, Change, Claim, CommitOutcome, ConnectionId, Core, DeclarationRecord, Declare,
+    DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, Granted, IfExists, LedgerLimits, Limit, LimitKind,
+    Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Origin, Outcome, Queueing, Record, Refusal,
+    Removal, RequestId, RequestIds, Service, ServiceChange, Session, SessionId, SessionKey, SessionRecord,
+    Token, UnixSeconds, Until, Want,
 };
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
@@ -50,6 +51,12 @@ impl Server {
             while self.core.complete(&batch, CommitOutcome::Stored, 1, START) {}
         }
         changes
+    }
+
+    /// The store cannot commit anything of what it takes now.
+    fn roll_back(&self) {
+        let batch = self.core.take_batch(usize::MAX).expect("something is pending");
+        assert!(!self.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START));
     }
 
     fn id(&self, by: usize) -> ConnectionId {
@@ -99,6 +106,33 @@ impl Server {
         let call = self.call(by);
         self.core.declare(call, &[declare], IfExists::Set, START)
     }
+
+    /// The configuration declares a semaphore with this many slots, and nothing else; `None`: nothing.
+    fn configure(&self, slots: Option<u32>) {
+        let declare = slots.map(|capacity| Declare { name: NAME, capacity, numbered: true, label: b"" });
+        assert_eq!(self.core.declare_configured(declare.as_slice(), START), []);
+    }
+
+    fn change_service(&mut self, by: usize, change: ServiceChange) -> Outcome {
+        let call = self.call(by);
+        self.core.change_service(call, NAME, change, None, START)
+    }
+
+    /// What of the declared semaphore is out of service.
+    fn service(&self) -> Service {
+        let listed = self.core.list_declared(&mut self.core.declared(b""));
+        listed[0].record.service.clone()
+    }
+}
+
+fn at(ms: u64) -> Moment {
+    Moment { monotonic: MonotonicMs(ms), ..START }
+}
+
+fn session_record(number: u64, ttl_ms: u32) -> SessionRecord {
+    let session = SessionId::from_number(number).unwrap();
+    let (key, label) = (SessionKey([1; 16]), Box::default());
+    SessionRecord { session, key, ttl_ms, label, revoked_grace_ms: None }
 }
 
 #[test]
@@ -351,4 +385,267 @@ fn a_request_that_waits_for_a_slot_is_not_overtaken() {
     let call = server.call(1);
     assert_eq!(server.core.acquire_grant(call, &[want], queueing, START), Outcome::Waiting);
     assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting, "slot 1 is free, but another request is first");
+}
+
+#[test]
+fn slots_out_of_service_reduce_what_may_be_in_use_by_their_number() {
+    let mut server = Server::new();
+    assert!(matches!(server.declare(0, 3, true), Outcome::Answered(_)));
+    for slot in [0, 1] {
+        assert!(matches!(server.change_service(0, ServiceChange::SlotOut(slot)), Outcome::Answered(_)));
+    }
+    assert_eq!(*server.granted(0, &[NAME]).slots, [[2].into()]);
+    assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting, "the other slots are out of service");
+}
+
+#[test]
+fn a_slot_returns_to_service_if_its_change_is_rolled_back_after_the_configuration_changed_the_semaphore() {
+    let mut server = Server::with_store();
+    server.configure(Some(2));
+    server.store();
+    assert_eq!(server.change_service(0, ServiceChange::SlotOut(0)), Outcome::Waiting);
+    server.configure(Some(3));
+    assert_eq!(*server.service().slots_out, [0]);
+    server.roll_back();
+    assert_eq!(server.service(), Service::default());
+    assert_eq!(*server.granted(0, &[NAME]).slots, [[0].into()]);
+    assert_eq!(server.core.check_ledger(), Ok(()));
+}
+
+#[test]
+fn a_pause_that_is_stored_after_the_configuration_changed_the_semaphore_refuses_no_waiter() {
+    let mut server = Server::with_store();
+    server.configure(Some(1));
+    server.store();
+    let granted = server.granted(0, &[NAME]);
+    assert_eq!(server.acquire(1, &[NAME]), Outcome::Waiting);
+    assert_eq!(server.change_service(0, ServiceChange::Pause), Outcome::Waiting);
+    server.configure(Some(2));
+    server.store();
+    while server.core.expire(START) {}
+    assert_eq!(server.messages(1), [], "it waits");
+    let call = server.call(0);
+    assert!(matches!(server.core.release_grant(call, granted.grant, START), Outcome::Answered(_)));
+    assert_eq!(server.change_service(0, ServiceChange::Resume), Outcome::Waiting);
+    server.store();
+    assert!(matches!(server.messages(1)[..], [Message::Answer { outcome: Ok(Answer::Granted(_)), .. }]));
+}
+
+#[test]
+fn a_semaphore_that_the_configuration_removes_is_not_paused_until_its_last_holder_leaves() {
+    let mut server = Server::with_store();
+    server.configure(Some(1));
+    server.granted(0, &[NAME]);
+    assert_eq!(server.change_service(0, ServiceChange::Pause), Outcome::Waiting);
+    server.store();
+    assert!(server.service().paused);
+    server.configure(None);
+    assert_eq!(server.service(), Service::default());
+}
+
+#[test]
+fn a_grant_has_as_many_slots_as_a_grant_may_have() {
+    let mut server = Server::new();
+    let count = GRANT_SLOTS_MAX as u32;
+    assert!(matches!(server.declare(0, count, true), Outcome::Answered(_)));
+    let want =
+        Want { namespace: SEMAPHORES, name: NAME, claim: Claim::new(count, count).unwrap(), slot: None };
+    let call = server.call(0);
+    match server.core.acquire_grant(call, &[want], Queueing { wait_ms: 0, queue_max: 0 }, START) {
+        Outcome::Answered(Answer::Granted(granted)) => assert_eq!(granted.slots[0].len(), GRANT_SLOTS_MAX),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An unused semaphore may still have the capacity that its last holder gave it.
+#[test]
+fn an_unused_semaphore_has_its_declared_capacity_before_the_declaration_is_stored() {
+    let mut server = Server::with_store();
+    let (session, _) = &mut server.connections[1];
+    server.core.acquire(SEMAPHORES, NAME, Claim::new(1, 5).unwrap(), session, START.unix).unwrap();
+    server.core.release(SEMAPHORES, NAME, 1, session, START.unix).unwrap();
+    assert_eq!(server.declare(0, 2, false), Outcome::Waiting);
+    server.granted(0, &[NAME]);
+    server.granted(0, &[NAME]);
+    assert_eq!(server.acquire(0, &[NAME]), Outcome::Waiting, "2 of 2 are in use");
+}
+
+#[test]
+fn the_outcome_of_a_batch_that_is_complete_changes_nothing() {
+    let mut server = Server::with_store();
+    server.configure(Some(1));
+    let batch = server.core.take_batch(usize::MAX).unwrap();
+    assert!(!server.core.complete(&batch, CommitOutcome::Stored, usize::MAX, START));
+    assert_eq!(server.change_service(0, ServiceChange::Pause), Outcome::Waiting);
+    assert!(!server.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START));
+    assert_eq!(server.messages(0), [], "the request waits for the next batch");
+    assert!(server.service().paused);
+}
+
+#[test]
+fn all_holders_lose_the_semaphores_whose_grace_periods_end_at_the_same_time() {
+    let mut server = Server::new();
+    for (by, name) in [b"a", b"b"].into_iter().enumerate() {
+        let declare = Declare { name, capacity: 1, numbered: false, label: b"" };
+        let call = server.call(by);
+        server.core.declare(call, &[declare], IfExists::Fail, START);
+        let (session, _) = &mut server.connections[by];
+        server.core.acquire(SEMAPHORES, name, Claim::new(1, 1).unwrap(), session, START.unix).unwrap();
+        let call = server.call(by);
+        server.core.remove(call, name, Removal::Now { grace_ms: 1000 }, None, START);
+    }
+    let mailbox_of = |connection| {
+        let of = server.connections.iter().find(|(session, _)| session.id() == connection);
+        of.map(|(_, mailbox)| Arc::clone(mailbox))
+    };
+    let are_closed = || server.connections.iter().map(|(_, mailbox)| mailbox.is_closed()).collect::<Vec<_>>();
+    for (ms, closed) in [(0, false), (999, false), (1000, true)] {
+        while server.core.evict(at(ms), mailbox_of) {}
+        while server.core.expire(at(ms)) {}
+        assert_eq!(are_closed(), [closed; 2], "at {ms} ms");
+    }
+}
+
+#[test]
+fn a_counter_is_listed_until_the_interval_of_its_last_change_is_over() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let mut session = core.open_session();
+    for now in [11, 12].map(UnixSeconds) {
+        core.acquire(Namespace::Counters, NAME, Claim::new(1, 1).unwrap(), &mut session, now).unwrap();
+        core.release(Namespace::Counters, NAME, 1, &mut session, now).unwrap();
+    }
+    for (now, names) in [(19, 1), (20, 0)] {
+        let mut sweep = core.sweep(Namespace::Counters);
+        while sweep.step(1, UnixSeconds(now)) {}
+        assert_eq!(core.stats(Namespace::Counters).objects, names, "at {now} s");
+    }
+}
+
+/// Clients and operators plan with this figure.
+#[test]
+fn the_estimate_of_used_memory_is_140_bytes_for_each_short_name() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let mut session = core.open_session();
+    for name in [b"a", b"b", b"c"] {
+        core.acquire(SEMAPHORES, name, Claim::new(1, 1).unwrap(), &mut session, START.unix).unwrap();
+    }
+    assert_eq!(core.stats(SEMAPHORES).used_memory, 3 * 140);
+}
+
+#[test]
+fn the_rest_of_the_longest_lease_is_a_number_of_milliseconds() {
+    let server = Server::new();
+    server.core.open_leased(server.id(0), SessionKey([1; 16]), u32::MAX, b"", Token(0), START);
+    // `u32::MAX` stands for a session without a lease.
+    assert_eq!(server.core.keep_alive(server.id(0), START), Ok(u32::MAX - 1));
+}
+
+#[test]
+fn every_suspension_of_the_machine_extends_a_lease() {
+    const SUSPENSIONS: u64 = 64;
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    core.restore(Record::Session(session_record(1, 1_000_000)), START).unwrap();
+    core.keep_journal(Waker::noop().clone(), START);
+    let mut ms = 0;
+    for _ in 0..=SUSPENSIONS {
+        while core.expire(at(ms)) {}
+        ms += 10_000;
+    }
+    let end = 1_000_000 + SUSPENSIONS * 10_000;
+    for ms in (ms - 10_000..=end).step_by(1000) {
+        while core.expire(at(ms)) {}
+        assert_eq!(core.ledger_stats().sessions, u64::from(ms < end), "at {ms} ms");
+    }
+}
+
+#[test]
+fn leases_that_were_renewed_are_looked_at_in_steps() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    for number in 1..=200 {
+        core.restore(Record::Session(session_record(number, 1000)), START).unwrap();
+    }
+    core.keep_journal(Waker::noop().clone(), at(500));
+    let mut steps = 1;
+    while core.expire(at(1000)) {
+        steps += 1;
+    }
+    assert!(steps >= 3, "{steps} steps look at 200 leases");
+    assert_eq!(core.ledger_stats().sessions, 200);
+}
+
+/// Each of them takes long: the store has to forget all its replies.
+#[test]
+fn sessions_with_many_replies_end_in_a_step_each() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    for number in 1..=4 {
+        let record = session_record(number, 1000);
+        let session = record.session;
+        core.restore(Record::Session(record), START).unwrap();
+        for request in 1..=1024 {
+            let answer = AnswerRecord { session, request: RequestId(request), answer: Box::default() };
+            core.restore(Record::Answer(answer), START).unwrap();
+        }
+    }
+    core.keep_journal(Waker::noop().clone(), START);
+    for sessions in (0..4).rev() {
+        assert_eq!(core.expire(at(1000)), sessions > 0);
+        assert_eq!(core.ledger_stats().sessions, sessions);
+    }
+}
+
+#[test]
+fn a_request_that_is_repeated_after_a_restart_gets_the_same_answer() {
+    let mut server = Server::new();
+    let (record, state) =
+        (session_record(100, 1000), DeclaredState { generation: 3, capacity: 2, in_use: 1 });
+    let (session, key) = (record.session, SessionKey([1; 16]));
+    let answer = AnswerRecord { session, request: RequestId(1), answer: [state].into() };
+    let error = server.core.restore(Record::Answer(answer.clone()), START).unwrap_err();
+    assert_eq!(error, "an answer belongs to session 100, which does not exist");
+    server.core.restore(Record::Session(record), START).unwrap();
+    server.core.restore(Record::Answer(answer), START).unwrap();
+    server.core.attach(session, server.id(0), &key, START).unwrap();
+    // The semaphore was removed since.
+    assert_eq!(server.declare(0, 2, false), Outcome::Answered(Answer::Declared([state].into())));
+    assert!(server.core.list_declared(&mut server.core.declared(b"")).is_empty());
+}
+
+#[test]
+fn a_slot_that_is_twice_out_of_service_is_not_restored() {
+    let core = Core::new(10.try_into().unwrap(), NameHasher::with_seeds(1, 2, 3, 4));
+    let restore = |slots_out: &[u16]| {
+        let declaration = DeclarationRecord {
+            name: NAME.into(),
+            capacity: 3,
+            label: Box::default(),
+            numbered: true,
+            generation: 1,
+            created: 1,
+            origin: Origin::Request,
+            removing: false,
+            evicted_grace_ms: None,
+            service: Service { paused: false, slots_out: slots_out.into() },
+        };
+        core.restore(Record::Declaration(declaration), START)
+    };
+    for slots_out in [&[1, 1][..], &[1, 0]] {
+        assert_eq!(restore(slots_out).unwrap_err(), "a has slots out of service that it cannot have");
+    }
+    restore(&[0, 1]).unwrap();
+}
+
+/// A check of a store compares records.
+#[test]
+fn records_of_sessions_are_equal_if_all_their_fields_are() {
+    let record = session_record(1, 1000);
+    assert_eq!(record, record.clone());
+    for other in [
+        session_record(2, 1000),
+        session_record(1, 2000),
+        SessionRecord { key: SessionKey([2; 16]), ..record.clone() },
+        SessionRecord { label: b"a"[..].into(), ..record.clone() },
+        SessionRecord { revoked_grace_ms: Some(0), ..record.clone() },
+    ] {
+        assert_ne!(record, other);
+    }
 }

@@ -76,6 +76,12 @@ enum Step {
         by: usize,
         ttl_ms: u32,
     },
+    /// Opens with the key of an earlier session.
+    OpenAgain {
+        by: usize,
+        session: usize,
+        ttl_ms: u32,
+    },
     Attach {
         by: usize,
         session: usize,
@@ -425,6 +431,7 @@ impl Pair {
                 assert_eq!(found, self.model.plain_release(session.id(), key, resources));
             }
             Step::Open { by, ttl_ms } => self.open(by, ttl_ms),
+            Step::OpenAgain { by, session, ttl_ms } => self.open_again(by, session, ttl_ms),
             Step::Attach { by, session, with_key } => {
                 let connection = self.id(by);
                 let some = self.leased.iter().rev().take(4).collect::<Vec<_>>();
@@ -542,6 +549,33 @@ impl Pair {
                 assert_eq!((expected, opened.key.0, opened.ttl_ms), (Ok(()), key.0, ttl_ms));
                 self.model.open(opened.session, connection, key, ttl_ms, b"leased");
                 self.leased.push((opened.session, key, self.core.lease(connection).unwrap()));
+            }
+            Outcome::Refused(refusal) => assert_eq!(expected, Err(refusal)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Opens with the key of a session that was opened before, which may have ended.
+    fn open_again(&mut self, by: usize, session: usize, ttl_ms: u32) {
+        let (connection, token) = (self.id(by), self.token());
+        let some = self.leased.iter().rev().take(4).collect::<Vec<_>>();
+        let Some((_, key, _)) = some.get(session % some.len().max(1)) else { return };
+        let key = *key;
+        let expected = match self.model.open_again(connection, key) {
+            Some(expected) => expected.map(Some),
+            None => self.model.check_open().map(|()| None),
+        };
+        match self.core.open_leased_once(connection, key, ttl_ms, b"leased", token, self.now()) {
+            Outcome::Answered(Answer::Opened(opened)) => {
+                assert_eq!(opened.key.0, key.0);
+                match expected.unwrap() {
+                    Some(expected) => assert_eq!((opened.session, opened.ttl_ms), expected),
+                    None => {
+                        assert_eq!(opened.ttl_ms, ttl_ms);
+                        self.model.open(opened.session, connection, key, ttl_ms, b"leased");
+                        self.leased.push((opened.session, key, self.core.lease(connection).unwrap()));
+                    }
+                }
             }
             Outcome::Refused(refusal) => assert_eq!(expected, Err(refusal)),
             other => panic!("{other:?}"),
@@ -868,6 +902,8 @@ fn steps() -> impl Strategy<Value = Step> {
         4 => (by(), idles(), waits_ms())
             .prop_map(|(by, (key, until), wait_ms)| Step::AwaitIdle { by, key, until, wait_ms }),
         4 => (by(), ttls_ms()).prop_map(|(by, ttl_ms)| Step::Open { by, ttl_ms }),
+        2 => (by(), choice(), ttls_ms())
+            .prop_map(|(by, session, ttl_ms)| Step::OpenAgain { by, session, ttl_ms }),
         5 => (by(), choice(), prop::bool::weighted(0.9))
             .prop_map(|(by, session, with_key)| Step::Attach { by, session, with_key }),
         1 => by().prop_map(|by| Step::Close { by }),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use signalbox::core::{
-    Caller, ConnectionEnd, ConnectionId, Core, Errno, Mailbox, Message, Moment, MonotonicMs, NameHasher,
-    OpenedProcess, Operation, Ownership, Refusal, RequestId, RequestIds, SessionKey, SetAnswer, SetCommand,
-    SetId, SysvCall, SysvLimits, SysvOutcome, Token, UnixSeconds, UserRole,
+    Caller, ConnectionEnd, ConnectionId, Core, Errno, KeyRule, Mailbox, Message, Moment, MonotonicMs,
+    NameHasher, OpenedProcess, Operation, Order, Ownership, Refusal, RequestId, RequestIds, SessionKey,
+    SetAnswer, SetCommand, SetId, SysvCall, SysvLimits, SysvOutcome, Token, UnixSeconds, UserRole,
 };
 
 const TTL_MS: u32 = 30_000;
@@ -344,8 +344,8 @@ fn a_wait_ends_with_its_time_a_cancellation_or_the_set() {
     world.pass(1);
     assert_eq!(world.results(1), [Err(Errno::Again)]);
     let (connection, token) = (world.processes[2].connection, Token(world.processes[2].requests));
-    assert!(world.core.cancel_sem_op(connection, token));
-    assert!(!world.core.cancel_sem_op(connection, token), "once");
+    assert!(world.core.cancel_sem_op(connection, token, world.now()));
+    assert!(!world.core.cancel_sem_op(connection, token, world.now()), "once");
     assert_eq!(world.results(2), [Err(Errno::Intr)]);
     assert_eq!(world.control(0, set, SetCommand::Remove), Ok(SetAnswer::Done));
     assert_eq!(world.results(3), [Err(Errno::IdRm)]);
@@ -590,4 +590,50 @@ fn a_shutdown_ends_all_waits() {
     while world.core.shut_down(world.now()) {}
     assert_eq!(world.results(1), [Err(Errno::IdRm)]);
     world.fails(1, set, &[take(0, 1)], Errno::IdRm);
+}
+
+#[test]
+fn in_the_order_of_arrival_a_large_call_is_not_starved() {
+    for (order, is_starved) in [(Order::Kernel, true), (Order::Fifo, false)] {
+        let mut world = World::new(5);
+        world.core.set_sysv_rules(vec![KeyRule { keys: KEY as u32..=KEY as u32, order }]);
+        let set = world.set(2);
+        world.set_value(set, 0, 3);
+        world.done(1, set, &[take(0, 1)]);
+        world.waits(2, set, &[take(0, 3)]);
+        // A reader that comes later, and one that does not wait.
+        let reader = world.op(3, set, &[take(0, 1)]);
+        let impatient = world.op(4, set, &[nowait(take(0, 1)), post(1, 1)]);
+        let (now, later) = (SysvOutcome::Answered(Ok(SetAnswer::Done)), SysvOutcome::Waiting);
+        assert_eq!(reader, if is_starved { now } else { later }, "{order:?}");
+        let refused = SysvOutcome::Answered(Err(Errno::Again));
+        assert_eq!(impatient == refused, !is_starved, "{order:?}");
+        if is_starved {
+            continue;
+        }
+        world.done(4, set, &[post(1, 1), take(1, 1)]);
+        world.done(1, set, &[post(0, 1)]);
+        assert_eq!((world.results(2), world.results(3)), (DONE.to_vec(), vec![]));
+        world.done(2, set, &[post(0, 3)]);
+        assert_eq!((world.results(3), world.values(set)), (DONE.to_vec(), vec![2, 0]));
+    }
+}
+
+#[test]
+fn in_the_order_of_arrival_a_call_that_leaves_makes_room_for_those_behind_it() {
+    let mut world = World::new(4);
+    world.core.set_sysv_rules(vec![KeyRule { keys: 0..=u32::MAX, order: Order::Fifo }]);
+    let set = world.set(1);
+    world.set_value(set, 0, 1);
+    let call = world.call(1);
+    assert_eq!(world.core.sem_op(call, set, &[take(0, 2)], Some(10), world.now()), SysvOutcome::Waiting);
+    world.waits(2, set, &[take(0, 1)]);
+    world.pass(10);
+    assert_eq!((world.results(1), world.results(2)), (vec![Err(Errno::Again)], DONE.to_vec()));
+    world.waits(3, set, &[take(0, 2)]);
+    world.waits(1, set, &[take(0, 1)]);
+    world.done(0, set, &[post(0, 1)]);
+    assert_eq!(world.results(1), []);
+    world.leave(3, ConnectionEnd::Closed);
+    assert_eq!(world.results(1), DONE);
 }

@@ -67,7 +67,17 @@ const LAYERS: [Layer; 6] = [
     Layer { module: "config", may_use: &["config", "serde", "toml", "thiserror"], exceptions: &[] },
     Layer {
         module: "client",
-        may_use: &["client", "protocol", "tokio", "bytes", "thiserror", "tracing", "socket2", "fastrand"],
+        may_use: &[
+            "client",
+            "protocol",
+            "tokio",
+            "bytes",
+            "thiserror",
+            "tracing",
+            "socket2",
+            "fastrand",
+            "getrandom",
+        ],
         exceptions: &[("clock.rs", "nix")],
     },
     Layer {

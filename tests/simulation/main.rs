@@ -1,6 +1,7 @@
 //! Simulations: the real server shell on a network and a clock that a seed controls, while faults happen.
 //!
-//! `server` has clients that are written for the simulation; `client` has the product's own client. This folder has
+//! `server` has clients that are written for the simulation; `client` has the product's own client; `processes` has
+//! processes that share a semaphore set. This folder has
 //! what both share: the scene and its trace, the simulated network and disk, and the checks after each step.
 
 mod checks;
@@ -9,6 +10,7 @@ mod disk;
 mod grant_expectations;
 mod network;
 mod order;
+mod processes;
 mod random;
 mod scene;
 mod server;

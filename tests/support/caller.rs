@@ -78,7 +78,7 @@ impl Caller {
     }
 
     pub fn open(&mut self, ttl_ms: u32) -> OpenedSession {
-        self.ask(&Extended::OpenSession { ttl: Some(Milliseconds(ttl_ms)), label: b"leased" })
+        self.ask(&Extended::OpenSession { ttl: Some(Milliseconds(ttl_ms)), label: b"leased", key: None })
             .opened()
             .unwrap()
     }

@@ -14,7 +14,7 @@ use signalbox::core::{
 use signalbox::protocol::{
     AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredState, Extended, ExtendedOpcode,
     Generation, GrantId, GrantState, Granted, IfExists, Milliseconds, Notice, Opaque, OpenedSession, Removal,
-    RequestId, RequestIds, Resizing, ResponseFrame, Revocation, Status, TtlLeft,
+    RequestId, RequestIds, Resizing, ResponseFrame, Revocation, SessionKey, Status, TtlLeft,
 };
 use signalbox::storage::{Fault, Memory};
 
@@ -207,7 +207,7 @@ fn a_change_is_answered_only_after_it_is_stored() {
         assert_eq!(answer.status, OK, "{request:?}: {answer:?}");
         answer
     };
-    stored(&mut one, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    stored(&mut one, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None });
     let list = [counted(b"a", 2)];
     let declarations = Declarations::new(&list).unwrap();
     let if_exists = IfExists::Fail;
@@ -236,7 +236,9 @@ fn many_changes_are_stored_together() {
     let commits = server.faults.commits();
     let asked: Vec<_> = many
         .iter_mut()
-        .map(|caller| caller.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" }))
+        .map(|caller| {
+            caller.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None })
+        })
         .collect();
     many.iter_mut().for_each(Caller::sync);
     assert!(server.store_next());
@@ -404,7 +406,7 @@ fn changes_that_cannot_be_stored_are_rolled_back_before_they_are_answered() {
     let ids = admin.ids();
     let now = Removal::Now { grace: Milliseconds(0) };
     assert_eq!(admin.ask(&removing(ids, b"a", now)).status, NOT_STORED);
-    let refused = opener.ask(&Extended::OpenSession { ttl: None, label: b"" });
+    let refused = opener.ask(&Extended::OpenSession { ttl: None, label: b"", key: None });
     assert_eq!(refused.status, NOT_STORED);
     let ids = opener.ids();
     let claim = Claim { maximum: 1, ..semaphore(1, b"own") };
@@ -461,7 +463,7 @@ fn releases_that_arrive_while_a_write_fails_are_stored_with_the_next_one() {
     const GRANTS: u32 = 10;
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut one, mut admin] = callers(&server);
-    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None });
     assert!(server.store_next());
     assert_eq!(one.answer(opened).status, OK);
     let asked = [(); GRANTS as usize].map(|()| one.want(one_of(GRANTS, b"a"), NOW));
@@ -498,7 +500,7 @@ fn releases_that_arrive_while_a_write_fails_are_stored_with_the_next_one() {
 fn waiters_are_served_when_a_grant_cannot_be_stored() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut leased, mut bound] = callers(&server);
-    let opaque = leased.send(&Extended::OpenSession { ttl: None, label: b"" });
+    let opaque = leased.send(&Extended::OpenSession { ttl: None, label: b"", key: None });
     assert!(server.store_next());
     assert_eq!(leased.answer(opaque).status, OK);
     let asked = leased.want(one_of(1, b"a"), NOW);
@@ -509,6 +511,37 @@ fn waiters_are_served_when_a_grant_cannot_be_stored() {
     assert!(!server.store_next());
     assert_eq!(leased.answer(asked).status, NOT_STORED);
     assert_eq!(bound.answer(waiting).status, OK);
+    server.check();
+}
+
+#[test]
+fn a_repeated_opening_is_answered_when_the_session_is_stored_and_after_a_restart() {
+    let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
+    let [mut one, mut two] = callers(&server);
+    let key = Some(SessionKey(*b"chosen by client"));
+    let open = Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key };
+    let lost = one.send(&open);
+    one.sync();
+    let again = two.send(&open);
+    two.sync();
+    server.faults.fail_nth(1, Fault::Full);
+    assert!(!server.store_next());
+    assert_eq!(one.next().opaque, lost);
+    assert_eq!(two.answer(again).status, NOT_STORED, "it does not expose what is rolled back");
+    server.check();
+
+    let lost = one.send(&open);
+    one.sync();
+    let again = two.send(&open);
+    two.sync();
+    assert!(server.store_next());
+    let opened = two.answer(again).opened().unwrap();
+    drop((one, lost));
+    let session = two.ask(&open).opened().unwrap();
+    assert_eq!(session, opened, "a session that is stored is answered at once");
+    let server = server.crash();
+    let mut after = caller(&server);
+    assert_eq!(after.ask(&open).opened().unwrap(), opened, "the key is stored with the session");
     server.check();
 }
 
@@ -639,7 +672,7 @@ fn nothing_is_acknowledged_after_a_failed_flush() {
 fn rolled_back_changes_are_not_stored_when_the_store_works_again() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut one, mut opener, mut admin] = callers(&server);
-    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None });
     assert!(server.store_next());
     assert_eq!(one.answer(opened).status, OK);
     server.faults.fail_all(Fault::Full);
@@ -649,7 +682,7 @@ fn rolled_back_changes_are_not_stored_when_the_store_works_again() {
         let ids = one.ids();
         let declare = one.send(&Extended::Declare { ids, if_exists: IfExists::Fail, declarations });
         let take = one.want(one_of(1, b"c"), NOW);
-        let open = opener.send(&Extended::OpenSession { ttl: None, label: b"" });
+        let open = opener.send(&Extended::OpenSession { ttl: None, label: b"", key: None });
         one.sync();
         opener.sync();
         assert!(!server.store_next());
@@ -899,7 +932,11 @@ fn declaring_a(ids: RequestIds) -> Extended<'static> {
 fn held_and_stored() -> (StoredServer, Caller, GrantId) {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);
-    stored(&server, &mut holder, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    stored(
+        &server,
+        &mut holder,
+        &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None },
+    );
     let ids = admin.ids();
     stored(&server, &mut admin, &declaring_a(ids));
     let ids = holder.ids();
@@ -988,7 +1025,11 @@ fn a_grant_revoked_before_it_is_stored_is_followed_by_a_notice() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut admin, mut holder] = callers(&server);
     holder.hello("holder");
-    stored(&server, &mut holder, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    stored(
+        &server,
+        &mut holder,
+        &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None },
+    );
     let taken = holder.want(one_of(1, b"c"), NOW);
     let mut grant = None;
     eventually("it is granted before it is stored", || {
@@ -1012,7 +1053,11 @@ fn a_grant_revoked_before_it_is_stored_is_followed_by_a_notice() {
 fn requests_sent_before_a_half_close_are_answered_when_they_are_stored() {
     let server = StoredServer::start_with(&Memory::default(), By::Test, |_| {});
     let [mut last, mut other] = callers(&server);
-    stored(&server, &mut last, &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"" });
+    stored(
+        &server,
+        &mut last,
+        &Extended::OpenSession { ttl: Some(Milliseconds(LONG_MS)), label: b"", key: None },
+    );
     assert_eq!(last.wire.acquire(b"plain", 1, 1).status, OK);
     let ids = last.ids();
     let declared = last.send(&declaring_a(ids));

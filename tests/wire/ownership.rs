@@ -12,7 +12,7 @@ fn a_server_that_lost_its_store_answers_no_request_of_the_batch() {
     let memory = Memory::default();
     let server = StoredServer::start_with(&memory, By::Test, |_| {});
     let mut client = Caller::new(server.server.counter());
-    client.send(&Extended::OpenSession { ttl: Some(Milliseconds(60_000)), label: b"" });
+    client.send(&Extended::OpenSession { ttl: Some(Milliseconds(60_000)), label: b"", key: None });
     client.sync();
     // Another server opens the store, and owns it from then on.
     let _other = memory.open();

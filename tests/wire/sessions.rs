@@ -118,6 +118,38 @@ fn the_newest_attachment_wins_and_the_previous_connection_is_notified() {
 }
 
 #[test]
+fn a_repeated_opening_with_the_same_key_returns_the_same_session() {
+    let server = TestServer::start();
+    let [mut one, mut two, mut other] = [(); 3].map(|()| caller(&server));
+    one.hello("one");
+    let open = |key: Option<SessionKey>| Extended::OpenSession {
+        ttl: Some(Milliseconds(LONG_MS)),
+        label: b"leased",
+        key,
+    };
+    let chosen = SessionKey(*b"chosen by client");
+    let first = one.ask(&open(Some(chosen))).opened().unwrap();
+    assert_eq!((first.key, first.ttl), (chosen, Milliseconds(LONG_MS)));
+    let held = one.take(one_of(1, b"a"));
+    let again = two.ask(&open(Some(chosen))).opened().unwrap();
+    assert_eq!(again, first);
+    assert_eq!(server.server.core().ledger_stats().sessions, 1);
+    let notice = one.next().notice().unwrap();
+    assert_eq!(notice, Some(Notice::AttachedElsewhere { session: first.session }));
+    two.ids();
+    assert_eq!(two.give_back(held.grant), 0, "the connection is attached to the session");
+
+    let different = other.ask(&open(Some(SessionKey(*b"chosen by others")))).opened().unwrap();
+    assert_ne!(different.session, first.session);
+    let made = one.ask(&open(None)).opened().unwrap();
+    assert!(made.session != first.session && made.key != chosen);
+    assert_eq!(two.ask(&Extended::CloseSession).status, 0);
+    let anew = two.ask(&open(Some(chosen))).opened().unwrap();
+    assert_ne!(anew.session, first.session, "a session that was closed is not opened again");
+    server.server.core().check_ledger().unwrap();
+}
+
+#[test]
 fn a_wrong_key_attaches_to_no_session() {
     let server = TestServer::start();
     let [mut one, mut other] = [caller(&server), caller(&server)];
@@ -186,7 +218,7 @@ fn a_lost_session_is_not_mistaken_for_the_next_one() {
         assert_eq!(other.wire.release(&name, 1).status, 0);
     }
     assert_eq!(other.attach(first), 0);
-    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(1)), label: b"" });
+    let opened = one.send(&Extended::OpenSession { ttl: Some(Milliseconds(1)), label: b"", key: None });
     while one.next().opaque != opened {}
     // Every frame that is received renews it, even a Noop.
     for _ in 0..8 {

@@ -10,6 +10,7 @@ use super::client::Client;
 use super::command::AcquireFailure;
 use super::pending_acquire::PendingAcquire;
 use super::permit::Permit;
+use super::settings::{Terms, cut_label};
 use crate::client::{Error, ErrorKind, Namespace, Requested, Status, requesting};
 
 impl Client {
@@ -184,15 +185,16 @@ struct AcquireRequest<'a> {
     claims: Vec<Claim>,
     timeout: Option<Duration>,
     queue_max: Option<u32>,
+    terms: Terms,
 }
 
 impl<'a> AcquireRequest<'a> {
     fn new(client: &'a Client, claims: Vec<Claim>) -> Self {
-        Self { client, claims, timeout: None, queue_max: None }
+        Self { client, claims, timeout: None, queue_max: None, terms: client.terms().clone() }
     }
 
     async fn acquire(self, waits: bool) -> Result<Permit, Error> {
-        let Self { client, claims, timeout, queue_max } = self;
+        let Self { client, claims, timeout, queue_max, terms } = self;
         let wait = match timeout {
             _ if !waits => WaitLimit::None,
             Some(timeout) => WaitLimit::Until(client.now().after(timeout)),
@@ -203,7 +205,7 @@ impl<'a> AcquireRequest<'a> {
         let span = info_span!("acquire", %names, waits);
         let spec = Arc::new(AcquireSpec { claims, wait, queue_max });
         spec.check()?;
-        let permit = acquire(client, &spec).instrument(span).await;
+        let permit = acquire(client, &spec, &terms).instrument(span).await;
         permit.map_err(|error| {
             let within =
                 timeout.filter(|_| waits).map(|timeout| format!("within {} s", timeout.as_secs_f64()));
@@ -224,10 +226,10 @@ impl<'a> AcquireRequest<'a> {
 
 /// Acquires in one session after the other: if a session ends while the acquire waits, its place in the queue is gone,
 /// and it queues again in another session.
-async fn acquire(client: &Client, spec: &Arc<AcquireSpec>) -> Result<Permit, Error> {
+async fn acquire(client: &Client, spec: &Arc<AcquireSpec>, terms: &Terms) -> Result<Permit, Error> {
     let asked_at = client.now();
     loop {
-        match PendingAcquire::start(client.session(), Arc::clone(spec), asked_at).outcome().await {
+        match PendingAcquire::start(client.session(terms), Arc::clone(spec), asked_at).outcome().await {
             Ok(permit) => return Ok(permit),
             Err(AcquireFailure::Final(error)) => return Err(error),
             Err(AcquireFailure::SessionEnded) => {}
@@ -266,6 +268,41 @@ macro_rules! request_methods {
             /// ```
             pub fn queue_max(mut self, waiters: u32) -> Self {
                 self.0.queue_max = Some(waiters);
+                self
+            }
+
+            /// The label of this request and its permit in listings of holders and waiters, instead of the client's
+            /// ([`Builder::label`](crate::client::Builder::label)). It is cut after 255 bytes.
+            ///
+            /// A label belongs to a session. Permits of a client with the same label and the same [`Self::ttl`] share a
+            /// session, which has a connection. It is opened for the first of them and closed after the last.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+            /// # use signalbox::client::Claim;
+            #[doc = concat!("let permit = ", $make, ".label(\"job 7\").acquire().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
+                self.0.terms.label = cut_label(label.as_ref());
+                self
+            }
+
+            /// The time to live of this request's place in the queue and of its permit without a renewal, instead of
+            /// the client's ([`Builder::ttl`](crate::client::Builder::ttl)). The server has bounds. It belongs to a
+            /// session, as [`Self::label`] does.
+            ///
+            /// ```no_run
+            /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
+            /// # use std::time::Duration;
+            /// # use signalbox::client::Claim;
+            #[doc = concat!("let permit = ", $make, ".ttl(Duration::from_secs(300)).acquire().await?;")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn ttl(mut self, ttl: Duration) -> Self {
+                self.0.terms.ttl = Some(ttl);
                 self
             }
 

@@ -6,10 +6,9 @@ use std::time::Duration;
 use super::client::Client;
 use super::clock::{BootClock, Clock};
 use super::executor::Executor;
-use super::settings::Settings;
+use super::settings::{Settings, Terms, cut_label};
 use super::transport::{Dial, Tcp, Transport, dial_over};
 use crate::client::{Address, ConnectError, Error};
-use crate::protocol::LABEL_BYTES_MAX;
 
 /// The default of [`Builder::unreachable_after`].
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
@@ -117,7 +116,10 @@ impl Builder {
         self
     }
 
-    /// The label of the client in listings of holders and waiters. It is cut after 255 bytes.
+    /// The label of the client in listings of holders and waiters. It is cut after 255 bytes. [`Acquire::label`] gives a
+    /// single permit another one.
+    ///
+    /// [`Acquire::label`]: super::Acquire::label
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -127,13 +129,15 @@ impl Builder {
     /// # }
     /// ```
     pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
-        let label = label.as_ref();
-        self.label = label[..label.len().min(LABEL_BYTES_MAX)].to_vec();
+        self.label = cut_label(label.as_ref());
         self
     }
 
     /// The time to live of the client's sessions: how long the server keeps permits and places in queues without a
     /// renewal. The server has a default and bounds. A disconnect of about half this time loses nothing.
+    /// [`Acquire::ttl`] gives a single permit another one.
+    ///
+    /// [`Acquire::ttl`]: super::Acquire::ttl
     ///
     /// ```no_run
     /// # use signalbox::client::Client;
@@ -265,8 +269,7 @@ impl Builder {
         };
         let settings = Settings {
             addresses: self.addresses,
-            label: self.label,
-            ttl: self.ttl,
+            terms: Terms { label: self.label, ttl: self.ttl },
             unreachable_after: self.unreachable_after,
             dial: self.dial,
             clock: self.clock,

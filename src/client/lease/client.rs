@@ -1,16 +1,16 @@
-//! The leased client, and the sessions that it uses.
+//! The leased client.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
 use super::clock::Moment;
 use super::command::Command;
-use super::driver::Driver;
 use super::executor::Executor;
-use super::session_handle::{SessionHandle, SessionParts};
-use super::settings::{ATTEMPT_MAX, Settings};
+use super::session_handle::SessionHandle;
+use super::session_pool::SessionPool;
+use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use crate::client::{Direct, Disconnect, Error};
 
 /// A leased client: its permits and its waiting acquires survive a disconnect that is shorter than the lease.
@@ -44,20 +44,9 @@ pub struct Client {
 
 struct Inner {
     settings: Settings,
-    sessions: Mutex<Sessions>,
+    sessions: Mutex<SessionPool>,
     /// The last field: dropping it may wait until the sessions are closed, which have to be dropped before.
     executor: Executor,
-}
-
-/// The sessions of a client.
-#[derive(Default)]
-struct Sessions {
-    /// The session of the next acquire, if it has room.
-    current: Option<Arc<SessionHandle>>,
-    /// All sessions that may still exist.
-    all: Vec<Weak<SessionHandle>>,
-    /// How many sessions were opened so far.
-    opened: u64,
 }
 
 impl fmt::Debug for Client {
@@ -71,27 +60,17 @@ impl Client {
         Self { inner: Arc::new(Inner { settings, executor, sessions: Mutex::default() }) }
     }
 
-    /// The session for the next acquire.
-    pub(super) fn session(&self) -> Arc<SessionHandle> {
+    /// The session for the next acquire with these terms.
+    pub(super) fn session(&self, terms: &Terms) -> Arc<SessionHandle> {
         let Inner { settings, executor, sessions } = &*self.inner;
-        let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(session) = sessions.current.as_ref().filter(|session| session.has_room()) {
-            return Arc::clone(session);
-        }
-        sessions.opened += 1;
-        let settings = Settings { seed: settings.seed.wrapping_add(sessions.opened), ..settings.clone() };
-        let replaces_lost = sessions.current.as_ref().is_some_and(|session| session.is_over());
-        let (session, parts) = SessionHandle::new(Arc::clone(&settings.clock), executor.clone());
-        let SessionParts { commands, lease, load } = parts;
-        executor.spawn(Driver::new(settings, lease, load, commands, replaces_lost).run());
-        let session = Arc::new(session);
-        sessions.all.retain(|session| session.strong_count() > 0);
-        sessions.all.push(Arc::downgrade(&session));
-        sessions.current = Some(Arc::clone(&session));
-        session
+        sessions.lock().unwrap_or_else(PoisonError::into_inner).session(settings, terms, executor)
     }
 
-    /// The time of the clock that leases are measured by.
+    /// The terms of an acquire that has none of its own.
+    pub(super) fn terms(&self) -> &Terms {
+        &self.inner.settings.terms
+    }
+
     pub(super) fn now(&self) -> Moment {
         self.inner.settings.clock.now()
     }
@@ -99,7 +78,7 @@ impl Client {
     /// Waits until a session is open, or every address has failed.
     pub(in crate::client) async fn await_open(&self) -> Result<(), Error> {
         let (reply, opened) = oneshot::channel();
-        self.session().send(Command::AwaitOpen(reply));
+        self.session(self.terms()).send(Command::AwaitOpen(reply));
         opened.await.unwrap_or_else(|_| Err(Disconnect::Stopped.into()))
     }
 
@@ -128,7 +107,7 @@ impl Client {
     /// # }
     /// ```
     pub async fn direct(&self) -> Result<Direct, Error> {
-        let Settings { addresses, dial, label, .. } = &self.inner.settings;
+        let Settings { addresses, dial, terms, .. } = &self.inner.settings;
         let mut result = Err(Disconnect::Stopped.into());
         for address in addresses {
             let connection = match dial(address.clone(), ATTEMPT_MAX).await {
@@ -138,7 +117,7 @@ impl Client {
                     continue;
                 }
             };
-            result = Direct::enter(connection, label).await;
+            result = Direct::enter(connection, &terms.label).await;
             if result.is_ok() {
                 break;
             }
@@ -157,13 +136,7 @@ impl Client {
     /// # }
     /// ```
     pub async fn close(self) {
-        let sessions: Vec<_> = {
-            let mut sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            // Kept until `all` was read: if this is the last handle, dropping it would end the session before
-            // `Command::Close` is sent.
-            let _current = sessions.current.take();
-            sessions.all.drain(..).filter_map(|session| session.upgrade()).collect()
-        };
+        let sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner).take_all();
         let close = |session: Arc<SessionHandle>| {
             let (reply, closed) = oneshot::channel();
             session.send(Command::Close(reply));

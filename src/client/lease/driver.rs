@@ -23,6 +23,7 @@ use super::request::{Operation, ReceivedGrant, Request, Transmission, read_grant
 use super::request_table::{Cancellation, RequestTable};
 use super::revocation::NoticeCount;
 use super::session_load::SessionLoad;
+use super::session_pool::Losses;
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
 use crate::client::{Disconnect, Error, ErrorKind, Lost};
@@ -38,6 +39,7 @@ pub(super) struct Driver {
     clock: Arc<dyn Clock>,
     lease: Arc<LeaseValidity>,
     load: Arc<SessionLoad>,
+    losses: Losses,
     commands: mpsc::UnboundedReceiver<Command>,
     requests: RequestTable,
     grants: GrantTable,
@@ -90,6 +92,7 @@ impl Driver {
         lease: Arc<LeaseValidity>,
         load: Arc<SessionLoad>,
         commands: mpsc::UnboundedReceiver<Command>,
+        losses: Losses,
         replaces_lost: bool,
     ) -> Self {
         let clock = Arc::clone(&settings.clock);
@@ -99,6 +102,7 @@ impl Driver {
             clock,
             lease,
             load,
+            losses,
             commands,
             requests: RequestTable::default(),
             grants: GrantTable::new(now),
@@ -235,7 +239,7 @@ impl Driver {
         if self.link.is_attached() {
             self.send_close();
         } else if self.session.is_none() {
-            // A server may be opening a session, but no permit can be in it yet.
+            // A server may be opening a session, but no permit can be in it yet. It ends with its lease.
             self.phase = Phase::Ended(Lost::Stopped);
         }
     }
@@ -478,7 +482,7 @@ impl Driver {
     fn attempt_failed(&mut self, error: Error) {
         debug!(%error, "an attempt to attach the session failed");
         let now = self.now();
-        match self.reconnect.attempt_failed(error.clone(), self.session.is_some(), now) {
+        match self.reconnect.attempt_failed(error.clone(), now) {
             AfterFailure::SessionLost => self.end(Lost::Expired),
             AfterFailure::RetryAt { at, round_failed } => {
                 if round_failed {
@@ -617,6 +621,7 @@ impl Driver {
     /// The session is lost.
     fn end(&mut self, reason: Lost) {
         warn!(%reason, "a session was lost");
+        self.losses.add();
         self.phase = Phase::Ended(reason);
     }
 }

@@ -10,12 +10,13 @@ use tokio::time::timeout;
 
 use super::clock::{Clock, Moment};
 use super::revocation::NoticeCount;
-use super::settings::{ATTEMPT_MAX, Settings};
+use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
 use crate::client::{Address, ConnectError, Disconnect, Error, success};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, Features, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
+    SessionKey,
 };
 
 /// The longest time that KeepAlive may stay unanswered.
@@ -177,14 +178,24 @@ pub(super) fn keep_alive_interval(session: OpenedSession) -> Duration {
     (Duration::from(session.ttl) / 4).min(SILENCE_MAX)
 }
 
-/// Connects to an address and attaches the session there, or opens one.
-pub(super) fn attach(settings: &Settings, address: Address, session: Option<OpenedSession>) -> Attaching {
+/// Which session an attempt attaches.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// One that was opened.
+    Opened(OpenedSession),
+    /// One that is to be opened with this key. An earlier attempt may have opened it without an answer. `None`: the
+    /// server makes the key.
+    New(Option<SessionKey>),
+}
+
+/// Connects to an address and attaches the session there.
+pub(super) fn attach(settings: &Settings, address: Address, target: Target) -> Attaching {
     let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX);
-    let (clock, label, ttl) = (Arc::clone(&settings.clock), settings.label.clone(), settings.ttl);
+    let (clock, terms) = (Arc::clone(&settings.clock), settings.terms.clone());
     Box::pin(async move {
         let attempt = async move {
             let connection = dialing.await?;
-            attach_over(connection, clock.as_ref(), &label, ttl, session).await
+            attach_over(connection, clock.as_ref(), &terms, target).await
         };
         let late = || ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX };
         timeout(ATTEMPT_MAX, attempt).await.unwrap_or_else(|_| Err(late().into()))
@@ -194,9 +205,8 @@ pub(super) fn attach(settings: &Settings, address: Address, session: Option<Open
 async fn attach_over(
     connection: Connection,
     clock: &dyn Clock,
-    label: &[u8],
-    ttl: Option<Duration>,
-    session: Option<OpenedSession>,
+    Terms { label, ttl }: &Terms,
+    target: Target,
 ) -> Result<(OpenedSession, SessionConnection), Error> {
     let (sender, mut responses) = mpsc::unbounded_channel();
     // On the wire, 0 stands for the server's default.
@@ -204,9 +214,9 @@ async fn attach_over(
     let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[] };
     connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
     let sent = clock.now();
-    let answer = connection.ask_now(match session {
-        Some(OpenedSession { session, key, .. }) => Extended::AttachSession { session, key },
-        None => Extended::OpenSession { ttl, label },
+    let answer = connection.ask_now(match target {
+        Target::Opened(OpenedSession { session, key, .. }) => Extended::AttachSession { session, key },
+        Target::New(key) => Extended::OpenSession { ttl, label, key },
     })?;
     // The channel cannot close while `sender` is here, so the end of the connection has to be awaited too.
     let hello = tokio::select! {
@@ -216,9 +226,9 @@ async fn attach_over(
     };
     let features = success(hello.ok_or(Disconnect::Stopped)?)?.hello()?.features;
     let frame = connection.success(answer).await?;
-    let session = match session {
-        Some(session) => OpenedSession { ttl: frame.ttl()?, ..session },
-        None => frame.opened()?,
+    let session = match target {
+        Target::Opened(session) => OpenedSession { ttl: frame.ttl()?, ..session },
+        Target::New(_) => frame.opened()?,
     };
     let connection = SessionConnection {
         connection,

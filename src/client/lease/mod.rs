@@ -4,7 +4,8 @@
 //! An acquire passes through these files in this order:
 //!
 //! 1. `acquire` collects the options into the `AcquireSpec` of `claim`, and repeats the acquire if its session is lost.
-//! 2. `client` chooses a session, or opens one: a `session_handle` with a `driver` that runs in the `executor`.
+//! 2. The `session_pool` of the `client` chooses a session, or opens one: a `session_handle` with a `driver` that runs in
+//!    the `executor`.
 //! 3. `pending_acquire` sends a `command` to the driver and waits for the outcome.
 //! 4. `driver` adds the `request` to the `request_table`, and sends it over the `link`. `reconnect` decides when and
 //!    where to connect.
@@ -33,6 +34,7 @@ mod request_table;
 mod revocation;
 mod session_handle;
 mod session_load;
+mod session_pool;
 mod settings;
 mod transport;
 mod validity;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::clock::Moment;
-use super::link::{Attaching, attach};
+use super::link::{Attaching, Target, attach};
 use super::settings::{ATTEMPT_MAX, Settings};
 use crate::client::{ConnectError, Disconnect, Error, ErrorKind};
-use crate::protocol::{OpenedSession, Status};
+use crate::protocol::{OpenedSession, SessionKey, Status};
 
 /// The first pause between two rounds of attempts, and the longest. Each is drawn between half of it and all of it.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -34,14 +34,16 @@ enum Reachability {
 
 pub(super) struct Reconnect {
     settings: Settings,
+    /// With which the session is opened: if the answer is lost, the next attempt gets the same session.
+    key: Option<SessionKey>,
     /// The index of the address of the next attempt.
     next_address: usize,
     /// Attempts that have failed since the last connection.
     failures: u32,
     /// How many addresses in a row have answered that the session does not exist.
     denials: usize,
-    /// Attempts that were given up without an answer. The server may still execute such an attachment after a later
-    /// one, which then loses the session to it.
+    /// Attempts that were given up without an answer. The server may still execute such an attachment or opening after a
+    /// later one, which then loses the session to it.
     late_attachments: u32,
     reachability: Reachability,
     last_failure: Option<Error>,
@@ -66,6 +68,7 @@ impl Reconnect {
         let pause = if replaces_lost { random_pause(PAUSE_MIN, &mut rng) } else { Duration::ZERO };
         let reconnect = Self {
             settings,
+            key: random_key(),
             next_address,
             failures: 0,
             denials: 0,
@@ -81,7 +84,8 @@ impl Reconnect {
     pub(super) fn attempt(&mut self, session: Option<OpenedSession>) -> Attaching {
         let address = self.settings.addresses[self.next_address].clone();
         self.next_address = (self.next_address + 1) % self.settings.addresses.len();
-        attach(&self.settings, address, session)
+        let target = session.map_or(Target::New(self.key), Target::Opened);
+        attach(&self.settings, address, target)
     }
 
     /// An attempt has succeeded. The reason of the last failure is kept until the connection has proven stable.
@@ -117,14 +121,14 @@ impl Reconnect {
     }
 
     /// An attempt has failed.
-    pub(super) fn attempt_failed(&mut self, error: Error, has_session: bool, now: Moment) -> AfterFailure {
+    pub(super) fn attempt_failed(&mut self, error: Error, now: Moment) -> AfterFailure {
         let addresses = self.settings.addresses.len();
         self.failures += 1;
         let is_unanswered = matches!(
             error.kind(),
             ErrorKind::ConnectionLost(_) | ErrorKind::Connect(ConnectError::TimedOut { .. })
         );
-        if is_unanswered && has_session {
+        if is_unanswered {
             self.late_attachments += 1;
         }
         if error.status() == Some(Status::NoSuchSession) {
@@ -187,6 +191,12 @@ impl Reconnect {
         let longest = PAUSE_MIN.saturating_mul(1 << rounds.min(10)).min(PAUSE_MAX);
         random_pause(longest, &mut self.rng)
     }
+}
+
+/// A key that cannot be guessed; `None` on a system without a source of randomness.
+fn random_key() -> Option<SessionKey> {
+    let mut key = [0; 16];
+    getrandom::fill(&mut key).ok().map(|()| SessionKey(key))
 }
 
 /// A pause of between half of the longest and all of it.

@@ -48,11 +48,6 @@ impl SessionHandle {
         !self.commands.is_closed() && !self.lease.is_over() && self.load.has_room()
     }
 
-    /// Whether the session was lost or closed.
-    pub(super) fn is_over(&self) -> bool {
-        self.lease.is_over()
-    }
-
     /// Whether the driver was dropped with its runtime.
     pub(super) fn is_abandoned(&self) -> bool {
         self.lease.is_abandoned()

@@ -6,17 +6,29 @@ use std::time::Duration;
 use super::clock::Clock;
 use super::transport::Dial;
 use crate::client::Address;
+use crate::protocol::LABEL_BYTES_MAX;
 
 /// The longest time for one attempt to connect and to attach a session.
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+
+/// What a session is opened with. All that it holds has these terms.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Terms {
+    pub(super) label: Vec<u8>,
+    /// The time to live; `None`: the server's default.
+    pub(super) ttl: Option<Duration>,
+}
+
+/// As much of a label as the protocol allows.
+pub(super) fn cut_label(label: &[u8]) -> Vec<u8> {
+    label[..label.len().min(LABEL_BYTES_MAX)].to_vec()
+}
 
 #[derive(Clone)]
 pub(super) struct Settings {
     /// At least one; tried in turn.
     pub(super) addresses: Vec<Address>,
-    pub(super) label: Vec<u8>,
-    /// The time to live of sessions; `None`: the server's default.
-    pub(super) ttl: Option<Duration>,
+    pub(super) terms: Terms,
     /// For how long no server may be reachable before acquires fail.
     pub(super) unreachable_after: Duration,
     pub(super) dial: Dial,

@@ -62,6 +62,38 @@ impl Ledger {
         }
     }
 
+    /// As [`Self::open`], with a key that the client chose. If a session has it, an earlier request opened that session,
+    /// and the connection is attached to it.
+    pub(in crate::core) fn open_once(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        opened: Opened,
+        label: &[u8],
+        now: MonotonicMs,
+    ) -> Outcome {
+        let Some(session) = self.sessions.with_key(&opened.key) else {
+            return self.open((connection, token), opened, label, now);
+        };
+        if let Err(refusal) = self.attach(session, connection, &opened.key, now) {
+            return Outcome::Refused(refusal);
+        }
+        let reply_to = self.sessions.reply_to(connection, token).filter(|_| self.is_storing_session(session));
+        if let Some(reply_to) = reply_to {
+            self.on_commit(OnCommit::Opened(session, reply_to));
+            return Outcome::Waiting;
+        }
+        match self.opened(session) {
+            Ok(answer) => Outcome::Answered(answer),
+            Err(refusal) => Outcome::Refused(refusal),
+        }
+    }
+
+    /// Whether the session was opened by a request that is not committed yet.
+    fn is_storing_session(&self, session: SessionId) -> bool {
+        let opens = |then: &OnCommit| matches!(then, OnCommit::Opened(opening, _) if *opening == session);
+        self.journal.as_ref().is_some_and(|journal| journal.all_on_commit().any(opens))
+    }
+
     /// Attaches a connection to a leased session, and informs the connection that was attached before
     /// (`docs/protocol.md`, "AttachSession").
     pub(in crate::core) fn attach(

@@ -2,7 +2,7 @@
 //!
 //! Invariants: an attachment is symmetric, so a connection is attached to a leased session exactly if that session has
 //! this connection; a session has at most one deadline, and its state says which; a leased session that is not ending has
-//! one.
+//! one; `by_key` has all leased sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,6 +21,8 @@ use crate::core::time::MonotonicMs;
 pub(super) struct Sessions {
     all: BTreeMap<SessionId, Box<SessionState>>,
     deadlines: BTreeSet<(MonotonicMs, SessionId)>,
+    /// Leased sessions, by the first half of their keys.
+    by_key: BTreeSet<(u64, SessionId)>,
     gaps: Gaps,
     leased: u64,
 }
@@ -209,6 +211,7 @@ impl Sessions {
         revoked: Option<MonotonicMs>,
         now: MonotonicMs,
     ) -> MonotonicMs {
+        self.by_key.insert((key.first_half(), session));
         let lease = Arc::new(Lease::new(ttl_ms, now));
         let kind = SessionKind::Leased { key, lease, connection: None };
         let state = SessionState { revoked, ..SessionState::new(kind, label) };
@@ -227,7 +230,8 @@ impl Sessions {
             self.deadlines.remove(&(deadline, session));
         }
         match state.kind {
-            SessionKind::Leased { connection, .. } => {
+            SessionKind::Leased { key, connection, .. } => {
+                self.by_key.remove(&(key.first_half(), session));
                 self.leased -= 1;
                 if let Some(connection) = connection {
                     self.set_attachment(connection, Attachment::Lost);
@@ -323,6 +327,13 @@ impl Sessions {
             return Err(Refusal::NoSuchSession);
         }
         Ok(Arc::clone(lease))
+    }
+
+    /// The leased session that was opened with this key; `None`: there is none, or it is ending.
+    pub(super) fn with_key(&self, key: &SessionKey) -> Option<SessionId> {
+        let half = key.first_half();
+        let found = self.by_key.range((half, SessionId::MIN)..).take_while(|(other, _)| *other == half);
+        found.map(|(_, session)| *session).find(|session| self.unlock(*session, key).is_ok())
     }
 
     /// Attaches a connection to a leased session. Neither may be attached elsewhere.
@@ -485,6 +496,12 @@ impl Sessions {
         if expected != self.deadlines {
             let wrong = expected.symmetric_difference(&self.deadlines).next();
             return Err(format!("deadline {wrong:?} of a session is missing or left over"));
+        }
+        let with_half = |(session, state): (SessionId, &SessionState)| {
+            state.lease().map(|(key, _)| (key.first_half(), session))
+        };
+        if !self.iter().filter_map(with_half).collect::<BTreeSet<_>>().eq(&self.by_key) {
+            return Err("a leased session is not found by its key, or one that ended is".to_owned());
         }
         let leased = self.all.values().filter(|state| state.lease().is_some()).count() as u64;
         if leased != self.leased {

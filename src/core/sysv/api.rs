@@ -6,6 +6,7 @@ use std::task::Waker;
 use super::calls::{Caller, SetCommand, SysvCall, SysvOutcome};
 use super::listing::{SetListing, UserListing};
 use super::processes::{OpenedProcess, ProcessId};
+use super::rules::{KeyRule, Rules};
 use super::{ConnectionEnd, ListedSet, ListedUser, Operation, Sysv, SysvLimits, SysvStats};
 use crate::core::ids::{ConnectionId, SessionKey, Token};
 use crate::core::invariant::lock;
@@ -18,6 +19,11 @@ impl Core {
     /// Sets the limits of sets and processes. What exceeds a lowered limit stays.
     pub fn set_sysv_limits(&self, limits: SysvLimits) {
         self.sysv().limits = limits;
+    }
+
+    /// Sets the rules for keys. Sets that exist stay as they are.
+    pub fn set_sysv_rules(&self, rules: Vec<KeyRule>) {
+        self.sysv().rules = Rules::new(rules);
     }
 
     /// Sets what the ids of sets and processes are drawn from, which differs between runs of a server: `sets` is any
@@ -108,8 +114,8 @@ impl Core {
     }
 
     /// Cancels a call of a connection that waits: it fails with EINTR. Returns whether there was one.
-    pub fn cancel_sem_op(&self, connection: ConnectionId, token: Token) -> bool {
-        self.sysv().cancel(connection, token)
+    pub fn cancel_sem_op(&self, connection: ConnectionId, token: Token, now: Moment) -> bool {
+        self.sysv().cancel(connection, token, now)
     }
 
     /// A connection has ended. If it was the last one of a process, that ends too, at once or later.
@@ -148,8 +154,8 @@ impl Core {
     }
 
     /// Has calls that wait fail, and lets none wait any more, in steps. Returns whether there is more to do.
-    pub(in crate::core) fn shut_down_sysv(&self) -> bool {
-        self.sysv().shut_down()
+    pub(in crate::core) fn shut_down_sysv(&self, now: Moment) -> bool {
+        self.sysv().shut_down(now)
     }
 
     fn sysv(&self) -> MutexGuard<'_, Sysv> {

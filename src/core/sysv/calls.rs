@@ -212,7 +212,7 @@ impl Sysv {
         if semaphores > self.limits.semaphores_max || self.sets.len() >= self.limits.sets_max {
             return Err(Errno::NoSpc);
         }
-        let id = self.sets.insert(Set::new(key, caller, mode, count, now.unix));
+        let id = self.sets.insert(Set::new(key, self.rules.order_of(key), caller, mode, count, now.unix));
         Ok(SetAnswer::Set(id, count))
     }
 
@@ -444,7 +444,7 @@ impl Sysv {
     }
 
     /// Cancels a call of a connection that waits: it fails with EINTR. Returns whether there was one.
-    pub(in crate::core) fn cancel(&mut self, connection: ConnectionId, token: Token) -> bool {
+    pub(in crate::core) fn cancel(&mut self, connection: ConnectionId, token: Token, now: Moment) -> bool {
         let Some((process, mailbox)) = self.processes.acting(connection) else { return false };
         let Some(acting) = self.processes.get(process) else { return false };
         let is_its = |waiter: &Waiter| {
@@ -455,7 +455,7 @@ impl Sysv {
             self.sets.get(*set).and_then(|set| set.waiters.get(*place)).is_some_and(is_its)
         });
         let Some((set, place)) = found else { return false };
-        self.fail(set, place, Errno::Intr);
+        self.fail(set, place, Errno::Intr, now);
         true
     }
 }
@@ -524,10 +524,11 @@ impl Sysv {
     }
 
     /// Ends the wait of a call with an error.
-    pub(super) fn fail(&mut self, id: SetId, place: Place, errno: Errno) {
-        let waiter = self.sets.get_mut(id).and_then(|set| set.waiters.remove(place));
-        if let Some(waiter) = waiter {
-            self.finish(id, vec![Completed { waiter, place, result: Err(errno) }]);
-        }
+    pub(super) fn fail(&mut self, id: SetId, place: Place, errno: Errno, now: Moment) {
+        let Some(set) = self.sets.get_mut(id) else { return };
+        let Some(waiter) = set.waiters.remove(place) else { return };
+        let mut completed = vec![Completed { waiter, place, result: Err(errno) }];
+        set.waiter_left(now.unix, &mut completed);
+        self.finish(id, completed);
     }
 }

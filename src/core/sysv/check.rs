@@ -1,6 +1,6 @@
 //! The invariants of sets and processes, for tests and simulation.
 
-use super::set::Set;
+use super::set::{Order, Set};
 use super::sets::SetId;
 use super::waiters::List;
 use super::{Sysv, VALUE_MAX};
@@ -43,6 +43,8 @@ impl Sysv {
                 return Err(format!("a waiting call of set {number} belongs to no process"));
             }
             let could_run = match waiter.list() {
+                // It may wait for those before it.
+                List::Take(_) if set.order() == Order::Fifo => false,
                 List::Take(number) => set.values.value(number) >= waiter.operations[0].change.unsigned_abs(),
                 List::Zero(number) => set.values.value(number) == 0,
                 List::ManyAlter | List::ManyZero => false,

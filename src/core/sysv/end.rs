@@ -3,6 +3,7 @@
 use std::task::Waker;
 
 use super::processes::ProcessId;
+use super::set::Completed;
 use super::sets::SetId;
 use super::{Errno, Sysv};
 use crate::core::ids::ConnectionId;
@@ -71,7 +72,7 @@ impl Sysv {
         let pid = ending.pid;
         let set = ending.adjusts.pop();
         for (set, place) in waiting {
-            self.fail(set, place, Errno::Intr);
+            self.fail(set, place, Errno::Intr, now);
         }
         if let Some(id) = set
             && let Some(set) = self.sets.get_mut(id)
@@ -89,10 +90,14 @@ impl Sysv {
 
     /// Removes a set: calls that wait for it fail with EIDRM.
     pub(super) fn remove(&mut self, id: SetId) {
-        while let Some(place) = self.sets.get(id).and_then(|set| set.waiters.first()) {
-            self.fail(id, place, Errno::IdRm);
+        let Some(mut set) = self.sets.remove(id) else { return };
+        let mut completed = Vec::new();
+        while let Some(place) = set.waiters.first()
+            && let Some(waiter) = set.waiters.remove(place)
+        {
+            completed.push(Completed { waiter, place, result: Err(Errno::IdRm) });
         }
-        let Some(set) = self.sets.remove(id) else { return };
+        self.finish(id, completed);
         for process in set.values.adjusters() {
             if let Some(process) = self.processes.get_mut(process) {
                 process.adjusts.retain(|adjusted| *adjusted != id);
@@ -106,7 +111,7 @@ impl Sysv {
         for _ in 0..STEP_WAITERS {
             let due = self.timeouts.first().filter(|(deadline, ..)| *deadline <= now.monotonic);
             let Some((_, set, place)) = due.copied() else { break };
-            self.fail(set, place, Errno::Again);
+            self.fail(set, place, Errno::Again, now);
         }
         if let Some((deadline, process)) = self.processes.first_deadline()
             && deadline <= now.monotonic
@@ -131,12 +136,12 @@ impl Sysv {
 
     /// Lets no call wait from now on, and has those that wait fail with EIDRM, in steps: the next server knows nothing of
     /// the sets. Returns whether there is more to do.
-    pub(in crate::core) fn shut_down(&mut self) -> bool {
+    pub(in crate::core) fn shut_down(&mut self, now: Moment) -> bool {
         self.is_shutting_down = true;
         for _ in 0..STEP_WAITERS {
             let waiting = self.processes.iter().find_map(|(_, process)| process.waiting.values().next());
             let Some((set, place)) = waiting.copied() else { return false };
-            self.fail(set, place, Errno::IdRm);
+            self.fail(set, place, Errno::IdRm, now);
         }
         true
     }

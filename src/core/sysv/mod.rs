@@ -13,6 +13,7 @@
 //! | `waiters` | the calls that wait for a set |
 //! | `set` | one set: its owner, and which waiting calls a change completes |
 //! | `sets` | all sets, by id and key |
+//! | `rules` | what the configuration says of keys |
 //! | `processes` | all processes: their connections, and when they end |
 //! | `calls` | the calls of programs |
 //! | `end` | the ends of connections, processes and waits |
@@ -29,6 +30,7 @@ mod end;
 mod errno;
 mod listing;
 mod processes;
+mod rules;
 mod set;
 mod sets;
 mod values;
@@ -39,7 +41,8 @@ pub use end::ConnectionEnd;
 pub use errno::Errno;
 pub use listing::{ListedSet, ListedUser, SetListing, UserListing, UserRole};
 pub use processes::{OpenedProcess, ProcessId};
-pub use set::{Ownership, SetStat};
+pub use rules::KeyRule;
+pub use set::{Order, Ownership, SetStat};
 pub use sets::SetId;
 pub use values::Operation;
 
@@ -48,6 +51,7 @@ use std::collections::BTreeSet;
 use super::alarm::Alarm;
 use super::time::MonotonicMs;
 use processes::Processes;
+use rules::Rules;
 use sets::Sets;
 use waiters::Place;
 
@@ -97,6 +101,7 @@ pub struct SysvStats {
 #[derive(Debug)]
 pub(super) struct Sysv {
     limits: SysvLimits,
+    rules: Rules,
     sets: Sets,
     processes: Processes,
     /// The calls that time out, by when they do.
@@ -110,6 +115,7 @@ impl Sysv {
     pub(super) fn new() -> Self {
         Self {
             limits: SysvLimits::NONE,
+            rules: Rules::default(),
             sets: Sets::default(),
             processes: Processes::default(),
             timeouts: BTreeSet::new(),

@@ -1,7 +1,10 @@
 //! One set: its owner, and which waiting calls a change completes.
 //!
 //! Waiting calls are looked at in the kernel's order: first those that wait for 0, then those that alter, each in the
-//! order in which they came. A call that cannot be performed yet holds back no other, unless the set is in fair order.
+//! order in which they came. A call that cannot be performed yet holds back no other, unless the set is in the order of
+//! arrival: there, a call takes nothing from a semaphore that a call before it waits to take from.
+
+use std::collections::BTreeSet;
 
 use super::processes::ProcessId;
 use super::values::{Operation, Values, Verdict};
@@ -35,6 +38,16 @@ pub struct Ownership {
     pub mode: u32,
 }
 
+/// Which of the calls that could be performed is performed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Each that can be, as in the kernel: a call that needs much may wait for ever.
+    #[default]
+    Kernel,
+    /// One that takes from a semaphore waits for those before it that do.
+    Fifo,
+}
+
 /// What is known of a set (IPC_STAT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetStat {
@@ -65,6 +78,7 @@ pub(super) struct Completed {
 #[derive(Debug)]
 pub(super) struct Set {
     pub(super) key: i32,
+    order: Order,
     ownership: Ownership,
     creator_uid: u32,
     creator_gid: u32,
@@ -75,10 +89,18 @@ pub(super) struct Set {
 }
 
 impl Set {
-    pub(super) fn new(key: i32, caller: Caller, mode: u32, count: u32, now: UnixSeconds) -> Self {
+    pub(super) fn new(
+        key: i32,
+        order: Order,
+        caller: Caller,
+        mode: u32,
+        count: u32,
+        now: UnixSeconds,
+    ) -> Self {
         let Caller { uid, gid } = caller;
         Self {
             key,
+            order,
             ownership: Ownership { uid, gid, mode: mode & MODE },
             creator_uid: uid,
             creator_gid: gid,
@@ -143,7 +165,9 @@ impl Set {
         now: UnixSeconds,
         completed: &mut Vec<Completed>,
     ) -> Verdict {
-        let verdict = self.values.perform(process, pid, operations);
+        let (waiters, is_fifo) = (&self.waiters, self.order == Order::Fifo);
+        let reserved = |number| is_fifo && waiters.has_taker(number);
+        let verdict = self.values.perform(process, pid, operations, reserved);
         if verdict == Verdict::Performed {
             self.operated_at = Some(now);
             if operations.iter().any(|operation| operation.change != 0) {
@@ -195,6 +219,18 @@ impl Set {
         self.complete_waiting(None, now, completed);
     }
 
+    /// A waiting call has left. In the order of arrival, others may have waited for it.
+    pub(super) fn waiter_left(&mut self, now: UnixSeconds, completed: &mut Vec<Completed>) {
+        if self.order == Order::Fifo {
+            self.complete_waiting(Some(&[]), now, completed);
+        }
+    }
+
+    /// The order in which waiting calls are performed.
+    pub(super) fn order(&self) -> Order {
+        self.order
+    }
+
     /// Completes the waiting calls that a change made possible, and those that fail now: `do_smart_update` of the kernel.
     /// `changed` are the operations of the change; without them, any value may have changed.
     fn complete_waiting(
@@ -208,7 +244,7 @@ impl Set {
         }
         let before = completed.len();
         self.complete_zero(changed, completed);
-        if self.waiters.has_many_alter() {
+        if self.waiters.has_many_alter() || self.order == Order::Fifo {
             self.complete_all_alter(completed);
         } else {
             let raised = |operations: &[Operation]| {
@@ -249,12 +285,18 @@ impl Set {
     /// Completes calls that alter values, from the first one on again after each that was performed.
     fn complete_all_alter(&mut self, completed: &mut Vec<Completed>) {
         let mut after = Place(0);
+        let is_fifo = self.order == Order::Fifo;
+        let mut reserved = BTreeSet::new();
         loop {
             let values = &mut self.values;
             let next = self.waiters.alter_after(after).find_map(|(place, waiter)| {
-                match values.perform(waiter.process, waiter.pid, &waiter.operations) {
+                let is_reserved = |number| reserved.contains(&number);
+                match values.perform(waiter.process, waiter.pid, &waiter.operations, is_reserved) {
                     Verdict::Blocked(blocking) => {
                         waiter.blocking = blocking;
+                        if is_fifo {
+                            reserved.extend(waiter.takes_from());
+                        }
                         None
                     }
                     Verdict::Performed => Some((place, Ok(()))),
@@ -264,7 +306,12 @@ impl Set {
             let Some((place, result)) = next else { return };
             self.complete(place, result, completed);
             // One that failed has changed nothing.
-            after = if result.is_ok() { Place(0) } else { place };
+            if result.is_ok() {
+                after = Place(0);
+                reserved.clear();
+            } else {
+                after = place;
+            }
         }
     }
 
@@ -282,7 +329,7 @@ impl Set {
     /// Performs a waiting call if that is possible now.
     fn look_at(&mut self, place: Place, completed: &mut Vec<Completed>) {
         let Some(waiter) = self.waiters.get_mut(place) else { return };
-        match self.values.perform(waiter.process, waiter.pid, &waiter.operations) {
+        match self.values.perform(waiter.process, waiter.pid, &waiter.operations, |_| false) {
             Verdict::Blocked(blocking) => waiter.blocking = blocking,
             Verdict::Performed => self.complete(place, Ok(()), completed),
             Verdict::Failed(errno) => self.complete(place, Err(errno), completed),

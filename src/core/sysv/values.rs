@@ -79,14 +79,20 @@ impl Values {
     }
 
     /// Performs the operations in their order, or none of them. Every number is one of the set, and the process has
-    /// adjustments if an operation is undone.
-    pub(super) fn perform(&mut self, process: ProcessId, pid: u32, operations: &[Operation]) -> Verdict {
+    /// adjustments if an operation is undone. Nothing can be taken from semaphores that are `reserved`.
+    pub(super) fn perform(
+        &mut self,
+        process: ProcessId,
+        pid: u32,
+        operations: &[Operation],
+        reserved: impl Fn(u16) -> bool,
+    ) -> Verdict {
         // A process that undoes nothing has no adjustments to look for.
         let undoes = operations.iter().any(|operation| operation.is_undone);
         let mut adjustments = if undoes { self.adjustments.get_mut(&process) } else { None };
         for (index, operation) in operations.iter().enumerate() {
             if let Some(failed) =
-                perform_one(&mut self.semaphores, adjustments.as_deref_mut(), operation, index)
+                perform_one(&mut self.semaphores, adjustments.as_deref_mut(), operation, index, &reserved)
             {
                 for done in operations[..index].iter().rev() {
                     let value = &mut self.semaphores[usize::from(done.number)].value;
@@ -152,12 +158,14 @@ fn perform_one(
     adjustments: Option<&mut Box<[i16]>>,
     operation: &Operation,
     index: usize,
+    reserved: impl Fn(u16) -> bool,
 ) -> Option<Verdict> {
     let Operation { number, change, is_nowait, is_undone } = *operation;
+    let is_reserved = change < 0 && reserved(number);
     let number = usize::from(number);
     let value = i32::from(semaphores[number].value);
     let result = value + i32::from(change);
-    if result < 0 || (change == 0 && value != 0) {
+    if result < 0 || (change == 0 && value != 0) || is_reserved {
         return Some(if is_nowait { Verdict::Failed(Errno::Again) } else { Verdict::Blocked(index) });
     }
     if result > i32::from(VALUE_MAX) {

@@ -53,6 +53,8 @@ pub(super) struct Waiters {
     zero: BTreeMap<u16, BTreeSet<Place>>,
     many_alter: BTreeSet<Place>,
     many_zero: BTreeSet<Place>,
+    /// How many of all these operations take from each semaphore.
+    takers: BTreeMap<u16, usize>,
 }
 
 impl Waiter {
@@ -63,6 +65,12 @@ impl Waiter {
             several if several.iter().all(|operation| operation.change == 0) => List::ManyZero,
             _ => List::ManyAlter,
         }
+    }
+
+    /// The semaphores that it takes from, once for each operation.
+    pub(super) fn takes_from(&self) -> impl Iterator<Item = u16> {
+        let taking = self.operations.iter().filter(|operation| operation.change < 0);
+        taking.map(|operation| operation.number)
     }
 
     /// The operation that it waits for.
@@ -94,12 +102,23 @@ impl Waiters {
                 self.many_zero.insert(place);
             }
         }
+        for number in waiter.takes_from() {
+            *self.takers.entry(number).or_default() += 1;
+        }
         self.all.insert(place, waiter);
         place
     }
 
     pub(super) fn remove(&mut self, place: Place) -> Option<Waiter> {
         let waiter = self.all.remove(&place)?;
+        for number in waiter.takes_from() {
+            if let Some(takers) = self.takers.get_mut(&number) {
+                *takers -= 1;
+                if *takers == 0 {
+                    self.takers.remove(&number);
+                }
+            }
+        }
         match waiter.list() {
             List::Take(number) => {
                 if let Some(calls) = self.take.get_mut(&number) {
@@ -153,6 +172,11 @@ impl Waiters {
         let behind = self.all.range_mut(Place(after.0 + 1)..);
         let behind = behind.map(|(place, waiter)| (*place, waiter));
         behind.filter(|(_, waiter)| matches!(waiter.list(), List::Take(_) | List::ManyAlter))
+    }
+
+    /// Whether a call waits that takes from a semaphore.
+    pub(super) fn has_taker(&self, number: u16) -> bool {
+        self.takers.contains_key(&number)
     }
 
     /// Whether a call with several operations waits that alters values.
@@ -222,6 +246,13 @@ impl Waiters {
             + self.zero.values().map(BTreeSet::len).sum::<usize>()
             + self.many_alter.len()
             + self.many_zero.len();
+        let mut takers = BTreeMap::<u16, usize>::new();
+        for number in self.all.values().flat_map(Waiter::takes_from) {
+            *takers.entry(number).or_default() += 1;
+        }
+        if takers != self.takers {
+            return Err("the calls that take from a semaphore are counted wrongly".to_owned());
+        }
         if listed != self.all.len() {
             return Err(format!("{listed} calls are listed, and {} wait", self.all.len()));
         }

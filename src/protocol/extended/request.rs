@@ -31,6 +31,8 @@ pub enum Extended<'a> {
         ttl: Option<Milliseconds>,
         /// The label of the session in listings.
         label: &'a [u8],
+        /// The key of the session, which makes the request safe to repeat; `None`: the server makes one.
+        key: Option<SessionKey>,
     },
     /// "AttachSession".
     AttachSession {
@@ -264,7 +266,9 @@ impl<'a> Extended<'a> {
             ExtendedOpcode::OpenSession => {
                 let ttl = fields.u32()?;
                 let ttl = (ttl != 0).then_some(Milliseconds(ttl));
-                Self::OpenSession { ttl, label: checked_label(fields.text()?)? }
+                let label = checked_label(fields.text()?)?;
+                let key = if fields.is_empty() { None } else { Some(SessionKey(fields.array()?)) };
+                Self::OpenSession { ttl, label, key }
             }
             ExtendedOpcode::AttachSession => {
                 Self::AttachSession { session: fields.u64()?, key: SessionKey(fields.array()?) }
@@ -420,9 +424,12 @@ impl<'a> Extended<'a> {
                 out.put_slice(label);
                 out.put_slice(credentials);
             }
-            Self::OpenSession { ttl, label } => {
+            Self::OpenSession { ttl, label, key } => {
                 out.put_u32(ttl.map_or(0, |ttl| ttl.0));
                 put_text(label, out);
+                if let Some(SessionKey(key)) = key {
+                    out.put_slice(key);
+                }
             }
             Self::AttachSession { session, key } => {
                 out.put_u64(*session);

@@ -22,7 +22,7 @@ use super::super::{Port, Server, port_name, steps};
 use super::end::End;
 use super::inbound::{Inbound, READ_BYTES_MAX};
 use super::{Connection, Departure};
-use crate::core::{Mailbox, Session, SessionId};
+use crate::core::{ConnectionEnd, Mailbox, Session, SessionId};
 
 /// How long the server still reads from a connection that it ends, so that the peer receives the responses and not a
 /// reset.
@@ -113,9 +113,19 @@ async fn end_connection(admission: &Admission, peer: SocketAddr, holder: Session
     // First, so that no request for this session finds it among the peers after the ledger has forgotten it.
     drop(place);
     let server = admission.server();
-    server.core.leave_process(holder.id(), end.of_process(), server.moment());
+    server.core.leave_process(holder.id(), process_end(end), server.moment());
     release_all(server, holder).await;
     record_end(end, admission.port(), peer, session);
+}
+
+/// What the end of a connection means for its process of System V calls: only its own machine tells that it is over.
+fn process_end(end: &End) -> ConnectionEnd {
+    match end {
+        End::Peer => ConnectionEnd::Closed,
+        End::Io(_) | End::BadInput(_) | End::FrameTimeout | End::Panic | End::Revoked | End::Shutdown => {
+            ConnectionEnd::Lost
+        }
+    }
 }
 
 /// Releases all that a connection holds. It yields to others between steps.

@@ -84,7 +84,7 @@ impl Executor<'_> {
         let call = |ids| Call { connection, ids: ids_of(ids), token };
         let outcome = match *request {
             Extended::Hello { version, label, .. } => return self.hello(opaque, version, label),
-            Extended::OpenSession { ttl, label } => self.open_session(opaque, ttl, label, now)?,
+            Extended::OpenSession { ttl, label, key } => self.open_session(opaque, ttl, label, key, now)?,
             Extended::AttachSession { session, key } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
                 let lease = core.attach(session, connection, &SessionKey(key.0), now)?;
@@ -115,7 +115,7 @@ impl Executor<'_> {
                 if let WaitingRequest::Opaque(opaque) = call
                     && self.extended.waiting_calls.contains(&opaque)
                 {
-                    core.cancel_sem_op(connection, token_of(opaque));
+                    core.cancel_sem_op(connection, token_of(opaque), now);
                     return Ok(DONE);
                 }
                 core.cancel(connection, waiting, now)?;
@@ -225,15 +225,21 @@ impl Executor<'_> {
         opaque: Opaque,
         ttl: Option<Milliseconds>,
         label: &[u8],
+        key: Option<wire::SessionKey>,
         now: Moment,
     ) -> Result<Outcome, Denial> {
         self.check_opaque(opaque)?;
         let limits = self.server.session_limits();
         let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
         let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
-        let key = SessionKey(random_key()?);
-        let (core, connection) = (&self.server.core, self.extended.connection);
-        let outcome = core.open_leased(connection, key, ttl_ms, label, token_of(opaque), now);
+        let (core, connection, token) = (&self.server.core, self.extended.connection, token_of(opaque));
+        let outcome = match key {
+            Some(key) => core.open_leased_once(connection, SessionKey(key.0), ttl_ms, label, token, now),
+            None => {
+                let key = SessionKey(random_key()?);
+                core.open_leased(connection, key, ttl_ms, label, token, now)
+            }
+        };
         self.extended.lease = core.lease(connection);
         Ok(outcome)
     }

@@ -142,7 +142,7 @@ impl World for CoreWorld {
             }
             Command::Signal => {
                 let process = &self.processes[by];
-                self.core.cancel_sem_op(process.connection, Token(process.requests));
+                self.core.cancel_sem_op(process.connection, Token(process.requests), self.now());
             }
             _ if waits => {}
             Command::Get { key, count, creates, exclusive } => {

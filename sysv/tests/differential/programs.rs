@@ -279,7 +279,8 @@ impl TestServer {
 fn library() -> PathBuf {
     let stepper = Path::new(env!("CARGO_BIN_EXE_sysv-stepper"));
     let folder = stepper.parent().expect("a program is in a folder");
-    let library = folder.join("libsignalbox_sysv.so");
+    // Cargo puts it beside the other parts of a build, and only `cargo build` copies it.
+    let library = folder.join("deps/libsignalbox_sysv.so");
     assert!(library.exists(), "{}", describe(format!("{} was built", library.display())).0);
     library
 }

@@ -69,7 +69,7 @@ impl World {
             3 => self.leave(by, ConnectionEnd::Closed),
             4 => self.leave(by, ConnectionEnd::Lost),
             5 => self.pass(u64::from(one) * 8),
-            6 => drop(self.core.cancel_sem_op(self.connections[by].id, Token(u64::from(one)))),
+            6 => drop(self.core.cancel_sem_op(self.connections[by].id, Token(u64::from(one)), self.now())),
             7 | 8 => {
                 let key = i32::from(one) % KEYS;
                 let flags = (other & 1 == 0, other & 2 != 0, 0o600);

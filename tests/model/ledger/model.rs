@@ -462,6 +462,18 @@ impl Model {
         self.stats.sessions += 1;
     }
 
+    /// Opens the session again that has this key: the connection is attached to it. `None`: no session has it.
+    pub fn open_again(
+        &mut self,
+        connection: ConnectionId,
+        given: SessionKey,
+    ) -> Option<Result<(SessionId, u32), Refusal>> {
+        let has_key =
+            |session: &&Session| matches!(session.kind, Kind::Leased { key, .. } if key.0 == given.0);
+        let id = self.sessions.iter().find(has_key)?.id;
+        Some(self.attach(id, connection, given).map(|ttl_ms| (id, ttl_ms)))
+    }
+
     pub fn attach(
         &mut self,
         id: SessionId,

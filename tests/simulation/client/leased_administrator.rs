@@ -124,8 +124,9 @@ impl AdministratorConnection {
                 connection.ask(Extended::AttachSession { session, key }).await?;
             }
             None => {
-                let opened =
-                    connection.ask(Extended::OpenSession { ttl: Some(ttl), label: b"admin" }).await?;
+                let opened = connection
+                    .ask(Extended::OpenSession { ttl: Some(ttl), label: b"admin", key: None })
+                    .await?;
                 connection.session = opened.opened().map_err(|_| Failure::Lost)?;
             }
         }

@@ -119,7 +119,7 @@ impl ClientSession {
             return Ok(SessionView::new(scene, connection, connection_session, None));
         };
         let sent_ms = scene.state().now_ms;
-        let open = Extended::OpenSession { ttl: Some(Milliseconds(ttl_ms)), label: b"leased" };
+        let open = Extended::OpenSession { ttl: Some(Milliseconds(ttl_ms)), label: b"leased", key: None };
         // A notice may arrive before the answer, because other clients may revoke the connection session.
         let mut frame = connection.ask(&open, RequestKind::Open).await?;
         while frame.opcode != open.opcode().code() {

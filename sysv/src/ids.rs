@@ -1,0 +1,91 @@
+//! What is remembered of sets: how many semaphores those of the server have, and which ids of the kernel look like the
+//! server's.
+//!
+//! Both are tables of fixed size without locks. The child of a fork inherits them, as it inherits the ids.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// Ids of the server's sets are this one and above (`docs/protocol.md`, "SemGet").
+const SERVER_IDS: c_int = 0x4000_0000;
+
+/// How many sets have their number of semaphores remembered. Of others, the server is asked.
+const COUNTS: usize = 256;
+
+/// How many of the kernel's ids can be told from the server's.
+const KERNEL_IDS: usize = 256;
+
+/// An id in the upper half, a count in the lower; 0: none.
+static SEMAPHORES: [AtomicU64; COUNTS] = [const { AtomicU64::new(0) }; COUNTS];
+
+/// The kernel's ids grow with each set that was ever made, and reach the server's after 32768. 0: none.
+static KERNEL: [AtomicI32; KERNEL_IDS] = [const { AtomicI32::new(0) }; KERNEL_IDS];
+
+/// Whether a set is the server's.
+pub fn is_of_server(set: c_int) -> bool {
+    set >= SERVER_IDS && !KERNEL.iter().map_while(known).any(|known| known == set)
+}
+
+fn known(entry: &AtomicI32) -> Option<c_int> {
+    Some(entry.load(Ordering::Relaxed)).filter(|id| *id != 0)
+}
+
+/// Takes note of an id that the kernel returned. `Err`: it would be taken for the server's.
+pub fn note_kernel_id(set: c_int) -> Result<(), ()> {
+    if set < SERVER_IDS {
+        return Ok(());
+    }
+    for entry in &KERNEL {
+        match entry.compare_exchange(0, set, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(known) if known == set => return Ok(()),
+            Err(_) => {}
+        }
+    }
+    Err(())
+}
+
+/// Remembers how many semaphores a set has.
+pub fn note_count(set: c_int, count: u32) {
+    let entry = (u64::from(set.cast_unsigned()) << 32) | u64::from(count);
+    SEMAPHORES[place(set)].store(entry, Ordering::Relaxed);
+}
+
+/// How many semaphores a set has, if it is remembered.
+pub fn count(set: c_int) -> Option<u32> {
+    let entry = SEMAPHORES[place(set)].load(Ordering::Relaxed);
+    (entry >> 32 == u64::from(set.cast_unsigned())).then_some((entry & u64::from(u32::MAX)) as u32)
+}
+
+fn place(set: c_int) -> usize {
+    set.cast_unsigned() as usize % COUNTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_of_the_set_alone() {
+        note_count(0x4000_0001, 3);
+        assert_eq!(count(0x4000_0001), Some(3));
+        assert_eq!(count(0x4000_0101), None, "another set at the same place");
+        note_count(0x4000_0101, 32000);
+        assert_eq!(count(0x4000_0101), Some(32000));
+        assert_eq!(count(0x4000_0001), None);
+    }
+
+    #[test]
+    fn ids_of_the_kernel_are_told_from_those_of_the_server() {
+        assert!(!is_of_server(5) && !is_of_server(-1) && !is_of_server(0x3fff_ffff));
+        assert!(is_of_server(0x4000_0000) && is_of_server(i32::MAX));
+        assert_eq!(note_kernel_id(7), Ok(()));
+        for id in 0..256 {
+            assert_eq!(note_kernel_id(0x5000_0000 + id), Ok(()));
+            assert_eq!(note_kernel_id(0x5000_0000 + id), Ok(()));
+            assert!(!is_of_server(0x5000_0000 + id));
+        }
+        assert_eq!(note_kernel_id(0x5000_0100), Err(()));
+        assert!(is_of_server(0x5000_0100) && is_of_server(0x4000_0000));
+    }
+}

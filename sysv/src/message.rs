@@ -1,0 +1,42 @@
+//! Messages to the program's standard error.
+//!
+//! There are two occasions: settings that cannot be used, and a server that cannot be reached. Each is reported once,
+//! the latter again after the server was reached in between. A message is one `write`, so that it is not mixed with the
+//! program's own output, and goes past the program's buffers.
+
+use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether an occasion was reported.
+pub struct Once(AtomicBool);
+
+/// The settings cannot be used.
+pub static SETTINGS: Once = Once::new();
+
+/// The server cannot be reached, or refuses what every call needs.
+pub static OUTAGE: Once = Once::new();
+
+impl Once {
+    const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Writes the message if none was written before.
+    pub fn report(&self, message: impl Display) {
+        if !self.0.swap(true, Ordering::Relaxed) {
+            write(&format!("signalbox_sysv[{}]: {message}\n", std::process::id()));
+        }
+    }
+
+    /// The occasion has passed.
+    pub fn clear(&self) {
+        if self.0.load(Ordering::Relaxed) {
+            self.0.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+fn write(line: &str) {
+    // SAFETY: the line has this many bytes. Where the descriptor is closed, nobody is to be told.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}

@@ -1,0 +1,322 @@
+//! The settings, from the environment and from a file: which server, which keys, which limits.
+//!
+//! A mistake in them must not let a program lock on its own host alone while it believes to lock on all of them. So the
+//! settings are one of three things: none at all, complete, or wrong; and if they are wrong, every call fails.
+
+use std::ffi::OsString;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::OnceLock;
+use std::time::Duration;
+use std::{fs, io};
+
+use signalbox::protocol::{LABEL_BYTES_MAX, Milliseconds};
+use thiserror::Error;
+
+use crate::keys::{Keys, KeysError};
+
+/// What all variables of this library begin with.
+const PREFIX: &str = "SIGNALBOX_SYSV_";
+
+/// How long a call tries to reach the server, unless the settings say otherwise.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the library does.
+#[derive(Debug)]
+pub enum Mode {
+    /// There are no settings: every call goes to the kernel.
+    Off,
+    /// Calls for the keys of the settings go to the server.
+    On(Settings),
+    /// The settings are wrong: every call fails.
+    Wrong(SettingsError),
+}
+
+/// Complete settings.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The server.
+    pub server: Server,
+    /// Which keys go to it.
+    pub keys: Keys,
+    /// How long a call tries to reach the server.
+    pub timeout: Duration,
+    /// How long the server keeps adjustments after connections were lost; `None` leaves it to the server.
+    pub ttl: Option<Milliseconds>,
+    /// What listings call the process; `None`: its name and host.
+    pub label: Option<String>,
+}
+
+/// The address of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    text: String,
+    host: String,
+    port: u16,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    /// A value is wrong.
+    #[error("{place}: {error}")]
+    Value {
+        /// The variable, or the file and line.
+        place: String,
+        /// What is wrong.
+        error: ValueError,
+    },
+    /// The file cannot be read.
+    #[error("{PREFIX}CONFIG: the file \"{path}\" cannot be read: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// There is no server.
+    #[error("no server is set; set {PREFIX}SERVER=host:port, or \"server\" in the file {PREFIX}CONFIG")]
+    NoServer,
+    /// There are no keys.
+    #[error("no keys are set; set {PREFIX}KEYS=all or to a list, or \"keys\" in the file {PREFIX}CONFIG")]
+    NoKeys,
+}
+
+/// A wrong value.
+#[derive(Debug, Error)]
+pub enum ValueError {
+    /// No setting has this name.
+    #[error("there is no setting \"{0}\"; the settings are server, keys, timeout, ttl and label")]
+    Unknown(String),
+    /// A line of the file is none of a setting.
+    #[error("\"{0}\" is not of the form \"name = value\"")]
+    Line(String),
+    /// A setting occurs twice.
+    #[error("\"{0}\" was set before")]
+    Twice(String),
+    /// The address has no port.
+    #[error("\"{0}\" is not of the form host:port")]
+    Server(String),
+    /// The keys are wrong.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The time is wrong.
+    #[error("\"{0}\" is not a time; write 500ms, 10s or 2m")]
+    Time(String),
+    /// The label is too long.
+    #[error("a label has at most {LABEL_BYTES_MAX} bytes")]
+    Label,
+    /// A variable is not UTF-8.
+    #[error("the value is not UTF-8")]
+    NotText,
+}
+
+/// Settings of which some may be missing.
+#[derive(Debug, Default)]
+struct Draft {
+    server: Option<Server>,
+    keys: Option<Keys>,
+    timeout: Option<Duration>,
+    ttl: Option<Milliseconds>,
+    label: Option<String>,
+}
+
+/// The settings of this program, read at the first use, which is when the library is loaded.
+pub fn mode() -> &'static Mode {
+    static MODE: OnceLock<Mode> = OnceLock::new();
+    MODE.get_or_init(|| match read(std::env::vars_os(), |path| fs::read_to_string(path)) {
+        Ok(None) => Mode::Off,
+        Ok(Some(settings)) => Mode::On(settings),
+        Err(error) => Mode::Wrong(error),
+    })
+}
+
+/// Reads the settings; `None`: there are none at all.
+fn read(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+    open: impl Fn(&str) -> io::Result<String>,
+) -> Result<Option<Settings>, SettingsError> {
+    let (mut from_variables, mut from_file) = (Draft::default(), Draft::default());
+    let mut any = false;
+    for (variable, value) in variables {
+        let Some(name) = variable.to_str().and_then(|variable| variable.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        if name == crate::handover::VARIABLE_NAME {
+            continue;
+        }
+        any = true;
+        let wrong = |error| SettingsError::Value { place: format!("{PREFIX}{name}"), error };
+        let value = value.to_str().ok_or(ValueError::NotText).map_err(wrong)?;
+        if name == "CONFIG" {
+            let file_error = |error| SettingsError::File { path: value.to_owned(), error };
+            from_file.read_file(value, &open(value).map_err(file_error)?)?;
+        } else {
+            from_variables.set(&name.to_lowercase(), value).map_err(wrong)?;
+        }
+    }
+    if !any {
+        return Ok(None);
+    }
+    let keys = from_variables.keys.or(from_file.keys).filter(|keys| !keys.is_empty());
+    Ok(Some(Settings {
+        server: from_variables.server.or(from_file.server).ok_or(SettingsError::NoServer)?,
+        keys: keys.ok_or(SettingsError::NoKeys)?,
+        timeout: from_variables.timeout.or(from_file.timeout).unwrap_or(TIMEOUT),
+        ttl: from_variables.ttl.or(from_file.ttl),
+        label: from_variables.label.or(from_file.label),
+    }))
+}
+
+impl Draft {
+    /// Reads lines of the form `name = value`. `keys` may occur several times.
+    fn read_file(&mut self, path: &str, text: &str) -> Result<(), SettingsError> {
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let set = match line.split_once('=') {
+                Some((name, value)) => self.set(name.trim(), unquoted(value.trim())),
+                None => Err(ValueError::Line(line.to_owned())),
+            };
+            let place = format!("{path}, line {}", number + 1);
+            set.map_err(|error| SettingsError::Value { place, error })?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ValueError> {
+        match name {
+            "server" => once(&mut self.server, name, value.parse()?),
+            "keys" => Ok(self.keys.get_or_insert_default().extend(value)?),
+            "timeout" => once(&mut self.timeout, name, time(value)?),
+            "ttl" => {
+                let wrong = |_| ValueError::Time(value.to_owned());
+                once(&mut self.ttl, name, Milliseconds(time(value)?.as_millis().try_into().map_err(wrong)?))
+            }
+            "label" if value.len() > LABEL_BYTES_MAX => Err(ValueError::Label),
+            "label" => once(&mut self.label, name, value.to_owned()),
+            _ => Err(ValueError::Unknown(name.to_owned())),
+        }
+    }
+}
+
+fn once<T>(setting: &mut Option<T>, name: &str, value: T) -> Result<(), ValueError> {
+    match setting.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(ValueError::Twice(name.to_owned())),
+    }
+}
+
+fn unquoted(value: &str) -> &str {
+    value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value)
+}
+
+/// A positive time with its unit.
+fn time(text: &str) -> Result<Duration, ValueError> {
+    let wrong = || ValueError::Time(text.to_owned());
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok().filter(|number| *number > 0).ok_or_else(wrong)?;
+    let ms = match unit {
+        "ms" => number,
+        "s" => number.checked_mul(1000).ok_or_else(wrong)?,
+        "m" => number.checked_mul(60_000).ok_or_else(wrong)?,
+        _ => return Err(wrong()),
+    };
+    u32::try_from(ms).map(|ms| Duration::from_millis(ms.into())).map_err(|_| wrong())
+}
+
+impl std::str::FromStr for Server {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = || ValueError::Server(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
+        if host.is_empty() {
+            return Err(wrong());
+        }
+        Ok(Self { text: text.to_owned(), host: host.to_owned(), port })
+    }
+}
+
+impl Server {
+    /// The addresses of the host.
+    pub fn addresses(&self) -> io::Result<impl Iterator<Item = SocketAddr>> {
+        (self.host.as_str(), self.port).to_socket_addrs()
+    }
+}
+
+impl std::fmt::Display for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_with(variables: &[(&str, &str)], file: &str) -> Result<Option<Settings>, SettingsError> {
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        read(variables, |path| match path {
+            "/etc/sysv" => Ok(file.to_owned()),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        })
+    }
+
+    #[track_caller]
+    fn refused(variables: &[(&str, &str)], file: &str, message: &str) {
+        let error = read_with(variables, file).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+
+    const SERVER: (&str, &str) = ("SIGNALBOX_SYSV_SERVER", "box:11216");
+    const KEYS: (&str, &str) = ("SIGNALBOX_SYSV_KEYS", "all");
+    const CONFIG: (&str, &str) = ("SIGNALBOX_SYSV_CONFIG", "/etc/sysv");
+
+    #[test]
+    fn without_any_setting_the_library_does_nothing() {
+        assert!(read_with(&[("PATH", "/bin"), ("SIGNALBOX_COUNTER", "x:1")], "").unwrap().is_none());
+        assert!(read_with(&[("SIGNALBOX_SYSV_PROCESS", "1:2:3")], "").unwrap().is_none());
+    }
+
+    #[test]
+    fn server_and_keys_are_enough() {
+        let settings = read_with(&[SERVER, KEYS], "").unwrap().unwrap();
+        assert_eq!(settings.server, "box:11216".parse().unwrap());
+        assert_eq!(settings.keys, "all".parse().unwrap());
+        assert_eq!((settings.timeout, settings.ttl, settings.label), (TIMEOUT, None, None));
+    }
+
+    #[test]
+    fn a_file_has_the_same_settings_and_variables_override_it() {
+        let file = "# locks\nserver = \"[::1]:11216\"\nkeys = 1-5\n\n keys=7\ntimeout = 500ms\nttl = 2m\n";
+        let settings = read_with(&[CONFIG, ("SIGNALBOX_SYSV_TIMEOUT", "3s")], file).unwrap().unwrap();
+        assert_eq!(settings.server.host, "::1");
+        assert_eq!(settings.keys, "1-5,7".parse().unwrap());
+        assert_eq!(settings.timeout, Duration::from_secs(3));
+        assert_eq!(settings.ttl, Some(Milliseconds(120_000)));
+        let overridden = read_with(&[CONFIG, ("SIGNALBOX_SYSV_KEYS", "9")], file).unwrap().unwrap();
+        assert_eq!(overridden.keys, "9".parse().unwrap());
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_their_place() {
+        refused(&[SERVER], "", "no keys are set");
+        refused(&[SERVER, ("SIGNALBOX_SYSV_KEYS", "")], "", "no keys are set");
+        refused(&[KEYS], "", "no server is set");
+        refused(&[SERVER, KEYS, ("SIGNALBOX_SYSV_SERVR", "x")], "", "there is no setting \"servr\"");
+        refused(&[("SIGNALBOX_SYSV_SERVER", "box")], "", "SIGNALBOX_SYSV_SERVER: \"box\" is not of the form");
+        refused(&[("SIGNALBOX_SYSV_SERVER", "box:0")], "", "host:port");
+        refused(&[SERVER, ("SIGNALBOX_SYSV_KEYS", "al")], "", "SIGNALBOX_SYSV_KEYS: \"al\" is not \"all\"");
+        refused(&[("SIGNALBOX_SYSV_TIMEOUT", "10")], "", "\"10\" is not a time");
+        refused(&[("SIGNALBOX_SYSV_TTL", "0s")], "", "\"0s\" is not a time");
+        refused(&[CONFIG], "server = a:1\nkey = 3", "/etc/sysv, line 2: there is no setting \"key\"");
+        refused(&[CONFIG], "server a:1", "/etc/sysv, line 1: \"server a:1\" is not of the form");
+        refused(&[CONFIG], "server = a:1\nserver = b:1", "line 2: \"server\" was set before");
+        refused(&[("SIGNALBOX_SYSV_CONFIG", "/missing")], "", "the file \"/missing\" cannot be read");
+    }
+}

@@ -1,0 +1,27 @@
+//! The library, preloaded into a program, against a server within the test. The program is `sysv-stepper`, which makes
+//! the calls that the test names.
+
+mod calls;
+mod descriptors;
+mod loading;
+mod outage;
+mod processes;
+mod relay;
+mod server;
+mod signals;
+mod stepper;
+
+use std::time::{Duration, Instant};
+
+/// How long a test waits for an expected event.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits for a condition.
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

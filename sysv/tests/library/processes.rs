@@ -1,0 +1,114 @@
+//! Threads, forks and replaced programs: which of them share adjustments.
+
+use crate::server::TestServer;
+use crate::stepper::Stepper;
+use crate::until;
+
+#[test]
+fn a_killed_process_gives_back_what_it_took() {
+    let server = TestServer::start();
+    let (mut a, mut b) = (Stepper::start(server.address), Stepper::start(server.address));
+    let set = a.set(7, "1");
+    assert_eq!(b.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+    a.send(format!("op {set} - 0,-1,SEM_UNDO"));
+    let mut c = Stepper::start(server.address);
+    until("a waits", || c.ask(format!("ctl {set} 0 GETNCNT")) == "= 1");
+    b.kill();
+    assert_eq!(a.answer(), "= 0");
+    a.send("exit");
+    until("the exit of a is noticed", || c.values(&set) == "= 1");
+}
+
+#[test]
+fn threads_wait_side_by_side_and_share_adjustments() {
+    let server = TestServer::start();
+    let (mut a, mut observer) = (Stepper::start(server.address), Stepper::start(server.address));
+    let set = a.set(7, "0,5");
+    let (mut first, _) = a.branch("thread");
+    let (mut second, _) = a.branch("thread");
+    first.send(format!("op {set} - 0,-1,0"));
+    until("the first waits", || observer.ask(format!("ctl {set} 0 GETNCNT")) == "= 1");
+    second.send(format!("op {set} - 0,-1,0"));
+    until("both wait", || observer.ask(format!("ctl {set} 0 GETNCNT")) == "= 2");
+    // More calls than the server remembers from the lowest unanswered one on.
+    for _ in 0..1500 {
+        a.send(format!("op {set} - 1,-1,0 1,1,0"));
+    }
+    for _ in 0..1500 {
+        assert_eq!(a.answer(), "= 0");
+    }
+    assert_eq!(a.ask(format!("op {set} - 0,1,0")), "= 0");
+    assert_eq!(first.answer(), "= 0");
+    assert_eq!(a.ask(format!("op {set} - 0,1,0")), "= 0");
+    assert_eq!(second.answer(), "= 0");
+    // The end of a thread undoes nothing; the end of the process undoes what its threads did.
+    assert_eq!(first.ask(format!("op {set} - 1,-2,SEM_UNDO")), "= 0");
+    drop(first);
+    assert_eq!(second.ask(format!("op {set} - 1,-1,SEM_UNDO")), "= 0");
+    assert_eq!(observer.values(&set), "= 0,2");
+    a.kill();
+    until("the process is undone", || observer.values(&set) == "= 0,5");
+}
+
+#[test]
+fn a_child_has_no_adjustments_and_does_not_keep_those_of_its_parent() {
+    let server = TestServer::start();
+    let (mut a, mut observer) = (Stepper::start(server.address), Stepper::start(server.address));
+    let set = a.set(7, "9");
+    assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+    let (mut child, pid) = a.branch("fork");
+    assert_eq!(child.ask(format!("op {set} - 0,-2,SEM_UNDO")), "= 0");
+    assert_eq!(observer.ask(format!("ctl {set} 0 GETPID")), pid, "the child is a process of its own");
+    let (_idle, _) = a.branch("fork");
+    assert_eq!(observer.values(&set), "= 6");
+    child.send("exit");
+    until("the child's operation is undone", || observer.values(&set) == "= 8");
+    a.kill();
+    until("the parent's is, although a child of it lives", || observer.values(&set) == "= 9");
+}
+
+#[test]
+fn a_process_keeps_its_adjustments_when_it_replaces_its_program() {
+    let server = TestServer::start();
+    let (mut a, mut observer) = (Stepper::start(server.address), Stepper::start(server.address));
+    let set = a.set(7, "100");
+    let pid = format!("= {}", a.pid());
+    let functions =
+        ["execve", "execv", "execvp", "execvpe", "execl", "execl-long", "execlp", "execle", "fexecve"];
+    for (done, function) in functions.into_iter().enumerate() {
+        assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+        assert_eq!(a.ask(format!("exec {function}")), pid, "{function}");
+        assert_eq!(a.ask("variable SIGNALBOX_SYSV_PROCESS"), "= ");
+        assert_eq!(observer.values(&set), format!("= {}", 99 - done), "{function}");
+    }
+    a.kill();
+    until("all is undone", || observer.values(&set) == "= 100");
+}
+
+#[test]
+fn a_process_goes_on_if_its_program_is_not_replaced() {
+    let server = TestServer::start();
+    let (mut a, mut observer) = (Stepper::start(server.address), Stepper::start(server.address));
+    let set = a.set(7, "5");
+    assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+    assert_eq!(a.ask("exec execve /nowhere"), "! ENOENT");
+    assert_eq!(a.ask("exec execl /nowhere"), "! ENOENT");
+    assert_eq!(observer.values(&set), "= 4");
+    a.kill();
+    // At once: a process that announced its departure would live on for a time.
+    until("all is undone", || observer.values(&set) == "= 5");
+}
+
+#[test]
+fn a_child_that_runs_a_program_hands_nothing_over() {
+    let server = TestServer::start();
+    let (mut a, mut observer) = (Stepper::start(server.address), Stepper::start(server.address));
+    let set = a.set(7, "5");
+    assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+    let (mut child, pid) = a.branch("fork");
+    child.send("exec execve /bin/true");
+    assert_eq!(a.ask(format!("wait {}", &pid[2..])), "= 0");
+    assert_eq!(observer.values(&set), "= 4", "the parent's adjustment was not touched");
+    assert_eq!(a.ask(format!("op {set} - 0,1,SEM_UNDO")), "= 0");
+    assert_eq!(observer.values(&set), "= 5");
+}
