@@ -90,6 +90,10 @@ async fn sets_are_listed() {
     assert_eq!(rows[0][..8], ["0x0000002a", &id[..], "1000", "1000", "0640", "2", "1", "1"]);
     assert!(rows[0][8].ends_with('Z') && rows[0][9].ends_with('Z'), "{rows:?}");
     assert_eq!((rows[1][0], rows[1][5], rows[1][8]), ("-", "3", "-"), "without a key and an operation");
+    let stats = objects(scene.server, &["stats"]).await.remove(0);
+    for (item, expected) in [("sysv_processes", 2), ("sysv_sets", 2), ("sysv_waiting", 1)] {
+        assert_eq!(stats[item], expected, "{item}");
+    }
     let listed = objects(scene.server, &["sysv", "list"]).await;
     assert_eq!(listed[0]["key"], "0x0000002a");
     assert_eq!((&listed[0]["id"], &listed[0]["mode"]), (&json!(scene.set), &json!("0640")));

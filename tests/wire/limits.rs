@@ -73,7 +73,8 @@ fn a_refusal_because_of_a_limit_names_the_limit_and_its_value() {
     caller.hello("");
     let mut other = Caller::new(server.counter());
     other.open(60_000);
-    let session = caller.ask(&Extended::OpenSession { ttl: Some(Milliseconds(60_000)), label: b"", key: None });
+    let session =
+        caller.ask(&Extended::OpenSession { ttl: Some(Milliseconds(60_000)), label: b"", key: None });
     assert_limit(&session, Limit::Sessions, 1);
     assert_eq!(&session.body[..], b"Limit reached: session.max_sessions=1");
 
