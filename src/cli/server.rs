@@ -36,7 +36,8 @@ pub(super) struct Server {
     timeout: Duration,
 }
 
-/// Where the address of the server comes from.
+/// Where the address of the server comes from. It stands before [`Server`] in the arguments of a subcommand, which takes the
+/// address out of the matches.
 #[derive(Debug)]
 pub(super) struct ServerSource(Option<ValueSource>);
 

@@ -15,6 +15,7 @@ mod slots;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;
+mod sysv;
 mod terminal;
 mod wrong;
 

@@ -89,7 +89,7 @@ async fn a_server_that_does_not_say_what_its_port_serves_has_no_semaphore_option
 }
 
 /// Answers the Hello of one connection like a server that does not say which namespace its port serves.
-fn old_server() -> SocketAddr {
+pub(super) fn old_server() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -129,6 +129,54 @@ const USAGE: &[Wrong] = &[
         64,
         "invalid value 'loud' for '--log-level <LEVEL>': must be error, warning, info or",
     ),
+    wrong("sysv", 64, "'signalbox sysv' requires a subcommand but one was not provided"),
+    wrong("sysv run --keys all", 64, "the following required arguments were not provided:"),
+    wrong(
+        "sysv run -- true",
+        64,
+        "no keys are selected, so all semaphores would stay on this host; add --keys all",
+    ),
+    wrong(
+        "sysv run --keys jobs -- true",
+        64,
+        "invalid value 'jobs' for '--keys <all|RANGES>': \"jobs\" is not all, a key (42, 0x2a) or a range",
+    ),
+    wrong(
+        "sysv run --keys 5-1 -- true",
+        64,
+        "invalid value '5-1' for '--keys <all|RANGES>': the range \"5-1\" ends before it begins",
+    ),
+    wrong(
+        "sysv run --map 5 -- true",
+        64,
+        "invalid value '5' for '--map <LOCAL=SHARED>': expected the key of this host and the shared key",
+    ),
+    wrong("sysv show", 64, "the following required arguments were not provided:"),
+    wrong("sysv show 1 --id 2", 64, "the argument '[KEY]' cannot be used with '--id <ID>'"),
+    wrong(
+        "sysv show job",
+        64,
+        "invalid value 'job' for '[KEY]': it is not the key of a semaphore set; write a key",
+    ),
+    wrong(
+        "sysv remove 0",
+        64,
+        "invalid value '0' for '[KEY]': it is the key of all sets without a key; name the",
+    ),
+    wrong("sysv remove --id x", 64, "invalid value 'x' for '--id <ID>': expected the id of a set"),
+    wrong(
+        "holders --sysv job",
+        64,
+        "\"job\" is not the key of a semaphore set; write a key such as 0x2a or 42, or",
+    ),
+    wrong(
+        "status --sysv --semaphore 42",
+        64,
+        "--sysv and --semaphore contradict each other; omit --semaphore",
+    ),
+    wrong("get --sysv 42", 64, "get has no --sysv; omit it"),
+    wrong("watch --sysv 42 --exact", 64, "--exact is not valid with --sysv; a set has a key; omit it"),
+    wrong("watch job --interval 5", 64, "--interval is only valid with --sysv; counters and semaphores are"),
     wrong(
         "data check /nonexistent",
         65,
@@ -169,6 +217,12 @@ const COUNTERS: &[Wrong] = &[
         1,
         "session 999 does not exist, or its key is wrong",
     ),
+    wrong(
+        "sysv show 0x2a",
+        1,
+        "semaphore set 0x0000002a does not exist; \"signalbox sysv list\" lists the sets",
+    ),
+    wrong("sysv remove id:5", 1, "semaphore set id:5 does not exist; \"signalbox sysv list\" lists the sets"),
     wrong(
         "get job --server 127.0.0.1:1",
         69,

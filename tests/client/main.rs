@@ -11,4 +11,5 @@ mod opening;
 mod plain;
 #[path = "../support/mod.rs"]
 mod support;
+mod sysv;
 mod terms;

@@ -29,6 +29,7 @@ pub(super) fn check_keys(list: &str) -> Result<(), String> {
         _ if item == "all" => Ok(()),
         Some((first, last)) if first <= last => Ok(()),
         Some(_) => Err(format!("the range \"{item}\" ends before it begins")),
+        None if mapping(item).is_ok() => Err(format!("\"{item}\" is a mapping; give it with --map")),
         None => Err(format!("\"{item}\" is not all, a key (42, 0x2a) or a range (0x1000-0x1fff)")),
     })
 }
@@ -78,7 +79,7 @@ mod tests {
             (",", "expected all"),
             ("x", "\"x\" is not"),
             ("5-1", "ends before"),
-            ("1=2", "is not"),
+            ("1=2", "\"1=2\" is a mapping; give it with --map"),
         ] {
             assert!(check_keys(list).unwrap_err().contains(message), "{list}");
         }

@@ -65,10 +65,10 @@ pub(super) struct Arguments {
     library: Option<PathBuf>,
 
     #[command(flatten)]
-    server: Server,
+    source: ServerSource,
 
     #[command(flatten)]
-    source: ServerSource,
+    server: Server,
 
     /// Command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
