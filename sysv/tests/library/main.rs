@@ -1,6 +1,7 @@
 //! The library, preloaded into a program, against a server within the test. The program is `sysv-stepper`, which makes
 //! the calls that the test names.
 
+mod article;
 mod calls;
 mod descriptors;
 mod loading;
