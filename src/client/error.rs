@@ -174,7 +174,7 @@ impl<T: Into<ErrorKind>> From<T> for Error {
     }
 }
 
-/// Why a request failed. The text does not name what was requested; that of [`Error`] does.
+/// Why a request failed. The text does not name what was requested; that of [`Error`](struct@Error) does.
 ///
 /// ```no_run
 /// # fn example(error: signalbox::client::Error) {
