@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use signalbox::config::Config;
 use signalbox::core::{NameHasher, Namespace, UserRole};
@@ -218,7 +219,13 @@ impl Semaphores {
     /// Whether a call of the program waits.
     fn lets_wait(&self, stepper: &Stepper) -> bool {
         match self {
-            Self::Kernel => stepper.sleeps_in_semop(),
+            // Twice, as a call that is about to be done may sleep for a moment on a loaded machine, for a page of memory.
+            Self::Kernel => {
+                stepper.sleeps_in_semop() && {
+                    std::thread::sleep(Duration::from_micros(200));
+                    !stepper.has_answer() && stepper.sleeps_in_semop()
+                }
+            }
             Self::Server(server) => server.uses(stepper.pid(), |role| role == UserRole::Waits),
         }
     }
