@@ -204,12 +204,12 @@ impl Ledger {
             after.generation = self.next_id()?;
         }
         let reply = CachedReply::declared([after.state(&object)]);
+        // The present state may still wait for its commit, and be rolled back.
+        let is_durable = is_changed || !self.is_stored();
         if is_changed {
             self.plan(&object, after, false, now, context);
         }
-        // Without a change, the answer is stored all the same: after a restart, a repetition must neither make a change nor
-        // be answered with a later state. And the present state may still wait for its commit, and be rolled back.
-        Ok(Changed { reply, is_durable: true })
+        Ok(Changed { reply, is_durable })
     }
 
     /// Removes a declared semaphore (`docs/protocol.md`, "Remove").
