@@ -28,8 +28,8 @@ SIGNALBOX_KEY is secret: with it, anyone can release the resources. SIGNALBOX_GR
 grant to grant of a name. If slots of a semaphore were acquired, SIGNALBOX_SLOTS has their numbers, separated by commas, \
 with a colon between those of different NAMEs.
 
-A NAME with a maximum is a counter, or with --semaphore a semaphore. A NAME without a maximum is a semaphore that was \
-declared with \"signalbox declare\".
+A NAME with a maximum is a counter, or with --semaphore a semaphore. A NAME without a maximum is a semaphore that exists, \
+normally one that was declared with \"signalbox declare\".
 
 If the resources are in use, nothing is printed and the exit status is 75; with --wait, the request first waits in a \
 fair queue. \"eval\" discards the exit status, so store the output in a variable first.

@@ -7,13 +7,15 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::{Exit, Failure};
+use super::declared;
+use super::exit::{Exit, Failure, warn};
 use super::name::Name;
 use super::number::within;
 use super::output::{Named, json};
-use super::server::{Server, block_on};
+use super::pattern::WholeNames;
+use super::server::{Server, block_on, exists};
 use super::time::{WaitLimit, wait_limit_or_none};
-use crate::client::{Idle, Status};
+use crate::client::{Direct, Idle, Namespace, Status};
 
 const LONG: &str = "\
 Wait until a counter or semaphore is idle
@@ -22,7 +24,9 @@ Waits until none of its resources are in use, or at most --level of them; with -
 Prints how many resources are in use then. The command acquires nothing, so others may acquire the name before the \
 command has exited; to prevent that, reduce the capacity of the semaphore first, or remove it.
 
-A name that does not exist is idle. If the name is not idle in time, the exit status is 75.";
+A name that does not exist is idle, and so is a slot that the semaphore does not have, which a message points out. If the \
+name exists only as the other kind, or the semaphore has no numbered slots, the exit status is 1. If the name is not idle \
+in time, it is 75.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -59,6 +63,9 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TIME|max", default_value = "max", value_parser = wait_limit_or_none)]
     wait: WaitLimit,
 
+    #[command(flatten)]
+    whole: WholeNames,
+
     /// Print one JSON object with the keys name (or name_hex) and in_use
     #[arg(long)]
     json: bool,
@@ -76,12 +83,16 @@ struct Line<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    arguments.whole.check([&arguments.name])?;
     block_on(await_idle(arguments))
 }
 
 async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { name, level, slot, wait, json: as_json, server } = arguments;
+    let Arguments { name, level, slot, wait, json: as_json, server, .. } = arguments;
     let direct = server.direct().await?;
+    if let Some(slot) = slot {
+        check_slot(server, &direct, name, *slot).await?;
+    }
     let until = slot.map_or(Idle::Level(*level), Idle::Slot);
     // No --timeout: the response takes as long as the wait. If the server vanishes, the connection ends.
     match direct.await_idle(server.namespace(), name.bytes(), until, *wait).await {
@@ -93,7 +104,12 @@ async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
         result => {
             let in_use = match result {
                 // A name that nobody uses any more is forgotten, and nothing of it is in use.
-                Err(error) if error.status() == Some(Status::NotFound) => 0,
+                Err(error) if error.status() == Some(Status::NotFound) => {
+                    if server.exists_in_other(name).await {
+                        return Err(server.not_found(name).await);
+                    }
+                    0
+                }
                 result => result?,
             };
             let text = match as_json {
@@ -104,6 +120,27 @@ async fn await_idle(arguments: &Arguments) -> Result<ExitCode, Failure> {
             Ok(Exit::Success.into())
         }
     }
+}
+
+/// Checks that a semaphore that exists has numbered slots. Points out a slot above its capacity: the server calls it free,
+/// but it may be mistyped. It is not refused, because a reduced capacity removes slots that were in use.
+async fn check_slot(server: &Server, direct: &Direct, name: &Name, slot: u16) -> Result<(), Failure> {
+    let entry = server.answer(declared::find(direct, name.bytes())).await??;
+    match &entry {
+        Some(entry) if entry.numbered && u32::from(slot) >= entry.capacity => {
+            warn(&declared::no_such_slot(name, slot, entry));
+        }
+        Some(entry) if !entry.numbered => {
+            return Err(Failure::new(Exit::Failure, declared::no_such_slot(name, slot, entry)));
+        }
+        None if server.answer(exists(direct, Namespace::Semaphores, name.bytes())).await?? => {
+            let message =
+                format!("semaphore {name} is not declared, so it has no numbered slots; omit --slot");
+            return Err(Failure::new(Exit::Failure, message));
+        }
+        Some(_) | None => {}
+    }
+    Ok(())
 }
 
 /// The message if the name is not idle in time. `in_use` is what is in use now, if the server said so.

@@ -113,6 +113,11 @@ fn names(before: &[String], current: &str) -> BTreeSet<String> {
         {
             return None;
         }
+        // Behind the only name, as the number of `slot NAME N`.
+        let has_name = |id| matches.try_contains_id(id).unwrap_or(false);
+        if ["name", "pattern", "set"].into_iter().any(has_name) {
+            return None;
+        }
         asked(matches, source, current)
     };
     found().unwrap_or_default()
@@ -147,14 +152,20 @@ async fn all(server: &Server, source: Source, prefix: &[u8]) -> Option<BTreeSet<
     }
     let requested = server.namespace();
     if let Source::Requested | Source::Both = source {
-        // The connection that lists is plain, so it needs the port of the namespace.
-        let mut dump = server.connect().await.ok()?.dump().await.ok()?;
-        while let Some(entry) = dump.next().await {
-            add(&mut names, &entry.ok()?.name, prefix);
+        // The connection that lists is plain, so it needs the port of the namespace. Those that are declared are listed on
+        // any port.
+        match server.connect().await {
+            Ok(client) => {
+                let mut dump = client.dump().await.ok()?;
+                while let Some(entry) = dump.next().await {
+                    add(&mut names, &entry.ok()?.name, prefix);
+                }
+            }
+            Err(_) if requested == Namespace::Semaphores => {}
+            Err(_) => return None,
         }
     }
-    let wants_declared = matches!(source, Source::Declared)
-        || matches!((source, requested), (Source::Both, Namespace::Counters));
+    let wants_declared = !matches!((source, requested), (Source::Requested, Namespace::Counters));
     if wants_declared {
         let direct: Direct = server.direct().await.ok()?;
         let mut declared = direct.list(prefix).await.ok()?;

@@ -42,12 +42,13 @@ enum Action {
 const CHECK_LONG: &str = "\
 Check a data directory for damage
 
-Prints the number of declared semaphores, sessions, grants and cached replies. Damage and contradictions between records \
-are reported on standard error, one message each, and the exit status is 65. The directory is not changed.
+Prints the number of declared semaphores, sessions, grants and cached replies, and of durable System V semaphore sets with \
+the processes that have used them. Damage and contradictions between records are reported on standard error, one \
+message each, and the exit status is 65. The directory is not changed.
 
 needs_repair is no error: it means that the server was not shut down properly and will repair the file when it starts. \
-With --json, the output is one object with the keys declared, sessions, grants, answers, needs_repair and problems (an \
-array of messages).";
+With --json, the output is one object with the keys declared, sessions, grants, answers, sysv_sets, sysv_processes, \
+needs_repair and problems (an array of messages).";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
@@ -131,14 +132,34 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn check(directory: &Path, as_json: bool) -> Result<ExitCode, Failure> {
     let report = storage::check(directory)?;
     let Report { needs_repair, counts, ref problems } = report;
-    let storage::Counts { declarations, sessions, grants, answers } = counts;
+    let storage::Counts { declarations, sessions, grants, answers, sets, processes } = counts;
     let mut out = io::stdout().lock();
     if as_json {
-        let found = Found { declared: declarations, sessions, grants, answers, needs_repair, problems };
+        let found = Found {
+            declared: declarations,
+            sessions,
+            grants,
+            answers,
+            sysv_sets: sets,
+            sysv_processes: processes,
+            needs_repair,
+            problems,
+        };
         writeln!(out, "{}", json(&found))?;
     } else {
-        writeln!(out, "declared      {declarations}\nsessions      {sessions}\ngrants        {grants}")?;
-        writeln!(out, "answers       {answers}\nneeds_repair  {}", if needs_repair { "yes" } else { "no" })?;
+        let needs_repair = if needs_repair { "yes" } else { "no" };
+        let lines = [
+            ("declared", declarations.to_string()),
+            ("sessions", sessions.to_string()),
+            ("grants", grants.to_string()),
+            ("answers", answers.to_string()),
+            ("sysv_sets", sets.to_string()),
+            ("sysv_processes", processes.to_string()),
+            ("needs_repair", needs_repair.to_owned()),
+        ];
+        for (key, value) in lines {
+            writeln!(out, "{key:<14}  {value}")?;
+        }
     }
     out.flush()?;
     if !as_json {
@@ -154,6 +175,8 @@ struct Found<'a> {
     sessions: u64,
     grants: u64,
     answers: u64,
+    sysv_sets: u64,
+    sysv_processes: u64,
     needs_repair: bool,
     problems: &'a [String],
 }

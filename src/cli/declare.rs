@@ -10,7 +10,9 @@ use super::exit::{Exit, Failure};
 use super::name::{Name, quoted};
 use super::number::within;
 use super::output::Form;
+use super::pattern::WholeNames;
 use super::server::{Server, block_on};
+use super::wanted::has_amount;
 use crate::client::{Declaration, Error, IfExists, Status};
 
 const LONG: &str = "\
@@ -55,6 +57,9 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     label: OsString,
 
+    #[command(flatten)]
+    whole: WholeNames,
+
     /// What to do if one of them is already declared
     #[arg(long, value_enum, value_name = "WHAT", default_value = "fail")]
     if_exists: Existing,
@@ -78,7 +83,7 @@ enum Existing {
 }
 
 /// The most resources of a semaphore with numbered slots.
-const SLOTS_MAX: u32 = 65_536;
+pub(super) const SLOTS_MAX: u32 = 65_536;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.slots && arguments.capacity > SLOTS_MAX {
@@ -86,11 +91,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let message = format!("--capacity {capacity} is more than {SLOTS_MAX}, the maximum with --slots");
         return Err(Failure::new(Exit::Usage, message));
     }
+    arguments.whole.check(&arguments.names)?;
+    if let Some(name) = arguments.names.iter().find(|name| !arguments.whole.is_exact() && has_amount(name)) {
+        let message = format!(
+            "{name} ends in an amount, which declare has in --capacity; omit it, or add --exact if it is a part of the name"
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    }
     block_on(declare(arguments))
 }
 
 async fn declare(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Arguments { names, capacity, slots, label, if_exists, json, server } = arguments;
+    let Arguments { names, capacity, slots, label, if_exists, json, server, .. } = arguments;
     let (capacity, numbered, label) = (*capacity, *slots, label.as_encoded_bytes());
     let names_bytes = names.iter().map(Name::bytes);
     let declarations: Vec<_> =

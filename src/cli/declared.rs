@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::output::{Form, Named, escaped, json};
+use super::pattern::looks_like_pattern;
 use super::server::{Server, permission_denied};
 use super::table::{Column, Rows};
 use crate::client::{DeclaredEntry, DeclaredState, Direct, Error, Status};
@@ -49,12 +50,19 @@ struct Line<'a> {
     generation: String,
 }
 
+/// The message for a name that no declared semaphore has.
+pub(super) fn not_declared(name: &Name) -> String {
+    let advice = match looks_like_pattern(name.bytes()) {
+        true => "this command takes one whole name; \"signalbox list\" takes patterns",
+        false => "\"signalbox list\" lists the declared semaphores",
+    };
+    format!("semaphore {name} is not declared; {advice}")
+}
+
 /// The failure of a change to a declared semaphore.
 pub(super) async fn refused(server: &Server, direct: &Direct, error: Error, name: &Name) -> Failure {
     let message = match error.status() {
-        Some(Status::NotFound) => {
-            format!("semaphore {name} is not declared; \"signalbox list\" lists the declared semaphores")
-        }
+        Some(Status::NotFound) => not_declared(name),
         Some(Status::Removed) => {
             format!(
                 "semaphore {name} is being removed; wait until its holders have released it, then declare it again"
@@ -73,6 +81,38 @@ pub(super) async fn refused(server: &Server, direct: &Direct, error: Error, name
         _ => return error.into(),
     };
     Failure::new(Exit::Failure, message)
+}
+
+/// The failure of a request for a slot that the server says does not exist.
+pub(super) async fn slot_refused(
+    server: &Server,
+    direct: &Direct,
+    error: Error,
+    name: &Name,
+    slot: u16,
+) -> Failure {
+    match server.answer(find(direct, name.bytes())).await {
+        Ok(Ok(Some(entry))) => Failure::new(Exit::Failure, no_such_slot(name, slot, &entry)),
+        _ => error.into(),
+    }
+}
+
+/// The message for a slot that a declared semaphore does not have.
+pub(super) fn no_such_slot(name: &Name, slot: u16, entry: &DeclaredEntry<Bytes>) -> String {
+    match (entry.numbered, entry.capacity) {
+        (false, _) => format!(
+            "semaphore {name} has no slot {slot}: its resources are not numbered; \"signalbox declare --slots --if-exists \
+             set\" numbers them"
+        ),
+        (true, 0) => {
+            format!("semaphore {name} has no slot {slot}: its capacity is 0; \"signalbox resize\" changes it")
+        }
+        (true, capacity) => format!(
+            "semaphore {name} has no slot {slot}: its capacity is {capacity}, so its slots are 0 to {}; \"signalbox \
+             resize\" changes the capacity",
+            capacity - 1
+        ),
+    }
 }
 
 /// The message for a change that the server permits to no client, because its configuration declares one of the

@@ -20,12 +20,14 @@ use crate::client::DumpEntry;
 const LONG: &str = "\
 List all counters, or with --semaphore all semaphores
 
-Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix.
+Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix. If NAME does \
+not exist, the exit status is 1; a prefix that no name has is no error.
 
 On a terminal, the output is a table with a header. Otherwise it is one line per name, without a header, with these \
 columns, separated by tabs: resources in use, peak (the most that were in use at the same time), name. In both, a \
-backslash in a name is printed as \\\\, a tab as \\t, a newline as \\n, and each byte of another control character or \
-of a direction mark, or that is not UTF-8, as \\xNN; \"printf %b\" of bash converts this back into the name.
+backslash in a name is printed as \\\\, a tab as \\t, a newline as \\n, and each byte of another control character, of a \
+direction mark, of an invisible character or of a space other than the usual one, or that is not UTF-8, as \\xNN; \"printf \
+%b\" of bash converts this back into the name.
 
 With --json, the output is one object per line with the keys name, consumption and peak. A name that is not UTF-8 has \
 the key name_hex instead of name: its bytes in hexadecimal digits.
@@ -67,16 +69,21 @@ async fn dump(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut rows = Rows::new(form, &COLUMNS, BufWriter::new(io::stdout().lock()));
     let client = server.connect().await?;
     let mut dump = server.answer(client.dump()).await??;
+    let mut is_empty = true;
     while let Some(entry) = server.answer(async { dump.next().await.transpose() }).await?? {
         let DumpEntry { consumption, peak, name } = &entry;
         // The server sends all names.
         if !pattern::contains(scope, name) {
             continue;
         }
+        is_empty = false;
         let cells = || vec![consumption.to_string(), peak.to_string(), escaped(name)];
         rows.push(cells, || json(&Line::of(&entry)))?;
     }
     rows.finish()?;
+    if let (true, Some(name)) = (is_empty, pattern.name()) {
+        return Err(server.not_found(name).await);
+    }
     Ok(Exit::Success.into())
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use nix::sys::signal::Signal;
 
 use super::bench::load::LoadError;
+use super::output::harmless;
 use crate::client::{self, Status};
 
 /// Why the program itself ends. With `run`, the exit status of the command comes first.
@@ -36,7 +37,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          grant is not held",
     ),
     ("2", "verify: the grant is held, but it is being revoked or its semaphore is being removed"),
-    ("64", "invalid arguments"),
+    ("64", "invalid arguments; bench: no process has the id of --pid"),
     ("65", "serve, data: the data directory or the export is damaged, missing, or of a newer version"),
     (
         "69",
@@ -46,7 +47,8 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (
         "71",
         "serve: a port cannot be bound, or another system error; serve, data: the data directory is in use, or \
-         cannot be read or written; sysv run: the library cannot be loaded",
+         cannot be read or written; sysv run: the library cannot be loaded; bench: what the process of --pid uses cannot be \
+         read",
     ),
     ("74", "the output or the log file cannot be written"),
     (
@@ -95,10 +97,11 @@ impl Failure {
     }
 }
 
-/// Prints a message to stderr; ignores a closed stderr.
+/// Prints a message to stderr; ignores a closed stderr. Names in messages are escaped already, but not what the parser of
+/// the arguments or the configuration repeats.
 pub(super) fn warn(message: &str) {
     use io::Write;
-    let _ = writeln!(io::stderr(), "signalbox: {message}");
+    let _ = writeln!(io::stderr(), "signalbox: {}", harmless(message));
 }
 
 /// The output cannot be written.

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use super::declared;
 use super::exit::Failure;
 use super::mismatch;
 use super::place::shown_while;
 use super::refusal::{self, Usage};
 use super::server::{Server, label};
 use super::signals::Signals;
-use super::wanted::{Amounts, Waiting};
-use crate::client::{Client, Error, Permit};
+use super::wanted::{Amount, Amounts, Waiting};
+use crate::client::{Client, Error, Permit, Status};
 
 /// A permit, and the client that renews its lease.
 pub(super) struct Held {
@@ -75,6 +76,12 @@ async fn request(
 }
 
 async fn refused(server: &Server, amounts: &Amounts, waiting: &Waiting, error: Error) -> Failure {
+    if error.status() == Some(Status::NoSuchSlot)
+        && let Some(Amount { name, slot: Some(slot), .. }) = amounts.single()
+        && let Ok(direct) = server.direct().await
+    {
+        return declared::slot_refused(server, &direct, error, name, *slot).await;
+    }
     let usages = if refusal::needs_usage(&error) { Usage::of_all(server, amounts).await } else { Vec::new() };
     refusal::refused(amounts, waiting, error, &usages)
 }

@@ -21,7 +21,8 @@ use crate::client::{DeclaredEntry, Scope};
 const LONG: &str = "\
 List declared semaphores, ordered by name
 
-Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix.
+Without an argument, all of them are listed; with NAME this one, and with a * at the end all with this prefix. If NAME is \
+not declared, the exit status is 1; a prefix that no name has is no error.
 
 On a terminal, the output is a table with a header. Otherwise it is one line per semaphore, without a header, with \
 these columns, separated by tabs: capacity, resources in use, waiting requests, generation (the number of its last \
@@ -77,13 +78,21 @@ async fn list(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
     // The list is ordered by name, so the name itself precedes all longer ones.
     let (Scope::Prefix(prefix) | Scope::Name(prefix)) = scope;
     let mut declared = server.answer(direct.list(prefix)).await??;
+    let mut is_empty = true;
     while let Some(entry) = server.answer(async { declared.next().await.transpose() }).await?? {
         if !pattern::contains(scope, &entry.name) {
             break;
         }
+        is_empty = false;
         rows.push(|| cells(&entry), || json(&Line::of(&entry)))?;
     }
     rows.finish()?;
+    if let (true, Some(name)) = (is_empty, pattern.name()) {
+        let message = format!(
+            "semaphore {name} is not declared; \"signalbox status\" also shows names that are not declared"
+        );
+        return Err(Failure::new(Exit::Failure, message));
+    }
     Ok(Exit::Success.into())
 }
 

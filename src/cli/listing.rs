@@ -117,7 +117,7 @@ pub(super) async fn list(arguments: &ListArguments, kind: ListingKind) -> Result
 }
 
 /// The declared semaphore of this name; `None`: it is a counter or not declared, or the server has no declared ones.
-async fn declared_as(
+pub(super) async fn declared_as(
     direct: &Direct,
     namespace: Namespace,
     name: &[u8],

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::declared;
 use super::exit::warn;
-use super::output::escaped;
-use super::server::Server;
+use super::server::{Server, exists};
 use super::wanted::{Amount, Amounts};
 use crate::client::{Direct, Error, Namespace, Permit};
 
@@ -16,14 +15,14 @@ pub(super) async fn report(server: &Server, amounts: &Amounts, permit: &Permit) 
         report_capacity(amounts, amount, *capacity);
     }
     if amounts.each().iter().any(|amount| amounts.namespace_of(amount) == Namespace::Counters) {
-        within(server, async |direct| report_declared(direct, amounts).await).await;
+        within(server, async |direct| report_semaphores(server, direct, amounts).await).await;
     }
 }
 
 /// As [`report`], for an amount of a plain operation, whose answer does not have the capacity.
 pub(super) async fn report_plain(server: &Server, amounts: &Amounts, amount: &Amount) {
     let ask = async |direct: &Direct| match amounts.namespace_of(amount) {
-        Namespace::Counters => report_declared(direct, amounts).await,
+        Namespace::Counters => report_semaphores(server, direct, amounts).await,
         Namespace::Semaphores => {
             let inspected = direct.inspect(Namespace::Semaphores, amount.name.bytes()).await?;
             report_capacity(amounts, amount, inspected.capacity);
@@ -42,21 +41,28 @@ async fn within(server: &Server, ask: impl AsyncFnOnce(&Direct) -> Result<(), Er
     let _ = tokio::time::timeout(server.timeout(), asked).await;
 }
 
-/// Reports counters with the name of a declared semaphore, which is probably what was meant.
-async fn report_declared(direct: &Direct, amounts: &Amounts) -> Result<(), Error> {
+/// Reports counters with the name of a semaphore, which is probably what was meant.
+async fn report_semaphores(server: &Server, direct: &Direct, amounts: &Amounts) -> Result<(), Error> {
     for amount in amounts.each() {
         let name = amount.name.bytes();
         let is_counter = amounts.namespace_of(amount) == Namespace::Counters;
-        if !is_counter || declared::find(direct, name).await?.is_none() {
+        if !is_counter || !exists(direct, Namespace::Semaphores, name).await? {
             continue;
         }
-        let without_maximum = match amount.resources {
-            1 => escaped(name),
-            resources => format!("{}={resources}/", escaped(name)),
+        let (declared, advice) = match declared::find(direct, name).await? {
+            Some(_) if amount.resources == 1 => {
+                ("declared ", format!("omit the maximum: {}", amount.name.shown()))
+            }
+            Some(_) => {
+                ("declared ", format!("omit the maximum: {}={}/", amount.name.shown(), amount.resources))
+            }
+            None if server.has_port() => {
+                ("", "add --semaphore, and give the port of the semaphores".to_owned())
+            }
+            None => ("", "add --semaphore".to_owned()),
         };
         warn(&format!(
-            "counter {0} was acquired, and not the declared semaphore {0}; to acquire the semaphore, omit the maximum: \
-             {without_maximum}",
+            "counter {0} was acquired, and not the {declared}semaphore {0}; to acquire the semaphore, {advice}",
             amount.name
         ));
     }

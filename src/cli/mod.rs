@@ -56,9 +56,11 @@ mod watch;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use exit::{Exit, Failure};
+use output::cut;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -111,10 +113,31 @@ fn command() -> clap::Command {
     let command = WITHOUT_JSON.into_iter().fold(command, |command, name| {
         command.mut_subcommand(name, |command| command.arg(hidden(arguments::JSON)))
     });
-    command.mut_subcommands(|command| match WITH_SYSV.contains(&command.get_name()) {
-        true => command,
-        false => command.arg(hidden(arguments::SYSV)),
-    })
+    let command = command.mut_subcommands(|command| {
+        // Without a subcommand of their own, they say which there are. Whether the parser prints the whole help instead must
+        // not depend on a variable.
+        let command = match command.get_name() {
+            "data" | "sysv" => command.arg_required_else_help(false),
+            _ => command,
+        };
+        match WITH_SYSV.contains(&command.get_name()) {
+            true => command,
+            false => command.arg(hidden(arguments::SYSV)),
+        }
+    });
+    with_negative_values(command)
+}
+
+/// Takes `-1` behind an option as its value, whose parser names the option and the range that it must be in.
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    let takes_values = |argument: &Arg| argument.get_action().takes_values() && !argument.is_last_set();
+    let is_number =
+        |argument: &Arg| !argument.is_positional() || ["slot", "grant"].contains(&argument.get_id().as_str());
+    let command = command.mut_args(|argument| match takes_values(&argument) && is_number(&argument) {
+        true => argument.allow_negative_numbers(true),
+        false => argument,
+    });
+    command.mut_subcommands(with_negative_values)
 }
 
 /// Distributed semaphores and counters: a server and its command-line client
@@ -222,7 +245,7 @@ fn explain(answer: &clap::Error) -> ExitCode {
         let _ = answer.print();
         return ExitCode::SUCCESS;
     }
-    let text = without_tip_of_values(&answer.render().to_string());
+    let text = told(answer);
     match text.strip_prefix("error: ") {
         Some(mistake) => Failure::new(Exit::Usage, mistake.trim_end()).report(),
         // Without arguments, clap returns the whole help.
@@ -233,15 +256,57 @@ fn explain(answer: &clap::Error) -> ExitCode {
     }
 }
 
-/// Removes the tip that an unknown option can be passed as a value, as in `-- --json`. It is wrong for `run`, whose command
-/// stands there, and an option is what was meant almost always.
-fn without_tip_of_values(text: &str) -> String {
-    let mut lines: Vec<_> = text.lines().collect();
+/// The text of an error in the arguments, in which the parser repeats too much.
+fn told(answer: &clap::Error) -> String {
+    let mut text = answer.render().to_string();
+    for (_, value) in answer.context() {
+        if let ContextValue::String(value) = value {
+            text = text.replace(value.as_str(), &cut(value, name::SHOWN_MAX));
+        }
+    }
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    // The tip that an unknown option can be passed as a value, as in `-- --json`. It is wrong for `run`, whose command stands
+    // there, and an option is what was meant almost always.
     if let Some(tip) = lines.iter().position(|line| line.trim_start().starts_with("tip: to pass '")) {
         // With the empty line below it.
         lines.drain(tip..(tip + 2).min(lines.len()));
     }
+    for line in &mut lines {
+        if line.starts_with("Usage:") {
+            // Options with a variable that is set would be shown as required.
+            let optional = ["--server <HOST[:PORT]>", "--session <ID>", "--key <HEX>", "--grant <ID>"];
+            *line =
+                optional.iter().fold(line.clone(), |line, option| line.replace(&format!(" {option}"), ""));
+        }
+        *line = line.replace("complete-names, ", "");
+    }
+    if let Some(tip) = tip(answer) {
+        lines.insert(1, format!("\n  tip: {tip}"));
+    }
     lines.join("\n")
+}
+
+/// What was probably meant by an argument that a subcommand does not take.
+fn tip(answer: &clap::Error) -> Option<&'static str> {
+    let (Some(ContextValue::String(argument)), Some(ContextValue::StyledStr(usage))) =
+        (answer.get(ContextKind::InvalidArg), answer.get(ContextKind::Usage))
+    else {
+        return None;
+    };
+    if answer.kind() != ErrorKind::UnknownArgument || argument.starts_with('-') {
+        return None;
+    }
+    let usage = usage.to_string();
+    let is_of = |subcommand: &str| usage.contains(&format!("signalbox {subcommand}"));
+    [
+        ("revoke", "give the id with --grant or --session"),
+        ("ping", "give the server with --server"),
+        ("stats", "give the server with --server"),
+        ("renew", "the session is that of SIGNALBOX_SESSION and SIGNALBOX_KEY, or of --session and --key"),
+        ("release", "the session is that of SIGNALBOX_SESSION and SIGNALBOX_KEY, or of --session and --key"),
+    ]
+    .into_iter()
+    .find_map(|(subcommand, tip)| is_of(subcommand).then_some(tip))
 }
 
 fn after_long_help() -> String {

@@ -6,8 +6,11 @@ use std::os::unix::ffi::OsStringExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::output::escaped;
+use super::output::{cut, escaped};
 use crate::client::{Error, ErrorKind, NAME_BYTES_MAX};
+
+/// The longest part of a name that a message shows, in characters.
+pub(super) const SHOWN_MAX: usize = 200;
 
 /// A name of a valid length.
 #[derive(Clone, Debug)]
@@ -26,6 +29,11 @@ impl Name {
         }
     }
 
+    /// For messages: escaped, and the start of a long one.
+    pub(super) fn shown(&self) -> String {
+        cut(&escaped(&self.0), SHOWN_MAX)
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -39,10 +47,10 @@ impl TryFrom<OsString> for Name {
     }
 }
 
-/// For messages: in quotes, on one line, without control characters.
+/// For messages: in quotes, as [`Name::shown`].
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", escaped(&self.0))
+        write!(f, "\"{}\"", self.shown())
     }
 }
 

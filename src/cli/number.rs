@@ -9,8 +9,9 @@ pub(super) fn within<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, 
 where
     T: FromStr + PartialOrd + Display + Clone,
 {
-    move |text| match text.parse() {
-        Ok(number) if range.contains(&number) => Ok(number),
+    // The standard parser would also take a sign.
+    move |text| match text.bytes().all(|digit| digit.is_ascii_digit()).then(|| text.parse()) {
+        Some(Ok(number)) if range.contains(&number) => Ok(number),
         _ => Err(format!("expected a whole number from {} to {}", range.start(), range.end())),
     }
 }
@@ -23,7 +24,7 @@ mod tests {
     fn a_number_outside_the_range_is_refused_with_the_range() {
         let parse = within(1..=u16::MAX);
         assert_eq!((parse("1"), parse("65535")), (Ok(1), Ok(65_535)));
-        for text in ["", "0", "65536", "-1", "1.5", "x", "99999999999999999999999"] {
+        for text in ["", "0", "65536", "-1", "+1", "1.5", "x", "99999999999999999999999"] {
             assert_eq!(parse(text).unwrap_err(), "expected a whole number from 1 to 65535", "{text}");
         }
     }

@@ -1,12 +1,16 @@
 //! Output formats, and the escaping of text that the program did not write itself.
 //!
 //! Names, labels and statistics may contain any bytes, and a terminal executes some of them. Invariant: text that these
-//! functions return contains no control characters and no direction marks, and is on one line.
+//! functions return contains no characters that are [unsafe](is_unsafe): control characters, direction marks, invisible
+//! characters and unusual spaces. It is on one line.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use serde::Serialize;
+
+use crate::client::is_unsafe;
 
 /// The format of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +95,11 @@ impl<'a> Labeled<'a> {
     }
 }
 
+/// A time in seconds, with milliseconds: as exact as the protocol, and shown without rounding errors.
+pub(super) fn seconds(time: Duration) -> f64 {
+    time.as_millis() as f64 / 1000.0
+}
+
 /// Seconds since the Unix epoch as a date and time of day in UTC.
 pub(super) fn utc(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
@@ -109,7 +118,7 @@ pub(super) fn utc(unix_s: u64) -> String {
 }
 
 /// The bytes as text that bash's `printf %b` turns back into the bytes: `\\`, `\t`, `\n`, and `\xNN` for each byte of
-/// any other control character or direction mark, and for each byte that is not UTF-8.
+/// any other [unsafe](is_unsafe) character, and for each byte that is not UTF-8.
 pub(super) fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -129,14 +138,19 @@ pub(super) fn escaped(bytes: &[u8]) -> String {
     text
 }
 
-/// Whether a character does more than show itself: a terminal executes control characters, and direction marks change
-/// the order in which the text around them is shown, so that one name can look like another.
-fn is_unsafe(character: char) -> bool {
-    let is_direction_mark = matches!(
-        character,
-        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    );
-    character.is_control() || is_direction_mark
+/// A message without characters that do something else than show themselves, but on as many lines as before.
+pub(super) fn harmless(message: &str) -> String {
+    let mut text = String::with_capacity(message.len());
+    for character in message.chars() {
+        match character {
+            '\n' => text.push('\n'),
+            unsafe_one if is_unsafe(unsafe_one) => {
+                push_hex(&mut text, unsafe_one.encode_utf8(&mut [0; 4]).as_bytes(), "\\x");
+            }
+            other => text.push(other),
+        }
+    }
+    text
 }
 
 /// The bytes as hexadecimal digits.
@@ -152,14 +166,16 @@ fn push_hex(text: &mut String, bytes: &[u8], prefix: &str) {
     }
 }
 
-/// The value as JSON on one line. The control characters that JSON leaves as they are (U+007F to U+009F) and direction
-/// marks are escaped, too; they can stand only within strings, where the escape means the same.
+/// The value as JSON on one line. The unsafe characters that JSON leaves as they are (U+007F to U+009F, direction marks and
+/// others) are escaped, too; they can stand only within strings, where the escape means the same.
 pub(super) fn json(value: &impl Serialize) -> String {
     let plain = serde_json::to_string(value).expect("the values that are shown have only strings as keys");
     let mut text = String::with_capacity(plain.len());
     for character in plain.chars() {
         if is_unsafe(character) {
-            write!(text, "\\u{:04x}", u32::from(character)).expect("a String takes everything");
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(text, "\\u{unit:04x}").expect("a String takes everything");
+            }
         } else {
             text.push(character);
         }
@@ -180,7 +196,12 @@ mod tests {
         assert_eq!(escaped("\u{9b}31m".as_bytes()), r"\xc2\x9b31m", "a terminal takes U+009B for ESC [");
         assert_eq!(escaped("a\u{202e}b\u{2069}".as_bytes()), r"a\xe2\x80\xaeb\xe2\x81\xa9");
         assert_eq!(escaped("\u{200e}\u{200f}\u{61c}".as_bytes()), r"\xe2\x80\x8e\xe2\x80\x8f\xd8\x9c");
-        assert_eq!(escaped("שלום\u{200d}".as_bytes()), "שלום\u{200d}", "letters and joiners stay");
+        assert_eq!(
+            escaped("שלום\u{200b}\u{3164}".as_bytes()),
+            r"שלום\xe2\x80\x8b\xe3\x85\xa4",
+            "letters stay"
+        );
+        assert_eq!(harmless("a\n\tb\\ \u{1b}\u{ad}ü"), "a\n\\x09b\\ \\x1b\\xc2\\xadü");
     }
 
     #[test]
@@ -201,8 +222,11 @@ mod tests {
 
     #[test]
     fn json_has_no_control_characters_and_no_direction_marks() {
-        let text = json(&"a\u{1b}\u{7f}\u{9b}\u{202e}\n\"ü");
-        assert_eq!(text, r#""a\u001b\u007f\u009b\u202e\n\"ü""#);
-        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), "a\u{1b}\u{7f}\u{9b}\u{202e}\n\"ü");
+        let text = json(&"a\u{1b}\u{7f}\u{9b}\u{202e}\u{e0041}\n\"ü");
+        assert_eq!(text, r#""a\u001b\u007f\u009b\u202e\udb40\udc41\n\"ü""#);
+        assert_eq!(
+            serde_json::from_str::<String>(&text).unwrap(),
+            "a\u{1b}\u{7f}\u{9b}\u{202e}\u{e0041}\n\"ü"
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! Names by pattern, for `dump`, `list` and `watch`: a name, or a prefix with a `*` behind it.
+//! Names by pattern, for `dump`, `list` and `watch`: a name, or a prefix with a `*` behind it. Elsewhere such a name is
+//! refused, or its `*` pointed out, because it looks like a pattern.
 
 use clap::Args;
 
+use super::exit::{Exit, Failure};
 use super::name::Name;
 use crate::client::Scope;
 
@@ -18,9 +20,45 @@ pub(super) struct PatternArguments {
 }
 
 impl PatternArguments {
+    /// The only name that is listed, if it is one name.
+    pub(super) fn name(&self) -> Option<&Name> {
+        self.pattern.as_ref().filter(|pattern| matches!(scope(pattern, self.exact), Scope::Name(_)))
+    }
+
     pub(super) fn scope(&self) -> Scope<'_> {
         self.pattern.as_ref().map_or(Scope::Prefix(b""), |pattern| scope(pattern, self.exact))
     }
+}
+
+/// The option of commands that take whole names, which do not have to exist.
+#[derive(Debug, Args)]
+pub(super) struct WholeNames {
+    /// Take names as they are, also those that end in * or, for declare, in an amount
+    #[arg(long)]
+    exact: bool,
+}
+
+impl WholeNames {
+    /// Whether names that look like something else are meant.
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// Refuses a name that looks like a pattern: it would be a name of its own, which nobody else uses.
+    pub(super) fn check<'a>(&self, names: impl IntoIterator<Item = &'a Name>) -> Result<(), Failure> {
+        let pattern = names.into_iter().find(|name| !self.exact && looks_like_pattern(name.bytes()));
+        pattern.map_or(Ok(()), |name| {
+            let message = format!(
+                "{name} looks like a pattern, but this command takes whole names; if the * is a part of the name, add --exact"
+            );
+            Err(Failure::new(Exit::Usage, message))
+        })
+    }
+}
+
+/// Whether `dump`, `list` and `watch` would take the name as a prefix.
+pub(super) fn looks_like_pattern(name: &[u8]) -> bool {
+    name.ends_with(b"*")
 }
 
 /// The names that a pattern stands for.

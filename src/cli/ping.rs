@@ -58,7 +58,7 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for number in 1..=*count {
         let sent = Instant::now();
         server.answer(client.noop()).await??;
-        let milliseconds = sent.elapsed().as_secs_f64() * 1000.0;
+        let milliseconds = sent.elapsed().as_micros() as f64 / 1000.0;
         let text = match as_json {
             true => json(&Line { server: address.to_string(), number, time: milliseconds }),
             false => format!("answer from {address}: number={number} time={milliseconds:.3} ms"),

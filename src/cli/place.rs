@@ -1,4 +1,5 @@
-//! While a request waits: a line on the terminal with its place in the queue and the holders before it.
+//! While a request waits: a line on the terminal with its place in the queue, the holders before it, and whether the
+//! semaphore is paused.
 //!
 //! The line is on standard error, only if that is a terminal, and is erased when the wait ends. It never delays the
 //! request, and a server that does not answer leaves the line as it was.
@@ -89,12 +90,20 @@ async fn text(direct: &Direct, own: &[u8], amounts: &Amounts) -> Result<Option<S
         // The label has the machine and the process id, so it is that of this request.
         let Some(place) = waiters.iter().position(|waiter| waiter.label == own) else { continue };
         let holders = listing::all(direct, namespace, name, ListingKind::Holders).await?;
-        return Ok(Some(composed(amounts, amount, place + 1, waiters.len(), &holders)));
+        let declared = listing::declared_as(direct, namespace, name).await?;
+        let is_paused = declared.is_some_and(|declared| declared.paused);
+        return Ok(Some(composed(amounts, amount, (place + 1, waiters.len()), is_paused, &holders)));
     }
     Ok(None)
 }
 
-fn composed(amounts: &Amounts, amount: &Amount, place: usize, waiters: usize, holders: &[Entry]) -> String {
+fn composed(
+    amounts: &Amounts,
+    amount: &Amount,
+    (place, waiters): (usize, usize),
+    is_paused: bool,
+    holders: &[Entry],
+) -> String {
     let by: Vec<_> = holders
         .iter()
         .map(|holder| match holder.label.is_empty() {
@@ -104,5 +113,6 @@ fn composed(amounts: &Amounts, amount: &Amount, place: usize, waiters: usize, ho
         .collect();
     let held = if by.is_empty() { "not held".to_owned() } else { format!("held by {}", by.join(", ")) };
     let (kind, name) = (amounts.kind_of(amount), &amount.name);
-    format!("signalbox: waiting for {kind} {name}: position {place} of {waiters}; {held}")
+    let paused = if is_paused { "paused by an administrator; " } else { "" };
+    format!("signalbox: waiting for {kind} {name}: {paused}position {place} of {waiters}; {held}")
 }

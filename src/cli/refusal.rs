@@ -6,22 +6,29 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::await_idle::ANY_LEVEL;
 use super::declared;
 use super::exit::{Exit, Failure};
+use super::listing::{self, ListingKind};
 use super::name::quoted;
-use super::output::escaped;
 use super::server::{Server, exists};
+use super::slots;
 use super::wanted::{Amount, Amounts, Waiting};
-use crate::client::{DeclaredEntry, Direct, Error, Namespace, PlainClient, Status};
+use crate::client::{DeclaredEntry, Direct, Error, Inspected, Namespace, PlainClient, Status};
 
 /// What the server said about a name after it had refused the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
     /// How many resources are in use; of how many, if that is known.
     InUse { in_use: u32, capacity: Option<u32> },
     /// How many resources of a semaphore are available.
     Available(u32),
+    /// Slots of the semaphore are out of service, so fewer resources are available than its capacity says.
+    OutOfService { slots: Vec<u16>, available: u32, capacity: u32 },
+    /// The state of the slot that was requested.
+    Slot { slot: u16, state: SlotState },
     /// The semaphore is paused, so it grants nothing.
     Paused,
     /// The name does not exist.
@@ -30,6 +37,30 @@ pub(super) enum Usage {
     OnlyCounter,
     /// The server did not say.
     Unknown,
+}
+
+/// The state of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotState {
+    Free,
+    Held,
+    OutOfService,
+}
+
+impl SlotState {
+    async fn of(
+        direct: &Direct,
+        name: &[u8],
+        slot: u16,
+        entry: &DeclaredEntry<Bytes>,
+    ) -> Result<Self, Error> {
+        if entry.slots_out.contains(&slot) {
+            return Ok(Self::OutOfService);
+        }
+        let holders = listing::all(direct, Namespace::Semaphores, name, ListingKind::Holders).await?;
+        let is_held = holders.iter().any(|holder| holder.slots.contains(&slot));
+        Ok(if is_held { Self::Held } else { Self::Free })
+    }
 }
 
 impl Usage {
@@ -80,32 +111,51 @@ impl Usage {
         };
         match declared {
             Some(DeclaredEntry { paused: true, .. }) => Self::Paused,
+            Some(entry) if let Some(slot) = amount.slot => {
+                match SlotState::of(direct, name, slot, &entry).await {
+                    Ok(state) => Self::Slot { slot, state },
+                    Err(_) => Self::Unknown,
+                }
+            }
+            Some(DeclaredEntry { slots_out: slots, capacity, .. }) if !slots.is_empty() => {
+                match direct.inspect(namespace, name).await {
+                    Ok(Inspected { available: Some(available), .. }) => {
+                        Self::OutOfService { slots, available, capacity }
+                    }
+                    _ => Self::Unknown,
+                }
+            }
             declared => Self::InUse { in_use, capacity: declared.map(|declared| declared.capacity) },
         }
     }
 
     /// Whether the request fits now; `None` if that is not known.
-    fn fits(self, resources: u32) -> Option<bool> {
-        match self {
+    fn fits(&self, resources: u32) -> Option<bool> {
+        match *self {
             Self::InUse { in_use, capacity: Some(capacity) } => {
                 Some(u64::from(in_use) + u64::from(resources) <= u64::from(capacity))
             }
-            Self::Available(available) => Some(resources <= available),
+            Self::Available(available) | Self::OutOfService { available, .. } => Some(resources <= available),
+            Self::Slot { state, .. } => Some(state == SlotState::Free),
             Self::Paused => Some(false),
             Self::InUse { capacity: None, .. } | Self::Missing | Self::OnlyCounter | Self::Unknown => None,
         }
     }
 
     /// The capacity, if it is known to be less than what was requested.
-    fn too_small(self, resources: u32) -> Option<u32> {
-        match self {
-            Self::InUse { capacity: Some(capacity), .. } if capacity < resources => Some(capacity),
+    fn too_small(&self, resources: u32) -> Option<u32> {
+        match *self {
+            Self::InUse { capacity: Some(capacity), .. } | Self::OutOfService { capacity, .. }
+                if capacity < resources =>
+            {
+                Some(capacity)
+            }
             _ => None,
         }
     }
 
     /// The state and the request, such as `1 of 4 in use, 4 requested`.
-    fn text(self, resources: u32) -> String {
+    fn text(&self, resources: u32) -> String {
         match self {
             Self::InUse { in_use, capacity: Some(capacity) } => {
                 format!("{in_use} of {capacity} in use, {resources} requested")
@@ -114,6 +164,14 @@ impl Usage {
                 format!("{in_use} in use, not enough left for the {resources} requested")
             }
             Self::Available(available) => format!("{available} available, {resources} requested"),
+            Self::OutOfService { slots, available, .. } => {
+                let (s, are) = if slots.len() == 1 { ("", "is") } else { ("s", "are") };
+                let slots = slots::ranges(slots);
+                format!("slot{s} {slots} {are} out of service; {available} available, {resources} requested")
+            }
+            Self::Slot { slot, state: SlotState::Free } => format!("slot {slot} is free"),
+            Self::Slot { slot, state: SlotState::Held } => format!("slot {slot} is held"),
+            Self::Slot { slot, state: SlotState::OutOfService } => format!("slot {slot} is out of service"),
             Self::Paused => format!("it is paused, {resources} requested"),
             Self::Missing | Self::OnlyCounter => format!("it does not exist, {resources} requested"),
             Self::Unknown => format!("{resources} requested"),
@@ -163,7 +221,7 @@ fn not_available(amounts: &Amounts, usages: &[Usage]) -> String {
         (Some(_), Some(Usage::Paused)) => {
             format!("{names}: an administrator has paused it; {ADVICE}")
         }
-        (Some(Amount { slot: Some(slot), .. }), _) => {
+        (Some(Amount { slot: Some(slot), .. }), None | Some(Usage::Unknown)) => {
             format!("{names}: slot {slot} is held, out of service, or others wait before it; {ADVICE}")
         }
         (Some(amount), Some(usage)) if usage.fits(amount.resources) == Some(true) => {
@@ -217,9 +275,6 @@ fn timed_out(amounts: &Amounts, limit: Option<Duration>, usages: &[Usage]) -> St
         None => ("the longest wait that the server allows".to_owned(), "try again later"),
     };
     let state = match (amounts.single(), usages.first()) {
-        (Some(Amount { slot: Some(slot), .. }), Some(Usage::InUse { .. })) => {
-            format!("slot {slot} requested")
-        }
         (Some(amount), Some(usage)) => usage.text(amount.resources),
         (Some(amount), None) => Usage::Unknown.text(amount.resources),
         (None, _) => blocked(amounts, usages),
@@ -238,7 +293,7 @@ fn missing(amounts: &Amounts, usages: &[Usage]) -> String {
         return format!(
             "semaphore {name} does not exist, but a counter of this name does; to acquire the counter, give its maximum: \
              {}={amount}",
-            escaped(name.bytes())
+            name.shown()
         );
     }
     let missing = pairs.iter().filter(|(_, usage)| **usage == Usage::Missing).map(|(amount, _)| &amount.name);
@@ -307,7 +362,7 @@ mod tests {
         let pool = Amounts::new(Namespace::Semaphores, vec![amount("pool", 3, None)]);
         let usage = Usage::InUse { in_use: 0, capacity: Some(2) };
         for waiting in [NOW, FOREVER] {
-            let said = message(&pool, &waiting, Status::ResourceNotAvailable, &[usage]);
+            let said = message(&pool, &waiting, Status::ResourceNotAvailable, std::slice::from_ref(&usage));
             assert!(said.contains("capacity 2, 3 requested; request at most 2"), "{said}");
         }
     }

@@ -11,9 +11,13 @@ use super::session::SessionArguments;
 const LONG: &str = "\
 Release resources that were acquired with \"signalbox acquire\"
 
-Closes the session, which releases everything that it holds. If the session does not exist any more, the exit status is \
-1: others may have held its resources in the meantime. The session and its key are read from SIGNALBOX_SESSION and \
-SIGNALBOX_KEY, which \"signalbox acquire\" prints.";
+Closes the session, which releases everything that it holds. If the session did not exist any more, or did not hold its \
+grant any more because that was revoked or its semaphore was removed, the exit status is 1: others may have held the \
+resources in the meantime.
+
+The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which \"signalbox \
+acquire\" prints. With --session, SIGNALBOX_GRANT is not read, as it belongs to another session: give --grant too. Without \
+a grant, only the session is checked.";
 
 const EXAMPLES: &str = "\
 Examples:

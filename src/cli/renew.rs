@@ -7,16 +7,20 @@ use clap::Args;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
-use super::output::json;
+use super::output::{json, seconds};
 use super::server::{Server, block_on};
 use super::session::SessionArguments;
 
 const LONG: &str = "\
 Renew the lease of resources that were acquired with \"signalbox acquire\"
 
-Prints the length of the lease in seconds, counted from now. If the session does not exist any more, the exit status is \
-1, and others may hold its resources. The session and its key are read from SIGNALBOX_SESSION and SIGNALBOX_KEY, which \
-\"signalbox acquire\" prints.";
+Prints the length of the lease in seconds, counted from now. If the session does not exist any more, or does not hold its \
+grant any more because that was revoked or its semaphore was removed, the exit status is 1, and others may hold the \
+resources. While the grant is being revoked, a warning on standard error says how long is left.
+
+The session, its key and its grant are read from SIGNALBOX_SESSION, SIGNALBOX_KEY and SIGNALBOX_GRANT, which \"signalbox \
+acquire\" prints. With --session, SIGNALBOX_GRANT is not read, as it belongs to another session: give --grant too. Without \
+a grant, only the session is checked.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,7 +51,7 @@ struct Line {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let credentials = arguments.session.credentials()?;
-    let lease = block_on(credentials.renew(&arguments.server))?.as_secs_f64();
+    let lease = seconds(block_on(credentials.renew(&arguments.server))?);
     let text = if arguments.json { json(&Line { lease }) } else { lease.to_string() };
     writeln!(std::io::stdout(), "{text}")?;
     Ok(Exit::Success.into())

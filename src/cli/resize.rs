@@ -2,15 +2,17 @@
 
 use std::process::ExitCode;
 
+use bytes::Bytes;
 use clap::Args;
 
-use super::declared::{print, refused};
+use super::declare::SLOTS_MAX;
+use super::declared::{find, print, refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
 use super::output::Form;
 use super::server::{Server, block_on};
-use crate::client::{Generation, Resizing, Status};
+use crate::client::{DeclaredEntry, Generation, Resizing, Status};
 
 const LONG: &str = "\
 Change the capacity of a declared semaphore
@@ -65,18 +67,29 @@ async fn resize(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let generation = generation.map(Generation);
     let resized = match server.answer(direct.resize(name.bytes(), *capacity, generation)).await? {
         Err(error) if error.status() == Some(Status::InvalidArguments) => {
-            let message = format!(
-                "semaphore {name} was not changed: the new capacity is out of range; the maximum is {}, or 65536 with \
-                 numbered slots",
-                u32::MAX
-            );
-            return Err(Failure::new(Exit::Failure, message));
+            let entry = server.answer(find(&direct, name.bytes())).await?.ok().flatten();
+            return Err(Failure::new(Exit::Failure, out_of_range(name, *capacity, entry.as_ref())));
         }
         Err(error) => return Err(refused(server, &direct, error, name).await),
         Ok(resized) => resized,
     };
     print(Form::of_output(*json), [(name, &resized)].into_iter())?;
     Ok(Exit::Success.into())
+}
+
+/// The message for a capacity that the semaphore cannot have.
+fn out_of_range(name: &Name, how: Resizing, entry: Option<&DeclaredEntry<Bytes>>) -> String {
+    let now = entry.map_or(0, |entry| u64::from(entry.capacity));
+    let wanted = match how {
+        Resizing::To(capacity) => u64::from(capacity),
+        Resizing::GrowBy(more) => now + u64::from(more),
+        Resizing::ShrinkBy(less) => now.saturating_sub(u64::from(less)),
+    };
+    let limit = match entry {
+        Some(entry) if entry.numbered => format!("{SLOTS_MAX}, because its resources are numbered slots"),
+        Some(_) | None => u32::MAX.to_string(),
+    };
+    format!("semaphore {name} was not changed: its capacity would be {wanted}; the maximum is {limit}")
 }
 
 /// A capacity, or with a sign a change of the capacity.
@@ -88,7 +101,9 @@ fn resizing(text: &str) -> Result<Resizing, &'static str> {
     };
     let is_number = digits.bytes().all(|digit| digit.is_ascii_digit());
     let amount = digits.parse().ok().filter(|_| is_number);
-    amount.map(make).ok_or("expected a capacity such as 8, or a change such as +2 or -2")
+    amount
+        .map(make)
+        .ok_or("expected a capacity such as 8, or a change such as +2 or -2, of at most 4294967295")
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use super::await_idle::ANY_LEVEL;
 use super::exit::{Exit, Failure};
 use super::name::Name;
+use super::pattern::looks_like_pattern;
 use super::time::time;
 use crate::client::{
     Address, COUNTER_PORT, Client, Direct, Error, HelloAnswer, Namespace, PlainClient, SEMAPHORE_PORT, Status,
@@ -85,6 +86,11 @@ impl Server {
         self.address.clone().or_port(if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT })
     }
 
+    /// Whether a port was given. Otherwise `--semaphore` selects it.
+    pub(super) fn has_port(&self) -> bool {
+        self.address.port().is_some()
+    }
+
     /// The same options with another address.
     pub(super) fn at(&self, address: Address) -> Self {
         Self { address, ..*self }
@@ -115,6 +121,9 @@ impl Server {
         let advice = match (self.namespace(), self.exists_in_other(name).await) {
             (Namespace::Counters, true) => "a semaphore of this name exists; add --semaphore",
             (Namespace::Semaphores, true) => "a counter of this name exists; omit --semaphore",
+            (_, false) if looks_like_pattern(name.bytes()) => {
+                "this command takes one whole name; \"signalbox dump\" and \"signalbox watch\" take patterns"
+            }
             (Namespace::Counters, false) => {
                 "check the name; the first request that acquires a counter creates it"
             }
@@ -126,7 +135,7 @@ impl Server {
     }
 
     /// Whether the name exists in the namespace that was not requested; `false` if the server does not say.
-    async fn exists_in_other(&self, name: &Name) -> bool {
+    pub(super) async fn exists_in_other(&self, name: &Name) -> bool {
         let ask = async {
             let direct = self.direct().await.ok()?;
             exists(&direct, other(self.namespace()), name.bytes()).await.ok()
@@ -168,12 +177,12 @@ impl Server {
         let message = match (self.namespace(), server) {
             (requested, Some(HelloAnswer { port: Some(served), .. })) if requested == served => return Ok(()),
             (Namespace::Counters, Some(HelloAnswer { port: Some(_), .. })) => format!(
-                "{address} serves semaphores, and counters were requested; add --semaphore, or give the port of the \
-                 counters ({COUNTER_PORT} by default)"
+                "{address} serves semaphores, and counters were requested; give the port of the counters ({COUNTER_PORT} by \
+                 default), or, for a semaphore of this name, which is another thing, add --semaphore"
             ),
             (Namespace::Semaphores, Some(HelloAnswer { port: Some(_), .. })) => format!(
-                "{address} serves counters, and --semaphore requests semaphores; omit --semaphore, or give the port of \
-                 the semaphores ({SEMAPHORE_PORT} by default)"
+                "{address} serves counters, and --semaphore requests semaphores; give the port of the semaphores \
+                 ({SEMAPHORE_PORT} by default), or, for a counter of this name, which is another thing, omit --semaphore"
             ),
             (Namespace::Counters, Some(HelloAnswer { port: None, .. }) | None) => return Ok(()),
             // The default port of semaphores, of an old version of signalbox.

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, warn};
 use super::number::within;
+use super::output::seconds;
 use super::server::Server;
-use crate::client::{Direct, Error, SessionKey, Status};
+use crate::client::{Direct, Error, GraceLeft, GrantId, GrantState, SessionKey, Status, VerifiedGrant};
 
-/// The variables that `acquire` prints. `run` sets the last one for its command.
+/// The variables that `acquire` prints. `run` sets the last two for its command.
 pub(super) const SESSION: &str = "SIGNALBOX_SESSION";
 pub(super) const KEY: &str = "SIGNALBOX_KEY";
 pub(super) const GRANT: &str = "SIGNALBOX_GRANT";
@@ -18,6 +20,10 @@ pub(super) const SLOTS: &str = "SIGNALBOX_SLOTS";
 /// The arguments that name the session.
 #[derive(Debug, Args)]
 pub(super) struct SessionArguments {
+    // Before the others, which take their values out of the matches.
+    #[command(flatten)]
+    sources: Sources,
+
     /// Id of the session, as printed by "signalbox acquire"
     #[arg(long, value_name = "ID", env = SESSION, value_parser = within(0..=u64::MAX))]
     session: Option<u64>,
@@ -25,17 +31,64 @@ pub(super) struct SessionArguments {
     /// Key of the session; pass it in the environment, because other users can read the arguments of a command
     #[arg(long, value_name = "HEX", env = KEY, hide_env_values = true)]
     key: Option<String>,
+
+    /// Grant that the session must still hold, as printed by "signalbox acquire"; with --session, the variable does not
+    /// count
+    #[arg(long, value_name = "ID", env = GRANT, value_parser = within(0..=u64::MAX))]
+    grant: Option<u64>,
+}
+
+/// Where the session and the grant come from.
+#[derive(Debug)]
+struct Sources {
+    session: Option<ValueSource>,
+    grant: Option<ValueSource>,
+}
+
+/// It has no arguments of its own.
+impl Args for Sources {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl FromArgMatches for Sources {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self { session: matches.value_source("session"), grant: matches.value_source("grant") })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 impl SessionArguments {
+    /// The grant to check. The variable has the grant of the session in the variables, not of another one.
+    fn grant(&self) -> Option<GrantId> {
+        let is_of_other = self.sources.session == Some(ValueSource::CommandLine)
+            && self.sources.grant == Some(ValueSource::EnvVariable);
+        self.grant.filter(|_| !is_of_other).map(GrantId)
+    }
+
     /// The session with its key. No message repeats the key, not even a malformed one.
     pub(super) fn credentials(&self) -> Result<Credentials, Failure> {
-        let (Some(session), Some(key)) = (self.session, &self.key) else {
+        let missing = |what: &str| {
             let message = format!(
-                "no session is given; set {SESSION} and {KEY} to what \"signalbox acquire\" printed (eval \"$(signalbox \
-                 acquire …)\" sets both), or use --session and --key"
+                "{what}; set {SESSION} and {KEY} to what \"signalbox acquire\" printed (held=$(signalbox acquire …) || \
+                 exit; eval \"$held\"), or use --session and --key"
             );
-            return Err(Failure::new(Exit::Usage, message));
+            Err(Failure::new(Exit::Usage, message))
+        };
+        let (session, key) = match (self.session, &self.key) {
+            (Some(session), Some(key)) => (session, key),
+            (Some(session), None) => return missing(&format!("the key of session {session} is not given")),
+            (None, Some(_)) => return missing("a key is given, but not the id of its session"),
+            (None, None) => return missing("no session is given"),
         };
         let key = bytes_of(key).ok_or_else(|| {
             let message = format!(
@@ -44,31 +97,71 @@ impl SessionArguments {
             );
             Failure::new(Exit::Usage, message)
         })?;
-        Ok(Credentials::new(session, SessionKey(key)))
+        Ok(Credentials { session, key: SessionKey(key), grant: self.grant() })
     }
 }
 
-/// A session's id and its key.
+/// A session's id and its key, and the grant that it is expected to hold.
 #[derive(Debug)]
 pub(super) struct Credentials {
     session: u64,
     key: SessionKey,
+    /// The server lists no grants of a session, so without this only the session is checked.
+    grant: Option<GrantId>,
 }
 
 impl Credentials {
     pub(super) fn new(session: u64, key: SessionKey) -> Self {
-        Self { session, key }
+        Self { session, key, grant: None }
     }
 
-    /// Renews the session's lease and returns its length.
+    /// Renews the session's lease and returns its length. Fails if the grant is gone, and warns if it will be soon.
     pub(super) async fn renew(&self, server: &Server) -> Result<Duration, Failure> {
-        self.attach(server).await.map(|(_, left)| left)
+        let (direct, left) = self.attach(server).await?;
+        if let Some((grant, VerifiedGrant { state: GrantState::Retiring, grace_left, .. })) =
+            self.verified(server, &direct).await?
+        {
+            warn(&retiring(grant, grace_left));
+        }
+        Ok(left)
     }
 
-    /// Ends the session and releases everything that it holds.
+    /// Ends the session and releases everything that it holds. Fails if the grant was gone before: the session is ended all
+    /// the same.
     pub(super) async fn close(&self, server: &Server) -> Result<(), Failure> {
         let (direct, _) = self.attach(server).await?;
-        self.checked(server.answer(direct.close_session()).await?)
+        let verified = self.verified(server, &direct).await;
+        self.checked(server.answer(direct.close_session()).await?)?;
+        verified.map(drop)
+    }
+
+    /// The state of the grant, if one is given; a failure if the session does not hold it.
+    async fn verified(
+        &self,
+        server: &Server,
+        direct: &Direct,
+    ) -> Result<Option<(GrantId, VerifiedGrant)>, Failure> {
+        let Some(grant) = self.grant else { return Ok(None) };
+        let verified = match server.answer(direct.verify(grant)).await? {
+            Err(error) if error.status() == Some(Status::NotAcquired) => {
+                let message = format!(
+                    "grant {} is not held any more: it was revoked or released, or its semaphore was removed; others may \
+                     hold its resources now, so stop the work",
+                    grant.0
+                );
+                return Err(Failure::new(Exit::Failure, message));
+            }
+            result => result?,
+        };
+        if verified.session != self.session {
+            let message = format!(
+                "grant {} is held by session {}, not by session {}; give the grant and the session that the same \
+                 \"signalbox acquire\" printed",
+                grant.0, verified.session, self.session
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        Ok(Some((grant, verified)))
     }
 
     async fn attach(&self, server: &Server) -> Result<(Direct, Duration), Failure> {
@@ -89,6 +182,20 @@ impl Credentials {
             }
             result => Ok(result?),
         }
+    }
+}
+
+/// The warning for a grant that is held, but not for as long as the session wants.
+fn retiring(GrantId(grant): GrantId, grace_left: GraceLeft) -> String {
+    match grace_left {
+        GraceLeft::For(left) => format!(
+            "grant {grant} is being revoked, and its holder loses it in {} s, renewed or not; stop the work and release it",
+            seconds(left.into())
+        ),
+        GraceLeft::NotRevoked | GraceLeft::NotReported => format!(
+            "grant {grant} is still held, but its semaphore is being removed or was declared again, or its slot is out of \
+             service; finish the work and release it"
+        ),
     }
 }
 

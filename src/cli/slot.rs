@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
-use super::declared::{print, refused};
+use super::declared::{print, refused, slot_refused};
 use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::number::within;
@@ -80,6 +80,9 @@ async fn set(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let change = if *put_in { SlotChange::In(*slot) } else { SlotChange::Out(*slot) };
     let changed =
         match server.answer(direct.set_slot(name.bytes(), change, generation.map(Generation))).await? {
+            Err(error) if error.status() == Some(Status::NoSuchSlot) => {
+                return Err(slot_refused(server, &direct, error, name, *slot).await);
+            }
             Err(error) => return Err(refused(server, &direct, error, name).await),
             Ok(changed) => changed,
         };

@@ -23,13 +23,14 @@ Show the usage of a counter or semaphore, its holders and its queue
 
 Without --semaphore, the command finds out whether NAME is a counter or a semaphore, and shows both if both exist. It \
 prints the kind, the name, the resources in use, the capacity (a counter has none: each request brings its maximum), how \
-many resources are available, the peak and the number of waiting requests; of a declared semaphore also its flags, generation and label, as in \"signalbox \
-list\". The holders and the waiting requests follow, as in \"signalbox holders\" and \"signalbox waiters\".
+many resources are available, the peak and the number of waiting requests; of a declared semaphore also its flags, \
+generation and label, as in \"signalbox list\". The holders and the waiting requests follow, as in \"signalbox holders\" \
+and \"signalbox waiters\".
 
-With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, available, peak, waiting, declared \
-(null, or an object with generation, slots, removing, configured, paused, slots_out and label), holders and queue \
-(arrays of the objects of \"signalbox holders\" and \"signalbox waiters\", without paused and slots_out). A name or label that is not UTF-8 has the \
-key name_hex or label_hex, in hexadecimal digits.
+With --json, the output is one object for each kind with the keys kind, name, in_use, capacity, available, peak, waiting, \
+declared (null, or an object with generation, slots, removing, configured, paused, slots_out and label), holders and \
+queue (arrays of the objects of \"signalbox holders\" and \"signalbox waiters\", without paused and slots_out). A name \
+or label that is not UTF-8 has the key name_hex or label_hex, in hexadecimal digits.
 
 With --sysv, NAME is a System V semaphore set, and the output is that of \"signalbox sysv show\".";
 

@@ -2,8 +2,17 @@
 
 use std::time::Duration;
 
-const ADVICE: &str =
-    "expected a number of seconds above 0, such as 5 or 0.5, or a time such as 30s, 5m or 1h";
+/// The rest of each advice.
+macro_rules! examples {
+    () => {
+        "a number of seconds above 0 and below 1000000000, such as 5 or 0.5, or a time such as 30s, 5m or 1h"
+    };
+}
+
+const ADVICE: &str = concat!("expected ", examples!());
+const OR_NONE_ADVICE: &str = concat!("expected 0, ", examples!());
+const WAIT_ADVICE: &str = concat!("expected max, or ", examples!());
+const WAIT_OR_NONE_ADVICE: &str = concat!("expected max, 0, ", examples!());
 
 /// A time above zero: a number of seconds, or a number followed by a unit.
 pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
@@ -13,7 +22,9 @@ pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
         Some(b'h') => (&text[..text.len() - 1], 3600.0),
         _ => (text, 1.0),
     };
-    let number: f64 = number.parse().map_err(|_| ADVICE)?;
+    // The standard parser would also take a sign, an exponent and words.
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: f64 = number.parse().ok().filter(|_| is_plain).ok_or(ADVICE)?;
     // The clock cannot represent deadlines that are many decades away.
     match Duration::try_from_secs_f64(number * unit_s) {
         Ok(time) if !time.is_zero() && time < Duration::from_secs(1_000_000_000) => Ok(time),
@@ -24,9 +35,6 @@ pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
 /// The longest time to wait; `None`: as long as the server allows.
 pub(super) type WaitLimit = Option<Duration>;
 
-const WAIT_ADVICE: &str =
-    "expected max, or a number of seconds above 0, such as 5 or 0.5, or a time such as 30s, 5m or 1h";
-
 /// The value of `--wait`: [`time`], or `max` for as long as the server allows.
 pub(super) fn wait_limit(text: &str) -> Result<WaitLimit, &'static str> {
     if text == "max" { Ok(None) } else { time(text).map(Some).map_err(|_| WAIT_ADVICE) }
@@ -34,12 +42,12 @@ pub(super) fn wait_limit(text: &str) -> Result<WaitLimit, &'static str> {
 
 /// Like [`wait_limit`], but allows 0, which means not to wait.
 pub(super) fn wait_limit_or_none(text: &str) -> Result<WaitLimit, &'static str> {
-    if text == "0" { Ok(Some(Duration::ZERO)) } else { wait_limit(text) }
+    if text == "0" { Ok(Some(Duration::ZERO)) } else { wait_limit(text).map_err(|_| WAIT_OR_NONE_ADVICE) }
 }
 
 /// Like [`time`], but allows 0, which means no time.
 pub(super) fn time_or_none(text: &str) -> Result<Duration, &'static str> {
-    if text == "0" { Ok(Duration::ZERO) } else { time(text) }
+    if text == "0" { Ok(Duration::ZERO) } else { time(text).map_err(|_| OR_NONE_ADVICE) }
 }
 
 #[cfg(test)]
@@ -53,7 +61,24 @@ mod tests {
         {
             assert_eq!(time(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
         }
-        for text in ["", "s", "0", "0s", "-1", "nan", "inf", "1d", "5 m", "5mm", "1e9", "1e300h", "ü"] {
+        for text in [
+            "",
+            "s",
+            "0",
+            "0s",
+            "-1",
+            "nan",
+            "inf",
+            "1d",
+            "5 m",
+            "5mm",
+            "1e9",
+            "1e3",
+            "+3",
+            "1000000000",
+            "1e300h",
+            "ü",
+        ] {
             assert!(time(text).is_err(), "{text}");
         }
         assert_eq!(time_or_none("0"), Ok(Duration::ZERO));

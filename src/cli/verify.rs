@@ -2,14 +2,13 @@
 
 use std::io;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::number::within;
-use super::output::{Form, NOTHING, json};
+use super::output::{Form, NOTHING, json, seconds};
 use super::server::{Server, block_on};
 use super::table::{Column, Rows};
 use crate::client::{GrantId, GrantState, Status, TtlLeft, VerifiedGrant};
@@ -75,7 +74,7 @@ async fn verify(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn print(form: Form, grant: u64, state: &str, verified: Option<VerifiedGrant>) -> io::Result<()> {
     let session = verified.map(|verified| verified.session);
     let left = match verified.map(|verified| verified.ttl_left) {
-        Some(TtlLeft::For(left)) => Some(Duration::from(left).as_secs_f64()),
+        Some(TtlLeft::For(left)) => Some(seconds(left.into())),
         Some(TtlLeft::Connection) | None => None,
     };
     let session_text = session.map_or(NOTHING.to_owned(), |session| session.to_string());

@@ -14,7 +14,7 @@ List the wait queue of a counter or semaphore, in order
 On a terminal, the output is a table with a header. Otherwise it is one line per waiting request, without a header, \
 with these columns, separated by tabs: position in the queue (from 1), grant (the id that it will have), session, \
 resources, since (UTC), address, label, flags of the semaphore as in \"signalbox list\": while it is paused, or slots \
-are out (out=0-3+7), requests wait although nobody holds it. A missing value is -. Characters are escaped as by \"signalbox dump\".
+are out (out=0-3+7), requests wait although none of its resources are in use. A missing value is -. Characters are escaped as by \"signalbox dump\".
 
 With --json, the output is one object per line with the keys position, grant, session, resources, since (in seconds \
 since 1970), address, label, paused and slots_out (an array: the slots of the semaphore that are out of service); a missing value is null. A label that is not UTF-8 has the key label_hex, in \

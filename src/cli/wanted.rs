@@ -8,6 +8,7 @@ use super::exit::{Exit, Failure};
 use super::name::{Name, quoted};
 use super::number::within;
 use super::output::escaped;
+use super::pattern::WholeNames;
 use super::server::kind_of;
 use super::time::{WaitLimit, wait_limit};
 use crate::client::{Claim, Namespace};
@@ -17,8 +18,15 @@ use crate::client::{Claim, Namespace};
 pub(super) struct Wanted {
     /// Counters (with --semaphore, semaphores) to acquire, all or none: NAME with --max, or NAME=MAX or NAME=R/MAX; without
     /// a maximum declared semaphores: NAME or NAME=R/; all NAMEs stand together, before or after the options
-    #[arg(value_name = "NAME", required = true, value_parser = Name::parser())]
+    #[arg(value_name = "NAME", required_unless_present = "named", value_parser = Name::parser())]
     names: Vec<Name>,
+
+    /// Another NAME, which may start with a -: --name=-x
+    #[arg(id = "named", long = "name", value_name = "NAME", value_parser = Name::parser())]
+    named: Vec<Name>,
+
+    #[command(flatten)]
+    whole: WholeNames,
 
     /// Maximum of each counter, or capacity of each semaphore that does not exist yet
     #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX))]
@@ -66,8 +74,10 @@ pub(super) struct Amounts {
 impl Wanted {
     /// The request, or the usage error in it.
     pub(super) fn amounts(&self, namespace: Namespace) -> Result<Amounts, Failure> {
-        let each = self.names.iter().map(|name| self.amount(name)).collect::<Result<Vec<_>, _>>();
+        let names = self.names.iter().chain(&self.named);
+        let each = names.map(|name| self.amount(name)).collect::<Result<Vec<_>, _>>();
         let each = each.map_err(|message| Failure::new(Exit::Usage, message))?;
+        self.whole.check(each.iter().map(|amount| &amount.name))?;
         let each = self.with_slot(each).map_err(|message| Failure::new(Exit::Usage, message))?;
         let mut seen = HashSet::new();
         if let Some(Amount { name, .. }) = each.iter().find(|amount| !seen.insert(amount.name.bytes())) {
@@ -105,7 +115,7 @@ impl Wanted {
             }
         };
         if Amount::split(argument).is_some_and(|(_, text)| is_amount(text)) {
-            let text = escaped(argument.bytes());
+            let text = argument.shown();
             return Err(format!(
                 "{argument} has an amount of its own, which contradicts {options}; omit one of the two, or, if {argument} \
                  is the whole name, write {text}={amount}"
@@ -131,6 +141,11 @@ fn is_amount(text: &[u8]) -> bool {
     }
 }
 
+/// Whether a name ends as if an amount followed it, so that it is probably a mistake where none is allowed.
+pub(super) fn has_amount(name: &Name) -> bool {
+    Amount::split(name).is_some_and(|(_, text)| text.is_empty() || is_amount(text))
+}
+
 impl Amount {
     /// The name and the text behind the last `=`, because a name may contain others.
     fn split(argument: &Name) -> Option<(&[u8], &[u8])> {
@@ -146,13 +161,23 @@ impl Amount {
         };
         let name = Name::new(name.to_vec()).map_err(|error| error.to_string())?;
         let malformed = || {
-            let text = escaped(name.bytes());
+            let text = name.shown();
             format!(
-                "{argument} has no valid number after the \"=\"; write {text}=MAX or {text}=R/MAX, or add --max N if the \
-                 \"=\" belongs to the name"
+                "{argument} has no valid number after the \"=\"; write {text}=MAX or {text}=R/MAX with numbers up to {}, or \
+                 add --max N if the \"=\" belongs to the name",
+                u32::MAX
             )
         };
-        let text = std::str::from_utf8(text).map_err(|_| malformed())?;
+        if name.bytes().ends_with(b"=") {
+            let (text, name) = (escaped(text), name.shown());
+            return Err(format!(
+                "{argument} has two \"=\" before the amount; write {}={text}, or, if the name is \"{name}\", give the amount \
+                 with --max and --resources",
+                name.trim_end_matches('=')
+            ));
+        }
+        let text = std::str::from_utf8(text).ok().filter(|text| is_amount(text.as_bytes()));
+        let text = text.ok_or_else(malformed)?;
         let (resources, max) = text.split_once('/').unwrap_or(("1", text));
         let is_declared = max.is_empty() && !text.is_empty();
         let max: Option<u32> = if is_declared { None } else { Some(max.parse().map_err(|_| malformed())?) };
@@ -251,9 +276,19 @@ mod tests {
         assert_eq!(parsed("gpu=2/4"), Ok(("gpu".to_owned(), 2, Some(4))));
         assert_eq!(parsed("a=b=4"), Ok(("a=b".to_owned(), 1, Some(4))));
         assert_eq!(parsed("a/b=4294967295"), Ok(("a/b".to_owned(), 1, Some(u32::MAX))));
-        for wrong in
-            ["gpu=", "gpu=x", "gpu=0", "gpu=5/4", "gpu=0/4", "gpu=1/2/3", "gpu=4294967296", "=4", "gpu=0/"]
-        {
+        for wrong in [
+            "gpu=",
+            "gpu=x",
+            "gpu=0",
+            "gpu=5/4",
+            "gpu=0/4",
+            "gpu=1/2/3",
+            "gpu=4294967296",
+            "=4",
+            "gpu=0/",
+            "gpu==4",
+            "gpu=+4",
+        ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

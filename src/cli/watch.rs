@@ -8,22 +8,23 @@ use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
 
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, warn};
 use super::name::Name;
-use super::output::{Form, NOTHING, Named, json, or_nothing};
+use super::output::{Form, NOTHING, Named, escaped, json, or_nothing};
 use super::pattern;
-use super::server::{Server, block_on};
+use super::server::{Server, block_on, exists, kind_of, other};
 use super::sysv::{SysvOption, Watched};
 use super::table::{Column, Rows};
 use super::time::time;
-use crate::client::{Disconnect, Event, EventKind};
+use crate::client::{Direct, Disconnect, Event, EventKind, Namespace, Scope};
 
 const LONG: &str = "\
 Print the events of a counter or semaphore, or of all names with a prefix
 
 The output starts with the current state: one present event for each name, then live. Then each event is printed when \
 it happens: granted, released, queued (a request started to wait), left (a request stopped waiting without a grant), \
-expired (a lease ended), revoked, resized, removed. If the output is read too slowly, the server drops events and \
+expired (a lease ended), revoked, resized, removed, paused, resumed, slot-out and slot-in (a slot was taken out of service \
+or put back; its number is in the column of the resources). If the output is read too slowly, the server drops events and \
 reports missed, with their number as the resources. The command runs until it is stopped, or until the connection to \
 the server is lost (exit status 69).
 
@@ -116,6 +117,9 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
     let Arguments { name, exact, server, .. } = arguments;
     let scope = pattern::scope(name, *exact);
     let direct = server.direct().await?;
+    if let Scope::Name(name) = scope {
+        point_out_other(server, &direct, name).await?;
+    }
     let mut events = server.answer(direct.watch(server.namespace(), scope)).await??;
     // Standard output flushes after each line, so that events are visible when they happen.
     let mut rows = Rows::new(form, &COLUMNS, io::stdout().lock());
@@ -130,6 +134,27 @@ async fn watch(arguments: &Arguments, form: Form) -> Result<ExitCode, Failure> {
     }
     // The server never ends a watch in an orderly way.
     Err(crate::client::Error::from(Disconnect::ClosedByServer).into())
+}
+
+/// Says if a name exists only in the other namespace. It is watched all the same, as it may be created later.
+async fn point_out_other(server: &Server, direct: &Direct, name: &[u8]) -> Result<(), Failure> {
+    let own = server.namespace();
+    let other = other(own);
+    let advice = match own {
+        Namespace::Counters => "add",
+        Namespace::Semaphores => "omit",
+    };
+    if !server.answer(exists(direct, own, name)).await??
+        && server.answer(exists(direct, other, name)).await??
+    {
+        warn(&format!(
+            "{} \"{}\" does not exist, but a {} of this name does; to watch that one, {advice} --semaphore",
+            kind_of(own),
+            escaped(name),
+            kind_of(other)
+        ));
+    }
+    Ok(())
 }
 
 fn cells(event: &Event<Bytes>, kind: &str) -> Vec<String> {

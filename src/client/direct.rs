@@ -174,8 +174,8 @@ impl Direct {
         Listing::ask(&self.connection, request, ResponseFrame::list_entry, Some(requested)).await
     }
 
-    /// The usage of a name, its capacity, how much of it is available, and the length of its queue (`docs/protocol.md`, "Inspect"). Fails with
-    /// [`Status::NotFound`](super::Status::NotFound) if the name does not exist.
+    /// The usage of a name, its capacity, how much of it is available, and the length of its queue (`docs/protocol.md`,
+    /// "Inspect"). Fails with [`Status::NotFound`](super::Status::NotFound) if the name does not exist.
     ///
     /// ```no_run
     /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {

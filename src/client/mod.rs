@@ -86,6 +86,7 @@ mod requested;
 mod series;
 mod socket;
 pub mod sysv;
+mod text;
 
 use std::fmt;
 use std::time::Duration;
@@ -112,6 +113,7 @@ pub use crate::protocol::{
 };
 
 use requested::requesting;
+pub(crate) use text::is_unsafe;
 
 use crate::protocol::ResponseFrame;
 

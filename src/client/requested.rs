@@ -1,8 +1,8 @@
 //! What a request for names was about, for the error of one that failed.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
-use super::Error;
+use super::{Error, is_unsafe};
 use crate::protocol::Namespace;
 
 /// The longest part of a name that a message shows, in bytes.
@@ -185,7 +185,14 @@ impl fmt::Display for Quoted<'_> {
         let shown = &self.0[..self.0.len().min(NAME_SHOWN_MAX)];
         f.write_str("\"")?;
         for chunk in shown.utf8_chunks() {
-            write!(f, "{}{}", chunk.valid().escape_debug(), chunk.invalid().escape_ascii())?;
+            for character in chunk.valid().chars() {
+                match character {
+                    '"' | '\\' => write!(f, "\\{character}")?,
+                    unsafe_one if is_unsafe(unsafe_one) => write!(f, "{}", unsafe_one.escape_default())?,
+                    other => f.write_char(other)?,
+                }
+            }
+            write!(f, "{}", chunk.invalid().escape_ascii())?;
         }
         f.write_str(if shown.len() < self.0.len() { "…\"" } else { "\"" })
     }
@@ -224,7 +231,7 @@ mod tests {
         assert_eq!(long.to_string(), format!("inspect counter \"{}…\"", "a".repeat(NAME_SHOWN_MAX)));
         let many = Requested::new("acquire", (0..10).map(|index| semaphore(&index.to_string())).collect());
         assert!(many.to_string().ends_with(", 1 of semaphore \"7\" and 2 more"), "{many}");
-        let odd = Requested::whole("inspect", Namespace::Counters, b"a\x1b[0m\"\xff\xc3\xa9");
-        assert_eq!(odd.to_string(), "inspect counter \"a\\u{1b}[0m\\\"\\xff\u{e9}\"");
+        let odd = Requested::whole("inspect", Namespace::Counters, b"a\x1b[0m\"\xff\xc3\xa9\xe3\x85\xa4");
+        assert_eq!(odd.to_string(), "inspect counter \"a\\u{1b}[0m\\\"\\xff\u{e9}\\u{3164}\"");
     }
 }

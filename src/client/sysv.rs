@@ -56,7 +56,7 @@ pub type Sets = Series<ListedSet>;
 /// ```
 pub type Users = Series<ListedUser>;
 
-/// Who a process is, as it states itself. The server believes it.
+/// The identity of a process, as the process states it. The server does not verify it.
 ///
 /// ```
 /// use signalbox::client::sysv::{Caller, Identity};
@@ -99,9 +99,9 @@ pub struct Semaphore {
 
 /// A process on the server, which makes calls on semaphore sets. [`Direct::open_process`] opens one.
 ///
-/// What it did with [`SEM_UNDO`] is undone when it ends: when its connection is closed, which is when this, all clones of
-/// its [`Direct`] and all series of it are dropped. If the connection is lost in another way, the process ends after the
-/// server's `session.default_ttl`.
+/// Its operations with [`SEM_UNDO`] are undone when it ends. It ends with its connection, which is closed when this process,
+/// all clones of its [`Direct`] and all of their series are dropped. If the connection is lost in another way, the process
+/// ends after the server's `session.default_ttl`.
 ///
 /// Each method is one request. Sets are identified by their ids. If a call fails, [`Error::errno`] says why; other errors
 /// are those of [`Direct`].
@@ -422,7 +422,7 @@ struct WaitingCall<'a> {
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         if let Some(opaque) = self.opaque.take() {
-            // Without a connection there is nothing to cancel, and nobody waits for the answer.
+            // Without a connection there is nothing to cancel. The answer is dropped.
             drop(self.connection.ask_now(Extended::Cancel(WaitingRequest::Opaque(opaque))));
         }
     }
@@ -444,6 +444,7 @@ pub(super) fn advice(errno: Errno) -> &'static str {
         Errno::Perm => "only its owner, its creator and user 0 may change or remove it",
         Errno::NoEnt => "there is no such set; check the key, or create the set",
         Errno::Intr => "the call was canceled before it had an effect",
+        Errno::Io => "the set is durable, and the server cannot store the change; see the server's log",
         Errno::TooBig => "the call has too many operations; a call has 500 at most",
         Errno::Again => "the call would have to wait, or has waited as long as it may; try again later",
         Errno::NoMem => "a limit of the server is reached; try again later",

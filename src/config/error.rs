@@ -78,6 +78,12 @@ pub enum ConfigError {
         /// The port.
         port: u16,
     },
+    /// Semaphore sets are to be durable, and there is no store.
+    #[error(
+        "sysv.durable_keys is set, but data_dir is not; set data_dir to the directory in which these sets are kept, such as \
+         `data_dir = \"/var/lib/signalbox\"`"
+    )]
+    NoStore,
     /// A time exceeds another one that limits it.
     #[error(
         "{} is {} and {} is {}; lower the first or raise the second", lower.0, lower.1, upper.0, upper.1

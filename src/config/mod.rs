@@ -10,6 +10,7 @@
 mod apply;
 mod error;
 mod language;
+mod network;
 mod origin;
 mod schema;
 mod setting;
@@ -29,6 +30,7 @@ use std::str::FromStr;
 
 pub use error::{ConfigError, Notice, Reason, Severity};
 pub use language::Language;
+pub use network::{Network, UnknownNetwork};
 pub use origin::VARIABLE_PREFIX;
 pub use schema::Key;
 
@@ -60,6 +62,8 @@ pub struct Config {
     /// Addresses, besides loopback, whose clients may revoke, and may declare, resize and remove semaphores; without
     /// duplicates.
     pub admin_from: Vec<IpAddr>,
+    /// Where proxies are, whose connections must begin with a header of the PROXY protocol; without duplicates.
+    pub proxies: Vec<Network>,
     /// The directory for declared semaphores and leased sessions; `None` means that a restart loses them.
     pub data_dir: Option<PathBuf>,
     /// The log.
@@ -175,6 +179,8 @@ pub struct SysvConfig {
     pub max_semaphores: u64,
     /// The keys of sets whose waiting calls are performed in the order of their arrival. Sets without a key have 0.
     pub fifo_keys: Vec<RangeInclusive<u32>>,
+    /// The keys of sets that survive a restart, with what processes have of them. Sets without a key have 0.
+    pub durable_keys: Vec<RangeInclusive<u32>>,
 }
 
 /// A configuration that was read, with the notices about it.
@@ -238,8 +244,8 @@ impl Config {
         Ok(Loaded { config, notices, file: Some(path.to_owned()), origins: Origins::of_lines(lines) })
     }
 
-    /// Checks the configuration as a whole: an extension is enabled, both have different ports, and times are within their
-    /// limits. To be called after the command line has overridden keys.
+    /// Checks the configuration as a whole: an extension is enabled, both have different ports, durable keys have a store,
+    /// and times are within their limits. To be called after the command line has overridden keys.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (counter, semaphore) = (&self.counter.port, &self.semaphore.port);
         if !counter.enable && !semaphore.enable {
@@ -248,6 +254,9 @@ impl Config {
         // Port 0, which only the command line can set, means any free port, and so a different one each time.
         if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
             return Err(ConfigError::SamePort { port: counter.port });
+        }
+        if !self.sysv.durable_keys.is_empty() && self.data_dir.is_none() {
+            return Err(ConfigError::NoStore);
         }
         self.session.validate()
     }
@@ -291,7 +300,7 @@ impl Config {
         });
         let names: BTreeSet<_> = old.keys().chain(new.keys()).collect();
         changes.extend(names.into_iter().map(|name| Change {
-            key: format!("semaphore.declare \"{}\"", name.escape_default()),
+            key: declaration_key(name),
             from: described(old.get(name).copied()),
             to: described(new.get(name).copied()),
             takes_effect: true,
@@ -299,6 +308,11 @@ impl Config {
         changes.retain(|change| change.from != change.to);
         changes
     }
+}
+
+/// What a [`Change`] of a declared semaphore has as its key.
+pub(crate) fn declaration_key(name: &str) -> String {
+    format!("semaphore.declare \"{}\"", name.escape_default())
 }
 
 /// A key whose value differs between two configurations.
@@ -354,6 +368,7 @@ impl Default for Config {
             peer_timeout_s: 35,
             frame_timeout_s: 10,
             admin_from: Vec::new(),
+            proxies: Vec::new(),
             data_dir: None,
             log: Log::default(),
             counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },
@@ -388,7 +403,7 @@ impl Default for SessionConfig {
 
 impl Default for SysvConfig {
     fn default() -> Self {
-        Self { max_sets: 32_000, max_semaphores: 1_000_000, fifo_keys: Vec::new() }
+        Self { max_sets: 32_000, max_semaphores: 1_000_000, fifo_keys: Vec::new(), durable_keys: Vec::new() }
     }
 }
 

@@ -110,6 +110,7 @@ impl Loaded {
                 ConfigError::NothingEnabled => ["counter.enable", "semaphore.enable"],
                 ConfigError::SamePort { .. } => ["counter.port", "semaphore.port"],
                 ConfigError::OutOfOrder { lower, upper } => [lower.0, upper.0],
+                ConfigError::NoStore => ["sysv.durable_keys", "data_dir"],
                 _ => return error,
             };
             // Both ports may be the default: then the keys that enable them are to blame.

@@ -8,9 +8,10 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use super::setting::Value;
-use super::{Config, DeclareConfig, Threshold};
+use super::{Config, DeclareConfig, Network, Threshold};
 
 /// A row of the table of keys.
 #[derive(Debug)]
@@ -132,6 +133,10 @@ static KEYS: &[Key] = &[
         Kind::Addresses { empty: "loopback only", put: |config, addresses| config.admin_from = addresses },
         |config| in_a_row(&config.admin_from),
     )
+    .while_running(),
+    Key::new("proxies", Kind::Networks(|config, networks| config.proxies = networks), |config| {
+        in_a_row(&config.proxies)
+    })
     .while_running(),
     Key::new(
         "data_dir",
@@ -314,6 +319,12 @@ static KEYS: &[Key] = &[
         in_a_row(config.sysv.fifo_keys.iter().map(shown_keys))
     })
     .while_running(),
+    Key::new(
+        "sysv.durable_keys",
+        Kind::KeyRanges(|config, keys| config.sysv.durable_keys = keys),
+        |config| in_a_row(config.sysv.durable_keys.iter().map(shown_keys)),
+    )
+    .while_running(),
 ];
 
 /// A time of sessions in seconds. The limit comes from the wire, where it is a `u32` of milliseconds.
@@ -359,6 +370,7 @@ enum Kind {
         empty: &'static str,
         put: fn(&mut Config, Vec<IpAddr>),
     },
+    Networks(fn(&mut Config, Vec<Network>)),
     /// The name of a user or a group; the empty one stands for none, as in yrmcds.
     Account(fn(&mut Config, Option<String>)),
     File {
@@ -395,6 +407,10 @@ impl Kind {
                     "IP addresses with spaces between them, such as \"127.0.0.1 ::1\", or empty for {empty}"
                 )
             }
+            Self::Networks(_) => {
+                "IP addresses and networks with spaces between them, such as \"192.0.2.1 10.0.0.0/8\", or empty for none"
+                    .to_owned()
+            }
             Self::Account(_) => "the name of an account, such as nobody, or empty for none".to_owned(),
             Self::File { example, .. } => format!("an absolute path, such as {example}"),
             Self::Threshold(_) => "error, warning, info or debug".to_owned(),
@@ -421,7 +437,8 @@ impl Kind {
                 number(value, *least, *most)?;
             }
             Self::Address(put) => put(config, text(value)?.parse().ok()?),
-            Self::Addresses { put, .. } => put(config, addresses(value)?),
+            Self::Addresses { put, .. } => put(config, each_once(value)?),
+            Self::Networks(put) => put(config, each_once(value)?),
             Self::Account(put) => put(config, account(text(value)?)?),
             Self::File { put, .. } => put(config, absolute_path(text(value)?)?),
             Self::Threshold(put) => put(config, text(value)?.parse().ok()?),
@@ -499,20 +516,20 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// The addresses of a list or of a text, each once.
-fn addresses(value: &Value) -> Option<Vec<IpAddr>> {
+/// The addresses or networks of a list or of a text, each once.
+fn each_once<T: FromStr + PartialEq>(value: &Value) -> Option<Vec<T>> {
     let words: Vec<&str> = match value {
         Value::List(values) => values.iter().map(text).collect::<Option<_>>()?,
         _ => text(value)?.split_whitespace().collect(),
     };
-    let mut addresses = Vec::with_capacity(words.len());
+    let mut found = Vec::with_capacity(words.len());
     for word in words {
-        let address = word.parse().ok()?;
-        if !addresses.contains(&address) {
-            addresses.push(address);
+        let one = word.parse().ok()?;
+        if !found.contains(&one) {
+            found.push(one);
         }
     }
-    Some(addresses)
+    Some(found)
 }
 
 fn account(name: &str) -> Option<Option<String>> {
@@ -608,9 +625,9 @@ mod tests {
         let expected: Vec<IpAddr> = vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
         let row = Value::Text(" 127.0.0.1\t::1 127.0.0.1".to_owned());
         let list = Value::List(vec![Value::Text("127.0.0.1".to_owned()), Value::Text("::1".to_owned())]);
-        assert_eq!(addresses(&row), Some(expected.clone()));
-        assert_eq!(addresses(&list), Some(expected));
-        assert_eq!(addresses(&Value::Word(String::new())), Some(vec![]));
-        assert_eq!(addresses(&Value::Word("localhost".to_owned())), None);
+        assert_eq!(each_once(&row), Some(expected.clone()));
+        assert_eq!(each_once(&list), Some(expected));
+        assert_eq!(each_once::<IpAddr>(&Value::Word(String::new())), Some(vec![]));
+        assert_eq!(each_once::<IpAddr>(&Value::Word("localhost".to_owned())), None);
     }
 }

@@ -18,11 +18,11 @@ fn both_languages_say_the_same() {
         counter.enable = true\n\
         counter.max_connections = 2K\ncounter.max_names = 1M\ncounter.stat_interval = 60\n\
         semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
-        admin_from = 192.0.2.2 2001:db8::2\nsession.max_ttl = 60\nsession.max_grants = 2K\n";
+        admin_from = 192.0.2.2 2001:db8::2\nproxies = 192.0.2.3 10.0.0.0/8\nsession.max_ttl = 60\nsession.max_grants = 2K\n";
     let toml = "bind_ip = ['127.0.0.1', '::1']\nvirtual_ip = '192.0.2.1'\nworkers = 4\nuser = 'a'\ngroup = 'b'\n\
         data_dir = '/b'\npeer_timeout = 60\nframe_timeout = 5\nlog = { threshold = 'debug', file = '/a' }\n\
         semaphore.enable = true\nsemaphore.port = 11216\nsemaphore.gc_interval = 3\n\
-        admin_from = ['192.0.2.2', '2001:db8::2']\nsession = { max_ttl = 60, max_grants = 2048 }\n\
+        admin_from = ['192.0.2.2', '2001:db8::2']\nproxies = ['192.0.2.3', '10.0.0.0/8']\nsession = { max_ttl = 60, max_grants = 2048 }\n\
         [counter]\nenable = true\nmax_connections = 2048\nmax_names = 1_048_576\nstat_interval = 60\n";
     let of_lines = parse(lines, Language::Yrmcds).unwrap();
     let of_toml = parse(toml, Language::Toml).unwrap();
@@ -348,10 +348,11 @@ fn limits_and_the_log_level_change_while_running() {
     new.semaphore.declare.push(DeclareConfig { name: "web".to_owned(), ..DeclareConfig::default() });
     new.peer_timeout_s = 60;
     new.admin_from = vec!["192.0.2.1".parse().unwrap()];
+    new.proxies = vec!["10.0.0.0/8".parse().unwrap()];
     new.session.max_ttl_s = 60;
     new.session.max_waiters = 5;
     assert!(old.changes(&new).iter().all(|change| change.takes_effect));
-    assert_eq!(old.changes(&new).len(), 8);
+    assert_eq!(old.changes(&new).len(), 9);
     new.bind.clear();
     new.data_dir = Some("/b".into());
     new.log.file = Some("/a".into());

@@ -11,14 +11,15 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 
+use super::apply::excerpt;
 use super::error::Mistake;
 use super::setting::{Setting, Value, line_at};
 
 /// The settings of `text` in the order of their lines.
 pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
     let document = DeTable::parse(text).map_err(|error| {
-        let offset = error.span().map_or(text.len(), |span| span.start);
-        Mistake::syntax(line_at(text, offset), error.message())
+        let span = error.span().unwrap_or(text.len()..text.len());
+        Mistake::syntax(line_at(text, span.start), explained(text, &span, error.message()))
     })?;
     let mut settings = Vec::new();
     flatten(&Source::new(text), "", document.get_ref(), &mut settings);
@@ -26,6 +27,34 @@ pub(super) fn read(text: &str) -> Result<Vec<Setting<'_>>, Mistake> {
     // on one line still follow the table that they are in.
     settings.sort_by_key(|setting| setting.line);
     Ok(settings)
+}
+
+/// The message of the parser, with what it leaves out: the key that is duplicate, and that a text needs quotes, where it
+/// took the first letter for the start of another value.
+fn explained(text: &str, span: &Range<usize>, message: &str) -> String {
+    if message.contains("duplicate key") {
+        let key = text.get(span.clone()).unwrap_or_default().trim();
+        return format!("the key {key} is set twice; keep one of them");
+    }
+    let start =
+        text.get(..span.start).and_then(|before| before.rfind('\n')).map_or(0, |line_break| line_break + 1);
+    let line = text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default();
+    let Some((key, value)) = line.split_once('=').map(|(key, value)| (key.trim(), value.trim())) else {
+        return message.to_owned();
+    };
+    let value = value.split('#').next().unwrap_or_default().trim_end();
+    let flag = match value.to_lowercase().as_str() {
+        "yes" | "on" | "true" => Some("true"),
+        "no" | "off" | "false" => Some("false"),
+        _ => None,
+    };
+    if let Some(flag) = flag.filter(|flag| *flag != value) {
+        return format!("{key} = {value}: did you mean {flag}?");
+    }
+    match value.starts_with(|first: char| first.is_alphabetic() || first == '/') && !value.contains('"') {
+        true => format!("{key} = {}: a text needs quotes: {key} = \"{}\"", excerpt(value), excerpt(value)),
+        false => message.to_owned(),
+    }
 }
 
 /// A text with an index of its lines, as a file may declare many thousands of semaphores.
@@ -159,6 +188,24 @@ mod tests {
         let text = format!("a = {}\nb = -{}", "9".repeat(60), "9".repeat(60));
         let values: Vec<_> = read_all(&text).into_iter().map(|(_, value, _)| value).collect();
         assert_eq!(values, [Value::Number(i128::MAX), Value::Number(i128::MIN)]);
+    }
+
+    #[test]
+    fn a_text_without_quotes_and_a_key_that_is_set_twice_are_named() {
+        for (text, message) in [
+            ("[log]\nthreshold = info", "threshold = info: a text needs quotes: threshold = \"info\""),
+            (
+                "log.file = /var/log/x # there",
+                "log.file = /var/log/x: a text needs quotes: log.file = \"/var/log/x\"",
+            ),
+            ("user = nobody\nworkers = 2", "user = nobody: a text needs quotes: user = \"nobody\""),
+            ("[counter]\nenable = yes", "enable = yes: did you mean true?"),
+            ("[counter]\nenable = False # off", "enable = False: did you mean false?"),
+            ("[log]\nfile = \"a\"\nfile = \"b\"", "the key file is set twice; keep one of them"),
+        ] {
+            assert_eq!(read(text).unwrap_err().reason.to_string(), message);
+        }
+        assert!(!read("workers = 1 2").unwrap_err().reason.to_string().contains("quotes"));
     }
 
     #[test]

@@ -2,51 +2,26 @@
 //! watches. Each method holds the ledger's lock once, which is one step; [`super::ledger`] has the rules.
 
 use std::collections::BTreeSet;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::durable::Record;
 use super::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
-use super::invariant::lock;
 use super::ledger::{
-    Batch, CommitOutcome, Declare, Declared, DeclaredListing, IfExists, Lease, Ledger, LedgerContext,
-    LedgerLimits, LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, Scope,
-    ServiceChange, Shown, Until, Waiting, Want,
+    Declare, Declared, DeclaredListing, IfExists, Lease, Ledger, LedgerContext, LedgerLimits, LedgerStats,
+    Listed, Listing, ListingKind, Queueing, Removal, Resizing, Scope, ServiceChange, Shown, Until, Waiting,
+    Want,
 };
 use super::mailbox::{EventKind, Mailbox};
 use super::object::{Availability, DumpItem, ObjectRef};
 use super::outcome::{Call, Opened, Outcome, Verified};
-use super::sync::{MutexGuard, Ordering};
+use super::store::Step;
+use super::sync::Ordering;
 use super::time::{Due, Moment, UnixSeconds};
 use super::visit::Visit;
 use super::{Claim, Core, Namespace, Refusal, Session};
 
 /// Semaphores of the configuration that are declared in one step.
 const CONFIGURED_STEP: usize = 64;
-
-/// The locked ledger. A step ends when the lock is released, so a batch of changes never has half of one.
-struct LockedLedger<'a>(MutexGuard<'a, Ledger>);
-
-impl Deref for LockedLedger<'_> {
-    type Target = Ledger;
-
-    fn deref(&self) -> &Ledger {
-        &self.0
-    }
-}
-
-impl DerefMut for LockedLedger<'_> {
-    fn deref_mut(&mut self) -> &mut Ledger {
-        &mut self.0
-    }
-}
-
-impl Drop for LockedLedger<'_> {
-    fn drop(&mut self) {
-        self.0.end_step();
-    }
-}
 
 /// The usage of a name (`docs/protocol.md`, "Inspect").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,48 +296,6 @@ impl Core {
     }
 }
 
-/// The store.
-impl Core {
-    /// Restores a record of a store, before anything else is done. Records come in the order of their keys, and leases
-    /// start again now. An error describes a contradiction between records.
-    pub fn restore(&self, record: Record, now: Moment) -> Result<(), String> {
-        if let Record::Session(record) = &record {
-            self.start_sessions_after(record.session.number());
-        }
-        self.ledger().restore(record, now.monotonic, self.context(now.unix))
-    }
-
-    /// Everything is restored: does what is due, and keeps a journal of changes for a store from now on; `taker` is woken
-    /// when there are some.
-    pub fn keep_journal(&self, taker: Waker, now: Moment) {
-        let mut ledger = self.ledger();
-        ledger.keep_journal(taker);
-        ledger.end_restore(now.monotonic, self.context(now.unix));
-    }
-
-    /// Takes the oldest changes, at most `changes_max` unless one step alone has more. `None`: there are none, or the
-    /// batch before is not complete.
-    pub fn take_batch(&self, changes_max: usize) -> Option<Batch> {
-        self.ledger().take_batch(changes_max)
-    }
-
-    /// The outcome of a batch is known. If it is stored, requests that waited for that are answered, `step` of them at
-    /// most; else it is rolled back with everything after it. Returns whether there is more to do.
-    pub fn complete(&self, batch: &Batch, outcome: CommitOutcome, step: usize, now: Moment) -> bool {
-        self.ledger().complete(batch.number, outcome, step, now.monotonic, self.context(now.unix))
-    }
-
-    /// Whether every change is stored.
-    pub fn is_stored(&self) -> bool {
-        self.ledger().is_stored()
-    }
-
-    /// Whether answers to a connection wait for the store and for nothing else.
-    pub fn is_storing_for(&self, mailbox: &Arc<Mailbox>) -> bool {
-        self.ledger().is_storing_for(mailbox)
-    }
-}
-
 /// Listings and watches.
 impl Core {
     /// The usage of a name, its capacity and the length of its queue.
@@ -515,11 +448,11 @@ impl Core {
         ledger.untrack_unwatched(namespace, object);
     }
 
-    fn ledger(&self) -> LockedLedger<'_> {
-        LockedLedger(lock(&self.ledger))
+    pub(super) fn ledger(&self) -> Step<'_, Ledger> {
+        Step::begin(&self.ledger)
     }
 
-    fn context(&self, now: UnixSeconds) -> LedgerContext<'_> {
+    pub(super) fn context(&self, now: UnixSeconds) -> LedgerContext<'_> {
         LedgerContext { registries: self.registries(), interval: self.interval(now), now }
     }
 }

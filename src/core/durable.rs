@@ -5,6 +5,7 @@
 
 use super::Namespace;
 use super::ids::{GrantId, RequestId, SessionId, SessionKey};
+use super::sysv::{SysvKey, SysvRecord};
 use super::time::UnixSeconds;
 
 /// One change of the records.
@@ -29,6 +30,8 @@ pub enum Key {
     Grant(GrantId),
     /// The answer to a request of a leased session, by its number.
     Answer(SessionId, RequestId),
+    /// A fact about System V semaphore sets.
+    Sysv(SysvKey),
 }
 
 /// One fact that outlives the process.
@@ -44,6 +47,8 @@ pub enum Record {
     Grant(GrantRecord),
     /// The answer to a request of a leased session, so that a repeated request changes nothing.
     Answer(AnswerRecord),
+    /// A fact about System V semaphore sets.
+    Sysv(SysvRecord),
 }
 
 /// A declared semaphore.
@@ -171,6 +176,7 @@ impl Record {
             Self::Session(session) => Key::Session(session.session),
             Self::Grant(grant) => Key::Grant(grant.grant),
             Self::Answer(answer) => Key::Answer(answer.session, answer.request),
+            Self::Sysv(record) => Key::Sysv(record.key()),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::Refusal;
 /// A limit of the server, and its value when it refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What is limited.
+    /// The kind of the limit.
     pub kind: LimitKind,
     /// The most that the limit allows. Saturates: no limit above it refuses a request.
     pub max: u32,

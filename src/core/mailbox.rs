@@ -11,7 +11,7 @@ use super::ids::{GrantId, SessionId, Token};
 use super::invariant::lock;
 use super::outcome::Answer;
 use super::sync::{AtomicBool, Mutex, Ordering};
-use super::sysv::Errno;
+use super::sysv::{Errno, SetAnswer};
 use super::{Namespace, Refusal};
 
 /// Events that wait for a reader; further ones are counted and dropped.
@@ -35,7 +35,7 @@ pub enum Message {
         /// The connection's name for the request.
         token: Token,
         /// The result.
-        result: Result<(), Errno>,
+        result: Result<SetAnswer, Errno>,
     },
     /// An event for a watch.
     Event {

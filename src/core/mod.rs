@@ -22,6 +22,7 @@ mod durable;
 mod holders;
 mod ids;
 mod invariant;
+mod journal;
 mod ledger;
 mod limit;
 mod mailbox;
@@ -33,6 +34,7 @@ mod request_log;
 mod ring_map;
 mod semaphore;
 mod session;
+mod store;
 mod sync;
 mod sysv;
 mod time;
@@ -48,7 +50,7 @@ pub use durable::{
 };
 pub use ids::{ConnectionId, GrantId, RequestId, RequestIds, SessionId, SessionKey, Token};
 pub use ledger::{
-    Batch, CommitOutcome, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
+    CommitOutcome, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
     LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange,
     TICK_MS, Until, Waiting, Want,
 };
@@ -59,10 +61,12 @@ pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use session::{Ending, Session};
+pub use store::Batch;
 pub use sysv::{
-    Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess, Operation, Order, Ownership,
-    ProcessId, SetAnswer, SetCommand, SetId, SetListing, SetStat, SysvCall, SysvLimits, SysvOutcome,
-    SysvStats, UserListing, UserRole,
+    AdjustmentsRecord, Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess,
+    Operation, Order, Ownership, ProcessId, ProcessRecord, ResultRecord, SetAnswer, SetCheck, SetCommand,
+    SetId, SetListing, SetRecord, SetStat, StoredAnswer, SysvCall, SysvKey, SysvLimits, SysvOutcome,
+    SysvRecord, SysvStats, UserListing, UserRole,
 };
 pub use time::{Due, Moment, MonotonicMs, UnixSeconds};
 pub use visit::{Check, CheckFailure, Dump, Sweep};

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
 use super::header::{HEADER_BYTES, Header, REQUEST_MAGIC, RESPONSE_MAGIC};
+use super::proxy_header::ProxyHeader;
 use super::request::Frame;
 use super::response::ResponseFrame;
 
@@ -33,6 +34,12 @@ pub enum DecodeError {
         /// The magic byte.
         expected: u8,
     },
+    /// A header of the PROXY protocol is in the place of a frame.
+    #[error(
+        "a header of the PROXY protocol is in the place of a frame; if this address is a proxy's, add it to the key \
+         \"proxies\" of the configuration; otherwise make it send no such header"
+    )]
+    ProxyHeader,
     /// A header announces a body that is longer than the limit.
     #[error("a frame announces a body of {announced} bytes; the longest allowed is {limit}")]
     BodyTooLong {
@@ -66,7 +73,11 @@ impl RequestCodec {
         let mut end = 0;
         while let Some(header) = Header::read(&source[end..]) {
             if header.magic != REQUEST_MAGIC {
-                self.failure = Some(DecodeError::WrongMagic { found: header.magic, expected: REQUEST_MAGIC });
+                self.failure = Some(if ProxyHeader::is_at_the_start_of(&source[end..]) {
+                    DecodeError::ProxyHeader
+                } else {
+                    DecodeError::WrongMagic { found: header.magic, expected: REQUEST_MAGIC }
+                });
                 end += HEADER_BYTES;
                 break;
             }

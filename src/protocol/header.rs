@@ -4,6 +4,8 @@ use std::fmt;
 
 use bytes::{BufMut, BytesMut};
 
+use super::status::Status;
+
 /// The length of a header in bytes (`counter.md`, "Request header" and "Response header").
 pub const HEADER_BYTES: usize = 12;
 
@@ -74,6 +76,16 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// The header of a request. The length of the body is set by [`Self::compose_before`].
+    pub(super) fn request(opcode: u8, opaque: Opaque) -> Self {
+        Self { magic: REQUEST_MAGIC, opcode, status: 0, body_bytes: 0, opaque }
+    }
+
+    /// The header of a response, likewise.
+    pub(super) fn response(opcode: u8, status: Status, opaque: Opaque) -> Self {
+        Self { magic: RESPONSE_MAGIC, opcode, status: status.code(), body_bytes: 0, opaque }
+    }
+
     /// Decodes the header at the start of `bytes`; `None` if there are fewer than [`HEADER_BYTES`].
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let h: &[u8; HEADER_BYTES] = bytes.first_chunk()?;

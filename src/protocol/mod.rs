@@ -2,12 +2,14 @@
 //!
 //! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds' counter
 //! and semaphore protocols (`counter.md`, `semaphore.md`), and the extended operations and the System V operations of
-//! this server (`docs/protocol.md`). `core` implements the operations.
+//! this server (`docs/protocol.md`). `core` implements the operations. A proxy's
+//! header ([`ProxyHeader`]) is the only other input.
 
 mod codec;
 mod extended;
 mod fields;
 mod header;
+mod proxy_header;
 mod request;
 mod response;
 mod status;
@@ -26,6 +28,7 @@ pub use extended::{
     TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
+pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};
 pub use request::{Frame, FrameClass, NAME_BYTES_MAX, Request};
 pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};
 pub use status::Status;

@@ -10,6 +10,7 @@
 
 mod admission;
 mod buffers;
+mod client_address;
 mod clock;
 mod connection;
 mod core_yield;
@@ -32,7 +33,6 @@ mod workers;
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -50,10 +50,11 @@ pub use workers::{SameThread, Spawn, Workers};
 
 use tokio::time::Instant;
 
-use crate::config::{Config, PortConfig};
+use crate::config::{Config, Network, PortConfig};
 use crate::core::{
     Core, KeyRule, LedgerLimits, Limits, Moment, MonotonicMs, NameHasher, Namespace, Order, SysvLimits,
 };
+use client_address::ClientAddress;
 use metrics::{Metrics, Stored};
 use peers::Peers;
 use throttle::Throttle;
@@ -85,7 +86,7 @@ const GRANT_ID_TIME_SHIFT: u32 = 20;
 /// Numbers of processes begin at the Unix time of the start in seconds, shifted by this many bits.
 const PROCESS_ID_TIME_SHIFT: u32 = 24;
 
-/// Limits of the extended operations, and the addresses of administrators. Times are in milliseconds.
+/// Limits of the extended operations, and the addresses of administrators and proxies. Times are in milliseconds.
 #[derive(Debug, Default)]
 struct SessionLimits {
     default_ttl_ms: u32,
@@ -95,6 +96,8 @@ struct SessionLimits {
     max_wait_ms: u32,
     /// The addresses of administrators, besides loopback.
     admin_from: Vec<IpAddr>,
+    /// Where proxies are, whose connections begin with a header.
+    proxies: Vec<Network>,
 }
 
 /// One port: the namespace of its plain requests, its limits and its figures.
@@ -155,8 +158,7 @@ impl Server {
         *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
         self.core.set_ledger_limits(ledger_limits(config));
         self.core.set_sysv_limits(sysv_limits(config));
-        let fifo = |keys: &RangeInclusive<u32>| KeyRule { keys: keys.clone(), order: Order::Fifo };
-        self.core.set_sysv_rules(config.sysv.fifo_keys.iter().map(fifo).collect());
+        self.core.set_sysv_rules(key_rules(config));
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
     }
@@ -180,8 +182,13 @@ impl Server {
         Arc::clone(&self.session_limits.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn is_administrator(&self, address: IpAddr) -> bool {
-        self.session_limits().admin_from.contains(&address)
+    fn is_administrator(&self, client: ClientAddress) -> bool {
+        client.is_administrator(&self.session_limits().admin_from)
+    }
+
+    /// Whether the connections of this peer have to begin with a proxy's header.
+    fn is_proxy(&self, peer: IpAddr) -> bool {
+        self.session_limits().proxies.iter().any(|network| network.contains(peer))
     }
 
     fn is_durable(&self) -> bool {
@@ -241,6 +248,7 @@ impl SessionLimits {
             max_wait_ms: ms(session.max_wait_s),
             // In the form in which peers are looked up: IPv4 peers of a dual-stack socket are mapped to IPv4.
             admin_from: config.admin_from.iter().map(|address| address.to_canonical()).collect(),
+            proxies: config.proxies.clone(),
         }
     }
 }
@@ -253,6 +261,20 @@ fn ledger_limits(config: &Config) -> LedgerLimits {
         waiters_max: session.max_waiters as usize,
         watches_max: session.max_watches as usize,
     }
+}
+
+fn key_rules(config: &Config) -> Vec<KeyRule> {
+    let fifo = config.sysv.fifo_keys.iter().map(|keys| KeyRule {
+        keys: keys.clone(),
+        order: Some(Order::Fifo),
+        is_durable: false,
+    });
+    let durable = config.sysv.durable_keys.iter().map(|keys| KeyRule {
+        keys: keys.clone(),
+        order: None,
+        is_durable: true,
+    });
+    fifo.chain(durable).collect()
 }
 
 fn sysv_limits(config: &Config) -> SysvLimits {

@@ -116,8 +116,8 @@ impl Server {
         }
     }
 
-    /// Declares the semaphores of the configuration.
-    pub(super) fn declare_configured(&self, declared: &[DeclareConfig]) {
+    /// Declares the semaphores of the configuration. Those that cannot be declared so are logged; returns their names.
+    pub(super) fn declare_configured(&self, declared: &[DeclareConfig]) -> Vec<Box<[u8]>> {
         let wanted: Vec<_> = declared
             .iter()
             .map(|declare| Declare {
@@ -127,7 +127,8 @@ impl Server {
                 label: declare.label.as_bytes(),
             })
             .collect();
-        for (name, refusal) in self.core.declare_configured(&wanted, self.moment()) {
+        let refused = self.core.declare_configured(&wanted, self.moment());
+        for (name, refusal) in &refused {
             let name = name.escape_ascii();
             match refusal {
                 Refusal::InUse => error!(
@@ -139,11 +140,12 @@ impl Server {
                     error!(%name, "semaphore.declare: there are semaphore.max_names of them already; raise it");
                 }
                 other => {
-                    let reason = status_of(other).message();
+                    let reason = status_of(*other).message();
                     error!(%name, reason, "semaphore.declare: the semaphore stays as it was");
                 }
             }
         }
+        refused.into_iter().map(|(name, _)| name).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use super::directory::{Directory, unusable};
 use super::engine::{Opened, Options, each_record, open_engine, open_file, verify};
 use super::flush_mark::Trust;
 use super::record::describe;
-use crate::core::{Core, Moment, MonotonicMs, NameHasher, Namespace, Record, UnixSeconds};
+use crate::core::{Core, Moment, MonotonicMs, NameHasher, Namespace, Record, SysvRecord, UnixSeconds};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,10 @@ pub struct Counts {
     pub grants: u64,
     /// Cached answers.
     pub answers: u64,
+    /// Durable System V semaphore sets.
+    pub sets: u64,
+    /// Processes that have used them.
+    pub processes: u64,
 }
 
 impl Counts {
@@ -44,6 +48,10 @@ impl Counts {
             Record::Session(_) => self.sessions += 1,
             Record::Grant(_) => self.grants += 1,
             Record::Answer(_) => self.answers += 1,
+            Record::Sysv(SysvRecord::Set(_)) => self.sets += 1,
+            Record::Sysv(SysvRecord::Process(_)) => self.processes += 1,
+            // They belong to a process.
+            Record::Sysv(SysvRecord::Adjustments(_) | SysvRecord::Result(_)) => {}
         }
     }
 }
@@ -96,7 +104,8 @@ pub fn contradictions(records: &[Record]) -> Vec<String> {
     for record in records {
         let title = describe(&record.key());
         let (session, ids) = match record {
-            Record::Mark(_) | Record::Session(_) => continue,
+            // Those of semaphore sets are restored below, which finds their contradictions.
+            Record::Mark(_) | Record::Session(_) | Record::Sysv(_) => continue,
             Record::Declaration(semaphore) => (None, vec![semaphore.generation, semaphore.created]),
             Record::Grant(grant) => (Some(grant.session), vec![grant.grant.0]),
             Record::Answer(answer) => {

@@ -10,19 +10,19 @@
 //! The program starts itself again for each part that needs a process of its own: the server, and programs with the
 //! library preloaded.
 
+#[path = "../tests/support/mod.rs"]
+mod support;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::config::Config;
 use signalbox::core::{
-    Caller, Core, Mailbox, Moment, MonotonicMs, NameHasher, Namespace, Operation, RequestId, RequestIds,
-    SessionKey, SetAnswer, SysvCall, SysvOutcome, Token, UnixSeconds,
+    Caller, Core, Mailbox, Moment, MonotonicMs, NameHasher, Operation, RequestId, RequestIds, SessionKey,
+    SetAnswer, SysvCall, SysvOutcome, Token, UnixSeconds,
 };
-use signalbox::server::{Clock, Server, Workers, expire, serve_port};
 
 /// Tells a copy of this program which part it is.
 const PART: &str = "SIGNALBOX_BENCH_PART";
@@ -66,8 +66,7 @@ impl Part {
         let mut command = Command::new(program);
         command.env(PART, part).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(server) = server {
-            command.env("LD_PRELOAD", library()).env("SIGNALBOX_SYSV_SERVER", server);
-            command.env("SIGNALBOX_SYSV_KEYS", "all");
+            support::preload(&mut command, server);
         }
         let mut child = command.spawn().expect("this program starts");
         let input = child.stdin.take().expect("it is piped");
@@ -103,14 +102,6 @@ impl Drop for Part {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// The library, which cargo builds before this program.
-fn library() -> PathBuf {
-    let program = std::env::current_exe().expect("this program has a path");
-    let library = program.with_file_name("libsignalbox_sysv.so");
-    assert!(library.exists(), "{} is there", library.display());
-    library
 }
 
 fn report_calls(server: &Part, address: &str) {
@@ -202,14 +193,8 @@ fn median(mut values: Vec<u64>) -> u64 {
 
 /// The part that serves.
 fn serve() {
-    let server = Server::new(&Config::without_file(), Clock::system(), NameHasher::new());
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
-    let workers = Workers::start(1.try_into().expect("not zero")).expect("a thread");
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a port");
-    println!("{}", listener.local_addr().expect("it is bound"));
-    runtime.spawn(serve_port(Arc::clone(&server), Namespace::Counters, listener, workers));
-    runtime.spawn(expire(server));
+    let server = support::TestServer::start();
+    println!("{}", server.address);
     let _ = std::io::stdin().read(&mut [0]);
 }
 

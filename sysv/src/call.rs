@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use signalbox::protocol::{
-    BodyError, Caller, Errno, Groups, LABEL_BYTES_MAX, Milliseconds, OpenedProcess, ResponseFrame, Status,
-    SysvRequest,
+    BodyError, Caller, Errno, Groups, LABEL_BYTES_MAX, Milliseconds, OpenedProcess, ResponseFrame,
+    SetCommand, Status, SysvRequest,
 };
 
 use crate::connection::{Connection, Lost, Wait};
 use crate::errno::Failed;
 use crate::message;
-use crate::operation::{Call, Command};
+use crate::operation::Call;
 use crate::process::{self, Lease, Name, Process};
 use crate::settings::Settings;
 use crate::signals::{Shield, Woken};
@@ -32,8 +32,13 @@ pub fn perform<T>(
     shield: &Shield,
     read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, BodyError>,
 ) -> Result<T, Failed> {
-    let response = Attempts::new(call, settings, shield).run()?;
+    let mut attempts = Attempts::new(call, settings, shield);
+    let response = attempts.run()?;
     match read(&response) {
+        // The server was restarted while the call waited, and has lost the set.
+        Ok(Err(Errno::Inval)) if attempts.is_sent && matches!(call, Call::Operate { .. }) => {
+            Err(unreachable(call))
+        }
         Ok(result) => Ok(result?),
         Err(malformed) => {
             message::OUTAGE.report(format_args!("the server \"{}\" answered: {malformed}", settings.server));
@@ -328,7 +333,7 @@ pub fn withdraw(process: &Process, settings: &Settings, shield: &Shield) {
 }
 
 /// For attempts that only reach the server.
-const NO_CALL: Call<'static> = Call::Control { set: 0, command: Command::Stat };
+const NO_CALL: Call<'static> = Call::Control { set: 0, command: SetCommand::Stat };
 
 /// The groups of the process, as they are when it is opened.
 fn groups() -> Vec<u32> {

@@ -2,20 +2,19 @@
 
 use std::ffi::{c_int, c_void};
 
+use bytes::BytesMut;
 use libc::{semid_ds, time_t};
-use signalbox::protocol::{Ownership, ResponseFrame, SetStat};
+use signalbox::protocol::{BodyError, Errno, Ownership, ResponseFrame, SetCommand, SetStat, Values};
 
 use crate::call::perform;
 use crate::errno::Failed;
 use crate::ids;
-use crate::operation::{Call, Command};
+use crate::operation::Call;
 use crate::settings::Settings;
 use crate::signals::Shield;
 
-/// Commands that `libc` does not name: they have an index of the kernel's table in place of an id.
-const SEM_STAT: c_int = 18;
+/// A command that `libc` does not name.
 const SEM_INFO: c_int = 19;
-const SEM_STAT_ANY: c_int = 20;
 
 /// Whether the command concerns the kernel, whatever set it names.
 pub fn is_of_kernel(command: c_int) -> bool {
@@ -53,14 +52,14 @@ pub unsafe fn control(
     let on_set = Target { set, settings, shield };
     let semaphore = || u32::try_from(number).map_err(|_| Failed(libc::EINVAL));
     match command {
-        libc::IPC_RMID => on_set.change(Command::Remove),
+        libc::IPC_RMID => on_set.change(SetCommand::Remove),
         libc::IPC_SET => {
             let stat = argument.pointer::<semid_ds>()?;
             // SAFETY: the program passes a pointer to the structure.
             let perm = unsafe { &raw const (*stat).sem_perm };
             // SAFETY: as above.
             let (uid, gid, mode) = unsafe { ((*perm).uid, (*perm).gid, (*perm).mode) };
-            on_set.change(Command::SetOwnership(Ownership { uid, gid, mode: u32::from(mode) & 0o777 }))
+            on_set.change(SetCommand::SetOwnership(Ownership { uid, gid, mode: u32::from(mode) & 0o777 }))
         }
         libc::IPC_STAT => {
             let found = on_set.stat()?;
@@ -69,13 +68,13 @@ pub unsafe fn control(
             unsafe { fill(stat, &found, settings.keys.local(found.key)) };
             Ok(0)
         }
-        libc::GETVAL => on_set.number(Command::Value(semaphore()?)),
-        libc::SETVAL => on_set.change(Command::SetValue(semaphore()?, argument.value())),
-        libc::GETPID => on_set.number(Command::Pid(semaphore()?)),
-        libc::GETNCNT => on_set.number(Command::NCount(semaphore()?)),
-        libc::GETZCNT => on_set.number(Command::ZCount(semaphore()?)),
+        libc::GETVAL => on_set.number(SetCommand::GetValue(semaphore()?)),
+        libc::SETVAL => on_set.change(SetCommand::SetValue(semaphore()?, argument.value())),
+        libc::GETPID => on_set.number(SetCommand::GetPid(semaphore()?)),
+        libc::GETNCNT => on_set.number(SetCommand::GetNCount(semaphore()?)),
+        libc::GETZCNT => on_set.number(SetCommand::GetZCount(semaphore()?)),
         libc::GETALL => {
-            let values = on_set.perform(Command::All, ResponseFrame::call_values)?;
+            let values = on_set.perform(SetCommand::GetAll, ResponseFrame::call_values)?;
             let room = argument.pointer::<u16>()?;
             // SAFETY: the program has room for as many values as the set has semaphores.
             unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), room, values.len()) };
@@ -89,10 +88,11 @@ pub unsafe fn control(
             let values = argument.pointer::<u16>()?;
             // SAFETY: the program passes as many values as the set has semaphores, and does not change them meanwhile.
             let values = unsafe { std::slice::from_raw_parts(values, count as usize) };
-            on_set.change(Command::SetAll(values))
+            let mut bytes = BytesMut::new();
+            let values = Values::encode(values, &mut bytes).expect("a set has at most 32000 semaphores");
+            on_set.change(SetCommand::SetAll(values))
         }
-        // An index of the kernel's table is never that large.
-        SEM_STAT | SEM_STAT_ANY => Err(Failed(libc::EINVAL)),
+        // Also SEM_STAT and SEM_STAT_ANY, as an index of the kernel's table is never that large.
         _ => Err(Failed(libc::EINVAL)),
     }
 }
@@ -107,25 +107,22 @@ struct Target<'a> {
 impl Target<'_> {
     fn perform<T>(
         &self,
-        command: Command<'_>,
-        read: impl FnOnce(
-            &ResponseFrame,
-        )
-            -> Result<Result<T, signalbox::protocol::Errno>, signalbox::protocol::BodyError>,
+        command: SetCommand<'_>,
+        read: impl FnOnce(&ResponseFrame) -> Result<Result<T, Errno>, BodyError>,
     ) -> Result<T, Failed> {
         perform(&Call::Control { set: self.set, command }, self.settings, self.shield, read)
     }
 
-    fn change(&self, command: Command<'_>) -> Result<c_int, Failed> {
+    fn change(&self, command: SetCommand<'_>) -> Result<c_int, Failed> {
         self.perform(command, ResponseFrame::call_done).map(|()| 0)
     }
 
-    fn number(&self, command: Command<'_>) -> Result<c_int, Failed> {
+    fn number(&self, command: SetCommand<'_>) -> Result<c_int, Failed> {
         self.perform(command, ResponseFrame::call_number).map(u32::cast_signed)
     }
 
     fn stat(&self) -> Result<SetStat, Failed> {
-        let stat = self.perform(Command::Stat, ResponseFrame::call_stat)?;
+        let stat = self.perform(SetCommand::Stat, ResponseFrame::call_stat)?;
         ids::note_count(self.set, stat.count);
         Ok(stat)
     }

@@ -30,7 +30,7 @@ const BYTES_MAX: usize = 160;
 pub struct Variable([u8; BYTES_MAX]);
 
 impl Variable {
-    /// For the process that is to be handed over.
+    /// The variable that hands over this process.
     pub fn of(process: &Process) -> Self {
         let mut bytes = [0; BYTES_MAX];
         let Name { process: number, key } = process.name();

@@ -18,7 +18,8 @@ const KERNEL_IDS: usize = 256;
 /// An id in the upper half, a count in the lower; 0: none.
 static SEMAPHORES: [AtomicU64; COUNTS] = [const { AtomicU64::new(0) }; COUNTS];
 
-/// The kernel's ids grow with each set that was ever made, and reach the server's after 32768. 0: none.
+/// The kernel's ids have an index of at least 6 bits, used in turn, in the low 15 bits, and how often that began again above
+/// them. So they reach the server's after 64 * 32768 sets. 0: none.
 static KERNEL: [AtomicI32; KERNEL_IDS] = [const { AtomicI32::new(0) }; KERNEL_IDS];
 
 /// Whether a set is the server's.

@@ -37,6 +37,6 @@ impl Once {
 }
 
 fn write(line: &str) {
-    // SAFETY: the line has this many bytes. Where the descriptor is closed, nobody is to be told.
+    // SAFETY: the line has this many bytes. If the descriptor is closed, the message is lost.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }

@@ -67,7 +67,7 @@ impl<F: Copy> Next<F> {
     /// The function; `None` if no later library has it.
     pub fn function(&self) -> Option<F> {
         let address = self.address();
-        // SAFETY: whoever made this guaranteed the type, and the address is not null.
+        // SAFETY: `new` requires that the type is right, and the address is not null.
         (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
     }
 }

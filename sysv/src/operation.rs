@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use signalbox::protocol::{
-    Caller, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Opaque, Operation, Operations, Ownership, RequestIds, SEM_UNDO,
-    SetCommand, SysvRequest, Values, WAIT_FOREVER_MS,
+    Caller, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Opaque, Operation, Operations, RequestIds, SEM_UNDO, SetCommand,
+    SysvRequest, WAIT_FOREVER_MS,
 };
 
 /// The most operations of a call (`SEMOPM`).
@@ -20,22 +20,7 @@ pub enum Call<'a> {
     /// `semop` and `semtimedop`; without a deadline it waits for ever.
     Operate { set: i32, operations: &'a [Operation], deadline: Option<Instant> },
     /// `semctl`.
-    Control { set: i32, command: Command<'a> },
-}
-
-/// What `semctl` does.
-#[derive(Clone, Copy, Debug)]
-pub enum Command<'a> {
-    Remove,
-    SetOwnership(Ownership),
-    Stat,
-    Value(u32),
-    SetValue(u32, i32),
-    All,
-    SetAll(&'a [u16]),
-    Pid(u32),
-    NCount(u32),
-    ZCount(u32),
+    Control { set: i32, command: SetCommand<'a> },
 }
 
 impl Call<'_> {
@@ -44,10 +29,7 @@ impl Call<'_> {
         match self {
             Self::Get { key, flags, .. } => *key != libc::IPC_PRIVATE && flags & IPC_EXCL == 0,
             Self::Operate { .. } => false,
-            Self::Control { command, .. } => !matches!(
-                command,
-                Command::Remove | Command::SetOwnership(_) | Command::SetValue(..) | Command::SetAll(_)
-            ),
+            Self::Control { command, .. } => !command.is_change(),
         }
     }
 
@@ -72,20 +54,6 @@ impl Call<'_> {
                 SysvRequest::SemOp { ids, caller, set, wait_ms, operations }.compose(opaque, out);
             }
             Self::Control { set, command } => {
-                let command = match command {
-                    Command::Remove => SetCommand::Remove,
-                    Command::SetOwnership(ownership) => SetCommand::SetOwnership(ownership),
-                    Command::Stat => SetCommand::Stat,
-                    Command::Value(number) => SetCommand::GetValue(number),
-                    Command::SetValue(number, value) => SetCommand::SetValue(number, value),
-                    Command::All => SetCommand::GetAll,
-                    Command::SetAll(values) => {
-                        SetCommand::SetAll(Values::encode(values, rows).expect("a set has at most 32000"))
-                    }
-                    Command::Pid(number) => SetCommand::GetPid(number),
-                    Command::NCount(number) => SetCommand::GetNCount(number),
-                    Command::ZCount(number) => SetCommand::GetZCount(number),
-                };
                 SysvRequest::SemCtl { ids, caller, set, command }.compose(opaque, out);
             }
         }

@@ -142,7 +142,7 @@ impl Drop for Socket {
     }
 }
 
-/// The same file under a high number; under the number that it has if no other is to be had.
+/// Moves a descriptor to a high number. If that is not possible, the descriptor keeps its number.
 fn raised(descriptor: c_int) -> c_int {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     // SAFETY: getrlimit fills the structure if it succeeds, and only then it is read. The descriptors are the library's.

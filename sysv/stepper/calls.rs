@@ -1,6 +1,8 @@
 //! The calls of the C library that the stepper makes, with their errors as values.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use libc::{sembuf, semid_ds, size_t, timespec};
 
@@ -10,6 +12,13 @@ unsafe extern "C" {
         file: *const libc::c_char,
         argv: *const *const libc::c_char,
         envp: *const *const libc::c_char,
+    ) -> c_int;
+    fn execveat(
+        directory: c_int,
+        path: *const libc::c_char,
+        argv: *const *const libc::c_char,
+        envp: *const *const libc::c_char,
+        flags: c_int,
     ) -> c_int;
 }
 
@@ -31,9 +40,11 @@ pub fn name_of(errno: Errno) -> String {
     let name = match errno {
         libc::EPERM => "EPERM",
         libc::ENOENT => "ENOENT",
+        libc::EBADF => "EBADF",
         libc::EINTR => "EINTR",
         libc::E2BIG => "E2BIG",
         libc::EAGAIN => "EAGAIN",
+        libc::EIO => "EIO",
         libc::ENOMEM => "ENOMEM",
         libc::EACCES => "EACCES",
         libc::EFAULT => "EFAULT",
@@ -150,7 +161,8 @@ pub fn replace_all(path: &str) -> Result<c_int, Errno> {
     Ok(replaced)
 }
 
-/// Replaces the program by itself, through one of the functions for that. Returns only if that fails.
+/// Replaces the program by itself, through one of the functions for that: `execveat` by the path, `execveat-beside` by the
+/// name in its directory, `execveat-open` as an open file, which is closed then. Returns only if that fails.
 pub fn exec(function: &str, program: &str) -> Result<c_int, Errno> {
     let program = CString::new(program).expect("a path");
     let name = c"sysv-stepper";
@@ -160,6 +172,9 @@ pub fn exec(function: &str, program: &str) -> Result<c_int, Errno> {
     }
     let (path, argv, end) = (program.as_ptr(), argv.as_ptr(), std::ptr::null::<c_void>());
     let (a, b) = (c"second".as_ptr(), c"third".as_ptr());
+    let (directory, file) = split(&program);
+    // SAFETY: the path ends with a zero byte.
+    let open = |path: &CStr, flags| unsafe { libc::open(path.as_ptr(), libc::O_CLOEXEC | flags) };
     // SAFETY: paths, arguments and environment are lists that end with a null pointer.
     result(unsafe {
         match function {
@@ -171,10 +186,23 @@ pub fn exec(function: &str, program: &str) -> Result<c_int, Errno> {
             "execl-long" => libc::execl(path, name.as_ptr(), a, b, a, b, a, b, a, b, a, end),
             "execlp" => libc::execlp(path, name.as_ptr(), a, b, end),
             "execle" => libc::execle(path, name.as_ptr(), a, b, a, b, a, end, environ),
-            "fexecve" => libc::fexecve(libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC), argv, environ),
+            "fexecve" => libc::fexecve(open(&program, libc::O_RDONLY), argv, environ),
+            "execveat" => execveat(libc::AT_FDCWD, path, argv, environ, 0),
+            "execveat-beside" => execveat(open(&directory, libc::O_PATH), file.as_ptr(), argv, environ, 0),
+            "execveat-open" => {
+                execveat(open(&program, libc::O_PATH), c"".as_ptr(), argv, environ, libc::AT_EMPTY_PATH)
+            }
             _ => -1,
         }
     })
+}
+
+/// The directory of a path, and the name in it.
+fn split(path: &CStr) -> (CString, CString) {
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let [directory, file] = [path.parent().map(Path::as_os_str), path.file_name()]
+        .map(|part| CString::new(part.unwrap_or_default().as_bytes()).expect("the path has no zero byte"));
+    (directory, file)
 }
 
 /// What a handler does when a signal arrives.

@@ -5,6 +5,7 @@
 //! op SET TIMEOUT NUMBER,CHANGE,FLAGS…  semop if TIMEOUT is "-", else semtimedop; TIMEOUT is nanoseconds or SECONDS:NANOSECONDS
 //! op SET null                          semop with a null pointer
 //! ctl SET NUMBER COMMAND [ARGUMENT…]   semctl; SETVAL VALUE, SETALL V,V,…, IPC_SET UID GID MODE
+//! look SET                             = VALUE:GETPID:GETNCNT:GETZCNT of each semaphore, joined by commas
 //! fork SOCKET                          the child connects to SOCKET and obeys commands from there; = PID of the child
 //! thread SOCKET                        likewise a thread
 //! wait PID                             waits for a child; = its status
@@ -84,6 +85,7 @@ fn answer_to(words: &[&str]) -> Outcome {
         ["ctl", set, index, command, arguments @ ..] => {
             return control(number(set)?, number(index)?, command, arguments);
         }
+        ["look", set] => look(number(set)?),
         ["thread", socket] => {
             crate::serve_in_thread(UnixStream::connect(socket).ok()?);
             Ok("0".to_owned())
@@ -133,13 +135,10 @@ fn control(set: c_int, index: c_int, command: &str, arguments: &[&str]) -> Outco
         ("GETNCNT", []) => text(calls::ctl(set, index, libc::GETNCNT)),
         ("GETZCNT", []) => text(calls::ctl(set, index, libc::GETZCNT)),
         ("SETVAL", [value]) => text(calls::ctl_value(set, index, libc::SETVAL, number(value)?)),
-        ("GETALL", []) => {
-            let mut values = vec![NO_VALUE; COUNT_MAX];
-            calls::ctl_values(set, index, libc::GETALL, &mut values).map(|_| {
-                let written = values.iter().take_while(|value| **value != NO_VALUE);
-                written.map(u16::to_string).collect::<Vec<_>>().join(",")
-            })
-        }
+        ("GETALL", []) => values(set, index).map(|values| {
+            let texts: Vec<_> = values.iter().map(u16::to_string).collect();
+            texts.join(",")
+        }),
         ("SETALL", [list]) => {
             let values = list.split(',').map(|value| u16::try_from(number(value)?).ok());
             let mut values = values.collect::<Option<Vec<_>>>()?;
@@ -170,6 +169,22 @@ fn control(set: c_int, index: c_int, command: &str, arguments: &[&str]) -> Outco
         (command, []) => text(calls::ctl(set, index, number(command)?)),
         _ => return None,
     })
+}
+
+fn values(set: c_int, index: c_int) -> Result<Vec<u16>, Errno> {
+    let mut values = vec![NO_VALUE; COUNT_MAX];
+    calls::ctl_values(set, index, libc::GETALL, &mut values)?;
+    values.truncate(values.iter().take_while(|value| **value != NO_VALUE).count());
+    Ok(values)
+}
+
+fn look(set: c_int) -> Result<String, Errno> {
+    let semaphores = (0..).zip(values(set, 0)?).map(|(index, value)| {
+        let [process, growth, zero] =
+            [libc::GETPID, libc::GETNCNT, libc::GETZCNT].map(|command| calls::ctl(set, index, command));
+        Ok(format!("{value}:{}:{}:{}", process?, growth?, zero?))
+    });
+    semaphores.collect::<Result<Vec<_>, Errno>>().map(|semaphores| semaphores.join(","))
 }
 
 fn fork(socket: &str) -> (Answer, Then) {

@@ -160,7 +160,7 @@ fn invalid_arguments_are_refused_with_a_message() {
     assert_refused(
         server.counters,
         &["--pid", "4294967295", "--count", "1"],
-        1,
+        64,
         "what process 4294967295 has used",
     );
     assert_eq!(server.counter().stat("command:acquire"), 0);

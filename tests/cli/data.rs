@@ -64,7 +64,7 @@ fn a_directory_is_checked_exported_and_imported() {
     );
     assert_eq!((&report["needs_repair"], &report["problems"]), (&false.into(), &Value::Array(Vec::new())));
     let text = data("check", &directory, &[], Stdio::null());
-    let said = "declared      1\nsessions      1\ngrants        1\n";
+    let said = "declared        1\nsessions        1\ngrants          1\nanswers         0\nsysv_sets       0\nsysv_processes  0\n";
     assert!(String::from_utf8_lossy(&text.stdout).starts_with(said), "{text:?}");
 
     let export = parent.path().join("export");

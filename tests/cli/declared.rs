@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, message};
 use crate::support::fake_server::soon;
 
 /// Runs the program to its end.
@@ -94,7 +94,7 @@ async fn a_capacity_is_set_increased_or_decreased() {
     assert_fails(
         &ran(server, &["resize", "a", "+4294967295"]).await,
         1,
-        "semaphore \"a\" was not changed: the new capacity is out of range",
+        "semaphore \"a\" was not changed: its capacity would be 4294967303; the maximum is 4294967295",
     );
     assert_fails(&ran(server, &["resize", "b", "1"]).await, 1, "semaphore \"b\" is not declared");
     assert_fails(&ran(server, &["resize", "a", "-x"]).await, 64, "'-x'");
@@ -137,7 +137,7 @@ async fn slots_are_shown_to_holders_and_to_others() {
 async fn a_declared_semaphore_is_acquired_without_its_capacity() {
     let mut daemon = Daemon::start();
     let server = daemon.address("semaphore");
-    printed(server, &["declare", "a", "a=5", "--capacity", "2"]).await;
+    printed(server, &["declare", "a", "a=5", "--capacity", "2", "--exact"]).await;
     let get = [env!("CARGO_BIN_EXE_signalbox"), "get", "--semaphore"];
     for (wanted, name, left) in [
         (&["a"][..], "a", "1\n"),
@@ -238,4 +238,50 @@ async fn a_name_becomes_idle_or_does_not_in_time() {
     assert_eq!(stdout(&ran(server, &["await-idle", "job", "--level", "2"]).await), "2\n");
     assert_eq!(stdout(&ran(server, &["await-idle", "none"]).await), "0\n", "nothing of it is in use");
     assert_fails(&ran(server, &["await-idle", "job", "--slot", "1"]).await, 64, "--semaphore");
+}
+
+#[tokio::test]
+async fn the_log_has_the_changes_of_declared_semaphores_in_words() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    for change in [
+        "declare gpu deploys --capacity 4 --slots",
+        "declare gpu --capacity 9 --if-exists keep",
+        "resize gpu 4",
+        "resize gpu 8",
+        "resize gpu -2",
+        "pause gpu",
+        "pause gpu",
+        "resume gpu",
+        "slot gpu 3 --out",
+        "slot gpu 3 --out",
+        "slot gpu 3 --in",
+        "remove deploys",
+        "remove gpu --when now --grace 2",
+    ] {
+        let arguments: Vec<_> = change.split(' ').collect();
+        let output = finished(program_at(server, &arguments).spawn().unwrap()).await;
+        assert!(output.status.success(), "{change}: {output:?}");
+    }
+    daemon.logged("the last change", |line| message(line).starts_with("removed with a grace period"));
+    let log = daemon.log();
+    let of = |name: &str| -> Vec<String> {
+        let lines = log.iter().filter(|line| line["fields"]["name"] == name);
+        lines.map(|line| message(line).to_owned()).collect()
+    };
+    let declared = "declared with capacity 4, numbered slots";
+    assert_eq!(of("deploys"), [declared, "removed"]);
+    assert_eq!(
+        of("gpu"),
+        [
+            declared,
+            "resized to 8",
+            "resized by -2",
+            "paused",
+            "resumed",
+            "slot 3 taken out of service",
+            "slot 3 put back into service",
+            "removed with a grace period of 2000 ms"
+        ]
+    );
 }

@@ -96,7 +96,7 @@ async fn dump_and_list_have_the_patterns_of_watch() {
     for name in ["a/1", "a/*", "a", "b"] {
         assert_eq!(plain.acquire(name.as_bytes(), 1, 9).status, 0);
     }
-    let declare = ["declare", "a/1", "a/*", "a", "b", "--capacity", "1"];
+    let declare = ["declare", "a/1", "a/*", "a", "b", "--capacity", "1", "--exact"];
     stdout(&finished(program_at(server, &declare).spawn().unwrap()).await);
     for (pattern, expected) in [
         (&[][..], &["a", "a/*", "a/1", "b"][..]),
@@ -105,7 +105,7 @@ async fn dump_and_list_have_the_patterns_of_watch() {
         (&["a/*"], &["a/*", "a/1"]),
         (&["a/*", "--exact"], &["a/*"]),
         (&["a"], &["a"]),
-        (&["c"], &[]),
+        (&["c*"], &[]),
     ] {
         for list in ["dump", "list"] {
             let arguments = [&[list], pattern, &["--json"]].concat();
@@ -117,6 +117,13 @@ async fn dump_and_list_have_the_patterns_of_watch() {
             names.sort();
             assert_eq!(names, expected, "{list} {pattern:?}");
         }
+    }
+    for (arguments, message) in [
+        (&["dump", "c"][..], "counter \"c\" does not exist; check the name"),
+        (&["dump", "c*", "--exact", "--json"], "counter \"c*\" does not exist"),
+        (&["list", "c"], "semaphore \"c\" is not declared; \"signalbox status\""),
+    ] {
+        assert_fails(&finished(program_at(server, arguments).spawn().unwrap()).await, 1, message);
     }
 }
 
@@ -162,6 +169,11 @@ async fn the_shell_completes_names() {
         (&["remove", ""], &["bag", "gpu"]),
         (&["run", "ba"], &["ba:1", "backup", "bag"]),
         (&["run", "job", "--max", "ba"], &[]),
+        (&["--semaphore", "holders", "g"], &["gpu"]),
+        (&["slot", "g"], &["gpu"]),
+        (&["slot", "gpu", ""], &[]),
+        (&["get", "job", "ba"], &[]),
+        (&["run", "job", "ba"], &["ba:1", "backup", "bag"]),
         (&["run", "job", "--", "ba"], &[]),
     ] {
         assert_eq!(completed(server, words).await, expected, "{words:?}");

@@ -337,6 +337,116 @@ async fn a_script_holds_over_several_commands() {
     );
 }
 
+/// A script that has evaluated what `acquire` printed.
+struct Script {
+    server: SocketAddr,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Script {
+    async fn holding(server: SocketAddr, names: &[&str]) -> Self {
+        let acquire = [&["acquire"], names, &["--lease", "1h", "--json"]].concat();
+        let held: serde_json::Value = serde_json::from_str(stdout(&ran(server, &acquire).await)).unwrap();
+        let text = |key: &str| held[key].as_str().map_or(held[key].to_string(), str::to_owned);
+        let variables = ["SESSION", "KEY", "GRANT"];
+        let names = ["SIGNALBOX_SESSION", "SIGNALBOX_KEY", "SIGNALBOX_GRANT"];
+        let values = variables.map(|variable| text(&variable.to_lowercase()));
+        Self { server, variables: names.into_iter().zip(values).collect() }
+    }
+
+    fn session(&self) -> &str {
+        &self.variables[0].1
+    }
+
+    fn grant(&self) -> &str {
+        &self.variables[2].1
+    }
+
+    async fn ran(&self, arguments: &[&str]) -> std::process::Output {
+        let mut command = program_at(self.server, arguments);
+        finished(command.envs(self.variables.iter().cloned()).spawn().unwrap()).await
+    }
+}
+
+#[tokio::test]
+async fn renew_and_release_fail_if_the_grant_is_gone() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    for is_removed in [false, true] {
+        stdout(&ran(server, &["declare", "gpu", "--capacity", "2", "--if-exists", "keep"]).await);
+        let script = Script::holding(server, &["gpu", "seats=3"]).await;
+        assert_eq!(stdout(&script.ran(&["renew"]).await), "3600\n");
+        let taken = match is_removed {
+            false => ran(server, &["revoke", "--grant", script.grant(), "--grace", "0"]).await,
+            true => ran(server, &["remove", "gpu", "--when", "now", "--grace", "0"]).await,
+        };
+        assert_eq!(stdout(&taken), "");
+        let gone = format!("grant {} is not held any more", script.grant());
+        let renewed = script.ran(&["renew"]).await;
+        assert_eq!(renewed.stdout, b"");
+        assert_fails(&renewed, 1, &gone);
+        // Only the session is known where no grant is given, or only that of another session.
+        assert_eq!(stdout(&script.ran(&["renew", "--session", script.session()]).await), "3600\n");
+        let both = ["renew", "--session", script.session(), "--grant", script.grant()];
+        assert_fails(&script.ran(&both).await, 1, &gone);
+        assert_fails(&script.ran(&["release"]).await, 1, &gone);
+        assert_fails(&script.ran(&["release"]).await, 1, "does not exist, or its key is wrong");
+    }
+}
+
+#[tokio::test]
+async fn renew_warns_while_the_grant_is_being_revoked() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    stdout(&ran(server, &["declare", "gpu", "--capacity", "2"]).await);
+    let revoked = Script::holding(server, &["gpu"]).await;
+    let removed = Script::holding(server, &["gpu"]).await;
+    stdout(&ran(server, &["revoke", "--grant", revoked.grant(), "--grace", "2000000s"]).await);
+    let renewed = revoked.ran(&["renew"]).await;
+    assert_eq!((&renewed.stdout[..], renewed.status.code()), (&b"3600\n"[..], Some(0)));
+    let warning = format!("grant {} is being revoked, and its holder loses it in 1999", revoked.grant());
+    assert!(stderr(&renewed).contains(&warning), "{renewed:?}");
+    assert_eq!(stdout(&revoked.ran(&["release"]).await), "", "it stopped in time");
+
+    stdout(&ran(server, &["remove", "gpu", "--when", "last-holder"]).await);
+    let renewed = removed.ran(&["renew"]).await;
+    let warning = format!("grant {} is still held, but its semaphore is being removed", removed.grant());
+    assert_eq!((&renewed.stdout[..], renewed.status.code()), (&b"3600\n"[..], Some(0)));
+    assert!(stderr(&renewed).contains(&warning), "{renewed:?}");
+    assert_eq!(stdout(&removed.ran(&["release"]).await), "");
+}
+
+#[tokio::test]
+async fn a_grant_of_another_session_is_not_taken_for_that_of_the_session() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = Script::holding(server, &["seats=3"]).await;
+    let other = Script::holding(server, &["seats=3"]).await;
+    let message = format!("grant {} is held by session {}", other.grant(), other.session());
+    assert_fails(&script.ran(&["renew", "--grant", other.grant()]).await, 64, &message);
+    assert_eq!(stdout(&script.ran(&["renew", "--grant", script.grant()]).await), "3600\n");
+}
+
+#[tokio::test]
+async fn a_command_in_a_session_knows_its_grant() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let script = "\"$0\" verify \"$SIGNALBOX_GRANT\" | cut -f 1; echo \"$SIGNALBOX_GRANT\"";
+    let command = ["--", "sh", "-c", script, env!("CARGO_BIN_EXE_signalbox")];
+    let mut last = 0;
+    for held in [&["a=1", "b=1"][..], &["a", "--max", "1", "--lease", "5"]] {
+        let output = ran(server, &[&["run"], held, &command].concat()).await;
+        let (state, grant) = stdout(&output).split_once('\n').unwrap();
+        let grant: u64 = grant.trim().parse().unwrap();
+        assert!(state == "held" && grant > last, "{output:?}");
+        last = grant;
+    }
+    let mut without =
+        program_at(server, &["run", "a", "--max", "1", "--", "sh", "-c", "echo \"[$SIGNALBOX_GRANT]\""]);
+    let without = finished(without.env("SIGNALBOX_GRANT", "7").spawn().unwrap()).await;
+    assert_eq!(stdout(&without), "[]\n", "an outer grant is not the command's");
+}
+
 #[tokio::test]
 async fn acquire_prints_the_session_as_json() {
     let mut daemon = Daemon::start();

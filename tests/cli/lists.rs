@@ -109,3 +109,26 @@ async fn a_watch_prints_columns_and_fails_when_the_server_ends() {
     drop(daemon);
     assert_fails(&finished(child).await, 69, "the connection was lost");
 }
+
+#[tokio::test]
+async fn characters_that_are_not_seen_are_escaped_in_lists_and_messages() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let name = "tru\u{200b}c\u{3164}k\u{a0}s\u{e0041}";
+    let shown = r"tru\xe2\x80\x8bc\xe3\x85\xa4k\xc2\xa0s\xf3\xa0\x81\x81";
+    assert_eq!(daemon.counter().acquire(name.as_bytes(), 1, 1).status, 0);
+    let ran = async |arguments: &[&str]| finished(program_at(server, arguments).spawn().unwrap()).await;
+    assert_eq!(stdout(&ran(&["dump"]).await), format!("0\t1\t{shown}\n"));
+    let listed = ran(&["dump", "--json"]).await;
+    assert!(stdout(&listed).contains(r"tru\u200bc\u3164k\u00a0s\udb40\udc41"), "{listed:?}");
+    assert_fails(
+        &ran(&["run", name, "--", "true"]).await,
+        1,
+        &format!("semaphore \"{shown}\" does not exist"),
+    );
+    // A message of the client library, and one of the parser.
+    let slot = ran(&["declare", name, name, "--capacity", "1"]).await;
+    assert!(slot.stderr.is_ascii() && !slot.status.success(), "{slot:?}");
+    let option = ran(&["verify", name]).await;
+    assert_fails(&option, 64, &format!("invalid value '{shown}'"));
+}

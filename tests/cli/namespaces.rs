@@ -8,7 +8,7 @@ use std::process::Output;
 use bytes::BytesMut;
 use signalbox::protocol::{ExtendedResponse, Features, HelloAnswer, Milliseconds, Opaque};
 
-use super::{assert_fails, finished, line, program, program_at, stderr, stdout, stdout_of};
+use super::{assert_fails, finished, line, program, program_at, stderr, stderr_of, stdout, stdout_of};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::FakeServer;
 use crate::support::yrmcdsd::Yrmcdsd;
@@ -39,10 +39,20 @@ async fn a_plain_operation_on_a_port_of_the_other_namespace_is_refused() {
     for arguments in PLAIN {
         let output = ran(counters, &with_semaphore(arguments)).await;
         assert_eq!(output.stdout, b"", "{arguments:?}");
-        assert_fails(&output, 64, "serves counters, and --semaphore requests semaphores");
+        assert_fails(
+            &output,
+            64,
+            "serves counters, and --semaphore requests semaphores; give the port of the semaphores",
+        );
+        assert!(stderr(&output).contains("which is another thing, omit --semaphore"), "{output:?}");
         let output = ran(semaphores, arguments).await;
         assert_eq!(output.stdout, b"", "{arguments:?}");
-        assert_fails(&output, 64, "serves semaphores, and counters were requested; add --semaphore");
+        assert_fails(
+            &output,
+            64,
+            "serves semaphores, and counters were requested; give the port of the counters",
+        );
+        assert!(stderr(&output).contains("which is another thing, add --semaphore"), "{output:?}");
     }
     let objects = daemon.semaphore().stats().into_iter().find(|(name, _)| name == "total_objects");
     assert_eq!(objects, Some(("total_objects".to_owned(), "0".to_owned())), "nothing was created");
@@ -165,7 +175,7 @@ async fn a_name_that_exists_only_in_the_other_namespace_is_pointed_out() {
         1,
         "semaphore \"none\" does not exist; declare it with \"signalbox declare\", or for a counter",
     );
-    for list in ["holders", "waiters", "get"] {
+    for list in ["holders", "waiters", "get", "await-idle"] {
         let output = ran(server, &[list, "gpu"]).await;
         assert_fails(
             &output,
@@ -173,13 +183,31 @@ async fn a_name_that_exists_only_in_the_other_namespace_is_pointed_out() {
             "counter \"gpu\" does not exist; a semaphore of this name exists; add --semaphore",
         );
     }
-    for list in ["holders", "waiters"] {
+    for list in ["holders", "waiters", "await-idle"] {
         let output = ran(server, &[list, "job", "--semaphore"]).await;
         assert_fails(
             &output,
             1,
             "semaphore \"job\" does not exist; a counter of this name exists; omit --semaphore",
         );
+    }
+    for (arguments, said) in [
+        (&["watch", "gpu"][..], "counter \"gpu\" does not exist, but a semaphore of this name does"),
+        (
+            &["watch", "job", "--semaphore"],
+            "semaphore \"job\" does not exist, but a counter of this name does",
+        ),
+    ] {
+        let mut watch = program_at(server, arguments).spawn().unwrap();
+        let line = line(&mut stderr_of(&mut watch)).await;
+        assert!(line.contains(said) && line.contains("--semaphore"), "{line}");
+    }
+    for arguments in [&["watch", "job"][..], &["watch", "gpu", "--semaphore"], &["watch", "none"]] {
+        let mut watch = program_at(server, arguments).spawn().unwrap();
+        let mut events = stdout_of(&mut watch);
+        while !line(&mut events).await.starts_with("live") {}
+        watch.start_kill().unwrap();
+        assert_eq!(stderr(&finished(watch).await), "", "{arguments:?}");
     }
 }
 
@@ -228,6 +256,21 @@ async fn a_counter_with_the_name_of_a_declared_semaphore_is_reported() {
 }
 
 #[tokio::test]
+async fn a_counter_with_the_name_of_a_semaphore_that_is_not_declared_is_reported() {
+    let mut daemon = Daemon::start();
+    let (counters, semaphores) = (daemon.address("counter"), daemon.address("semaphore"));
+    stdout(&ran(semaphores, &["run", "crate", "--semaphore", "--max", "1", "--", "true"]).await);
+    for wanted in [&["--max", "1"][..], &["--max", "1", "--lease", "5"]] {
+        let run = [&["run", "crate"], wanted, &["--", "echo", "started"]].concat();
+        let output = ran(counters, &run).await;
+        assert_eq!((&output.stdout[..], output.status.code()), (&b"started\n"[..], Some(0)), "{output:?}");
+        let said = "counter \"crate\" was acquired, and not the semaphore \"crate\"; to acquire the semaphore, add \
+                    --semaphore, and give the port of the semaphores";
+        assert!(stderr(&output).contains(said), "{output:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_lease_that_the_server_does_not_allow_is_reported() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
@@ -256,4 +299,25 @@ async fn two_amounts_for_a_name_are_refused() {
         let output = finished(program(&server, &arguments).spawn().unwrap()).await;
         assert_fails(&output, 64, message);
     }
+}
+
+#[tokio::test]
+async fn a_name_that_looks_like_something_else_can_still_be_used() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    for (arguments, name) in [
+        (&["job*", "--max", "1", "--exact"][..], "job*"),
+        (&["job=", "--max", "1"], "job="),
+        (&["job=1=1"], "job=1"),
+        (&["a=b=1"], "a=b"),
+        (&["--name=-x", "--max", "1"], "-x"),
+        (&["--name=-y=1", "z=1"], "-y"),
+    ] {
+        let output = ran(server, &[&["run"], arguments, &["--", "echo", "started"]].concat()).await;
+        assert_eq!(stdout(&output), "started\n", "{arguments:?}");
+        assert_eq!(stdout(&ran(server, &["get", "--", name]).await), "0\n", "{arguments:?}");
+    }
+    let declared = ran(server, &["declare", "gpu*", "gpu=3", "--exact", "--capacity", "1"]).await;
+    assert_eq!(stdout(&declared).lines().count(), 2);
+    assert_eq!(stdout(&ran(server, &["await-idle", "job*", "--exact"]).await), "0\n");
 }

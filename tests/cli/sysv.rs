@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 use super::namespaces::old_server;
 use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
-use crate::support::daemon::{Daemon, is_root};
+use crate::support::daemon::{ANY_PORTS, Daemon, is_root, serve};
 use crate::support::fake_server::{FakeServer, soon};
 
 const KEY: i32 = 0x2a;
@@ -89,6 +89,7 @@ async fn sets_are_listed() {
     let id = scene.set.to_string();
     assert_eq!(rows[0][..8], ["0x0000002a", &id[..], "1000", "1000", "0640", "2", "1", "1"]);
     assert!(rows[0][8].ends_with('Z') && rows[0][9].ends_with('Z'), "{rows:?}");
+    assert_eq!(rows[0][10], "-", "without flags");
     assert_eq!((rows[1][0], rows[1][5], rows[1][8]), ("-", "3", "-"), "without a key and an operation");
     let stats = objects(scene.server, &["stats"]).await.remove(0);
     for (item, expected) in [("sysv_processes", 2), ("sysv_sets", 2), ("sysv_waiting", 1)] {
@@ -102,6 +103,29 @@ async fn sets_are_listed() {
         (&listed[1]["key"], &listed[1]["id"], &listed[1]["operated"]),
         (&Value::Null, &json!(private), &Value::Null)
     );
+}
+
+#[tokio::test]
+async fn durable_sets_and_those_in_order_of_arrival_are_marked() {
+    let data = tempfile::tempdir().unwrap();
+    let mut command = serve(ANY_PORTS);
+    command.arg("--data-dir").arg(data.path().join("data"));
+    command
+        .env("SIGNALBOX_CONFIG_SYSV__DURABLE_KEYS", "42 44")
+        .env("SIGNALBOX_CONFIG_SYSV__FIFO_KEYS", "43 44");
+    let mut daemon = Daemon::spawn(command);
+    let server = daemon.address("counter");
+    let worker = Worker::start(server, 77, 0).await;
+    for key in 41..=44 {
+        worker.process.create(key, 1, 0o600).await.unwrap();
+    }
+    let output = ran(server, &["sysv", "list"]).await;
+    let flags: Vec<_> = stdout(&output).lines().map(|row| row.rsplit('\t').next().unwrap()).collect();
+    assert_eq!(flags, ["-", "durable", "fifo", "durable,fifo"]);
+    let listed = objects(server, &["sysv", "list"]).await;
+    assert_eq!((&listed[1]["durable"], &listed[1]["fifo"]), (&json!(true), &json!(false)));
+    let shown = ran(server, &["sysv", "show", "44"]).await;
+    assert!(stdout(&shown).contains("\nflags       durable,fifo\n"), "{shown:?}");
 }
 
 #[tokio::test]

@@ -54,13 +54,48 @@ const USAGE: &[Wrong] = &[
     wrong(
         "run _ --max 1 -- true",
         64,
-        "invalid value '' for '<NAME>...': the name is empty; use a name of 1 to 65535",
+        "invalid value '' for '[NAME]...': the name is empty; use a name of 1 to 65535",
     ),
     wrong("run a a --max 1 -- true", 64, "\"a\" is given twice; give it once, with the sum of the resources"),
     wrong(
         "run job --max 1 --lease x -- true",
         64,
         "invalid value 'x' for '--lease <TIME>': expected a number of seconds",
+    ),
+    wrong(
+        "run job==1 -- true",
+        64,
+        "\"job==1\" has two \"=\" before the amount; write job=1, or, if the name is \"job=\"",
+    ),
+    wrong(
+        "run job=+1 -- true",
+        64,
+        "\"job=+1\" has no valid number after the \"=\"; write job=MAX or job=R/MAX with",
+    ),
+    wrong(
+        "run job* --max 1 -- true",
+        64,
+        "\"job*\" looks like a pattern, but this command takes whole names",
+    ),
+    wrong(
+        "acquire job*=1 --lease 5",
+        64,
+        "\"job*\" looks like a pattern, but this command takes whole names",
+    ),
+    wrong(
+        "declare gpu* --capacity 1",
+        64,
+        "\"gpu*\" looks like a pattern, but this command takes whole names",
+    ),
+    wrong(
+        "declare gpu=3 --capacity 3",
+        64,
+        "\"gpu=3\" ends in an amount, which declare has in --capacity; omit it",
+    ),
+    wrong(
+        "declare gpu= --capacity 3",
+        64,
+        "\"gpu=\" ends in an amount, which declare has in --capacity; omit it",
     ),
     wrong("acquire job --max 1", 64, "the following required arguments were not provided:"),
     wrong("get _", 64, "invalid value '' for '<NAME>': the name is empty; use a name of 1 to 65535 bytes"),
@@ -91,6 +126,16 @@ const USAGE: &[Wrong] = &[
         "no session is given; set SIGNALBOX_SESSION and SIGNALBOX_KEY to what \"signalbox acquire\" printed",
     ),
     wrong(
+        "renew --session 5",
+        64,
+        "the key of session 5 is not given; set SIGNALBOX_SESSION and SIGNALBOX_KEY",
+    ),
+    wrong(
+        "renew --key 00000000000000000000000000000000",
+        64,
+        "a key is given, but not the id of its session; set SIGNALBOX_SESSION",
+    ),
+    wrong(
         "release --session 1 --key y",
         64,
         "the key of the session must have 32 hexadecimal digits; use the value of",
@@ -116,8 +161,50 @@ const USAGE: &[Wrong] = &[
         64,
         "invalid value 'x' for '--pid <PID>': expected a whole number from 1 to 4294967295",
     ),
-    wrong("bench --seed -1", 64, "unexpected argument '-1' found"),
+    wrong("bench --seed -1", 64, "invalid value '-1' for '--seed <N>': expected a whole number from 0 to"),
+    wrong(
+        "run job --max -1 -- true",
+        64,
+        "invalid value '-1' for '--max <N>': expected a whole number from 1 to",
+    ),
+    wrong(
+        "run job --max +3 -- true",
+        64,
+        "invalid value '+3' for '--max <N>': expected a whole number from 1 to",
+    ),
+    wrong(
+        "run job --max 1 --wait -5 -- true",
+        64,
+        "invalid value '-5' for '--wait <TIME|max>': expected max, or a number of seconds above 0 and below 1000000000",
+    ),
+    wrong(
+        "run job --max 1 --wait 1e3 -- true",
+        64,
+        "invalid value '1e3' for '--wait <TIME|max>': expected max, or a number of seconds above 0 and below 1000000000",
+    ),
+    wrong(
+        "--timeout -1 ping",
+        64,
+        "invalid value '-1' for '--timeout <TIME>': expected a number of seconds above 0",
+    ),
+    wrong(
+        "await-idle job --wait -1",
+        64,
+        "invalid value '-1' for '--wait <TIME|max>': expected max, 0, a number of",
+    ),
+    wrong("slot gpu -1 --out", 64, "invalid value '-1' for '<N>': expected a whole number from 0 to 65535"),
+    wrong(
+        "declare gpu --capacity -3",
+        64,
+        "invalid value '-3' for '--capacity <N>': expected a whole number from 0",
+    ),
+    wrong("revoke 5", 64, "unexpected argument '5' found"),
     wrong("list --jsn", 64, "unexpected argument '--jsn' found"),
+    wrong(
+        "await-idle job*",
+        64,
+        "\"job*\" looks like a pattern, but this command takes whole names; if the *",
+    ),
     wrong("completions tcsh", 64, "invalid value 'tcsh' for '<SHELL>'"),
     wrong(
         "serve --bind localhost",
@@ -129,6 +216,12 @@ const USAGE: &[Wrong] = &[
         64,
         "invalid value 'loud' for '--log-level <LEVEL>': must be error, warning, info or",
     ),
+    wrong(
+        "bench --pid 99999999",
+        64,
+        "cannot read what process 99999999 has used (No such file or directory",
+    ),
+    wrong("data", 64, "'signalbox data' requires a subcommand but one was not provided"),
     wrong("sysv", 64, "'signalbox sysv' requires a subcommand but one was not provided"),
     wrong("sysv run --keys all", 64, "the following required arguments were not provided:"),
     wrong(
@@ -193,6 +286,11 @@ const USAGE: &[Wrong] = &[
 const COUNTERS: &[Wrong] = &[
     wrong("get none", 1, "counter \"none\" does not exist; check the name"),
     wrong("holders none", 1, "counter \"none\" does not exist; check the name"),
+    wrong(
+        "get jo*",
+        1,
+        "counter \"jo*\" does not exist; this command takes one whole name; \"signalbox dump\"",
+    ),
     wrong(
         "run job --max 1 -- true",
         75,
@@ -263,6 +361,21 @@ const SEMAPHORES: &[Wrong] = &[
         1,
         "semaphore \"fixed\" was not changed: the server's configuration file declares \"fixed\"; change it there",
     ),
+    wrong(
+        "pause gp*",
+        1,
+        "semaphore \"gp*\" is not declared; this command takes one whole name; \"signalbox list\"",
+    ),
+    wrong(
+        "resize gpu +4294967295",
+        1,
+        "semaphore \"gpu\" was not changed: its capacity would be 4294967297; the maximum is 4294967295",
+    ),
+    wrong(
+        "resize numbered 70000",
+        1,
+        "semaphore \"numbered\" was not changed: its capacity would be 70000; the maximum is 65536, because its resources",
+    ),
     wrong("resize gpu 5 --generation 1", 1, "semaphore \"gpu\" was not changed: its generation differs"),
     wrong(
         "remove fixed",
@@ -308,6 +421,7 @@ fn wrong_invocations_have_these_messages() {
     let mut holder = daemon.counter();
     assert_eq!(holder.acquire(b"job", 1, 1).status, 0);
     assert!(invoked(&semaphores, "declare gpu --capacity 2").status.success());
+    assert!(invoked(&semaphores, "declare numbered --capacity 2 --slots").status.success());
     for wrong in COUNTERS {
         assert_refused(&counters, wrong);
     }
@@ -316,4 +430,39 @@ fn wrong_invocations_have_these_messages() {
     }
     // The reverse: what is not in use is idle, and what can be granted later is not refused for ever.
     assert_eq!(invoked(&counters, "await-idle none").stdout, b"0\n");
+}
+
+#[test]
+fn messages_about_arguments_are_short_and_show_no_optional_or_hidden_ones() {
+    let said = |arguments: &str| {
+        let output = invoked("127.0.0.1:1", arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for (arguments, tip) in [
+        ("revoke 5", "tip: give the id with --grant or --session"),
+        ("ping host", "tip: give the server with --server"),
+        ("renew 5", "tip: the session is that of SIGNALBOX_SESSION"),
+    ] {
+        assert!(said(arguments).contains(tip), "{}", said(arguments));
+    }
+    for arguments in ["get", "get a b", "revoke 5", "ping host", "bench --nmae"] {
+        let said = said(arguments);
+        assert!(said.contains("Usage: signalbox") && !said.contains("--server <HOST"), "{said}");
+    }
+    let subcommands = said("--json");
+    assert!(
+        subcommands.contains("completions, man") && !subcommands.contains("complete-names"),
+        "{subcommands}"
+    );
+    for long in [65_535, 65_536] {
+        for arguments in ["run NAME=x -- true", "run NAME -- true", "get NAME --max", "verify NAME", "NAME"] {
+            let output = invoked("127.0.0.1:1", &arguments.replace("NAME", &"n".repeat(long)));
+            assert!(
+                !output.status.success() && output.stderr.len() < 1500,
+                "{arguments} {long}: {}",
+                output.stderr.len()
+            );
+        }
+    }
 }

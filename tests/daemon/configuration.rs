@@ -67,8 +67,8 @@ fn an_invalid_file_is_refused_with_file_line_key_and_value_before_anything_is_bo
         let file = yrmcds(last);
         refused(&file, &format!("{}:4: {message}", file.path().display()));
     }
+    // Only now: a daemon that was started in between had no way to get the port.
     drop(taken);
-    assert!(is_free(port));
 }
 
 #[test]

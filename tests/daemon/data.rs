@@ -518,6 +518,9 @@ fn only_the_file_changes_the_semaphores_that_it_declares() {
     daemon.reload("the configuration was read again");
     let refusal = daemon.logged_message("whether slots are numbered cannot change");
     assert_eq!((&refusal["level"], text(&refusal, "name")), (&"error".into(), "own"));
+    let applied = daemon.lines_with("takes effect now");
+    let keys: Vec<_> = applied.iter().map(|line| text(line, "key")).collect();
+    assert_eq!(keys, ["semaphore.declare \"lift\""], "what was refused is not said to take effect");
     assert_eq!(names(&mut after), [("own".to_owned(), 5, false)], "and the one without holders is removed");
     stop(daemon);
 

@@ -5,6 +5,7 @@ mod crash;
 mod data;
 mod descriptors;
 mod lifecycle;
+mod proxies;
 mod signals;
 #[path = "../support/mod.rs"]
 mod support;

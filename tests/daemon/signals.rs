@@ -260,6 +260,8 @@ fn sigusr1_logs_the_statistics_of_each_port_and_checks_the_accounting() {
         let checked = daemon.logged("accounting", |line| of_port(line, "checked the accounting"));
         assert_eq!((number(&checked, "names"), number(&checked, "failures")), (names, 0));
     }
+    let checked = daemon.logged_message("checked the semaphore sets");
+    assert_eq!((number(&checked, "sets"), number(&checked, "failures")), (0, 0));
 }
 
 #[test]

@@ -18,6 +18,8 @@ use signalbox::core::{
     UnixSeconds, Want,
 };
 
+use crate::cases;
+
 fn requests() -> impl Strategy<Value = Request> {
     let names = || prop_oneof![3 => Just(0), 1 => Just(1)].prop_map(|name: usize| NAMES[name]);
     let amounts = prop_oneof![6 => 1..=2u32, 1 => Just(4)];
@@ -88,16 +90,6 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// `PROPTEST_CASES` sets the number of histories; `default` applies without it.
-fn cases(default: u32) -> ProptestConfig {
-    let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig {
-        cases: configured.unwrap_or(default),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
-
 proptest! {
     #![proptest_config(cases(1000))]
 
@@ -159,6 +151,17 @@ fn an_answer_in_flight_to_the_store_is_deleted_when_the_client_no_longer_needs_i
     let last = Step::Ask { by: 0, request, drops_answers: true };
     let requests = [Step::Open { by: 0 }, declare(0, 1, IfExists::Fail), last];
     take(&[&requests[..], &STORE, &[Step::Close { by: 0 }]].concat());
+}
+
+#[test]
+fn the_repetition_of_a_resize_that_changed_nothing_is_answered_alike_after_a_crash() {
+    let resize = Request::Resize { name: NAMES[0], resizing: Resizing::To(1) };
+    let before =
+        [&[Step::Open { by: 0 }, declare(0, 1, IfExists::Fail)][..], &STORE, &[ask(0, resize)], &STORE];
+    let later = [&[declare(1, 3, IfExists::Set)][..], &STORE];
+    let crash = Step::Crash { is_on_disk: true, is_mark_stored: true };
+    let after = [crash, Step::Attach { by: 0, session: 0 }, Step::Repeat { by: 0, back: 0 }];
+    take(&[before.concat(), later.concat(), after.into()].concat());
 }
 
 #[test]

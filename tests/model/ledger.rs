@@ -24,6 +24,8 @@ use signalbox::core::{
     SessionKey, Token, UnixSeconds, Until, Waiting,
 };
 
+use crate::cases;
+
 const CONNECTIONS: usize = 3;
 /// More slots than one grant may have.
 const MANY: u32 = 2 * GRANT_SLOTS_MAX as u32;
@@ -930,16 +932,6 @@ fn limits() -> impl Strategy<Value = LedgerLimits> {
         watches_max,
     });
     prop_oneof![3 => Just(LedgerLimits::NONE), 1 => small]
-}
-
-/// `PROPTEST_CASES` sets the number of histories; `default` applies without it.
-fn cases(default: u32) -> ProptestConfig {
-    let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig {
-        cases: configured.unwrap_or(default),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
 }
 
 proptest! {

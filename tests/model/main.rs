@@ -3,8 +3,17 @@
 //! These tests need only the core. `cargo test --no-default-features --features core --test model` builds
 //! nothing else.
 
+mod durable_sets;
 mod edges;
 mod journal;
 mod ledger;
 mod plain;
 mod sysv;
+
+use proptest::test_runner::Config;
+
+/// `PROPTEST_CASES` sets the number of histories; `default` applies without it.
+fn cases(default: u32) -> Config {
+    let configured = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    Config { cases: configured.unwrap_or(default), failure_persistence: None, ..Config::default() }
+}

@@ -155,7 +155,7 @@ impl World {
     fn results(&self, by: usize) -> Vec<Result<(), Errno>> {
         let messages = std::iter::from_fn(|| self.processes[by].mailbox.take());
         let result = |message| match message {
-            Message::Operated { result, .. } => result,
+            Message::Operated { result, .. } => result.map(|answer| assert_eq!(answer, SetAnswer::Done)),
             other => panic!("{other:?}"),
         };
         messages.map(result).collect()
@@ -596,7 +596,11 @@ fn a_shutdown_ends_all_waits() {
 fn in_the_order_of_arrival_a_large_call_is_not_starved() {
     for (order, is_starved) in [(Order::Kernel, true), (Order::Fifo, false)] {
         let mut world = World::new(5);
-        world.core.set_sysv_rules(vec![KeyRule { keys: KEY as u32..=KEY as u32, order }]);
+        world.core.set_sysv_rules(vec![KeyRule {
+            keys: KEY as u32..=KEY as u32,
+            order: Some(order),
+            is_durable: false,
+        }]);
         let set = world.set(2);
         world.set_value(set, 0, 3);
         world.done(1, set, &[take(0, 1)]);
@@ -622,7 +626,11 @@ fn in_the_order_of_arrival_a_large_call_is_not_starved() {
 #[test]
 fn in_the_order_of_arrival_a_call_that_leaves_makes_room_for_those_behind_it() {
     let mut world = World::new(4);
-    world.core.set_sysv_rules(vec![KeyRule { keys: 0..=u32::MAX, order: Order::Fifo }]);
+    world.core.set_sysv_rules(vec![KeyRule {
+        keys: 0..=u32::MAX,
+        order: Some(Order::Fifo),
+        is_durable: false,
+    }]);
     let set = world.set(1);
     world.set_value(set, 0, 1);
     let call = world.call(1);
@@ -636,4 +644,46 @@ fn in_the_order_of_arrival_a_call_that_leaves_makes_room_for_those_behind_it() {
     assert_eq!(world.results(1), []);
     world.leave(3, ConnectionEnd::Closed);
     assert_eq!(world.results(1), DONE);
+}
+
+#[test]
+fn a_check_visits_every_set_in_steps() {
+    let mut world = World::new(1);
+    for key in 1..=40 {
+        world.get(0, key, 1, true, true).unwrap();
+    }
+    let mut check = world.core.begin_set_check();
+    let mut steps = 1;
+    while world.core.check_sets(&mut check) {
+        steps += 1;
+    }
+    assert_eq!((check.checked(), check.failures(), steps), (40, &[][..], 3));
+}
+
+#[test]
+fn a_call_that_waits_for_long_can_be_repeated_whatever_its_process_did_meanwhile() {
+    let mut world = World::new(2);
+    let set = world.set(2);
+    world.waits(1, set, &[take(0, 1)]);
+    let waiting = RequestId(world.processes[1].requests);
+    let repeat = |world: &mut World, set| {
+        let mut call = world.call(1);
+        call.ids = RequestIds { own: waiting, lowest_unanswered: RequestId(1) };
+        world.core.sem_op(call, set, &[take(0, 1)], None, world.now())
+    };
+    let later_call = |world: &mut World| {
+        let mut call = world.call(1);
+        call.ids.lowest_unanswered = RequestId(call.ids.own.0.saturating_sub(1000).max(1));
+        world.core.sem_op(call, set, &[post(1, 1)], None, world.now())
+    };
+    for _ in 0..1500 {
+        assert_eq!(later_call(&mut world), SysvOutcome::Answered(Ok(SetAnswer::Done)));
+    }
+    assert_eq!(repeat(&mut world, set), SysvOutcome::Waiting);
+    assert_eq!(world.results(1), [Err(Errno::Intr)], "the request that was repeated has a new address");
+    world.done(0, set, &[post(0, 1)]);
+    assert_eq!(world.results(1), DONE);
+    later_call(&mut world);
+    assert_eq!(repeat(&mut world, set), SysvOutcome::Answered(Ok(SetAnswer::Done)), "its answer was lost");
+    assert_eq!(world.values(set), [0, 1501]);
 }

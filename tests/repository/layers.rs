@@ -61,7 +61,7 @@ const LAYERS: [Layer; 6] = [
             ("backend.rs", "redb"),
             ("flush_mark.rs", "redb"),
             ("staged.rs", "redb"),
-            ("export.rs", "serde_json"),
+            ("export/mod.rs", "serde_json"),
         ],
     },
     Layer { module: "config", may_use: &["config", "serde", "toml", "thiserror"], exceptions: &[] },
@@ -113,11 +113,15 @@ const LAYERS: [Layer; 6] = [
     },
 ];
 
-/// Clocks, I/O and randomness belong to the server: protocol and core receive such values as arguments.
-const NEVER_SANS_IO: [&str; 8] = [
+/// Clocks, I/O and randomness belong to the server: protocol and core receive such values as arguments. Addresses are
+/// values; sockets are not.
+const NEVER_SANS_IO: [&str; 11] = [
     "Instant",
     "SystemTime",
-    "std::net",
+    "TcpListener",
+    "TcpStream",
+    "ToSocketAddrs",
+    "UdpSocket",
     "std::fs",
     "std::thread",
     "tokio::",
@@ -166,10 +170,9 @@ fn no_layer_uses_a_forbidden_module() {
     let mut breaches = Vec::new();
     for layer in &LAYERS {
         for file in files_of(layer.module) {
-            let file_name = file.file_name().unwrap().to_str().unwrap();
             let allowed = |what: &str| {
                 layer.may_use.contains(&what)
-                    || layer.exceptions.iter().any(|(file, extra)| *file == file_name && *extra == what)
+                    || layer.exceptions.iter().any(|(end, extra)| file.ends_with(end) && *extra == what)
             };
             for (number, line) in code_of(&file) {
                 let breach =

@@ -27,6 +27,7 @@ use turmoil::net::TcpStream;
 use crate::network::{self, SERVER, machine_name, port_of};
 use crate::random::Random;
 use crate::scene::Scene;
+use crate::server::number_in;
 
 /// Simulated time between two checks.
 const STEP: Duration = Duration::from_millis(10);
@@ -142,8 +143,7 @@ impl Process {
     async fn exec(&mut self, random: &mut Random) -> io::Result<()> {
         self.ask(SysvRequest::KeepProcess { grace: GRACE }).await?;
         self.close();
-        self.stream = TcpStream::connect((SERVER, port_of(Namespace::Counters))).await?;
-        self.scene.opened(self.stream.local_addr()?, self.machine);
+        self.stream = Self::connect(&self.scene, self.machine).await?;
         self.received.clear();
         sleep(Duration::from_millis(random.between(0, 500))).await;
         let OpenedProcess { process, key, .. } = self.opened.expect("it was opened");
@@ -308,10 +308,7 @@ fn run(seed: u64) -> Result<(), String> {
 
 #[test]
 fn no_two_processes_hold_a_lock_and_each_gets_it_at_last() {
-    let number = |variable: &str, otherwise| {
-        std::env::var(variable).ok().and_then(|value| value.parse::<u64>().ok()).unwrap_or(otherwise)
-    };
-    let (first, seeds) = (number("SIGNALBOX_SEED", 1), number("SIGNALBOX_SEEDS", 100));
+    let (first, seeds) = (number_in("SIGNALBOX_SEED", 1), number_in("SIGNALBOX_SEEDS", 100));
     for seed in first..first + seeds {
         // In a thread of its own, because thread-local state of the server must not differ between runs.
         let result = std::thread::spawn(move || run(seed)).join();

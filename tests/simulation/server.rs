@@ -214,7 +214,7 @@ fn run(seed: u64) -> Result<u64, String> {
     thread.join().unwrap_or_else(|_| Err("the simulation panicked; see above".to_owned()))
 }
 
-fn number_in(variable: &str, otherwise: u64) -> u64 {
+pub fn number_in(variable: &str, otherwise: u64) -> u64 {
     let value = std::env::var(variable).ok();
     value.map_or(otherwise, |value| {
         value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number"))

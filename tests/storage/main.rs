@@ -10,6 +10,7 @@ mod power;
 mod process;
 mod records;
 mod samples;
+mod sysv_records;
 mod text;
 
 use std::fs;
@@ -20,8 +21,8 @@ use disk::{Disk, Fault};
 use records::{Life, State, session};
 use signalbox::core::{Change, GrantId, Key, Record, SessionKey, SessionRecord};
 use signalbox::storage::{
-    CommitError, FILE_NAME, FailingStorage, Faults, FileStorage, Memory, Options, Storage, StorageError,
-    check,
+    CommitError, FILE_NAME, FORMAT, FailingStorage, Faults, FileStorage, Memory, Options, Storage,
+    StorageError, check,
 };
 
 /// The state that a store loads.
@@ -175,11 +176,15 @@ fn a_newer_format_is_refused() {
     let database = redb::Builder::new().create_with_backend(disk.clone()).unwrap();
     let transaction = database.begin_write().unwrap();
     let table = redb::TableDefinition::<&[u8], &[u8]>::new("signalbox");
-    transaction.open_table(table).unwrap().insert([0, b'f'].as_slice(), [0, 0, 0, 3].as_slice()).unwrap();
+    transaction
+        .open_table(table)
+        .unwrap()
+        .insert([0, b'f'].as_slice(), (FORMAT + 1).to_be_bytes().as_slice())
+        .unwrap();
     transaction.commit().unwrap();
     drop(database);
     let error = disk.open().unwrap_err();
-    assert!(matches!(error, StorageError::Newer { found: 3, known: 2, .. }), "{error}");
+    assert!(matches!(error, StorageError::Newer { found: 4, known: 3, .. }), "{error}");
     assert!(error.to_string().contains("update signalbox"), "{error}");
 }
 

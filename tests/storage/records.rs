@@ -8,6 +8,8 @@ use signalbox::core::{
     PartRecord, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
+use crate::sysv_records::{any_sysv_record, use_of_a_set};
+
 pub fn session(number: u64) -> SessionId {
     SessionId::from_number(number).unwrap()
 }
@@ -98,7 +100,8 @@ pub fn any_record() -> impl Strategy<Value = Record> {
             Record::Answer(AnswerRecord { session, request: RequestId(request), answer: answer.into() })
         },
     );
-    prop_oneof![any::<u64>().prop_map(Record::Mark), declaration, session, grant, answer]
+    let mark = any::<u64>().prop_map(Record::Mark);
+    prop_oneof![1 => mark, 1 => declaration, 1 => session, 1 => grant, 1 => answer, 3 => any_sysv_record()]
 }
 
 /// Pseudorandom numbers that are the same in every run.
@@ -133,7 +136,7 @@ pub fn apply(state: &mut State, changes: &[Change]) {
     }
 }
 
-/// Sessions that come and go, acquire grants and slots, and declare semaphores: their records are consistent at all
+/// Sessions that come and go, acquire grants and slots, and declare semaphores, and processes that use semaphore sets: their records are consistent at all
 /// times.
 pub struct Life {
     random: Random,
@@ -158,7 +161,8 @@ impl Life {
                 (!keys.is_empty()).then(|| keys[some as usize % keys.len()].clone())
             };
             let session_key = of_kind(&self.state, |key| matches!(key, Key::Session(_)));
-            let step = match (self.random.below(10), session_key) {
+            let step = match (self.random.below(11), session_key) {
+                (10, _) => use_of_a_set(some),
                 (0..=1, _) | (_, None) => {
                     self.sessions += 1;
                     vec![Change::Put(Record::Session(SessionRecord {

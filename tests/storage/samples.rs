@@ -15,7 +15,7 @@ use redb::{ReadableDatabase, ReadableTable};
 use signalbox::core::{
     Answer, Call, Claim, ConnectionId, Core, DeclarationRecord, Declare, GrantId, GrantRecord, IfExists,
     Listed, ListingKind, Mailbox, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing, Record,
-    RequestId, RequestIds, SessionId, SessionRecord, Token, UnixSeconds, Want,
+    RequestId, RequestIds, SessionId, SessionRecord, SysvRecord, Token, UnixSeconds, Want,
 };
 use signalbox::storage::record::{decode, encode_key, encode_value};
 use signalbox::storage::{Counts, FILE_NAME, FORMAT, Storage, check};
@@ -29,8 +29,11 @@ const NOW: Moment = Moment { monotonic: MonotonicMs(1_000_000), unix: UnixSecond
 
 /// An export as this version writes it: one of format 1 lacks what is out of service.
 fn present(export: &str) -> String {
-    let first = r#"{"kind":"export","format":1}"#;
-    let Some(rest) = export.strip_prefix(first) else { return export.to_owned() };
+    let head = |format| format!(r#"{{"kind":"export","format":{format}}}"#);
+    if let Some(rest) = export.strip_prefix(&head(2)) {
+        return head(3) + rest;
+    }
+    let Some(rest) = export.strip_prefix(&head(1)) else { return export.to_owned() };
     let line = |line: &str| match line.strip_suffix('}') {
         Some(declaration) if line.starts_with(r#"{"kind":"declaration","#) => {
             format!("{declaration},\"paused\":false,\"slots_out\":[]}}")
@@ -38,7 +41,7 @@ fn present(export: &str) -> String {
         _ => line.to_owned(),
     };
     let lines: Vec<_> = rest.split('\n').map(line).collect();
-    format!("{}{}", first.replace('1', "2"), lines.join("\n"))
+    head(3) + &lines.join("\n")
 }
 
 /// The directories of all samples.
@@ -73,6 +76,8 @@ fn a_sample_is_sound_and_its_export_is_the_same_to_the_byte() {
             sessions: lines(r#"{"kind":"session","#),
             grants: lines(r#"{"kind":"grant","#),
             answers: lines(r#"{"kind":"answer","#),
+            sets: lines(r#"{"kind":"sysv_set","#),
+            processes: lines(r#"{"kind":"sysv_process","#),
         };
         assert_eq!(report.counts, counts);
         let (export, bytes) = (present(export), fs::read(copy.join(FILE_NAME)).unwrap());
@@ -109,13 +114,14 @@ fn a_record_of_a_sample_is_written_as_it_was() {
         let after = entries(copy);
         assert_eq!(after[FORMAT_KEY], FORMAT.to_be_bytes());
         assert!(before.keys().eq(after.keys()));
-        let is_migrated = before[FORMAT_KEY] != after[FORMAT_KEY];
+        let has_format_1 = before[FORMAT_KEY] == 1_u32.to_be_bytes();
         let records: Vec<_> = after.iter().filter(|(key, _)| key[0] != 0).collect();
         assert!(records.len() > 30, "{records:?}");
         for (key, value) in records {
             let record = decode(key, value).unwrap();
             assert_eq!((&encode_key(&record.key()), &encode_value(&record)), (key, value));
-            let end = if is_migrated && matches!(record, Record::Declaration(_)) { &[0; 5][..] } else { &[] };
+            let end =
+                if has_format_1 && matches!(record, Record::Declaration(_)) { &[0; 5][..] } else { &[] };
             assert_eq!([&before[key], end].concat(), *value, "{record:?}");
         }
     });
@@ -164,9 +170,11 @@ fn assert_restored(records: &State) {
     let mut declared = BTreeMap::<&[u8], &DeclarationRecord>::new();
     let mut sessions = BTreeMap::<SessionId, &SessionRecord>::new();
     let mut holders = BTreeMap::<(Namespace, &[u8]), Vec<Listed>>::new();
+    let mut sysv = Vec::new();
     for record in records.values() {
         match record {
             Record::Mark(_) | Record::Answer(_) => {}
+            Record::Sysv(record) => sysv.push(record),
             Record::Declaration(semaphore) => _ = declared.insert(&semaphore.name, semaphore),
             Record::Session(session) => _ = sessions.insert(session.session, session),
             // Grants come in the order of their ids, as in a listing, and after their sessions.
@@ -244,6 +252,44 @@ fn assert_restored(records: &State) {
         }
     }
     core.check_ledger().unwrap();
+    assert_sets_restored(&core, &sysv);
+}
+
+/// Finds each durable set with its figures, and the adjustments of each process, which its connection acts for again.
+fn assert_sets_restored(core: &Core, records: &[&SysvRecord]) {
+    core.check_sysv().unwrap();
+    let mut listing = core.sets();
+    let listed = core.list_sets(&mut listing);
+    let sets = records.iter().filter(|record| matches!(record, SysvRecord::Set(_))).count();
+    assert_eq!(listed.len(), sets);
+    for record in records {
+        match record {
+            SysvRecord::Set(set) => {
+                let found = listed.iter().find(|found| found.set == set.set).unwrap();
+                assert_eq!((found.stat.key, found.stat.ownership), (set.key, set.ownership));
+                assert_eq!(
+                    (found.stat.operated_at, found.stat.changed_at),
+                    (set.operated_at, set.changed_at)
+                );
+                assert_eq!(found.stat.count as usize, set.semaphores.len());
+            }
+            SysvRecord::Process(process) => {
+                let connection = core.open_session().id();
+                let mailbox = Arc::new(Mailbox::default());
+                let attached =
+                    core.attach_process((connection, &mailbox), process.process, &process.key, NOW);
+                assert_eq!(attached, Ok(process.ttl_ms));
+            }
+            SysvRecord::Adjustments(record) => {
+                let mut users = core.set_users(record.set.number()).unwrap();
+                let users = core.list_set_users(&mut users);
+                let user = users.iter().find(|user| user.process == record.process).unwrap();
+                let changes = record.adjustments.iter().filter(|change| **change != 0);
+                assert!(user.operations.iter().map(|operation| &operation.change).eq(changes));
+            }
+            SysvRecord::Result(_) => {}
+        }
+    }
 }
 
 fn lease_left_ms(session: &SessionRecord) -> u32 {

@@ -4,7 +4,7 @@ use std::fs;
 
 use signalbox::core::{
     Change, DeclarationRecord, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord, Record, RequestId,
-    Service, SessionKey, SessionRecord, UnixSeconds,
+    Service, SessionKey, SessionRecord, SysvKey, UnixSeconds,
 };
 use signalbox::storage::{
     Counts, FILE_NAME, ImportError, Storage, StorageError, check, contradictions, export, import,
@@ -33,7 +33,7 @@ fn an_import_and_an_export_restore_the_text() {
     drop(storage);
     let bytes = fs::read(first.join(FILE_NAME)).unwrap();
     let text = exported(&first);
-    assert_eq!(text.lines().next(), Some(r#"{"kind":"export","format":2}"#));
+    assert_eq!(text.lines().next(), Some(r#"{"kind":"export","format":3}"#));
     assert_eq!(import_text(&second, &text).unwrap(), life.state.len() as u64);
     assert_eq!(exported(&second), text);
     assert_eq!(loaded(&mut open(&second).unwrap()), life.state);
@@ -45,6 +45,8 @@ fn an_import_and_an_export_restore_the_text() {
         sessions: of(|key| matches!(key, Key::Session(_))),
         grants: of(|key| matches!(key, Key::Grant(_))),
         answers: of(|key| matches!(key, Key::Answer(..))),
+        sets: of(|key| matches!(key, Key::Sysv(SysvKey::Set(_)))),
+        processes: of(|key| matches!(key, Key::Sysv(SysvKey::Process(_)))),
     };
     assert_eq!(report.counts, counts);
     assert_eq!(fs::read(first.join(FILE_NAME)).unwrap(), bytes, "neither operation changes the file");
@@ -107,14 +109,14 @@ fn contradictory_records_are_found() {
 fn a_refused_import_names_the_line_and_leaves_nothing() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("data");
-    let head = r#"{"kind":"export","format":2}"#;
+    let head = r#"{"kind":"export","format":3}"#;
     let mark = r#"{"kind":"mark","id":"12"}"#;
     let session = r#"{"kind":"session","session":1,"key_hex":"000102030405060708090a0b0c0d0e0f","ttl_ms":5,"label":"","revoked_grace_ms":null}"#;
     let end = |records| format!(r#"{{"kind":"end","records":{records}}}"#);
     let cases = [
         (String::new(), "line 1: the export is incomplete"),
         (mark.to_owned(), "line 1: the first line"),
-        (r#"{"kind":"export","format":3}"#.to_owned(), "line 1: the export has format 3"),
+        (r#"{"kind":"export","format":4}"#.to_owned(), "line 1: the export has format 4"),
         (format!("{head}\n{mark}\n"), "line 3: the export is incomplete"),
         (format!("{head}\n{mark}\n{}\n", end(2)), "its last line states 2"),
         (

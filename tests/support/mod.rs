@@ -79,6 +79,11 @@ impl TestServer {
         Self::start_on(InTurn { threads, connections: Arc::default() }, |_| {}, |_| {})
     }
 
+    /// Starts a server whose connections move to another task after every turn, as they would move to another thread.
+    pub fn start_moving(change: impl FnOnce(&mut Config)) -> Self {
+        Self::start_on(SameThread::moving_after(1.try_into().unwrap()), change, |_| {})
+    }
+
     fn start_on(
         workers: impl Spawn<tokio::net::TcpStream>,
         change: impl FnOnce(&mut Config),
@@ -167,14 +172,17 @@ pub struct NearServer {
 }
 
 /// Accepts the connections that the test passes in.
-struct Handed(tokio::sync::mpsc::UnboundedReceiver<DuplexStream>);
+struct Handed {
+    streams: tokio::sync::mpsc::UnboundedReceiver<DuplexStream>,
+    peer: SocketAddr,
+}
 
 impl Listener for Handed {
     type Stream = DuplexStream;
 
     async fn accept(&mut self) -> std::io::Result<(DuplexStream, SocketAddr)> {
-        match self.0.recv().await {
-            Some(stream) => Ok((stream, SocketAddr::from(([192, 0, 2, 1], 1)))),
+        match self.streams.recv().await {
+            Some(stream) => Ok((stream, self.peer)),
             None => std::future::pending().await,
         }
     }
@@ -182,10 +190,19 @@ impl Listener for Handed {
 
 impl NearServer {
     pub fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// Starts a server with a changed configuration. All connections come from 192.0.2.1.
+    pub fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let clock = Clock::from_fn(|| UnixSeconds(1_000_000_050));
-        let server = Server::new(&Config::without_file(), clock, NameHasher::new());
-        let (accepted, handed) = tokio::sync::mpsc::unbounded_channel();
-        tokio::spawn(serve_port(server, Namespace::Counters, Handed(handed), SameThread::default()));
+        let mut config = Config::without_file();
+        change(&mut config);
+        let server = Server::new(&config, clock, NameHasher::new());
+        let (accepted, streams) = tokio::sync::mpsc::unbounded_channel();
+        let peer = SocketAddr::from(([192, 0, 2, 1], 1));
+        let listener = Handed { streams, peer };
+        tokio::spawn(serve_port(server, Namespace::Counters, listener, SameThread::default()));
         Self { accepted }
     }
 
@@ -282,6 +299,16 @@ pub struct Wire {
 impl Wire {
     pub fn connect(address: SocketAddr) -> Self {
         Self::over(TcpStream::connect(address).unwrap_or_else(|e| panic!("connecting to {address}: {e}")))
+    }
+
+    /// A connection from a particular address of this machine, such as 127.0.0.2.
+    pub fn connect_from(source: &str, address: SocketAddr) -> Self {
+        let source = SocketAddr::new(source.parse().unwrap(), 0);
+        let socket =
+            socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None).unwrap();
+        socket.bind(&source.into()).unwrap_or_else(|e| panic!("binding {source}: {e}"));
+        socket.connect(&address.into()).unwrap_or_else(|e| panic!("connecting to {address}: {e}"));
+        Self::over(socket.into())
     }
 
     /// Wraps an established connection.

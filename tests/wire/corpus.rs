@@ -29,6 +29,11 @@ fn saved_inputs_are_encoded_as_they_were_decoded() {
 }
 
 #[test]
+fn saved_headers_of_proxies_are_parsed_as_soon_as_they_are_complete() {
+    replay("proxy_header", fuzz::proxy_header);
+}
+
+#[test]
 fn saved_grant_requests_never_break_the_ledger() {
     replay("grants", fuzz::grants);
 }

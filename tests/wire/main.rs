@@ -15,6 +15,7 @@ mod linearizability;
 mod operations;
 mod ownership;
 mod panic;
+mod proxies;
 mod sessions;
 mod slots;
 #[path = "../support/mod.rs"]

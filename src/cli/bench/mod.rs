@@ -23,6 +23,8 @@ use report::{Report, ServerCost};
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let load = arguments.load()?;
+    // A mistyped process is reported before the load.
+    arguments.pid.map(Usage::of).transpose()?;
     // The generators send plain requests, which do not name a namespace.
     block_on(arguments.server.connect())?;
     let address = load.resolve()?;
@@ -84,6 +86,7 @@ fn run_all(
 
 impl From<ProcessError> for Failure {
     fn from(error: ProcessError) -> Self {
-        Self::new(Exit::Failure, error.to_string())
+        let exit = if error.is_missing() { Exit::Usage } else { Exit::System };
+        Self::new(exit, error.to_string())
     }
 }

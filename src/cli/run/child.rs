@@ -11,16 +11,22 @@ use tokio::process::{Child, Command};
 
 use crate::cli::exit::{Exit, Failure, warn};
 use crate::cli::output::escaped;
-use crate::cli::session::SLOTS;
+use crate::cli::session::{GRANT, SLOTS};
+use crate::client::GrantId;
 
-/// Starts the command, with its slots in the environment if it has any. The caller must already listen for signals, so
+/// Starts the command, with its slots and its grant in the environment if it has any. The caller must already listen for signals, so
 /// that none is missed.
-pub(super) fn start(command: &[OsString], slots: Option<String>) -> Result<Child, Failure> {
+pub(super) fn start(
+    command: &[OsString],
+    slots: Option<String>,
+    grant: Option<GrantId>,
+) -> Result<Child, Failure> {
     let (program, rest) = command.split_first().expect("clap requires a command");
     let mut command = Command::new(program);
-    // This program may itself run under `signalbox run`; its slots are not the command's.
-    command.args(rest).env_remove(SLOTS);
+    // This program may itself run under `signalbox run`; its slots and its grant are not the command's.
+    command.args(rest).env_remove(SLOTS).env_remove(GRANT);
     command.envs(slots.map(|slots| (SLOTS, slots)));
+    command.envs(grant.map(|GrantId(grant)| (GRANT, grant.to_string())));
     command.spawn().map_err(|error| {
         let program = escaped(program.as_encoded_bytes());
         match error.kind() {

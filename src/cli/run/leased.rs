@@ -47,7 +47,7 @@ async fn run_holding(
         // This process was stopped, or the machine suspended, before the command could be started.
         return Err(Error::from(permit.lost().await).into());
     }
-    let child = child::start(&arguments.command, slots::of_all(&slots::of(permit)))?;
+    let child = child::start(&arguments.command, slots::of_all(&slots::of(permit)), Some(permit.id()))?;
     supervise(&mut hold, arguments.on_lost, child, signals).await
 }
 

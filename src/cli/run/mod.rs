@@ -25,7 +25,7 @@ const LONG: &str = "\
 Run a command while holding resources
 
 Acquires the resources of each NAME, runs the command, and releases the resources when the command ends. A NAME with a \
-maximum is a counter, or with --semaphore a semaphore; a NAME without a maximum is a declared semaphore. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in use, the \
+maximum is a counter, or with --semaphore a semaphore; a NAME without a maximum is a semaphore that exists, normally a declared one. Several NAMEs are acquired together, all or none, without deadlocks. If the resources are in use, the \
 command is not started and the exit status is 75; with --wait, the request first waits in a fair queue.
 
 A counter needs a maximum, and a semaphore that does not exist yet needs a capacity: give it with --max or after the \
@@ -43,7 +43,8 @@ what happens to the command. A server that vanishes (power, network) is detected
 
 With --lease, --wait, several NAMEs, or a NAME without a maximum, a leased session holds the resources; this requires \
 signalbox's own server. The lease is renewed in the background and survives disconnections shorter than two fifths of \
-it. If it cannot be renewed, the command is sent SIGTERM early enough that SIGKILL after --kill-after still precedes the \
+it. The command gets the id of the grant in SIGNALBOX_GRANT: a fencing token, which grows from grant to grant of a NAME. If \
+the lease cannot be renewed, the command is sent SIGTERM early enough that SIGKILL after --kill-after still precedes the \
 end of the lease, but not before two thirds of the lease have passed. If an administrator revokes the resources, the \
 command is sent SIGTERM at once, and SIGKILL before the grace period ends.
 

@@ -58,7 +58,7 @@ async fn run_holding(
     client: &PlainClient,
 ) -> Result<ExitCode, Failure> {
     let mut signals = Signals::listen()?;
-    let child = child::start(&arguments.command, None)?;
+    let child = child::start(&arguments.command, None, None)?;
     let mut hold = ConnectionHold { arguments, amount, state: State::Open(client) };
     supervise(&mut hold, arguments.on_lost, child, &mut signals).await
 }

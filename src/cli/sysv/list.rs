@@ -20,18 +20,19 @@ List the System V semaphore sets, ordered by id
 On a terminal, the output is a table with a header. Otherwise it is one line per set, without a header, with these \
 columns, separated by tabs: key (in hexadecimal digits), id, user and group of the owner, mode (in octal digits), \
 number of semaphores, calls that wait, processes with adjustments (SEM_UNDO), time of the last operation, time of the \
-last change of values or owner by semctl, or of the creation (UTC). A missing value is -: of a set that was made without \
+last change of values or owner by semctl, or of the creation (UTC), flags: durable (it survives a restart of the server), \
+fifo (a call that takes from a semaphore waits for those before it). A missing value is -: without flags, of a set that was made without \
 a key (IPC_PRIVATE), or of one without an operation so far.
 
 With --json, the output is one object per line with the keys key (a text, or null), id, uid, gid, creator_uid, \
-creator_gid, mode (a text), semaphores, waiting, adjusting, operated and changed (in seconds since 1970).";
+creator_gid, mode (a text), semaphores, waiting, adjusting, operated and changed (in seconds since 1970), durable and fifo.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox sysv list
   signalbox sysv list --json | jq 'select(.waiting > 0)'";
 
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [Column; 11] = [
     Column::word("KEY", 10),
     Column::number("ID", 10),
     Column::number("USER", 6),
@@ -42,6 +43,7 @@ const COLUMNS: [Column; 10] = [
     Column::number("ADJUSTING", 9),
     Column::word("OPERATED", 20).omitted(1),
     Column::word("CHANGED", 20).omitted(2),
+    Column::word("FLAGS", 5),
 ];
 
 /// List the System V semaphore sets
@@ -71,7 +73,7 @@ pub(super) async fn list(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn cells(listed: &ListedSet) -> Vec<String> {
-    let ListedSet { set, stat, waiting, adjusting } = listed;
+    let ListedSet { set, stat, waiting, adjusting, .. } = listed;
     vec![
         key_cell(stat),
         set.to_string(),
@@ -83,7 +85,15 @@ fn cells(listed: &ListedSet) -> Vec<String> {
         adjusting.to_string(),
         operated(stat),
         utc(stat.changed_at),
+        flags(listed),
     ]
+}
+
+/// The flags of a set in a column.
+pub(super) fn flags(listed: &ListedSet) -> String {
+    let words = [(listed.is_durable, "durable"), (listed.is_fifo, "fifo")];
+    let words: Vec<_> = words.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word).collect();
+    if words.is_empty() { NOTHING.to_owned() } else { words.join(",") }
 }
 
 /// The key of a set in a column.
@@ -120,11 +130,13 @@ pub(super) struct Line {
     adjusting: u32,
     operated: Option<u64>,
     changed: u64,
+    durable: bool,
+    fifo: bool,
 }
 
 impl Line {
     pub(super) fn of(listed: &ListedSet) -> Self {
-        let ListedSet { set, stat, waiting, adjusting } = listed;
+        let ListedSet { set, stat, waiting, adjusting, is_durable, is_fifo } = listed;
         Self {
             key: key_of(stat),
             id: *set,
@@ -138,6 +150,8 @@ impl Line {
             adjusting: *adjusting,
             operated: Some(stat.operated_at).filter(|at| *at != 0),
             changed: stat.changed_at,
+            durable: *is_durable,
+            fifo: *is_fifo,
         }
     }
 }

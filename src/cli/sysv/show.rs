@@ -21,7 +21,8 @@ const LONG: &str = "\
 Show a System V semaphore set, its semaphores and the processes that use it
 
 Prints the key, the id, the owner and the creator (user:group), the mode, the number of semaphores, of calls that wait and \
-of processes with adjustments, and the times of the last operation and of the last change by semctl. For each semaphore, \
+of processes with adjustments, the times of the last operation and of the last change by semctl, and the flags (as in \
+\"signalbox sysv list\"). For each semaphore, \
 number, value, process id of the last operation, and the calls that wait for the value to grow (NCOUNT) or to become 0 \
 (ZCOUNT) follow. Then come the holders: processes with adjustments, which the server adds to the values when the process \
 ends; and the queue: calls that wait, with their operations, such as 0:-1 UNDO (take 1 from semaphore 0, and give it back \
@@ -118,13 +119,14 @@ struct Shown {
 
 impl Shown {
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let ListedSet { set, stat, waiting, adjusting } = &self.listed;
+        let ListedSet { set, stat, waiting, adjusting, .. } = &self.listed;
         writeln!(out, "kind        sysv\nkey         {}\nid          {set}", list::key_cell(stat))?;
         writeln!(out, "owner       {}:{}", stat.uid, stat.gid)?;
         writeln!(out, "creator     {}:{}", stat.creator_uid, stat.creator_gid)?;
         writeln!(out, "mode        {}\nsemaphores  {}", list::mode(stat), stat.count)?;
         writeln!(out, "waiting     {waiting}\nadjusting   {adjusting}")?;
         writeln!(out, "operated    {}\nchanged     {}", list::operated(stat), utc(stat.changed_at))?;
+        writeln!(out, "flags       {}", list::flags(&self.listed))?;
         if let Some(semaphores) = &self.semaphores {
             writeln!(out, "\nsemaphores:")?;
             let mut rows = Rows::new(Form::of_output(false), &SEMAPHORES, &mut *out);

@@ -38,7 +38,7 @@ pub(crate) enum Watched {
     Set(SetName),
 }
 
-/// What is known of a set.
+/// The state of a set.
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     listed: ListedSet,
@@ -97,7 +97,8 @@ async fn states(
     Ok(states)
 }
 
-/// What has changed, with the last known state: first what was removed, so that a set that was made again comes after it.
+/// The changes between two states of all sets, each with the last known state of its set. Removed sets come first, so that
+/// a set that was created again with the same key comes after them.
 fn changes<'a>(
     before: &'a BTreeMap<i32, State>,
     now: &'a BTreeMap<i32, State>,
@@ -112,7 +113,7 @@ fn changes<'a>(
 }
 
 fn cells(event: &str, state: Option<&State>) -> Vec<String> {
-    let Some(State { listed: ListedSet { set, stat, waiting, adjusting }, values }) = state else {
+    let Some(State { listed: ListedSet { set, stat, waiting, adjusting, .. }, values }) = state else {
         let nothing = std::iter::repeat_n(NOTHING.to_owned(), COLUMNS.len() - 1);
         return [event.to_owned()].into_iter().chain(nothing).collect();
     };

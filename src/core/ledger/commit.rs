@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::cached_reply::CachedReply;
-use super::journal::{Batch, Failed, Journal};
 use super::on_commit::OnCommit;
 use super::{Ledger, LedgerContext};
 use crate::core::Refusal;
 use crate::core::durable::{Change, Key, Record};
 use crate::core::ids::{RequestId, SessionId};
+use crate::core::journal::{Failed, Journal, JournalBatch};
 use crate::core::mailbox::{EventKind, Mailbox, ReplyTo};
 use crate::core::outcome::Answer;
 use crate::core::time::MonotonicMs;
@@ -42,7 +42,7 @@ impl Ledger {
 
     /// Takes changes to commit, at most `changes_max` unless the first step alone has more. `None`: there are none, or the
     /// batch before is not complete.
-    pub(in crate::core) fn take_batch(&mut self, changes_max: usize) -> Option<Batch> {
+    pub(in crate::core) fn take_batch(&mut self, changes_max: usize) -> Option<JournalBatch> {
         self.journal.as_mut()?.take_batch(changes_max)
     }
 

@@ -14,6 +14,7 @@ use super::replies::Changed;
 use super::slots::SLOTS_MAX;
 use super::{Ledger, LedgerContext};
 use crate::core::durable::{Change, DeclaredState, Origin, Record, Service};
+use crate::core::ids::SessionId;
 use crate::core::mailbox::EventKind;
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Call, Outcome};
@@ -31,7 +32,7 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Outcome {
-        self.change(call, now, |ledger, _| {
+        self.change(call, now, |ledger, session| {
             ledger.check_declares(wanted, if_exists, context)?;
             let objects = ledger.objects_to_declare(wanted, context)?;
             let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>();
@@ -50,8 +51,7 @@ impl Ledger {
                 ledger.plan(object, after, false, now, context);
                 is_changed = true;
             }
-            // An equal declaration may still wait for its commit, and be rolled back.
-            let is_durable = is_changed || !ledger.is_stored();
+            let is_durable = is_changed || ledger.stores_answer_without_change(session);
             Ok(Changed { reply: CachedReply::declared(states), is_durable })
         })
     }
@@ -167,7 +167,7 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Outcome {
-        self.change(call, now, |ledger, _| {
+        self.change(call, now, |ledger, session| {
             let check = |declaration: &Declaration| declaration.check_change(generation);
             let resize = |after: &mut Declaration| {
                 after.capacity = match resizing {
@@ -178,7 +178,7 @@ impl Ledger {
                 let is_too_large = after.numbered && after.capacity > SLOTS_MAX;
                 if is_too_large { Err(Refusal::OutOfRange) } else { Ok(()) }
             };
-            ledger.alter(name, check, resize, now, context)
+            ledger.alter(session, name, check, resize, now, context)
         })
     }
 
@@ -186,6 +186,7 @@ impl Ledger {
     /// change: the generation stays, and nothing is stored.
     pub(super) fn alter(
         &mut self,
+        session: SessionId,
         name: &[u8],
         check: impl FnOnce(&Declaration) -> Result<(), Refusal>,
         alter: impl FnOnce(&mut Declaration) -> Result<(), Refusal>,
@@ -204,12 +205,17 @@ impl Ledger {
             after.generation = self.next_id()?;
         }
         let reply = CachedReply::declared([after.state(&object)]);
-        // The present state may still wait for its commit, and be rolled back.
-        let is_durable = is_changed || !self.is_stored();
+        let is_durable = is_changed || self.stores_answer_without_change(session);
         if is_changed {
             self.plan(&object, after, false, now, context);
         }
         Ok(Changed { reply, is_durable })
+    }
+
+    /// Whether the answer to a request that changed nothing waits for a commit all the same: the present state may be rolled
+    /// back, and after a restart the repeated request of a leased session must not be answered with a later state.
+    fn stores_answer_without_change(&self, session: SessionId) -> bool {
+        !self.is_stored() || self.is_durable(session)
     }
 
     /// Removes a declared semaphore (`docs/protocol.md`, "Remove").

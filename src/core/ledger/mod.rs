@@ -9,7 +9,7 @@
 //!
 //! [`Ledger`] is composed of parts with private fields and one invariant each, stated at the top of their files:
 //! `sessions`, `grants`, `queues`, `slots`, `declarations`, `idle_waiters`, `watches`, `backlog`, `alarm`, `id_allocator`,
-//! `journal`, `pending_replies`. The other files have the operations. Each uses only operations of lower levels:
+//! `pending_replies`. The other files have the operations. Each uses only operations of lower levels:
 //!
 //! | level | files |
 //! |---|---|
@@ -40,7 +40,6 @@ mod grants;
 mod id_allocator;
 mod idle;
 mod idle_waiters;
-mod journal;
 mod leases;
 mod listing;
 mod on_commit;
@@ -66,7 +65,6 @@ pub use commit::CommitOutcome;
 pub use declarations::{Declare, Declared, IfExists, Removal, Resizing, ServiceChange};
 pub use grant::{Queueing, Want};
 pub use idle_waiters::Until;
-pub use journal::Batch;
 pub use leases::{Lease, TICK_MS};
 pub use listing::{DeclaredListing, Listed, Listing, ListingKind};
 pub use slots::{GRANT_SLOTS_MAX, SLOTS_MAX};
@@ -79,12 +77,13 @@ use super::registry::Registry;
 use super::time::UnixSeconds;
 use super::{Namespace, Refusal};
 use crate::core::alarm::Alarm;
+use crate::core::journal::Journal;
+use crate::core::store::Journaled;
 use backlog::Backlog;
 use declarations::Declarations;
 use grants::Grants;
 use id_allocator::IdAllocator;
 use idle_waiters::IdleWaiters;
-use journal::Journal;
 use on_commit::OnCommit;
 use pending_replies::PendingReplies;
 use queues::Queues;
@@ -220,15 +219,16 @@ impl Ledger {
         }
     }
 
-    /// Ends a step: the lock is released, and a batch of the journal may end here.
-    pub(super) fn end_step(&mut self) {
-        if let Some(journal) = &mut self.journal {
-            journal.end_step();
-        }
-    }
-
     /// Refuses requests that would wait or stay, once the server shuts down.
     fn check_open(&self) -> Result<(), Refusal> {
         if self.shut_down_up_to.is_some() { Err(Refusal::ShuttingDown) } else { Ok(()) }
+    }
+}
+
+impl Journaled for Ledger {
+    fn end_step(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            journal.end_step();
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::grant::{Grant, Part};
 use super::on_commit::OnCommit;
 use crate::core::durable::{Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord};
 use crate::core::ids::{GrantId, SessionId};
+use crate::core::invariant::broken;
 use crate::core::time::MonotonicMs;
 
 impl Ledger {
@@ -71,6 +72,7 @@ impl Ledger {
                 let reply = self.sessions.get(*session).and_then(|state| state.log().get(*request));
                 reply.and_then(|reply| reply.record(*session, *request)).map(Record::Answer)
             }
+            Key::Sysv(_) => broken(format_args!("the ledger stores facts of its own only")),
         };
         record.map_or(Change::Delete(key), Change::Put)
     }

@@ -74,7 +74,7 @@ impl Ledger {
                 forgotten.push(request);
             }
         };
-        let found = state.log_mut().find(ids, forget).map(|found| found.cloned());
+        let found = state.log_mut().find(ids, |_| false, forget).map(|found| found.cloned());
         if let Err(Refusal::LimitReached(_)) = found {
             self.counts.limited += 1;
         }

@@ -12,6 +12,7 @@ use super::{Ledger, LedgerContext};
 use crate::core::Claim;
 use crate::core::durable::{AnswerRecord, DeclarationRecord, GrantRecord, PartRecord, Record, SessionRecord};
 use crate::core::ids::GrantId;
+use crate::core::invariant::broken;
 use crate::core::object::ObjectRef;
 use crate::core::time::MonotonicMs;
 
@@ -36,6 +37,7 @@ impl Ledger {
             Record::Session(record) => self.restore_session(record, now),
             Record::Grant(record) => self.restore_grant(record, now, context)?,
             Record::Answer(record) => self.restore_answer(record)?,
+            Record::Sysv(_) => broken(format_args!("the ledger restores facts of its own only")),
         }
         Ok(())
     }

@@ -29,13 +29,13 @@ impl Ledger {
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Outcome {
-        self.change(call, now, |ledger, _| {
+        self.change(call, now, |ledger, session| {
             let check = |declaration: &Declaration| declaration.check_generation(generation);
             let set_service = |after: &mut Declaration| {
                 after.service = service_after(after, change)?;
                 Ok(())
             };
-            ledger.alter(name, check, set_service, now, context)
+            ledger.alter(session, name, check, set_service, now, context)
         })
     }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::calls::{Caller, SetCommand, SysvCall, SysvOutcome};
+use super::check::SetCheck;
 use super::listing::{SetListing, UserListing};
 use super::processes::{OpenedProcess, ProcessId};
 use super::rules::{KeyRule, Rules};
 use super::{ConnectionEnd, ListedSet, ListedUser, Operation, Sysv, SysvLimits, SysvStats};
 use crate::core::ids::{ConnectionId, SessionKey, Token};
-use crate::core::invariant::lock;
 use crate::core::mailbox::Mailbox;
-use crate::core::sync::MutexGuard;
+use crate::core::store::Step;
 use crate::core::time::{Due, Moment};
 use crate::core::{Core, Refusal};
 
@@ -48,6 +48,16 @@ impl Core {
     /// Checks the invariants of sets and processes. For tests: it visits everything at once.
     pub fn check_sysv(&self) -> Result<(), String> {
         self.sysv().check()
+    }
+
+    /// Begins a check of the invariants of each set.
+    pub fn begin_set_check(&self) -> SetCheck {
+        SetCheck::default()
+    }
+
+    /// Takes a step of the check. Returns whether there is more to do.
+    pub fn check_sets(&self, check: &mut SetCheck) -> bool {
+        self.sysv().check_step(check)
     }
 
     /// Opens a process and attaches the connection, which has this mailbox, to it. `key` is the process's secret,
@@ -158,7 +168,7 @@ impl Core {
         self.sysv().shut_down(now)
     }
 
-    fn sysv(&self) -> MutexGuard<'_, Sysv> {
-        lock(&self.sysv)
+    pub(in crate::core) fn sysv(&self) -> Step<'_, Sysv> {
+        Step::begin(&self.sysv)
     }
 }

@@ -1,19 +1,17 @@
-//! The calls of programs: `semget`, `semop`, `semctl`, and what a process says of itself.
-//!
-//! A call that changes something is made once for all requests with its number; its result is cached.
+//! The calls of programs: `semget`, `semop`, `semctl`.
 
 use std::sync::Arc;
 
-use super::processes::{OpenedProcess, Process, ProcessId};
-use super::set::{ALTER, Completed, Ownership, READ, Set, SetStat};
+use super::answers::Reply;
+use super::processes::ProcessId;
+use super::set::{ALTER, Ownership, READ, Set, SetStat};
 use super::sets::{PRIVATE, SetId};
-use super::values::{Operation, Verdict};
-use super::waiters::{Place, Waiter};
+use super::values::{Operation, Verdict, alters, undoes};
+use super::waiters::Waiter;
 use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX};
-use crate::core::ids::{ConnectionId, RequestIds, SessionKey, Token};
-use crate::core::mailbox::{Mailbox, Message, ReplyTo};
+use crate::core::Refusal;
+use crate::core::ids::{ConnectionId, RequestIds, Token};
 use crate::core::time::{Due, Moment};
-use crate::core::{Limit, LimitKind, Refusal};
 
 /// The user and the group that a call is checked against, as the client states them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +46,7 @@ pub enum SetAnswer {
     Number(u32),
     /// The values of all semaphores (GETALL).
     Values(Box<[u16]>),
-    /// What is known of the set (IPC_STAT).
+    /// The key, the owner, the mode and the times of the set (IPC_STAT).
     Stat(SetStat),
 }
 
@@ -57,7 +55,7 @@ pub enum SetAnswer {
 pub enum SysvOutcome {
     /// The call has a result.
     Answered(Result<SetAnswer, Errno>),
-    /// The call waits; its result comes as a [`Message`].
+    /// The call waits; its result comes as a [`Message`](crate::core::Message).
     Waiting,
     /// The request is not a call of a process.
     Refused(Refusal),
@@ -88,13 +86,6 @@ pub enum SetCommand<'a> {
     GetZCount(u32),
 }
 
-/// The cached reply to a request, or what it waits for.
-#[derive(Clone, Debug)]
-pub(super) enum Reply {
-    Waiting(SetId, Place),
-    Done(Result<SetAnswer, Errno>),
-}
-
 impl SetCommand<'_> {
     fn is_change(self) -> bool {
         matches!(self, Self::Remove | Self::SetOwnership(_) | Self::SetValue(..) | Self::SetAll(_))
@@ -105,65 +96,6 @@ fn checked_value(value: i32) -> Result<u16, Errno> {
     u16::try_from(value).ok().filter(|value| *value <= VALUE_MAX).ok_or(Errno::Range)
 }
 
-/// Processes.
-impl Sysv {
-    /// Opens a process and attaches the connection to it. `key` is its secret, `ttl_ms` how long it lives on after its
-    /// last connection was lost, in milliseconds.
-    pub(in crate::core) fn open(
-        &mut self,
-        (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
-        key: SessionKey,
-        ttl_ms: u32,
-        (pid, caller, groups): (u32, Caller, &[u32]),
-        label: &[u8],
-        now: Moment,
-    ) -> Result<OpenedProcess, Refusal> {
-        if self.is_shutting_down {
-            return Err(Refusal::ShuttingDown);
-        }
-        if self.processes.len() >= self.limits.processes_max {
-            return Err(Limit::reached(LimitKind::Sessions, self.limits.processes_max));
-        }
-        self.leave_process(connection, now);
-        let opened = OpenedProcess { process: self.processes.next_id(), key, ttl_ms };
-        self.processes.insert(opened.process, Process::new(&opened, pid, caller.uid, groups, label));
-        self.processes.attach(connection, opened.process, mailbox);
-        Ok(opened)
-    }
-
-    /// Attaches a connection to a process, beside those that it has. Returns the process's time to live in milliseconds.
-    pub(in crate::core) fn attach(
-        &mut self,
-        (connection, mailbox): (ConnectionId, &Arc<Mailbox>),
-        process: ProcessId,
-        key: &SessionKey,
-        now: Moment,
-    ) -> Result<u32, Refusal> {
-        let found = self.processes.get(process).filter(|found| found.key.is(key));
-        // One whose end has begun has lost adjustments already.
-        let is_over = |found: &Process| found.deadline().is_some_and(|deadline| deadline <= now.monotonic);
-        if found.is_none_or(is_over) {
-            return Err(Refusal::NoSuchSession);
-        }
-        if self.processes.acting(connection).map(|(acting, _)| acting) != Some(process) {
-            self.leave_process(connection, now);
-            self.processes.attach(connection, process, mailbox);
-        }
-        let found = self.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
-        found.grace_ms = None;
-        Ok(found.ttl_ms)
-    }
-
-    /// The process replaces its program: for this time, in milliseconds, it lives on although its connections are closed.
-    pub(in crate::core) fn keep(&mut self, connection: ConnectionId, grace_ms: u32) -> Result<(), Refusal> {
-        let (process, _) = self.processes.acting(connection).ok_or(Refusal::NoSuchSession)?;
-        let process = self.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
-        process.grace_ms = Some(grace_ms.min(process.ttl_ms));
-        Ok(())
-    }
-}
-
-/// Calls.
 impl Sysv {
     /// Finds or creates a set: `semget`. `flags` has the nine bits of the mode.
     pub(in crate::core) fn get(
@@ -174,15 +106,22 @@ impl Sysv {
         (creates, is_exclusive, flags): (bool, bool, u32),
         now: Moment,
     ) -> SysvOutcome {
-        self.once(call, |sysv, process| {
+        let present = self.sets.by_key(key).filter(|_| key != PRIVATE);
+        let is_durable = match present {
+            Some(id) => self.is_durable(id),
+            None => self.makes_durable(key),
+        };
+        self.once(call, is_durable, |sysv, process| {
             if count > SEMAPHORES_MAX {
                 return Err(Errno::Inval);
             }
-            let Some(id) = sysv.sets.by_key(key).filter(|_| key != PRIVATE) else {
+            let Some(id) = present else {
                 if key != PRIVATE && !creates {
                     return Err(Errno::NoEnt);
                 }
-                return sysv.create(call.caller, key, count, flags, now);
+                let id = sysv.create(call.caller, key, count, flags, now)?;
+                sysv.store_set(id);
+                return Ok((SetAnswer::Set(id, count), is_durable));
             };
             if creates && is_exclusive {
                 return Err(Errno::Exist);
@@ -193,7 +132,7 @@ impl Sysv {
                 return Err(Errno::Inval);
             }
             set.check_access(call.caller, sysv.groups_of(process), flags)?;
-            Ok(SetAnswer::Set(id, has))
+            Ok((SetAnswer::Set(id, has), false))
         })
     }
 
@@ -204,16 +143,19 @@ impl Sysv {
         count: u32,
         mode: u32,
         now: Moment,
-    ) -> Result<SetAnswer, Errno> {
+    ) -> Result<SetId, Errno> {
         if count == 0 {
             return Err(Errno::Inval);
+        }
+        if self.rules.is_durable(key) && self.journal.is_none() {
+            return Err(Errno::Io);
         }
         let semaphores = self.sets.semaphores() + u64::from(count);
         if semaphores > self.limits.semaphores_max || self.sets.len() >= self.limits.sets_max {
             return Err(Errno::NoSpc);
         }
-        let id = self.sets.insert(Set::new(key, self.rules.order_of(key), caller, mode, count, now.unix));
-        Ok(SetAnswer::Set(id, count))
+        let kind = (self.rules.order_of(key), self.makes_durable(key));
+        Ok(self.sets.insert(Set::new(key, kind, caller, mode, count, now.unix)))
     }
 
     /// Performs operations, all or none: `semop` and `semtimedop`. The call waits for `wait_ms` milliseconds at most;
@@ -226,21 +168,18 @@ impl Sysv {
         wait_ms: Option<u32>,
         now: Moment,
     ) -> SysvOutcome {
-        let (process, repeated) = match self.begin(call) {
-            Ok(begun) => begun,
-            Err(refusal) => return SysvOutcome::Refused(refusal),
+        let is_durable = self.is_named_durable(set);
+        let waits = |sysv: &mut Self, set, place| {
+            sysv.redirect(call, set, place);
+            SysvOutcome::Waiting
         };
-        match repeated {
-            Some(Reply::Done(result)) => return SysvOutcome::Answered(result),
-            Some(Reply::Waiting(set, place)) => {
-                self.redirect(call, set, place);
-                return SysvOutcome::Waiting;
-            }
-            None => {}
-        }
+        let process = match self.first_time(call, is_durable, waits) {
+            Ok(process) => process,
+            Err(outcome) => return outcome,
+        };
         let result = match self.start(call, process, set, operations, now) {
             Err(errno) => Err(errno),
-            Ok((_, Verdict::Performed)) => Ok(SetAnswer::Done),
+            Ok((_, Verdict::Performed)) => Ok((SetAnswer::Done, is_durable)),
             Ok((_, Verdict::Failed(errno))) => Err(errno),
             Ok((id, Verdict::Blocked(blocking))) => {
                 match self.wait(call, (id, process), operations, blocking, wait_ms, now) {
@@ -249,8 +188,7 @@ impl Sysv {
                 }
             }
         };
-        self.cache(process, call, Reply::Done(result.clone()));
-        SysvOutcome::Answered(result)
+        self.settle(call, process, is_durable, result)
     }
 
     /// Performs the operations of a call if it does not have to wait.
@@ -275,15 +213,19 @@ impl Sysv {
         if operations.iter().any(|operation| usize::from(operation.number) >= has) {
             return Err(Errno::FBig);
         }
-        let alters = operations.iter().any(|operation| operation.change != 0);
-        set.check_access(call.caller, &acting.groups, if alters { ALTER } else { READ })?;
-        let undoes = operations.iter().any(|operation| operation.is_undone);
+        let asked = if alters(operations) { ALTER } else { READ };
+        set.check_access(call.caller, &acting.groups, asked)?;
+        let undoes = undoes(operations);
         if undoes && set.values.adjust_for(process) {
-            acting.adjusts.push(id);
+            acting.adjusts_too(id);
         }
         let mut completed = Vec::new();
         let verdict = set.operate(process, acting.pid, operations, now.unix, &mut completed);
-        self.finish(id, completed);
+        let is_performed = verdict == Verdict::Performed;
+        if is_performed && undoes {
+            self.store_adjustments(process, id);
+        }
+        self.finish(id, is_performed, completed);
         Ok((id, verdict))
     }
 
@@ -300,8 +242,13 @@ impl Sysv {
         if wait_ms == Some(0) {
             return Err(Errno::Again);
         }
-        if self.is_shutting_down {
+        let is_durable = self.is_durable(id);
+        // A call on a durable set goes on with the next server.
+        if self.is_shutting_down && !is_durable {
             return Err(Errno::IdRm);
+        }
+        if is_durable {
+            self.store_process(process);
         }
         let reply_to = self.reply_to(call);
         let acting = self.processes.get_mut(process).ok_or(Errno::Inval)?;
@@ -324,19 +271,8 @@ impl Sysv {
             self.timeouts.insert((deadline, id, place));
             self.alarm.ring(Due::At(deadline));
         }
-        self.cache(process, call, Reply::Waiting(id, place));
+        self.cache(process, call.ids.own, Reply::Waiting(id, place));
         Ok(())
-    }
-
-    /// The answer of a waiting call goes to this connection from now on.
-    fn redirect(&mut self, call: SysvCall, set: SetId, place: Place) {
-        let reply_to = self.reply_to(call);
-        let waiter = self.sets.get_mut(set).and_then(|set| set.waiters.get_mut(place));
-        let Some(waiter) = waiter else { return };
-        let before = std::mem::replace(&mut waiter.reply_to, reply_to);
-        if let Some(before) = before {
-            before.mailbox.put(Message::Operated { token: before.token, result: Err(Errno::Intr) });
-        }
     }
 
     /// Reads or changes a set: `semctl`.
@@ -347,17 +283,24 @@ impl Sysv {
         command: SetCommand<'_>,
         now: Moment,
     ) -> SysvOutcome {
+        let is_durable = self.is_named_durable(set);
         if command.is_change() {
-            return self.once(call, |sysv, process| {
+            return self.once(call, is_durable, |sysv, process| {
                 // The kernel looks at the value before it looks for the set.
                 if let SetCommand::SetValue(_, value) = command {
                     checked_value(value)?;
                 }
                 let id = SetId::from_number(set).ok_or(Errno::Inval)?;
-                sysv.change(call.caller, process, id, command, now)
+                sysv.change(call.caller, process, id, command, now)?;
+                Ok((SetAnswer::Done, is_durable))
             });
         }
-        // Reading again does no harm, so the result is not cached.
+        // Reading again does no harm, so the result is cached only while it waits for the store.
+        if is_durable && !self.is_stored() {
+            return self.once(call, is_durable, |sysv, process| {
+                Ok((sysv.read(call.caller, process, set, command)?, false))
+            });
+        }
         match self.begin(call) {
             Err(refusal) => SysvOutcome::Refused(refusal),
             Ok((process, _)) => SysvOutcome::Answered(self.read(call.caller, process, set, command)),
@@ -371,7 +314,7 @@ impl Sysv {
         id: SetId,
         command: SetCommand<'_>,
         now: Moment,
-    ) -> Result<SetAnswer, Errno> {
+    ) -> Result<(), Errno> {
         let acting = self.processes.get(process).ok_or(Errno::Inval)?;
         let (pid, groups) = (acting.pid, &acting.groups);
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
@@ -380,7 +323,7 @@ impl Sysv {
             SetCommand::Remove => {
                 set.check_owner(caller)?;
                 self.remove(id);
-                return Ok(SetAnswer::Done);
+                return Ok(());
             }
             SetCommand::SetOwnership(ownership) => {
                 set.check_owner(caller)?;
@@ -392,6 +335,7 @@ impl Sysv {
                 set.values.get(number).ok_or(Errno::Inval)?;
                 set.check_access(caller, groups, ALTER)?;
                 set.set_value(number, value, pid, now.unix, &mut completed);
+                self.store_all_adjustments(id);
             }
             SetCommand::SetAll(values) => {
                 set.check_access(caller, groups, ALTER)?;
@@ -402,6 +346,7 @@ impl Sysv {
                     return Err(Errno::Range);
                 }
                 set.set_all(values, pid, now.unix, &mut completed);
+                self.store_all_adjustments(id);
             }
             SetCommand::Stat
             | SetCommand::GetValue(_)
@@ -410,8 +355,8 @@ impl Sysv {
             | SetCommand::GetNCount(_)
             | SetCommand::GetZCount(_) => {}
         }
-        self.finish(id, completed);
-        Ok(SetAnswer::Done)
+        self.finish(id, true, completed);
+        Ok(())
     }
 
     fn read(
@@ -457,78 +402,5 @@ impl Sysv {
         let Some((set, place)) = found else { return false };
         self.fail(set, place, Errno::Intr, now);
         true
-    }
-}
-
-/// What all calls share.
-impl Sysv {
-    /// The process that a request is for, and the reply if the request was made before.
-    fn begin(&mut self, call: SysvCall) -> Result<(ProcessId, Option<Reply>), Refusal> {
-        let (process, _) = self.processes.acting(call.connection).ok_or(Refusal::NoSuchSession)?;
-        let acting = self.processes.get_mut(process).ok_or(Refusal::NoSuchSession)?;
-        // The program was not replaced after all.
-        acting.grace_ms = None;
-        Ok((process, acting.log.find(call.ids, |_, _| {})?.cloned()))
-    }
-
-    /// Makes a call that does not wait, once for all requests with its number.
-    fn once(
-        &mut self,
-        call: SysvCall,
-        make: impl FnOnce(&mut Self, ProcessId) -> Result<SetAnswer, Errno>,
-    ) -> SysvOutcome {
-        let (process, repeated) = match self.begin(call) {
-            Ok(begun) => begun,
-            Err(refusal) => return SysvOutcome::Refused(refusal),
-        };
-        match repeated {
-            Some(Reply::Done(result)) => return SysvOutcome::Answered(result),
-            // The request with this number was another one.
-            Some(Reply::Waiting(..)) => return SysvOutcome::Refused(Refusal::StaleRequest),
-            None => {}
-        }
-        let result = make(self, process);
-        self.cache(process, call, Reply::Done(result.clone()));
-        SysvOutcome::Answered(result)
-    }
-
-    fn cache(&mut self, process: ProcessId, call: SysvCall, reply: Reply) {
-        if let Some(acting) = self.processes.get_mut(process) {
-            acting.log.insert(call.ids.own, reply);
-        }
-    }
-
-    fn groups_of(&self, process: ProcessId) -> &[u32] {
-        self.processes.get(process).map_or(&[], |process| &process.groups)
-    }
-
-    fn reply_to(&self, call: SysvCall) -> Option<ReplyTo> {
-        let (_, mailbox) = self.processes.acting(call.connection)?;
-        Some(ReplyTo { mailbox: Arc::clone(mailbox), token: call.token })
-    }
-
-    /// Answers calls of a set that waited.
-    pub(super) fn finish(&mut self, set: SetId, completed: Vec<Completed>) {
-        for Completed { waiter, place, result } in completed {
-            if let Some(deadline) = waiter.deadline {
-                self.timeouts.remove(&(deadline, set, place));
-            }
-            if let Some(process) = self.processes.get_mut(waiter.process) {
-                process.waiting.remove(&waiter.request);
-                process.log.insert(waiter.request, Reply::Done(result.map(|()| SetAnswer::Done)));
-            }
-            if let Some(ReplyTo { mailbox, token }) = waiter.reply_to {
-                mailbox.put(Message::Operated { token, result });
-            }
-        }
-    }
-
-    /// Ends the wait of a call with an error.
-    pub(super) fn fail(&mut self, id: SetId, place: Place, errno: Errno, now: Moment) {
-        let Some(set) = self.sets.get_mut(id) else { return };
-        let Some(waiter) = set.waiters.remove(place) else { return };
-        let mut completed = vec![Completed { waiter, place, result: Err(errno) }];
-        set.waiter_left(now.unix, &mut completed);
-        self.finish(id, completed);
     }
 }

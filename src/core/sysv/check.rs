@@ -5,7 +5,41 @@ use super::sets::SetId;
 use super::waiters::List;
 use super::{Sysv, VALUE_MAX};
 
+/// Sets of one step of a check.
+const STEP_SETS: usize = 16;
+
+/// How far a check of all sets has come.
+#[derive(Debug, Default)]
+pub struct SetCheck {
+    last: Option<SetId>,
+    checked: u64,
+    failures: Vec<String>,
+}
+
+impl SetCheck {
+    /// The sets that were checked.
+    pub fn checked(&self) -> u64 {
+        self.checked
+    }
+
+    /// What was found, one sentence for each set with a violation.
+    pub fn failures(&self) -> &[String] {
+        &self.failures
+    }
+}
+
 impl Sysv {
+    /// Takes a step of a check of all sets. Returns whether there is more to do.
+    pub(in crate::core) fn check_step(&self, check: &mut SetCheck) -> bool {
+        let sets: Vec<_> = self.sets.after(check.last).take(STEP_SETS).collect();
+        for (id, set) in &sets {
+            check.failures.extend(self.check_set(*id, set).err());
+            check.last = Some(*id);
+        }
+        check.checked += sets.len() as u64;
+        sets.len() == STEP_SETS
+    }
+
     /// Describes the invariant that does not hold, if there is one.
     pub(in crate::core) fn check(&self) -> Result<(), String> {
         self.processes.check()?;
@@ -17,7 +51,7 @@ impl Sysv {
             self.check_set(id, set)?;
         }
         for (process, state) in self.processes.iter() {
-            for set in &state.adjusts {
+            for set in state.adjusts.values() {
                 if !self.sets.get(*set).is_some_and(|set| set.values.has_adjuster(process)) {
                     return Err(format!("process {process} has no adjustments of set {}", set.number()));
                 }
@@ -33,6 +67,9 @@ impl Sysv {
 
     fn check_set(&self, id: SetId, set: &Set) -> Result<(), String> {
         let number = id.number();
+        if set.is_durable && self.journal.is_none() {
+            return Err(format!("set {number} is durable, but there is no store"));
+        }
         if set.values.iter().any(|value| value > VALUE_MAX) {
             return Err(format!("a value of set {number} is above {VALUE_MAX}"));
         }
@@ -53,8 +90,17 @@ impl Sysv {
                 return Err(format!("a call waits for set {number} that could be performed"));
             }
         }
+        if set.is_durable {
+            for (process, _) in set.values.adjusting() {
+                if self.processes.get(process).is_some_and(|process| !process.is_stored) {
+                    return Err(format!(
+                        "process {process} has adjustments of durable set {number}, and is not stored"
+                    ));
+                }
+            }
+        }
         for process in set.values.adjusters() {
-            let is_known = self.processes.get(process).is_some_and(|process| process.adjusts.contains(&id));
+            let is_known = self.processes.get(process).is_some_and(|process| process.turn_of(id).is_some());
             if !is_known {
                 return Err(format!("set {number} has adjustments of process {process}, which has none"));
             }

@@ -1,5 +1,6 @@
 //! The ends of connections, processes, sets and waits, and the shutdown.
 
+use std::sync::Arc;
 use std::task::Waker;
 
 use super::processes::ProcessId;
@@ -36,7 +37,7 @@ impl Sysv {
             ConnectionEnd::Lost => left.grace_ms.unwrap_or(0).max(left.ttl_ms),
             ConnectionEnd::Closed => left.grace_ms.unwrap_or(0),
         };
-        if lives_on_ms == 0 && !self.end_step(process, now) {
+        if lives_on_ms == 0 && !self.end_process_step(process, now) {
             return;
         }
         let deadline = now.monotonic.after(lives_on_ms);
@@ -52,12 +53,12 @@ impl Sysv {
     /// Detaches a connection from its process. Calls that wait keep their places, and are not answered there any more.
     fn forget_connection(&mut self, connection: ConnectionId) -> Option<ProcessId> {
         let (process, mailbox) = self.processes.acting(connection)?;
-        let mailbox = std::sync::Arc::clone(mailbox);
+        let mailbox = Arc::clone(mailbox);
         if let Some(left) = self.processes.get(process) {
             for (set, place) in left.waiting.values() {
                 let waiter = self.sets.get_mut(*set).and_then(|set| set.waiters.get_mut(*place));
                 if let Some(waiter) = waiter {
-                    waiter.reply_to.take_if(|to| std::sync::Arc::ptr_eq(&to.mailbox, &mailbox));
+                    waiter.reply_to.take_if(|to| Arc::ptr_eq(&to.mailbox, &mailbox));
                 }
             }
         }
@@ -66,24 +67,27 @@ impl Sysv {
 
     /// Takes a step of the end of a process: its waiting calls leave, and then the adjustments of one set are applied, of
     /// the set first that it used last, as the kernel does. Returns whether there is more to do.
-    fn end_step(&mut self, process: ProcessId, now: Moment) -> bool {
+    fn end_process_step(&mut self, process: ProcessId, now: Moment) -> bool {
         let Some(ending) = self.processes.get_mut(process) else { return false };
         let waiting: Vec<_> = ending.waiting.values().copied().collect();
         let pid = ending.pid;
-        let set = ending.adjusts.pop();
+        let set = ending.adjusts.pop_last();
+        let is_last = ending.adjusts.is_empty();
         for (set, place) in waiting {
             self.fail(set, place, Errno::Intr, now);
         }
-        if let Some(id) = set
+        if let Some((_, id)) = set
             && let Some(set) = self.sets.get_mut(id)
         {
             let mut completed = Vec::new();
             set.undo(process, pid, now.unix, &mut completed);
-            self.finish(id, completed);
+            self.store_undone(process, id, is_last);
+            self.finish(id, true, completed);
         }
-        if self.processes.get(process).is_some_and(|ending| !ending.adjusts.is_empty()) {
+        if !is_last {
             return true;
         }
+        self.forget_stored(process);
         self.processes.remove(process);
         false
     }
@@ -91,16 +95,15 @@ impl Sysv {
     /// Removes a set: calls that wait for it fail with EIDRM.
     pub(super) fn remove(&mut self, id: SetId) {
         let Some(mut set) = self.sets.remove(id) else { return };
-        let mut completed = Vec::new();
+        self.forget_stored_set(id, &set);
         while let Some(place) = set.waiters.first()
             && let Some(waiter) = set.waiters.remove(place)
         {
-            completed.push(Completed { waiter, place, result: Err(Errno::IdRm) });
+            self.finish_one(id, set.is_durable, Completed { waiter, place, result: Err(Errno::IdRm) });
         }
-        self.finish(id, completed);
         for process in set.values.adjusters() {
             if let Some(process) = self.processes.get_mut(process) {
-                process.adjusts.retain(|adjusted| *adjusted != id);
+                process.adjusts.retain(|_, adjusted| *adjusted != id);
             }
         }
     }
@@ -116,7 +119,7 @@ impl Sysv {
         if let Some((deadline, process)) = self.processes.first_deadline()
             && deadline <= now.monotonic
         {
-            self.end_step(process, now);
+            self.end_process_step(process, now);
         }
         self.next_deadline().is_some_and(|due| due <= Due::At(now.monotonic))
     }
@@ -135,14 +138,16 @@ impl Sysv {
     }
 
     /// Lets no call wait from now on, and has those that wait fail with EIDRM, in steps: the next server knows nothing of
-    /// the sets. Returns whether there is more to do.
+    /// the sets. Calls that wait for durable sets are not answered: they are repeated to the next server, and wait there.
+    /// Returns whether there is more to do.
     pub(in crate::core) fn shut_down(&mut self, now: Moment) -> bool {
         self.is_shutting_down = true;
-        for _ in 0..STEP_WAITERS {
-            let waiting = self.processes.iter().find_map(|(_, process)| process.waiting.values().next());
-            let Some((set, place)) = waiting.copied() else { return false };
-            self.fail(set, place, Errno::IdRm, now);
+        let waiting = self.processes.iter().flat_map(|(_, process)| process.waiting.values().copied());
+        let waiting = waiting.filter(|(set, _)| !self.is_durable(*set));
+        let some: Vec<_> = waiting.take(STEP_WAITERS).collect();
+        for (set, place) in &some {
+            self.fail(*set, *place, Errno::IdRm, now);
         }
-        true
+        some.len() == STEP_WAITERS
     }
 }

@@ -9,6 +9,8 @@ pub enum Errno {
     NoEnt,
     /// EINTR: the call was canceled while it waited.
     Intr,
+    /// EIO: the set is durable, and the store cannot be written.
+    Io,
     /// E2BIG: the list has more than 500 operations.
     TooBig,
     /// EAGAIN: the call would have to wait, or has waited as long as it may.

@@ -2,7 +2,7 @@
 
 use super::Sysv;
 use super::processes::ProcessId;
-use super::set::SetStat;
+use super::set::{Order, SetStat};
 use super::sets::SetId;
 use super::values::Operation;
 use super::waiters::{Place, Waiter};
@@ -16,12 +16,16 @@ const STEP_ENTRIES: usize = 64;
 pub struct ListedSet {
     /// Its id.
     pub set: SetId,
-    /// What is known of it.
+    /// Its key, owner, mode and times.
     pub stat: SetStat,
     /// Calls that wait.
     pub waiting: usize,
     /// Processes with adjustments.
     pub adjusting: usize,
+    /// In which order waiting calls are performed.
+    pub order: Order,
+    /// Whether it survives a restart.
+    pub is_durable: bool,
 }
 
 /// How a process uses a set.
@@ -77,6 +81,8 @@ impl Sysv {
                 stat: set.stat(),
                 waiting: set.waiters.len(),
                 adjusting: set.values.adjusting().count(),
+                order: set.order(),
+                is_durable: set.is_durable,
             })
             .collect();
         listing.0 = sets.last().map(|listed| listed.set).or(listing.0);

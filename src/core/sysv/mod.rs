@@ -9,34 +9,49 @@
 //! | file | has |
 //! |---|---|
 //! | `errno` | the errors of calls |
+//! | `durable` | the facts that outlive the process, as records |
 //! | `values` | values and adjustments, and how a list of operations changes them, all or none |
 //! | `waiters` | the calls that wait for a set |
 //! | `set` | one set: its owner, and which waiting calls a change completes |
 //! | `sets` | all sets, by id and key |
 //! | `rules` | what the configuration says of keys |
 //! | `processes` | all processes: their connections, and when they end |
+//! | `attach` | what a process says of itself |
 //! | `calls` | the calls of programs |
+//! | `answers` | what all calls share: each is made once, and answered at once or later |
 //! | `end` | the ends of connections, processes and waits |
+//! | `storing` | how durable sets reach the store: calls on them are answered when they are stored |
+//! | `restore` | the records of a store, at the start |
 //! | `listing` | what administrators see |
 //! | `check` | the invariants, for tests |
 //!
 //! Invariants: a value is 0 to 32767, an adjustment -32768 to 32767; no single operation waits that could be performed;
-//! a process that has a connection does not end; what waits belongs to a process that lives.
+//! a process that has a connection does not end; what waits belongs to a process that lives; a result that depends on a
+//! durable set is sent only when everything that was changed before is stored.
 
+mod answers;
 mod api;
+mod attach;
 mod calls;
 mod check;
+mod durable;
 mod end;
 mod errno;
 mod listing;
 mod processes;
+mod restore;
 mod rules;
 mod set;
 mod sets;
+mod storing;
 mod values;
 mod waiters;
 
 pub use calls::{Caller, SetAnswer, SetCommand, SysvCall, SysvOutcome};
+pub use check::SetCheck;
+pub use durable::{
+    AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, StoredAnswer, SysvKey, SysvRecord,
+};
 pub use end::ConnectionEnd;
 pub use errno::Errno;
 pub use listing::{ListedSet, ListedUser, SetListing, UserListing, UserRole};
@@ -49,10 +64,12 @@ pub use values::Operation;
 use std::collections::BTreeSet;
 
 use super::alarm::Alarm;
+use super::journal::Journal;
 use super::time::MonotonicMs;
 use processes::Processes;
 use rules::Rules;
 use sets::Sets;
+use storing::Held;
 use waiters::Place;
 
 /// The most semaphores of a set (SEMMSL).
@@ -107,6 +124,10 @@ pub(super) struct Sysv {
     /// The calls that time out, by when they do.
     timeouts: BTreeSet<(MonotonicMs, SetId, Place)>,
     alarm: Alarm,
+    /// `None`: there is no store, and no set is durable.
+    journal: Option<Journal<Held>>,
+    /// The last commit failed, so no call changes a durable set.
+    is_store_failing: bool,
     /// The server shuts down: no call waits any more.
     is_shutting_down: bool,
 }
@@ -120,6 +141,8 @@ impl Sysv {
             processes: Processes::default(),
             timeouts: BTreeSet::new(),
             alarm: Alarm::default(),
+            journal: None,
+            is_store_failing: false,
             is_shutting_down: false,
         }
     }

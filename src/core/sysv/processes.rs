@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::calls::Reply;
+use super::answers::Reply;
 use super::sets::SetId;
 use super::waiters::Place;
 use crate::core::ids::{ConnectionId, RequestId, SessionKey};
@@ -64,8 +64,12 @@ pub(super) struct Process {
     pub(super) log: RequestLog<Reply>,
     /// Its calls that wait.
     pub(super) waiting: BTreeMap<RequestId, (SetId, Place)>,
-    /// The sets that it has adjustments of, in the order of its first operations with SEM_UNDO.
-    pub(super) adjusts: Vec<SetId>,
+    /// The sets that it has adjustments of, by a number that grows with each first operation with SEM_UNDO.
+    pub(super) adjusts: BTreeMap<u64, SetId>,
+    /// Whether the store has it, because it has used a durable set.
+    pub(super) is_stored: bool,
+    /// Requests whose results the client has, and the store has as well: the next change deletes them.
+    pub(super) forgotten: Vec<RequestId>,
 }
 
 /// What a connection is to the processes.
@@ -97,12 +101,25 @@ impl Process {
             deadline: None,
             log: RequestLog::default(),
             waiting: BTreeMap::new(),
-            adjusts: Vec::new(),
+            adjusts: BTreeMap::new(),
+            is_stored: false,
+            forgotten: Vec::new(),
         }
     }
 
     pub(super) fn is_connected(&self) -> bool {
         !self.connections.is_empty()
+    }
+
+    /// It has adjustments of one more set.
+    pub(super) fn adjusts_too(&mut self, set: SetId) {
+        let turn = self.adjusts.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.adjusts.insert(turn, set);
+    }
+
+    /// The number of a set among those that it has adjustments of.
+    pub(super) fn turn_of(&self, set: SetId) -> Option<u64> {
+        self.adjusts.iter().find_map(|(turn, adjusted)| (*adjusted == set).then_some(*turn))
     }
 
     pub(super) fn deadline(&self) -> Option<MonotonicMs> {

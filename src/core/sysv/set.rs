@@ -6,8 +6,10 @@
 
 use std::collections::BTreeSet;
 
+use super::durable::SetRecord;
 use super::processes::ProcessId;
-use super::values::{Operation, Values, Verdict};
+use super::sets::SetId;
+use super::values::{Operation, Values, Verdict, alters};
 use super::waiters::{Place, Waiter, Waiters};
 use super::{Caller, Errno};
 use crate::core::time::UnixSeconds;
@@ -48,7 +50,7 @@ pub enum Order {
     Fifo,
 }
 
-/// What is known of a set (IPC_STAT).
+/// The key, the owner, the mode and the times of a set (IPC_STAT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetStat {
     /// The key; 0 if the set was made without one.
@@ -78,6 +80,8 @@ pub(super) struct Completed {
 #[derive(Debug)]
 pub(super) struct Set {
     pub(super) key: i32,
+    /// Whether it outlives the process.
+    pub(super) is_durable: bool,
     order: Order,
     ownership: Ownership,
     creator_uid: u32,
@@ -91,7 +95,7 @@ pub(super) struct Set {
 impl Set {
     pub(super) fn new(
         key: i32,
-        order: Order,
+        (order, is_durable): (Order, bool),
         caller: Caller,
         mode: u32,
         count: u32,
@@ -100,6 +104,7 @@ impl Set {
         let Caller { uid, gid } = caller;
         Self {
             key,
+            is_durable,
             order,
             ownership: Ownership { uid, gid, mode: mode & MODE },
             creator_uid: uid,
@@ -108,6 +113,36 @@ impl Set {
             changed_at: now,
             values: Values::new(count),
             waiters: Waiters::default(),
+        }
+    }
+
+    /// The durable set of a record.
+    pub(super) fn restore(record: &SetRecord) -> Self {
+        Self {
+            key: record.key,
+            is_durable: true,
+            order: record.order,
+            ownership: record.ownership,
+            creator_uid: record.creator_uid,
+            creator_gid: record.creator_gid,
+            operated_at: record.operated_at,
+            changed_at: record.changed_at,
+            values: Values::restore(&record.semaphores),
+            waiters: Waiters::default(),
+        }
+    }
+
+    pub(super) fn record(&self, set: SetId) -> SetRecord {
+        SetRecord {
+            set,
+            key: self.key,
+            order: self.order,
+            ownership: self.ownership,
+            creator_uid: self.creator_uid,
+            creator_gid: self.creator_gid,
+            operated_at: self.operated_at,
+            changed_at: self.changed_at,
+            semaphores: self.values.semaphores().collect(),
         }
     }
 
@@ -170,7 +205,7 @@ impl Set {
         let verdict = self.values.perform(process, pid, operations, reserved);
         if verdict == Verdict::Performed {
             self.operated_at = Some(now);
-            if operations.iter().any(|operation| operation.change != 0) {
+            if alters(operations) {
                 self.complete_waiting(Some(operations), now, completed);
             }
         }
@@ -339,11 +374,9 @@ impl Set {
     /// Ends the wait of a call. If it was performed, calls that wait for 0 are looked at.
     fn complete(&mut self, place: Place, result: Result<(), Errno>, completed: &mut Vec<Completed>) {
         let Some(waiter) = self.waiters.remove(place) else { return };
-        let altering = result.is_ok().then(|| waiter.operations.clone());
-        let alters = altering.filter(|operations| operations.iter().any(|operation| operation.change != 0));
-        completed.push(Completed { waiter, place, result });
-        if let Some(operations) = alters {
-            self.complete_zero(Some(&operations), completed);
+        if result.is_ok() && alters(&waiter.operations) {
+            self.complete_zero(Some(&waiter.operations), completed);
         }
+        completed.push(Completed { waiter, place, result });
     }
 }

@@ -3,6 +3,7 @@
 //! Invariants: no two sets have the same key, except those without one; an id is not used again for a long time.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 use super::set::Set;
 
@@ -68,12 +69,17 @@ impl Sets {
             id = id.next();
         }
         self.last = id;
+        self.insert_as(id, set);
+        id
+    }
+
+    /// Adds a set with an id that no set has. No other set has its key.
+    pub(super) fn insert_as(&mut self, id: SetId, set: Set) {
         self.semaphores += set.values.count() as u64;
         if set.key != PRIVATE {
             self.by_key.insert(set.key, id);
         }
         self.all.insert(id, set);
-        id
     }
 
     pub(super) fn remove(&mut self, id: SetId) -> Option<Set> {
@@ -98,12 +104,12 @@ impl Sets {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (SetId, &Set)> {
-        self.all.iter().map(|(id, set)| (*id, set))
+        self.after(None)
     }
 
-    /// The sets behind an id.
+    /// The sets behind an id, or all of them.
     pub(super) fn after(&self, id: Option<SetId>) -> impl Iterator<Item = (SetId, &Set)> {
-        let from = id.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        self.all.range((from, std::ops::Bound::Unbounded)).map(|(id, set)| (*id, set))
+        let from = id.map_or(Bound::Unbounded, Bound::Excluded);
+        self.all.range((from, Bound::Unbounded)).map(|(id, set)| (*id, set))
     }
 }

@@ -20,6 +20,16 @@ pub struct Operation {
     pub is_undone: bool,
 }
 
+/// Whether a list has an operation that alters a value. The others only wait until a value is 0.
+pub(super) fn alters(operations: &[Operation]) -> bool {
+    operations.iter().any(|operation| operation.change != 0)
+}
+
+/// Whether a list has an operation that the end of the process undoes.
+pub(super) fn undoes(operations: &[Operation]) -> bool {
+    operations.iter().any(|operation| operation.is_undone)
+}
+
 /// What became of a list of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -49,6 +59,27 @@ impl Values {
     /// As many semaphores with the value 0.
     pub(super) fn new(count: u32) -> Self {
         Self { semaphores: vec![Semaphore::default(); count as usize].into(), adjustments: BTreeMap::new() }
+    }
+
+    /// Semaphores with these values, each with the process that operated on it last.
+    pub(super) fn restore(semaphores: &[(u16, u32)]) -> Self {
+        let semaphores = semaphores.iter().map(|(value, pid)| Semaphore { value: *value, pid: *pid });
+        Self { semaphores: semaphores.collect(), adjustments: BTreeMap::new() }
+    }
+
+    /// Gives a process adjustments, in place of those that it has.
+    pub(super) fn restore_adjustments(&mut self, process: ProcessId, adjustments: Box<[i16]>) {
+        self.adjustments.insert(process, adjustments);
+    }
+
+    /// The value of each semaphore, and the process that operated on it last.
+    pub(super) fn semaphores(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.semaphores.iter().map(|semaphore| (semaphore.value, semaphore.pid))
+    }
+
+    /// The adjustments of a process, even if all are 0.
+    pub(super) fn adjustments_of(&self, process: ProcessId) -> Option<&[i16]> {
+        self.adjustments.get(&process).map(|adjustments| &adjustments[..])
     }
 
     pub(super) fn count(&self) -> usize {
@@ -88,7 +119,7 @@ impl Values {
         reserved: impl Fn(u16) -> bool,
     ) -> Verdict {
         // A process that undoes nothing has no adjustments to look for.
-        let undoes = operations.iter().any(|operation| operation.is_undone);
+        let undoes = undoes(operations);
         let mut adjustments = if undoes { self.adjustments.get_mut(&process) } else { None };
         for (index, operation) in operations.iter().enumerate() {
             if let Some(failed) =

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::processes::ProcessId;
-use super::values::Operation;
+use super::values::{Operation, alters};
 use crate::core::ids::RequestId;
 use crate::core::mailbox::ReplyTo;
 use crate::core::time::MonotonicMs;
@@ -62,8 +62,8 @@ impl Waiter {
         match &self.operations[..] {
             [Operation { number, change: 0, .. }] => List::Zero(*number),
             [Operation { number, .. }] => List::Take(*number),
-            several if several.iter().all(|operation| operation.change == 0) => List::ManyZero,
-            _ => List::ManyAlter,
+            several if alters(several) => List::ManyAlter,
+            _ => List::ManyZero,
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
     checked_label, length_of,
 };
 use crate::protocol::fields::Fields;
-use crate::protocol::header::{Header, Opaque, REQUEST_MAGIC};
+use crate::protocol::header::{Header, Opaque};
 use crate::protocol::status::Status;
 
 /// An extended request. Each variant has a section of the same name in `docs/protocol.md`. Sessions are identified by
@@ -410,9 +410,7 @@ impl<'a> Extended<'a> {
     /// # Panics
     /// If a name, label or credentials are longer than 65535 bytes.
     pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
-        let header =
-            Header { magic: REQUEST_MAGIC, opcode: self.opcode().code(), status: 0, body_bytes: 0, opaque };
-        header.compose_before(out, |out| self.compose_body(out));
+        Header::request(self.opcode().code(), opaque).compose_before(out, |out| self.compose_body(out));
     }
 
     fn compose_body(&self, out: &mut BytesMut) {

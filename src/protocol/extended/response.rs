@@ -8,7 +8,7 @@ use super::{
     Notice, ReachedLimit, SessionKey, TtlLeft, length_of,
 };
 use crate::protocol::fields::Fields;
-use crate::protocol::header::{Header, Opaque, RESPONSE_MAGIC};
+use crate::protocol::header::{Header, Opaque};
 use crate::protocol::response::{BodyError, Response, ResponseFrame};
 use crate::protocol::status::Status;
 
@@ -63,8 +63,7 @@ impl ExtendedResponse<'_> {
             Self::LimitReached(_) => Status::LimitReached,
             _ => Status::NoError,
         };
-        let header = Header { magic: RESPONSE_MAGIC, opcode, status: status.code(), body_bytes: 0, opaque };
-        header.compose_before(out, |out| match self {
+        Header::response(opcode, status, opaque).compose_before(out, |out| match self {
             Self::Plain(_) => unreachable!("composed above"),
             Self::LimitReached(limit) => out.put_slice(limit.to_string().as_bytes()),
             Self::Hello(answer) => answer.compose(out),

@@ -5,7 +5,7 @@ use bytes::{BufMut, BytesMut};
 use super::{Errno, SysvOpcode};
 use crate::protocol::extended::{Milliseconds, SessionKey};
 use crate::protocol::fields::Fields;
-use crate::protocol::header::{Header, Opaque, RESPONSE_MAGIC};
+use crate::protocol::header::{Header, Opaque};
 use crate::protocol::response::{BodyError, ResponseFrame};
 use crate::protocol::status::Status;
 
@@ -35,7 +35,7 @@ pub struct OpenedProcess {
     pub ttl: Milliseconds,
 }
 
-/// What is known of a set (`docs/protocol.md`, "SemCtl").
+/// The key, the owner, the mode and the times of a set (`docs/protocol.md`, "SemCtl").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetStat {
     /// The key; 0 if the set was made without one.
@@ -119,8 +119,7 @@ impl OpenedProcess {
 
 /// The header of a successful response.
 pub(super) fn success(opcode: SysvOpcode, opaque: Opaque) -> Header {
-    let status = Status::NoError.code();
-    Header { magic: RESPONSE_MAGIC, opcode: opcode.code(), status, body_bytes: 0, opaque }
+    Header::response(opcode.code(), Status::NoError, opaque)
 }
 
 /// Decoding of responses whose status is success.

@@ -13,6 +13,8 @@ pub enum Errno {
     NoEnt = 2,
     /// The call was canceled before it had an effect.
     Intr = 4,
+    /// The set is durable, and the server cannot store the change.
+    Io = 5,
     /// The list has too many operations.
     TooBig = 7,
     /// The call would have to wait, or has waited as long as it may.
@@ -37,10 +39,11 @@ pub enum Errno {
 
 impl Errno {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Perm,
         Self::NoEnt,
         Self::Intr,
+        Self::Io,
         Self::TooBig,
         Self::Again,
         Self::NoMem,
@@ -69,6 +72,7 @@ impl Errno {
             Self::Perm => "EPERM",
             Self::NoEnt => "ENOENT",
             Self::Intr => "EINTR",
+            Self::Io => "EIO",
             Self::TooBig => "E2BIG",
             Self::Again => "EAGAIN",
             Self::NoMem => "ENOMEM",

@@ -14,13 +14,20 @@ use crate::protocol::response::{BodyError, ResponseFrame};
 pub struct ListedSet {
     /// Its id.
     pub set: i32,
-    /// What is known of it.
+    /// Its key, owner, mode and times.
     pub stat: SetStat,
     /// Calls that wait.
     pub waiting: u32,
     /// Processes with adjustments.
     pub adjusting: u32,
+    /// Whether it survives a restart of the server.
+    pub is_durable: bool,
+    /// Whether a call that takes from a semaphore waits for those before it that do.
+    pub is_fifo: bool,
 }
+
+const FLAG_DURABLE: u32 = 1;
+const FLAG_FIFO: u32 = 2;
 
 /// A process that uses a set (`docs/protocol.md`, "ListUsers").
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,16 +63,17 @@ impl ListedSet {
             self.stat.compose(out);
             out.put_u32(self.waiting);
             out.put_u32(self.adjusting);
+            let flag = |is_set, flag| if is_set { flag } else { 0 };
+            out.put_u32(flag(self.is_durable, FLAG_DURABLE) | flag(self.is_fifo, FLAG_FIFO));
         });
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        Some(Self {
-            set: fields.u32()?.cast_signed(),
-            stat: SetStat::read(fields)?,
-            waiting: fields.u32()?,
-            adjusting: fields.u32()?,
-        })
+        let set = fields.u32()?.cast_signed();
+        let stat = SetStat::read(fields)?;
+        let (waiting, adjusting, flags) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let [is_durable, is_fifo] = [FLAG_DURABLE, FLAG_FIFO].map(|flag| flags & flag != 0);
+        Some(Self { set, stat, waiting, adjusting, is_durable, is_fifo })
     }
 }
 

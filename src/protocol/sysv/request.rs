@@ -5,7 +5,7 @@ use bytes::{BufMut, BytesMut};
 use super::{GROUPS_MAX, SysvOpcode};
 use crate::protocol::extended::{LABEL_BYTES_MAX, Milliseconds, RequestId, RequestIds, SessionKey};
 use crate::protocol::fields::Fields;
-use crate::protocol::header::{Header, Opaque, REQUEST_MAGIC};
+use crate::protocol::header::{Header, Opaque};
 use crate::protocol::status::Status;
 
 /// Stands for a wait without an end.
@@ -252,6 +252,11 @@ impl<'a> Values<'a> {
 }
 
 impl<'a> SetCommand<'a> {
+    /// Whether the command changes the set. The others only read it.
+    pub fn is_change(&self) -> bool {
+        matches!(self, Self::Remove | Self::SetOwnership(_) | Self::SetValue(..) | Self::SetAll(_))
+    }
+
     fn read(fields: &mut Fields<'a>) -> Option<Self> {
         let [code, _, _, _] = fields.array()?;
         let number = fields.u32()?;
@@ -362,9 +367,7 @@ impl<'a> SysvRequest<'a> {
     /// # Panics
     /// If a label is longer than 65535 bytes.
     pub fn compose(&self, opaque: Opaque, out: &mut BytesMut) {
-        let header =
-            Header { magic: REQUEST_MAGIC, opcode: self.opcode().code(), status: 0, body_bytes: 0, opaque };
-        header.compose_before(out, |out| self.compose_body(out));
+        Header::request(self.opcode().code(), opaque).compose_before(out, |out| self.compose_body(out));
     }
 
     fn compose_body(&self, out: &mut BytesMut) {

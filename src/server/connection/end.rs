@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::protocol::DecodeError;
+use crate::protocol::{DecodeError, ProxyHeaderError};
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
@@ -17,6 +17,13 @@ pub(super) enum End {
     BadInput(DecodeError),
     #[error("a started frame was not completed in time")]
     FrameTimeout,
+    #[error(transparent)]
+    BadHeader(ProxyHeaderError),
+    #[error(
+        "no PROXY protocol header was completed in time, which the key \"proxies\" requires of this address; make the \
+         proxy send version 2 of it (HAProxy: send-proxy-v2), or remove the address from \"proxies\""
+    )]
+    HeaderTimeout,
     #[error("its task panicked; please report this with the lines above it")]
     Panic,
     #[error("its session was revoked")]
@@ -28,6 +35,6 @@ pub(super) enum End {
 impl End {
     /// Whether the server ends the connection while the peer may still send.
     pub(super) fn is_by_the_server(&self) -> bool {
-        matches!(self, Self::BadInput(_) | Self::Revoked | Self::Shutdown)
+        matches!(self, Self::BadInput(_) | Self::BadHeader(_) | Self::Revoked | Self::Shutdown)
     }
 }

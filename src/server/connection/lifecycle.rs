@@ -1,4 +1,5 @@
-//! The life of a connection: it is opened, served by one thread after the other, and ended.
+//! The life of a connection: it is accepted, from a proxy with its header, served by one thread after the other, and
+//! ended.
 //!
 //! Invariants: a connection moves only while nothing is in progress, and then as a whole, so that no byte is lost and no
 //! response overtakes another. However it ends, all that it held is released.
@@ -12,15 +13,18 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tracing::field::display;
 use tracing::{debug, warn};
 
 use super::super::admission::Admission;
+use super::super::client_address::ClientAddress;
 use super::super::dispatch::ExtendedState;
 use super::super::peers::{Peer, Place};
 use super::super::workers::{Seat, WorkerIndex};
 use super::super::{Port, Server, port_name, steps};
 use super::end::End;
 use super::inbound::{Inbound, READ_BYTES_MAX};
+use super::proxied::read_header;
 use super::{Connection, Departure};
 use crate::core::{ConnectionEnd, Mailbox, Session, SessionId};
 
@@ -32,7 +36,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// does not move has no room for it.
 pub(in crate::server) struct OpenConnection {
     admission: Admission,
-    peer: SocketAddr,
+    client: ClientAddress,
     /// What plain requests hold.
     holder: Session,
     /// The connection's place among its peers.
@@ -50,16 +54,57 @@ pub(in crate::server) struct Move<S> {
 }
 
 impl OpenConnection {
-    /// Opens an admitted connection.
-    pub(in crate::server) fn open(admission: Admission, peer: SocketAddr) -> Box<Self> {
+    /// Opens an admitted connection. From a proxy, it reads the header first; `None`: there was no usable one, and the
+    /// connection is closed.
+    pub(in crate::server) async fn accept<S>(
+        admission: Admission,
+        stream: &mut S,
+        peer: SocketAddr,
+    ) -> Option<Box<Self>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        if !admission.server().is_proxy(peer.ip()) {
+            return Some(Self::open(admission, ClientAddress::of_peer(peer)));
+        }
+        // Boxed, so that the task of an open connection has no room for its start.
+        Box::pin(Self::accept_from_proxy(admission, stream, peer)).await
+    }
+
+    async fn accept_from_proxy<S>(
+        admission: Admission,
+        stream: &mut S,
+        proxy: SocketAddr,
+    ) -> Option<Box<Self>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (server, port) = (admission.server(), admission.port());
+        match read_header(stream, server, &port.metrics.traffic).await {
+            Ok(stated) => {
+                debug!(port = port_name(port.namespace), %proxy, client = stated.map(display), "header received");
+                Some(Self::open(admission, ClientAddress::behind(proxy, stated)))
+            }
+            Err(end) => {
+                record_end(&end, port, proxy, None);
+                if end.is_by_the_server() {
+                    linger(stream).await;
+                }
+                None
+            }
+        }
+    }
+
+    fn open(admission: Admission, client: ClientAddress) -> Box<Self> {
+        let peer = client.socket();
         let server = admission.server();
         let holder = server.core.open_session();
         let connection = holder.id();
         let mailbox = Arc::new(Mailbox::default());
         let place = server.peers.enter(Peer { connection, address: peer, mailbox: Arc::clone(&mailbox) });
-        let extended = ExtendedState::new(connection, mailbox, peer);
+        let extended = ExtendedState::new(connection, mailbox, client);
         debug!(port = port_name(admission.port().namespace), %peer, session = %connection.session(), "connection opened");
-        Box::new(Self { admission, peer, holder, place, extended, inbound: Inbound::default() })
+        Box::new(Self { admission, client, holder, place, extended, inbound: Inbound::default() })
     }
 
     /// Serves the connection on this thread. Returns it when another thread has to go on; otherwise it has ended, and what
@@ -72,7 +117,7 @@ impl OpenConnection {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Self { admission, peer, mut holder, place, extended, inbound } = *self;
+        let Self { admission, client, mut holder, place, extended, inbound } = *self;
         let mut served =
             Connection::new(admission.server(), admission.port(), seat, stream, inbound, extended);
         // Before the first turn looks for messages: each is found by that turn, or wakes this task.
@@ -86,7 +131,7 @@ impl OpenConnection {
                 // While the server stops, it waits until a busy connection has closed in good order.
                 let Connection { stream, busy: _busy, .. } = served;
                 // Boxed, so that the task of an open connection has no room for its end.
-                Box::pin(end_connection(&admission, peer, holder, place, &end)).await;
+                Box::pin(end_connection(&admission, client, holder, place, &end)).await;
                 if end.is_by_the_server() {
                     Box::pin(linger(stream)).await;
                 }
@@ -95,7 +140,7 @@ impl OpenConnection {
             Departure::Move(to) => {
                 let (stream, mut inbound, extended) = served.into_parts();
                 inbound.leave_runtime();
-                let connection = Box::new(Self { admission, peer, holder, place, extended, inbound });
+                let connection = Box::new(Self { admission, client, holder, place, extended, inbound });
                 Some(Move { connection, stream, to })
             }
         }
@@ -103,28 +148,41 @@ impl OpenConnection {
 
     /// Ends a connection that no thread can serve, because its socket failed on the way to one.
     pub(in crate::server) async fn fail(self: Box<Self>, error: io::Error) {
-        let Self { admission, peer, holder, place, .. } = *self;
-        end_connection(&admission, peer, holder, place, &End::Io(error)).await;
+        let Self { admission, client, holder, place, .. } = *self;
+        end_connection(&admission, client, holder, place, &End::Io(error)).await;
     }
 }
 
-async fn end_connection(admission: &Admission, peer: SocketAddr, holder: Session, place: Place, end: &End) {
+async fn end_connection(
+    admission: &Admission,
+    client: ClientAddress,
+    holder: Session,
+    place: Place,
+    end: &End,
+) {
     let session = holder.id().session();
     // First, so that no request for this session finds it among the peers after the ledger has forgotten it.
     drop(place);
     let server = admission.server();
-    server.core.leave_process(holder.id(), process_end(end), server.moment());
+    server.core.leave_process(holder.id(), process_end(end, client), server.moment());
     release_all(server, holder).await;
-    record_end(end, admission.port(), peer, session);
+    record_end(end, admission.port(), client.socket(), Some(session));
 }
 
-/// What the end of a connection means for its process of System V calls: only its own machine tells that it is over.
-fn process_end(end: &End) -> ConnectionEnd {
+/// What the end of a connection means for its process of System V calls: only its own machine tells that it is over. A
+/// proxy closes the connection also when it lost the client, and nothing tells the two apart.
+fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
     match end {
+        End::Peer if client.is_proxied() => ConnectionEnd::Lost,
         End::Peer => ConnectionEnd::Closed,
-        End::Io(_) | End::BadInput(_) | End::FrameTimeout | End::Panic | End::Revoked | End::Shutdown => {
-            ConnectionEnd::Lost
-        }
+        End::Io(_)
+        | End::BadInput(_)
+        | End::FrameTimeout
+        | End::BadHeader(_)
+        | End::HeaderTimeout
+        | End::Panic
+        | End::Revoked
+        | End::Shutdown => ConnectionEnd::Lost,
     }
 }
 
@@ -140,29 +198,30 @@ async fn release_all(server: &Server, holder: Session) {
     }
 }
 
-/// Logs why a connection ended, and counts it unless that is ordinary.
-fn record_end(end: &End, port: &Port, peer: SocketAddr, session: SessionId) {
+/// Logs why a connection ended, and counts it unless that is ordinary. It has no session before it is opened.
+fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionId>) {
     let port_name = port_name(port.namespace);
+    let session = session.map(display);
     match end {
-        End::Peer | End::Revoked | End::Shutdown => debug!(%peer, %session, "connection closed"),
-        End::Io(error) => debug!(%peer, %session, %error, "connection lost"),
-        End::BadInput(_) | End::FrameTimeout => {
-            let count = if let End::FrameTimeout = end {
+        End::Peer | End::Revoked | End::Shutdown => debug!(%peer, session, "connection closed"),
+        End::Io(error) => debug!(%peer, session, %error, "connection lost"),
+        End::BadInput(_) | End::BadHeader(_) | End::FrameTimeout | End::HeaderTimeout => {
+            let count = if let End::FrameTimeout | End::HeaderTimeout = end {
                 &port.metrics.frame_timeouts
             } else {
                 &port.metrics.bad_input
             };
             count.add(1);
             if port.warnings.bad_input.permits() {
-                warn!(port = port_name, %peer, %session, error = %end, "connection closed");
+                warn!(port = port_name, %peer, session, error = %end, "connection closed");
             } else {
-                debug!(port = port_name, %peer, %session, error = %end, "connection closed");
+                debug!(port = port_name, %peer, session, error = %end, "connection closed");
             }
         }
         End::Panic => {
             port.metrics.panics.add(1);
             // The panic's own message was logged by the hook that the daemon sets.
-            warn!(port = port_name, %peer, %session, error = %end, "connection closed");
+            warn!(port = port_name, %peer, session, error = %end, "connection closed");
         }
     }
 }

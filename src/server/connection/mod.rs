@@ -14,6 +14,7 @@ mod end;
 mod inbound;
 mod lifecycle;
 mod outbound;
+mod proxied;
 #[cfg(test)]
 mod tests;
 mod work;

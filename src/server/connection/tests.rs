@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::Instant;
 
+use super::super::client_address::ClientAddress;
 use super::super::clock::Clock;
 use super::outbound::OUTPUT_BYTES_MAX;
 use super::*;
@@ -29,8 +30,8 @@ fn connection<'a>(
     session: &Session,
     stream: DuplexStream,
 ) -> Connection<'a, DuplexStream, OnlySeat> {
-    let address = SocketAddr::from(([127, 0, 0, 1], 1));
-    let extended = ExtendedState::new(session.id(), Arc::default(), address);
+    let client = ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, 1], 1)));
+    let extended = ExtendedState::new(session.id(), Arc::default(), client);
     let port = server.port(Namespace::Counters);
     // It has no size, so nothing leaks.
     let seat = Box::leak(Box::new(OnlySeat));

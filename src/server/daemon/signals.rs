@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 use super::super::log::Log;
 use super::super::{Server, port_config, port_name, statistics, steps};
 use super::options::{Options, log_notices};
-use crate::config::{Change, Config};
+use crate::config::{Change, Config, declaration_key};
 use crate::core::Namespace;
 
 /// Failures of the self-check that are logged one by one.
@@ -71,13 +71,17 @@ fn reload(server: &Server, options: &Options, started: &Config, applied: &mut Co
     {
         warn!(key, from, to, "this change takes effect only when the server is restarted");
     }
-    for Change { key, from, to, .. } in
-        applied.changes(&loaded.config).into_iter().filter(|change| change.takes_effect)
+    server.apply(&loaded.config);
+    let refused = server.declare_configured(&loaded.config.semaphore.declare);
+    let refused: Vec<_> =
+        refused.iter().map(|name| declaration_key(&String::from_utf8_lossy(name))).collect();
+    for Change { key, from, to, .. } in applied
+        .changes(&loaded.config)
+        .into_iter()
+        .filter(|change| change.takes_effect && !refused.contains(&change.key))
     {
         info!(key, from, to, "this change takes effect now");
     }
-    server.apply(&loaded.config);
-    server.declare_configured(&loaded.config.semaphore.declare);
     info!("the configuration was read again");
     *applied = loaded.config;
 }
@@ -94,6 +98,19 @@ async fn report(server: &Server, config: &Config, log: &Log) {
         );
         check_accounting(server, namespace).await;
     }
+    check_sets(server).await;
+}
+
+/// Checks the invariants of every semaphore set.
+async fn check_sets(server: &Server) {
+    let mut check = server.core.begin_set_check();
+    while server.core.check_sets(&mut check) {
+        tokio::task::yield_now().await;
+    }
+    for failure in check.failures().iter().take(CHECK_FAILURES_LOGGED) {
+        error!(%failure, "a semaphore set is inconsistent: please report this");
+    }
+    info!(sets = check.checked(), failures = check.failures().len(), "checked the semaphore sets");
 }
 
 /// Checks invariant 1 on every name.

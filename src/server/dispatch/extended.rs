@@ -13,13 +13,14 @@ use super::convert::{
 };
 use super::{Executor, NextStep, ResponseStream, note_refusal};
 use crate::core::{
-    Answer, Call, Declare, GrantId, Lease, ListingKind, Moment, Outcome, Queueing, REQUESTS_MAX, Refusal,
-    RequestId, SessionId, SessionKey, Waiting, Want,
+    Answer, Call, DeclarationRecord, Declare, GrantId, Lease, ListingKind, Moment, Outcome, Queueing,
+    REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
 };
 use crate::protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, Declarations, EXTENDED_VERSION, Extended, ExtendedOpcode,
     ExtendedResponse, Features, Frame, Generation, GraceLeft, GrantState, HelloAnswer, IfExists,
-    Milliseconds, Opaque, Response, Revocation, Status, VerifiedGrant, Wait, WaitingRequest,
+    Milliseconds, Opaque, Pausing, Removal, Resizing, Response, Revocation, SlotChange, Status,
+    VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// The features of every server, with and without a store.
@@ -113,7 +114,7 @@ impl Executor<'_> {
                     WaitingRequest::Opaque(opaque) => Waiting::Token(token_of(opaque)),
                 };
                 if let WaitingRequest::Opaque(opaque) = call
-                    && self.extended.waiting_calls.contains(&opaque)
+                    && self.extended.waiting_calls.contains_key(&opaque)
                 {
                     core.cancel_sem_op(connection, token_of(opaque), now);
                     return Ok(DONE);
@@ -147,7 +148,7 @@ impl Executor<'_> {
             Extended::DeleteCounter { name } => {
                 self.check_administrator(opaque)?;
                 core.delete_counter(name)?;
-                info!(name = %name.escape_ascii(), by = %self.extended.address, "counter deleted");
+                info!(name = %name.escape_ascii(), by = %self.extended.client.socket(), "counter deleted");
                 return Ok(DONE);
             }
             Extended::Declare { ids, if_exists, declarations } => {
@@ -156,28 +157,45 @@ impl Executor<'_> {
             }
             Extended::Resize { ids, expected, how, name } => {
                 self.check_administrator(opaque)?;
+                let before = self.declared(name);
                 let outcome = core.resize(call(ids), name, resizing_of(how), generation_of(expected), now);
-                self.log_change(&outcome, name, format_args!("resize {how:?}"));
+                if before != self.declared(name) {
+                    self.log_change(&outcome, name, resized(how));
+                }
                 outcome
             }
             Extended::Remove { ids, expected, how, name } => {
                 self.check_administrator(opaque)?;
                 let outcome = core.remove(call(ids), name, removal_of(how), generation_of(expected), now);
-                self.log_change(&outcome, name, format_args!("remove {how:?}"));
+                self.log_change(&outcome, name, removed(how));
                 outcome
             }
             Extended::Pause { ids, expected, how, name } => {
                 self.check_administrator(opaque)?;
                 let (change, expected) = (pausing_of(how), generation_of(expected));
+                let before = self.declared(name);
                 let outcome = core.change_service(call(ids), name, change, expected, now);
-                self.log_change(&outcome, name, format_args!("{how:?}"));
+                if before != self.declared(name) {
+                    let what = match how {
+                        Pausing::Pause => "paused",
+                        Pausing::Resume => "resumed",
+                    };
+                    self.log_change(&outcome, name, what.to_owned());
+                }
                 outcome
             }
             Extended::SetSlot { ids, expected, how, name } => {
                 self.check_administrator(opaque)?;
                 let (change, expected) = (slot_change_of(how), generation_of(expected));
+                let before = self.declared(name);
                 let outcome = core.change_service(call(ids), name, change, expected, now);
-                self.log_change(&outcome, name, format_args!("slot {how:?}"));
+                if before != self.declared(name) {
+                    let what = match how {
+                        SlotChange::Out(slot) => format!("slot {slot} taken out of service"),
+                        SlotChange::In(slot) => format!("slot {slot} put back into service"),
+                    };
+                    self.log_change(&outcome, name, what);
+                }
                 outcome
             }
             Extended::AwaitIdle { wait, until, namespace, name } => {
@@ -229,9 +247,7 @@ impl Executor<'_> {
         now: Moment,
     ) -> Result<Outcome, Denial> {
         self.check_opaque(opaque)?;
-        let limits = self.server.session_limits();
-        let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
-        let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
+        let ttl_ms = self.ttl_ms(ttl);
         let (core, connection, token) = (&self.server.core, self.extended.connection, token_of(opaque));
         let outcome = match key {
             Some(key) => core.open_leased_once(connection, SessionKey(key.0), ttl_ms, label, token, now),
@@ -262,6 +278,13 @@ impl Executor<'_> {
         let queue_max = queueing.queue_max.unwrap_or(u32::MAX);
         let queueing = Queueing { wait_ms: self.wait_ms(queueing.wait), queue_max };
         Ok(self.server.core.acquire_grant(call, wants, queueing, now))
+    }
+
+    /// The time to live of a session or process that asks for this one, in milliseconds.
+    pub(super) fn ttl_ms(&self, ttl: Option<Milliseconds>) -> u32 {
+        let limits = self.server.session_limits();
+        let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
+        ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms)
     }
 
     /// How long a request waits, in milliseconds.
@@ -328,7 +351,7 @@ impl Executor<'_> {
                 Revocation::Grant(grant) => (Some(grant.0), None),
                 Revocation::Session(session) => (None, Some(session)),
             };
-            info!(grant, session, grace_ms = grace.0, by = %self.extended.address, "revoked");
+            info!(grant, session, grace_ms = grace.0, by = %self.extended.client.socket(), "revoked");
         }
         Ok(outcome)
     }
@@ -341,38 +364,45 @@ impl Executor<'_> {
         now: Moment,
     ) -> Outcome {
         let wanted: Vec<_> = declarations.iter().map(declare_of).collect();
+        let before: Vec<_> = wanted.iter().map(|declare| self.declared(declare.name)).collect();
         let outcome = self.server.core.declare(call, &wanted, if_exists_of(if_exists), now);
-        for declare in &wanted {
-            let Declare { name, capacity, numbered, .. } = declare;
-            self.log_change(
-                &outcome,
-                name,
-                format_args!("declare {capacity}, numbered {numbered}, {if_exists:?}"),
-            );
+        for (Declare { name, capacity, numbered, .. }, before) in wanted.iter().zip(before) {
+            if before != self.declared(name) {
+                let resources = if *numbered { ", numbered slots" } else { "" };
+                self.log_change(&outcome, name, format!("declared with capacity {capacity}{resources}"));
+            }
         }
         outcome
     }
 
+    /// The declaration of a name, to see whether a request changed it.
+    fn declared(&self, name: &[u8]) -> Option<DeclarationRecord> {
+        let core = &self.server.core;
+        let mut listing = core.declared(name);
+        // The list is ordered by name, so the name itself precedes all longer ones.
+        let first = core.list_declared(&mut listing).into_iter().next();
+        first.map(|declared| declared.record).filter(|record| *record.name == *name)
+    }
+
     /// Logs a change of a declared semaphore that was made or begun.
-    fn log_change(&self, outcome: &Outcome, name: &[u8], what: std::fmt::Arguments<'_>) {
+    fn log_change(&self, outcome: &Outcome, name: &[u8], what: String) {
         if !matches!(outcome, Outcome::Refused(_)) {
-            info!(name = %name.escape_ascii(), by = %self.extended.address, "{what}");
+            info!(name = %name.escape_ascii(), by = %self.extended.client.socket(), "{what}");
         }
     }
 
     /// Refuses an opaque that a waiting request or a watch still uses: the client could not tell the responses apart.
-    fn check_opaque(&self, opaque: Opaque) -> Result<(), Denial> {
+    pub(super) fn check_opaque(&self, opaque: Opaque) -> Result<(), Denial> {
         if self.extended.uses(opaque) {
             return Err(Denial::Status(Status::InvalidArguments));
         }
         Ok(())
     }
 
-    /// Checks that the peer may send administrative requests: it connects from loopback or from an address that the
+    /// Checks that the client may send administrative requests: it is on this machine or has an address that the
     /// configuration lists. Also checks the opaque.
     fn check_administrator(&self, opaque: Opaque) -> Result<(), Denial> {
-        let address = self.extended.address.ip().to_canonical();
-        if !address.is_loopback() && !self.server.is_administrator(address) {
+        if !self.server.is_administrator(self.extended.client) {
             return Err(Denial::Status(Status::NotPermitted));
         }
         self.check_opaque(opaque)
@@ -394,6 +424,22 @@ impl From<Refusal> for Denial {
 impl From<Status> for Denial {
     fn from(status: Status) -> Self {
         Self::Status(status)
+    }
+}
+
+fn resized(how: Resizing) -> String {
+    match how {
+        Resizing::To(capacity) => format!("resized to {capacity}"),
+        Resizing::GrowBy(more) => format!("resized by +{more}"),
+        Resizing::ShrinkBy(less) => format!("resized by -{less}"),
+    }
+}
+
+fn removed(how: Removal) -> String {
+    match how {
+        Removal::IfIdle => "removed".to_owned(),
+        Removal::WithLastHolder => "removed with its last holder".to_owned(),
+        Removal::Now { grace } => format!("removed with a grace period of {} ms", grace.0),
     }
 }
 

@@ -1,33 +1,33 @@
 //! What a connection keeps for the extended operations: its Hello, its waiting requests, its watches and its lease; and
 //! how messages of the core become frames.
 
-use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::BytesMut;
 
+use super::super::client_address::ClientAddress;
 use super::super::{Server, steps};
 use super::answer::{compose_answer, compose_refusal};
 use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
 use super::sysv::compose_result;
-use crate::core::{ConnectionId, Lease, Mailbox, Message, Notice, SetAnswer, WatchSnapshot};
+use crate::core::{ConnectionId, Lease, Mailbox, Message, Notice, WatchSnapshot};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque, SysvOpcode};
 
 /// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
 /// so that connections of plain clients cost it nothing.
 pub(in crate::server) struct ExtendedState {
     pub(super) connection: ConnectionId,
-    pub(super) address: SocketAddr,
+    pub(super) client: ClientAddress,
     mailbox: Arc<Mailbox>,
     has_joined: bool,
     /// The opaque of the connection's Hello. Notices are sent with it.
     pub(super) hello: Option<Opaque>,
     /// The opcode of each request that is not answered yet, by its opaque.
     pub(super) waiting: HashMap<Opaque, ExtendedOpcode>,
-    /// Calls on semaphore sets that wait, by their opaques.
-    pub(super) waiting_calls: HashSet<Opaque>,
+    /// The opcode of each call on a semaphore set that is not answered yet, by its opaque.
+    pub(super) waiting_calls: HashMap<Opaque, SysvOpcode>,
     /// The number of the last event of each watch.
     pub(super) watches: HashMap<Opaque, u64>,
     /// Snapshots of existing names that watches have not been sent in full yet.
@@ -44,16 +44,16 @@ impl ExtendedState {
     pub(in crate::server) fn new(
         connection: ConnectionId,
         mailbox: Arc<Mailbox>,
-        address: SocketAddr,
+        client: ClientAddress,
     ) -> Self {
         Self {
             connection,
-            address,
+            client,
             mailbox,
             has_joined: false,
             hello: None,
             waiting: HashMap::new(),
-            waiting_calls: HashSet::new(),
+            waiting_calls: HashMap::new(),
             watches: HashMap::new(),
             snapshots: Vec::new(),
             lease: None,
@@ -82,7 +82,7 @@ impl ExtendedState {
     /// with it apart.
     pub(super) fn uses(&self, opaque: Opaque) -> bool {
         self.waiting.contains_key(&opaque)
-            || self.waiting_calls.contains(&opaque)
+            || self.waiting_calls.contains_key(&opaque)
             || self.watches.contains_key(&opaque)
     }
 
@@ -164,9 +164,8 @@ impl ExtendedState {
             }
             Message::Operated { token, result } => {
                 let opaque = opaque_of(token);
-                if self.waiting_calls.remove(&opaque) {
-                    let result = result.map(|()| SetAnswer::Done);
-                    compose_result(SysvOpcode::SemOp, opaque, result, out);
+                if let Some(opcode) = self.waiting_calls.remove(&opaque) {
+                    compose_result(opcode, opaque, result, out);
                 }
             }
             Message::Event { token, event } => {

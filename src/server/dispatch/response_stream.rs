@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::vec::IntoIter;
 
 use bytes::BytesMut;
 use tokio::time::Sleep;
@@ -29,10 +30,10 @@ pub(in crate::server) struct ResponseStream {
 #[derive(Debug)]
 enum Source {
     Dump(Dump),
-    Listing(Listing, std::vec::IntoIter<Listed>),
-    Declared(DeclaredListing, std::vec::IntoIter<Declared>),
-    Sets(SetListing, std::vec::IntoIter<ListedSet>),
-    Users(UserListing, std::vec::IntoIter<ListedUser>),
+    Listing(Listing, IntoIter<Listed>),
+    Declared(DeclaredListing, IntoIter<Declared>),
+    Sets(SetListing, IntoIter<ListedSet>),
+    Users(UserListing, IntoIter<ListedUser>),
 }
 
 impl ResponseStream {
@@ -93,10 +94,7 @@ impl ResponseStream {
                         ListingKind::Holders => ExtendedOpcode::Holders,
                         ListingKind::Waiters => ExtendedOpcode::Waiters,
                     };
-                    if entries.len() == 0 {
-                        *entries = server.core.list(listing).into_iter();
-                    }
-                    let next = entries.next();
+                    let next = next_entry(entries, || server.core.list(listing));
                     if let Some(listed) = &next {
                         let address = listed.connection.and_then(|connection| server.peers.find(connection));
                         let address = address.map(|peer| peer.address.to_string()).unwrap_or_default();
@@ -107,10 +105,7 @@ impl ResponseStream {
                 }
                 Source::Declared(listing, entries) => {
                     let opcode = ExtendedOpcode::List.code();
-                    if entries.len() == 0 {
-                        *entries = server.core.list_declared(listing).into_iter();
-                    }
-                    let next = entries.next();
+                    let next = next_entry(entries, || server.core.list_declared(listing));
                     if let Some(declared) = &next {
                         let entry = ExtendedResponse::DeclaredEntry(declared_on_wire(declared));
                         entry.compose(opcode, self.opaque, out);
@@ -118,20 +113,14 @@ impl ResponseStream {
                     (opcode, next.is_some())
                 }
                 Source::Sets(listing, entries) => {
-                    if entries.len() == 0 {
-                        *entries = server.core.list_sets(listing).into_iter();
-                    }
-                    let next = entries.next();
+                    let next = next_entry(entries, || server.core.list_sets(listing));
                     if let Some(listed) = &next {
                         listed_set_on_wire(listed).compose(self.opaque, out);
                     }
                     (SysvOpcode::ListSets.code(), next.is_some())
                 }
                 Source::Users(listing, entries) => {
-                    if entries.len() == 0 {
-                        *entries = server.core.list_set_users(listing).into_iter();
-                    }
-                    let next = entries.next();
+                    let next = next_entry(entries, || server.core.list_set_users(listing));
                     if let Some(listed) = &next {
                         listed_user_on_wire(listed).compose(self.opaque, out);
                     }
@@ -149,6 +138,14 @@ impl ResponseStream {
         }
         true
     }
+}
+
+/// The next entry of the current step of a listing, or of the next step.
+fn next_entry<E>(entries: &mut IntoIter<E>, list: impl FnOnce() -> Vec<E>) -> Option<E> {
+    if entries.len() == 0 {
+        *entries = list().into_iter();
+    }
+    entries.next()
 }
 
 #[cfg(test)]

@@ -8,12 +8,12 @@ use super::convert::{ids_of, token_of};
 use super::extended::{Denial, random_key};
 use super::{Executor, NextStep, ResponseStream};
 use crate::core::{
-    Caller, Errno, ListedSet, ListedUser, Operation, Ownership, ProcessId, SessionKey, SetAnswer, SetCommand,
-    SetStat, SysvCall, SysvOutcome, UserRole,
+    Caller, Errno, ListedSet, ListedUser, Operation, Order, Ownership, ProcessId, SessionKey, SetAnswer,
+    SetCommand, SetStat, SysvCall, SysvOutcome, UserRole,
 };
 use crate::protocol::{
     self as wire, Frame, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Milliseconds, Opaque, OpenedProcess, Response,
-    SEM_UNDO, Status, SysvAnswer, SysvOpcode, SysvRequest, WAIT_FOREVER_MS,
+    SEM_UNDO, SysvAnswer, SysvOpcode, SysvRequest, WAIT_FOREVER_MS,
 };
 
 /// How a valid request is answered.
@@ -39,7 +39,7 @@ impl Executor<'_> {
         let opaque = frame.opaque();
         let outcome = frame.parse_sysv().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
-            self.execute_call(opaque, request)
+            self.execute_call(opcode, opaque, request)
         });
         match outcome {
             Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
@@ -54,16 +54,19 @@ impl Executor<'_> {
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
     }
 
-    fn execute_call(&mut self, opaque: Opaque, request: SysvRequest<'_>) -> Result<Execution, Denial> {
+    fn execute_call(
+        &mut self,
+        opcode: SysvOpcode,
+        opaque: Opaque,
+        request: SysvRequest<'_>,
+    ) -> Result<Execution, Denial> {
         let (core, connection) = (&self.server.core, self.extended.connection);
         let now = self.server.moment();
         let token = token_of(opaque);
         let call = |ids, caller| SysvCall { connection, ids: ids_of(ids), token, caller: caller_of(caller) };
         let outcome = match request {
             SysvRequest::OpenProcess { ttl, pid, caller, groups, label } => {
-                let limits = self.server.session_limits();
-                let ttl_ms = ttl.map_or(limits.default_ttl_ms, |ttl| ttl.0);
-                let ttl_ms = ttl_ms.clamp(limits.min_ttl_ms, limits.max_ttl_ms);
+                let ttl_ms = self.ttl_ms(ttl);
                 let key = SessionKey(random_key()?);
                 let groups: Vec<u32> = groups.iter().collect();
                 let mailbox = (connection, self.extended.mailbox());
@@ -86,18 +89,18 @@ impl Executor<'_> {
                 return Ok(Execution::Response(Response::Done));
             }
             SysvRequest::SemGet { ids, caller, key, count, flags } => {
+                self.check_opaque(opaque)?;
                 let flags = (flags & IPC_CREAT != 0, flags & IPC_EXCL != 0, flags);
                 core.sem_get(call(ids, caller), key, count, flags, now)
             }
             SysvRequest::SemOp { ids, caller, set, wait_ms, operations } => {
-                if self.extended.uses(opaque) {
-                    return Err(Denial::Status(Status::InvalidArguments));
-                }
+                self.check_opaque(opaque)?;
                 let operations: Vec<_> = operations.iter().map(operation_of).collect();
                 let wait_ms = (wait_ms != WAIT_FOREVER_MS).then_some(wait_ms);
                 core.sem_op(call(ids, caller), set, &operations, wait_ms, now)
             }
             SysvRequest::SemCtl { ids, caller, set, command } => {
+                self.check_opaque(opaque)?;
                 let values: Vec<u16>;
                 let command = match command {
                     wire::SetCommand::Remove => SetCommand::Remove,
@@ -130,7 +133,7 @@ impl Executor<'_> {
             SysvOutcome::Answered(result) => Ok(Execution::Result(result)),
             SysvOutcome::Refused(refusal) => Err(refusal.into()),
             SysvOutcome::Waiting => {
-                self.extended.waiting_calls.insert(opaque);
+                self.extended.waiting_calls.insert(opaque, opcode);
                 Ok(Execution::Later)
             }
         }
@@ -194,6 +197,8 @@ pub(super) fn listed_set_on_wire(listed: &ListedSet) -> wire::ListedSet {
         stat: stat_on_wire(&listed.stat),
         waiting: count(listed.waiting),
         adjusting: count(listed.adjusting),
+        is_durable: listed.is_durable,
+        is_fifo: listed.order == Order::Fifo,
     }
 }
 
@@ -217,6 +222,7 @@ fn errno_on_wire(errno: Errno) -> wire::Errno {
         Errno::Perm => wire::Errno::Perm,
         Errno::NoEnt => wire::Errno::NoEnt,
         Errno::Intr => wire::Errno::Intr,
+        Errno::Io => wire::Errno::Io,
         Errno::TooBig => wire::Errno::TooBig,
         Errno::Again => wire::Errno::Again,
         Errno::NoMem => wire::Errno::NoMem,

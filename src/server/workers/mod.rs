@@ -168,17 +168,17 @@ impl Workers {
         // The socket is registered with the runtime that had it, and has to move to the worker's.
         let stream = stream.into_std();
         self.0.threads[index.get()].runtime.spawn(async move {
-            let connection = match arrival {
-                Arrival::New { admission, peer } => OpenConnection::open(admission, peer),
-                Arrival::Moved(connection) => connection,
-            };
-            let stream = match stream.and_then(TcpStream::from_std) {
+            let mut stream = match stream.and_then(TcpStream::from_std) {
                 Ok(stream) => stream,
                 Err(error) => {
                     warn!(%error, "a connection could not be handed to its thread and was closed");
-                    return connection.fail(error).await;
+                    if let Arrival::Moved(connection) = arrival {
+                        connection.fail(error).await;
+                    }
+                    return;
                 }
             };
+            let Some(connection) = arrival.accept(&mut stream).await else { return };
             if let Some(Move { connection, stream, to }) = connection.serve(stream, &mut seat).await {
                 seat.workers.spawn_on(to, stream, Arrival::Moved(connection));
             }
@@ -190,6 +190,19 @@ impl Workers {
 enum Arrival {
     New { admission: Admission, peer: SocketAddr },
     Moved(Box<OpenConnection>),
+}
+
+impl Arrival {
+    /// Opens the connection if it is new; `None`: it was closed.
+    async fn accept<S>(self, stream: &mut S) -> Option<Box<OpenConnection>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        match self {
+            Self::New { admission, peer } => OpenConnection::accept(admission, stream, peer).await,
+            Self::Moved(connection) => Some(connection),
+        }
+    }
 }
 
 /// A connection's place on a worker: it counts as a connection of the worker until it is dropped.
@@ -246,14 +259,16 @@ impl SameThread {
         Self { turns_before_move: Some(turns) }
     }
 
-    fn spawn_connection<S>(self, stream: S, connection: Box<OpenConnection>)
+    fn spawn_task<S>(self, stream: S, arrival: Arrival)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         tokio::spawn(async move {
+            let mut stream = stream;
+            let Some(connection) = arrival.accept(&mut stream).await else { return };
             let mut seat = TaskSeat { turns_left: self.turns_before_move.map(NonZeroU32::get) };
             if let Some(Move { connection, stream, .. }) = connection.serve(stream, &mut seat).await {
-                self.spawn_connection(stream, connection);
+                self.spawn_task(stream, Arrival::Moved(connection));
             }
         });
     }
@@ -264,7 +279,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     fn spawn(&self, admission: Admission, stream: S, peer: SocketAddr) {
-        self.spawn_connection(stream, OpenConnection::open(admission, peer));
+        self.spawn_task(stream, Arrival::New { admission, peer });
     }
 }
 

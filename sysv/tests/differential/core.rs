@@ -93,7 +93,7 @@ impl CoreWorld {
         for process in &mut self.processes {
             while let Some(message) = process.mailbox.take() {
                 let Message::Operated { result, .. } = message else { panic!("{message:?}") };
-                process.state = State::Done(result_of(result.map(|()| SetAnswer::Done)));
+                process.state = State::Done(result_of(result));
             }
         }
         let sets = (0..KEYS).map(|key| self.observe_set(key)).collect();
@@ -204,6 +204,7 @@ fn name_of(errno: Errno) -> &'static str {
         Errno::Perm => "EPERM",
         Errno::NoEnt => "ENOENT",
         Errno::Intr => "EINTR",
+        Errno::Io => "EIO",
         Errno::TooBig => "E2BIG",
         Errno::Again => "EAGAIN",
         Errno::NoMem => "ENOMEM",

@@ -1,4 +1,4 @@
-//! Histories of calls, and what is observed after each step.
+//! Histories of calls, and the state that is observed after each step.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -102,7 +102,7 @@ pub struct Semaphore {
     pub zero: u32,
 }
 
-/// What is observed after a step.
+/// The state that is observed after a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     pub processes: Vec<State>,

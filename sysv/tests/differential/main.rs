@@ -13,6 +13,8 @@ mod core;
 mod history;
 mod programs;
 mod stepper;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::env;
 
@@ -79,13 +81,12 @@ fn histories_reach_what_they_are_to_compare() {
         for step in &steps {
             let Ok(after) = model.take(step) else { continue };
             waited += after.waiting();
-            for (call, woke) in after.completed_since(before.as_ref(), step) {
+            for (_, woke) in after.completed_since(before.as_ref(), step) {
                 match woke {
                     history::Result::Failed(name) if name == "EIDRM" => removed += 1,
                     history::Result::Failed(_) => failed_later += 1,
                     history::Result::Value(_) => woken += 1,
                 }
-                let _ = call;
             }
             let has_undone = matches!(step, Step { command: Command::Kill, .. })
                 && before.as_ref().is_some_and(|before: &history::Observed| before.sets != after.sets);

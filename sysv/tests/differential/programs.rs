@@ -1,22 +1,17 @@
 //! Histories as programs see them: with the kernel's semaphores, or with the library and a server.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-
-use signalbox::config::Config;
-use signalbox::core::{NameHasher, Namespace, UserRole};
-use signalbox::server::{Clock, Server, Workers, expire, serve_port};
+use std::time::Instant;
 
 use super::describe;
 use super::history::{
     Command, Failure, KEYS, Observed, PROCESSES, Result, SHORT_MS, Semaphore, State, Step, Timeout, World,
 };
-use super::stepper::Stepper;
+use super::stepper::{PATIENCE, Stepper};
+use super::support::{TestServer, first_unused_key, preload};
 
-/// The first key of the test. Others on the machine do not use it.
-const FIRST_KEY: i32 = 0x5b0c_0000;
+/// The id of no set: the last of the kernel's, which are given out in turn, and of the server's.
+const NO_SET: i64 = i32::MAX as i64;
 
 pub struct Programs {
     semaphores: Semaphores,
@@ -32,13 +27,6 @@ pub struct Programs {
 enum Semaphores {
     Kernel,
     Server(TestServer),
-}
-
-struct TestServer {
-    server: Arc<Server>,
-    address: String,
-    library: PathBuf,
-    _runtime: tokio::runtime::Runtime,
 }
 
 impl Programs {
@@ -58,7 +46,7 @@ impl Programs {
     fn new(semaphores: Semaphores) -> Self {
         let observer = semaphores.stepper();
         let (steppers, states) = (Vec::new(), Vec::new());
-        Self { semaphores, steppers, states, observer, numbers: BTreeMap::new(), sets: [0; KEYS] }
+        Self { semaphores, steppers, states, observer, numbers: BTreeMap::new(), sets: [NO_SET; KEYS] }
     }
 
     fn start(&mut self) -> Stepper {
@@ -67,78 +55,120 @@ impl Programs {
         stepper
     }
 
-    /// Makes a call, and waits until it is done or waits. One that `ends` by itself is awaited.
+    /// Makes a call. One that `ends` by itself is awaited.
     fn call(&mut self, by: usize, command: &str, ends: bool) -> std::result::Result<(), Failure> {
         self.steppers[by].tell(command);
         self.states[by] = State::Waits;
-        let semaphores = &self.semaphores;
-        let stepper = &self.steppers[by];
         if ends {
-            stepper.until("the call is done", Stepper::has_answer)?;
-            return self.collect();
+            self.await_answer(by, "the call is done")?;
         }
-        stepper.until("the call is done or waits", |stepper| {
-            stepper.has_answer() || semaphores.lets_wait(stepper)
-        })?;
-        self.collect()
+        Ok(())
     }
 
-    /// Notes which calls are done. Those that a step completes are known to be when it is over.
-    fn collect(&mut self) -> std::result::Result<(), Failure> {
-        for (stepper, state) in self.steppers.iter_mut().zip(&mut self.states) {
-            if *state == State::Waits {
-                let semaphores = &self.semaphores;
-                stepper.until("a call is done or waits", |stepper| {
-                    stepper.has_answer() || semaphores.lets_wait(stepper)
-                })?;
-                if stepper.has_answer() {
-                    *state = State::Done(stepper.answer()?);
+    fn await_answer(&mut self, by: usize, what: &str) -> std::result::Result<(), Failure> {
+        self.steppers[by].until(what, Stepper::has_answer)?;
+        self.states[by] = State::Done(self.steppers[by].answer()?);
+        Ok(())
+    }
+
+    /// Waits until each call is done or waits, and observes everything.
+    ///
+    /// A call waits if it is counted at a semaphore. Whether its program sleeps would not tell: it may sleep within the
+    /// call for other reasons, such as a page of memory.
+    ///
+    /// A call that waits does nothing until another is performed. So at most one of the calls without an answer, that of
+    /// the step, does anything, at one moment: it is performed, and others with it, or it begins to wait. An observation
+    /// that ends before the moment does not count it, and so counts too few. One that begins after the moment is exact.
+    /// One that does neither may count anything; so the result is the second of two in succession that count as many calls
+    /// as there were without an answer.
+    fn settle(&mut self) -> std::result::Result<Observed, Failure> {
+        let begun = Instant::now();
+        loop {
+            let waiting: Vec<_> = (0..PROCESSES).filter(|by| self.is_unanswered(*by)).collect();
+            let are_counted = |sets: &[Option<Vec<Semaphore>>]| {
+                let semaphores = sets.iter().flatten().flatten();
+                semaphores.map(|semaphore| semaphore.growth + semaphore.zero).sum::<u32>() as usize
+                    == waiting.len()
+            };
+            let mut sets = self.observe_sets();
+            if are_counted(&sets) {
+                if !waiting.is_empty() {
+                    sets = self.observe_sets();
                 }
+                if are_counted(&sets) {
+                    self.note_answers(&waiting)?;
+                    return Ok(Observed { processes: self.states.clone(), sets });
+                }
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(describe(format!(
+                    "never counted: {waiting:?}, which have no answer, in {sets:?}"
+                )));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn is_unanswered(&self, by: usize) -> bool {
+        self.states[by] == State::Waits && !self.steppers[by].has_answer()
+    }
+
+    /// Notes the results of all calls but those that wait.
+    fn note_answers(&mut self, waiting: &[usize]) -> std::result::Result<(), Failure> {
+        for by in 0..PROCESSES {
+            if self.states[by] == State::Waits && !waiting.contains(&by) {
+                self.await_answer(by, "the answer is there")?;
             }
         }
         Ok(())
     }
 
-    fn observe(&mut self) -> Observed {
-        let sets = (0..KEYS).map(|key| self.observe_set(key)).collect();
-        Observed { processes: self.states.clone(), sets }
+    /// The sets, by one exchange with the observer: each costs two changes of the running process.
+    fn observe_sets(&mut self) -> Vec<Option<Vec<Semaphore>>> {
+        let answers = self.observer.ask_all(&self.sets.map(|set| format!("look {set}")));
+        answers.into_iter().map(|answer| answer.map(|text| self.semaphores_of(&text))).collect()
     }
 
-    fn observe_set(&mut self, key: usize) -> Option<Vec<Semaphore>> {
-        let set = self.sets[key];
-        let values = self.observer.ask(&format!("ctl {set} 0 GETALL"))?;
-        let values: Vec<u32> = values.split(',').map(|value| value.parse().expect("a value")).collect();
-        let mut number = |index, command| -> u32 {
-            let answer = self.observer.ask(&format!("ctl {set} {index} {command}"));
-            answer.and_then(|text| text.parse().ok()).expect("a number")
-        };
-        let semaphores = (0..).zip(values).map(|(index, value): (usize, u32)| Semaphore {
-            value,
-            process: match number(index, "GETPID") {
+    fn semaphores_of(&self, text: &str) -> Vec<Semaphore> {
+        let semaphores = text.split(',').map(|semaphore| {
+            let numbers: Vec<u32> =
+                semaphore.split(':').map(|number| number.parse().expect("a number")).collect();
+            let [value, pid, growth, zero] = numbers[..] else { panic!("four numbers: {semaphore}") };
+            let process = match pid {
                 0 => 0,
                 pid => self.numbers.get(&pid).copied().unwrap_or(usize::MAX),
-            },
-            growth: number(index, "GETNCNT"),
-            zero: number(index, "GETZCNT"),
+            };
+            Semaphore { value, process, growth, zero }
         });
-        Some(semaphores.collect())
+        semaphores.collect()
+    }
+
+    fn remove_sets(&mut self) {
+        for key in 0..KEYS {
+            if let Some(set) = self.observer.ask(&format!("get {} 0 0", first_unused_key() + key as i32)) {
+                self.observer.ask(&format!("ctl {set} 0 IPC_RMID"));
+            }
+        }
+    }
+}
+
+/// The kernel's sets outlive the test.
+impl Drop for Programs {
+    fn drop(&mut self) {
+        self.remove_sets();
     }
 }
 
 impl World for Programs {
     fn reset(&mut self) {
-        for key in 0..KEYS {
-            if let Some(set) = self.observer.ask(&format!("get {} 0 0", FIRST_KEY + key as i32)) {
-                self.observer.ask(&format!("ctl {set} 0 IPC_RMID"));
-            }
-        }
+        self.remove_sets();
         // Those that wait have to be new; the others have nothing left.
         let steppers = std::mem::take(&mut self.steppers);
         let states = std::mem::take(&mut self.states);
         let idle = steppers.into_iter().zip(states).filter(|(_, state)| *state != State::Waits);
         let mut idle = idle.map(|(stepper, _)| stepper).collect::<Vec<_>>();
         self.numbers.clear();
-        self.sets = [0; KEYS];
+        self.sets = [NO_SET; KEYS];
         for number in 0..PROCESSES {
             let stepper = idle.pop().unwrap_or_else(|| self.semaphores.stepper());
             self.numbers.insert(stepper.pid(), number + 1);
@@ -157,12 +187,10 @@ impl World for Programs {
                 let stepper = self.start();
                 self.steppers[by] = stepper;
                 self.states[by] = State::New;
-                self.collect()?;
             }
             Command::Signal if waits => {
                 self.steppers[by].signal();
-                self.steppers[by].until("the call is interrupted", Stepper::has_answer)?;
-                self.collect()?;
+                self.await_answer(by, "the call is interrupted")?;
             }
             Command::Signal => {}
             _ if waits => {}
@@ -170,7 +198,7 @@ impl World for Programs {
                 let flags = 0o600
                     | if *creates { libc::IPC_CREAT } else { 0 }
                     | if *exclusive { libc::IPC_EXCL } else { 0 };
-                self.call(by, &format!("get {} {count} {flags}", FIRST_KEY + *key as i32), true)?;
+                self.call(by, &format!("get {} {count} {flags}", first_unused_key() + *key as i32), true)?;
                 if let State::Done(Result::Value(set)) = &mut self.states[by] {
                     self.sets[*key] = std::mem::take(set);
                 }
@@ -193,7 +221,7 @@ impl World for Programs {
                 self.call(by, &format!("ctl {} {number} SETVAL {value}", self.sets[*key]), true)?;
             }
             Command::SetAll { key, value } => {
-                let count = self.observe_set(*key).map_or(1, |set| set.len());
+                let count = self.observe_sets()[*key].as_ref().map_or(1, Vec::len);
                 let values = vec![value.to_string(); count].join(",");
                 self.call(by, &format!("ctl {} 0 SETALL {values}", self.sets[*key]), true)?;
             }
@@ -201,33 +229,17 @@ impl World for Programs {
                 self.call(by, &format!("ctl {} 0 IPC_RMID", self.sets[*key]), true)?;
             }
         }
-        Ok(self.observe())
+        self.settle()
     }
 }
 
 impl Semaphores {
     fn stepper(&self) -> Stepper {
         Stepper::start(|command| {
-            if let Self::Server(TestServer { address, library, .. }) = self {
-                command.env("LD_PRELOAD", library);
-                command.env("SIGNALBOX_SYSV_SERVER", address);
-                command.env("SIGNALBOX_SYSV_KEYS", "all");
+            if let Self::Server(server) = self {
+                preload(command, server.address);
             }
         })
-    }
-
-    /// Whether a call of the program waits.
-    fn lets_wait(&self, stepper: &Stepper) -> bool {
-        match self {
-            // Twice, as a call that is about to be done may sleep for a moment on a loaded machine, for a page of memory.
-            Self::Kernel => {
-                stepper.sleeps_in_semop() && {
-                    std::thread::sleep(Duration::from_micros(200));
-                    !stepper.has_answer() && stepper.sleeps_in_semop()
-                }
-            }
-            Self::Server(server) => server.uses(stepper.pid(), |role| role == UserRole::Waits),
-        }
     }
 
     /// Waits until the end of a program has had its effect.
@@ -235,59 +247,32 @@ impl Semaphores {
         match self {
             Self::Kernel => Ok(()),
             Self::Server(server) => {
-                stepper.until("the server knows of the end", |stepper| !server.uses(stepper.pid(), |_| true))
+                stepper.until("the server knows of the end", |stepper| !is_user(server, stepper.pid()))
             }
         }
     }
 }
 
-impl TestServer {
-    fn start() -> Self {
-        let server = Server::new(&Config::without_file(), Clock::system(), NameHasher::new());
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("threads");
-        let workers = Workers::start(1.try_into().expect("one is not zero")).expect("a thread");
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a port");
-        let address = listener.local_addr().expect("it is bound").to_string();
-        runtime.spawn(serve_port(Arc::clone(&server), Namespace::Counters, listener, workers));
-        runtime.spawn(expire(Arc::clone(&server)));
-        Self { server, address, library: library(), _runtime: runtime }
-    }
-
-    /// Whether a process uses a set in such a role.
-    fn uses(&self, pid: u32, is_wanted: impl Fn(UserRole) -> bool) -> bool {
-        let core = self.server.core();
-        let mut sets = core.sets();
-        loop {
-            let some = core.list_sets(&mut sets);
-            if some.is_empty() {
-                return false;
-            }
-            for set in some {
-                let Ok(mut users) = core.set_users(set.set.number()) else { continue };
-                loop {
-                    let some = core.list_set_users(&mut users);
-                    if some.is_empty() {
-                        break;
-                    }
-                    if some.iter().any(|user| user.pid == pid && is_wanted(user.role)) {
-                        return true;
-                    }
+/// Whether a process uses a set of the server: it waits, or has adjustments.
+fn is_user(server: &TestServer, pid: u32) -> bool {
+    let core = server.server.core();
+    let mut sets = core.sets();
+    loop {
+        let some = core.list_sets(&mut sets);
+        if some.is_empty() {
+            return false;
+        }
+        for set in some {
+            let Ok(mut users) = core.set_users(set.set.number()) else { continue };
+            loop {
+                let some = core.list_set_users(&mut users);
+                if some.is_empty() {
+                    break;
+                }
+                if some.iter().any(|user| user.pid == pid) {
+                    return true;
                 }
             }
         }
     }
-}
-
-/// The library, which cargo builds with its tests.
-fn library() -> PathBuf {
-    let stepper = Path::new(env!("CARGO_BIN_EXE_sysv-stepper"));
-    let folder = stepper.parent().expect("a program is in a folder");
-    // Cargo puts it beside the other parts of a build, and only `cargo build` copies it.
-    let library = folder.join("deps/libsignalbox_sysv.so");
-    assert!(library.exists(), "{}", describe(format!("{} was built", library.display())).0);
-    library
 }

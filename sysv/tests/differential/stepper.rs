@@ -38,7 +38,8 @@ impl Stepper {
     }
 
     pub fn tell(&mut self, command: &str) {
-        writeln!(self.commands, "{command}").expect("the stepper reads");
+        // One write: the program would run twice for two.
+        self.commands.write_all(format!("{command}\n").as_bytes()).expect("the stepper reads");
     }
 
     /// Whether an answer is there.
@@ -65,6 +66,16 @@ impl Stepper {
     /// Tells a command that does not wait, and returns the text of its answer; `None`: it failed.
     pub fn ask(&mut self, command: &str) -> Option<String> {
         self.tell(command);
+        self.text()
+    }
+
+    /// As [`Self::ask`], for several commands.
+    pub fn ask_all(&mut self, commands: &[String]) -> Vec<Option<String>> {
+        self.tell(&commands.join("\n"));
+        commands.iter().map(|_| self.text()).collect()
+    }
+
+    fn text(&mut self) -> Option<String> {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("the stepper answers");
         line.trim_end().strip_prefix("= ").map(str::to_owned)
@@ -79,16 +90,6 @@ impl Stepper {
     pub fn kill(&mut self) {
         self.child.kill().expect("it is a child");
         self.child.wait().expect("it is a child");
-    }
-
-    /// Whether it sleeps in a call that operates on semaphores. A call that was completed runs again at once.
-    pub fn sleeps_in_semop(&self) -> bool {
-        let read =
-            |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.pid())).unwrap_or_default();
-        let calls = [libc::SYS_semop, libc::SYS_semtimedop].map(|call| call.to_string());
-        let is_in_call = |text: &str| calls.iter().any(|call| text.split(' ').next() == Some(call));
-        // "running" as long as it is not asleep.
-        is_in_call(&read("syscall"))
     }
 
     /// Waits until something is so.

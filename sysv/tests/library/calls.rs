@@ -2,8 +2,8 @@
 
 use std::process::Stdio;
 
-use crate::server::TestServer;
 use crate::stepper::{STEPPER, Stepper, preloaded};
+use crate::support::TestServer;
 use crate::until;
 
 #[test]

@@ -1,7 +1,7 @@
 //! Programs that close or replace descriptors that they did not open.
 
-use crate::server::TestServer;
 use crate::stepper::Stepper;
+use crate::support::TestServer;
 use crate::until;
 
 #[test]

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::server::TestServer;
 use crate::stepper::Stepper;
+use crate::support::TestServer;
 
 /// A library with a function `probe` that returns the id of the set with its argument as key.
 const ASKING: &str = r#"

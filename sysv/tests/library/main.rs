@@ -4,13 +4,21 @@
 mod article;
 mod calls;
 mod descriptors;
+mod durable;
+mod hosts;
+mod interpreters;
 mod loading;
 mod outage;
+mod perl;
+mod php;
 mod processes;
+mod python;
 mod relay;
-mod server;
 mod signals;
 mod stepper;
+#[path = "../support/mod.rs"]
+mod support;
+mod world;
 
 use std::time::{Duration, Instant};
 

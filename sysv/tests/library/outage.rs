@@ -3,8 +3,8 @@
 use std::process::Stdio;
 
 use crate::relay::Relay;
-use crate::server::TestServer;
 use crate::stepper::{STEPPER, Stepper, preloaded};
+use crate::support::TestServer;
 use crate::until;
 
 #[test]
@@ -85,4 +85,22 @@ fn without_a_server_calls_fail_after_the_time_limit() {
     let said = a.end();
     assert_eq!(said.lines().count(), 1, "reported once: {said}");
     assert!(said.contains("cannot be reached") && said.contains(&relay.address.to_string()), "{said}");
+}
+
+#[test]
+fn a_call_that_waits_for_long_survives_a_lost_connection_whatever_its_process_did_meanwhile() {
+    let server = TestServer::start();
+    let relay = Relay::to(server.address);
+    let (mut a, mut observer) = (Stepper::start(relay.address), Stepper::start(server.address));
+    let set = a.set(7, "0,0");
+    let (mut waiter, _) = a.branch("thread");
+    waiter.send(format!("op {set} - 0,-1,SEM_UNDO"));
+    until("it waits", || observer.ask(format!("ctl {set} 0 GETNCNT")) == "= 1");
+    for _ in 0..1200 {
+        assert_eq!(a.ask(format!("op {set} - 1,1,0")), "= 0");
+    }
+    relay.reset(Some(server.address));
+    assert_eq!(observer.ask(format!("op {set} - 0,1,0")), "= 0");
+    assert_eq!(waiter.answer(), "= 0");
+    assert_eq!(observer.values(&set), "= 0,1200");
 }

@@ -1,8 +1,9 @@
 //! Threads, forks and replaced programs: which of them share adjustments.
 
-use crate::server::TestServer;
 use crate::stepper::Stepper;
+use crate::support::TestServer;
 use crate::until;
+use crate::world::{World, compare};
 
 #[test]
 fn a_killed_process_gives_back_what_it_took() {
@@ -67,36 +68,63 @@ fn a_child_has_no_adjustments_and_does_not_keep_those_of_its_parent() {
     until("the parent's is, although a child of it lives", || observer.values(&set) == "= 9");
 }
 
+/// Every function by which a program can replace itself.
+const EXEC: [&str; 12] = [
+    "execve",
+    "execv",
+    "execvp",
+    "execvpe",
+    "execl",
+    "execl-long",
+    "execlp",
+    "execle",
+    "fexecve",
+    "execveat",
+    "execveat-beside",
+    "execveat-open",
+];
+
 #[test]
 fn a_process_keeps_its_adjustments_when_it_replaces_its_program() {
-    let server = TestServer::start();
-    let (mut a, mut observer) = (Stepper::start(server.address), Stepper::start(server.address));
-    let set = a.set(7, "100");
-    let pid = format!("= {}", a.pid());
-    let functions =
-        ["execve", "execv", "execvp", "execvpe", "execl", "execl-long", "execlp", "execle", "fexecve"];
-    for (done, function) in functions.into_iter().enumerate() {
-        assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
-        assert_eq!(a.ask(format!("exec {function}")), pid, "{function}");
-        assert_eq!(a.ask("variable SIGNALBOX_SYSV_PROCESS"), "= ");
-        assert_eq!(observer.values(&set), format!("= {}", 99 - done), "{function}");
-    }
-    a.kill();
-    until("all is undone", || observer.values(&set) == "= 100");
+    let scene = |world: &World| {
+        let mut a = world.stepper();
+        let set = a.set(world.key_number(), "100");
+        let pid = format!("= {}", a.pid());
+        for (done, function) in EXEC.into_iter().enumerate() {
+            assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+            assert_eq!(a.ask(format!("exec {function}")), pid, "{function}");
+            assert_eq!(a.ask("variable SIGNALBOX_SYSV_PROCESS"), "= ");
+            assert_eq!(world.values(), (99 - done).to_string(), "{function}");
+        }
+        // The last program can take back what the first ones did.
+        assert_eq!(a.ask(format!("op {set} - 0,10,SEM_UNDO")), "= 0");
+        a.kill();
+        world.until_values("100");
+    };
+    compare(60, scene);
 }
 
 #[test]
 fn a_process_goes_on_if_its_program_is_not_replaced() {
-    let server = TestServer::start();
-    let (mut a, mut observer) = (Stepper::start(server.address), Stepper::start(server.address));
-    let set = a.set(7, "5");
-    assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
-    assert_eq!(a.ask("exec execve /nowhere"), "! ENOENT");
-    assert_eq!(a.ask("exec execl /nowhere"), "! ENOENT");
-    assert_eq!(observer.values(&set), "= 4");
-    a.kill();
-    // At once: a process that announced its departure would live on for a time.
-    until("all is undone", || observer.values(&set) == "= 5");
+    let scene = |world: &World| {
+        let mut a = world.stepper();
+        let set = a.set(world.key_number(), "5");
+        assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+        for function in EXEC {
+            let failure = match function {
+                "fexecve" => "! EINVAL",
+                "execveat-open" => "! EBADF",
+                _ => "! ENOENT",
+            };
+            assert_eq!(a.ask(format!("exec {function} /nowhere")), failure, "{function}");
+        }
+        assert_eq!(world.values(), "4");
+        assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+        a.kill();
+        // At once: a process that announced its departure would live on for a time.
+        world.until_values("5");
+    };
+    compare(61, scene);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Signals during calls.
 
-use crate::server::TestServer;
 use crate::stepper::Stepper;
+use crate::support::TestServer;
 use crate::until;
 
 #[test]

@@ -3,31 +3,21 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use crate::PATIENCE;
+use crate::support::preload;
 
 /// The program.
 pub const STEPPER: &str = env!("CARGO_BIN_EXE_sysv-stepper");
 
-/// The library, which cargo builds beside the tests.
-pub fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let library = test.parent().unwrap().join("libsignalbox_sysv.so");
-    assert!(library.exists(), "{} is missing", library.display());
-    library
-}
-
 /// A program with the library and settings for all keys.
 pub fn preloaded(program: impl AsRef<std::ffi::OsStr>, server: SocketAddr) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", library());
-    command.env("SIGNALBOX_SYSV_SERVER", server.to_string());
-    command.env("SIGNALBOX_SYSV_KEYS", "all");
-    command.env("SIGNALBOX_SYSV_TIMEOUT", "10s");
+    preload(&mut command, server);
     command
 }
 

@@ -9,8 +9,8 @@ use bytes::{BufMut, BytesMut};
 use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::protocol::{
     AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, FrameClass, Granted,
-    ListEntry, Opaque, Request, RequestCodec, Response, ResponseCodec, ResponseFrame, Status, SysvAnswer,
-    SysvOpcode, SysvRequest,
+    ListEntry, Opaque, PROXY_HEADER_BYTES_MAX, ProxyHeader, Request, RequestCodec, Response, ResponseCodec,
+    ResponseFrame, Status, SysvAnswer, SysvOpcode, SysvRequest,
 };
 
 pub use grants::run as grants;
@@ -32,6 +32,33 @@ pub fn decode(data: &[u8]) {
     pieces.push(left);
     assert_eq!(heard(&pieces), heard(&[bytes]));
     assert_eq!(answered(&pieces), answered(&[bytes]));
+}
+
+/// A proxy's header is parsed as soon as its bytes are there, and more bytes do not change the result. Until then, parsing
+/// asks for bytes of the header only, so that a reader never takes a byte of the first frame.
+pub fn proxy_header(data: &[u8]) {
+    let whole = ProxyHeader::parse(data);
+    let mut asked_for = 0;
+    for received in 0..=data.len().min(PROXY_HEADER_BYTES_MAX) {
+        match ProxyHeader::parse(&data[..received]) {
+            Ok(ProxyHeader::Incomplete { bytes_least }) => {
+                assert!(bytes_least > received && bytes_least <= PROXY_HEADER_BYTES_MAX);
+                assert!(bytes_least >= asked_for, "what it asked for is part of the header");
+                asked_for = bytes_least;
+            }
+            Ok(ProxyHeader::Complete { bytes, client }) => {
+                assert!(
+                    bytes == received && bytes == asked_for,
+                    "it asks for the last byte, and for no other one"
+                );
+                assert_eq!(whole, Ok(ProxyHeader::Complete { bytes, client }));
+                return;
+            }
+            Err(error) => return assert_eq!(whole, Err(error)),
+        }
+    }
+    assert!(data.len() < PROXY_HEADER_BYTES_MAX, "a header is not longer");
+    assert_eq!(whole, Ok(ProxyHeader::Incomplete { bytes_least: asked_for }));
 }
 
 /// A frame as a server decodes it: opcode, opaque, and the request encoded again or the status of the answer.

@@ -24,6 +24,13 @@ pub struct ProcessError {
     source: io::Error,
 }
 
+impl ProcessError {
+    /// Whether there is no such process.
+    pub fn is_missing(&self) -> bool {
+        self.source.kind() == io::ErrorKind::NotFound
+    }
+}
+
 impl Usage {
     /// What the process with this number has used until now.
     pub fn of(pid: u32) -> Result<Self, ProcessError> {

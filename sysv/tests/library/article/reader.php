@@ -1,6 +1,6 @@
 <?php
-// A reader: PHP's own semaphore functions, by one command a line.
-$semaphore = sem_get(12345678, 32767);
+// A reader: PHP's own semaphore functions, by one command a line. The argument is the key in hexadecimal.
+$semaphore = sem_get(intval($argv[1], 16), 32767);
 echo "ready\n";
 while (($command = fgets(STDIN)) !== false) {
     switch (trim($command)) {

@@ -13,11 +13,15 @@
 //! | 3, session u64 | key 16 bytes, time to live u32, whether revoked u8, grace u32, label length u32, label |
 //! | 4, grant u64 | session u64, request u64, since u64, whether revoked u8, grace u32, number of parts u32, parts |
 //! | 5, session u64, request u64 | number of answers u32, answers: generation u64, capacity u32, in use u32 |
+//! | 6 to 9 | facts about System V semaphore sets: see `sysv` |
 //!
 //! A part is: namespace u8 (0 counters, 1 semaphores), place u8, resources u32, capacity u32, number of slots u32, name
 //! length u32, slots u16 each, name. Keys that start with 0 are metadata of the store.
 //!
-//! This is format 2. In format 1, the value of a declared semaphore ends after its label.
+//! This is format 3. Format 2 has no facts about semaphore sets. In format 1, the value of a declared semaphore ends after
+//! its label as well.
+
+mod sysv;
 
 use thiserror::Error;
 
@@ -27,7 +31,7 @@ use crate::core::{
 };
 
 /// The format of the data that this program writes: the table, its keys and the bytes of records.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// The oldest format that this program reads.
 pub const OLDEST_FORMAT: u32 = 1;
@@ -70,6 +74,7 @@ pub fn encode_key(key: &Key) -> Vec<u8> {
             put_u64(&mut bytes, session.number());
             put_u64(&mut bytes, request.0);
         }
+        Key::Sysv(key) => sysv::put_key(&mut bytes, *key),
     }
     bytes
 }
@@ -121,6 +126,7 @@ pub fn encode_value(record: &Record) -> Vec<u8> {
                 put_u32(&mut bytes, state.in_use);
             }
         }
+        Record::Sysv(record) => sysv::put_value(&mut bytes, record),
     }
     bytes
 }
@@ -171,6 +177,7 @@ pub fn decode_key(bytes: &[u8]) -> Result<Key, DecodeError> {
         Ok(SESSION) => reader.session().map(Key::Session),
         Ok(GRANT) => reader.u64().map(|id| Key::Grant(GrantId(id))),
         Ok(ANSWER) => reader.session().and_then(|session| Ok(Key::Answer(session, RequestId(reader.u64()?)))),
+        Ok(kind @ sysv::FIRST_KIND..=sysv::LAST_KIND) => reader.sysv_key(kind).map(Key::Sysv),
         _ => Err("has an unknown kind"),
     };
     let key = key.map_err(error)?;
@@ -193,6 +200,7 @@ pub(super) fn decode_from(format: u32, key: &[u8], value: &[u8]) -> Result<Recor
         Key::Session(session) => reader.session_record(*session).map(Record::Session),
         Key::Grant(grant) => reader.grant(*grant).map(Record::Grant),
         Key::Answer(session, request) => reader.answer(*session, *request).map(Record::Answer),
+        Key::Sysv(key) => reader.sysv_record(*key).map(Record::Sysv),
     };
     let record = record.and_then(|record| reader.end().map(|()| record));
     record.map_err(|problem| DecodeError { key: describe(&key), problem })
@@ -206,6 +214,7 @@ pub(super) fn describe(key: &Key) -> String {
         Key::Session(session) => format!("session {session}"),
         Key::Grant(grant) => format!("grant {grant}"),
         Key::Answer(session, request) => format!("the answer to request {} of session {session}", request.0),
+        Key::Sysv(key) => sysv::describe(*key),
     }
 }
 

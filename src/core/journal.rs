@@ -1,7 +1,7 @@
 //! A queue of changes for a store: what is pending, and the one batch that is in flight.
 //!
-//! With the changes it keeps, in the same order, what happens when they are committed. It knows nothing about either:
-//! `commit.rs` completes a batch or rolls it back.
+//! With the changes it keeps, in the same order, what happens when they are committed. It knows nothing about either: the
+//! ledger (`ledger/commit.rs`) and the semaphore sets (`sysv/storing.rs`) have one each, and complete their batches.
 //!
 //! Invariants: at most one batch is in flight; a batch ends at the end of a step, so it has all changes of a request or
 //! none; batches have consecutive numbers.
@@ -12,13 +12,12 @@ use std::task::Waker;
 
 use crate::core::durable::Change;
 
-/// Changes that belong together: a store commits all of them or none.
+/// Changes of one journal that belong together: a store commits all of them or none.
 #[derive(Clone, Debug)]
-pub struct Batch {
-    /// The number of the batch.
-    pub number: u64,
+pub(super) struct JournalBatch {
+    pub(super) number: u64,
     /// The changes, in order.
-    pub changes: Arc<Vec<Change>>,
+    pub(super) changes: Arc<Vec<Change>>,
 }
 
 /// A queue of changes, with a `T` for each thing that happens on commit.
@@ -43,7 +42,7 @@ struct Step<T> {
 
 #[derive(Debug)]
 struct InFlight<T> {
-    batch: Batch,
+    batch: JournalBatch,
     on_commit: VecDeque<T>,
 }
 
@@ -99,7 +98,7 @@ impl<T> Journal<T> {
 
     /// Takes whole steps with at most `changes_max` changes together, but at least one step. `None`: there is nothing to
     /// take, or a batch is in flight.
-    pub(super) fn take_batch(&mut self, changes_max: usize) -> Option<Batch> {
+    pub(super) fn take_batch(&mut self, changes_max: usize) -> Option<JournalBatch> {
         self.end_step();
         if self.in_flight.is_some() {
             return None;
@@ -113,7 +112,7 @@ impl<T> Journal<T> {
             on_commit.extend(next.on_commit);
         }
         self.last_batch += 1;
-        let batch = Batch { number: self.last_batch, changes: Arc::new(changes) };
+        let batch = JournalBatch { number: self.last_batch, changes: Arc::new(changes) };
         self.in_flight = Some(InFlight { batch: batch.clone(), on_commit });
         Some(batch)
     }
@@ -135,6 +134,14 @@ impl<T> Journal<T> {
             self.in_flight = None;
         }
         is_done
+    }
+
+    /// Puts the batch in flight, which could not be committed, back before everything that was added after it.
+    pub(super) fn retry(&mut self) {
+        if let Some(InFlight { batch, on_commit }) = self.in_flight.take() {
+            let changes = Arc::unwrap_or_clone(batch.changes);
+            self.steps.push_front(Step { changes, on_commit: on_commit.into() });
+        }
     }
 
     /// Takes out the batch in flight, which could not be committed, and everything after it.
@@ -200,11 +207,24 @@ mod tests {
         journal
     }
 
+    #[test]
+    fn a_batch_that_is_retried_comes_before_everything_after_it() {
+        let mut journal = journal(&[2, 1]);
+        journal.take_batch(2).unwrap();
+        journal.retry();
+        assert_eq!(batches_after(journal, 2, 1), [(2, vec![0]), (1, vec![1])]);
+    }
+
     /// The changes of each batch, and what happens on its commit.
-    fn batches(mut journal: Journal<usize>, changes_max: usize) -> Vec<(usize, Vec<usize>)> {
+    fn batches(journal: Journal<usize>, changes_max: usize) -> Vec<(usize, Vec<usize>)> {
+        batches_after(journal, changes_max, 0)
+    }
+
+    /// As [`batches`], when batches up to a number were taken before.
+    fn batches_after(mut journal: Journal<usize>, changes_max: usize, last: u64) -> Vec<(usize, Vec<usize>)> {
         let mut batches = Vec::new();
         while let Some(batch) = journal.take_batch(changes_max) {
-            assert_eq!(batch.number, batches.len() as u64 + 1, "numbers are consecutive");
+            assert_eq!(batch.number, last + batches.len() as u64 + 1, "numbers are consecutive");
             assert!(journal.take_batch(changes_max).is_none(), "one batch is in flight");
             assert!(!journal.is_idle());
             let then = std::iter::from_fn(|| journal.next_committed()).collect();

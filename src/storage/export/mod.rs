@@ -5,6 +5,8 @@
 //! parsers would round them. Names and labels are strings if they are printable UTF-8; otherwise they are hexadecimal,
 //! under another key. **An export contains the keys of sessions, which let anyone attach to them: keep it secret.**
 
+mod sysv;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write};
@@ -23,6 +25,7 @@ use crate::core::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin,
     PartRecord, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
+use sysv::{AdjustmentsLine, ProcessLine, ResultLine, SetLine};
 
 /// Why records were not imported. Nothing was changed.
 #[derive(Debug, Error)]
@@ -218,6 +221,10 @@ enum Line {
         request: U64Text,
         answer: Vec<DeclaredStateLine>,
     },
+    SysvSet(SetLine),
+    SysvProcess(ProcessLine),
+    SysvAdjustments(AdjustmentsLine),
+    SysvResult(ResultLine),
     End {
         records: u64,
     },
@@ -335,6 +342,7 @@ impl From<&Record> for Line {
                     answer: answer.answer.iter().map(line).collect(),
                 }
             }
+            Record::Sysv(record) => Self::from(record),
         }
     }
 }
@@ -393,10 +401,9 @@ impl TryFrom<Line> for Record {
                 service: Service { paused, slots_out: slots_out.into() },
             }),
             Line::Session { session, key_hex, ttl_ms, label, label_hex, revoked_grace_ms } => {
-                let key = from_hex(&key_hex).and_then(|key| key.try_into().ok());
                 Self::Session(SessionRecord {
                     session: session_id(session)?,
-                    key: SessionKey(key.ok_or("key_hex must have 32 hexadecimal digits")?),
+                    key: secret(&key_hex)?,
                     ttl_ms,
                     label: to_bytes("label", label, label_hex)?,
                     revoked_grace_ms,
@@ -424,6 +431,10 @@ impl TryFrom<Line> for Record {
                     answer: answer.into_iter().map(state).collect(),
                 })
             }
+            Line::SysvSet(line) => Self::Sysv(line.try_into()?),
+            Line::SysvProcess(line) => Self::Sysv(line.try_into()?),
+            Line::SysvAdjustments(line) => Self::Sysv(line.try_into()?),
+            Line::SysvResult(line) => Self::Sysv(line.try_into()?),
             Line::Export { .. } | Line::End { .. } => return Err("this line is not a record".to_owned()),
         })
     }
@@ -445,6 +456,11 @@ impl TryFrom<PartLine> for PartRecord {
             slots: part.slots.into(),
         })
     }
+}
+
+fn secret(digits: &str) -> Result<SessionKey, String> {
+    let key = from_hex(digits).and_then(|key| key.try_into().ok());
+    key.map(SessionKey).ok_or_else(|| "key_hex must have 32 hexadecimal digits".to_owned())
 }
 
 fn session_id(number: u64) -> Result<SessionId, String> {

@@ -1,0 +1,86 @@
+//! The records of a store, at the start. They come in the order of their keys: sets, processes, adjustments, results.
+//!
+//! A process lives for its time to live, unless it attaches again. Nothing waits: clients repeat their calls.
+
+use super::answers::{Done, Reply};
+use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, SetRecord, SysvRecord};
+use super::processes::{OpenedProcess, Process};
+use super::set::Set;
+use super::sets::PRIVATE;
+use super::{SEMAPHORES_MAX, Sysv, VALUE_MAX};
+use crate::core::time::Moment;
+
+impl Sysv {
+    /// Restores a record. An error describes a contradiction to the records before it.
+    pub(in crate::core) fn restore(&mut self, record: SysvRecord, now: Moment) -> Result<(), String> {
+        match record {
+            SysvRecord::Set(record) => self.restore_set(&record),
+            SysvRecord::Process(record) => self.restore_process(&record, now),
+            SysvRecord::Adjustments(record) => self.restore_adjustments(record),
+            SysvRecord::Result(record) => self.restore_result(record),
+        }
+    }
+
+    fn restore_set(&mut self, record: &SetRecord) -> Result<(), String> {
+        let (set, number) = (record.set, record.set.number());
+        let count = record.semaphores.len();
+        if count == 0 || count > SEMAPHORES_MAX as usize {
+            return Err(format!("semaphore set {number} has {count} semaphores"));
+        }
+        if record.semaphores.iter().any(|(value, _)| *value > VALUE_MAX) {
+            return Err(format!("semaphore set {number} has a value above {VALUE_MAX}"));
+        }
+        if record.key != PRIVATE
+            && let Some(other) = self.sets.by_key(record.key)
+        {
+            return Err(format!("semaphore sets {} and {number} have the same key", other.number()));
+        }
+        self.sets.insert_as(set, Set::restore(record));
+        Ok(())
+    }
+
+    fn restore_process(&mut self, record: &ProcessRecord, now: Moment) -> Result<(), String> {
+        let ProcessRecord { process, key, ttl_ms, pid, uid, ref groups, ref label, is_ending } = *record;
+        let opened = OpenedProcess { process, key, ttl_ms };
+        let mut restored = Process::new(&opened, pid, uid, groups, label);
+        restored.is_stored = true;
+        self.processes.start_after(process.number());
+        self.processes.insert(process, restored);
+        let lives_on_ms = if is_ending { 0 } else { ttl_ms };
+        self.processes.set_deadline(process, now.monotonic.after(lives_on_ms));
+        Ok(())
+    }
+
+    fn restore_adjustments(&mut self, record: AdjustmentsRecord) -> Result<(), String> {
+        let AdjustmentsRecord { process, set: id, turn, adjustments } = record;
+        let number = id.number();
+        let owner = self.processes.get_mut(process);
+        let owner = owner.ok_or_else(|| {
+            format!("adjustments of semaphore set {number} belong to process {process}, which does not exist")
+        })?;
+        let set = self.sets.get_mut(id).filter(|set| set.values.count() == adjustments.len());
+        let set = set.ok_or_else(|| {
+            format!(
+                "process {process} has adjustments of semaphore set {number}, which does not exist or has another \
+                 number of semaphores"
+            )
+        })?;
+        if owner.adjusts.insert(turn, id).is_some() {
+            return Err(format!(
+                "process {process} has adjustments of two semaphore sets with number {turn}"
+            ));
+        }
+        set.values.restore_adjustments(process, adjustments);
+        Ok(())
+    }
+
+    fn restore_result(&mut self, record: ResultRecord) -> Result<(), String> {
+        let ResultRecord { process, request, answer } = record;
+        if self.processes.get(process).is_none() {
+            return Err(format!("a result belongs to process {process}, which does not exist"));
+        }
+        let done = Done { result: Ok(answer.into()), is_stored: true };
+        self.cache(process, request, Reply::Done(done));
+        Ok(())
+    }
+}

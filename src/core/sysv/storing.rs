@@ -1,0 +1,242 @@
+//! How durable sets reach the store.
+//!
+//! A call changes a set in memory at once, and adds the records of what it has changed to the journal. Its result is held
+//! until they are stored, and so are the results of later calls on durable sets, because they may depend on the change.
+//!
+//! If a batch cannot be committed, it stays in the journal and is taken again, until it is stored: what was performed is not
+//! taken back, and nobody is told of it before. Meanwhile new calls on durable sets fail with EIO.
+
+use std::task::Waker;
+
+use super::Sysv;
+use super::answers::{Done, Reply, send};
+use super::durable::{AdjustmentsRecord, ProcessRecord, ResultRecord, StoredAnswer, SysvKey, SysvRecord};
+use super::processes::ProcessId;
+use super::set::Set;
+use super::sets::SetId;
+use crate::core::durable::{Change, Key, Record};
+use crate::core::ids::RequestId;
+use crate::core::journal::{Journal, JournalBatch};
+use crate::core::ledger::CommitOutcome;
+use crate::core::mailbox::ReplyTo;
+use crate::core::store::Journaled;
+
+/// The call whose result is sent on commit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    process: ProcessId,
+    request: RequestId,
+}
+
+impl Journaled for Sysv {
+    fn end_step(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            journal.end_step();
+        }
+    }
+}
+
+/// The journal.
+impl Sysv {
+    /// From now on there are durable sets, whose changes go to a store; `taker` is woken when there are some.
+    pub(in crate::core) fn keep_journal(&mut self, taker: Waker) {
+        self.journal = Some(Journal::new(taker));
+    }
+
+    /// Takes changes to commit, at most `changes_max` unless the first step alone has more. `None`: there are none, or the
+    /// batch before is not complete.
+    pub(in crate::core) fn take_batch(&mut self, changes_max: usize) -> Option<JournalBatch> {
+        self.journal.as_mut()?.take_batch(changes_max)
+    }
+
+    /// Whether every change is stored.
+    pub(in crate::core) fn is_stored(&self) -> bool {
+        self.journal.as_ref().is_none_or(Journal::is_idle)
+    }
+
+    /// Completes a batch: sends `step` of the results at most that wait for it, or has the batch taken again. Returns
+    /// whether there is more to do. Does nothing for a batch that is not in flight.
+    pub(in crate::core) fn complete(&mut self, number: u64, outcome: CommitOutcome, step: usize) -> bool {
+        let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_in_flight(number)) else {
+            return false;
+        };
+        match outcome {
+            CommitOutcome::Stored => {
+                self.is_store_failing = false;
+                for _ in 0..step {
+                    let next = self.journal.as_mut().and_then(Journal::next_committed);
+                    let Some(held) = next else { break };
+                    self.send_held(held);
+                }
+                if self.journal.as_mut().is_some_and(|journal| !journal.finish_batch()) {
+                    return true;
+                }
+            }
+            CommitOutcome::RolledBack => {
+                self.is_store_failing = true;
+                journal.retry();
+            }
+            CommitOutcome::OwnershipLost => return false,
+        }
+        if let Some(journal) = &self.journal {
+            journal.wake_taker();
+        }
+        false
+    }
+
+    /// Holds the result of a call until everything so far is stored. There is a store.
+    pub(super) fn hold(
+        &mut self,
+        process: ProcessId,
+        request: RequestId,
+        done: Done,
+        reply_to: Option<ReplyTo>,
+    ) {
+        if done.is_stored {
+            self.store_result(process, request, &done);
+        }
+        self.cache(process, request, Reply::Storing(done, reply_to));
+        if let Some(journal) = &mut self.journal {
+            journal.on_commit(Held { process, request });
+        }
+    }
+
+    fn send_held(&mut self, Held { process, request }: Held) {
+        // The process has ended, or its client needs no result.
+        let Some(acting) = self.processes.get_mut(process) else { return };
+        let Some(Reply::Storing(done, reply_to)) = acting.log.get(request).cloned() else { return };
+        let result = done.result.clone();
+        acting.log.insert(request, Reply::Done(done));
+        send(reply_to, result);
+    }
+}
+
+/// Records. Each of these does nothing for sets that are not durable, and for processes that have used none.
+impl Sysv {
+    /// Whether a new set with this key is durable.
+    pub(super) fn makes_durable(&self, key: i32) -> bool {
+        self.journal.is_some() && self.rules.is_durable(key)
+    }
+
+    pub(super) fn is_durable(&self, set: SetId) -> bool {
+        self.sets.get(set).is_some_and(|set| set.is_durable)
+    }
+
+    /// Whether the result of a call on what a client calls so depends on a durable set. One that does not exist may have
+    /// been a durable one whose removal is not stored.
+    pub(super) fn is_named_durable(&self, set: i32) -> bool {
+        let set = SetId::from_number(set).and_then(|id| self.sets.get(id));
+        set.is_none_or(|set| set.is_durable) && self.journal.is_some()
+    }
+
+    pub(super) fn store_set(&mut self, id: SetId) {
+        if let Some(set) = self.sets.get(id).filter(|set| set.is_durable) {
+            let record = set.record(id);
+            self.store(SysvRecord::Set(record));
+        }
+    }
+
+    /// Stores the adjustments that a process has of a set.
+    pub(super) fn store_adjustments(&mut self, process: ProcessId, id: SetId) {
+        let Some(set) = self.sets.get(id).filter(|set| set.is_durable) else { return };
+        let turn = self.processes.get(process).and_then(|process| process.turn_of(id));
+        let Some((turn, adjustments)) = turn.zip(set.values.adjustments_of(process)) else { return };
+        let record = AdjustmentsRecord { process, set: id, turn, adjustments: adjustments.into() };
+        self.store_process(process);
+        self.store(SysvRecord::Adjustments(record));
+    }
+
+    /// Stores the adjustments that any process has of a set.
+    pub(super) fn store_all_adjustments(&mut self, id: SetId) {
+        let Some(set) = self.sets.get(id).filter(|set| set.is_durable) else { return };
+        let adjusters: Vec<_> = set.values.adjusters().collect();
+        for process in adjusters {
+            self.store_adjustments(process, id);
+        }
+    }
+
+    /// Stores a process, unless the store has it.
+    pub(super) fn store_process(&mut self, process: ProcessId) {
+        if self.processes.get(process).is_some_and(|process| !process.is_stored) {
+            self.store_process_as(process, false);
+        }
+    }
+
+    fn store_process_as(&mut self, id: ProcessId, is_ending: bool) {
+        let Some(process) = self.processes.get_mut(id) else { return };
+        process.is_stored = true;
+        let record = ProcessRecord {
+            process: id,
+            key: process.key,
+            ttl_ms: process.ttl_ms,
+            pid: process.pid,
+            uid: process.uid,
+            groups: process.groups.clone(),
+            label: process.label.clone(),
+            is_ending,
+        };
+        self.store(SysvRecord::Process(record));
+    }
+
+    /// Stores the result of a call that has changed a durable set, and deletes those that the client has.
+    fn store_result(&mut self, process: ProcessId, request: RequestId, done: &Done) {
+        let Some(answer) = done.result.as_ref().ok().and_then(StoredAnswer::of) else { return };
+        self.store_process(process);
+        let acting = self.processes.get_mut(process);
+        let forgotten = acting.map(|acting| std::mem::take(&mut acting.forgotten)).unwrap_or_default();
+        for request in forgotten {
+            self.delete(SysvKey::Result(process, request));
+        }
+        self.store(SysvRecord::Result(ResultRecord { process, request, answer }));
+    }
+
+    /// Stores that a process has no adjustments of a set any more, because they were applied; `is_last`: nor of another.
+    pub(super) fn store_undone(&mut self, process: ProcessId, id: SetId, is_last: bool) {
+        if !self.is_durable(id) {
+            return;
+        }
+        if self.processes.get(process).is_some_and(|process| process.is_stored) {
+            self.delete(SysvKey::Adjustments(process, id));
+            if !is_last {
+                self.store_process_as(process, true);
+            }
+        }
+    }
+
+    /// Deletes the records of a process that has no adjustments.
+    pub(super) fn forget_stored(&mut self, process: ProcessId) {
+        let Some(ending) = self.processes.get(process).filter(|process| process.is_stored) else { return };
+        let is_stored = |reply: &Reply| match reply {
+            Reply::Storing(done, _) | Reply::Done(done) => done.is_stored,
+            Reply::Waiting(..) => false,
+        };
+        let cached = ending.log.iter().filter(|(_, reply)| is_stored(reply)).map(|(request, _)| request);
+        let requests: Vec<_> = cached.chain(ending.forgotten.iter().copied()).collect();
+        for request in requests {
+            self.delete(SysvKey::Result(process, request));
+        }
+        self.delete(SysvKey::Process(process));
+    }
+
+    /// Deletes the records of a set that was removed.
+    pub(super) fn forget_stored_set(&mut self, id: SetId, set: &Set) {
+        if set.is_durable {
+            for process in set.values.adjusters() {
+                self.delete(SysvKey::Adjustments(process, id));
+            }
+            self.delete(SysvKey::Set(id));
+        }
+    }
+
+    fn store(&mut self, record: SysvRecord) {
+        if let Some(journal) = &mut self.journal {
+            journal.add(Change::Put(Record::Sysv(record)));
+        }
+    }
+
+    fn delete(&mut self, key: SysvKey) {
+        if let Some(journal) = &mut self.journal {
+            journal.add(Change::Delete(Key::Sysv(key)));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The address of a connection's client: that of its peer, or what a proxy states in its header.
+//!
+//! Who is an administrator depends on both the address and where it is from, so the two are kept together.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// The address of a client, and where it is from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClientAddress {
+    address: SocketAddr,
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// The client is the peer of the connection.
+    Connection,
+    /// The proxy's header states the address.
+    Header {
+        /// The proxy connects from loopback.
+        is_proxy_local: bool,
+    },
+    /// The header states no address, so this is the proxy's own.
+    Proxy,
+}
+
+impl ClientAddress {
+    /// The address of a client that is connected itself.
+    pub(super) fn of_peer(peer: SocketAddr) -> Self {
+        Self { address: peer, source: Source::Connection }
+    }
+
+    /// The address of a client behind `proxy`, whose header states it or not.
+    pub(super) fn behind(proxy: SocketAddr, stated: Option<SocketAddr>) -> Self {
+        match stated {
+            Some(address) => {
+                let is_proxy_local = proxy.ip().to_canonical().is_loopback();
+                Self { address, source: Source::Header { is_proxy_local } }
+            }
+            None => Self { address: proxy, source: Source::Proxy },
+        }
+    }
+
+    /// The address, for listings and the log.
+    pub(super) fn socket(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether the connection comes from a proxy. Its end says nothing about the client then: a proxy closes the
+    /// connection in the same way when the client does and when it loses the client.
+    pub(super) fn is_proxied(&self) -> bool {
+        !matches!(self.source, Source::Connection)
+    }
+
+    /// Whether the client may send administrative requests: its address is listed, or it is on this machine. `listed` has
+    /// IPv4 addresses as such, not mapped to IPv6.
+    pub(super) fn is_administrator(&self, listed: &[IpAddr]) -> bool {
+        let ip = self.address.ip().to_canonical();
+        match self.source {
+            Source::Connection => ip.is_loopback() || listed.contains(&ip),
+            // Loopback of a remote proxy is the proxy's machine, also if the list has loopback.
+            Source::Header { is_proxy_local } if ip.is_loopback() => is_proxy_local,
+            Source::Header { .. } => listed.contains(&ip),
+            Source::Proxy => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        SocketAddr::new(text.parse().unwrap(), 4660)
+    }
+
+    #[test]
+    fn a_client_that_is_connected_itself_is_an_administrator_on_loopback_or_if_it_is_listed() {
+        let listed = [IpAddr::from([192, 0, 2, 7])];
+        for (ip, expected) in [
+            ("127.0.0.1", true),
+            ("127.8.8.8", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("192.0.2.7", true),
+            ("::ffff:192.0.2.7", true),
+            ("192.0.2.8", false),
+        ] {
+            let client = ClientAddress::of_peer(address(ip));
+            assert_eq!(client.is_administrator(&listed), expected, "{ip}");
+            assert!(!client.is_proxied());
+        }
+    }
+
+    #[test]
+    fn a_client_behind_a_proxy_is_an_administrator_if_it_is_listed_or_on_loopback_of_this_machine() {
+        let listed: Vec<IpAddr> =
+            ["192.0.2.7", "127.0.0.1", "192.0.2.1"].map(|ip| ip.parse().unwrap()).to_vec();
+        let [local, mapped, remote] = ["127.0.0.1", "::ffff:127.0.0.2", "192.0.2.1"].map(address);
+        for (proxy, client, expected) in [
+            (local, "192.0.2.7", true),
+            (local, "192.0.2.8", false),
+            (local, "127.0.0.1", true),
+            (mapped, "::1", true),
+            (remote, "192.0.2.7", true),
+            (remote, "::ffff:192.0.2.7", true),
+            (remote, "192.0.2.8", false),
+            (remote, "127.0.0.1", false),
+            (remote, "::ffff:127.0.0.1", false),
+            (remote, "::1", false),
+        ] {
+            let behind = ClientAddress::behind(proxy, Some(address(client)));
+            assert_eq!(behind.is_administrator(&listed), expected, "{client} behind {proxy}");
+            assert_eq!(behind.socket(), address(client));
+            assert!(behind.is_proxied());
+        }
+    }
+
+    #[test]
+    fn a_proxy_itself_is_never_an_administrator() {
+        let listed = [IpAddr::from([192, 0, 2, 1])];
+        for proxy in ["127.0.0.1", "::1", "192.0.2.1"].map(address) {
+            let client = ClientAddress::behind(proxy, None);
+            assert!(!client.is_administrator(&listed), "{proxy}");
+            assert_eq!(client.socket(), proxy);
+            assert!(client.is_proxied());
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The daemon behind proxies: what the log says of connections that do not fit `proxies`, and a real HAProxy with the
+//! configuration of `docs/operations.md`.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use signalbox::core::Namespace;
+use signalbox::protocol::Extended;
+
+use crate::support::caller::{Caller, on_wire};
+use crate::support::daemon::*;
+use crate::support::*;
+
+const HAPROXY: &str = "/usr/sbin/haproxy";
+
+/// The document with the example that is tested here.
+const OPERATIONS: &str = include_str!("../../docs/operations.md");
+
+/// A header of the PROXY protocol for 203.0.113.7.
+const HEADER: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x07\xc0\0\x02\x01\x12\x34\x2b\xcf";
+
+#[test]
+fn a_header_of_a_peer_that_is_no_proxy_is_logged_with_the_key_to_set() {
+    let mut daemon = Daemon::start();
+    for header in [HEADER, b"PROXY TCP4 203.0.113.7 192.0.2.1 4660 11215\r\n"] {
+        let mut wire = daemon.counter();
+        wire.send(header);
+        assert_eq!(wire.answer().status, INVALID);
+        assert!(wire.is_closed());
+    }
+    let line = daemon.logged("the first one is logged", |line| line["fields"]["error"].is_string());
+    assert!(text(&line, "error").contains("PROXY protocol") && text(&line, "error").contains("\"proxies\""));
+    assert_eq!((line["level"].as_str(), message(&line)), (Some("warning"), "connection closed"));
+    assert_eq!(daemon.counter().stat("bad_input"), 2);
+    assert_eq!(daemon.lines_with("connection closed").len(), 1, "the rate is limited");
+}
+
+#[test]
+fn a_proxy_without_a_header_is_logged_with_what_to_do() {
+    let no_header = &frame(NOOP, *b"bare", &[])[..];
+    let version_1 = b"PROXY TCP4 203.0.113.7 192.0.2.1 4660 11215\r\n";
+    for (start, advice) in [(no_header, "does not begin with"), (version_1, "version 1"), (b"", "in time")] {
+        let keys = "proxies = \"127.0.0.2\"\nframe_timeout = 1\ncounter.enable = true\n";
+        let file = ConfigFile::toml(&format!("bind_ip = \"127.0.0.1\"\n{keys}"));
+        let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+        let counters = daemon.address("counter");
+        for _ in 0..2 {
+            let mut wire = Wire::connect_from("127.0.0.2", counters);
+            wire.send(start);
+            assert!(wire.is_closed());
+        }
+        let line = daemon.logged(advice, |line| line["fields"]["error"].is_string());
+        let (error, peer) = (text(&line, "error"), text(&line, "peer"));
+        assert!(error.contains(advice) && error.contains("send-proxy-v2"), "{error}");
+        assert!(peer.starts_with("127.0.0.2:"), "{peer}");
+        assert_eq!(daemon.lines_with("connection closed").len(), 1, "the rate is limited");
+    }
+}
+
+#[test]
+fn a_reload_changes_the_proxies_for_new_connections() {
+    let base = "bind_ip = \"127.0.0.1\"\ncounter.enable = true\n";
+    let file = ConfigFile::toml(base);
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let counters = daemon.address("counter");
+    let mut before = Wire::connect_from("127.0.0.2", counters);
+    assert_eq!(before.ask(NOOP, &[]).status, OK);
+    file.write(&format!("{base}proxies = [\"127.0.0.2/31\", \"10.0.0.0/8\"]\n"));
+    daemon.reload("the configuration was read again");
+    let line = daemon.logged_message("this change takes effect now");
+    assert_eq!((text(&line, "key"), text(&line, "to")), ("proxies", "127.0.0.2/31 10.0.0.0/8"));
+    let mut bare = Wire::connect_from("127.0.0.3", counters);
+    bare.send(&frame(NOOP, [0; 4], &[]));
+    assert!(bare.is_closed());
+    assert_eq!(before.ask(NOOP, &[]).status, OK);
+    let mut behind = Wire::connect_from("127.0.0.2", counters);
+    behind.send(HEADER);
+    assert_eq!(behind.ask(NOOP, &[]).status, OK);
+}
+
+/// A running HAProxy, which is killed when it is dropped.
+struct HaProxy(Child);
+
+impl Drop for HaProxy {
+    fn drop(&mut self) {
+        // Errors mean that it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The only block of a language in the section about load balancers.
+fn example(language: &str) -> &'static str {
+    let section = OPERATIONS.split("\n## Behind a load balancer\n").nth(1).expect("there is such a section");
+    let section = section.split("\n## ").next().unwrap();
+    let blocks: Vec<_> = section.split(&format!("\n```{language}\n")).skip(1).collect();
+    let [block] = blocks[..] else { panic!("one block of {language}: {blocks:?}") };
+    block.split("\n```").next().unwrap()
+}
+
+#[test]
+fn haproxy_as_documented_lets_clients_keep_their_addresses() {
+    if !Path::new(HAPROXY).exists() {
+        let is_required = std::env::var_os("SIGNALBOX_REQUIRE_PEERS").is_some();
+        assert!(!is_required, "{HAPROXY} is missing: apt-get install haproxy");
+        return skipped(&format!("{HAPROXY} is not installed (apt-get install haproxy)"));
+    }
+    let file = ConfigFile::toml(&format!("{}\n[log]\nthreshold = \"debug\"\n", example("toml")));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let servers = ["counter", "semaphore"].map(|port| daemon.address(port));
+
+    let mut config = example("haproxy").to_owned() + "\n";
+    let proxies = free_ports::<2>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let documented = [("192.0.2.1", proxies), ("127.0.0.1", servers)];
+    // The addresses of the example are replaced in two steps, since new ones may look like documented ones.
+    for (ip, _) in documented {
+        for (number, port) in [11215, 11216].into_iter().enumerate() {
+            let address = format!(" {ip}:{port} ");
+            assert_eq!(config.matches(&address).count(), 1, "{address}: {config}");
+            config = config.replace(&address, &format!(" @{ip}-{number} "));
+        }
+    }
+    for (ip, addresses) in documented {
+        for (number, address) in addresses.iter().enumerate() {
+            config = config.replace(&format!("@{ip}-{number}"), &address.to_string());
+        }
+    }
+    let path = file.directory().join("haproxy.cfg");
+    fs::write(&path, &config).unwrap();
+    let mut check = Command::new(HAPROXY);
+    check.arg("-c").arg("-f").arg(&path);
+    let checked = outcome(check);
+    assert!(checked.status.success() && !stderr(&checked).contains("WARNING"), "{}", stderr(&checked));
+    let mut start = Command::new(HAPROXY);
+    start.arg("-db").arg("-f").arg(&path).stdin(Stdio::null()).stdout(Stdio::null());
+    let _haproxy = HaProxy(start.spawn().unwrap());
+
+    for (namespace, proxy) in Namespace::ALL.into_iter().zip(proxies) {
+        eventually("HAProxy listens", || TcpStream::connect(proxy).is_ok());
+        let mut client = Wire::connect_from("127.0.0.3", proxy);
+        assert_eq!(client.acquire(b"held", 1, 1).status, OK);
+        // The tools of the server's machine connect without a proxy.
+        let direct = match namespace {
+            Namespace::Counters => daemon.counter(),
+            Namespace::Semaphores => daemon.semaphore(),
+        };
+        let mut lister = Caller::new(direct);
+        let opaque = lister.send(&Extended::Holders { namespace: on_wire(namespace), name: b"held" });
+        let holder = lister.answer(opaque).list_entry().unwrap().expect("there is a holder");
+        let address = client.stream.local_addr().unwrap().to_string();
+        assert_eq!(str::from_utf8(&holder.address).unwrap(), address);
+        lister.answer(opaque);
+        assert_eq!(client.release(b"held", 1).status, OK);
+        assert_eq!(client.acquire(b"held", 1, 1).status, OK);
+        drop(client);
+        eventually("the end of the client reaches the server", || {
+            lister.wire.acquire(b"held", 1, 1).status == OK
+        });
+        assert_eq!(lister.wire.stat("bad_input"), 0);
+    }
+    // A health check sends a header without an address.
+    for port in ["counter", "semaphore"] {
+        daemon.logged("a health check", |line| {
+            let fields = &line["fields"];
+            message(line) == "header received" && fields["port"] == *port && fields["client"].is_null()
+        });
+    }
+}
