@@ -13,6 +13,8 @@ pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;
 #[cfg(feature = "program")]
+pub mod cluster;
+#[cfg(feature = "program")]
 pub mod config;
 #[cfg(feature = "core")]
 pub mod core;

@@ -1,0 +1,138 @@
+//! What the cluster needs of etcd: reads of ranges, and transactions. `etcd` implements it with a client, and tests with a
+//! store in memory.
+//!
+//! Calls block, because a node has one request of a kind in flight at a time: a transaction that compares what the one
+//! before wrote cannot be sent earlier.
+
+use thiserror::Error;
+
+/// A revision of the store: it grows with every transaction that writes. 0 is before everything.
+pub type Revision = u64;
+
+/// A linearizable store of keys and values.
+pub trait Coordinator: Send {
+    /// Reads keys with their values, or counts keys.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; nothing has changed in any case.
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError>;
+
+    /// Performs a transaction: all of it at one revision, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// After [`CallError::Unanswered`] it may have been performed, or may still be, for as long as it takes; after
+    /// [`CallError::Refused`] it was not and will not be.
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError>;
+}
+
+/// Keys to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The first key.
+    pub from: Vec<u8>,
+    /// The first key after the range; `None` means that `from` is the only key.
+    pub to: Option<Vec<u8>>,
+    /// At which revision: `None` is the latest, as of now or later (linearizable).
+    pub at: Option<Revision>,
+    /// Whether only the number of keys is wanted.
+    pub count_only: bool,
+}
+
+/// The answer to a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeAnswer {
+    /// The revision of the store when it was answered; with `at`, this may be a later one.
+    pub revision: Revision,
+    /// How many keys the range has.
+    pub count: u64,
+    /// They and their values, in the order of keys; empty if only their number was wanted.
+    pub entries: Vec<Entry>,
+}
+
+/// A key with its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// The revision at which it was written last.
+    pub modified: Revision,
+}
+
+/// A transaction: if all comparisons hold, `then` is performed, else `otherwise`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// What must hold.
+    pub compare: Vec<Compare>,
+    /// What happens if it does. No key may occur twice among the writes.
+    pub then: Vec<Operation>,
+    /// What happens if it does not.
+    pub otherwise: Vec<Operation>,
+}
+
+/// A comparison of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compare {
+    /// The key was written last at this revision; 0 means that it does not exist.
+    Modified {
+        /// The key.
+        key: Vec<u8>,
+        /// The revision.
+        at: Revision,
+    },
+    /// The key has this value.
+    Value {
+        /// The key.
+        key: Vec<u8>,
+        /// The value.
+        is: Vec<u8>,
+    },
+}
+
+/// An operation of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Writes a key.
+    Put {
+        /// The key.
+        key: Vec<u8>,
+        /// Its new value.
+        value: Vec<u8>,
+    },
+    /// Removes a key, if it exists.
+    Delete {
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// Reads a key.
+    Read {
+        /// The key.
+        key: Vec<u8>,
+    },
+}
+
+/// What a transaction did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionAnswer {
+    /// The revision of the store afterwards: that of this transaction, if it wrote.
+    pub revision: Revision,
+    /// Whether the comparisons held.
+    pub held: bool,
+    /// What the reads of the branch that was performed found, in their order; `None` for a key that does not exist.
+    pub read: Vec<Option<Entry>>,
+}
+
+/// Why a call has no answer of the expected kind.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// It was not answered in time, the connection was lost, or etcd has no leader at present.
+    #[error("{0}")]
+    Unanswered(String),
+    /// etcd refused it and will refuse it again: it is too large, etcd has no space, or the user has no permission.
+    #[error("{0}")]
+    Refused(String),
+}
