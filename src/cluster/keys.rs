@@ -1,0 +1,225 @@
+//! The keys of a cluster in etcd, and the values of those that are not records.
+//!
+//! | key below `/signalbox/CLUSTER/` | value | written |
+//! |---|---|---|
+//! | `v` | [`Format`] | by the first node, and by a leader of a newer version |
+//! | `n/NODE` | [`Node`] | when a node joins |
+//! | `b/NODE` | [`Heartbeat`] | by each node, all the time |
+//! | `p/0000/o` | [`Leadership`]: the leadership key | when a node takes over or releases |
+//! | `p/0000/m` | [`Marker`]: the commit marker | with every takeover and every commit |
+//! | `p/0000/r/KIND BUCKET REST` | a record | by commits |
+//!
+//! Values are JSON, which an operator can read with `etcdctl`; those of records are bytes. KIND is the first byte of a
+//! record's key and REST are the others, so that records are ordered by kind. BUCKET is a byte of a hash of the key: reading
+//! one bucket after the other takes etcd less time than reading pages of a range.
+//!
+//! `0000` is the number of the partition, of which there is one.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The version of the layout of keys.
+pub const LAYOUT: u32 = 1;
+
+/// The keys of one cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    prefix: String,
+}
+
+/// What all nodes of a cluster have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Format {
+    /// The version of the layout of keys: [`LAYOUT`].
+    pub layout: u32,
+    /// The newest format of a record that may be stored.
+    pub record_format: u32,
+    /// The renew deadline, in milliseconds. Nodes with different ones could lead at the same time.
+    pub renew_deadline_ms: u64,
+}
+
+/// A run of a node's process: 128 random bits, in hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Incarnation(pub String);
+
+/// A node that has joined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// The run that has joined.
+    pub incarnation: Incarnation,
+    /// The run of the service that the process belongs to, as systemd names it; empty without systemd.
+    #[serde(default)]
+    pub invocation: String,
+    /// The version of the program.
+    pub version: String,
+    /// The addresses at which clients reach the node when it leads, for people.
+    pub addresses: Vec<String>,
+}
+
+/// A sign of life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The run that gives it.
+    pub incarnation: Incarnation,
+    /// Grows by one each time.
+    pub count: u64,
+}
+
+/// Who leads, or led last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leadership {
+    /// The number of the term of leadership: the fencing token of everything that is stored. It grows by one with each
+    /// takeover.
+    pub epoch: u32,
+    /// The name of the node.
+    pub node: String,
+    /// Its run.
+    pub incarnation: Incarnation,
+    /// Whether it still leads, as far as it is known.
+    pub state: LeadershipState,
+}
+
+/// Whether a leadership has been given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeadershipState {
+    /// The node leads, unless it has failed.
+    Held,
+    /// The node leads no more: another one may take over at once.
+    Released,
+}
+
+/// The last commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marker {
+    /// The epoch of the leader that committed.
+    pub epoch: u32,
+    /// The number of the commit in this epoch, from 1; 0 is the takeover.
+    pub commit: u64,
+    /// Whether the commit has stored nothing, in place of changes that etcd refused.
+    pub is_void: bool,
+}
+
+/// A value is not what its key should have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the value of \"{key}\" in etcd cannot be read ({problem}): a newer version of signalbox, or something else, has \
+     written it"
+)]
+pub struct ValueError {
+    /// The key.
+    pub key: String,
+    /// What is wrong with its value.
+    pub problem: String,
+}
+
+impl Keys {
+    /// The keys of the cluster with this name.
+    pub fn new(cluster: &str) -> Self {
+        Self { prefix: format!("/signalbox/{cluster}/") }
+    }
+
+    /// What all keys of the cluster begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The key of the [`Format`].
+    pub fn format(&self) -> Vec<u8> {
+        self.key("v")
+    }
+
+    /// What the keys of all nodes begin with.
+    pub fn nodes(&self) -> Vec<u8> {
+        self.key("n/")
+    }
+
+    /// The key of a [`Node`].
+    pub fn node(&self, name: &str) -> Vec<u8> {
+        self.key(&format!("n/{name}"))
+    }
+
+    /// What the keys of all heartbeats begin with.
+    pub fn heartbeats(&self) -> Vec<u8> {
+        self.key("b/")
+    }
+
+    /// The key of a [`Heartbeat`].
+    pub fn heartbeat(&self, node: &str) -> Vec<u8> {
+        self.key(&format!("b/{node}"))
+    }
+
+    /// The key of the [`Leadership`].
+    pub fn leadership(&self) -> Vec<u8> {
+        self.key("p/0000/o")
+    }
+
+    /// The key of the [`Marker`].
+    pub fn marker(&self) -> Vec<u8> {
+        self.key("p/0000/m")
+    }
+
+    /// What the keys of all records begin with.
+    pub fn records(&self) -> Vec<u8> {
+        self.key("p/0000/r/")
+    }
+
+    fn key(&self, rest: &str) -> Vec<u8> {
+        [self.prefix.as_bytes(), rest.as_bytes()].concat()
+    }
+}
+
+/// The bytes of a value.
+pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("these types have no maps and no errors of their own")
+}
+
+/// The value of a key from its bytes.
+pub fn decode<T: DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, ValueError> {
+    serde_json::from_slice(value)
+        .map_err(|error| ValueError { key: key.escape_ascii().to_string(), problem: error.to_string() })
+}
+
+/// The first key after all that begin with `prefix`.
+pub fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // etcd's way to say that the range has no end.
+    vec![0]
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_first_key_behind_it() {
+        assert_eq!(end_of_prefix(b"/a/"), b"/a0");
+        assert_eq!(end_of_prefix(b"a\xff"), b"b");
+        assert_eq!(end_of_prefix(b"\xff"), b"\0");
+    }
+
+    #[test]
+    fn a_value_can_be_read_with_etcdctl() {
+        let marker = Marker { epoch: 3, commit: 7, is_void: false };
+        let bytes = encode(&marker);
+        assert_eq!(bytes.escape_ascii().to_string(), r#"{\"epoch\":3,\"commit\":7,\"is_void\":false}"#);
+        assert_eq!(decode(b"m", &bytes), Ok(marker));
+        let error = decode::<Marker>(b"/signalbox/x/m", b"7").unwrap_err().to_string();
+        assert!(error.contains("\"/signalbox/x/m\""), "{error}");
+    }
+}
