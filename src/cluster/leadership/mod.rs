@@ -1,0 +1,904 @@
+//! Which node of a cluster leads, as a state machine without I/O and without a clock: times come in, transactions go out,
+//! and their answers come in. At most one transaction of a node is in flight.
+//!
+//! Invariants, with the numbers of `docs/decisions/0020`:
+//! - C2: each takeover raises the epoch by one.
+//! - C3: a leader's deadline is the renew deadline after the *sending* of its last successful renewal. A machine past it
+//!   has ended, whatever arrives afterwards.
+//! - C4: without a release, a node takes over only the lease duration after the *arrival* of the answer that showed the
+//!   leader's last sign of life, and only if that is still the last one, which the transaction compares.
+//!
+//! Both hold for any delay of requests and answers, and for attempts that are applied long after they were given up: each
+//! transaction compares the revisions of the keys that its decision was based on. An unanswered attempt is never assumed to
+//! have failed. What etcd shows later decides: see [`Machine::answered`].
+//!
+//! A standby looks at the leader with a transaction in each look period. It uses no watch: a watch that is late, broken or
+//! compacted would need the looks all the same, and each look also gives the standby's own heartbeat.
+//!
+//! The caller performs the transactions, ends the process at the deadline, loads the records and answers clients.
+
+mod ending;
+mod view;
+
+use std::fmt;
+use std::time::Duration;
+
+use self::view::{NoView, Observation, Seen, Vacancy, View, seen};
+use crate::cluster::clock::BootTime;
+use crate::cluster::coordinator::{CallError, Compare, Operation, Revision, Transaction, TransactionAnswer};
+use crate::cluster::keys::{
+    Format, Heartbeat, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, encode,
+};
+use crate::cluster::timing::Timing;
+
+pub use self::ending::Ending;
+
+/// What a node is, and what it has in common with the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The keys of the cluster.
+    pub keys: Keys,
+    /// The name of this node.
+    pub name: String,
+    /// This run of the node.
+    pub node: Node,
+    /// The times, which must be those of the other nodes.
+    pub timing: Timing,
+    /// The newest format of a record that this version writes and reads.
+    pub record_format: u32,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Call [`Machine::sent`], perform the transaction, and call [`Machine::answered`].
+    Send(Transaction),
+    /// Nothing before this time, unless an answer or a release comes.
+    WaitUntil(BootTime),
+    /// The node leads until [`Machine::deadline`], which renewals extend: load the records and serve. Told once.
+    Lead(Term),
+    /// The node's part in the cluster is over: end the process, without another answer to a client.
+    End(Ending),
+}
+
+/// A term of leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// The fencing token: it grows by one with each takeover.
+    pub epoch: u32,
+    /// The revision of the leadership key, which every commit compares.
+    pub leadership_modified: Revision,
+    /// The revision of the takeover: the records are loaded as they were then.
+    pub taken_at: Revision,
+}
+
+/// What a node is doing, for logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It has not joined yet. After a crash, it waits to see that the run before it gives no sign of life.
+    Joining,
+    /// It waits for the leader to release its leadership, or to give no sign of life.
+    Standby {
+        /// The node that leads or led last, and its epoch; `None` if there was none.
+        leader: Option<(String, u32)>,
+    },
+    /// It leads.
+    Leading {
+        /// In this epoch.
+        epoch: u32,
+    },
+    /// It is leaving the cluster.
+    Leaving,
+    /// Its part is over.
+    Over,
+}
+
+/// The leadership as one node sees it.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    settings: Settings,
+    state: State,
+    /// What `next` returned last, if it is to be sent.
+    offered: Option<Request>,
+    in_flight: Option<(Request, BootTime)>,
+    /// The number of the last heartbeat that was sent.
+    heartbeats: u64,
+    last_failure: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Joining(Joining),
+    Standby(Standby),
+    Leading(Leading),
+    Leaving(Leaving),
+    Over(Ending),
+}
+
+/// The transactions, without what the machine knows anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    /// Reads, and writes the format if there is none.
+    Read,
+    Join,
+    Look,
+    TakeOver,
+    /// With the number of the heartbeat.
+    Renew(u64),
+    Release,
+    Leave,
+}
+
+#[derive(Clone, Debug)]
+struct Joining {
+    seen: Option<Surroundings>,
+    /// Whether an attempt to join was sent: it may be applied, now or later.
+    is_attempted: bool,
+    /// When to read again.
+    due: BootTime,
+}
+
+/// What a joining node has read.
+#[derive(Clone, Debug)]
+struct Surroundings {
+    format: Seen<Format>,
+    observation: Observation,
+    /// Another run of the same name, if there is one.
+    namesake: Option<Namesake>,
+}
+
+/// Another run with the name of this node.
+#[derive(Clone, Debug)]
+struct Namesake {
+    node: Option<Seen<Node>>,
+    heartbeat: Option<Seen<Heartbeat>>,
+    /// When the answer arrived that showed these first.
+    since: BootTime,
+    /// How often they changed. One change may be a request that the run sent before its end.
+    changes: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Standby {
+    node_modified: Revision,
+    format: Seen<Format>,
+    observation: Observation,
+    /// When to look again.
+    due: BootTime,
+    /// Whether a look has to come before a takeover, to see what became of the attempt before.
+    is_look_first: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Leading {
+    leadership: Leadership,
+    leadership_modified: Revision,
+    /// The last known revision of the node's own heartbeat.
+    heartbeat_modified: Revision,
+    /// The sending of the last successful renewal.
+    renewed_at: BootTime,
+    /// Renewals that compared `heartbeat_modified` and were not answered: their heartbeats, and when they were sent.
+    unanswered: Vec<(u64, BootTime)>,
+    /// When to renew next.
+    due: BootTime,
+    /// Whether the caller knows that it leads.
+    is_told: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Leaving {
+    /// The leadership that has to be released, and its revision.
+    holding: Option<(Leadership, Revision)>,
+    is_released: bool,
+    /// When to give up; `None` until the first step.
+    until: Option<BootTime>,
+    /// When to try again.
+    due: BootTime,
+}
+
+impl Machine {
+    /// A node that has not joined yet.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            state: State::Joining(Joining { seen: None, is_attempted: false, due: BootTime::default() }),
+            offered: None,
+            in_flight: None,
+            heartbeats: 0,
+            last_failure: None,
+        }
+    }
+
+    /// What to do at this time. It is the same until time passes or something is reported, except that
+    /// [`Step::Lead`] comes once.
+    pub fn next(&mut self, now: BootTime) -> Step {
+        self.offered = None;
+        self.check_deadline(now);
+        let timing = self.settings.timing;
+        let request = match &mut self.state {
+            State::Over(ending) => return Step::End(ending.clone()),
+            State::Leading(leading) if !leading.is_told => {
+                leading.is_told = true;
+                return Step::Lead(leading.term());
+            }
+            State::Leading(leading) => {
+                let deadline = leading.deadline(timing);
+                if self.in_flight.is_some() {
+                    return Step::WaitUntil(deadline);
+                }
+                if now < leading.due {
+                    return Step::WaitUntil(leading.due.min(deadline));
+                }
+                Request::Renew(self.heartbeats + 1)
+            }
+            State::Leaving(leaving) => {
+                let until = *leaving.until.get_or_insert(now.after(2 * timing.request_timeout()));
+                if now >= until {
+                    let ending = leaving_ended(leaving.is_released, self.last_failure.clone());
+                    return self.end(ending);
+                }
+                if self.in_flight.is_some() {
+                    return Step::WaitUntil(until);
+                }
+                if now < leaving.due {
+                    return Step::WaitUntil(leaving.due.min(until));
+                }
+                if leaving.holding.is_some() { Request::Release } else { Request::Leave }
+            }
+            // What is in flight is answered, or reported as unanswered, after the request timeout.
+            State::Joining(_) | State::Standby(_) if self.in_flight.is_some() => {
+                return Step::WaitUntil(now.after(timing.request_timeout()));
+            }
+            State::Joining(joining) => match joining.vacant_at(timing) {
+                Some(vacant) if vacant <= now => Request::Join,
+                _ if joining.due <= now => Request::Read,
+                vacant => {
+                    return Step::WaitUntil(vacant.map_or(joining.due, |vacant| vacant.min(joining.due)));
+                }
+            },
+            State::Standby(standby) => {
+                let vacancy =
+                    standby.observation.vacancy(&self.settings.node.incarnation, timing.lease_duration());
+                match vacancy {
+                    Vacancy::AtOnce if !standby.is_look_first => Request::TakeOver,
+                    Vacancy::At(time) if !standby.is_look_first && time <= now => Request::TakeOver,
+                    _ if standby.due <= now => Request::Look,
+                    Vacancy::At(time) if !standby.is_look_first => {
+                        return Step::WaitUntil(time.min(standby.due));
+                    }
+                    _ => return Step::WaitUntil(standby.due),
+                }
+            }
+        };
+        match self.transaction(request) {
+            Ok(transaction) => {
+                self.offered = Some(request);
+                Step::Send(transaction)
+            }
+            Err(ending) => self.end(ending),
+        }
+    }
+
+    /// The transaction that [`Self::next`] returned last is going to be sent: to be called before that, with the time
+    /// before that.
+    pub fn sent(&mut self, now: BootTime) {
+        let Some(request) = self.offered.take() else { return };
+        match request {
+            Request::Read | Request::Release | Request::Leave => {}
+            Request::Join | Request::Look | Request::TakeOver | Request::Renew(_) => self.heartbeats += 1,
+        }
+        if let State::Joining(joining) = &mut self.state {
+            joining.is_attempted |= request == Request::Join;
+        }
+        self.in_flight = Some((request, now));
+    }
+
+    /// The answer to the transaction that was sent, or that there is none.
+    ///
+    /// An unanswered attempt may have been applied, or may be later:
+    /// - a takeover: the next look shows it. A look gives a heartbeat and reads the leadership key at one moment, so if it
+    ///   shows that this run leads, it counts as a renewal from the time at which the *look* was sent.
+    /// - a renewal: the next one finds its own earlier heartbeat, whose number says when it was sent.
+    /// - a release: the next one finds the leadership key released.
+    pub fn answered(&mut self, answer: Result<TransactionAnswer, CallError>, now: BootTime) {
+        let Some((request, sent_at)) = self.in_flight.take() else { return };
+        // Also if it is a successful renewal: others have seen the deadline pass.
+        self.check_deadline(now);
+        let outcome = match answer {
+            Ok(answer) => self.performed(request, sent_at, &answer, now),
+            Err(error) => {
+                self.failed(request, sent_at, &error, now);
+                Ok(())
+            }
+        };
+        if let Err(ending) = outcome {
+            self.end(ending);
+        }
+    }
+
+    /// Until when a leader may write to clients; `None` for a node that does not lead, or is leaving. To be compared with
+    /// the clock before each write.
+    pub fn deadline(&self) -> Option<BootTime> {
+        match &self.state {
+            State::Leading(leading) => Some(leading.deadline(self.settings.timing)),
+            _ => None,
+        }
+    }
+
+    /// The node is to leave the cluster, and to release its leadership if it leads. A leader calls this after it has closed
+    /// its last connection. [`Ending::Released`] follows, or [`Ending::NotReleased`] after two request timeouts.
+    pub fn release(&mut self) {
+        let holding = match &self.state {
+            State::Joining(joining) if !joining.is_attempted => {
+                self.end(Ending::Released);
+                return;
+            }
+            State::Joining(_) | State::Standby(_) => None,
+            State::Leading(leading) => Some((leading.leadership.clone(), leading.leadership_modified)),
+            State::Leaving(_) | State::Over(_) => return,
+        };
+        self.offered = None;
+        let due = BootTime::default();
+        self.state = State::Leaving(Leaving { holding, is_released: false, until: None, due });
+    }
+
+    /// What the node is doing.
+    pub fn phase(&self) -> Phase {
+        match &self.state {
+            State::Joining(_) => Phase::Joining,
+            State::Standby(standby) => {
+                let leader = standby.observation.leadership();
+                Phase::Standby { leader: leader.map(|seen| (seen.value.node.clone(), seen.value.epoch)) }
+            }
+            State::Leading(leading) => Phase::Leading { epoch: leading.leadership.epoch },
+            State::Leaving(_) => Phase::Leaving,
+            State::Over(_) => Phase::Over,
+        }
+    }
+
+    /// Why the last transaction that failed did, if none has been answered since.
+    pub fn last_failure(&self) -> Option<&str> {
+        self.last_failure.as_deref()
+    }
+
+    fn end(&mut self, ending: Ending) -> Step {
+        self.offered = None;
+        self.state = State::Over(ending.clone());
+        Step::End(ending)
+    }
+
+    /// Ends a leader whose deadline has passed (C3).
+    fn check_deadline(&mut self, now: BootTime) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            let failure = self.last_failure.clone();
+            let failure = failure.unwrap_or_else(|| "the node was suspended or overloaded".to_owned());
+            self.end(Ending::DeadlinePassed { failure });
+        }
+    }
+}
+
+/// The transactions.
+impl Machine {
+    fn transaction(&self, request: Request) -> Result<Transaction, Ending> {
+        let keys = &self.settings.keys;
+        let reads = || View::reads(keys, &self.settings.name, self.watched());
+        Ok(match (request, &self.state) {
+            (Request::Join, State::Joining(Joining { seen: Some(seen), .. })) => Transaction {
+                compare: vec![
+                    modified(keys.format(), seen.format.modified),
+                    modified(self.node_key(), seen.namesake.as_ref().map_or(0, Namesake::node_modified)),
+                    modified(
+                        self.heartbeat_key(),
+                        seen.namesake.as_ref().map_or(0, Namesake::heartbeat_modified),
+                    ),
+                ],
+                then: with(vec![put(self.node_key(), &self.settings.node), self.give_heartbeat()], reads()),
+                otherwise: reads(),
+            },
+            (Request::Look, State::Standby(standby)) => Transaction {
+                compare: vec![modified(self.node_key(), standby.node_modified)],
+                then: with(vec![self.give_heartbeat()], reads()),
+                otherwise: reads(),
+            },
+            (Request::TakeOver, State::Standby(standby)) => self.take_over(standby)?,
+            (Request::Renew(_), State::Leading(leading)) => Transaction {
+                compare: vec![
+                    modified(keys.leadership(), leading.leadership_modified),
+                    modified(self.heartbeat_key(), leading.heartbeat_modified),
+                ],
+                then: vec![self.give_heartbeat()],
+                otherwise: vec![read(keys.leadership()), read(self.heartbeat_key())],
+            },
+            (Request::Release, State::Leaving(Leaving { holding: Some((leadership, at)), .. })) => {
+                let released = Leadership { state: LeadershipState::Released, ..leadership.clone() };
+                Transaction {
+                    compare: vec![modified(keys.leadership(), *at)],
+                    then: vec![put(keys.leadership(), &released)],
+                    otherwise: vec![],
+                }
+            }
+            // By value: the revision is not known if the attempt to join was not answered. Another run has another value.
+            (Request::Leave, _) => Transaction {
+                compare: vec![Compare::Value { key: self.node_key(), is: encode(&self.settings.node) }],
+                then: vec![
+                    Operation::Delete { key: self.node_key() },
+                    Operation::Delete { key: self.heartbeat_key() },
+                    read(keys.leadership()),
+                ],
+                otherwise: vec![read(keys.leadership())],
+            },
+            // `Read`; the other requests are made in the states above.
+            _ => Transaction {
+                compare: vec![modified(keys.format(), 0)],
+                then: with(vec![put(keys.format(), &self.format())], reads()),
+                otherwise: reads(),
+            },
+        })
+    }
+
+    fn take_over(&self, standby: &Standby) -> Result<Transaction, Ending> {
+        let Settings { keys, name, node, .. } = &self.settings;
+        let epoch = standby.observation.next_epoch().ok_or(Ending::EpochsExhausted)?;
+        let mut compare = vec![
+            modified(keys.format(), standby.format.modified),
+            modified(self.node_key(), standby.node_modified),
+            modified(keys.leadership(), standby.observation.leadership_modified()),
+        ];
+        if let (Some(leader), Some(at)) =
+            (standby.observation.leader(), standby.observation.heartbeat_modified())
+        {
+            compare.push(modified(keys.heartbeat(leader), at));
+        }
+        let leadership = Leadership {
+            epoch,
+            node: name.clone(),
+            incarnation: node.incarnation.clone(),
+            state: LeadershipState::Held,
+        };
+        let mut then = vec![
+            put(keys.leadership(), &leadership),
+            put(keys.marker(), &Marker { epoch, commit: 0, is_void: false }),
+            self.give_heartbeat(),
+        ];
+        // Older standbys compare the format, so none of them takes over records that it cannot read.
+        if standby.format.value.record_format < self.settings.record_format {
+            then.push(put(keys.format(), &self.format()));
+        }
+        Ok(Transaction { compare, then, otherwise: View::reads(keys, name, self.watched()) })
+    }
+
+    /// The node whose heartbeat is read besides the own one.
+    fn watched(&self) -> Option<&str> {
+        let observation = match &self.state {
+            State::Joining(joining) => &joining.seen.as_ref()?.observation,
+            State::Standby(standby) => &standby.observation,
+            _ => return None,
+        };
+        observation.leader().filter(|leader| *leader != self.settings.name)
+    }
+
+    fn node_key(&self) -> Vec<u8> {
+        self.settings.keys.node(&self.settings.name)
+    }
+
+    fn heartbeat_key(&self) -> Vec<u8> {
+        self.settings.keys.heartbeat(&self.settings.name)
+    }
+
+    fn give_heartbeat(&self) -> Operation {
+        let incarnation = self.settings.node.incarnation.clone();
+        put(self.heartbeat_key(), &Heartbeat { incarnation, count: self.heartbeats + 1 })
+    }
+
+    fn format(&self) -> Format {
+        Format {
+            layout: LAYOUT,
+            record_format: self.settings.record_format,
+            renew_deadline_ms: self.renew_deadline_ms(),
+        }
+    }
+
+    fn renew_deadline_ms(&self) -> u64 {
+        u64::try_from(self.settings.timing.renew_deadline().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The answers.
+impl Machine {
+    fn performed(
+        &mut self,
+        request: Request,
+        sent_at: BootTime,
+        answer: &TransactionAnswer,
+        now: BootTime,
+    ) -> Result<(), Ending> {
+        let done = match (request, &self.state) {
+            (Request::Read | Request::Join, State::Joining(_)) => {
+                self.read_joining(request, sent_at, answer, now)
+            }
+            (Request::Look, State::Standby(_)) => self.looked(sent_at, answer, now),
+            (Request::TakeOver, State::Standby(_)) => self.tried_to_take_over(sent_at, answer, now),
+            (Request::Renew(_), State::Leading(_)) => self.tried_to_renew(sent_at, answer, now),
+            (Request::Release | Request::Leave, State::Leaving(_)) => self.left(request, answer),
+            // The node is leaving, which finds out what became of it, or has ended.
+            _ => return Ok(()),
+        };
+        match done {
+            Ok(()) => {
+                self.last_failure = None;
+                Ok(())
+            }
+            Err(NoAnswer::Ends(ending)) => Err(ending),
+            Err(NoAnswer::Malformed) => {
+                let error = CallError::Unanswered("etcd's answer does not fit the request".to_owned());
+                self.failed(request, sent_at, &error, now);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_joining(
+        &mut self,
+        request: Request,
+        sent_at: BootTime,
+        answer: &TransactionAnswer,
+        now: BootTime,
+    ) -> Result<(), NoAnswer> {
+        let view = View::new(&answer.read, self.watched())?;
+        let format = self.acceptable_format(view.format.as_ref())?;
+        let Settings { name, node: this, timing, .. } = &self.settings;
+        let State::Joining(joining) = &mut self.state else { return Ok(()) };
+        let former = joining.seen.take();
+        let former_namesake = former.as_ref().and_then(|seen| seen.namesake.clone());
+        let observation = match former {
+            None => Observation::new(&view, name, now),
+            Some(Surroundings { mut observation, .. }) => {
+                if let (Request::Join, true, Some(namesake)) = (request, answer.held, &former_namesake) {
+                    observation.replaced(namesake.heartbeat_modified());
+                }
+                observation.update(&view, name, now);
+                observation
+            }
+        };
+        match &view.node {
+            // Also an earlier attempt that was not answered.
+            Some(node) if node.value.incarnation == this.incarnation => {
+                self.state = State::Standby(Standby {
+                    node_modified: node.modified,
+                    format,
+                    observation,
+                    due: now,
+                    is_look_first: false,
+                });
+            }
+            _ => {
+                let namesake = Namesake::seen(former_namesake, &view, now);
+                if let Some(Namesake { changes: 2.., node, .. }) = &namesake {
+                    let incarnation = node.as_ref().map(|node| node.value.incarnation.to_string());
+                    let incarnation = incarnation.unwrap_or_else(|| "unknown".to_owned());
+                    return Err(Ending::NameInUse { node: name.clone(), incarnation }.into());
+                }
+                joining.due = sent_at.after(timing.look_period());
+                joining.seen = Some(Surroundings { format, observation, namesake });
+            }
+        }
+        Ok(())
+    }
+
+    fn looked(
+        &mut self,
+        sent_at: BootTime,
+        answer: &TransactionAnswer,
+        now: BootTime,
+    ) -> Result<(), NoAnswer> {
+        self.take_in(answer, now)?;
+        let timing = self.settings.timing;
+        let incarnation = &self.settings.node.incarnation;
+        let State::Standby(standby) = &mut self.state else { return Ok(()) };
+        standby.is_look_first = false;
+        standby.due = sent_at.after(timing.look_period());
+        match standby.observation.vacancy(incarnation, timing.lease_duration()) {
+            Vacancy::AfterLook => standby.due = now,
+            _ if !answer.held => standby.due = now,
+            Vacancy::At(_) | Vacancy::AtOnce => {}
+        }
+        let Some(leadership) = standby.observation.led_by(incarnation).cloned() else { return Ok(()) };
+        // An unanswered takeover was applied. If the deadline has passed already, another look is needed.
+        if answer.held {
+            self.lead(leadership, answer.revision, sent_at, now);
+        }
+        Ok(())
+    }
+
+    fn tried_to_take_over(
+        &mut self,
+        sent_at: BootTime,
+        answer: &TransactionAnswer,
+        now: BootTime,
+    ) -> Result<(), NoAnswer> {
+        let timing = self.settings.timing;
+        if !answer.held {
+            self.take_in(answer, now)?;
+        }
+        let State::Standby(standby) = &mut self.state else { return Ok(()) };
+        standby.is_look_first = true;
+        standby.due = now;
+        if answer.held {
+            let epoch = standby.observation.next_epoch().ok_or(Ending::EpochsExhausted)?;
+            let value = Leadership {
+                epoch,
+                node: self.settings.name.clone(),
+                incarnation: self.settings.node.incarnation.clone(),
+                state: LeadershipState::Held,
+            };
+            self.lead(Seen { value, modified: answer.revision }, answer.revision, sent_at, now);
+        } else if standby.observation.vacancy(&self.settings.node.incarnation, timing.lease_duration())
+            != Vacancy::AfterLook
+        {
+            standby.due = sent_at.after(timing.look_period());
+        }
+        Ok(())
+    }
+
+    /// This run has the leadership, and gave its heartbeat at this revision with a transaction sent at this time. If the
+    /// deadline that follows from it has passed, the node stays a standby, whose next look counts instead.
+    fn lead(&mut self, leadership: Seen<Leadership>, heartbeat: Revision, sent_at: BootTime, now: BootTime) {
+        let timing = self.settings.timing;
+        let leading = Leading {
+            leadership: leadership.value,
+            leadership_modified: leadership.modified,
+            heartbeat_modified: heartbeat,
+            renewed_at: sent_at,
+            unanswered: Vec::new(),
+            due: sent_at.after(timing.retry_period()),
+            is_told: false,
+        };
+        if now < leading.deadline(timing) {
+            self.state = State::Leading(leading);
+        }
+    }
+
+    fn tried_to_renew(
+        &mut self,
+        sent_at: BootTime,
+        answer: &TransactionAnswer,
+        now: BootTime,
+    ) -> Result<(), NoAnswer> {
+        let Settings { name, node, timing, .. } = &self.settings;
+        let State::Leading(leading) = &mut self.state else { return Ok(()) };
+        if answer.revision < leading.heartbeat_modified {
+            let seen = leading.heartbeat_modified;
+            return Err(Ending::WentBack { seen, found: answer.revision }.into());
+        }
+        if answer.held {
+            leading.renewed(sent_at, answer.revision, sent_at.after(timing.retry_period()));
+            return Ok(());
+        }
+        let [leadership, heartbeat] = &answer.read[..] else { return Err(NoAnswer::Malformed) };
+        let leadership: Option<Seen<Leadership>> = seen(leadership)?;
+        if let Some(found) = leadership.as_ref().filter(|found| found.modified < leading.leadership_modified)
+        {
+            let (seen, found) = (leading.leadership_modified, found.modified);
+            return Err(Ending::WentBack { seen, found }.into());
+        }
+        if leadership.as_ref().is_none_or(|found| found.modified != leading.leadership_modified) {
+            let epoch = leading.leadership.epoch;
+            return Err(Ending::Superseded { epoch, by: leadership.map(|found| found.value) }.into());
+        }
+        let heartbeat: Option<Seen<Heartbeat>> = seen(heartbeat)?;
+        let Some(heartbeat) = heartbeat else {
+            return Err(Ending::Forgotten { node: name.clone() }.into());
+        };
+        if heartbeat.value.incarnation != node.incarnation {
+            return Err(Ending::NameTaken { node: name.clone() }.into());
+        }
+        if heartbeat.modified < leading.heartbeat_modified {
+            let seen = leading.heartbeat_modified;
+            return Err(Ending::WentBack { seen, found: heartbeat.modified }.into());
+        }
+        // An earlier attempt was applied. If it was a renewal, its number says which; if it was a look from the time as a
+        // standby, it says nothing about the leadership.
+        let count = heartbeat.value.count;
+        let applied = leading.unanswered.iter().find(|(number, _)| *number == count).map(|(_, sent)| *sent);
+        leading.renewed(applied.unwrap_or(leading.renewed_at), heartbeat.modified, now);
+        Ok(())
+    }
+
+    fn left(&mut self, request: Request, answer: &TransactionAnswer) -> Result<(), NoAnswer> {
+        let this = &self.settings.node.incarnation;
+        let State::Leaving(leaving) = &mut self.state else { return Ok(()) };
+        if request == Request::Release {
+            // If it did not hold, an earlier attempt was applied or another node leads: leaving shows it.
+            leaving.is_released |= answer.held;
+            leaving.holding = None;
+            return Ok(());
+        }
+        let [leadership] = &answer.read[..] else { return Err(NoAnswer::Malformed) };
+        let leadership: Option<Seen<Leadership>> = seen(leadership)?;
+        // Now that the node is gone from the cluster, no earlier attempt of it to take over can be applied any more.
+        match leadership {
+            Some(found) if found.value.incarnation == *this && found.value.state == LeadershipState::Held => {
+                leaving.holding = Some((found.value, found.modified));
+                Ok(())
+            }
+            _ => Err(Ending::Released.into()),
+        }
+    }
+
+    /// Takes in what a standby has read.
+    fn take_in(&mut self, answer: &TransactionAnswer, now: BootTime) -> Result<(), NoAnswer> {
+        let view = View::new(&answer.read, self.watched())?;
+        let name = &self.settings.name;
+        let node = view.node.as_ref().ok_or_else(|| Ending::Forgotten { node: name.clone() })?;
+        if node.value.incarnation != self.settings.node.incarnation {
+            return Err(Ending::NameTaken { node: name.clone() }.into());
+        }
+        let format = self.acceptable_format(view.format.as_ref())?;
+        let State::Standby(standby) = &mut self.state else { return Ok(()) };
+        standby.node_modified = node.modified;
+        standby.format = format;
+        standby.observation.update(&view, name, now);
+        Ok(())
+    }
+
+    fn acceptable_format(&self, format: Option<&Seen<Format>>) -> Result<Seen<Format>, Ending> {
+        let key = || self.settings.keys.format().escape_ascii().to_string();
+        let Some(format) = format else { return Err(Ending::FormatRemoved { key: key() }) };
+        let Format { layout, record_format, renew_deadline_ms } = format.value;
+        let (own, own_ms) = (self.settings.record_format, self.renew_deadline_ms());
+        if layout != LAYOUT {
+            return Err(Ending::LayoutDiffers { stored: layout, own: LAYOUT });
+        }
+        if renew_deadline_ms != own_ms {
+            return Err(Ending::RenewDeadlineDiffers { stored_ms: renew_deadline_ms, own_ms, key: key() });
+        }
+        if record_format > own {
+            return Err(Ending::RecordFormatNewer { stored: record_format, own });
+        }
+        Ok(format.clone())
+    }
+
+    fn failed(&mut self, request: Request, sent_at: BootTime, error: &CallError, now: BootTime) {
+        let timing = self.settings.timing;
+        self.last_failure = Some(error.to_string());
+        // At once if the timeout was used up, else after a pause, so as not to flood an etcd that refuses at once.
+        let elapsed = now.since(sent_at);
+        let is_refused = matches!(error, CallError::Refused(_));
+        let pause = |longest| {
+            if elapsed >= timing.request_timeout() { Duration::ZERO } else { longest }
+        };
+        let patient = if is_refused { timing.retry_period() } else { pause(timing.look_period()) };
+        match &mut self.state {
+            State::Joining(joining) => joining.due = now.after(patient),
+            State::Standby(standby) => {
+                standby.is_look_first = true;
+                standby.due = now.after(patient);
+            }
+            State::Leading(leading) => {
+                if let (Request::Renew(count), false) = (request, is_refused) {
+                    leading.unanswered.push((count, sent_at));
+                }
+                let left = leading.deadline(timing).since(now);
+                leading.due = now.after(pause((timing.retry_period() / 4).min(left / 4)));
+            }
+            State::Leaving(leaving) => leaving.due = now.after(pause(timing.retry_period() / 4)),
+            State::Over(_) => {}
+        }
+    }
+}
+
+impl Joining {
+    /// From when on the node may join; `None` if it has not read what is there.
+    fn vacant_at(&self, timing: Timing) -> Option<BootTime> {
+        let seen = self.seen.as_ref()?;
+        let vacant = seen.namesake.as_ref().map(|namesake| namesake.since.after(timing.lease_duration()));
+        Some(vacant.unwrap_or_default())
+    }
+}
+
+impl Namesake {
+    /// The other run in this view, if there is one.
+    fn seen(former: Option<Self>, view: &View, now: BootTime) -> Option<Self> {
+        let (node, heartbeat) = (view.node.clone(), view.heartbeat.clone());
+        if node.is_none() && heartbeat.is_none() {
+            return None;
+        }
+        let Some(former) = former else { return Some(Self { node, heartbeat, since: now, changes: 0 }) };
+        if former.node == node && former.heartbeat == heartbeat {
+            return Some(former);
+        }
+        Some(Self { node, heartbeat, since: now, changes: former.changes + 1 })
+    }
+
+    fn node_modified(&self) -> Revision {
+        self.node.as_ref().map_or(0, |node| node.modified)
+    }
+
+    fn heartbeat_modified(&self) -> Revision {
+        self.heartbeat.as_ref().map_or(0, |heartbeat| heartbeat.modified)
+    }
+}
+
+impl Leading {
+    fn term(&self) -> Term {
+        Term {
+            epoch: self.leadership.epoch,
+            leadership_modified: self.leadership_modified,
+            taken_at: self.leadership_modified,
+        }
+    }
+
+    fn deadline(&self, timing: Timing) -> BootTime {
+        self.renewed_at.after(timing.renew_deadline())
+    }
+
+    /// A heartbeat is known to be stored, and a renewal to have been sent at this time.
+    fn renewed(&mut self, sent_at: BootTime, heartbeat: Revision, due: BootTime) {
+        self.renewed_at = self.renewed_at.max(sent_at);
+        self.heartbeat_modified = heartbeat;
+        self.unanswered.clear();
+        self.due = due;
+    }
+}
+
+/// Why an answer is of no use.
+enum NoAnswer {
+    Ends(Ending),
+    /// It does not have the reads that were asked for.
+    Malformed,
+}
+
+impl<E: Into<Ending>> From<E> for NoAnswer {
+    fn from(ending: E) -> Self {
+        Self::Ends(ending.into())
+    }
+}
+
+impl From<NoView> for NoAnswer {
+    fn from(error: NoView) -> Self {
+        match error {
+            NoView::Value(error) => Self::Ends(error.into()),
+            NoView::Incomplete => Self::Malformed,
+        }
+    }
+}
+
+fn leaving_ended(is_released: bool, failure: Option<String>) -> Ending {
+    if is_released {
+        // The keys of the node are left behind, which delays nobody but its next run.
+        return Ending::Released;
+    }
+    Ending::NotReleased { failure: failure.unwrap_or_else(|| "no answer".to_owned()) }
+}
+
+fn modified(key: Vec<u8>, at: Revision) -> Compare {
+    Compare::Modified { key, at }
+}
+
+fn put<T: serde::Serialize>(key: Vec<u8>, value: &T) -> Operation {
+    Operation::Put { key, value: encode(value) }
+}
+
+fn read(key: Vec<u8>) -> Operation {
+    Operation::Read { key }
+}
+
+fn with(mut writes: Vec<Operation>, reads: Vec<Operation>) -> Vec<Operation> {
+    writes.extend(reads);
+    writes
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Joining => f.write_str("joining"),
+            Self::Standby { leader: None } => f.write_str("standby, nobody has led yet"),
+            Self::Standby { leader: Some((node, epoch)) } => {
+                write!(f, "standby of node \"{node}\" in epoch {epoch}")
+            }
+            Self::Leading { epoch } => write!(f, "leading in epoch {epoch}"),
+            Self::Leaving => f.write_str("leaving"),
+            Self::Over => f.write_str("over"),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What a node reads of the cluster in one transaction, and since when it has been so.
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::cluster::clock::BootTime;
+use crate::cluster::coordinator::{Entry, Operation, Revision};
+use crate::cluster::keys::{
+    Format, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node, ValueError, decode,
+};
+
+/// A value and the revision at which it was written last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen<T> {
+    pub value: T,
+    pub modified: Revision,
+}
+
+/// What one transaction read. All of it was so at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    /// The node of this name.
+    pub node: Option<Seen<Node>>,
+    /// The heartbeat of the node of this name.
+    pub heartbeat: Option<Seen<Heartbeat>>,
+    pub format: Option<Seen<Format>>,
+    pub marker: Option<Seen<Marker>>,
+    pub leadership: Option<Seen<Leadership>>,
+    /// The heartbeat of the node that was asked for, with the name of the node.
+    pub other_heartbeat: Option<(String, Option<Seen<Heartbeat>>)>,
+}
+
+/// Why an answer gives no view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoView {
+    /// A value cannot be read.
+    Value(ValueError),
+    /// The answer has another number of reads than the transaction.
+    Incomplete,
+}
+
+impl From<ValueError> for NoView {
+    fn from(error: ValueError) -> Self {
+        Self::Value(error)
+    }
+}
+
+impl View {
+    /// The reads of a view. `other` is the node whose heartbeat is read besides that of `name`.
+    pub fn reads(keys: &Keys, name: &str, other: Option<&str>) -> Vec<Operation> {
+        let mut wanted =
+            vec![keys.node(name), keys.heartbeat(name), keys.format(), keys.marker(), keys.leadership()];
+        wanted.extend(other.map(|other| keys.heartbeat(other)));
+        wanted.into_iter().map(|key| Operation::Read { key }).collect()
+    }
+
+    /// The view from the answers to [`Self::reads`] with the same `other`.
+    pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, NoView> {
+        let (known, rest) = read.split_at_checked(5).ok_or(NoView::Incomplete)?;
+        let other_heartbeat = match (other, rest) {
+            (None, []) => None,
+            (Some(other), [entry]) => Some((other.to_owned(), seen(entry)?)),
+            _ => return Err(NoView::Incomplete),
+        };
+        Ok(Self {
+            node: seen(&known[0])?,
+            heartbeat: seen(&known[1])?,
+            format: seen(&known[2])?,
+            marker: seen(&known[3])?,
+            leadership: seen(&known[4])?,
+            other_heartbeat,
+        })
+    }
+
+    /// What is known of the leader's heartbeat. `name` is the name of this node.
+    fn sign(&self, name: &str) -> Sign {
+        let Some(leadership) = &self.leadership else { return Sign::Absent };
+        let node = &leadership.value.node;
+        let heartbeat = match &self.other_heartbeat {
+            _ if node == name => &self.heartbeat,
+            Some((other, heartbeat)) if node == other => heartbeat,
+            _ => return Sign::Unknown,
+        };
+        match heartbeat {
+            None => Sign::Absent,
+            Some(heartbeat) if heartbeat.value.incarnation != leadership.value.incarnation => Sign::Replaced,
+            Some(heartbeat) => Sign::Given(heartbeat.clone()),
+        }
+    }
+}
+
+/// The value of an entry.
+pub(super) fn seen<T: DeserializeOwned>(entry: &Option<Entry>) -> Result<Option<Seen<T>>, ValueError> {
+    let Some(entry) = entry else { return Ok(None) };
+    Ok(Some(Seen { value: decode(&entry.key, &entry.value)?, modified: entry.modified }))
+}
+
+/// A leader's sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// Its heartbeat was not read, because another node led when the transaction was made.
+    Unknown,
+    /// It has no heartbeat.
+    Absent,
+    /// A later run of the same node has written the heartbeat, so the leader can never renew again.
+    Replaced,
+    /// Its heartbeat.
+    Given(Seen<Heartbeat>),
+}
+
+/// Who leads as far as a node knows, and since when it has seen no sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Observation {
+    leadership: Option<Seen<Leadership>>,
+    sign: Sign,
+    /// When the answer arrived that showed this first.
+    since: BootTime,
+    /// The highest epoch seen so far, in the leadership key or the commit marker. Where the leadership key has a lower one
+    /// now, it was deleted or the store was restored from a backup, and the leader of the later epoch may still serve.
+    epoch_max: u32,
+}
+
+/// When a node may take over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Vacancy {
+    /// Nobody leads.
+    AtOnce,
+    /// If there is no sign of life of the leader until then.
+    At(BootTime),
+    /// Not before another look: the leader's heartbeat was not read, or it is this run that leads.
+    AfterLook,
+}
+
+impl Observation {
+    pub fn new(view: &View, name: &str, now: BootTime) -> Self {
+        let mut this =
+            Self { leadership: view.leadership.clone(), sign: view.sign(name), since: now, epoch_max: 0 };
+        this.note_epochs(view);
+        this
+    }
+
+    /// Takes in what an answer showed that arrived `now`. Every change restarts the lease duration.
+    pub fn update(&mut self, view: &View, name: &str, now: BootTime) {
+        let sign = view.sign(name);
+        if self.leadership != view.leadership || self.sign != sign {
+            self.leadership.clone_from(&view.leadership);
+            self.sign = sign;
+            self.since = now;
+        }
+        self.note_epochs(view);
+    }
+
+    fn note_epochs(&mut self, view: &View) {
+        let stored = view.marker.as_ref().map_or(0, |marker| marker.value.epoch);
+        self.epoch_max = self.epoch_max.max(self.epoch()).max(stored);
+    }
+
+    /// This run has replaced a leader of its own name, whose heartbeat it saw at revision `heartbeat` and compared. That
+    /// is no sign of life of the leader.
+    pub fn replaced(&mut self, heartbeat: Revision) {
+        if matches!(&self.sign, Sign::Given(seen) if seen.modified == heartbeat) {
+            self.sign = Sign::Replaced;
+        }
+    }
+
+    pub fn leadership(&self) -> Option<&Seen<Leadership>> {
+        self.leadership.as_ref()
+    }
+
+    /// The node whose heartbeat has to be read next time.
+    pub fn leader(&self) -> Option<&str> {
+        self.leadership.as_ref().map(|leadership| leadership.value.node.as_str())
+    }
+
+    /// The revision of the leadership key; 0 if it does not exist.
+    pub fn leadership_modified(&self) -> Revision {
+        self.leadership.as_ref().map_or(0, |leadership| leadership.modified)
+    }
+
+    /// The revision that the leader's heartbeat must still have when a node takes over; 0 means that there is none.
+    /// `None` if the leader's heartbeat does not matter.
+    pub fn heartbeat_modified(&self) -> Option<Revision> {
+        let is_held = self.leadership.as_ref().is_some_and(|leadership| is_held(&leadership.value));
+        match &self.sign {
+            _ if !is_held => None,
+            Sign::Unknown | Sign::Replaced => None,
+            Sign::Absent => Some(0),
+            Sign::Given(heartbeat) => Some(heartbeat.modified),
+        }
+    }
+
+    /// The leadership of this run, which nobody has taken over.
+    pub fn led_by(&self, incarnation: &Incarnation) -> Option<&Seen<Leadership>> {
+        self.leadership
+            .as_ref()
+            .filter(|leadership| is_held(&leadership.value) && leadership.value.incarnation == *incarnation)
+    }
+
+    /// When the run may take over.
+    pub fn vacancy(&self, incarnation: &Incarnation, lease_duration: Duration) -> Vacancy {
+        let is_held = self.leadership.as_ref().is_some_and(|leadership| is_held(&leadership.value));
+        if self.led_by(incarnation).is_some() || (is_held && self.sign == Sign::Unknown) {
+            Vacancy::AfterLook
+        } else if is_held || self.epoch() < self.epoch_max {
+            Vacancy::At(self.since.after(lease_duration))
+        } else {
+            Vacancy::AtOnce
+        }
+    }
+
+    fn epoch(&self) -> u32 {
+        self.leadership.as_ref().map_or(0, |leadership| leadership.value.epoch)
+    }
+
+    /// The epoch of the next leader; `None` if there are none left.
+    pub fn next_epoch(&self) -> Option<u32> {
+        self.epoch_max.checked_add(1)
+    }
+}
+
+fn is_held(leadership: &Leadership) -> bool {
+    leadership.state == LeadershipState::Held
+}

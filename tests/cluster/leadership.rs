@@ -1,0 +1,43 @@
+//! Which node of a cluster leads: step by step, in random histories, and in all histories of two nodes up to a depth.
+
+mod steps;
+mod store;
+
+use std::time::Duration;
+
+use signalbox::cluster::keys::{Incarnation, Keys, Node};
+use signalbox::cluster::leadership::{Machine, Settings};
+use signalbox::cluster::timing::Timing;
+
+/// The renew deadline of all nodes. The lease duration is 3.4 s, the retry period 500 ms, the look period 250 ms and the
+/// request timeout 500 ms.
+const RENEW_DEADLINE: Duration = Duration::from_secs(3);
+const RECORD_FORMAT: u32 = 2;
+
+fn keys() -> Keys {
+    Keys::new("test")
+}
+
+fn timing() -> Timing {
+    Timing::new(RENEW_DEADLINE).unwrap()
+}
+
+fn node(run: u32) -> Node {
+    let incarnation = Incarnation(format!("{run:032x}"));
+    Node { incarnation, invocation: String::new(), version: "0.1.0".to_owned(), addresses: Vec::new() }
+}
+
+/// A run of the node with this name.
+fn settings(name: &str, run: u32) -> Settings {
+    Settings {
+        keys: keys(),
+        name: name.to_owned(),
+        node: node(run),
+        timing: timing(),
+        record_format: RECORD_FORMAT,
+    }
+}
+
+fn machine(name: &str, run: u32) -> Machine {
+    Machine::new(settings(name, run))
+}

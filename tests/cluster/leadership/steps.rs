@@ -1,0 +1,653 @@
+//! Single cases, step by step.
+
+use std::time::Duration;
+
+use signalbox::cluster::clock::BootTime;
+use signalbox::cluster::coordinator::{CallError, Transaction, TransactionAnswer};
+use signalbox::cluster::keys::{
+    Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, encode,
+};
+use signalbox::cluster::leadership::{Ending, Machine, Phase, Step, Term};
+use signalbox::cluster::timing::Timing;
+
+use super::store::Store;
+use super::{RECORD_FORMAT, keys, machine, node, settings, timing};
+
+/// Nodes on one store, on one clock.
+struct Bench {
+    store: Store,
+    now: BootTime,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { store: Store::default(), now: BootTime(Duration::from_secs(1000)) }
+    }
+
+    fn pass(&mut self, span: Duration) {
+        self.now = self.now.after(span);
+    }
+
+    /// The transaction that the machine wants to send now.
+    fn wanted(&self, machine: &mut Machine) -> Transaction {
+        let step = machine.next(self.now);
+        assert_eq!(machine.next(self.now), step, "asked twice");
+        let Step::Send(transaction) = step else { panic!("{step:?}") };
+        machine.sent(self.now);
+        transaction
+    }
+
+    /// The machine sends a transaction, which is applied and answered at once.
+    fn exchange(&mut self, machine: &mut Machine) -> TransactionAnswer {
+        let transaction = self.wanted(machine);
+        let answer = self.store.transact(&transaction);
+        machine.answered(Ok(answer.clone()), self.now);
+        answer
+    }
+
+    /// The machine sends a transaction that is not answered within the request timeout.
+    fn unanswered(&mut self, machine: &mut Machine) -> Transaction {
+        let transaction = self.wanted(machine);
+        self.pass(timing().request_timeout());
+        machine.answered(Err(CallError::Unanswered("timed out".to_owned())), self.now);
+        transaction
+    }
+
+    /// All exchanges that the machine wants at this time.
+    fn settle(&mut self, machine: &mut Machine) -> Step {
+        for _ in 0..10 {
+            match machine.next(self.now) {
+                Step::Send(_) => drop(self.exchange(machine)),
+                step => return step,
+            }
+        }
+        panic!("the machine sends without end: {machine:?}");
+    }
+
+    /// Lets time pass in steps of 10 ms, with all exchanges, until a machine other than `WaitUntil` says something.
+    fn run(&mut self, machine: &mut Machine, limit: Duration) -> Step {
+        let until = self.now.after(limit);
+        while self.now <= until {
+            match self.settle(machine) {
+                Step::WaitUntil(_) => self.pass(Duration::from_millis(10)),
+                step => return step,
+            }
+        }
+        Step::WaitUntil(self.now)
+    }
+
+    fn leader(&mut self, name: &str, run: u32) -> (Machine, Term) {
+        let mut machine = machine(name, run);
+        let Step::Lead(term) = self.settle(&mut machine) else { panic!("{machine:?}") };
+        (machine, term)
+    }
+
+    fn standby(&mut self, name: &str, run: u32) -> Machine {
+        let mut machine = machine(name, run);
+        assert!(matches!(self.settle(&mut machine), Step::WaitUntil(_)), "{machine:?}");
+        assert!(matches!(machine.phase(), Phase::Standby { leader: Some(_) }), "{machine:?}");
+        machine
+    }
+
+    fn leadership(&self) -> Leadership {
+        self.store.value(&keys().leadership()).unwrap()
+    }
+}
+
+fn ending(step: Step) -> Ending {
+    let Step::End(ending) = step else { panic!("{step:?}") };
+    ending
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn the_first_node_leads_at_once_and_a_second_one_waits() {
+    let mut bench = Bench::new();
+    let (first, term) = bench.leader("a", 1);
+    let at = bench.store.modified(&keys().leadership());
+    assert_eq!(term, Term { epoch: 1, leadership_modified: at, taken_at: at });
+    assert_eq!(first.deadline(), Some(bench.now.after(timing().renew_deadline())));
+    assert_eq!(bench.store.value(&keys().marker()), Some(Marker { epoch: 1, commit: 0, is_void: false }));
+    assert_eq!(bench.store.value::<Node>(&keys().node("a")), Some(node(1)));
+    let format = Format { layout: LAYOUT, record_format: RECORD_FORMAT, renew_deadline_ms: 3000 };
+    assert_eq!(bench.store.value(&keys().format()), Some(format));
+    let second = bench.standby("b", 2);
+    assert_eq!(second.phase(), Phase::Standby { leader: Some(("a".to_owned(), 1)) });
+    assert_eq!(second.deadline(), None);
+}
+
+#[test]
+fn a_leader_that_renews_is_never_replaced() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    for _ in 0..2000 {
+        bench.pass(10 * MS);
+        assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
+        assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
+    }
+    assert_eq!(bench.leadership().epoch, 1);
+}
+
+#[test]
+fn a_silent_leader_is_replaced_after_the_lease_duration_and_fenced_before() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let deadline = first.deadline().unwrap();
+    let mut second = bench.standby("b", 2);
+    let seen = bench.now;
+    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
+    assert_eq!(term.epoch, 2);
+    let waited = bench.now.since(seen);
+    assert!(waited >= timing().lease_duration() && waited <= timing().lease_duration() + 20 * MS);
+    assert!(bench.now > deadline);
+    assert!(matches!(ending(first.next(bench.now)), Ending::DeadlinePassed { .. }));
+    assert_eq!(first.deadline(), None);
+}
+
+#[test]
+fn a_leader_has_ended_at_its_deadline_whatever_arrives() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    bench.pass(2900 * MS);
+    let renewal = bench.wanted(&mut first);
+    let answer = bench.store.transact(&renewal);
+    assert!(answer.held);
+    bench.pass(100 * MS);
+    first.answered(Ok(answer), bench.now);
+    assert!(matches!(ending(first.next(bench.now)), Ending::DeadlinePassed { .. }));
+    first.release();
+    assert!(matches!(ending(first.next(bench.now)), Ending::DeadlinePassed { .. }));
+}
+
+#[test]
+fn a_success_counts_from_the_sending() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    bench.pass(500 * MS);
+    let sent_at = bench.now;
+    let renewal = bench.wanted(&mut first);
+    assert!(matches!(first.next(bench.now), Step::WaitUntil(_)), "one request at a time");
+    let answer = bench.store.transact(&renewal);
+    bench.pass(400 * MS);
+    first.answered(Ok(answer), bench.now);
+    assert_eq!(first.deadline(), Some(sent_at.after(timing().renew_deadline())));
+}
+
+#[test]
+fn a_renewal_without_an_answer_is_sent_again_at_once_and_adopted_if_it_was_applied() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    bench.pass(500 * MS);
+    let sent_at = bench.now;
+    let lost = bench.unanswered(&mut first);
+    assert_eq!(first.last_failure(), Some("timed out"));
+    assert!(bench.store.transact(&lost).held);
+    let answer = bench.exchange(&mut first);
+    assert!(!answer.held);
+    assert_eq!(first.deadline(), Some(sent_at.after(timing().renew_deadline())), "that of the applied one");
+    assert_eq!(first.last_failure(), None);
+    let renewed_at = bench.now;
+    assert!(bench.exchange(&mut first).held);
+    assert_eq!(first.deadline(), Some(renewed_at.after(timing().renew_deadline())));
+}
+
+#[test]
+fn of_several_unanswered_renewals_the_applied_one_counts() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    bench.pass(500 * MS);
+    let _never_applied = bench.unanswered(&mut first);
+    let sent_at = bench.now;
+    let second = bench.unanswered(&mut first);
+    let third = bench.unanswered(&mut first);
+    assert!(bench.store.transact(&second).held);
+    assert!(!bench.store.transact(&third).held);
+    bench.exchange(&mut first);
+    assert_eq!(first.deadline(), Some(sent_at.after(timing().renew_deadline())));
+}
+
+#[test]
+fn a_look_from_the_time_as_a_standby_is_no_renewal() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    bench.pass(250 * MS);
+    let late = bench.unanswered(&mut second);
+    first.release();
+    assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
+    let Step::Lead(_) = bench.settle(&mut second) else { panic!("{second:?}") };
+    let deadline = second.deadline();
+    bench.store.transact(&late);
+    bench.pass(500 * MS);
+    assert!(!bench.exchange(&mut second).held);
+    assert_eq!(second.deadline(), deadline);
+    assert!(bench.exchange(&mut second).held);
+    assert!(second.deadline() > deadline);
+}
+
+#[test]
+fn a_short_failure_is_followed_by_a_short_pause() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    bench.pass(500 * MS);
+    bench.wanted(&mut first);
+    first.answered(Err(CallError::Refused("no space".to_owned())), bench.now);
+    assert_eq!(first.last_failure(), Some("no space"));
+    assert_eq!(first.next(bench.now), Step::WaitUntil(bench.now.after(timing().retry_period() / 4)));
+    // The closer the deadline, the shorter.
+    bench.pass(2450 * MS);
+    bench.wanted(&mut first);
+    first.answered(Err(CallError::Unanswered("no leader".to_owned())), bench.now);
+    let Step::WaitUntil(next) = first.next(bench.now) else { panic!() };
+    assert!(next.since(bench.now) < 20 * MS, "50 ms are left");
+    bench.pass(50 * MS);
+    let ending = ending(first.next(bench.now));
+    assert_eq!(ending, Ending::DeadlinePassed { failure: "no leader".to_owned() });
+}
+
+#[test]
+fn a_leader_whose_key_was_taken_over_is_superseded() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let successor = Leadership {
+        epoch: 2,
+        node: "b".to_owned(),
+        incarnation: node(2).incarnation,
+        state: LeadershipState::Held,
+    };
+    bench.store.set(keys().leadership(), Some(encode(&successor)));
+    bench.pass(500 * MS);
+    let ending = ending(bench.settle(&mut first));
+    assert_eq!(ending, Ending::Superseded { epoch: 1, by: Some(successor) });
+    assert_eq!(ending.to_string(), "the leadership of epoch 1 is over: node \"b\" has epoch 2");
+}
+
+#[test]
+fn an_orderly_stop_hands_over_at_the_next_look() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    first.release();
+    assert_eq!(first.deadline(), None);
+    assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
+    assert_eq!(bench.leadership().state, LeadershipState::Released);
+    assert_eq!(bench.store.value::<Node>(&keys().node("a")), None);
+    assert_eq!(bench.store.value::<Heartbeat>(&keys().heartbeat("a")), None);
+    let released = bench.now;
+    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
+    assert_eq!(term.epoch, 2);
+    assert!(bench.now.since(released) <= timing().look_period() + 10 * MS);
+    // The node comes back without a wait.
+    bench.standby("a", 3);
+}
+
+#[test]
+fn a_release_without_an_answer_is_repeated() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    first.release();
+    let lost = bench.unanswered(&mut first);
+    assert!(bench.store.transact(&lost).held);
+    assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
+
+    let (mut second, _) = bench.leader("b", 2);
+    second.release();
+    bench.unanswered(&mut second);
+    bench.unanswered(&mut second);
+    let failure = "timed out".to_owned();
+    assert_eq!(ending(second.next(bench.now)), Ending::NotReleased { failure });
+    assert_eq!(bench.leadership().state, LeadershipState::Held);
+}
+
+#[test]
+fn a_standby_that_stops_leaves_no_keys() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    second.release();
+    assert_eq!(ending(bench.settle(&mut second)), Ending::Released);
+    assert_eq!(bench.store.value::<Node>(&keys().node("b")), None);
+    assert_eq!(bench.leadership().node, "a");
+    // One that has not joined has nothing to leave.
+    let mut third = machine("c", 3);
+    third.release();
+    assert_eq!(ending(third.next(bench.now)), Ending::Released);
+}
+
+#[test]
+fn a_standby_that_stops_releases_what_a_lost_takeover_took() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    bench.pass(timing().lease_duration());
+    let lost = bench.unanswered(&mut second);
+    second.release();
+    assert!(bench.store.transact(&lost).held);
+    assert_eq!(bench.leadership().node, "b");
+    assert_eq!(ending(bench.settle(&mut second)), Ending::Released);
+    assert_eq!(bench.leadership().state, LeadershipState::Released);
+    assert_eq!(bench.store.value::<Heartbeat>(&keys().heartbeat("b")), None);
+}
+
+#[test]
+fn a_takeover_without_an_answer_is_adopted_by_a_look_and_counts_from_the_look() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    bench.pass(timing().lease_duration());
+    let lost = bench.unanswered(&mut second);
+    let taken = bench.store.transact(&lost);
+    let looked_at = bench.now;
+    let look = bench.wanted(&mut second);
+    let answer = bench.store.transact(&look);
+    bench.pass(300 * MS);
+    second.answered(Ok(answer), bench.now);
+    let at = taken.revision;
+    let step = second.next(bench.now);
+    assert_eq!(step, Step::Lead(Term { epoch: 2, leadership_modified: at, taken_at: at }));
+    assert_eq!(second.deadline(), Some(looked_at.after(timing().renew_deadline())));
+    bench.pass(300 * MS);
+    assert!(bench.exchange(&mut second).held, "it renews with the heartbeat of the look");
+}
+
+#[test]
+fn a_takeover_that_is_applied_late_is_noticed() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    bench.pass(timing().lease_duration());
+    let mut late = bench.unanswered(&mut second);
+    // The looks of the node itself do not prevent it.
+    for _ in 0..3 {
+        bench.exchange(&mut second);
+        late = bench.unanswered(&mut second);
+    }
+    bench.exchange(&mut second);
+    assert!(bench.store.transact(&late).held);
+    let Step::Lead(term) = bench.settle(&mut second) else { panic!("{second:?}") };
+    assert_eq!(term.epoch, 2);
+}
+
+#[test]
+fn an_answer_after_the_deadline_makes_no_leader_before_another_look() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    bench.pass(timing().lease_duration());
+    let takeover = bench.wanted(&mut second);
+    let answer = bench.store.transact(&takeover);
+    assert!(answer.held);
+    bench.pass(timing().renew_deadline());
+    second.answered(Ok(answer), bench.now);
+    assert_eq!(second.deadline(), None);
+    let looked_at = bench.now;
+    let Step::Lead(term) = bench.settle(&mut second) else { panic!("{second:?}") };
+    assert_eq!(term.epoch, 2);
+    assert_eq!(second.deadline(), Some(looked_at.after(timing().renew_deadline())));
+}
+
+#[test]
+fn a_takeover_fails_if_the_leader_has_renewed_meanwhile() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    bench.pass(2900 * MS);
+    let renewal = bench.wanted(&mut first);
+    bench.pass(600 * MS);
+    let takeover = bench.wanted(&mut second);
+    bench.store.transact(&renewal);
+    let answer = bench.store.transact(&takeover);
+    assert!(!answer.held);
+    let seen = bench.now;
+    second.answered(Ok(answer), seen);
+    let Step::Lead(_) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
+    assert!(bench.now.since(seen) >= timing().lease_duration());
+}
+
+#[test]
+fn of_two_standbys_one_takes_over() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    let mut third = bench.standby("c", 3);
+    bench.pass(timing().lease_duration());
+    let (one, other) = (bench.wanted(&mut second), bench.wanted(&mut third));
+    let (lost, won) = {
+        let won = bench.store.transact(&other);
+        (bench.store.transact(&one), won)
+    };
+    second.answered(Ok(lost), bench.now);
+    third.answered(Ok(won), bench.now);
+    assert!(matches!(third.next(bench.now), Step::Lead(Term { epoch: 2, .. })));
+    assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
+    assert_eq!(second.phase(), Phase::Standby { leader: Some(("c".to_owned(), 2)) });
+}
+
+#[test]
+fn a_run_after_a_crash_waits_for_the_lease_duration_once() {
+    let mut bench = Bench::new();
+    let (_crashed, _) = bench.leader("a", 1);
+    let restarted = bench.now;
+    let mut again = machine("a", 2);
+    assert!(matches!(bench.settle(&mut again), Step::WaitUntil(_)));
+    assert_eq!(again.phase(), Phase::Joining);
+    let Step::Lead(term) = bench.run(&mut again, Duration::from_secs(10)) else { panic!() };
+    assert_eq!(term.epoch, 2);
+    let waited = bench.now.since(restarted);
+    assert!(
+        waited >= timing().lease_duration() && waited <= timing().lease_duration() + 20 * MS,
+        "{waited:?}"
+    );
+}
+
+#[test]
+fn a_name_in_use_is_refused_and_its_user_undisturbed() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut second = machine("a", 2);
+    let ending = loop {
+        assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
+        match bench.settle(&mut second) {
+            Step::WaitUntil(_) => bench.pass(10 * MS),
+            step => break ending(step),
+        }
+    };
+    let incarnation = node(1).incarnation.to_string();
+    assert_eq!(ending, Ending::NameInUse { node: "a".to_owned(), incarnation });
+    assert!(ending.to_string().contains("give this node another name"), "{ending}");
+}
+
+#[test]
+fn a_late_heartbeat_of_the_run_before_is_no_living_namesake() {
+    let mut bench = Bench::new();
+    let (mut crashed, _) = bench.leader("a", 1);
+    bench.pass(500 * MS);
+    let late = bench.wanted(&mut crashed);
+    let mut again = machine("a", 2);
+    bench.settle(&mut again);
+    bench.pass(100 * MS);
+    assert!(bench.store.transact(&late).held);
+    assert!(matches!(bench.run(&mut again, Duration::from_secs(10)), Step::Lead(Term { epoch: 2, .. })));
+}
+
+#[test]
+fn a_run_whose_name_was_taken_ends() {
+    let mut bench = Bench::new();
+    let (_leader, _) = bench.leader("z", 9);
+    let mut frozen = bench.standby("a", 1);
+    let mut second = machine("a", 2);
+    while second.phase() == Phase::Joining {
+        bench.settle(&mut second);
+        bench.pass(10 * MS);
+    }
+    let taken = Ending::NameTaken { node: "a".to_owned() };
+    assert_eq!(ending(bench.settle(&mut frozen)), taken);
+    // A leader likewise.
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let other = Heartbeat { incarnation: node(2).incarnation, count: 1 };
+    bench.store.set(keys().heartbeat("a"), Some(encode(&other)));
+    bench.pass(500 * MS);
+    assert_eq!(ending(bench.settle(&mut first)), taken);
+}
+
+#[test]
+fn an_attempt_to_join_without_an_answer_is_noticed() {
+    let mut bench = Bench::new();
+    let (_leader, _) = bench.leader("z", 9);
+    let mut joining = machine("a", 1);
+    bench.exchange(&mut joining);
+    let lost = bench.unanswered(&mut joining);
+    assert!(bench.store.transact(&lost).held);
+    assert!(matches!(bench.settle(&mut joining), Step::WaitUntil(_)));
+    assert!(matches!(joining.phase(), Phase::Standby { .. }));
+    // One that is to leave in between removes what it may have written.
+    let mut joining = machine("b", 2);
+    bench.exchange(&mut joining);
+    let lost = bench.unanswered(&mut joining);
+    joining.release();
+    assert!(bench.store.transact(&lost).held);
+    assert_eq!(ending(bench.settle(&mut joining)), Ending::Released);
+    assert_eq!(bench.store.value::<Node>(&keys().node("b")), None);
+}
+
+#[test]
+fn a_forgotten_node_ends() {
+    let mut bench = Bench::new();
+    let (_leader, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    bench.store.set(keys().node("b"), None);
+    bench.pass(250 * MS);
+    assert_eq!(ending(bench.settle(&mut second)), Ending::Forgotten { node: "b".to_owned() });
+}
+
+#[test]
+fn nodes_that_do_not_fit_together_are_refused() {
+    let refusal = |store_has: Format| {
+        let mut bench = Bench::new();
+        bench.store.set(keys().format(), Some(encode(&store_has)));
+        ending(bench.settle(&mut machine("a", 1)))
+    };
+    let own = Format { layout: LAYOUT, record_format: RECORD_FORMAT, renew_deadline_ms: 3000 };
+    let layout = refusal(Format { layout: 7, ..own });
+    assert_eq!(layout, Ending::LayoutDiffers { stored: 7, own: LAYOUT });
+    let deadline = refusal(Format { renew_deadline_ms: 2000, ..own });
+    let message = deadline.to_string();
+    assert!(message.contains("2000 ms") && message.contains("3000 ms"), "{message}");
+    assert!(message.contains("delete \"/signalbox/test/v\""), "{message}");
+    let newer = refusal(Format { record_format: 3, ..own });
+    assert_eq!(newer, Ending::RecordFormatNewer { stored: 3, own: RECORD_FORMAT });
+    let mut bench = Bench::new();
+    bench.store.set(keys().leadership(), Some(b"{}".to_vec()));
+    let unreadable = ending(bench.settle(&mut machine("a", 1)));
+    assert!(unreadable.to_string().contains("p/0000/o"), "{unreadable}");
+}
+
+#[test]
+fn a_takeover_raises_the_record_format_and_older_standbys_end() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut old = bench.standby("b", 2);
+    let mut newer = Machine::new(super::Settings { record_format: 3, ..settings("c", 3) });
+    assert!(matches!(bench.settle(&mut newer), Step::WaitUntil(_)));
+    bench.pass(timing().lease_duration());
+    let late = bench.wanted(&mut old);
+    assert!(matches!(bench.settle(&mut newer), Step::Lead(Term { epoch: 2, .. })));
+    assert_eq!(bench.store.value::<Format>(&keys().format()).unwrap().record_format, 3);
+    let answer = bench.store.transact(&late);
+    old.answered(Ok(answer), bench.now);
+    let refused = Ending::RecordFormatNewer { stored: 3, own: RECORD_FORMAT };
+    assert_eq!(ending(old.next(bench.now)), refused);
+    assert!(matches!(first.next(bench.now), Step::End(_)));
+}
+
+#[test]
+fn the_last_epoch_has_no_successor() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let last = Leadership { epoch: u32::MAX, ..bench.leadership() };
+    bench.store.set(keys().leadership(), Some(encode(&last)));
+    let mut second = bench.standby("b", 2);
+    assert_eq!(ending(bench.run(&mut second, Duration::from_secs(10))), Ending::EpochsExhausted);
+}
+
+#[test]
+fn a_restored_backup_ends_the_leader() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let backup = bench.store.clone();
+    bench.pass(500 * MS);
+    bench.settle(&mut first);
+    bench.store = backup;
+    bench.pass(500 * MS);
+    assert!(matches!(ending(bench.settle(&mut first)), Ending::WentBack { .. }));
+}
+
+#[test]
+fn a_restored_backup_with_a_released_leadership_makes_standbys_wait() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    let mut third = bench.standby("c", 3);
+    first.release();
+    bench.settle(&mut first);
+    let backup = bench.store.clone();
+    bench.pass(250 * MS);
+    assert!(matches!(bench.settle(&mut third), Step::Lead(Term { epoch: 2, .. })));
+    bench.settle(&mut second);
+    bench.store = backup;
+    let restored = bench.now;
+    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!("{second:?}") };
+    let waited = bench.now.since(restored);
+    assert!(waited >= timing().lease_duration(), "the leader of epoch 2 may still serve: {waited:?}");
+    assert_eq!(term.epoch, 3, "an epoch that was seen is not used again");
+}
+
+#[test]
+fn a_deleted_leadership_key_makes_standbys_wait() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    bench.store.set(keys().leadership(), None);
+    let deleted = bench.now;
+    let Step::Lead(term) = bench.run(&mut second, Duration::from_secs(10)) else { panic!("{second:?}") };
+    assert!(bench.now.since(deleted) >= timing().lease_duration());
+    assert_eq!(term.epoch, 2);
+}
+
+#[test]
+fn a_standby_keeps_trying_while_etcd_refuses() {
+    let mut bench = Bench::new();
+    let (_first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    for _ in 0..3 {
+        bench.pass(timing().retry_period());
+        bench.wanted(&mut second);
+        second.answered(Err(CallError::Refused("permission denied".to_owned())), bench.now);
+        assert_eq!(second.next(bench.now), Step::WaitUntil(bench.now.after(timing().retry_period())));
+        assert_eq!(second.last_failure(), Some("permission denied"));
+    }
+    let Step::Lead(_) = bench.run(&mut second, Duration::from_secs(10)) else { panic!() };
+}
+
+#[test]
+fn an_answer_with_other_reads_than_asked_for_is_none() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    bench.pass(500 * MS);
+    bench.wanted(&mut first);
+    let answer = TransactionAnswer { revision: bench.store.revision, held: false, read: vec![] };
+    first.answered(Ok(answer), bench.now);
+    assert!(first.last_failure().is_some());
+    assert!(matches!(first.next(bench.now), Step::WaitUntil(_)));
+}
+
+#[test]
+fn the_lease_duration_covers_clocks_that_differ_by_8_percent() {
+    for seconds in [2, 3, 10, 60] {
+        let timing = Timing::new(Duration::from_secs(seconds)).unwrap();
+        assert!(timing.lease_duration().mul_f64(0.96) > timing.renew_deadline().mul_f64(1.04));
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of a cluster: several nodes on one store.
+
+mod leadership;
