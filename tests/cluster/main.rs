@@ -1,0 +1,6 @@
+//! The cluster: its client of etcd, and the store in memory that stands in for etcd.
+
+mod calls;
+mod generated;
+#[path = "../support/mod.rs"]
+mod support;
