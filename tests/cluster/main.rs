@@ -1,3 +1,7 @@
-//! Tests of a cluster: several nodes on one store.
+//! The cluster: its client of etcd, the store in memory that stands in for etcd, and which node leads.
 
+mod calls;
+mod generated;
 mod leadership;
+#[path = "../support/mod.rs"]
+mod support;

@@ -9,6 +9,7 @@
 
 pub mod caller;
 pub mod daemon;
+pub mod etcd;
 pub mod fake_server;
 pub mod ports;
 pub mod proxy;

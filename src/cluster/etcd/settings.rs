@@ -1,0 +1,186 @@
+//! Which etcd the client uses, and how.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
+
+/// Which etcd the client uses, and how.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The members, as URLs with a port: `https://10.0.0.1:2379`. All of them use TLS (`https`), or none (`http`).
+    pub endpoints: Vec<String>,
+    /// What TLS needs; required for `https`, refused for `http`.
+    pub tls: Option<Tls>,
+    /// As whom the client authenticates, if etcd requires users. A certificate of the client does that too, without
+    /// tokens that expire.
+    pub user: Option<User>,
+    /// How long each call may take, including a connection and an authentication if they are needed.
+    pub request_timeout: Duration,
+}
+
+/// What TLS needs: files in PEM.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The certificates of the authorities that sign etcd's certificates.
+    pub ca: PathBuf,
+    /// The client's certificate and its key, if etcd asks for them.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// A user of etcd.
+#[derive(Clone)]
+pub struct User {
+    /// Its name.
+    pub name: String,
+    /// Its password.
+    pub password: String,
+}
+
+/// The password is in no log.
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// There is no member to connect to.
+    #[error("no endpoint of etcd is given; list all members, such as \"https://10.0.0.1:2379\"")]
+    NoEndpoint,
+    /// An endpoint is not a URL of the expected form.
+    #[error("endpoint \"{endpoint}\" of etcd {what}; give it as \"https://10.0.0.1:2379\"")]
+    Endpoint {
+        /// The endpoint.
+        endpoint: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// `https` without certificates of authorities.
+    #[error("endpoint \"{0}\" of etcd uses TLS; name the file with the certificates that sign etcd's")]
+    NoCa(String),
+    /// `http` with settings of TLS.
+    #[error("endpoint \"{0}\" of etcd does not use TLS, but files for TLS are given; write https://")]
+    Plain(String),
+    /// A file cannot be read.
+    #[error("{}: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A certificate or a key cannot be used.
+    #[error(
+        "certificates for etcd: {0}; the files have to be in PEM, and the key has to fit the certificate"
+    )]
+    Certificates(String),
+}
+
+impl Settings {
+    /// The members, ready to be connected to. Reads the files.
+    pub(super) fn prepare(&self) -> Result<Vec<Endpoint>, SettingsError> {
+        if self.endpoints.is_empty() {
+            return Err(SettingsError::NoEndpoint);
+        }
+        let tls = self.tls.as_ref().map(read_tls).transpose()?;
+        self.endpoints.iter().map(|url| prepare(url, tls.as_ref())).collect()
+    }
+}
+
+fn prepare(url: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, SettingsError> {
+    let wrong = |what| SettingsError::Endpoint { endpoint: url.to_owned(), what };
+    let uri: Uri = url.parse().map_err(|_| wrong("is not a URL"))?;
+    let is_tls = match uri.scheme_str() {
+        Some("https") => true,
+        Some("http") => false,
+        _ => return Err(wrong("starts with neither https:// nor http://")),
+    };
+    if uri.port_u16().is_none() {
+        return Err(wrong("has no port"));
+    }
+    if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
+        return Err(wrong("has a path"));
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(wrong("names a user"));
+    }
+    let endpoint = Endpoint::from(uri);
+    match (is_tls, tls) {
+        (true, Some(tls)) => endpoint.tls_config(tls.clone()).map_err(|error| certificates(&error)),
+        (true, None) => Err(SettingsError::NoCa(url.to_owned())),
+        (false, None) => Ok(endpoint),
+        (false, Some(_)) => Err(SettingsError::Plain(url.to_owned())),
+    }
+}
+
+fn read_tls(tls: &Tls) -> Result<ClientTlsConfig, SettingsError> {
+    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&tls.ca)?));
+    Ok(match &tls.identity {
+        Some((certificate, key)) => config.identity(Identity::from_pem(read(certificate)?, read(key)?)),
+        None => config,
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, SettingsError> {
+    fs::read(path).map_err(|error| SettingsError::Unreadable { path: path.to_owned(), error })
+}
+
+fn certificates(error: &dyn std::error::Error) -> SettingsError {
+    SettingsError::Certificates(super::failure::with_causes(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(endpoints: &[&str], tls: Option<Tls>) -> String {
+        let endpoints = endpoints.iter().map(|endpoint| (*endpoint).to_owned()).collect();
+        let settings = Settings { endpoints, tls, user: None, request_timeout: Duration::from_secs(1) };
+        settings.prepare().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_wrong_endpoint_is_refused_with_what_is_wrong() {
+        let wrong = [
+            ("10.0.0.1:2379", "starts with neither"),
+            ("ftp://10.0.0.1:2379", "starts with neither"),
+            ("http://10.0.0.1", "has no port"),
+            ("http://10.0.0.1:2379/v3", "has a path"),
+            ("http://user@10.0.0.1:2379", "names a user"),
+            ("http://10.0.0.1:99999", "is not a URL"),
+            ("https://10.0.0.1:2379", "name the file"),
+        ];
+        for (endpoint, what) in wrong {
+            let sentence = refusal(&["http://127.0.0.1:2379", endpoint], None);
+            assert!(sentence.contains(endpoint) && sentence.contains(what), "{sentence}");
+        }
+        assert!(refusal(&[], None).contains("no endpoint"));
+    }
+
+    #[test]
+    fn files_of_tls_that_cannot_be_used_are_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let tls = |name: &str| Tls { ca: scratch.path().join(name), identity: None };
+        let missing = refusal(&["https://10.0.0.1:2379"], Some(tls("missing.pem")));
+        assert!(missing.contains("missing.pem"), "{missing}");
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        fs::write(scratch.path().join("ca.pem"), broken).unwrap();
+        let broken = refusal(&["https://10.0.0.1:2379"], Some(tls("ca.pem")));
+        assert!(broken.contains("have to be in PEM"), "{broken}");
+        let plain = refusal(&["http://10.0.0.1:2379"], Some(tls("ca.pem")));
+        assert!(plain.contains("write https://"), "{plain}");
+    }
+
+    #[test]
+    fn the_password_is_in_no_log() {
+        let user = User { name: "signalbox".to_owned(), password: "secret".to_owned() };
+        let text = format!("{user:?}");
+        assert!(text.contains("signalbox") && !text.contains("secret"), "{text}");
+    }
+}

@@ -1,0 +1,224 @@
+//! The client against a real etcd: what it asks, and what etcd refuses.
+
+use std::time::Duration;
+
+use signalbox::cluster::coordinator::{
+    CallError, Compare, Coordinator, Entry, Operation, Range, RangeAnswer, Revision, Transaction,
+    TransactionAnswer,
+};
+use signalbox::cluster::etcd::{EtcdClient, Settings};
+
+use crate::support::etcd::RealEtcd;
+
+pub fn put(key: &str, value: &[u8]) -> Operation {
+    Operation::Put { key: key.into(), value: value.into() }
+}
+
+pub fn delete(key: &str) -> Operation {
+    Operation::Delete { key: key.into() }
+}
+
+pub fn read(key: &str) -> Operation {
+    Operation::Read { key: key.into() }
+}
+
+pub fn modified(key: &str, at: Revision) -> Compare {
+    Compare::Modified { key: key.into(), at }
+}
+
+pub fn value(key: &str, is: &[u8]) -> Compare {
+    Compare::Value { key: key.into(), is: is.into() }
+}
+
+/// A transaction without comparisons.
+pub fn always(then: Vec<Operation>) -> Transaction {
+    Transaction { then, ..Transaction::default() }
+}
+
+pub fn one(key: &str) -> Range {
+    Range { from: key.into(), to: None, at: None, count_only: false }
+}
+
+pub fn between(from: &str, to: &str) -> Range {
+    Range { to: Some(to.into()), ..one(from) }
+}
+
+pub fn entry(key: &str, value: &[u8], modified: Revision) -> Entry {
+    Entry { key: key.into(), value: value.into(), modified }
+}
+
+#[track_caller]
+pub fn refused<T: std::fmt::Debug>(answer: Result<T, CallError>, what: &str) {
+    let Err(CallError::Refused(sentence)) = answer else { panic!("refused: {answer:?}") };
+    assert!(sentence.contains(what), "{sentence}");
+}
+
+/// A number of keys with long values, written by several transactions.
+fn fill(client: &mut EtcdClient, keys: u32, value_bytes: usize) {
+    for first in (0..keys).step_by(10) {
+        let keys = first..(first + 10).min(keys);
+        let puts = keys.map(|number| put(&format!("fill/{number:06}"), &vec![7; value_bytes]));
+        client.transact(&always(puts.collect())).unwrap();
+    }
+}
+
+#[test]
+fn a_transaction_writes_if_its_comparisons_hold_and_else_does_the_other() {
+    let Some(etcd) = RealEtcd::start(1) else { return };
+    let mut client = etcd.client();
+    let first = Transaction {
+        compare: vec![modified("a", 0)],
+        then: vec![put("a", b"1"), put("b", b"2"), read("a")],
+        otherwise: vec![read("a"), read("none"), read("b")],
+    };
+    let written = client.transact(&first).unwrap();
+    let revision = written.revision;
+    let read_a = Some(entry("a", b"1", revision));
+    assert_eq!(written, TransactionAnswer { revision, held: true, read: vec![read_a.clone()] });
+    let again = client.transact(&first).unwrap();
+    let found = vec![read_a, None, Some(entry("b", b"2", revision))];
+    assert_eq!(again, TransactionAnswer { revision, held: false, read: found });
+    for (compare, holds) in [
+        (value("a", b"1"), true),
+        (value("a", b"2"), false),
+        (value("none", b""), false),
+        (modified("a", revision), true),
+        (modified("a", revision + 1), false),
+        (modified("none", 0), true),
+    ] {
+        let transaction = Transaction { compare: vec![compare.clone()], ..Transaction::default() };
+        assert_eq!(client.transact(&transaction).unwrap().held, holds, "{compare:?}");
+    }
+    let deleted = client.transact(&always(vec![delete("a"), delete("none")])).unwrap();
+    assert_eq!(deleted.revision, revision + 1);
+    assert_eq!(client.transact(&always(vec![delete("a")])).unwrap().revision, revision + 1);
+}
+
+#[test]
+fn a_range_is_read_now_or_at_a_revision() {
+    let Some(etcd) = RealEtcd::start(1) else { return };
+    let mut client = etcd.client();
+    let old =
+        client.transact(&always(vec![put("a", b"1"), put("b", b"2"), put("c", b"3")])).unwrap().revision;
+    let new = client.transact(&always(vec![delete("b"), put("c", b"4")])).unwrap().revision;
+    let now =
+        RangeAnswer { revision: new, count: 2, entries: vec![entry("a", b"1", old), entry("c", b"4", new)] };
+    assert_eq!(client.range(&between("a", "d")).unwrap(), now);
+    let then = ["a", "b", "c"].into_iter().zip([b"1", b"2", b"3"]);
+    let entries = then.map(|(key, value)| entry(key, value, old)).collect();
+    let at_old = RangeAnswer { revision: new, count: 3, entries };
+    assert_eq!(client.range(&Range { at: Some(old), ..between("a", "d") }).unwrap(), at_old);
+    let counted = client.range(&Range { count_only: true, ..between("a", "c") }).unwrap();
+    assert_eq!(counted, RangeAnswer { revision: new, count: 1, entries: Vec::new() });
+    assert_eq!(client.range(&one("a")).unwrap().entries, [entry("a", b"1", old)]);
+    assert_eq!(client.range(&one("b")).unwrap().count, 0);
+    assert_eq!(client.range(&between("", "b")).unwrap().count, 1, "the first key is after the empty one");
+    for to in ["", "\0", "a"] {
+        assert_eq!(client.range(&between("a", to)).unwrap().count, 0, "no key is before {to:?}");
+        assert_eq!(client.range(&between("", to)).unwrap().count, 0, "no key is before {to:?}");
+    }
+    refused(client.range(&Range { at: Some(new + 1), ..one("a") }), "restored from a backup");
+    etcd.control(&["compaction", &new.to_string()]);
+    refused(client.range(&Range { at: Some(old), ..one("a") }), "compacted");
+    assert_eq!(client.range(&Range { at: Some(new), ..one("a") }).unwrap().count, 1);
+}
+
+#[test]
+fn a_range_of_more_than_4_mb_is_read_whole() {
+    let Some(etcd) = RealEtcd::start(1) else { return };
+    let mut client = etcd.client();
+    fill(&mut client, 200, 50_000);
+    let answer = client.range(&between("fill/", "fill0")).unwrap();
+    assert_eq!((answer.count, answer.entries.len()), (200, 200));
+    assert!(answer.entries.iter().all(|entry| entry.value.len() == 50_000));
+}
+
+#[test]
+fn a_transaction_of_4000_changes_is_one_revision() {
+    let Some(etcd) = RealEtcd::start(1) else { return };
+    let mut client = etcd.client();
+    let keys: Vec<_> = (0..4_000).map(|number| format!("many/{number:04}")).collect();
+    let puts = keys.iter().map(|key| put(key, b"1"));
+    let written = client.transact(&always(puts.chain([read("many/0000")]).collect())).unwrap();
+    assert_eq!(written.read, [Some(entry("many/0000", b"1", written.revision))]);
+    let found = client.range(&between("many/", "many0")).unwrap();
+    assert_eq!(found.count, 4_000);
+    assert!(found.entries.iter().all(|entry| entry.modified == written.revision));
+    let mixed = keys.iter().enumerate();
+    let mixed = mixed.map(|(number, key)| if number % 2 == 0 { delete(key) } else { put(key, b"2") });
+    let guarded = Transaction {
+        compare: vec![modified("many/0001", written.revision)],
+        then: mixed.collect(),
+        otherwise: vec![read("many/0001")],
+    };
+    assert!(client.transact(&guarded).unwrap().held);
+    assert_eq!(client.range(&between("many/", "many0")).unwrap().count, 2_000);
+    let again = client.transact(&guarded).unwrap();
+    assert_eq!(again.read, [Some(entry("many/0001", b"2", written.revision + 1))]);
+}
+
+#[test]
+fn what_etcd_will_never_accept_is_refused() {
+    let Some(etcd) = RealEtcd::start(1) else { return };
+    let mut client = etcd.client();
+    let before = client.range(&one("a")).unwrap().revision;
+    refused(client.transact(&always(vec![put("a", &vec![0; 1_600_000])])), "--max-request-bytes");
+    refused(client.transact(&always(vec![put("a", &vec![0; 3_000_000])])), "--max-request-bytes");
+    let too_many = (0..5_000).map(|number| put(&format!("{number}"), b""));
+    refused(client.transact(&always(too_many.collect())), "--max-txn-ops");
+    refused(client.transact(&always(vec![put("a", b"1"), put("a", b"2")])), "a key twice");
+    let mut far_apart: Vec<_> = (0..200).map(|number| put(&format!("{number}"), b"")).collect();
+    far_apart.push(delete("0"));
+    refused(client.transact(&always(far_apart)), "a key twice");
+    refused(client.transact(&always(vec![put("", b"1")])), "key is not provided");
+    refused(client.range(&one("")), "key is not provided");
+    let after = client.range(&between("", "\u{7f}")).unwrap();
+    assert_eq!((after.revision, after.count), (before, 0), "nothing was performed");
+    client.transact(&always(vec![put("a", &vec![0; 1_500_000])])).unwrap();
+}
+
+#[test]
+fn without_space_a_transaction_is_refused_only_once_it_is_sure_that_it_is_not_performed() {
+    let Some(etcd) = RealEtcd::start_with(1, None, &["--quota-backend-bytes", "4000000"]) else { return };
+    let mut client = etcd.client();
+    let write = |number: u32| always(vec![put(&format!("fill/{number}"), &vec![7; 200_000])]);
+    let mut number = 0;
+    let error = loop {
+        number += 1;
+        if let Err(error) = client.transact(&write(number)) {
+            break error;
+        }
+        assert!(number < 1_000, "the quota has an effect");
+    };
+    // etcd performs the transaction that exceeds the quota, and answers that there is no space.
+    assert!(matches!(&error, CallError::Unanswered(why) if why.contains("space exceeded")), "{error:?}");
+    refused(client.transact(&write(number)), "alarm disarm");
+    refused(client.transact(&write(number + 1)), "alarm disarm");
+    assert_eq!(client.range(&one(&format!("fill/{}", number + 1))).unwrap().count, 0);
+    let deletes = (1..=number).map(|number| delete(&format!("fill/{number}")));
+    let revision = client.transact(&always(deletes.collect())).unwrap().revision;
+    etcd.control(&["compaction", &revision.to_string()]);
+    etcd.control(&["defrag"]);
+    etcd.control(&["alarm", "disarm"]);
+    client.transact(&write(1)).unwrap();
+}
+
+#[test]
+fn a_client_whose_endpoint_is_no_etcd_gets_an_error_that_names_it() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            use std::io::Write;
+            let _ = (&stream).write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let settings = Settings {
+        endpoints: vec![endpoint.clone()],
+        tls: None,
+        user: None,
+        request_timeout: Duration::from_secs(5),
+    };
+    let error = EtcdClient::new(&settings).unwrap().range(&one("a")).unwrap_err();
+    assert!(matches!(&error, CallError::Unanswered(why) if why.contains(&endpoint)), "{error:?}");
+}
