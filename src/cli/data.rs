@@ -258,5 +258,6 @@ pub(super) fn exit_for(error: &StorageError) -> Exit {
         StorageError::Unusable { .. } | StorageError::InUse { .. } | StorageError::NotFlushed { .. } => {
             Exit::System
         }
+        StorageError::Etcd { .. } => Exit::Unavailable,
     }
 }

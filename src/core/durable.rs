@@ -17,6 +17,29 @@ pub enum Change {
     Delete(Key),
 }
 
+impl Change {
+    /// Its size in bytes, about.
+    pub(super) fn size(&self) -> usize {
+        /// The size of a change without its texts.
+        const FIXED: usize = 64;
+        let texts = match self {
+            Self::Delete(Key::Declaration(name)) => name.len(),
+            Self::Delete(_) => 0,
+            Self::Put(Record::Declaration(of)) => {
+                of.name.len() + of.label.len() + 2 * of.service.slots_out.len()
+            }
+            Self::Put(Record::Session(of)) => of.label.len(),
+            Self::Put(Record::Grant(of)) => {
+                of.parts.iter().map(|part| FIXED + part.name.len() + 2 * part.slots.len()).sum()
+            }
+            Self::Put(Record::Answer(of)) => of.answer.len() * size_of::<DeclaredState>(),
+            Self::Put(Record::Sysv(of)) => of.size(),
+            Self::Put(Record::Mark(_)) => 0,
+        };
+        FIXED + texts
+    }
+}
+
 /// The key of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {

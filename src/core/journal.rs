@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::core::durable::Change;
+use crate::core::store::BatchLimit;
 
 /// Changes of one journal that belong together: a store commits all of them or none.
 #[derive(Clone, Debug)]
@@ -96,18 +97,22 @@ impl<T> Journal<T> {
         }
     }
 
-    /// Takes whole steps with at most `changes_max` changes together, but at least one step. `None`: there is nothing to
-    /// take, or a batch is in flight.
-    pub(super) fn take_batch(&mut self, changes_max: usize) -> Option<JournalBatch> {
+    /// Takes whole steps that are within the limit together, but at least one step. `None`: there is nothing to take, or
+    /// a batch is in flight.
+    pub(super) fn take_batch(&mut self, limit: BatchLimit) -> Option<JournalBatch> {
         self.end_step();
         if self.in_flight.is_some() {
             return None;
         }
         let first = self.steps.pop_front()?;
+        let size_of = |step: &[Change]| step.iter().map(Change::size).sum::<usize>();
+        let mut size = size_of(&first.changes);
         let (mut changes, mut on_commit) = (first.changes, VecDeque::from(first.on_commit));
-        while let Some(next) =
-            self.steps.pop_front_if(|next| changes.len() + next.changes.len() <= changes_max)
-        {
+        while let Some(next) = self.steps.pop_front_if(|next| {
+            changes.len() + next.changes.len() <= limit.changes
+                && size + size_of(&next.changes) <= limit.bytes
+        }) {
+            size += size_of(&next.changes);
             changes.extend(next.changes);
             on_commit.extend(next.on_commit);
         }
@@ -210,22 +215,23 @@ mod tests {
     #[test]
     fn a_batch_that_is_retried_comes_before_everything_after_it() {
         let mut journal = journal(&[2, 1]);
-        journal.take_batch(2).unwrap();
+        journal.take_batch(BatchLimit { changes: 2, ..BatchLimit::NONE }).unwrap();
         journal.retry();
         assert_eq!(batches_after(journal, 2, 1), [(2, vec![0]), (1, vec![1])]);
     }
 
     /// The changes of each batch, and what happens on its commit.
-    fn batches(journal: Journal<usize>, changes_max: usize) -> Vec<(usize, Vec<usize>)> {
-        batches_after(journal, changes_max, 0)
+    fn batches(journal: Journal<usize>, changes: usize) -> Vec<(usize, Vec<usize>)> {
+        batches_after(journal, changes, 0)
     }
 
     /// As [`batches`], when batches up to a number were taken before.
-    fn batches_after(mut journal: Journal<usize>, changes_max: usize, last: u64) -> Vec<(usize, Vec<usize>)> {
+    fn batches_after(mut journal: Journal<usize>, changes: usize, last: u64) -> Vec<(usize, Vec<usize>)> {
+        let limit = BatchLimit { changes, ..BatchLimit::NONE };
         let mut batches = Vec::new();
-        while let Some(batch) = journal.take_batch(changes_max) {
+        while let Some(batch) = journal.take_batch(limit) {
             assert_eq!(batch.number, last + batches.len() as u64 + 1, "numbers are consecutive");
-            assert!(journal.take_batch(changes_max).is_none(), "one batch is in flight");
+            assert!(journal.take_batch(limit).is_none(), "one batch is in flight");
             assert!(!journal.is_idle());
             let then = std::iter::from_fn(|| journal.next_committed()).collect();
             assert!(journal.finish_batch());
@@ -242,6 +248,14 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_has_whole_steps_up_to_the_limit_of_bytes() {
+        let mut journal = journal(&[2, 1, 3]);
+        let bytes = 3 * Change::Put(Record::Mark(0)).size();
+        let batch = journal.take_batch(BatchLimit { bytes, ..BatchLimit::NONE }).unwrap();
+        assert_eq!(batch.changes.len(), 3);
+    }
+
+    #[test]
     fn a_step_with_more_changes_than_the_limit_is_a_batch_of_its_own() {
         assert_eq!(batches(journal(&[1, 5, 1]), 2), [(1, vec![0]), (5, vec![1]), (1, vec![2])]);
     }
@@ -249,7 +263,7 @@ mod tests {
     #[test]
     fn a_failed_batch_is_returned_with_everything_after_it_in_order() {
         let mut journal = journal(&[1, 1, 1]);
-        let batch = journal.take_batch(2).unwrap();
+        let batch = journal.take_batch(BatchLimit { changes: 2, ..BatchLimit::NONE }).unwrap();
         assert!(journal.is_in_flight(batch.number));
         assert_eq!(journal.next_committed(), Some(0));
         let failed = journal.fail();

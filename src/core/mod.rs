@@ -61,7 +61,7 @@ pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use session::{Ending, Session};
-pub use store::Batch;
+pub use store::{Batch, BatchLimit};
 pub use sysv::{
     AdjustmentsRecord, Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess,
     Operation, Order, Ownership, ProcessId, ProcessRecord, ResultRecord, SetAnswer, SetCheck, SetCommand,

@@ -51,6 +51,20 @@ impl<T: Journaled> Drop for Step<'_, T> {
     }
 }
 
+/// How much one batch of a journal may have, unless one step alone has more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchLimit {
+    /// Changes.
+    pub changes: usize,
+    /// The size of the changes in bytes, about: that of their texts, and some for each.
+    pub bytes: usize,
+}
+
+impl BatchLimit {
+    /// No limit.
+    pub const NONE: Self = Self { changes: usize::MAX, bytes: usize::MAX };
+}
+
 /// Changes that belong together: a store commits all of them or none.
 #[derive(Clone, Debug)]
 pub struct Batch {
@@ -84,11 +98,12 @@ impl Core {
         ledger.end_restore(now.monotonic, self.context(now.unix));
     }
 
-    /// Takes the oldest changes: of the ledger and of the semaphore sets at most `changes_max` each, unless one step alone
-    /// has more. `None`: there are none, or the batch before is not complete.
-    pub fn take_batch(&self, changes_max: usize) -> Option<Batch> {
-        let ledger = self.ledger().take_batch(changes_max);
-        let sysv = self.sysv().take_batch(changes_max);
+    /// Takes the oldest changes: half of what the limit permits from the ledger and half from the semaphore sets, unless one
+    /// step alone has more. `None`: there are none, or the batch before is not complete.
+    pub fn take_batch(&self, limit: BatchLimit) -> Option<Batch> {
+        let half = BatchLimit { changes: limit.changes.div_ceil(2), bytes: limit.bytes / 2 };
+        let ledger = self.ledger().take_batch(half);
+        let sysv = self.sysv().take_batch(half);
         let numbers = (ledger.as_ref().map(|batch| batch.number), sysv.as_ref().map(|batch| batch.number));
         let changes = match (ledger, sysv) {
             (None, None) => return None,

@@ -35,10 +35,6 @@ const STEP_ANSWERS: usize = 64;
 /// manager waits for 10 s (`etc/signalbox.service`).
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Changes of one batch, unless one request alone has more. With more of them, the requests of the batch would wait too
-/// long for their answers.
-const BATCH_CHANGES_MAX: usize = 16_384;
-
 /// Session numbers of a run start at its epoch, shifted by so many bits, so that no run gives out those of another.
 const SESSION_EPOCH_SHIFT: u32 = 32;
 
@@ -53,7 +49,7 @@ pub enum RestoreError {
     #[error("what was kept does not fit together: {0}; run `signalbox data check`, and restore a backup")]
     Contradiction(String),
     /// The store cannot be written.
-    #[error("the data directory cannot be written: {0}")]
+    #[error("the records cannot be written: {0}")]
     Commit(#[from] StoreError),
 }
 
@@ -94,7 +90,7 @@ impl Server {
     /// Commits the pending changes, or the oldest of very many, and answers the requests that wait for that. Returns
     /// whether there were any.
     pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, StoreError> {
-        let Some(batch) = self.core.take_batch(BATCH_CHANGES_MAX) else { return Ok(false) };
+        let Some(batch) = self.core.take_batch(storage.batch_limit()) else { return Ok(false) };
         let committed = storage.commit(&batch.changes);
         let outcome = match &committed {
             Ok(()) => {
@@ -102,7 +98,7 @@ impl Server {
                 self.stored.changes.add(batch.changes.len() as u64);
                 CommitOutcome::Stored
             }
-            Err(CommitError::Superseded { .. }) => CommitOutcome::OwnershipLost,
+            Err(error) if error.is_ownership_lost() => CommitOutcome::OwnershipLost,
             Err(_) => CommitOutcome::RolledBack,
         };
         self.stored.failures.add(u64::from(committed.is_err()));
@@ -111,7 +107,7 @@ impl Server {
         }
         match committed {
             Ok(()) => Ok(true),
-            Err(error @ CommitError::Superseded { .. }) => Err(StoreError::OwnershipLost(error)),
+            Err(error) if error.is_ownership_lost() => Err(StoreError::OwnershipLost(error)),
             Err(error) => Err(StoreError::RolledBack(error)),
         }
     }
@@ -257,7 +253,7 @@ fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
                 }
             }
             Err(StoreError::OwnershipLost(error)) => {
-                error!(%error, "the data belongs to another server, so this one ends and answers nothing more");
+                error!(%error, "the records belong to another server, so this one ends and answers nothing more");
                 std::process::abort();
             }
             Err(StoreError::RolledBack(error)) => {

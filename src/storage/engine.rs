@@ -371,9 +371,9 @@ impl Storage for FileStorage {
                 self.in_doubt = None;
                 Ok(())
             }
-            Err(failure @ (CommitError::NotFlushed(_) | CommitError::Superseded { .. })) => Err(failure),
             // If the file could not be reopened, the next commit tries again.
             Ok(false) | Err(CommitError::NotStored(_)) => Err(commit_error(error)),
+            Err(failure) => Err(failure),
         }
     }
 }

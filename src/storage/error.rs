@@ -64,6 +64,12 @@ pub enum StorageError {
         /// What is wrong with it.
         problem: String,
     },
+    /// etcd has refused a call, or has records that cannot be read.
+    #[error("etcd: {problem}")]
+    Etcd {
+        /// What it refused or has.
+        problem: String,
+    },
     /// Flushing written data to the disk failed.
     #[error(
         "{}: flushing the file to the disk failed: {source}; check the disk, then restart the server",
@@ -92,6 +98,15 @@ pub enum CommitError {
         /// The epoch of the latest owner.
         newest: u64,
     },
+    /// This node does not lead its cluster any more. None of the changes are stored, unless they were stored before that
+    /// and the answer was lost; this owner can never commit again.
+    #[error("this node has led the cluster with epoch {epoch}, and does not lead it any more: {reason}")]
+    LeadershipLost {
+        /// The epoch of this owner.
+        epoch: u32,
+        /// What was found.
+        reason: String,
+    },
     /// Flushing to disk failed, now or earlier. It is unknown whether these changes are on disk, and this process
     /// cannot find out: the system may have dropped the data that it could not write, and would report success for
     /// another flush. The store refuses everything from now on.
@@ -102,4 +117,11 @@ pub enum CommitError {
     /// next start, like those of a commit that was in progress.
     #[error("the changes were not stored: {0}")]
     NotStored(StorageError),
+}
+
+impl CommitError {
+    /// Whether another owner has the store: what depends on it must not be answered any more.
+    pub fn is_ownership_lost(&self) -> bool {
+        matches!(self, Self::Superseded { .. } | Self::LeadershipLost { .. })
+    }
 }

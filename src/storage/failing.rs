@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{CommitError, Storage, StorageError};
-use crate::core::{Change, Record};
+use crate::core::{BatchLimit, Change, Record};
 
 /// How a commit fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,10 @@ impl<S: Storage> FailingStorage<S> {
 impl<S: Storage> Storage for FailingStorage<S> {
     fn epoch(&self) -> u64 {
         self.inner.epoch()
+    }
+
+    fn batch_limit(&self) -> BatchLimit {
+        self.inner.batch_limit()
     }
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {

@@ -30,7 +30,7 @@ pub use failing::{FailingStorage, Fault, Faults};
 pub use memory::{Memory, MemoryStorage};
 pub use record::FORMAT;
 
-use crate::core::{Change, Record};
+use crate::core::{BatchLimit, Change, Record};
 
 /// The durable records of one scope, owned under one epoch.
 ///
@@ -39,6 +39,12 @@ use crate::core::{Change, Record};
 pub trait Storage: Send {
     /// The epoch under which this owner commits; it is higher than that of every earlier owner.
     fn epoch(&self) -> u64;
+
+    /// How much one batch should have.
+    fn batch_limit(&self) -> BatchLimit {
+        // With more changes, the requests of the batch would wait too long for their answers.
+        BatchLimit { changes: 32_768, bytes: 16 << 20 }
+    }
 
     /// Passes every stored record to `each` in the order of keys, so that a session comes before its grants. Fails if
     /// anything cannot be read; the records passed until then are incomplete.
@@ -52,6 +58,10 @@ pub trait Storage: Send {
 impl<S: Storage + ?Sized> Storage for Box<S> {
     fn epoch(&self) -> u64 {
         (**self).epoch()
+    }
+
+    fn batch_limit(&self) -> BatchLimit {
+        (**self).batch_limit()
     }
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {

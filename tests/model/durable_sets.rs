@@ -13,8 +13,8 @@ use std::task::Waker;
 
 use proptest::prelude::*;
 use signalbox::core::{
-    Batch, Caller, Change, CommitOutcome, ConnectionEnd, ConnectionId, Core, Errno, Key, KeyRule, Mailbox,
-    Message, Moment, MonotonicMs, NameHasher, Operation, ProcessId, Record, RequestId, RequestIds,
+    Batch, BatchLimit, Caller, Change, CommitOutcome, ConnectionEnd, ConnectionId, Core, Errno, Key, KeyRule,
+    Mailbox, Message, Moment, MonotonicMs, NameHasher, Operation, ProcessId, Record, RequestId, RequestIds,
     SessionKey, SetAnswer, SetCommand, SysvCall, SysvOutcome, SysvRecord, Token, UnixSeconds, UserRole,
 };
 
@@ -278,7 +278,7 @@ impl World {
 
     fn take(&mut self) {
         if self.batch.is_none() {
-            self.batch = self.core.take_batch(8);
+            self.batch = self.core.take_batch(BatchLimit { changes: 16, ..BatchLimit::NONE });
         }
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, AnswerRecord, Call, Change, Claim, CommitOutcome, ConnectionId, Core, DeclarationRecord, Declare,
-    DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, Granted, IfExists, LedgerLimits, Limit, LimitKind,
-    Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Origin, Outcome, Queueing, Record, Refusal,
-    Removal, RequestId, RequestIds, Service, ServiceChange, Session, SessionId, SessionKey, SessionRecord,
-    Token, UnixSeconds, Until, Want,
+    Answer, AnswerRecord, BatchLimit, Call, Change, Claim, CommitOutcome, ConnectionId, Core,
+    DeclarationRecord, Declare, DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, Granted, IfExists,
+    LedgerLimits, Limit, LimitKind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Origin,
+    Outcome, Queueing, Record, Refusal, Removal, RequestId, RequestIds, Service, ServiceChange, Session,
+    SessionId, SessionKey, SessionRecord, Token, UnixSeconds, Until, Want,
 };
 
 const START: Moment = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
@@ -46,7 +46,7 @@ impl Server {
     /// Stores everything, and returns the changes.
     fn store(&self) -> Vec<Change> {
         let mut changes = Vec::new();
-        while let Some(batch) = self.core.take_batch(usize::MAX) {
+        while let Some(batch) = self.core.take_batch(BatchLimit::NONE) {
             changes.extend(batch.changes.iter().cloned());
             while self.core.complete(&batch, CommitOutcome::Stored, 1, START) {}
         }
@@ -55,7 +55,7 @@ impl Server {
 
     /// The store cannot commit anything of what it takes now.
     fn roll_back(&self) {
-        let batch = self.core.take_batch(usize::MAX).expect("something is pending");
+        let batch = self.core.take_batch(BatchLimit::NONE).expect("something is pending");
         assert!(!self.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START));
     }
 
@@ -173,7 +173,7 @@ fn the_grace_period_of_a_removal_stays_or_goes_with_its_holders() {
     let configured = Declare { name: NAME, capacity: 3, numbered: false, label: b"" };
     server.core.declare_configured(&[configured], START);
     assert_eq!(declared(&server).1, None);
-    let batch = server.core.take_batch(usize::MAX).unwrap();
+    let batch = server.core.take_batch(BatchLimit::NONE).unwrap();
     server.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START);
     assert_eq!(declared(&server), again, "its grants are from before that");
 
@@ -474,7 +474,7 @@ fn an_unused_semaphore_has_its_declared_capacity_before_the_declaration_is_store
 fn the_outcome_of_a_batch_that_is_complete_changes_nothing() {
     let mut server = Server::with_store();
     server.configure(Some(1));
-    let batch = server.core.take_batch(usize::MAX).unwrap();
+    let batch = server.core.take_batch(BatchLimit::NONE).unwrap();
     assert!(!server.core.complete(&batch, CommitOutcome::Stored, usize::MAX, START));
     assert_eq!(server.change_service(0, ServiceChange::Pause), Outcome::Waiting);
     assert!(!server.core.complete(&batch, CommitOutcome::RolledBack, usize::MAX, START));

@@ -12,10 +12,10 @@ use std::task::Waker;
 use proptest::prelude::*;
 use run::{NAMES, Request, Run, Step};
 use signalbox::core::{
-    Answer, Call, Claim, CommitOutcome, Core, DeclarationRecord, GrantId, GrantRecord, IfExists, Moment,
-    MonotonicMs, NameHasher, Namespace, Origin, Outcome, PartRecord, Queueing, Record, Refusal, Removal,
-    RequestId, RequestIds, Resizing, Service, ServiceChange, SessionId, SessionKey, SessionRecord, Token,
-    UnixSeconds, Want,
+    Answer, BatchLimit, Call, Claim, CommitOutcome, Core, DeclarationRecord, GrantId, GrantRecord, IfExists,
+    Moment, MonotonicMs, NameHasher, Namespace, Origin, Outcome, PartRecord, Queueing, Record, Refusal,
+    Removal, RequestId, RequestIds, Resizing, Service, ServiceChange, SessionId, SessionKey, SessionRecord,
+    Token, UnixSeconds, Want,
 };
 
 use crate::cases;
@@ -198,7 +198,7 @@ fn a_store_that_hangs_does_not_block_grants_without_a_lease() {
     let core = Core::new(interval_s, NameHasher::with_seeds(1, 2, 3, 4));
     let now = Moment { monotonic: MonotonicMs(0), unix: UnixSeconds(0) };
     core.keep_journal(Waker::noop().clone(), now);
-    let batch = core.take_batch(usize::MAX).unwrap();
+    let batch = core.take_batch(BatchLimit::NONE).unwrap();
     while core.complete(&batch, CommitOutcome::Stored, 1, now) {}
     let connection = core.open_session();
     core.join(connection.id(), None, &Arc::default());
@@ -327,7 +327,7 @@ fn nothing_is_granted_before_the_first_mark_is_stored() {
         core.acquire_grant(call, &wants, Queueing { wait_ms: 0, queue_max: 1 }, now)
     };
     assert_eq!(acquire(1), Outcome::Refused(Refusal::NotStored));
-    let batch = core.take_batch(usize::MAX).unwrap();
+    let batch = core.take_batch(BatchLimit::NONE).unwrap();
     assert!(!core.complete(&batch, CommitOutcome::Stored, usize::MAX, now));
     let outcome = acquire(2);
     assert!(

@@ -17,10 +17,10 @@ use std::task::{Wake, Waker};
 use model::{Attachment, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox::core::{
-    Answer, Call, Claim, CommitOutcome, ConnectionId, Core, Declare, Due, EVENTS_MAX, Event, EventKind,
-    GRANT_SLOTS_MAX, GrantId, IfExists, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox, Message,
-    Moment, MonotonicMs, NameHasher, Namespace, Notice, Opened, Outcome, Queueing, REQUESTS_MAX, Refusal,
-    Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, ServiceChange, Session, SessionId,
+    Answer, BatchLimit, Call, Claim, CommitOutcome, ConnectionId, Core, Declare, Due, EVENTS_MAX, Event,
+    EventKind, GRANT_SLOTS_MAX, GrantId, IfExists, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox,
+    Message, Moment, MonotonicMs, NameHasher, Namespace, Notice, Opened, Outcome, Queueing, REQUESTS_MAX,
+    Refusal, Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, ServiceChange, Session, SessionId,
     SessionKey, Token, UnixSeconds, Until, Waiting,
 };
 
@@ -1577,7 +1577,7 @@ fn the_time_to_live_of_a_repeated_request_counts_from_the_repetition() {
 
 /// Stores everything that is pending.
 fn store(core: &Core) {
-    while let Some(batch) = core.take_batch(usize::MAX) {
+    while let Some(batch) = core.take_batch(BatchLimit::NONE) {
         while core.complete(&batch, CommitOutcome::Stored, 1, START) {}
     }
 }

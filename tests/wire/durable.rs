@@ -9,7 +9,7 @@ use crate::support::caller::{Caller, LONG, NOW, on_wire, one_of};
 use crate::support::store::{By, StoredServer};
 use crate::support::{NOOP, NOT_AVAILABLE, NOT_FOUND, OK, eventually, frame};
 use signalbox::core::{
-    Change, CommitOutcome, Declare, Key, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
+    BatchLimit, Change, CommitOutcome, Declare, Key, Moment, MonotonicMs, Namespace, Record, UnixSeconds,
 };
 use signalbox::protocol::{
     AS_DECLARED, Claim, Claims, Declaration, Declarations, DeclaredState, Extended, ExtendedOpcode,
@@ -475,7 +475,7 @@ fn releases_that_arrive_while_a_write_fails_are_stored_with_the_next_one() {
     admin.sync();
 
     let core = server.server.server.core();
-    let batch = core.take_batch(usize::MAX).unwrap();
+    let batch = core.take_batch(BatchLimit::NONE).unwrap();
     let released = held.map(|grant| {
         let ids = one.ids();
         one.send(&Extended::ReleaseGrant { ids, grant })
@@ -693,7 +693,7 @@ fn rolled_back_changes_are_not_stored_when_the_store_works_again() {
         assert_eq!(opener.answer(open).status, NOT_STORED);
     }
     let core = server.server.server.core();
-    let batch = core.take_batch(usize::MAX).unwrap();
+    let batch = core.take_batch(BatchLimit::NONE).unwrap();
     let Some(Change::Delete(Key::Declaration(_))) = batch.changes.first() else { panic!("{batch:?}") };
     assert_eq!(batch.changes.len(), 1, "{batch:?}");
     assert_eq!(listed(&mut admin, b"a"), None);

@@ -18,6 +18,7 @@ use crate::core::ids::{RequestId, SessionId};
 use crate::core::journal::{Failed, Journal, JournalBatch};
 use crate::core::mailbox::{EventKind, Mailbox, ReplyTo};
 use crate::core::outcome::Answer;
+use crate::core::store::BatchLimit;
 use crate::core::time::MonotonicMs;
 
 /// The outcome of a batch.
@@ -42,8 +43,8 @@ impl Ledger {
 
     /// Takes changes to commit, at most `changes_max` unless the first step alone has more. `None`: there are none, or the
     /// batch before is not complete.
-    pub(in crate::core) fn take_batch(&mut self, changes_max: usize) -> Option<JournalBatch> {
-        self.journal.as_mut()?.take_batch(changes_max)
+    pub(in crate::core) fn take_batch(&mut self, limit: BatchLimit) -> Option<JournalBatch> {
+        self.journal.as_mut()?.take_batch(limit)
     }
 
     /// Whether every change is committed.

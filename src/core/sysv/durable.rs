@@ -127,6 +127,18 @@ impl SysvRecord {
     }
 }
 
+impl SysvRecord {
+    /// The size of what differs from one record to another, in bytes, about.
+    pub(in crate::core) fn size(&self) -> usize {
+        match self {
+            Self::Set(set) => set.semaphores.len() * size_of::<(u16, u32)>(),
+            Self::Process(process) => process.label.len() + process.groups.len() * size_of::<u32>(),
+            Self::Adjustments(of) => of.adjustments.len() * size_of::<i16>(),
+            Self::Result(_) => 0,
+        }
+    }
+}
+
 impl StoredAnswer {
     /// The record of a result; `None`: the call has changed nothing.
     pub(super) fn of(answer: &SetAnswer) -> Option<Self> {

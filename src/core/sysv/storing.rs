@@ -19,7 +19,7 @@ use crate::core::ids::RequestId;
 use crate::core::journal::{Journal, JournalBatch};
 use crate::core::ledger::CommitOutcome;
 use crate::core::mailbox::ReplyTo;
-use crate::core::store::Journaled;
+use crate::core::store::{BatchLimit, Journaled};
 
 /// The call whose result is sent on commit.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +45,8 @@ impl Sysv {
 
     /// Takes changes to commit, at most `changes_max` unless the first step alone has more. `None`: there are none, or the
     /// batch before is not complete.
-    pub(in crate::core) fn take_batch(&mut self, changes_max: usize) -> Option<JournalBatch> {
-        self.journal.as_mut()?.take_batch(changes_max)
+    pub(in crate::core) fn take_batch(&mut self, limit: BatchLimit) -> Option<JournalBatch> {
+        self.journal.as_mut()?.take_batch(limit)
     }
 
     /// Whether every change is stored.

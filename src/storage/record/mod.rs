@@ -23,6 +23,8 @@
 
 mod sysv;
 
+use std::ops::RangeInclusive;
+
 use thiserror::Error;
 
 use crate::core::{
@@ -35,6 +37,9 @@ pub const FORMAT: u32 = 3;
 
 /// The oldest format that this program reads.
 pub const OLDEST_FORMAT: u32 = 1;
+
+/// The kinds of records: the first bytes of keys.
+pub const KINDS: RangeInclusive<u8> = MARK..=sysv::LAST_KIND;
 
 const MARK: u8 = 1;
 const DECLARATION: u8 = 2;
@@ -191,7 +196,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, DecodeError> {
 }
 
 /// Decodes a record of a format from [`OLDEST_FORMAT`] to [`FORMAT`].
-pub(super) fn decode_from(format: u32, key: &[u8], value: &[u8]) -> Result<Record, DecodeError> {
+pub fn decode_from(format: u32, key: &[u8], value: &[u8]) -> Result<Record, DecodeError> {
     let key = decode_key(key)?;
     let mut reader = Reader(value);
     let record = match &key {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, Batch, Call, Claim, CommitOutcome, ConnectionId, Core, Declare, GrantId, IfExists, Mailbox,
-    Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing, Removal, RequestId, RequestIds,
-    Resizing, Session, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting, Want,
+    Answer, Batch, BatchLimit, Call, Claim, CommitOutcome, ConnectionId, Core, Declare, GrantId, IfExists,
+    Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Outcome, Queueing, Removal, RequestId,
+    RequestIds, Resizing, Session, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting, Want,
 };
 
 /// The maximum number of steps in an input: longer inputs take long and find nothing new.
@@ -220,7 +220,7 @@ impl World {
                 }
             }
             17 => self.pass(u64::from(amount) * u64::from(target) / 4),
-            18 if self.batch.is_none() => self.batch = self.core.take_batch(usize::MAX),
+            18 if self.batch.is_none() => self.batch = self.core.take_batch(BatchLimit::NONE),
             18 | 19 => self.complete(amount & 3 != 3, if amount & 0x80 == 0 { usize::MAX } else { 1 }),
             _ => unreachable!("the remainder of a division by 20"),
         }
@@ -314,7 +314,7 @@ impl World {
 
     fn store_all(&mut self) {
         self.complete(true, usize::MAX);
-        while let Some(batch) = self.core.take_batch(usize::MAX) {
+        while let Some(batch) = self.core.take_batch(BatchLimit::NONE) {
             while self.core.complete(&batch, CommitOutcome::Stored, 64, self.now()) {}
         }
     }

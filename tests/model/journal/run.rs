@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use signalbox::core::{
-    Answer, Batch, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord, Declare, Declared,
-    DeclaredState, GrantId, Granted, IfExists, Key, Listed, ListingKind, Mailbox, Message, Moment,
+    Answer, Batch, BatchLimit, Call, Change, Claim, CommitOutcome, Core, DeclarationRecord, Declare,
+    Declared, DeclaredState, GrantId, Granted, IfExists, Key, Listed, ListingKind, Mailbox, Message, Moment,
     MonotonicMs, NameHasher, Namespace, Origin, Outcome, Queueing, Record, Refusal, Removal, RequestId,
     RequestIds, Resizing, Service, ServiceChange, Session, SessionId, SessionKey, Token, UnixSeconds, Want,
 };
@@ -543,9 +543,9 @@ impl Run {
 
     fn take(&mut self) {
         if self.batch.is_none() {
-            self.batch = self.core.take_batch(usize::MAX);
+            self.batch = self.core.take_batch(BatchLimit::NONE);
         }
-        assert!(self.core.take_batch(usize::MAX).is_none(), "one batch at a time");
+        assert!(self.core.take_batch(BatchLimit::NONE).is_none(), "one batch at a time");
     }
 
     fn write(&mut self) {
