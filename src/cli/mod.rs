@@ -8,6 +8,7 @@ mod arguments;
 mod await_idle;
 pub mod bench;
 mod check_config;
+mod cluster;
 mod complete_names;
 mod completions;
 mod data;
@@ -85,7 +86,8 @@ struct Everywhere {
 }
 
 /// Subcommands that are no clients of a server.
-const WITHOUT_SERVER: [&str; 6] = ["serve", "check-config", "data", "completions", "complete-names", "man"];
+const WITHOUT_SERVER: [&str; 7] =
+    ["serve", "check-config", "cluster", "data", "completions", "complete-names", "man"];
 
 /// Subcommands whose NAME may be a System V semaphore set.
 const WITH_SYSV: [&str; 4] = ["status", "holders", "waiters", "watch"];
@@ -117,7 +119,7 @@ fn command() -> clap::Command {
         // Without a subcommand of their own, they say which there are. Whether the parser prints the whole help instead must
         // not depend on a variable.
         let command = match command.get_name() {
-            "data" | "sysv" => command.arg_required_else_help(false),
+            "cluster" | "data" | "sysv" => command.arg_required_else_help(false),
             _ => command,
         };
         match WITH_SYSV.contains(&command.get_name()) {
@@ -181,6 +183,7 @@ enum Command {
     Verify(verify::Arguments),
     Bench(bench::Arguments),
     Sysv(sysv::Arguments),
+    Cluster(cluster::Arguments),
     Data(data::Arguments),
     Completions(completions::Arguments),
     #[command(hide = true)]
@@ -230,6 +233,7 @@ pub fn main() -> ExitCode {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Sysv(arguments) => sysv::run(&arguments),
+        Command::Cluster(arguments) => cluster::run(&arguments),
         Command::Data(arguments) => data::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::CompleteNames(arguments) => complete_names::run(&arguments),

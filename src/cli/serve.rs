@@ -107,6 +107,11 @@ impl From<DaemonError> for Failure {
             DaemonError::Data { source: RestoreError::Storage(error), .. } => data::exit_for(error),
             DaemonError::Data { source: RestoreError::Contradiction(_), .. } => Exit::Data,
             DaemonError::Data { source: RestoreError::Commit(_), .. } => Exit::System,
+            DaemonError::Records { source: RestoreError::Storage(_) | RestoreError::Commit(_) } => {
+                Exit::Unavailable
+            }
+            DaemonError::Records { source: RestoreError::Contradiction(_) } => Exit::Data,
+            DaemonError::Cluster { .. } => Exit::Unavailable,
             DaemonError::Bind { .. } | DaemonError::System(_) => Exit::System,
         };
         Self::new(exit, error.to_string())

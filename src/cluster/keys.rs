@@ -15,7 +15,7 @@
 //!
 //! `0000` is the number of the partition, of which there is one.
 
-use std::fmt;
+use std::{fmt, io};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -194,6 +194,19 @@ pub fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
     }
     // etcd's way to say that the range has no end.
     vec![0]
+}
+
+impl Incarnation {
+    /// A new one.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random numbers.
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(Self(format!("{:032x}", u128::from_be_bytes(bytes))))
+    }
 }
 
 impl fmt::Display for Incarnation {

@@ -45,6 +45,11 @@ impl Timing {
         (self.renew_deadline / 5).min(Duration::from_millis(500))
     }
 
+    /// How long a call to a healthy etcd takes at most.
+    pub fn round_trip_max(self) -> Duration {
+        self.renew_deadline / 20
+    }
+
     /// How long a node waits after it saw the leader's last renewal, before it takes over.
     pub fn lease_duration(self) -> Duration {
         self.renew_deadline + self.renew_deadline / 10 + Duration::from_millis(100)

@@ -81,9 +81,30 @@ pub enum ConfigError {
     /// Semaphore sets are to be durable, and there is no store.
     #[error(
         "sysv.durable_keys is set, but data_dir is not; set data_dir to the directory in which these sets are kept, such as \
-         `data_dir = \"/var/lib/signalbox\"`"
+         `data_dir = \"/var/lib/signalbox\"`, or make this server a node of a cluster"
     )]
     NoStore,
+    /// A key of `[cluster]` is of no use without another one.
+    #[error("{key} is set, but {missing} is not; set both or neither")]
+    ClusterIncomplete {
+        /// The key that is set.
+        key: &'static str,
+        /// The key that it needs.
+        missing: &'static str,
+    },
+    /// A node of a cluster has no data directory.
+    #[error(
+        "cluster.etcd and data_dir are both set, but a node of a cluster stores everything in etcd; remove data_dir \
+         (\"signalbox data export\" and \"signalbox data import --cluster\" move its contents into the cluster)"
+    )]
+    ClusterAndDataDir,
+    /// A node of a cluster declares no semaphores by its configuration.
+    #[error(
+        "cluster.etcd and semaphore.declare are both set, but nodes with different files would undo each other's \
+         declarations; remove the [[semaphore.declare]] tables, and declare each semaphore once with \"signalbox declare\": \
+         the cluster keeps it"
+    )]
+    ClusterAndDeclare,
     /// A time exceeds another one that limits it.
     #[error(
         "{} is {} and {} is {}; lower the first or raise the second", lower.0, lower.1, upper.0, upper.1

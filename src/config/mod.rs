@@ -8,6 +8,7 @@
 //! [`Loaded::validate`], logs the notices, looks up accounts, binds addresses and opens the log file.
 
 mod apply;
+mod cluster;
 mod error;
 mod language;
 mod network;
@@ -28,6 +29,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+pub use cluster::ClusterConfig;
 pub use error::{ConfigError, Notice, Reason, Severity};
 pub use language::Language;
 pub use network::{Network, UnknownNetwork};
@@ -76,6 +78,8 @@ pub struct Config {
     pub session: SessionConfig,
     /// Limits of System V semaphore sets.
     pub sysv: SysvConfig,
+    /// The cluster that this node is a part of, if any.
+    pub cluster: ClusterConfig,
 }
 
 /// The log.
@@ -255,10 +259,16 @@ impl Config {
         if counter.enable && semaphore.enable && counter.port == semaphore.port && counter.port != 0 {
             return Err(ConfigError::SamePort { port: counter.port });
         }
-        if !self.sysv.durable_keys.is_empty() && self.data_dir.is_none() {
+        if !self.sysv.durable_keys.is_empty() && !self.has_store() {
             return Err(ConfigError::NoStore);
         }
+        self.cluster.validate(self)?;
         self.session.validate()
+    }
+
+    /// Whether declared semaphores and leased sessions survive the process.
+    pub fn has_store(&self) -> bool {
+        self.data_dir.is_some() || self.cluster.is_enabled()
     }
 
     /// The addresses of `bind` to bind. It leaves out addresses that a wildcard covers, because binding both fails.
@@ -375,6 +385,7 @@ impl Default for Config {
             semaphore: Semaphore { port: PortConfig::default(), gc_interval_s: 10, declare: Vec::new() },
             session: SessionConfig::default(),
             sysv: SysvConfig::default(),
+            cluster: ClusterConfig::default(),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::cluster::{is_member, is_name};
 use super::setting::Value;
 use super::{Config, DeclareConfig, Network, Threshold};
 
@@ -325,6 +326,52 @@ static KEYS: &[Key] = &[
         |config| in_a_row(config.sysv.durable_keys.iter().map(shown_keys)),
     )
     .while_running(),
+    Key::new("cluster.name", Kind::Name(|config, name| config.cluster.name = name), |config| {
+        config.cluster.name.clone()
+    }),
+    Key::new("cluster.node", Kind::Name(|config, name| config.cluster.node = Some(name)), |config| {
+        shown_if_set(config.cluster.node.as_ref())
+    }),
+    Key::new("cluster.etcd", Kind::Members(|config, members| config.cluster.etcd = members), |config| {
+        in_a_row(&config.cluster.etcd)
+    }),
+    Key::new(
+        "cluster.etcd_ca",
+        Kind::File {
+            example: "/etc/signalbox/etcd-ca.pem",
+            put: |config, p| config.cluster.etcd_ca = Some(p),
+        },
+        |config| shown_if_set(config.cluster.etcd_ca.as_ref().map(|path| path.display())),
+    ),
+    Key::new(
+        "cluster.etcd_cert",
+        Kind::File {
+            example: "/etc/signalbox/etcd.pem",
+            put: |config, p| config.cluster.etcd_cert = Some(p),
+        },
+        |config| shown_if_set(config.cluster.etcd_cert.as_ref().map(|path| path.display())),
+    ),
+    Key::new(
+        "cluster.etcd_key",
+        Kind::File { example: "/etc/signalbox/etcd.key", put: |config, p| config.cluster.etcd_key = Some(p) },
+        |config| shown_if_set(config.cluster.etcd_key.as_ref().map(|path| path.display())),
+    ),
+    Key::new("cluster.etcd_user", Kind::Account(|config, name| config.cluster.etcd_user = name), |config| {
+        shown_if_set(config.cluster.etcd_user.as_ref())
+    }),
+    Key::new(
+        "cluster.etcd_password_file",
+        Kind::File {
+            example: "/etc/signalbox/etcd-password",
+            put: |config, p| config.cluster.etcd_password_file = Some(p),
+        },
+        |config| shown_if_set(config.cluster.etcd_password_file.as_ref().map(|path| path.display())),
+    ),
+    Key::new(
+        "cluster.renew_deadline",
+        Kind::Number { least: 2, most: 60, put: |config, n| config.cluster.renew_deadline_s = narrow(n) },
+        |config| config.cluster.renew_deadline_s.to_string(),
+    ),
 ];
 
 /// A time of sessions in seconds. The limit comes from the wire, where it is a `u32` of milliseconds.
@@ -384,6 +431,10 @@ enum Kind {
         most_bytes: usize,
         put: fn(&mut Config, String),
     },
+    /// The name of a cluster or a node.
+    Name(fn(&mut Config, String)),
+    /// URLs of members of etcd.
+    Members(fn(&mut Config, Vec<String>)),
     /// Ranges of keys of System V semaphore sets.
     KeyRanges(fn(&mut Config, Vec<RangeInclusive<u32>>)),
     /// A further declaration. Its keys follow.
@@ -418,6 +469,12 @@ impl Kind {
             Self::Text { least_bytes, most_bytes, .. } => {
                 format!("a text of {least_bytes} to {most_bytes} bytes")
             }
+            Self::Name(_) => "1 to 64 letters, digits, dots, hyphens and underscores".to_owned(),
+            Self::Members(_) => {
+                "URLs of etcd's members with spaces between them, such as \"http://10.0.0.1:2379 http://10.0.0.2:2379\", or \
+                 empty for none"
+                    .to_owned()
+            }
             Self::KeyRanges(_) => {
                 "keys and ranges of keys with spaces between them, such as \"0x1000-0x1fff 42\", or empty for none"
                     .to_owned()
@@ -446,6 +503,11 @@ impl Kind {
                 let text = text(value)?;
                 let is_allowed = (*least_bytes..=*most_bytes).contains(&text.len());
                 put(config, is_allowed.then(|| text.to_owned())?);
+            }
+            Self::Name(put) => put(config, text(value).filter(|text| is_name(text))?.to_owned()),
+            Self::Members(put) => {
+                let members: Vec<String> = each_once(value)?;
+                put(config, members.iter().all(|member| is_member(member)).then_some(members)?);
             }
             Self::KeyRanges(put) => put(config, key_ranges(value)?),
             Self::Declarations => match value {

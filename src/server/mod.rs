@@ -50,6 +50,7 @@ pub use workers::{SameThread, Spawn, Workers};
 
 use tokio::time::Instant;
 
+use crate::cluster::fence::Fence;
 use crate::config::{Config, Network, PortConfig};
 use crate::core::{
     Core, KeyRule, LedgerLimits, Limits, Moment, MonotonicMs, NameHasher, Namespace, Order, SysvLimits,
@@ -78,6 +79,8 @@ pub struct Server {
     durable: AtomicBool,
     stored: Stored,
     started: Instant,
+    /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
+    fence: Option<Fence>,
 }
 
 /// Ids of grants begin at the Unix time of the start in milliseconds, shifted by this many bits.
@@ -124,6 +127,11 @@ struct Warnings {
 impl Server {
     /// Creates a server without sockets. `hasher` seeds the hash of names.
     pub fn new(config: &Config, clock: Clock, hasher: NameHasher) -> Arc<Self> {
+        Self::with_fence(config, clock, hasher, None)
+    }
+
+    /// As [`Server::new`]; nothing is written to a client past the deadline of the fence.
+    pub fn with_fence(config: &Config, clock: Clock, hasher: NameHasher, fence: Option<Fence>) -> Arc<Self> {
         let stat_interval_s = NonZeroU32::new(config.counter.stat_interval_s).unwrap_or(NonZeroU32::MIN);
         let first_set = hasher.hash_one(clock.now().0) as u32;
         let server = Self {
@@ -140,6 +148,7 @@ impl Server {
             durable: AtomicBool::new(false),
             stored: Stored::default(),
             started: Instant::now(),
+            fence,
         };
         server.apply(config);
         // Ids of grants increase from one run to the next, unless the clock is set back in between.
@@ -189,6 +198,11 @@ impl Server {
     /// Whether the connections of this peer have to begin with a proxy's header.
     fn is_proxy(&self, peer: IpAddr) -> bool {
         self.session_limits().proxies.iter().any(|network| network.contains(peer))
+    }
+
+    /// Whether nothing may be written to a client any more.
+    fn is_fenced(&self) -> bool {
+        self.fence.as_ref().is_some_and(Fence::is_past)
     }
 
     fn is_durable(&self) -> bool {

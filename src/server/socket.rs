@@ -15,18 +15,24 @@ const BACKLOG: i32 = 4096;
 /// Binds a port on the configured addresses. Without any, it binds every address of both families, or of IPv4 only if the
 /// machine has no IPv6.
 pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListener>> {
+    // A node of a cluster accepts nothing before it leads.
+    let accept = if config.cluster.is_enabled() { Accept::Later } else { Accept::Now };
     if config.bind.is_empty() {
-        let every_address = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Owned);
+        let every_address = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Owned, accept);
         return match every_address {
             Err(error) if lacks_ipv6(&error) => {
-                Ok(vec![bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Need::Owned)?])
+                Ok(vec![bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Need::Owned, accept)?])
             }
             listener => Ok(vec![listener?]),
         };
     }
     let floating = config.floating_ip().map(|ip| (ip, Need::MayComeLater));
     let owned = config.owned_ips().map(|ip| (ip, Need::Owned));
-    floating.into_iter().chain(owned).map(|(ip, need)| bind(SocketAddr::new(ip, port), need)).collect()
+    floating
+        .into_iter()
+        .chain(owned)
+        .map(|(ip, need)| bind(SocketAddr::new(ip, port), need, accept))
+        .collect()
 }
 
 /// Whether the machine must have an address already.
@@ -37,7 +43,15 @@ enum Need {
     MayComeLater,
 }
 
-fn bind(address: SocketAddr, need: Need) -> io::Result<TcpListener> {
+/// When a bound socket accepts connections.
+#[derive(Clone, Copy)]
+enum Accept {
+    Now,
+    /// Once [`listen`] was called; until then it refuses them.
+    Later,
+}
+
+fn bind(address: SocketAddr, need: Need, accept: Accept) -> io::Result<TcpListener> {
     let explain = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
     let bound = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -52,11 +66,18 @@ fn bind(address: SocketAddr, need: Need) -> io::Result<TcpListener> {
             }
         }
         socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
+        if let Accept::Now = accept {
+            socket.listen(BACKLOG)?;
+        }
         socket.set_nonblocking(true)?;
         Ok(socket.into())
     };
     bound().map_err(explain)
+}
+
+/// Has a bound socket accept connections.
+pub(super) fn listen(listener: &TcpListener) -> io::Result<()> {
+    SockRef::from(listener).listen(BACKLOG)
 }
 
 fn lacks_ipv6(error: &io::Error) -> bool {

@@ -30,11 +30,13 @@ pub(super) enum End {
     Revoked,
     #[error("the server stops")]
     Shutdown,
+    #[error("this node does not lead the cluster any more")]
+    Fenced,
 }
 
 impl End {
     /// Whether the server ends the connection while the peer may still send.
     pub(super) fn is_by_the_server(&self) -> bool {
-        matches!(self, Self::BadInput(_) | Self::BadHeader(_) | Self::Revoked | Self::Shutdown)
+        matches!(self, Self::BadInput(_) | Self::BadHeader(_) | Self::Revoked | Self::Shutdown | Self::Fenced)
     }
 }

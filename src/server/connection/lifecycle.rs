@@ -182,7 +182,8 @@ fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
         | End::HeaderTimeout
         | End::Panic
         | End::Revoked
-        | End::Shutdown => ConnectionEnd::Lost,
+        | End::Shutdown
+        | End::Fenced => ConnectionEnd::Lost,
     }
 }
 
@@ -203,7 +204,7 @@ fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionI
     let port_name = port_name(port.namespace);
     let session = session.map(display);
     match end {
-        End::Peer | End::Revoked | End::Shutdown => debug!(%peer, session, "connection closed"),
+        End::Peer | End::Revoked | End::Shutdown | End::Fenced => debug!(%peer, session, "connection closed"),
         End::Io(error) => debug!(%peer, session, %error, "connection lost"),
         End::BadInput(_) | End::BadHeader(_) | End::FrameTimeout | End::HeaderTimeout => {
             let count = if let End::FrameTimeout | End::HeaderTimeout = end {

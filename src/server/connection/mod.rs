@@ -335,6 +335,9 @@ where
 
     /// Writes the output. Pending while the peer does not take all of it.
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
+        if self.server.is_fenced() {
+            return Poll::Ready(Err(End::Fenced));
+        }
         self.outbound.poll_flush(&mut self.stream, &self.port.metrics.traffic, context)
     }
 

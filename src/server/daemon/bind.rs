@@ -9,9 +9,15 @@ use super::error::DaemonError;
 use crate::config::Config;
 use crate::core::Namespace;
 
-/// Binds the enabled ports. A port may have several listeners.
+/// Binds the enabled ports. A port may have several listeners. Those of a node of a cluster refuse connections until
+/// [`listen`] is called.
 pub(super) fn bind(config: &Config) -> Result<Vec<(Namespace, TcpListener)>, DaemonError> {
     let mut inherited = systemd::inherited_listeners()?;
+    if config.cluster.is_enabled() && !inherited.is_empty() {
+        let problem = "systemd has handed over sockets, and would accept connections while this node does not lead; disable \
+                       the socket unit (systemctl disable --now signalbox.socket)";
+        return Err(DaemonError::Cluster { problem: problem.to_owned() });
+    }
     let mut bound = Vec::new();
     for namespace in Namespace::ALL {
         let port_config = port_config(config, namespace);
@@ -38,4 +44,9 @@ pub(super) fn bind(config: &Config) -> Result<Vec<(Namespace, TcpListener)>, Dae
         );
     }
     Ok(bound)
+}
+
+/// Has the bound ports accept connections.
+pub(super) fn listen(listeners: &[(Namespace, TcpListener)]) -> Result<(), DaemonError> {
+    listeners.iter().try_for_each(|(_, listener)| socket::listen(listener)).map_err(DaemonError::System)
 }

@@ -38,6 +38,18 @@ pub enum DaemonError {
         /// The reason, and what to do.
         source: RestoreError,
     },
+    /// The node cannot join its cluster, or take part in it.
+    #[error("cluster: {problem}")]
+    Cluster {
+        /// The reason, and what to do.
+        problem: String,
+    },
+    /// The records of the cluster cannot be loaded.
+    #[error("cluster: {source}")]
+    Records {
+        /// The reason, and what to do.
+        source: RestoreError,
+    },
     /// The system refused a resource that every process needs.
     #[error("the server cannot run on this system: {0}")]
     System(#[from] io::Error),

@@ -1,10 +1,12 @@
 //! The life of the daemon: it reads the configuration, binds the ports, serves, waits for signals, and stops.
 //!
-//! `bind` has the sockets, `service` what exists only while the node serves clients, and `signals` what signals do to a
-//! running daemon. The sockets, the worker threads and the log belong to the process.
+//! `bind` has the sockets, `service` what exists only while clients are served, and `signals` what signals do to a running
+//! daemon. With a cluster, `node` is this process as one of its nodes: it serves clients while it leads. The sockets, the
+//! worker threads and the log belong to the process.
 
 mod bind;
 mod error;
+mod node;
 mod options;
 mod service;
 mod signals;
@@ -12,23 +14,29 @@ mod signals;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::log::{Log, Settings};
 use super::privileges::{self, Identity};
 use super::systemd;
 use super::workers::Workers;
+use crate::cluster::leadership::Term;
 use crate::config::{Config, Loaded};
 use crate::core::Namespace;
-use bind::bind;
+use bind::{bind, listen};
 pub use error::DaemonError;
+use node::{Node, Prepared};
 pub use options::Options;
 use options::log_notices;
-use service::Service;
+use service::{Service, Store};
 use signals::Signals;
+
+/// How long the threads of the connections may take to end.
+const WORKERS_END_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the daemon until a signal stops it.
 pub fn run(options: &Options) -> Result<(), DaemonError> {
@@ -61,7 +69,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
 
 fn serve(
     runtime: &Runtime,
-    signals: Signals,
+    mut signals: Signals,
     options: &Options,
     config: &Config,
     identity: Identity,
@@ -69,6 +77,7 @@ fn serve(
 ) -> Result<(), DaemonError> {
     let files_max = raise_file_limit();
     let listeners = bind(config)?;
+    let cluster = config.cluster.is_enabled().then(|| Prepared::read(&config.cluster)).transpose()?;
     identity.assume()?;
 
     let count = config.workers.or_else(|| std::thread::available_parallelism().ok());
@@ -78,19 +87,66 @@ fn serve(
         listener.local_addr().map(|address| (*namespace, address))
     };
     let addresses: Vec<_> = listeners.iter().map(address).collect::<io::Result<_>>()?;
-    let mut service = Service::start(runtime, config, listeners, &workers)?;
+    let mut node = cluster.map(|cluster| cluster.join(&addresses)).transpose()?;
+    let store = match &mut node {
+        None => Store::of(config),
+        Some(node) => {
+            // A standby is ready: units that are ordered after this one can connect to the node that leads.
+            systemd::notify_ready();
+            match runtime.block_on(stand_by(node, &mut signals, log)) {
+                Some(term) => {
+                    // Clients wait while the records are loaded.
+                    listen(&listeners)?;
+                    Store::Cluster(node.storage(term?).into())
+                }
+                None => {
+                    info!("stopping");
+                    systemd::notify_stopping();
+                    runtime.block_on(node.leave());
+                    info!("stopped");
+                    return Ok(());
+                }
+            }
+        }
+    };
+    let fence = node.as_ref().map(|node| node.fence().clone());
+    let mut service = Service::start(runtime, config, store, fence, listeners, &workers)?;
 
     runtime.block_on(async {
         log_start(config, &addresses, count, files_max);
         systemd::notify_ready();
-        signals.obey(service.server(), options, config, log).await;
+        let obey = signals.obey(service.server(), options, config, log);
+        match &mut node {
+            None => obey.await,
+            Some(node) => tokio::select! {
+                () = obey => {}
+                never = node.serve(&workers) => match never {},
+            },
+        }
         info!("stopping");
         systemd::notify_stopping();
         service.drain(&workers).await;
     });
     service.end();
+    if let Some(node) = &mut node {
+        if workers.end(WORKERS_END_MAX) {
+            runtime.block_on(node.leave());
+        } else {
+            warn!(
+                "connections of clients are left, so other nodes wait until the leadership has ended by itself"
+            );
+        }
+    }
     info!("stopped");
     Ok(())
+}
+
+/// Waits until this node leads its cluster; `None`: a signal came before that.
+async fn stand_by(node: &mut Node, signals: &mut Signals, log: &Log) -> Option<Result<Term, DaemonError>> {
+    tokio::select! {
+        term = node.lead() => Some(term),
+        () = signals.stop(log) => None,
+    }
 }
 
 fn log_start(config: &Config, addresses: &[(Namespace, SocketAddr)], workers: NonZeroUsize, files_max: u64) {

@@ -1,8 +1,9 @@
 //! What exists only while the node serves clients: the server, the thread of its store, and its tasks.
 
+use std::fmt::Display;
 use std::io;
 use std::net::TcpListener as StdTcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,16 +13,33 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::store::{Writer, WriterError};
+use super::super::store::{RestoreError, Writer, WriterError};
 use super::super::workers::{Workers, balance};
 use super::super::{Clock, Server, expire, gc, serve_port};
 use super::error::DaemonError;
+use crate::cluster::etcd::EtcdClient;
+use crate::cluster::fence::Fence;
+use crate::cluster::store::ClusterStorage;
 use crate::config::Config;
 use crate::core::{NameHasher, Namespace};
 use crate::storage::{self, FileStorage, Storage, StorageError};
 
 /// How long a stop waits until peers have taken their responses. The process has to end within 5 s.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(4);
+
+/// Where declared semaphores and leased sessions are stored.
+pub(super) enum Store {
+    Memory,
+    Directory(PathBuf),
+    Cluster(Box<ClusterStorage<EtcdClient>>),
+}
+
+impl Store {
+    /// That of a server which is not a node of a cluster.
+    pub(super) fn of(config: &Config) -> Self {
+        config.data_dir.clone().map_or(Self::Memory, Self::Directory)
+    }
+}
 
 /// A server that serves clients.
 pub(super) struct Service {
@@ -37,13 +55,26 @@ impl Service {
     pub(super) fn start(
         runtime: &Runtime,
         config: &Config,
+        store: Store,
+        fence: Option<Fence>,
         listeners: Vec<(Namespace, StdTcpListener)>,
         workers: &Workers,
     ) -> Result<Self, DaemonError> {
-        let server = Server::new(config, Clock::system(), NameHasher::new());
-        let store = match config.data_dir.as_deref() {
-            Some(directory) => Some(start_store(&server, open_data(directory)?, directory)?),
-            None => {
+        let server = Server::with_fence(config, Clock::system(), NameHasher::new(), fence);
+        let store = match store {
+            Store::Directory(directory) => {
+                let writer =
+                    start_store(&server, open_data(&directory)?, |source| DaemonError::Data { source })?;
+                log_restored(&server, "data_dir", &directory.display());
+                Some(writer)
+            }
+            Store::Cluster(storage) => {
+                let epoch = storage.epoch();
+                let writer = start_store(&server, storage, |source| DaemonError::Records { source })?;
+                log_restored(&server, "epoch", &epoch);
+                Some(writer)
+            }
+            Store::Memory => {
                 info!(
                     "declared semaphores and leased sessions are kept in memory only, and a restart forgets them; \
                      set data_dir to keep them"
@@ -108,21 +139,23 @@ fn open_data(directory: &Path) -> Result<FileStorage, DaemonError> {
 fn start_store(
     server: &Arc<Server>,
     storage: impl Storage + 'static,
-    directory: &Path,
+    error: fn(RestoreError) -> DaemonError,
 ) -> Result<Writer, DaemonError> {
-    let writer = Writer::start(server, storage).map_err(|error| match error {
-        WriterError::Restore(source) => DaemonError::Data { source },
+    Writer::start(server, storage).map_err(|failed| match failed {
+        WriterError::Restore(source) => error(source),
         WriterError::Thread(error) => DaemonError::System(error),
-    })?;
+    })
+}
+
+fn log_restored(server: &Server, place: &str, value: &dyn Display) {
     let stats = server.core.ledger_stats();
     info!(
-        data_dir = %directory.display(),
+        store = format!("{place} {value}"),
         declared = stats.declared,
         sessions = stats.sessions,
         grants = stats.grants,
         "restored the durable state"
     );
-    Ok(writer)
 }
 
 fn spawn_tasks(

@@ -23,6 +23,8 @@ pub(super) struct Signals {
     user1: Signal,
     terminate: Signal,
     interrupt: Signal,
+    /// Whether the configuration is to be read again when there is a server.
+    reload_is_due: bool,
 }
 
 impl Signals {
@@ -36,12 +38,34 @@ impl Signals {
             user1: signal(SignalKind::user_defined1())?,
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            reload_is_due: false,
         })
     }
 
+    /// Handles signals while there is no server, until one stops the daemon.
+    pub(super) async fn stop(&mut self, log: &Log) {
+        loop {
+            tokio::select! {
+                _ = self.hangup.recv() => {
+                    if let Err(error) = log.reopen() {
+                        error!(%error, "the log file could not be reopened; the old one stays in use");
+                    }
+                    self.reload_is_due = true;
+                    info!("the configuration is read again when this node leads");
+                }
+                _ = self.user1.recv() => info!("there are no statistics: this node does not lead"),
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+            }
+        }
+    }
+
     /// Handles signals until one stops the daemon.
-    pub(super) async fn obey(mut self, server: &Server, options: &Options, config: &Config, log: &Log) {
+    pub(super) async fn obey(&mut self, server: &Server, options: &Options, config: &Config, log: &Log) {
         let mut applied = config.clone();
+        if std::mem::take(&mut self.reload_is_due) {
+            reload(server, options, config, &mut applied, log);
+        }
         loop {
             tokio::select! {
                 _ = self.hangup.recv() => reload(server, options, config, &mut applied, log),

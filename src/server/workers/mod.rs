@@ -18,9 +18,11 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -72,7 +74,14 @@ struct Worker {
     gauge: Gauge,
     busy_time: io::Result<BusyTime>,
     /// The thread ends when this is dropped, with the last handle of the workers.
-    _alive: oneshot::Sender<Infallible>,
+    alive: Mutex<Option<Alive>>,
+}
+
+/// The thread of a worker, which ends when this is dropped.
+#[derive(Debug)]
+struct Alive {
+    _sender: oneshot::Sender<Infallible>,
+    thread: JoinHandle<()>,
 }
 
 impl Workers {
@@ -90,6 +99,19 @@ impl Workers {
 
     fn set_active(&self, active: usize) {
         self.0.active.store(active, Ordering::Relaxed);
+    }
+
+    /// Ends the threads, and with them every connection that is left. Returns whether they have ended within the limit.
+    pub(super) fn end(&self, limit: Duration) -> bool {
+        let deadline = std::time::Instant::now() + limit;
+        let threads: Vec<_> = self.0.threads.iter().filter_map(Worker::end).collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            if std::time::Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Waits until every thread has finished the turns that were due, and has sent deferred output. Returns whether all
@@ -128,10 +150,11 @@ impl Worker {
         let handle = runtime.handle().clone();
         let (alive, ended) = oneshot::channel();
         let (send_busy_time, busy_time) = std::sync::mpsc::channel();
-        std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+        let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
             // The receiver waits for it.
             let _ = send_busy_time.send(BusyTime::of_this_thread());
-            runtime.block_on(ended)
+            // It ends with an error: nothing is ever sent.
+            let _ = runtime.block_on(ended);
         })?;
         let busy_time = busy_time.recv().map_err(io::Error::other)?;
         Ok(Self {
@@ -139,8 +162,14 @@ impl Worker {
             connections: AtomicUsize::new(0),
             gauge: Gauge::default(),
             busy_time,
-            _alive: alive,
+            alive: Mutex::new(Some(Alive { _sender: alive, thread })),
         })
+    }
+
+    /// Has the thread end.
+    fn end(&self) -> Option<JoinHandle<()>> {
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner).take();
+        alive.map(|alive| alive.thread)
     }
 
     /// Fails if the kernel does not count this time.

@@ -1,0 +1,57 @@
+//! `signalbox cluster forget`: removes a node that will not come back.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::super::exit::{Exit, Failure};
+use super::super::output::json;
+use super::Source;
+use crate::cluster::admin::forget;
+
+const LONG: &str = "\
+Remove a node that will not come back
+
+A node that stops in an orderly way leaves the cluster by itself. One whose machine is gone stays in \"signalbox cluster \
+status\" as silent, and does no harm there. This command removes it. A node that sends heartbeats, or that leads, is not \
+removed.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox cluster forget node-3";
+
+/// Remove a node that will not come back
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Name of the node, as in "signalbox cluster status"
+    #[arg(value_name = "NODE")]
+    node: String,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// Print one JSON object with the key forgotten
+    #[arg(long)]
+    json: bool,
+}
+
+/// The node that was removed, in JSON.
+#[derive(Serialize)]
+struct Forgotten<'a> {
+    forgotten: &'a str,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut cluster = arguments.source.open()?;
+    let node = arguments.node.as_str();
+    forget(&mut cluster.etcd, &cluster.keys, node)?;
+    let text = match arguments.json {
+        true => json(&Forgotten { forgotten: node }),
+        false => format!("node \"{node}\" is not a part of the cluster any more"),
+    };
+    writeln!(std::io::stdout(), "{text}")?;
+    Ok(Exit::Success.into())
+}

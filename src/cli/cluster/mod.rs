@@ -1,0 +1,120 @@
+//! `signalbox cluster`: what an operator asks of a cluster. It speaks to etcd, not to a server, so it works while no node
+//! serves clients.
+
+mod forget;
+mod release;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::exit::{Exit, Failure};
+use crate::cluster::admin::{AdminError, Persistent};
+use crate::cluster::configured::{ConfiguredError, client};
+use crate::cluster::etcd::EtcdClient;
+use crate::cluster::keys::Keys;
+use crate::config::{ClusterConfig, Loaded};
+
+/// How long one call to one member of etcd may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
+const LONG: &str = "\
+Show and repair a cluster
+
+Several servers with the section [cluster] in their configuration are the nodes of a cluster: one leads and serves clients, \
+the others stand by. These commands read and write the cluster's keys in etcd, with the same configuration file as \
+\"signalbox serve\". They work while no node is running.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox cluster status
+  signalbox cluster status --config /etc/signalbox.toml --json
+  signalbox cluster forget node-3";
+
+/// Show and repair a cluster
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Status(status::Arguments),
+    Release(release::Arguments),
+    Forget(forget::Arguments),
+}
+
+/// Which cluster a command is about.
+#[derive(Debug, Args)]
+struct Source {
+    /// Configuration file of this node, with the section [cluster]
+    #[arg(long, value_name = "FILE", default_value = "/etc/signalbox.toml")]
+    config: PathBuf,
+}
+
+/// The cluster of a configuration.
+struct Cluster {
+    config: ClusterConfig,
+    keys: Keys,
+    etcd: Persistent<EtcdClient>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.action {
+        Action::Status(arguments) => status::run(arguments),
+        Action::Release(arguments) => release::run(arguments),
+        Action::Forget(arguments) => forget::run(arguments),
+    }
+}
+
+impl Source {
+    /// The connection to the cluster's etcd. A server that is not a node of a cluster is an error.
+    fn open(&self) -> Result<Cluster, Failure> {
+        self.open_if_enabled()?.ok_or_else(|| {
+            let message = format!(
+                "{}: cluster.etcd is not set, so this server is not a node of a cluster",
+                self.config.display()
+            );
+            Failure::new(Exit::Configuration, message)
+        })
+    }
+
+    fn open_if_enabled(&self) -> Result<Option<Cluster>, Failure> {
+        let invalid =
+            |error: crate::config::ConfigError| Failure::new(Exit::Configuration, error.to_string());
+        let loaded = Loaded::read(Some(&self.config), std::env::vars_os()).map_err(invalid)?;
+        loaded.validate().map_err(invalid)?;
+        let config = loaded.config.cluster;
+        if !config.is_enabled() {
+            return Ok(None);
+        }
+        let etcd = Persistent::new(client(&config, REQUEST_TIMEOUT)?, config.etcd.len());
+        Ok(Some(Cluster { keys: Keys::new(&config.name), config, etcd }))
+    }
+}
+
+impl From<ConfiguredError> for Failure {
+    fn from(error: ConfiguredError) -> Self {
+        Self::new(Exit::Configuration, error.to_string())
+    }
+}
+
+impl From<AdminError> for Failure {
+    fn from(error: AdminError) -> Self {
+        let exit = match error {
+            AdminError::Call(_) => Exit::Unavailable,
+            AdminError::Value(_) => Exit::Data,
+            AdminError::NoCluster { .. }
+            | AdminError::NoNode { .. }
+            | AdminError::Alive { .. }
+            | AdminError::Leads { .. }
+            | AdminError::Changed => Exit::Failure,
+        };
+        Self::new(exit, error.to_string())
+    }
+}

@@ -1,0 +1,191 @@
+//! `signalbox cluster status`: who leads, and which nodes are alive.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::super::exit::{Exit, Failure, warn};
+use super::super::output::{harmless, json};
+use super::Source;
+use crate::cluster::admin::{ClusterStatus, status};
+use crate::cluster::configured::node_name;
+use crate::cluster::etcd::Expected;
+use crate::cluster::timing::Timing;
+
+const LONG: &str = "\
+Show who leads, and which nodes are alive
+
+Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most. STATE is \"leads\", \"stands \
+by\", or \"silent\" if the node sent none. What is wrong with etcd is reported on standard error.
+
+The exit status is 0 if this node leads, 1 if another node leads, 2 if none does, and 69 if etcd does not answer. \"This \
+node\" is the one of the configuration file.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox cluster status
+  signalbox cluster status --json | jq -r .leader";
+
+/// Show who leads, and which nodes are alive
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    source: Source,
+
+    /// Print one JSON object with the keys cluster, this_node, leader (null if none leads), epoch, commits, records,
+    /// renew_deadline_ms, nodes (node, state, version, addresses), etcd (member, version, leads, database_bytes, error) and
+    /// warnings
+    #[arg(long)]
+    json: bool,
+}
+
+/// A cluster in JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    cluster: &'a str,
+    this_node: &'a str,
+    leader: Option<&'a str>,
+    epoch: Option<u32>,
+    commits: Option<u64>,
+    records: u64,
+    renew_deadline_ms: u64,
+    nodes: Vec<ShownNode<'a>>,
+    etcd: Vec<ShownMember>,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ShownNode<'a> {
+    node: &'a str,
+    state: &'static str,
+    version: &'a str,
+    addresses: &'a [String],
+}
+
+#[derive(Serialize)]
+struct ShownMember {
+    member: String,
+    version: Option<String>,
+    leads: bool,
+    database_bytes: Option<u64>,
+    error: Option<String>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut cluster = arguments.source.open()?;
+    let this_node = node_name(&cluster.config)?;
+    let found = status(&mut cluster.etcd, &cluster.keys)?;
+    let renew_deadline = std::time::Duration::from_millis(found.format.renew_deadline_ms);
+    let expected = Expected {
+        key: cluster.keys.format(),
+        round_trip_max: Timing::new(renew_deadline).map_or(renew_deadline, Timing::round_trip_max),
+        revisions_max: Expected::REVISIONS_MAX,
+    };
+    let etcd = cluster.etcd.inner_mut();
+    let members = etcd.status();
+    let warnings: Vec<_> =
+        etcd.warnings(&expected).iter().map(|warning| format!("etcd: {warning}")).collect();
+    let leader = found.leader();
+    let shown = Shown {
+        cluster: &cluster.config.name,
+        this_node: &this_node,
+        leader,
+        epoch: found.leadership.as_ref().map(|leadership| leadership.epoch),
+        commits: found.marker.map(|marker| marker.commit),
+        records: found.records,
+        renew_deadline_ms: found.format.renew_deadline_ms,
+        nodes: nodes(&found),
+        etcd: members
+            .into_iter()
+            .map(|member| {
+                let (status, error) = match member.status {
+                    Ok(status) => (Some(status), None),
+                    Err(error) => (None, Some(error.to_string())),
+                };
+                ShownMember {
+                    member: member.endpoint,
+                    leads: status.as_ref().is_some_and(|status| status.is_leader),
+                    database_bytes: status.as_ref().map(|status| status.database_bytes),
+                    version: status.map(|status| status.version),
+                    error,
+                }
+            })
+            .collect(),
+        warnings,
+    };
+    if arguments.json {
+        writeln!(io::stdout(), "{}", json(&shown))?;
+    } else {
+        print(&shown)?;
+        shown.warnings.iter().for_each(|warning| warn(warning));
+    }
+    let exit = match leader {
+        Some(leader) if leader == this_node => Exit::Success,
+        Some(_) => Exit::Failure,
+        None => Exit::Retiring,
+    };
+    Ok(exit.into())
+}
+
+fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
+    let leader = found.leader();
+    found
+        .nodes
+        .iter()
+        .map(|(name, of)| ShownNode {
+            node: name,
+            state: match (leader == Some(name.as_str()), of.is_alive) {
+                (true, _) => "leads",
+                (false, true) => "stands by",
+                (false, false) => "silent",
+            },
+            version: &of.node.version,
+            addresses: &of.node.addresses,
+        })
+        .collect()
+}
+
+fn print(shown: &Shown<'_>) -> io::Result<()> {
+    let number = |number: Option<u64>| number.map_or_else(|| "none".to_owned(), |number| number.to_string());
+    let mut out = io::stdout().lock();
+    for (key, value) in [
+        ("cluster", shown.cluster.to_owned()),
+        ("this_node", shown.this_node.to_owned()),
+        ("leader", shown.leader.unwrap_or("none").to_owned()),
+        ("epoch", number(shown.epoch.map(u64::from))),
+        ("commits", number(shown.commits)),
+        ("records", shown.records.to_string()),
+        ("renew_deadline", format!("{} s", shown.renew_deadline_ms as f64 / 1000.0)),
+    ] {
+        writeln!(out, "{key:<14}  {}", harmless(&value))?;
+    }
+    writeln!(out, "\n{:<16}  {:<9}  {:<10}  ADDRESSES", "NODE", "STATE", "VERSION")?;
+    for node in &shown.nodes {
+        let line = format!(
+            "{:<16}  {:<9}  {:<10}  {}",
+            node.node,
+            node.state,
+            node.version,
+            node.addresses.join(" ")
+        );
+        writeln!(out, "{}", harmless(&line))?;
+    }
+    writeln!(out, "\n{:<32}  {:<8}  {:<6}  DATABASE", "ETCD", "VERSION", "LEADS")?;
+    for member in &shown.etcd {
+        match &member.error {
+            Some(error) => writeln!(out, "{:<32}  {}", member.member, harmless(error))?,
+            None => writeln!(
+                out,
+                "{:<32}  {:<8}  {:<6}  {} bytes",
+                member.member,
+                member.version.as_deref().unwrap_or_default(),
+                if member.leads { "yes" } else { "no" },
+                member.database_bytes.unwrap_or_default()
+            )?,
+        }
+    }
+    out.flush()
+}

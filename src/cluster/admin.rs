@@ -1,0 +1,291 @@
+//! What an operator asks of a cluster: who leads, and what is to be done about a node that has failed. It reads and writes
+//! etcd directly, so it works while no node serves clients.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use super::coordinator::{
+    CallError, Compare, Coordinator, Entry, Operation, Range, RangeAnswer, Revision, Transaction,
+    TransactionAnswer,
+};
+use super::keys::{
+    Format, Keys, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode, end_of_prefix,
+};
+use super::timing::Timing;
+
+/// How often the heartbeats are read.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// Why something was not done.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// etcd did not answer, or refused.
+    #[error("etcd: {0}")]
+    Call(#[from] CallError),
+    /// A value in etcd cannot be read.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// There is no such cluster.
+    #[error(
+        "etcd has no cluster below \"{prefix}\"; check cluster.name and cluster.etcd, or start the first node"
+    )]
+    NoCluster {
+        /// What its keys would begin with.
+        prefix: String,
+    },
+    /// There is no such node.
+    #[error("the cluster has no node \"{node}\"; it has {nodes}")]
+    NoNode {
+        /// The name.
+        node: String,
+        /// Those that exist.
+        nodes: String,
+    },
+    /// The node is alive.
+    #[error("node \"{node}\" sends heartbeats; stop it first")]
+    Alive {
+        /// The name.
+        node: String,
+    },
+    /// The node leads, as far as it is known.
+    #[error(
+        "node \"{node}\" leads the cluster or has led it last, and has not released it; another node takes over by itself, or \
+         after \"signalbox cluster release\" on its machine"
+    )]
+    Leads {
+        /// The name.
+        node: String,
+    },
+    /// Something changed in between.
+    #[error("the cluster changed in the meantime; look at \"signalbox cluster status\", and try again")]
+    Changed,
+}
+
+/// A cluster as it is in etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterStatus {
+    /// What all nodes have in common.
+    pub format: Format,
+    /// Who leads or has led last; `None`: no node has ever led.
+    pub leadership: Option<Leadership>,
+    /// The last commit.
+    pub marker: Option<Marker>,
+    /// The nodes by name.
+    pub nodes: BTreeMap<String, NodeStatus>,
+    /// How many records there are.
+    pub records: u64,
+}
+
+/// A node as it is in etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// What it has said of itself.
+    pub node: Node,
+    /// Whether it has sent a heartbeat while it was watched.
+    pub is_alive: bool,
+}
+
+impl ClusterStatus {
+    /// The name of the node that leads: it has not released the leadership, and sends heartbeats.
+    pub fn leader(&self) -> Option<&str> {
+        let leadership = self.leadership.as_ref().filter(|of| of.state == LeadershipState::Held)?;
+        let node = self.nodes.get(&leadership.node)?;
+        (node.is_alive && node.node.incarnation == leadership.incarnation).then_some(leadership.node.as_str())
+    }
+}
+
+/// A connection to etcd that tries each member before it gives up.
+#[derive(Debug)]
+pub struct Persistent<C> {
+    inner: C,
+    attempts: usize,
+}
+
+impl<C: Coordinator> Persistent<C> {
+    /// A connection to this number of members.
+    pub fn new(inner: C, members: usize) -> Self {
+        Self { inner, attempts: members.max(1) }
+    }
+
+    /// The connection that makes single attempts.
+    pub fn inner_mut(&mut self) -> &mut C {
+        &mut self.inner
+    }
+
+    fn attempt<T>(&mut self, mut call: impl FnMut(&mut C) -> Result<T, CallError>) -> Result<T, CallError> {
+        for _ in 1..self.attempts {
+            match call(&mut self.inner) {
+                Err(CallError::Unanswered(_)) => {}
+                answer => return answer,
+            }
+        }
+        call(&mut self.inner)
+    }
+}
+
+impl<C: Coordinator> Coordinator for Persistent<C> {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        self.attempt(|inner| inner.range(range))
+    }
+
+    /// A repetition of an attempt that was performed finds that its comparisons do not hold any more.
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        self.attempt(|inner| inner.transact(transaction))
+    }
+}
+
+/// Reads the state of a cluster, and watches its nodes for as long as it takes until all have sent a heartbeat, but for two
+/// retry periods at most.
+pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
+    let format: Format = read(coordinator, &keys.format())?
+        .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
+    let alive = watch(coordinator, keys, &format)?;
+    let nodes = nodes(coordinator, keys)?;
+    let records = keys.records();
+    let count = Range { to: Some(end_of_prefix(&records)), from: records, at: None, count_only: true };
+    Ok(ClusterStatus {
+        format,
+        leadership: read(coordinator, &keys.leadership())?,
+        marker: read(coordinator, &keys.marker())?,
+        nodes: nodes
+            .into_iter()
+            .map(|(name, (node, _))| (name.clone(), NodeStatus { is_alive: alive.contains(&name), node }))
+            .collect(),
+        records: coordinator.range(&count)?.count,
+    })
+}
+
+/// The names of the nodes that send heartbeats.
+fn watch(coordinator: &mut dyn Coordinator, keys: &Keys, format: &Format) -> Result<Vec<String>, AdminError> {
+    let prefix = keys.heartbeats();
+    let mut look = || -> Result<BTreeMap<String, Revision>, AdminError> {
+        let entries = below(coordinator, &prefix)?;
+        Ok(entries.into_iter().map(|entry| (name_of(&prefix, &entry.key), entry.modified)).collect())
+    };
+    let first = look()?;
+    let period = Timing::new(Duration::from_millis(format.renew_deadline_ms))
+        .map_or(Duration::from_secs(10), Timing::retry_period);
+    let deadline = Instant::now() + period * 2;
+    loop {
+        let now = look()?;
+        let alive: Vec<_> = now
+            .into_iter()
+            .filter(|(name, revision)| first.get(name) != Some(revision))
+            .map(|(name, _)| name)
+            .collect();
+        if alive.len() >= first.len() || Instant::now() >= deadline {
+            return Ok(alive);
+        }
+        thread::sleep(LOOK_PERIOD);
+    }
+}
+
+/// What happened to the leadership of a node whose process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The node has led, and another one may take over at once.
+    Released,
+    /// The node has not led. Its name may be used again at once.
+    Left,
+    /// There was nothing to do.
+    Nothing,
+}
+
+/// Gives up what a node has of the cluster, because its process has ended: the caller has to be certain of that. With
+/// `invocation`, only what that run of the service has.
+pub fn release(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    name: &str,
+    invocation: Option<&str>,
+) -> Result<Release, AdminError> {
+    let (node_key, heartbeat) = (keys.node(name), keys.heartbeat(name));
+    let Some(entry) = entry(coordinator, &node_key)? else { return Ok(Release::Nothing) };
+    let node: Node = decode(&node_key, &entry.value)?;
+    if invocation.is_some_and(|invocation| node.invocation != invocation) {
+        return Ok(Release::Nothing);
+    }
+    let mut transaction = Transaction {
+        compare: vec![Compare::Modified { key: node_key.clone(), at: entry.modified }],
+        then: vec![Operation::Delete { key: node_key }, Operation::Delete { key: heartbeat }],
+        otherwise: Vec::new(),
+    };
+    let key = keys.leadership();
+    let mut outcome = Release::Left;
+    if let Some(entry) = self::entry(coordinator, &key)? {
+        let mut leadership: Leadership = decode(&key, &entry.value)?;
+        if leadership.incarnation == node.incarnation && leadership.state == LeadershipState::Held {
+            leadership.state = LeadershipState::Released;
+            transaction.compare.push(Compare::Modified { key: key.clone(), at: entry.modified });
+            transaction.then.push(Operation::Put { key, value: encode(&leadership) });
+            outcome = Release::Released;
+        }
+    }
+    if coordinator.transact(&transaction)?.held { Ok(outcome) } else { Err(AdminError::Changed) }
+}
+
+/// Removes a node that will not come back. Takes two retry periods, to see that it is silent.
+pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Result<(), AdminError> {
+    let format: Format = read(coordinator, &keys.format())?
+        .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
+    let mut nodes = nodes(coordinator, keys)?;
+    let Some((_, revision)) = nodes.remove(name) else {
+        let nodes: Vec<_> = nodes.into_keys().map(|node| format!("\"{node}\"")).collect();
+        let nodes = if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") };
+        return Err(AdminError::NoNode { node: name.to_owned(), nodes });
+    };
+    let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
+    if leadership.is_some_and(|of| of.node == name && of.state == LeadershipState::Held) {
+        return Err(AdminError::Leads { node: name.to_owned() });
+    }
+    let heartbeat = keys.heartbeat(name);
+    let before = entry(coordinator, &heartbeat)?.map_or(0, |entry| entry.modified);
+    if watch(coordinator, keys, &format)?.iter().any(|alive| alive == name) {
+        return Err(AdminError::Alive { node: name.to_owned() });
+    }
+    let transaction = Transaction {
+        compare: vec![
+            Compare::Modified { key: keys.node(name), at: revision },
+            Compare::Modified { key: heartbeat.clone(), at: before },
+        ],
+        then: vec![Operation::Delete { key: keys.node(name) }, Operation::Delete { key: heartbeat }],
+        otherwise: Vec::new(),
+    };
+    if coordinator.transact(&transaction)?.held { Ok(()) } else { Err(AdminError::Changed) }
+}
+
+fn nodes(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+) -> Result<BTreeMap<String, (Node, Revision)>, AdminError> {
+    let prefix = keys.nodes();
+    let decoded = |entry: Entry| {
+        Ok((name_of(&prefix, &entry.key), (decode(&entry.key, &entry.value)?, entry.modified)))
+    };
+    below(coordinator, &prefix)?.into_iter().map(decoded).collect()
+}
+
+fn name_of(prefix: &[u8], key: &[u8]) -> String {
+    String::from_utf8_lossy(key.strip_prefix(prefix).unwrap_or(key)).into_owned()
+}
+
+fn below(coordinator: &mut dyn Coordinator, prefix: &[u8]) -> Result<Vec<Entry>, CallError> {
+    let range = Range { from: prefix.to_vec(), to: Some(end_of_prefix(prefix)), at: None, count_only: false };
+    Ok(coordinator.range(&range)?.entries)
+}
+
+fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {
+    let range = Range { from: key.to_vec(), to: None, at: None, count_only: false };
+    Ok(coordinator.range(&range)?.entries.pop())
+}
+
+fn read<T: serde::de::DeserializeOwned>(
+    coordinator: &mut dyn Coordinator,
+    key: &[u8],
+) -> Result<Option<T>, AdminError> {
+    entry(coordinator, key)?.map(|entry| Ok(decode(key, &entry.value)?)).transpose()
+}

@@ -1,0 +1,138 @@
+//! The chain of commits: each is a transaction that compares the leadership key and the commit marker of the commit
+//! before, so that a leader that was replaced stores nothing, and no commit is stored twice.
+//!
+//! A commit that is not answered is sent again unchanged until its outcome is known. If etcd refuses it, a void commit takes
+//! its number: it stores nothing but the marker, after which an earlier attempt of the refused one can no longer be applied.
+//!
+//! [`Commit`] has no I/O: [`Commit::transaction`] is what to send, and [`Commit::answered`] takes the answer.
+//!
+//! Invariants: the numbers of an epoch's commits grow by one, void ones included; no number is used for two different
+//! commits; the outcome of a commit is known before the next one is made.
+
+use super::coordinator::{CallError, Compare, Operation, Transaction, TransactionAnswer};
+use super::keys::{Keys, Leadership, Marker, decode, encode};
+use super::leadership::Term;
+
+/// The commits of one leader.
+#[derive(Debug)]
+pub struct Chain {
+    keys: Keys,
+    term: Term,
+    last: Marker,
+}
+
+/// A commit whose outcome is not known yet.
+#[derive(Debug)]
+pub struct Commit {
+    transaction: Transaction,
+    marker: Marker,
+    /// Why etcd refused the changes, so that the void commit is sent instead of them.
+    refused: Option<String>,
+}
+
+/// The outcome of a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The changes are stored.
+    Stored,
+    /// etcd refused the changes, for this reason, and they are not stored.
+    Refused(String),
+    /// Another node leads, or the store is not the one that this node took over: this node must store and answer nothing
+    /// more.
+    Superseded(String),
+}
+
+impl Chain {
+    /// The chain of a leader that has just taken over.
+    pub fn new(keys: Keys, term: Term) -> Self {
+        let last = Marker { epoch: term.epoch, commit: 0, is_void: false };
+        Self { keys, term, last }
+    }
+
+    /// The term of leadership.
+    pub fn term(&self) -> &Term {
+        &self.term
+    }
+
+    /// Begins a commit of writes, in which no key occurs twice.
+    pub fn begin(&self, writes: Vec<Operation>) -> Commit {
+        let marker = Marker { commit: self.last.commit + 1, is_void: false, ..self.last };
+        Commit { transaction: self.transaction(marker, writes), marker, refused: None }
+    }
+
+    /// An attempt of a commit was answered, or not. Returns the outcome if it is known; else the commit is to be sent
+    /// again, with the same changes or as a void one.
+    pub fn answered(
+        &mut self,
+        commit: &mut Commit,
+        answer: Result<TransactionAnswer, CallError>,
+    ) -> Option<Outcome> {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(CallError::Refused(reason)) if commit.refused.is_none() => {
+                let marker = Marker { is_void: true, ..commit.marker };
+                commit.transaction = self.transaction(marker, Vec::new());
+                commit.refused = Some(reason);
+                return None;
+            }
+            Err(CallError::Refused(_) | CallError::Unanswered(_)) => return None,
+        };
+        let stored = if answer.held {
+            Marker { is_void: commit.refused.is_some(), ..commit.marker }
+        } else {
+            match self.found(&answer) {
+                Ok(marker) => marker,
+                Err(reason) => return Some(Outcome::Superseded(reason)),
+            }
+        };
+        if (stored.epoch, stored.commit) != (commit.marker.epoch, commit.marker.commit) {
+            return Some(Outcome::Superseded(format!(
+                "the last commit in etcd is number {} of epoch {}, and this node has made {} of epoch {}",
+                stored.commit, stored.epoch, self.last.commit, self.last.epoch
+            )));
+        }
+        self.last = stored;
+        Some(match commit.refused.take() {
+            Some(reason) if stored.is_void => Outcome::Refused(reason),
+            // An attempt before the refusal was applied after all.
+            _ => Outcome::Stored,
+        })
+    }
+
+    /// The marker that was found by a transaction whose comparisons failed, if this node still leads.
+    fn found(&self, answer: &TransactionAnswer) -> Result<Marker, String> {
+        let [leadership, marker] = answer.read.as_slice() else {
+            return Err("etcd's answer does not have what was asked for".to_owned());
+        };
+        let leadership = leadership.as_ref().ok_or("etcd does not have the leadership key any more")?;
+        if leadership.modified != self.term.leadership_modified {
+            let key = self.keys.leadership();
+            return Err(match decode::<Leadership>(&key, &leadership.value) {
+                Ok(other) => format!("node \"{}\" leads since, with epoch {}", other.node, other.epoch),
+                Err(error) => error.to_string(),
+            });
+        }
+        let marker = marker.as_ref().ok_or("etcd does not have the commit marker any more")?;
+        decode(&self.keys.marker(), &marker.value).map_err(|error| error.to_string())
+    }
+
+    fn transaction(&self, marker: Marker, mut writes: Vec<Operation>) -> Transaction {
+        let (leadership, key) = (self.keys.leadership(), self.keys.marker());
+        writes.insert(0, Operation::Put { key: key.clone(), value: encode(&marker) });
+        Transaction {
+            compare: vec![
+                Compare::Modified { key: leadership.clone(), at: self.term.leadership_modified },
+                Compare::Value { key: key.clone(), is: encode(&self.last) },
+            ],
+            then: writes,
+            otherwise: vec![Operation::Read { key: leadership }, Operation::Read { key }],
+        }
+    }
+}
+
+impl Commit {
+    /// What to send, unchanged until there is an outcome.
+    pub fn transaction(&self) -> &Transaction {
+        &self.transaction
+    }
+}

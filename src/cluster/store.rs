@@ -1,0 +1,204 @@
+//! The records of a cluster in etcd, as a [`Storage`] of the node that leads.
+//!
+//! Each record is one key. Its value begins with the format of the record's bytes, because nodes of different versions may
+//! have written them.
+
+use std::collections::HashMap;
+use std::thread;
+use std::time::Duration;
+
+use super::chain::{Chain, Outcome};
+use super::coordinator::{CallError, Coordinator, Operation, Range, RangeAnswer, Revision};
+use super::fence::Fence;
+use super::keys::{Keys, end_of_prefix};
+use super::leadership::Term;
+use crate::core::{BatchLimit, Change, Key, Record};
+use crate::storage::record::{self, FORMAT};
+use crate::storage::{CommitError, Storage, StorageError};
+
+/// The changes and bytes of one batch: etcd accepts transactions of 1.5 MiB, and takes the longer the more a commit has.
+const BATCH_LIMIT: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
+
+/// Records that one answer has, about. One answer with all of them would need memory for all at once.
+const RECORDS_OF_ANSWER: u64 = 4_000;
+
+/// The pause before a call is repeated that failed at once.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The records of the cluster that this node leads.
+#[derive(Debug)]
+pub struct ClusterStorage<C> {
+    coordinator: C,
+    keys: Keys,
+    chain: Chain,
+    fence: Fence,
+}
+
+impl<C: Coordinator> ClusterStorage<C> {
+    /// The records below `keys`, which this node leads for a term. Past the deadline of `fence`, nothing more is done.
+    pub fn new(coordinator: C, keys: Keys, term: Term, fence: Fence) -> Self {
+        let chain = Chain::new(keys.clone(), term);
+        Self { coordinator, keys, chain, fence }
+    }
+}
+
+impl<C: Coordinator> Storage for ClusterStorage<C> {
+    fn epoch(&self) -> u64 {
+        self.chain.term().epoch.into()
+    }
+
+    fn batch_limit(&self) -> BatchLimit {
+        BATCH_LIMIT
+    }
+
+    fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
+        let Self { coordinator, keys, chain, fence } = self;
+        let mut call = |range: &Range| loop {
+            match coordinator.range(range) {
+                Err(CallError::Unanswered(_)) if !fence.is_past() => thread::sleep(PAUSE),
+                answer => return answer,
+            }
+        };
+        load(keys, chain.term().taken_at, &mut call, each)
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
+        let epoch = self.chain.term().epoch;
+        let mut commit = self.chain.begin(writes(&self.keys, changes));
+        loop {
+            let answer = self.coordinator.transact(commit.transaction());
+            let is_unanswered = answer.is_err();
+            match self.chain.answered(&mut commit, answer) {
+                Some(Outcome::Stored) => return Ok(()),
+                Some(Outcome::Refused(reason)) => {
+                    return Err(CommitError::NotStored(StorageError::Etcd { problem: reason }));
+                }
+                Some(Outcome::Superseded(reason)) => {
+                    return Err(CommitError::LeadershipLost { epoch, reason });
+                }
+                None if self.fence.is_past() => {
+                    let reason = "etcd did not answer within the renew deadline".to_owned();
+                    return Err(CommitError::LeadershipLost { epoch, reason });
+                }
+                None if is_unanswered => thread::sleep(PAUSE),
+                None => {}
+            }
+        }
+    }
+}
+
+/// What a batch writes: the last change of each key, because etcd refuses a transaction with the same key twice.
+fn writes(keys: &Keys, changes: &[Change]) -> Vec<Operation> {
+    let mut last = HashMap::new();
+    for (place, change) in changes.iter().enumerate() {
+        last.insert(key_of(change), place);
+    }
+    let is_last = |(place, change): &(usize, &Change)| last.get(&key_of(change)) == Some(place);
+    let operation = |(_, change): (usize, &Change)| match change {
+        Change::Put(record) => {
+            Operation::Put { key: record_key(keys, &record.key()), value: record_value(record) }
+        }
+        Change::Delete(key) => Operation::Delete { key: record_key(keys, key) },
+    };
+    changes.iter().enumerate().filter(is_last).map(operation).collect()
+}
+
+fn key_of(change: &Change) -> Key {
+    match change {
+        Change::Put(record) => record.key(),
+        Change::Delete(key) => key.clone(),
+    }
+}
+
+/// The key of a record in etcd.
+pub fn record_key(keys: &Keys, key: &Key) -> Vec<u8> {
+    let bytes = record::encode_key(key);
+    let (kind, rest) = bytes.split_first().expect("every key has a kind");
+    [keys.records().as_slice(), &[*kind, bucket(rest)], rest].concat()
+}
+
+/// The value of a record in etcd.
+pub fn record_value(record: &Record) -> Vec<u8> {
+    let format = u8::try_from(FORMAT).expect("formats are counted by hand");
+    [&[format], record::encode_value(record).as_slice()].concat()
+}
+
+/// The bucket of a key: FNV-1a, folded to a byte. It is a part of the layout of keys.
+fn bucket(rest: &[u8]) -> u8 {
+    const OFFSET: u32 = 0x811c_9dc5;
+    const PRIME: u32 = 0x0100_0193;
+    let hash = rest.iter().fold(OFFSET, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(PRIME));
+    hash.to_be_bytes().into_iter().fold(0, |folded, byte| folded ^ byte)
+}
+
+/// Passes all records at a revision to `each`, those of one kind after those of another, in the order of kinds.
+pub fn load(
+    keys: &Keys,
+    at: Revision,
+    call: &mut dyn FnMut(&Range) -> Result<RangeAnswer, CallError>,
+    each: &mut dyn FnMut(Record),
+) -> Result<(), StorageError> {
+    let refused = |error: CallError| StorageError::Etcd { problem: error.to_string() };
+    let prefix = keys.records();
+    let all =
+        Range { from: prefix.clone(), to: Some(end_of_prefix(&prefix)), at: Some(at), count_only: true };
+    let expected = call(&all).map_err(refused)?.count;
+    let mut found = 0;
+    for kind in record::KINDS {
+        let kind = [prefix.as_slice(), &[kind]].concat();
+        let end = end_of_prefix(&kind);
+        let count = Range { from: kind.clone(), to: Some(end.clone()), at: Some(at), count_only: true };
+        let count = call(&count).map_err(refused)?.count;
+        for (from, to) in bucket_ranges(&kind, &end, count) {
+            let answer =
+                call(&Range { from, to: Some(to), at: Some(at), count_only: false }).map_err(refused)?;
+            for entry in answer.entries {
+                each(decode(&prefix, &entry.key, &entry.value)?);
+                found += 1;
+            }
+        }
+    }
+    if found == expected {
+        Ok(())
+    } else {
+        let problem = format!(
+            "there are {expected} records, and this version of signalbox knows the kinds of {found}; a newer version has \
+             written the others"
+        );
+        Err(StorageError::Etcd { problem })
+    }
+}
+
+/// Ranges of whole buckets that together are a kind with `count` records, each with about [`RECORDS_OF_ANSWER`].
+fn bucket_ranges(kind: &[u8], end: &[u8], count: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let ranges = count.div_ceil(RECORDS_OF_ANSWER).min(256);
+    let start = |range: u64| match range * 256 / ranges {
+        0 => kind.to_vec(),
+        256.. => end.to_vec(),
+        bucket => [kind, &[bucket as u8]].concat(),
+    };
+    (0..ranges).map(|range| (start(range), start(range + 1))).collect()
+}
+
+fn decode(prefix: &[u8], key: &[u8], value: &[u8]) -> Result<Record, StorageError> {
+    let damaged = |problem: String| StorageError::Etcd { problem };
+    let named = || key.escape_ascii();
+    let stripped = key.strip_prefix(prefix).and_then(|key| {
+        let (kind, [_, rest @ ..]) = key.split_first()? else { return None };
+        Some([&[*kind], rest].concat())
+    });
+    let record_key = stripped.ok_or_else(|| damaged(format!("the key \"{}\" is too short", named())))?;
+    let (format, value) =
+        value.split_first().ok_or_else(|| damaged(format!("the value of \"{}\" is empty", named())))?;
+    if u32::from(*format) > FORMAT {
+        return Err(damaged(format!(
+            "the record of \"{}\" has format {format}, and this version of signalbox knows formats up to {FORMAT}; update \
+             signalbox on this node",
+            named()
+        )));
+    }
+    record::decode_from((*format).into(), &record_key, value).map_err(|error| damaged(error.to_string()))
+}

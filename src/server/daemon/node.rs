@@ -1,0 +1,263 @@
+//! A node of a cluster: it joins, waits until it leads, keeps quiet when it does not lead any more, and leaves.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{io, thread};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use super::super::workers::Workers;
+use super::error::DaemonError;
+use crate::cluster::clock::BootTime;
+use crate::cluster::configured::{ConfiguredError, client, node_name};
+use crate::cluster::etcd::{EtcdClient, Expected};
+use crate::cluster::fence::Fence;
+use crate::cluster::keys::{self, Incarnation, Keys};
+use crate::cluster::leadership::{self, Machine, Phase, Term};
+use crate::cluster::participant::{News, Participant, Parts, Pulse};
+use crate::cluster::store::ClusterStorage;
+use crate::cluster::timing::Timing;
+use crate::config::ClusterConfig;
+use crate::core::Namespace;
+use crate::storage::FORMAT;
+
+/// How often the guard looks at the fence.
+const GUARD_PERIOD: Duration = Duration::from_millis(20);
+
+/// How long the last line of the log may take, before the process is killed.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
+
+/// The connections to etcd that a node needs, and what it is. Its files are read already.
+pub(super) struct Prepared {
+    keys: Keys,
+    timing: Timing,
+    node: String,
+    /// For the leadership, and for the commits: a slow commit must not delay a renewal.
+    clients: [EtcdClient; 2],
+    /// For what concerns an operator; it is allowed more time.
+    inspector: EtcdClient,
+}
+
+/// A node that has begun to join a cluster.
+pub(super) struct Node {
+    keys: Keys,
+    name: String,
+    timing: Timing,
+    fence: Fence,
+    pulse: Pulse,
+    participant: Participant,
+    news: UnboundedReceiver<News>,
+    committer: Option<EtcdClient>,
+    /// Whether the process is to be killed when it does not lead any more.
+    has_to_lead: Arc<AtomicBool>,
+}
+
+impl Prepared {
+    /// Reads the files of the section, as the user who has started the process.
+    pub(super) fn read(config: &ClusterConfig) -> Result<Self, DaemonError> {
+        let wrong = |error: ConfiguredError| DaemonError::Cluster { problem: error.to_string() };
+        let node = node_name(config).map_err(wrong)?;
+        let timing = Timing::new(Duration::from_secs(config.renew_deadline_s.into()))
+            .expect("the configuration was validated");
+        let client = |request_timeout| client(config, request_timeout).map_err(wrong);
+        let clients = [client(timing.request_timeout())?, client(timing.request_timeout())?];
+        let inspector = client(Duration::from_secs(2))?;
+        Ok(Self { keys: Keys::new(&config.name), timing, node, clients, inspector })
+    }
+
+    /// Begins to join. `addresses` are those at which clients reach this node when it leads.
+    pub(super) fn join(self, addresses: &[(Namespace, SocketAddr)]) -> Result<Node, DaemonError> {
+        let Self { keys, timing, node: name, clients: [coordinator, committer], inspector } = self;
+        let this = keys::Node {
+            incarnation: Incarnation::random()?,
+            invocation: std::env::var("INVOCATION_ID").unwrap_or_default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            addresses: addresses.iter().map(|(_, address)| address.to_string()).collect(),
+        };
+        let machine = Machine::new(leadership::Settings {
+            keys: keys.clone(),
+            name: name.clone(),
+            node: this,
+            timing,
+            record_format: FORMAT,
+        });
+        let fence = Fence::new(BootTime::now);
+        let pulse = Pulse::default();
+        let has_to_lead = Arc::new(AtomicBool::new(false));
+        let (sender, news) = unbounded_channel();
+        let participant = Participant::start(Parts {
+            machine,
+            coordinator,
+            fence: fence.clone(),
+            pulse: pulse.clone(),
+            silence_max: timing.renew_deadline() / 2,
+            clock: BootTime::now,
+            tell: teller(sender, Arc::clone(&has_to_lead), fence.clone()),
+        })?;
+        inspect(inspector, &keys, timing)?;
+        info!(cluster = keys.prefix(), node = name, "joining the cluster");
+        Ok(Node {
+            keys,
+            name,
+            timing,
+            fence,
+            pulse,
+            participant,
+            news,
+            committer: Some(committer),
+            has_to_lead,
+        })
+    }
+}
+
+impl Node {
+    /// Waits until this node leads.
+    pub(super) async fn lead(&mut self) -> Result<Term, DaemonError> {
+        loop {
+            let problem = match self.next().await {
+                Some(News::Lead(term)) => return Ok(term),
+                Some(News::End(ending)) => ending.to_string(),
+                Some(_) => continue,
+                None => "the thread of the leadership has panicked; please report this".to_owned(),
+            };
+            return Err(DaemonError::Cluster { problem });
+        }
+    }
+
+    /// The fence that keeps the node quiet when it does not lead.
+    pub(super) fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// The records, once the node leads.
+    pub(super) fn storage(&mut self, term: Term) -> ClusterStorage<EtcdClient> {
+        let committer = self.committer.take().expect("a process leads once");
+        ClusterStorage::new(committer, self.keys.clone(), term, self.fence.clone())
+    }
+
+    /// Renewals depend on the threads that serve clients from now on. Does not end: a node that leads no more kills its
+    /// process.
+    pub(super) async fn serve(&mut self, workers: &Workers) -> Infallible {
+        let mut turn = tokio::time::interval(self.timing.retry_period());
+        loop {
+            tokio::select! {
+                Some(news) = self.news.recv() => self.note(&news),
+                _ = turn.tick() => {
+                    if workers.finish_turns(Instant::now() + self.timing.retry_period()).await {
+                        self.pulse.beat(BootTime::now());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Leaves the cluster, so that another node can lead at once. No client may have a connection to this node any more.
+    pub(super) async fn leave(&mut self) {
+        self.has_to_lead.store(false, Ordering::Release);
+        // Nothing more is written to any client.
+        self.fence.set(BootTime::default());
+        self.participant.release();
+        let limit = Instant::now() + self.timing.request_timeout() * 4;
+        while let Ok(Some(news)) = tokio::time::timeout_at(limit, self.next()).await {
+            if let News::End(_) = news {
+                return;
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Option<News> {
+        let news = self.news.recv().await;
+        news.iter().for_each(|news| self.note(news));
+        news
+    }
+
+    /// Logs the news.
+    fn note(&self, news: &News) {
+        let node = &self.name;
+        match news {
+            News::Phase(Phase::Joining) => {}
+            News::Phase(phase) => info!(node, "{phase}"),
+            News::Trouble(reason) => warn!(reason, "etcd does not answer as it should"),
+            News::Recovered => info!("etcd answers again"),
+            News::Lead(Term { epoch, .. }) => info!(node, epoch, "this node leads the cluster"),
+            News::End(ending) => info!(node, "{ending}"),
+        }
+    }
+}
+
+/// Tells the daemon the news, and kills the process when it has to lead and does not.
+fn teller(
+    sender: UnboundedSender<News>,
+    has_to_lead: Arc<AtomicBool>,
+    fence: Fence,
+) -> impl FnMut(News) + Send + 'static {
+    move |news| {
+        match &news {
+            News::Lead(_) => {
+                has_to_lead.store(true, Ordering::Release);
+                guard(fence.clone(), Arc::clone(&has_to_lead));
+            }
+            News::End(ending) if has_to_lead.load(Ordering::Acquire) => end_at_once(ending.to_string()),
+            _ => {}
+        }
+        // The daemon may be about to end.
+        let _ = sender.send(news);
+    }
+}
+
+/// Kills the process when the deadline of its leadership passes, whatever its other threads do.
+fn guard(fence: Fence, has_to_lead: Arc<AtomicBool>) {
+    let watch = move || {
+        while has_to_lead.load(Ordering::Acquire) {
+            if fence.is_past() {
+                end_at_once("etcd has not confirmed the leadership within the renew deadline".to_owned());
+            }
+            thread::sleep(GUARD_PERIOD);
+        }
+    };
+    let started = thread::Builder::new().name("fence".to_owned()).spawn(watch);
+    if started.is_err() {
+        end_at_once("the thread that guards the leadership could not be started".to_owned());
+    }
+}
+
+/// Kills the process, so that the kernel closes all connections. The log gets a line if it takes it in time.
+fn end_at_once(reason: String) -> ! {
+    let (sender, written) = mpsc::channel();
+    let speaker = thread::Builder::new().spawn(move || {
+        error!(
+            reason,
+            "this node does not lead the cluster any more: it ends at once, and joins again when it is restarted"
+        );
+        let _ = sender.send(());
+    });
+    if speaker.is_ok() {
+        let _ = written.recv_timeout(LAST_WORDS_MAX);
+    }
+    let _ = kill(Pid::this(), Signal::SIGKILL);
+    // Not reached, unless the system forbids this process to kill itself.
+    std::process::abort()
+}
+
+/// Logs what an operator should know about etcd, in a thread of its own.
+fn inspect(mut inspector: EtcdClient, keys: &Keys, timing: Timing) -> io::Result<()> {
+    let expected = Expected {
+        key: keys.format(),
+        round_trip_max: timing.round_trip_max(),
+        revisions_max: Expected::REVISIONS_MAX,
+    };
+    thread::Builder::new().name("etcd-check".to_owned()).spawn(move || {
+        for warning in inspector.warnings(&expected) {
+            warn!("etcd: {warning}");
+        }
+    })?;
+    Ok(())
+}
