@@ -190,7 +190,7 @@ fn without_space_a_transaction_is_refused_only_once_it_is_sure_that_it_is_not_pe
         }
         assert!(number < 1_000, "the quota has an effect");
     };
-    // etcd performs the transaction that exceeds the quota, and answers that there is no space.
+    // etcd may perform the transaction that exceeds the quota, and yet answer that there is no space.
     assert!(matches!(&error, CallError::Unanswered(why) if why.contains("space exceeded")), "{error:?}");
     refused(client.transact(&write(number)), "alarm disarm");
     refused(client.transact(&write(number + 1)), "alarm disarm");

@@ -2,5 +2,8 @@
 
 mod calls;
 mod generated;
+mod members;
+mod security;
 #[path = "../support/mod.rs"]
 mod support;
+mod warnings;

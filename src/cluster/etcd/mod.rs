@@ -12,6 +12,7 @@
 
 mod client;
 mod failure;
+#[expect(clippy::enum_variant_names, reason = "the names are etcd's")]
 #[rustfmt::skip]
 mod generated;
 mod link;

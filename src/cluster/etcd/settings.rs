@@ -120,11 +120,22 @@ fn prepare(url: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, Setting
 }
 
 fn read_tls(tls: &Tls) -> Result<ClientTlsConfig, SettingsError> {
-    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&tls.ca)?));
+    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read_certificates(&tls.ca)?));
     Ok(match &tls.identity {
-        Some((certificate, key)) => config.identity(Identity::from_pem(read(certificate)?, read(key)?)),
+        Some((certificate, key)) => {
+            config.identity(Identity::from_pem(read_certificates(certificate)?, read(key)?))
+        }
         None => config,
     })
+}
+
+/// Reads a file that has certificates. Without any, each connection would fail, and not say why.
+fn read_certificates(path: &Path) -> Result<Vec<u8>, SettingsError> {
+    let pem = read(path)?;
+    if String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
+        return Ok(pem);
+    }
+    Err(SettingsError::Certificates(format!("{} has no certificate", path.display())))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, SettingsError> {
@@ -153,7 +164,8 @@ mod tests {
             ("http://10.0.0.1", "has no port"),
             ("http://10.0.0.1:2379/v3", "has a path"),
             ("http://user@10.0.0.1:2379", "names a user"),
-            ("http://10.0.0.1:99999", "is not a URL"),
+            ("http://10.0.0.1:99999", "has no port"),
+            ("http://10.0.0.1:2379 ", "is not a URL"),
             ("https://10.0.0.1:2379", "name the file"),
         ];
         for (endpoint, what) in wrong {
@@ -169,7 +181,10 @@ mod tests {
         let tls = |name: &str| Tls { ca: scratch.path().join(name), identity: None };
         let missing = refusal(&["https://10.0.0.1:2379"], Some(tls("missing.pem")));
         assert!(missing.contains("missing.pem"), "{missing}");
-        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        fs::write(scratch.path().join("ca.pem"), [0x30, 0x82]).unwrap();
+        let not_pem = refusal(&["https://10.0.0.1:2379"], Some(tls("ca.pem")));
+        assert!(not_pem.contains("ca.pem") && not_pem.contains("have to be in PEM"), "{not_pem}");
+        let broken = "-----BEGIN CERTIFICATE-----\n&\n-----END CERTIFICATE-----\n";
         fs::write(scratch.path().join("ca.pem"), broken).unwrap();
         let broken = refusal(&["https://10.0.0.1:2379"], Some(tls("ca.pem")));
         assert!(broken.contains("have to be in PEM"), "{broken}");

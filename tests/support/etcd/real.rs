@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use signalbox::cluster::coordinator::{CallError, Coordinator, Range};
 use signalbox::cluster::etcd::{EtcdClient, Settings, Tls};
 
 use crate::support::ports::free_ports;
-use crate::support::{PATIENCE, skipped};
+use crate::support::{PATIENCE, eventually, skipped};
 
 const PROGRAM: &str = "/usr/bin/etcd";
 const CONTROL: &str = "/usr/bin/etcdctl";
@@ -150,26 +151,35 @@ impl RealEtcd {
         self.control(&["member", "add", &learner.name, "--learner", &peer]);
         self.members.push(learner);
         self.spawn(self.members.len() - 1, "existing");
-        super::super::eventually("the learner answers", || {
+        eventually("the learner answers", || {
             self.client().status().iter().all(|member| member.status.is_ok())
         });
     }
 
     /// Runs `etcdctl` at the first member; panics if it fails.
     pub fn control(&self, arguments: &[&str]) -> String {
-        let output = self.try_control(arguments);
+        self.control_with_input(arguments, "")
+    }
+
+    /// As [`Self::control`], with a line of input.
+    pub fn control_with_input(&self, arguments: &[&str], input: &str) -> String {
+        let output = self.try_control(arguments, input);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
         text(&output.stdout)
     }
 
-    fn try_control(&self, arguments: &[&str]) -> Output {
+    fn try_control(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = Command::new(CONTROL);
         command.env("ETCDCTL_API", "3").arg("--endpoints").arg(&self.endpoints()[0]).args(arguments);
         if let Some(Certificates { ca, client: (certificate, key), .. }) = &self.certificates {
             command.arg("--cacert").arg(ca).arg("--cert").arg(certificate).arg("--key").arg(key);
         }
-        command.stdin(Stdio::null()).output().unwrap()
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        // A command that reads nothing may have ended already.
+        let _ = writeln!(process.stdin.take().unwrap(), "{input}");
+        process.wait_with_output().unwrap()
     }
 
     fn spawn(&mut self, member: usize, state: &str) {
