@@ -3,5 +3,8 @@
 mod calls;
 mod generated;
 mod leadership;
+mod members;
+mod security;
 #[path = "../support/mod.rs"]
 mod support;
+mod warnings;

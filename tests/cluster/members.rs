@@ -1,0 +1,154 @@
+//! Members of etcd that freeze, die or are not there: calls go on with the others, within their time limits.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use signalbox::cluster::coordinator::{CallError, Coordinator, Transaction};
+use signalbox::cluster::etcd::{EtcdClient, Settings};
+
+use crate::calls::{always, entry, modified, one, put, read};
+use crate::support::etcd::RealEtcd;
+use crate::support::ports::free_ports;
+use crate::support::{PATIENCE, eventually};
+
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// What a call may take beyond its time limit, on a busy machine.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// A client that begins with one member and continues with the others.
+fn client_from(etcd: &RealEtcd, first: usize) -> EtcdClient {
+    let mut endpoints = etcd.endpoints();
+    endpoints.rotate_left(first);
+    EtcdClient::new(&Settings { endpoints, request_timeout: TIMEOUT, ..etcd.settings() }).unwrap()
+}
+
+/// Repeats a transaction until it is answered; each attempt within its time limit.
+fn repeat(client: &mut EtcdClient, transaction: &Transaction) -> usize {
+    let began = Instant::now();
+    for attempt in 1.. {
+        let sent = Instant::now();
+        let answer = client.transact(transaction);
+        assert!(sent.elapsed() < TIMEOUT + SLACK, "{:?} for {answer:?}", sent.elapsed());
+        match answer {
+            Ok(_) => return attempt,
+            Err(CallError::Unanswered(why)) => assert!(began.elapsed() < PATIENCE, "{why}"),
+            Err(refused) => panic!("{refused}"),
+        }
+    }
+    unreachable!("attempts do not end")
+}
+
+/// How many connections of this machine to a port are established.
+fn connections_to(port: u16) -> usize {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let remote = format!(":{port:04X}");
+    // Columns: number, local address, remote address, state; 01 is "established".
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| row[2].ends_with(&remote) && row[3] == "01").count()
+}
+
+fn port_of(endpoint: &str) -> u16 {
+    endpoint.rsplit(':').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn calls_go_on_when_the_leader_of_etcd_freezes() {
+    let Some(etcd) = RealEtcd::start(3) else { return };
+    let leader = etcd.leader();
+    let mut client = client_from(&etcd, leader);
+    client.transact(&always(vec![put("a", b"1")])).unwrap();
+    etcd.freeze(leader);
+    assert!(repeat(&mut client, &always(vec![put("a", b"2")])) > 1, "the frozen member does not answer");
+    // The client does not come back to it of itself.
+    let attempts: usize = (0..20).map(|_| repeat(&mut client, &always(vec![put("a", b"3")]))).sum();
+    assert!(attempts <= 22, "{attempts} attempts for 20 calls");
+    etcd.thaw(leader);
+}
+
+#[test]
+fn calls_go_on_when_the_leader_of_etcd_dies() {
+    let Some(mut etcd) = RealEtcd::start(3) else { return };
+    let leader = etcd.leader();
+    // A client of the leader, and one whose member forwards to it.
+    let mut clients = [leader, (leader + 1) % 3].map(|first| client_from(&etcd, first));
+    for client in &mut clients {
+        client.transact(&always(vec![put("a", b"1")])).unwrap();
+    }
+    etcd.kill(leader);
+    for client in &mut clients {
+        repeat(client, &always(vec![put("a", b"2")]));
+    }
+    etcd.start_again(leader);
+    let mut returned = client_from(&etcd, leader);
+    assert_eq!(returned.range(&one("a")).unwrap().entries[0].value, b"2");
+}
+
+#[test]
+fn a_repeated_transaction_finds_what_its_first_attempt_wrote() {
+    let Some(etcd) = RealEtcd::start(3) else { return };
+    let leader = etcd.leader();
+    let mut client = client_from(&etcd, leader);
+    let before = client.transact(&always(vec![put("mark", b"0")])).unwrap().revision;
+    let next = Transaction {
+        compare: vec![modified("mark", before)],
+        then: vec![put("mark", b"1")],
+        otherwise: vec![read("mark")],
+    };
+    etcd.freeze(leader);
+    // The frozen member gets the request, and performs it when it wakes, or never.
+    let first = client.transact(&next);
+    assert!(matches!(first, Err(CallError::Unanswered(_))), "{first:?}");
+    etcd.thaw(leader);
+    repeat(&mut client, &next);
+    let found = client.transact(&next).unwrap();
+    assert_eq!(found.read, [Some(entry("mark", b"1", before + 1))], "it was performed once");
+}
+
+#[test]
+fn a_member_that_is_not_there_costs_one_attempt() {
+    let Some(etcd) = RealEtcd::start(1) else { return };
+    let [closed] = free_ports();
+    let closed = format!("http://127.0.0.1:{closed}");
+    let endpoints = vec![closed.clone(), etcd.endpoints()[0].clone()];
+    let mut client = EtcdClient::new(&Settings { endpoints, ..etcd.settings() }).unwrap();
+    let began = Instant::now();
+    let error = client.range(&one("a")).unwrap_err();
+    assert!(began.elapsed() < SLACK, "a closed port is noticed at once");
+    let CallError::Unanswered(sentence) = &error else { panic!("{error:?}") };
+    assert!(sentence.contains(&closed) && sentence.contains("Connection refused"), "{sentence}");
+    client.range(&one("a")).unwrap();
+    client.range(&one("a")).unwrap();
+}
+
+#[test]
+fn no_connection_to_a_frozen_member_is_left() {
+    let Some(etcd) = RealEtcd::start(1) else { return };
+    let port = port_of(&etcd.endpoints()[0]);
+    // etcd connects to itself.
+    let others = connections_to(port);
+    let settings = Settings { request_timeout: Duration::from_millis(100), ..etcd.settings() };
+    let mut client = EtcdClient::new(&settings).unwrap();
+    client.range(&one("a")).unwrap();
+    assert_eq!(connections_to(port), others + 1);
+    etcd.freeze(0);
+    for _ in 0..10 {
+        // More than the buffers of the connection take, so that it cannot be closed in order.
+        let big = (0..10).map(|number| put(&format!("{number}"), &vec![7; 140_000]));
+        let error = client.transact(&always(big.collect())).unwrap_err();
+        assert!(matches!(&error, CallError::Unanswered(why) if why.contains("100 ms")), "{error:?}");
+        assert_eq!(connections_to(port), others);
+    }
+    etcd.thaw(0);
+    etcd.client().range(&one("a")).unwrap();
+}
+
+#[test]
+fn a_member_that_starts_again_is_connected_to_again() {
+    let Some(mut etcd) = RealEtcd::start(1) else { return };
+    let mut client = client_from(&etcd, 0);
+    client.transact(&always(vec![put("a", b"1")])).unwrap();
+    etcd.kill(0);
+    client.range(&one("a")).unwrap_err();
+    etcd.start_again(0);
+    eventually("it is connected", || client.range(&one("a")).is_ok_and(|answer| answer.count == 1));
+}
