@@ -3,33 +3,64 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::cluster::{Cluster, Source};
 use super::exit::{Exit, Failure, warn};
 use super::output::json;
-use crate::storage::{self, ImportError, Report, StorageError};
+use crate::cluster::data::{self, read_all};
+use crate::cluster::timing::Timing;
+use crate::core::Record;
+use crate::storage::{self, Counts, ExportWriter, ImportError, Report, StorageError, contradictions};
 
 const LONG: &str = "\
-Check, export or import a data directory
+Check, export or import a data directory, or the records of a cluster
 
 A server with data_dir in its configuration stores declared semaphores and leased sessions there. These commands need a \
 directory that no server is using. If a server is using it, or it cannot be read or written, the exit status is 71. If \
-its data is damaged, of a newer version, or missing, the exit status is 65.";
+its data is damaged, of a newer version, or missing, the exit status is 65.
+
+With --cluster, the commands are about the records of a cluster, which are in etcd. \"check\" and \"export\" read all \
+records as they are at one moment, also while nodes serve clients.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox data check /var/lib/signalbox
   (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
-  signalbox data import /var/lib/signalbox < signalbox.jsonl";
+  signalbox data import /var/lib/signalbox < signalbox.jsonl
+  signalbox data export /var/lib/signalbox | signalbox data import --cluster";
 
-/// Check, export or import a data directory
+/// Check, export or import a data directory, or the records of a cluster
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES, disable_help_subcommand = true)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
+}
+
+/// What a command is about.
+#[derive(Debug, Args)]
+struct Place {
+    /// Data directory, as in data_dir of the configuration
+    #[arg(value_name = "DIRECTORY", required_unless_present = "cluster", conflicts_with = "cluster")]
+    directory: Option<PathBuf>,
+
+    /// Use the records of the cluster of --config instead of a data directory
+    #[arg(long)]
+    cluster: bool,
+
+    #[command(flatten)]
+    source: Source,
+}
+
+impl Place {
+    /// The directory; `None`: the cluster.
+    fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -59,9 +90,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(long_about = CHECK_LONG, after_help = CHECK_EXAMPLES)]
 struct Check {
-    /// Data directory, as in data_dir of the configuration
-    #[arg(value_name = "DIRECTORY")]
-    directory: PathBuf,
+    #[command(flatten)]
+    place: Place,
 
     /// Print one JSON object
     #[arg(long)]
@@ -85,16 +115,18 @@ Examples:
 #[derive(Debug, Args)]
 #[command(long_about = EXPORT_LONG, after_help = EXPORT_EXAMPLES)]
 struct Export {
-    /// Data directory, as in data_dir of the configuration
-    #[arg(value_name = "DIRECTORY")]
-    directory: PathBuf,
+    #[command(flatten)]
+    place: Place,
 }
 
 const IMPORT_LONG: &str = "\
 Create a data directory from an export on standard input
 
 Reads the output of \"signalbox data export\", and imports all of it or nothing. The directory must be empty; if it does \
-not exist, it is created. Run the command as the user of the server, or change the owner of the directory afterwards.";
+not exist, it is created. Run the command as the user of the server, or change the owner of the directory afterwards.
+
+With --cluster, the cluster must be new: no node may have joined it. Nodes can join when all records are there; if the \
+command fails before that, run it again.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -105,11 +137,10 @@ Examples:
 #[derive(Debug, Args)]
 #[command(long_about = IMPORT_LONG, after_help = IMPORT_EXAMPLES)]
 struct Import {
-    /// Empty directory; created if it does not exist
-    #[arg(value_name = "DIRECTORY")]
-    directory: PathBuf,
+    #[command(flatten)]
+    place: Place,
 
-    /// Print one JSON object with the keys directory and records
+    /// Print one JSON object with the keys directory (or the cluster) and records
     #[arg(long)]
     json: bool,
 }
@@ -123,14 +154,22 @@ struct Imported {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
-        Action::Check(Check { directory, json }) => check(directory, *json),
-        Action::Export(Export { directory }) => export(directory),
-        Action::Import(Import { directory, json }) => import(directory, *json),
+        Action::Check(Check { place, json }) => check(place, *json),
+        Action::Export(Export { place }) => export(place),
+        Action::Import(Import { place, json }) => import(place, *json),
     }
 }
 
-fn check(directory: &Path, as_json: bool) -> Result<ExitCode, Failure> {
-    let report = storage::check(directory)?;
+fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
+    let report = match place.directory() {
+        Some(directory) => storage::check(directory)?,
+        None => {
+            let records = records_of(&mut place.source.open()?)?;
+            let mut counts = Counts::default();
+            records.iter().for_each(|record| counts.count(record));
+            Report { needs_repair: false, counts, problems: contradictions(&records) }
+        }
+    };
     let Report { needs_repair, counts, ref problems } = report;
     let storage::Counts { declarations, sessions, grants, answers, sets, processes } = counts;
     let mut out = io::stdout().lock();
@@ -181,9 +220,25 @@ struct Found<'a> {
     problems: &'a [String],
 }
 
-fn export(directory: &Path) -> Result<ExitCode, Failure> {
+/// All records of a cluster, in the order of keys.
+fn records_of(cluster: &mut Cluster) -> Result<Vec<Record>, StorageError> {
+    let mut records = Vec::new();
+    read_all(&mut cluster.etcd, &cluster.keys, &mut |record| records.push(record))?;
+    records.sort_by_cached_key(Record::key);
+    Ok(records)
+}
+
+fn export(place: &Place) -> Result<ExitCode, Failure> {
     let mut out = Output { out: BufWriter::new(io::stdout().lock()), failure: None };
-    let exported = storage::export(directory, &mut out);
+    let exported = match place.directory() {
+        Some(directory) => storage::export(directory, &mut out),
+        None => {
+            let records = records_of(&mut place.source.open()?)?;
+            let mut export = ExportWriter::begin(&mut out);
+            records.iter().for_each(|record| export.add(record));
+            export.end().map(|()| Vec::new())
+        }
+    };
     if let Some(failure) = out.failure {
         return Err(failure.into());
     }
@@ -220,15 +275,37 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
-fn import(directory: &Path, as_json: bool) -> Result<ExitCode, Failure> {
-    let records = storage::import(directory, &mut io::stdin().lock())?;
-    let directory = directory.display().to_string();
+fn import(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
+    let (name, records) = match place.directory() {
+        Some(directory) => {
+            (directory.display().to_string(), storage::import(directory, &mut io::stdin().lock())?)
+        }
+        None => {
+            let mut cluster = place.source.open()?;
+            let records = storage::read_export(&mut io::stdin().lock())?;
+            let renew_deadline = Duration::from_secs(cluster.config.renew_deadline_s.into());
+            let timing = Timing::new(renew_deadline).expect("the configuration was validated");
+            data::import(&mut cluster.etcd, &cluster.keys, timing, &records)?;
+            (format!("cluster {}", cluster.config.name), records.len() as u64)
+        }
+    };
     let text = match as_json {
-        true => json(&Imported { directory, records }),
-        false => format!("{directory}: imported {records} records"),
+        true => json(&Imported { directory: name, records }),
+        false => format!("{name}: imported {records} records"),
     };
     writeln!(io::stdout(), "{text}")?;
     Ok(Exit::Success.into())
+}
+
+impl From<data::ImportError> for Failure {
+    fn from(error: data::ImportError) -> Self {
+        let exit = match error {
+            data::ImportError::Call(_) => Exit::Unavailable,
+            data::ImportError::InUse { .. } => Exit::Usage,
+            data::ImportError::Concurrent => Exit::System,
+        };
+        Self::new(exit, error.to_string())
+    }
 }
 
 impl From<StorageError> for Failure {

@@ -7,7 +7,7 @@ use super::exit::Failure;
 use super::mismatch;
 use super::place::shown_while;
 use super::refusal::{self, Usage};
-use super::server::{Server, label};
+use super::server::Server;
 use super::signals::Signals;
 use super::wanted::{Amount, Amounts, Waiting};
 use crate::client::{Client, Error, Permit, Status};
@@ -42,7 +42,7 @@ pub(super) async fn acquire(
 async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result<Client, Failure> {
     // A waiting request keeps its place for as long as the lease, so the client retries at least that long.
     let unreachable_after = server.timeout().max(lease.unwrap_or_default());
-    let builder = Client::builder(server.address()).label(label(task)).unreachable_after(unreachable_after);
+    let builder = server.builder(task).unreachable_after(unreachable_after);
     let builder = match lease {
         Some(lease) => builder.ttl(lease),
         None => builder,

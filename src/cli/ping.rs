@@ -53,8 +53,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 async fn ping(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { count, interval, json: as_json, server } = arguments;
-    let address = server.address();
-    let client = server.connect_to_any_port().await?;
+    let (address, client) = server.connect_to_first().await?;
     for number in 1..=*count {
         let sent = Instant::now();
         server.answer(client.noop()).await??;

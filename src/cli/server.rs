@@ -1,5 +1,7 @@
 //! The connection options of the client subcommands: server, namespace and timeout.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
@@ -11,22 +13,24 @@ use super::name::Name;
 use super::pattern::looks_like_pattern;
 use super::time::time;
 use crate::client::{
-    Address, COUNTER_PORT, Client, Direct, Error, HelloAnswer, Namespace, PlainClient, SEMAPHORE_PORT, Status,
+    Address, AddressError, Builder, COUNTER_PORT, Client, Direct, Error, HelloAnswer, Namespace, PlainClient,
+    SEMAPHORE_PORT, Status,
 };
 
 /// The options of all client subcommands.
 #[derive(Debug, Args)]
 pub(super) struct Server {
-    /// Server to connect to; the default port is 11215, with --semaphore 11216
+    /// Server to connect to; the default port is 11215, with --semaphore 11216. For a cluster, all nodes, with commas between
+    /// them: the one that leads is used
     #[arg(
         id = "server",
         long = "server",
-        value_name = "HOST[:PORT]",
+        value_name = "HOST[:PORT],…",
         env = "SIGNALBOX_SERVER",
         default_value = "127.0.0.1",
         global = true
     )]
-    address: Address,
+    addresses: Addresses,
 
     /// Use semaphores instead of counters
     #[arg(long, global = true)]
@@ -35,6 +39,34 @@ pub(super) struct Server {
     /// How long to wait for the connection and for each response, in seconds or with a unit (0.5, 30s, 5m, 1h)
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = time, global = true)]
     timeout: Duration,
+}
+
+/// The addresses of one server, or of the nodes of one cluster; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Addresses(Vec<Address>);
+
+impl FromStr for Addresses {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        text.split(',').map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl From<Address> for Addresses {
+    fn from(address: Address) -> Self {
+        Self(vec![address])
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, address) in self.0.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            write!(f, "{comma}{address}")?;
+        }
+        Ok(())
+    }
 }
 
 /// Where the address of the server comes from. It stands before [`Server`] in the arguments of a subcommand, which takes the
@@ -81,19 +113,42 @@ pub(super) enum ServerKind {
 }
 
 impl Server {
-    /// The address, with the default port if none was given.
-    pub(super) fn address(&self) -> Address {
-        self.address.clone().or_port(if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT })
+    /// The addresses, with the default port where none was given.
+    pub(super) fn addresses(&self) -> Addresses {
+        let port = if self.semaphore { SEMAPHORE_PORT } else { COUNTER_PORT };
+        Addresses(self.addresses.0.iter().map(|address| address.clone().or_port(port)).collect())
+    }
+
+    /// The only address, with the default port if none was given, for a command that uses one server.
+    pub(super) fn only_address(&self, command: &str) -> Result<Address, Failure> {
+        match self.addresses().0.as_slice() {
+            [address] => Ok(address.clone()),
+            several => {
+                let message = format!(
+                    "--server has {} addresses, and \"{command}\" takes one; give that of the node that leads, or a virtual \
+                     address that moves with the leader",
+                    several.len()
+                );
+                Err(Failure::new(Exit::Usage, message))
+            }
+        }
+    }
+
+    /// A client of these addresses that is to be configured further.
+    pub(super) fn builder(&self, task: &str) -> Builder {
+        let mut addresses = self.addresses().0.into_iter();
+        let first = addresses.next().expect("the option has at least one address");
+        addresses.fold(Client::builder(first), Builder::address).label(label(task))
     }
 
     /// Whether a port was given. Otherwise `--semaphore` selects it.
     pub(super) fn has_port(&self) -> bool {
-        self.address.port().is_some()
+        self.addresses.0.iter().any(|address| address.port().is_some())
     }
 
     /// The same options with another address.
     pub(super) fn at(&self, address: Address) -> Self {
-        Self { address, ..*self }
+        Self { addresses: address.into(), ..*self }
     }
 
     /// Whether semaphores were requested.
@@ -146,7 +201,7 @@ impl Server {
 
     /// Connects for operations that only signalbox's server supports.
     pub(super) async fn direct(&self) -> Result<Direct, Failure> {
-        let client = Client::builder(self.address()).label(label("signalbox")).build()?;
+        let client = self.builder("signalbox").build()?;
         Ok(self.answer(client.direct()).await??)
     }
 
@@ -158,7 +213,27 @@ impl Server {
 
     /// Connects for requests that are about no namespace.
     pub(super) async fn connect_to_any_port(&self) -> Result<PlainClient, Failure> {
-        Ok(PlainClient::connect_within(&self.address(), self.timeout).await?)
+        Ok(self.connect_to_first().await?.1)
+    }
+
+    /// Connects to the first address that accepts: the others may be those of nodes that do not lead.
+    pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
+        let addresses = self.addresses().0;
+        let limit = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let mut failures = Vec::new();
+        for address in addresses {
+            match PlainClient::connect_within(&address, limit).await {
+                Ok(client) => return Ok((address, client)),
+                Err(error) => failures.push(error),
+            }
+        }
+        let last = failures.pop().expect("the option has at least one address");
+        if failures.is_empty() {
+            return Err(last.into());
+        }
+        let message =
+            format!("none of the servers {} accepts connections; the last one: {last}", self.addresses());
+        Err(Failure::new(Exit::Unavailable, message))
     }
 
     /// As [`Self::connect`]; the task is the label in lists of holders.
@@ -173,7 +248,7 @@ impl Server {
     /// Refuses a port that does not serve the namespace of the request, or does not say so although semaphores were
     /// requested: yrmcdsd and old versions of signalbox do not say which they serve.
     fn check_port(&self, server: Option<HelloAnswer>) -> Result<(), Failure> {
-        let address = self.address();
+        let address = self.addresses();
         let message = match (self.namespace(), server) {
             (requested, Some(HelloAnswer { port: Some(served), .. })) if requested == served => return Ok(()),
             (Namespace::Counters, Some(HelloAnswer { port: Some(_), .. })) => format!(
@@ -186,9 +261,7 @@ impl Server {
             ),
             (Namespace::Counters, Some(HelloAnswer { port: None, .. }) | None) => return Ok(()),
             // The default port of semaphores, of an old version of signalbox.
-            (Namespace::Semaphores, Some(HelloAnswer { port: None, .. }))
-                if self.address.port().is_none() =>
-            {
+            (Namespace::Semaphores, Some(HelloAnswer { port: None, .. })) if !self.has_port() => {
                 return Ok(());
             }
             (Namespace::Semaphores, Some(HelloAnswer { port: None, .. }) | None) => format!(
@@ -207,7 +280,7 @@ impl Server {
         tokio::time::timeout(self.timeout, call).await.map_err(|_| {
             let message = format!(
                 "{} did not respond within {} s; check the server, or raise --timeout",
-                self.address(),
+                self.addresses(),
                 self.timeout.as_secs_f64()
             );
             Failure::new(Exit::Unavailable, message)

@@ -23,6 +23,9 @@ use serde::{Deserialize, Serialize};
 /// The version of the layout of keys.
 pub const LAYOUT: u32 = 1;
 
+/// In place of a version: records are being imported, and no node may join.
+pub const UNFINISHED_IMPORT: u32 = 0;
+
 /// The keys of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {

@@ -4,14 +4,15 @@
 //! `coordinator` is what the rest needs of etcd and `etcd` the client that has it, `keys` has the layout of the keys,
 //! `timing` the times and `clock` the clock that measures them. `leadership` decides which node leads and has no I/O;
 //! `participant` is the thread that does what it says. `fence` keeps a former leader quiet. `store` commits the records of
-//! the node that leads, as links of a `chain`. `admin` is for operators, and `configured` makes the client of a
-//! configuration.
+//! the node that leads, as links of a `chain`. `admin` and `data` are for operators, and `configured` makes the client
+//! of a configuration.
 
 pub mod admin;
 pub mod chain;
 pub mod clock;
 pub mod configured;
 pub mod coordinator;
+pub mod data;
 pub mod etcd;
 pub mod fence;
 pub mod keys;

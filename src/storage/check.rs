@@ -41,7 +41,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn count(&mut self, record: &Record) {
+    /// Counts a record.
+    pub fn count(&mut self, record: &Record) {
         match record {
             Record::Mark(_) => {}
             Record::Declaration(_) => self.declarations += 1,

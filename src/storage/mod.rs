@@ -25,7 +25,7 @@ pub use check::{Counts, Report, check, contradictions};
 pub use directory::FILE_NAME;
 pub use engine::{FileStorage, Medium, Options};
 pub use error::{CommitError, StorageError};
-pub use export::{ImportError, export, import};
+pub use export::{ExportWriter, ImportError, export, import, read_export};
 pub use failing::{FailingStorage, Fault, Faults};
 pub use memory::{Memory, MemoryStorage};
 pub use record::FORMAT;

@@ -1,9 +1,11 @@
 //! The cluster: its client of etcd, the store in memory that stands in for etcd, and which node leads.
 
 mod calls;
+mod data;
 mod generated;
 mod leadership;
 mod members;
+mod nodes;
 mod security;
 #[path = "../support/mod.rs"]
 mod support;

@@ -165,10 +165,10 @@ impl Arguments {
                 self.threads
             ));
         }
-        Ok(self.checked_load())
+        Ok(self.checked_load(self.server.only_address("bench")?))
     }
 
-    fn checked_load(&self) -> Load {
+    fn checked_load(&self, address: Address) -> Load {
         let distribution = match self.distribution {
             DistributionArgument::Uniform => Distribution::Uniform,
             DistributionArgument::Zipf => Distribution::Zipf,
@@ -186,7 +186,7 @@ impl Arguments {
             timeout: self.server.timeout(),
         };
         Load {
-            address: self.server.address(),
+            address,
             threads: self.threads as usize,
             limit: self.count.map_or(Limit::After(duration), Limit::Requests),
             requests_per_s: self.rate,

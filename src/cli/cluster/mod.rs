@@ -51,17 +51,17 @@ enum Action {
 
 /// Which cluster a command is about.
 #[derive(Debug, Args)]
-struct Source {
+pub(super) struct Source {
     /// Configuration file of this node, with the section [cluster]
     #[arg(long, value_name = "FILE", default_value = "/etc/signalbox.toml")]
     config: PathBuf,
 }
 
 /// The cluster of a configuration.
-struct Cluster {
-    config: ClusterConfig,
-    keys: Keys,
-    etcd: Persistent<EtcdClient>,
+pub(super) struct Cluster {
+    pub(super) config: ClusterConfig,
+    pub(super) keys: Keys,
+    pub(super) etcd: Persistent<EtcdClient>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 impl Source {
     /// The connection to the cluster's etcd. A server that is not a node of a cluster is an error.
-    fn open(&self) -> Result<Cluster, Failure> {
+    pub(super) fn open(&self) -> Result<Cluster, Failure> {
         self.open_if_enabled()?.ok_or_else(|| {
             let message = format!(
                 "{}: cluster.etcd is not set, so this server is not a node of a cluster",

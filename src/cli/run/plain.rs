@@ -81,7 +81,7 @@ impl Hold for ConnectionHold<'_> {
         let State::Open(client) = self.state else { return pending().await };
         let loss = client.closed().await;
         self.state = State::Lost;
-        let (address, name) = (self.arguments.server.address(), &self.amount.name);
+        let (address, name) = (self.arguments.server.addresses(), &self.amount.name);
         let reason =
             format!("the connection to {address} was lost ({loss}), so others may acquire {name} now");
         Alarm { reason, time: self.arguments.kill_after }

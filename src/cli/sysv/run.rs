@@ -92,7 +92,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let server = match settings.server {
         Some(address) if !source.is_option() => arguments.server.at(address),
-        _ => arguments.server.at(arguments.server.address()),
+        _ => arguments.server.at(arguments.server.only_address("sysv run")?),
     };
     let library = library::find(library.as_deref())?;
     block_on(async { set::connect(&server).await.map(drop) })?;
@@ -102,7 +102,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     command
         .args(rest)
         .env(library::PRELOAD, library::preload(&library)?)
-        .env(SERVER, server.address().to_string());
+        .env(SERVER, server.addresses().to_string());
     if !keys.is_empty() {
         command.env(KEYS, keys.join(","));
     }

@@ -108,7 +108,7 @@ pub(super) async fn connect(server: &Server) -> Result<Direct, Failure> {
     if !direct.server().features.contains(Features::SYSV) {
         let message = format!(
             "{} does not support System V semaphores; update the server, or give another one with --server",
-            server.address()
+            server.addresses()
         );
         return Err(Failure::new(Exit::Unavailable, message));
     }

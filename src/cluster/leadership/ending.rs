@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::cluster::keys::{Leadership, ValueError};
+use crate::cluster::keys::{Leadership, UNFINISHED_IMPORT, ValueError};
 
 /// Why a node's part in the cluster is over. The message says what to do, where there is something to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -67,10 +67,7 @@ pub enum Ending {
         node: String,
     },
     /// The keys have another layout.
-    #[error(
-        "the cluster's keys have layout {stored}, and this version of signalbox has layout {own}: run the version that the \
-         other nodes run"
-    )]
+    #[error("{}", layouts(*stored, *own))]
     LayoutDiffers {
         /// The layout in etcd.
         stored: u32,
@@ -129,6 +126,17 @@ pub enum Ending {
     /// A value cannot be read.
     #[error(transparent)]
     Value(#[from] ValueError),
+}
+
+fn layouts(stored: u32, own: u32) -> String {
+    if stored == UNFINISHED_IMPORT {
+        return "an import into the cluster was not completed: run \"signalbox data import --cluster\" again"
+            .to_owned();
+    }
+    format!(
+        "the cluster's keys have layout {stored}, and this version of signalbox has layout {own}: run the version that the \
+         other nodes run"
+    )
 }
 
 fn successor(by: Option<&Leadership>) -> String {

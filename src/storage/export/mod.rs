@@ -72,30 +72,51 @@ pub fn export(directory: &Path, writer: &mut dyn Write) -> Result<Vec<String>, S
         }
         opened => opened?,
     };
-    let mut records = 0;
-    let mut written = write_line(writer, &Line::Export { format: FORMAT });
-    let read = each_record(&path, &database, &mut |record| match record {
-        Ok(record) if written.is_ok() => {
-            records += 1;
-            written = write_line(writer, &Line::from(&record));
-        }
-        Ok(_) => {}
+    let mut export = ExportWriter::begin(writer);
+    each_record(&path, &database, &mut |record| match record {
+        Ok(record) => export.add(&record),
         Err(error) => problems.push(format!("{error}; the record was omitted")),
-    });
-    read?;
-    let written = written.and_then(|()| write_line(writer, &Line::End { records }));
-    let written = written.and_then(|()| writer.flush());
-    written.map_err(|source| StorageError::Unusable { path: PathBuf::from("the export"), source })?;
+    })?;
+    export.end()?;
     Ok(problems)
+}
+
+/// Writes an export, record by record.
+pub struct ExportWriter<'a> {
+    writer: &'a mut dyn Write,
+    records: u64,
+    /// After an error, nothing more is written.
+    written: io::Result<()>,
+}
+
+impl<'a> ExportWriter<'a> {
+    /// Writes the first line.
+    pub fn begin(writer: &'a mut dyn Write) -> Self {
+        let written = write_line(writer, &Line::Export { format: FORMAT });
+        Self { writer, records: 0, written }
+    }
+
+    /// Writes a record. They come in the order of keys.
+    pub fn add(&mut self, record: &Record) {
+        if self.written.is_ok() {
+            self.records += 1;
+            self.written = write_line(self.writer, &Line::from(record));
+        }
+    }
+
+    /// Writes the last line. Fails if anything could not be written.
+    pub fn end(self) -> Result<(), StorageError> {
+        let Self { writer, records, written } = self;
+        let written = written.and_then(|()| write_line(writer, &Line::End { records }));
+        let written = written.and_then(|()| writer.flush());
+        written.map_err(|source| StorageError::Unusable { path: PathBuf::from("the export"), source })
+    }
 }
 
 /// Creates a data directory with the records of an export, all of them or none. The directory must be empty, or is
 /// created. Returns the number of records.
 pub fn import(directory: &Path, reader: &mut dyn BufRead) -> Result<u64, ImportError> {
     let records = read_export(reader)?;
-    if let Some(problem) = contradictions(&records).into_iter().next() {
-        return Err(ImportError::Contradiction(problem));
-    }
     let directory_lock = Directory::open_exclusive(directory)?;
     if !directory_lock.is_empty()? {
         return Err(ImportError::NotEmpty(directory.to_owned()));
@@ -114,7 +135,16 @@ pub fn import(directory: &Path, reader: &mut dyn BufRead) -> Result<u64, ImportE
     Ok(count)
 }
 
-fn read_export(reader: &mut dyn BufRead) -> Result<Vec<Record>, ImportError> {
+/// Reads an export. Its records do not contradict each other.
+pub fn read_export(reader: &mut dyn BufRead) -> Result<Vec<Record>, ImportError> {
+    let records = read_lines(reader)?;
+    match contradictions(&records).into_iter().next() {
+        Some(problem) => Err(ImportError::Contradiction(problem)),
+        None => Ok(records),
+    }
+}
+
+fn read_lines(reader: &mut dyn BufRead) -> Result<Vec<Record>, ImportError> {
     let mut records = Vec::new();
     let mut keys = BTreeSet::new();
     let mut has_started = false;

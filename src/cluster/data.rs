@@ -1,0 +1,145 @@
+//! The records of a cluster for `signalbox data`: all of them at one moment, or those of an export in an empty cluster.
+
+use thiserror::Error;
+
+use super::coordinator::{
+    CallError, Compare, Coordinator, Operation, Range, Revision, Transaction, TransactionAnswer,
+};
+use super::keys::{
+    Format, Incarnation, Keys, LAYOUT, Leadership, LeadershipState, UNFINISHED_IMPORT, encode, end_of_prefix,
+};
+use super::store::{load, record_key, record_value};
+use super::timing::Timing;
+use crate::core::Record;
+use crate::storage::{FORMAT, StorageError};
+
+/// The records and the bytes of one transaction of an import.
+const RECORDS_MAX: usize = 4_000;
+const BYTES_MAX: usize = 1 << 20;
+
+/// Why records were not imported into a cluster.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// etcd did not answer, or refused. The cluster stays unusable until an import is completed.
+    #[error("etcd: {0}; run the command again")]
+    Call(#[from] CallError),
+    /// The cluster is in use.
+    #[error(
+        "etcd has keys below \"{prefix}\" already: the cluster is or was in use; import into a new cluster (cluster.name), \
+         or stop all nodes and delete these keys"
+    )]
+    InUse {
+        /// What the keys of the cluster begin with.
+        prefix: String,
+    },
+    /// Another import runs at the same time.
+    #[error("another import into this cluster runs; wait until it has ended, and run the command again")]
+    Concurrent,
+}
+
+/// Passes all records to `each`, as they are at one moment, those of one kind after those of another. The cluster may be
+/// in use.
+pub fn read_all(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    each: &mut dyn FnMut(Record),
+) -> Result<(), StorageError> {
+    let failed = |error: CallError| StorageError::Etcd { problem: error.to_string() };
+    let all = all_keys(keys);
+    let now = coordinator.range(&all).map_err(failed)?;
+    if now.count == 0 {
+        let problem = format!("there is no cluster below \"{}\"; check cluster.name", keys.prefix());
+        return Err(StorageError::Etcd { problem });
+    }
+    load(keys, now.revision, &mut |range| coordinator.range(range), each)
+}
+
+/// Writes the records into a cluster that no node has joined yet. Nodes cannot join before all records are there.
+pub fn import(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    timing: Timing,
+    records: &[Record],
+) -> Result<(), ImportError> {
+    let renew_deadline_ms = u64::try_from(timing.renew_deadline().as_millis()).unwrap_or(u64::MAX);
+    let format = |layout| encode(&Format { layout, record_format: FORMAT, renew_deadline_ms });
+    let begun = begin(coordinator, keys, &format(UNFINISHED_IMPORT))?;
+    let is_begun = Compare::Modified { key: keys.format(), at: begun };
+    let mut write = |then: Vec<Operation>| {
+        let transaction = Transaction { compare: vec![is_begun.clone()], then, otherwise: Vec::new() };
+        match coordinator.transact(&transaction)? {
+            TransactionAnswer { held: true, .. } => Ok(()),
+            TransactionAnswer { held: false, .. } => Err(ImportError::Concurrent),
+        }
+    };
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    for record in records {
+        let (key, value) = (record_key(keys, &record.key()), record_value(record));
+        let size = key.len() + value.len();
+        if batch.len() == RECORDS_MAX || (bytes + size > BYTES_MAX && !batch.is_empty()) {
+            write(std::mem::take(&mut batch))?;
+            bytes = 0;
+        }
+        bytes += size;
+        batch.push(Operation::Put { key, value });
+    }
+    write(batch)?;
+    // The sessions of the first leader get higher numbers than those of the former server.
+    let epoch = records.iter().filter_map(epoch_of).max().unwrap_or(0);
+    let leadership = Leadership {
+        epoch,
+        node: "import".to_owned(),
+        incarnation: Incarnation("0".repeat(32)),
+        state: LeadershipState::Released,
+    };
+    write(vec![
+        Operation::Put { key: keys.leadership(), value: encode(&leadership) },
+        Operation::Put { key: keys.format(), value: format(LAYOUT) },
+    ])
+}
+
+/// Claims an empty cluster, or one with an import that was not completed, whose records it removes.
+fn begin(coordinator: &mut dyn Coordinator, keys: &Keys, unfinished: &[u8]) -> Result<Revision, ImportError> {
+    let in_use = || ImportError::InUse { prefix: keys.prefix().to_owned() };
+    let found = coordinator.range(&Range { count_only: false, ..all_keys(keys) })?.entries;
+    let format = found.iter().find(|entry| entry.key == keys.format());
+    let before = match format {
+        None if found.is_empty() => 0,
+        Some(entry) if entry.value == unfinished => entry.modified,
+        _ => return Err(in_use()),
+    };
+    for entries in found.chunks(RECORDS_MAX) {
+        let rest = entries.iter().filter(|entry| entry.key != keys.format());
+        let transaction = Transaction {
+            compare: vec![Compare::Modified { key: keys.format(), at: before }],
+            then: rest.map(|entry| Operation::Delete { key: entry.key.clone() }).collect(),
+            otherwise: Vec::new(),
+        };
+        if !coordinator.transact(&transaction)?.held {
+            return Err(ImportError::Concurrent);
+        }
+    }
+    let transaction = Transaction {
+        compare: vec![Compare::Modified { key: keys.format(), at: before }],
+        then: vec![Operation::Put { key: keys.format(), value: unfinished.to_vec() }],
+        otherwise: Vec::new(),
+    };
+    match coordinator.transact(&transaction)? {
+        TransactionAnswer { held: true, revision, .. } => Ok(revision),
+        TransactionAnswer { held: false, .. } => Err(ImportError::Concurrent),
+    }
+}
+
+fn all_keys(keys: &Keys) -> Range {
+    let prefix = keys.prefix().as_bytes();
+    Range { from: prefix.to_vec(), to: Some(end_of_prefix(prefix)), at: None, count_only: true }
+}
+
+/// The epoch that a number of a session begins with.
+fn epoch_of(record: &Record) -> Option<u32> {
+    match record {
+        Record::Session(session) => u32::try_from(session.session.number() >> 32).ok(),
+        _ => None,
+    }
+}

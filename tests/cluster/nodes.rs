@@ -1,0 +1,279 @@
+//! Nodes as real processes on a real etcd: a leader that fails in different ways, and another node that takes over.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
+use crate::support::daemon::stderr;
+use crate::support::{GET, OK, PATIENCE, eventually, frame, named};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+#[test]
+fn another_node_takes_over_what_a_killed_leader_has_stored() {
+    let Some(mut cluster) = TestCluster::start(1, 3) else { return };
+    let leader = cluster.leader();
+    let declared = cluster.run(["declare", "gpu", "--capacity", "2", "--slots"]);
+    assert!(declared.status.success(), "{}", stderr(&declared));
+    let client = cluster.client(|builder| builder.ttl(LEASE));
+    let first = client.wait(client.semaphore("gpu").declared().acquire()).unwrap();
+    let (id, slots) = (first.id(), first.slots().to_vec());
+
+    cluster.daemon(leader).signal(Signal::SIGKILL);
+    let next = cluster.leader_among(&cluster.others(leader));
+    let second = client.wait(client.semaphore("gpu").declared().acquire()).unwrap();
+    assert!(first.is_held(), "the client has kept its permit");
+    assert!(second.id() > id, "ids grow: {:?}, {id:?}", second.id());
+    assert_ne!(second.slots(), slots, "each slot has one holder");
+    let full = client.wait(client.semaphore("gpu").declared().try_acquire());
+    assert!(full.is_err(), "both slots are taken");
+    client.wait(first.release()).unwrap();
+    let third = client.wait(client.semaphore("gpu").declared().try_acquire()).unwrap();
+    assert_eq!(third.slots(), slots);
+    assert!(third.id() > second.id());
+
+    // The killed one is a standby when it is started again.
+    cluster.start_node(leader);
+    cluster.daemon(leader).logged_message("standby of node");
+    assert_eq!(cluster.leader(), next);
+}
+
+#[test]
+fn another_node_takes_over_at_once_after_an_orderly_stop() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let client = cluster.client(|builder| builder.ttl(LEASE));
+    let permit = client.wait(client.counter("job").maximum(1).acquire()).unwrap();
+    let began = Instant::now();
+    cluster.daemon(leader).signal(Signal::SIGTERM);
+    assert!(cluster.daemon(leader).exit_status().success());
+    cluster.leader_among(&cluster.others(leader));
+    // Without the release, it takes longer than this in any case.
+    assert!(began.elapsed() < RENEW_DEADLINE, "{:?}", began.elapsed());
+    assert!(client.wait(client.counter("job").maximum(1).try_acquire()).is_err());
+    assert!(permit.is_held());
+    let status = cluster.administer(0, &["status", "--json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["nodes"].as_array().unwrap().len(), 1, "the other one has left: {status}");
+}
+
+#[test]
+fn a_leader_that_was_frozen_sends_nothing_more_and_ends() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let mut client = cluster.wire(leader);
+    assert_eq!(client.acquire(b"job", 1, 1).status, OK);
+    cluster.daemon(leader).signal(Signal::SIGSTOP);
+    // The kernel takes this, and the process finds it when it wakes.
+    client.send(&frame(GET, *b"late", &named(&[], b"job")));
+    cluster.leader_among(&cluster.others(leader));
+    cluster.daemon(leader).signal(Signal::SIGCONT);
+    assert!(client.try_answer().is_err(), "nothing was sent after another node had taken over");
+    let status = cluster.daemon(leader).exit_status();
+    assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
+    assert!(cluster.daemon(leader).said().contains("does not lead the cluster any more"));
+}
+
+#[test]
+fn a_leader_without_etcd_serves_until_its_deadline_and_no_longer() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let mut client = cluster.wire(leader);
+    assert_eq!(client.acquire(b"job", 1, 2).status, OK);
+    cluster.etcd.freeze(0);
+    let began = Instant::now();
+    assert_eq!(client.acquire(b"job", 1, 2).status, OK, "plain operations need no etcd");
+    let status = cluster.daemon(leader).exit_status();
+    assert!(began.elapsed() < RENEW_DEADLINE + PATIENCE / 2, "{:?}", began.elapsed());
+    assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
+    assert!(client.is_closed());
+    let none = cluster.administer(leader, &["status"]);
+    assert_eq!(none.status.code(), Some(69), "{}", stderr(&none));
+    cluster.etcd.thaw(0);
+    cluster.leader_among(&cluster.others(leader));
+}
+
+#[test]
+fn a_command_runs_on_while_another_node_takes_over() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let script = "echo begun; read answer; echo $answer; signalbox_test_end=1";
+    let mut command =
+        cluster.command(["run", "job", "--max", "1", "--lease", "30s", "--", "sh", "-c", script]);
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut run = command.spawn().unwrap();
+    let (mut input, mut output) = (run.stdin.take().unwrap(), run.stdout.take().unwrap());
+    let mut begun = [0; 6];
+    output.read_exact(&mut begun).unwrap();
+    cluster.daemon(leader).signal(Signal::SIGKILL);
+    cluster.leader_among(&cluster.others(leader));
+    let refused = cluster.run(["acquire", "job", "--max", "1", "--lease", "5s"]);
+    assert_eq!(refused.status.code(), Some(75), "{}", stderr(&refused));
+    input.write_all(b"done\n").unwrap();
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "done\n");
+    assert!(run.wait().unwrap().success());
+    let free = cluster.run(["run", "job", "--max", "1", "--lease", "5s", "--", "true"]);
+    assert!(free.status.success(), "{}", stderr(&free));
+}
+
+#[test]
+fn nothing_is_lost_or_granted_twice_while_nodes_and_members_of_etcd_are_killed() {
+    let Some(mut cluster) = TestCluster::start(3, 3) else { return };
+    cluster.leader();
+    let client = cluster.client(|builder| builder.ttl(LEASE).unreachable_after(LEASE));
+    let mut held = Vec::new();
+    let mut last = None;
+    for round in 0..6 {
+        let leader = cluster.leader();
+        match round % 3 {
+            0 => cluster.daemon(leader).signal(Signal::SIGKILL),
+            1 => {
+                let member = cluster.etcd.leader();
+                cluster.etcd.kill(member);
+                cluster.etcd.start_again(member);
+            }
+            _ => cluster.daemon(leader).signal(Signal::SIGTERM),
+        }
+        for _ in 0..5 {
+            let permit = client.wait(client.counter("jobs").maximum(30).acquire()).unwrap();
+            assert!(Some(permit.id()) > last, "ids grow");
+            last = Some(permit.id());
+            held.push(permit);
+        }
+        if round % 3 != 1 {
+            cluster.daemon(leader).exit_status();
+            cluster.start_node(leader);
+        }
+    }
+    assert!(held.iter().all(|permit| permit.is_held()));
+    let usage = cluster.run(["get", "jobs"]);
+    assert_eq!(String::from_utf8(usage.stdout).unwrap().trim(), "30");
+    assert!(client.wait(client.counter("jobs").maximum(30).try_acquire()).is_err());
+}
+
+#[test]
+fn the_status_says_who_leads_and_its_exit_status_whether_it_is_this_node() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let other = cluster.others(leader)[0];
+    let [of_leader, of_other] = [leader, other].map(|node| cluster.administer(node, &["status", "--json"]));
+    assert_eq!((of_leader.status.code(), of_other.status.code()), (Some(0), Some(1)));
+    let status: Value = serde_json::from_slice(&of_other.stdout).unwrap();
+    assert_eq!(status["leader"], cluster.node(leader).name.as_str());
+    assert_eq!(status["this_node"], cluster.node(other).name.as_str());
+    let states: Vec<_> = status["nodes"].as_array().unwrap().iter().map(|node| &node["state"]).collect();
+    assert!(
+        states.contains(&&Value::from("leads")) && states.contains(&&Value::from("stands by")),
+        "{status}"
+    );
+
+    for node in [leader, other] {
+        cluster.daemon(node).signal(Signal::SIGKILL);
+        cluster.daemon(node).exit_status();
+    }
+    let none = cluster.administer(other, &["status"]);
+    assert_eq!(none.status.code(), Some(2));
+    let text = String::from_utf8(none.stdout).unwrap();
+    assert!(text.contains("leader          none") && text.contains("silent"), "{text}");
+}
+
+#[test]
+fn a_release_ends_the_wait_for_a_dead_leader_and_forget_removes_a_dead_standby() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let other = cluster.others(leader)[0];
+    let (leader_name, other_name) = (cluster.node(leader).name.clone(), cluster.node(other).name.clone());
+    for (name, reason) in [(&leader_name, "leads the cluster"), (&other_name, "sends heartbeats")] {
+        let refused = cluster.administer(other, &["forget", name]);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(stderr(&refused).contains(reason), "{}", stderr(&refused));
+    }
+    let unsure = cluster.administer(leader, &["release"]);
+    assert_eq!(unsure.status.code(), Some(64));
+    assert!(stderr(&unsure).contains("--process-has-ended"), "{}", stderr(&unsure));
+
+    // Both, so that the other one cannot take over by itself meanwhile.
+    for node in [leader, other] {
+        cluster.daemon(node).signal(Signal::SIGKILL);
+        cluster.daemon(node).exit_status();
+    }
+    let released = cluster.administer(leader, &["release", "--process-has-ended", "--json"]);
+    let released: Value = serde_json::from_slice(&released.stdout).unwrap();
+    assert_eq!(released["result"], "released");
+    let again = cluster.administer(leader, &["release", "--process-has-ended", "--json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&again.stdout).unwrap()["result"], "nothing");
+    let forgotten = cluster.administer(leader, &["forget", &other_name]);
+    assert!(forgotten.status.success(), "{}", stderr(&forgotten));
+    let missing = cluster.administer(leader, &["forget", &other_name]);
+    assert!(stderr(&missing).contains("has no node"), "{}", stderr(&missing));
+
+    // Nobody is waited for.
+    let began = Instant::now();
+    cluster.start_node(other);
+    cluster.leader_among(&[other]);
+    assert!(began.elapsed() < RENEW_DEADLINE, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_node_with_a_name_in_use_or_another_renew_deadline_does_not_join() {
+    let Some(mut cluster) = TestCluster::start(1, 1) else { return };
+    cluster.leader();
+    let namesake = cluster.add("node-0");
+    cluster.start_node(namesake);
+    assert_eq!(cluster.daemon(namesake).exit_status().code(), Some(69));
+    let said = cluster.daemon(namesake).said();
+    assert!(said.contains("node \\\"node-0\\\" runs already"), "{said}");
+
+    let other = cluster.add("other");
+    let file = cluster.node(other).file.clone();
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("renew_deadline = 2", "renew_deadline = 3")).unwrap();
+    cluster.start_node(other);
+    assert_eq!(cluster.daemon(other).exit_status().code(), Some(69));
+    let said = cluster.daemon(other).said();
+    assert!(said.contains("2000 ms") && said.contains("3000 ms"), "{said}");
+}
+
+#[test]
+fn a_node_refuses_a_configuration_that_contradicts_a_cluster() {
+    let Some(mut cluster) = TestCluster::start(1, 0) else { return };
+    let node = cluster.add("node-0");
+    let file = cluster.node(node).file.clone();
+    let text = std::fs::read_to_string(&file).unwrap();
+    for (addition, advice) in [
+        ("data_dir = \"/tmp/x\"\n", "remove data_dir"),
+        ("[[semaphore.declare]]\nname = \"x\"\ncapacity = 1\n", "signalbox declare"),
+    ] {
+        let changed = match addition.starts_with('[') {
+            true => format!("{text}{addition}"),
+            false => format!("{addition}{text}"),
+        };
+        std::fs::write(&file, changed).unwrap();
+        cluster.start_node(node);
+        assert_eq!(cluster.daemon(node).exit_status().code(), Some(78));
+        let said = cluster.daemon(node).said();
+        assert!(said.contains(advice), "{said}");
+    }
+}
+
+#[test]
+fn a_standby_refuses_connections_and_waits_for_an_etcd_that_is_not_there() {
+    let Some(mut cluster) = TestCluster::start(1, 0) else { return };
+    let node = cluster.add("node-0");
+    cluster.etcd.freeze(0);
+    cluster.start_node(node);
+    cluster.daemon(node).logged_message("etcd does not answer as it should");
+    assert!(TcpStream::connect(cluster.node(node).counters).is_err());
+    cluster.etcd.thaw(0);
+    cluster.daemon(node).logged_message("etcd answers again");
+    cluster.leader();
+    assert!(cluster.daemon(node).is_running());
+    eventually("the wire works", || cluster.wire(node).get(b"job").status != OK);
+}

@@ -1,0 +1,144 @@
+//! The real program as the nodes of a cluster, on a real etcd.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use signalbox::client::Builder;
+use signalbox::client::blocking::Client;
+
+use super::daemon::{Daemon, SIGNALBOX, outcome, serve_file};
+use super::etcd::RealEtcd;
+use super::ports::free_ports;
+use super::{Wire, eventually};
+
+/// The shortest renew deadline, so that failovers are quick.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Nodes on an etcd. What is left of both ends with this.
+pub struct TestCluster {
+    nodes: Vec<TestNode>,
+    pub etcd: RealEtcd,
+    folder: tempfile::TempDir,
+}
+
+/// A node: its ports and its file stay the same when its process is started again.
+pub struct TestNode {
+    pub name: String,
+    pub counters: SocketAddr,
+    pub semaphores: SocketAddr,
+    pub file: PathBuf,
+    pub daemon: Option<Daemon>,
+}
+
+impl TestCluster {
+    /// Starts an etcd with this number of members, and this number of nodes; `None` if etcd is not installed.
+    pub fn start(members: usize, nodes: usize) -> Option<Self> {
+        let etcd = RealEtcd::start(members)?;
+        let mut cluster = Self { nodes: Vec::new(), etcd, folder: tempfile::tempdir().unwrap() };
+        for number in 0..nodes {
+            cluster.add(&format!("node-{number}"));
+        }
+        for number in 0..nodes {
+            cluster.start_node(number);
+        }
+        Some(cluster)
+    }
+
+    /// Adds a node, which is not started.
+    pub fn add(&mut self, name: &str) -> usize {
+        let [counter, semaphore] = free_ports();
+        let number = self.nodes.len();
+        let file = self.folder.path().join(format!("{number}.toml"));
+        let mut text = format!(
+            "bind_ip = \"127.0.0.1\"\n[counter]\nenable = true\nport = {counter}\n[semaphore]\nenable = true\n\
+             port = {semaphore}\n[sysv]\ndurable_keys = \"1-100\"\n[cluster]\nnode = \"{name}\"\n\
+             renew_deadline = {}\n",
+            RENEW_DEADLINE.as_secs()
+        );
+        writeln!(text, "etcd = \"{}\"", self.etcd.endpoints().join(" ")).unwrap();
+        fs::write(&file, text).unwrap();
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let (counters, semaphores) = (address(counter), address(semaphore));
+        self.nodes.push(TestNode { name: name.to_owned(), counters, semaphores, file, daemon: None });
+        number
+    }
+
+    /// Starts the process of a node.
+    pub fn start_node(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        node.daemon = Some(Daemon::spawn(serve_file(&node.file)));
+    }
+
+    pub fn node(&mut self, number: usize) -> &mut TestNode {
+        &mut self.nodes[number]
+    }
+
+    pub fn daemon(&mut self, number: usize) -> &mut Daemon {
+        self.nodes[number].daemon.as_mut().expect("the node was started")
+    }
+
+    /// The node that accepts clients; waits until there is one.
+    #[track_caller]
+    pub fn leader(&self) -> usize {
+        self.leader_among(&(0..self.nodes.len()).collect::<Vec<_>>())
+    }
+
+    /// The node of these that accepts clients; waits until there is one.
+    #[track_caller]
+    pub fn leader_among(&self, numbers: &[usize]) -> usize {
+        let mut found = None;
+        eventually("a node leads", || {
+            let accepts = |number: &usize| std::net::TcpStream::connect(self.nodes[*number].counters).is_ok();
+            found = numbers.iter().copied().find(accepts);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// All nodes but one.
+    pub fn others(&self, number: usize) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|other| *other != number).collect()
+    }
+
+    /// The addresses of all nodes' counters, for `--server`.
+    pub fn servers(&self) -> String {
+        self.nodes.iter().map(|node| node.counters.to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// A client of all nodes.
+    pub fn client(&self, configure: impl FnOnce(Builder) -> Builder) -> Client {
+        let mut addresses = self.nodes.iter().map(|node| node.counters.to_string().parse().unwrap());
+        let first = signalbox::client::Client::builder(addresses.next().unwrap());
+        Client::connect_with(configure(addresses.fold(first, Builder::address))).unwrap()
+    }
+
+    /// A connection to a node.
+    pub fn wire(&self, number: usize) -> Wire {
+        Wire::connect(self.nodes[number].counters)
+    }
+
+    /// Runs a client command against all nodes.
+    pub fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Output {
+        outcome(self.command(arguments))
+    }
+
+    /// A client command against all nodes.
+    pub fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(SIGNALBOX);
+        command.args(arguments).env("SIGNALBOX_SERVER", self.servers());
+        command
+    }
+
+    /// Runs `signalbox cluster` with the file of a node.
+    pub fn administer(&self, number: usize, arguments: &[&str]) -> Output {
+        let mut command = Command::new(SIGNALBOX);
+        command.arg("cluster").args(arguments).arg("--config").arg(&self.nodes[number].file);
+        command.env_remove("INVOCATION_ID").env_remove("SERVICE_RESULT");
+        outcome(command)
+    }
+}
