@@ -1,7 +1,10 @@
 //! Which node of a cluster leads: step by step, in random histories, and in all histories of two nodes up to a depth.
 
+mod exhaustive;
+mod histories;
 mod steps;
 mod store;
+mod world;
 
 use std::time::Duration;
 

@@ -48,6 +48,11 @@ impl Store {
         self.entries.get(key).map_or(0, |(_, modified)| *modified)
     }
 
+    /// A value and its revision.
+    pub fn seen(&self, key: &[u8]) -> Option<(Vec<u8>, Revision)> {
+        self.entries.get(key).cloned()
+    }
+
     pub fn value<T: DeserializeOwned>(&self, key: &[u8]) -> Option<T> {
         self.entries.get(key).map(|(value, _)| decode(key, value).unwrap())
     }

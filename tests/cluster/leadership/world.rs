@@ -1,0 +1,717 @@
+//! Nodes with clocks of their own, and a store to which requests get through late, more than late, or not at all.
+//!
+//! What is checked after each event, with the invariants of the machine:
+//! - at no time do two nodes believe that they may answer clients;
+//! - epochs and commit markers grow by one (C2), and a commit applies only while its writer's epoch is the current one;
+//! - a takeover without release is the lease duration, by the clock of the node that takes over, after the last sign of
+//!   life that this node saw, and that was the last one (C4);
+//! - what a leader acknowledged is stored, in this term and in all later ones;
+//! - a node that released its leadership believes nothing.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use signalbox::cluster::clock::BootTime;
+use signalbox::cluster::coordinator::{
+    CallError, Compare, Entry, Operation, Revision, Transaction, TransactionAnswer,
+};
+use signalbox::cluster::keys::{Heartbeat, Leadership, LeadershipState, Marker, decode, encode};
+use signalbox::cluster::leadership::{Ending, Machine, Phase, Step, Term};
+
+use super::store::Store;
+use super::{keys, machine, node, timing};
+
+/// True time, in microseconds from the start of the history.
+pub type Micros = u64;
+pub const MS: Micros = 1000;
+
+/// A clock of a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// By how many thousandths it is faster than true time.
+    pub permille: i64,
+    /// What it shows at the start.
+    pub offset_ms: u64,
+}
+
+impl Rate {
+    pub fn local(self, time: Micros) -> BootTime {
+        let span = time * u64::try_from(1000 + self.permille).unwrap();
+        BootTime(Duration::from_millis(self.offset_ms) + Duration::from_nanos(span))
+    }
+
+    /// The first time at which the clock shows this or more.
+    fn when(self, local: BootTime) -> Micros {
+        let span = local.since(BootTime(Duration::from_millis(self.offset_ms))).as_nanos();
+        let rate = u128::try_from(1000 + self.permille).unwrap();
+        u64::try_from(span.div_ceil(rate)).unwrap_or(u64::MAX)
+    }
+
+    /// True time in which the clock advances by this span.
+    pub fn takes(self, span: Duration) -> Micros {
+        self.when(BootTime(Duration::from_millis(self.offset_ms) + span))
+    }
+}
+
+/// How a node's requests fare. Shares are in percent.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// Requests that are never applied.
+    pub lost_requests: u8,
+    /// Requests that are applied, and whose answer is lost.
+    pub lost_answers: u8,
+    /// Requests that are applied up to 7 s after they were sent.
+    pub late_requests: u8,
+    /// The longest way of others, in milliseconds, each way.
+    pub way_ms: u64,
+}
+
+pub const CALM: Weather = Weather { lost_requests: 0, lost_answers: 0, late_requests: 0, way_ms: 10 };
+
+/// What happens to a history besides time. Nodes are chosen modulo their number.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// `None` is all nodes.
+    Weather {
+        node: Option<usize>,
+        weather: Weather,
+    },
+    /// All of the node stands still, except for its clock.
+    Freeze {
+        node: usize,
+        ms: u64,
+    },
+    Crash {
+        node: usize,
+        down_ms: u64,
+    },
+    /// An orderly stop.
+    Stop {
+        node: usize,
+        down_ms: u64,
+    },
+    /// etcd has no leader.
+    Outage {
+        ms: u64,
+    },
+    /// Another machine starts a node of the same name.
+    Namesake {
+        node: usize,
+    },
+    /// The store gets an earlier state again.
+    Restore {
+        backup: usize,
+    },
+}
+
+/// Random numbers for ways and losses.
+#[derive(Clone, Debug)]
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end.max(1)
+    }
+
+    fn hits(&mut self, percent: u8) -> bool {
+        self.below(100) < u64::from(percent)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Step { node: usize, run: u32 },
+    Apply { request: usize },
+    Deliver { request: usize },
+    TimeOut { request: usize },
+    Start { node: usize },
+    Commit { node: usize, run: u32 },
+}
+
+/// A request on its way.
+#[derive(Clone, Debug)]
+struct Request {
+    node: usize,
+    run: u32,
+    sent: BootTime,
+    transaction: Transaction,
+    /// Whether it is a commit of the node, and not one of its machine's transactions.
+    is_commit: bool,
+    answer: Option<TransactionAnswer>,
+}
+
+/// What a leader stores.
+#[derive(Clone, Debug)]
+struct Committer {
+    term: Term,
+    /// The commit that is not acknowledged yet.
+    number: u64,
+    in_flight: Option<usize>,
+}
+
+/// A value with its revision.
+type Written = (Vec<u8>, Revision);
+
+struct Essence {
+    leadership: Option<Written>,
+    marker: Option<Written>,
+    heartbeats: HashMap<Vec<u8>, Written>,
+}
+
+#[derive(Debug)]
+struct Place {
+    name: String,
+    clock: Rate,
+    weather: Weather,
+    /// The process; `None` while there is none.
+    machine: Option<Machine>,
+    run: u32,
+    in_flight: Option<usize>,
+    frozen_until: Micros,
+    committer: Option<Committer>,
+    /// What happens when the process ends: when it starts again.
+    down_ms: u64,
+    /// What this run saw of keys, and when it saw each revision first.
+    seen: HashMap<Vec<u8>, (Revision, BootTime)>,
+    /// Whether it ended because its name is in use.
+    is_refused: bool,
+    why_ended: Option<Ending>,
+}
+
+#[derive(Debug)]
+pub struct World {
+    pub now: Micros,
+    pub store: Store,
+    places: Vec<Place>,
+    requests: Vec<Request>,
+    queue: BinaryHeap<Reverse<(Micros, u64, Event)>>,
+    scheduled: u64,
+    dice: Dice,
+    outage_until: Micros,
+    runs: u32,
+    backups: Vec<Store>,
+    is_restored: bool,
+    /// The keys of acknowledged commits.
+    acknowledged: Vec<Vec<u8>>,
+    /// Terms that began, with the time and the node.
+    pub terms: Vec<(Micros, usize, u32)>,
+    pub statistics: BTreeMap<&'static str, u64>,
+}
+
+impl World {
+    pub fn new(clocks: &[Rate], seed: u64) -> Self {
+        let mut world = Self {
+            now: 0,
+            store: Store::default(),
+            places: Vec::new(),
+            requests: Vec::new(),
+            queue: BinaryHeap::new(),
+            scheduled: 0,
+            dice: Dice(seed),
+            outage_until: 0,
+            runs: 0,
+            backups: Vec::new(),
+            is_restored: false,
+            acknowledged: Vec::new(),
+            terms: Vec::new(),
+            statistics: BTreeMap::new(),
+        };
+        for (index, clock) in clocks.iter().enumerate() {
+            let name = char::from(b'a' + u8::try_from(index).unwrap()).to_string();
+            let start = world.dice.below(500) * MS;
+            world.add(name, *clock, start);
+        }
+        world
+    }
+
+    fn add(&mut self, name: String, clock: Rate, start: Micros) {
+        let node = self.places.len();
+        self.places.push(Place {
+            name,
+            clock,
+            weather: CALM,
+            machine: None,
+            run: 0,
+            in_flight: None,
+            frozen_until: 0,
+            committer: None,
+            down_ms: 100,
+            seen: HashMap::new(),
+            is_refused: false,
+            why_ended: None,
+        });
+        self.at(start, Event::Start { node });
+    }
+
+    fn at(&mut self, time: Micros, event: Event) {
+        self.scheduled += 1;
+        self.queue.push(Reverse((time, self.scheduled, event)));
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.statistics.entry(what).or_default() += 1;
+    }
+
+    /// Lets everything happen that is due within this time.
+    pub fn run_for(&mut self, span: Micros) {
+        let until = self.now + span;
+        while let Some(Reverse((time, ..))) = self.queue.peek()
+            && *time <= until
+        {
+            let Reverse((time, _, event)) = self.queue.pop().unwrap();
+            self.now = time.max(self.now);
+            self.happen(event);
+            self.check_beliefs();
+        }
+        self.now = until;
+        self.check_beliefs();
+    }
+
+    pub fn fault(&mut self, fault: &Fault) {
+        let nodes = self.places.len();
+        match *fault {
+            Fault::Weather { node: Some(node), weather } => self.places[node % nodes].weather = weather,
+            Fault::Weather { node: None, weather } => {
+                self.places.iter_mut().for_each(|place| place.weather = weather);
+            }
+            Fault::Freeze { node, ms } => {
+                let place = &mut self.places[node % nodes];
+                place.frozen_until = place.frozen_until.max(self.now + ms * MS);
+            }
+            Fault::Crash { node, down_ms } => self.crash(node % nodes, down_ms),
+            Fault::Stop { node, down_ms } => self.stop(node % nodes, down_ms),
+            Fault::Outage { ms } => self.outage_until = self.now + ms * MS,
+            Fault::Namesake { node } => {
+                if nodes < 7 {
+                    let (name, clock) =
+                        (self.places[node % nodes].name.clone(), self.places[node % nodes].clock);
+                    // On another machine.
+                    let clock = Rate { permille: -clock.permille, ..clock };
+                    self.add(name, clock, self.now);
+                }
+            }
+            Fault::Restore { backup } => {
+                if let Some(store) = self.backups.get(backup % self.backups.len().max(1)) {
+                    self.store = store.clone();
+                    self.is_restored = true;
+                    self.count("restored");
+                }
+            }
+        }
+        self.backups.push(self.store.clone());
+    }
+
+    fn crash(&mut self, node: usize, down_ms: u64) {
+        let place = &mut self.places[node];
+        if place.machine.take().is_some() {
+            place.in_flight = None;
+            place.committer = None;
+            place.frozen_until = 0;
+            self.at(self.now + down_ms * MS, Event::Start { node });
+        }
+    }
+
+    /// Stops a node in order. Its last connection is closed at once.
+    pub fn stop(&mut self, node: usize, down_ms: u64) {
+        let (now, place) = (self.now, &mut self.places[node]);
+        if now < place.frozen_until {
+            return;
+        }
+        let run = place.run;
+        if let Some(machine) = &mut place.machine {
+            machine.release();
+            place.committer = None;
+            place.down_ms = down_ms;
+            self.at(now, Event::Step { node, run });
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        // A frozen node does all it has to do when it wakes, in random order.
+        let concerned = match event {
+            Event::Step { node, .. } | Event::Commit { node, .. } => Some(node),
+            Event::Deliver { request } | Event::TimeOut { request } => Some(self.requests[request].node),
+            Event::Apply { .. } | Event::Start { .. } => None,
+        };
+        if let Some(node) = concerned
+            && self.now < self.places[node].frozen_until
+        {
+            let later = self.places[node].frozen_until + self.dice.below(3);
+            return self.at(later, event);
+        }
+        match event {
+            Event::Start { node } => self.start(node),
+            Event::Step { node, run } => self.step(node, run),
+            Event::Apply { request } => self.apply(request),
+            Event::Deliver { request } => self.answer(request, true),
+            Event::TimeOut { request } => self.answer(request, false),
+            Event::Commit { node, run } => self.commit(node, run),
+        }
+    }
+
+    fn start(&mut self, node: usize) {
+        if self.places[node].machine.is_some() {
+            return;
+        }
+        self.runs += 1;
+        let run = self.runs;
+        let place = &mut self.places[node];
+        place.machine = Some(machine(&place.name, run));
+        place.run = run;
+        place.in_flight = None;
+        place.committer = None;
+        place.down_ms = 100;
+        place.is_refused = false;
+        place.seen.clear();
+        self.at(self.now, Event::Step { node, run });
+    }
+
+    fn step(&mut self, node: usize, run: u32) {
+        let place = &mut self.places[node];
+        let Some(machine) = place.machine.as_mut().filter(|_| place.run == run) else { return };
+        let local = place.clock.local(self.now);
+        match machine.next(local) {
+            Step::Send(transaction) => {
+                assert_eq!(machine.next(local), Step::Send(transaction.clone()), "asked twice");
+                machine.sent(local);
+                let request = self.send(node, transaction, false);
+                self.places[node].in_flight = Some(request);
+            }
+            Step::WaitUntil(local) => {
+                let time = place.clock.when(local).max(self.now + 1);
+                if place.in_flight.is_none() {
+                    self.at(time, Event::Step { node, run });
+                }
+            }
+            Step::Lead(term) => {
+                assert!(machine.deadline().is_some_and(|deadline| deadline > local), "told too late");
+                place.committer = Some(Committer { term, number: 1, in_flight: None });
+                self.count("terms");
+                self.terms.push((self.now, node, term.epoch));
+                self.check_loaded(term);
+                self.at(self.now, Event::Step { node, run });
+                self.at(self.now, Event::Commit { node, run });
+            }
+            Step::End(ending) => {
+                assert_eq!(machine.deadline(), None, "{ending}");
+                place.machine = None;
+                place.in_flight = None;
+                place.committer = None;
+                place.is_refused = matches!(ending, Ending::NameInUse { .. });
+                let pause = if place.is_refused { 1000 } else { place.down_ms };
+                self.count(match ending {
+                    Ending::Released => "released",
+                    Ending::NotReleased { .. } => "not released",
+                    Ending::DeadlinePassed { .. } => "deadline passed",
+                    Ending::Superseded { .. } => "superseded",
+                    Ending::NameInUse { .. } => "name in use",
+                    Ending::NameTaken { .. } => "name taken",
+                    Ending::Forgotten { .. } => "forgotten",
+                    Ending::WentBack { .. } => "went back",
+                    ref other => panic!("{other}"),
+                });
+                self.places[node].why_ended = Some(ending);
+                self.at(self.now + pause * MS, Event::Start { node });
+            }
+        }
+    }
+
+    fn send(&mut self, node: usize, transaction: Transaction, is_commit: bool) -> usize {
+        let place = &self.places[node];
+        let (weather, clock, run) = (place.weather, place.clock, place.run);
+        let request = self.requests.len();
+        let sent = clock.local(self.now);
+        self.requests.push(Request { node, run, sent, transaction, is_commit, answer: None });
+        let way = 100 + self.dice.below(weather.way_ms * MS);
+        if self.dice.hits(weather.late_requests) {
+            let late = self.dice.below(7000) * MS;
+            self.at(self.now + late, Event::Apply { request });
+        } else if !self.dice.hits(weather.lost_requests) {
+            self.at(self.now + way, Event::Apply { request });
+        }
+        let timeout = clock.takes(timing().request_timeout());
+        self.at(self.now + timeout, Event::TimeOut { request });
+        request
+    }
+
+    fn apply(&mut self, index: usize) {
+        if self.now < self.outage_until {
+            // Lost, or applied as soon as etcd has a leader.
+            if self.dice.hits(50) {
+                let time = self.outage_until + self.dice.below(50 * MS);
+                self.at(time, Event::Apply { request: index });
+            }
+            return;
+        }
+        let before = self.essence();
+        let request = &mut self.requests[index];
+        let answer = self.store.transact(&request.transaction);
+        request.answer = Some(answer);
+        let weather = self.places[request.node].weather;
+        if !self.is_restored {
+            self.check_transaction(index, &before);
+        }
+        if !self.dice.hits(weather.lost_answers) {
+            let way = 100 + self.dice.below(weather.way_ms * MS);
+            self.at(self.now + way, Event::Deliver { request: index });
+        }
+    }
+
+    /// The answer arrives, or the node gives up waiting for it.
+    fn answer(&mut self, index: usize, is_here: bool) {
+        let request = self.requests[index].clone();
+        let (node, run) = (request.node, request.run);
+        let place = &mut self.places[node];
+        let Some(machine) = place.machine.as_mut().filter(|_| place.run == run) else { return };
+        let answer = match (is_here, request.answer) {
+            (true, Some(answer)) => Ok(answer),
+            _ => Err(CallError::Unanswered("timed out".to_owned())),
+        };
+        let local = place.clock.local(self.now);
+        if request.is_commit {
+            let Some(committer) = place.committer.as_mut().filter(|it| it.in_flight == Some(index)) else {
+                return;
+            };
+            committer.in_flight = None;
+            let mut pause = 0;
+            if let Ok(answer) = answer {
+                self.committed(node, &answer);
+                pause = self.dice.below(400) * MS;
+            }
+            return self.at(self.now + pause, Event::Commit { node, run });
+        }
+        if place.in_flight != Some(index) {
+            return;
+        }
+        place.in_flight = None;
+        for entry in answer.iter().flat_map(|answer| answer.read.iter().flatten()) {
+            let seen = place.seen.entry(entry.key.clone()).or_insert((entry.modified, local));
+            if seen.0 != entry.modified {
+                *seen = (entry.modified, local);
+            }
+        }
+        // The answers to a takeover or a renewal that succeeds have no reads.
+        let has_read = answer.as_ref().is_ok_and(|answer| !answer.read.is_empty());
+        let has_led = machine.deadline().is_some();
+        machine.answered(answer, local);
+        if has_read && machine.deadline().is_some() {
+            self.count(if has_led { "renewals without an answer" } else { "takeovers without an answer" });
+        }
+        self.at(self.now, Event::Step { node, run });
+    }
+
+    /// A leader stores something, or the same once more.
+    fn commit(&mut self, node: usize, run: u32) {
+        let place = &self.places[node];
+        if place.run != run || place.machine.is_none() {
+            return;
+        }
+        let Some(committer) = place.committer.as_ref().filter(|it| it.in_flight.is_none()) else { return };
+        let (epoch, number) = (committer.term.epoch, committer.number);
+        let marker = |commit| encode(&Marker { epoch, commit, is_void: false });
+        let transaction = Transaction {
+            compare: vec![
+                Compare::Modified { key: keys().leadership(), at: committer.term.leadership_modified },
+                Compare::Value { key: keys().marker(), is: marker(number - 1) },
+            ],
+            then: vec![
+                Operation::Put { key: keys().marker(), value: marker(number) },
+                Operation::Put { key: record(epoch, number), value: vec![] },
+            ],
+            otherwise: vec![
+                Operation::Read { key: keys().leadership() },
+                Operation::Read { key: keys().marker() },
+            ],
+        };
+        let request = self.send(node, transaction, true);
+        self.places[node].committer.as_mut().unwrap().in_flight = Some(request);
+    }
+
+    fn committed(&mut self, node: usize, answer: &TransactionAnswer) {
+        let place = &mut self.places[node];
+        let committer = place.committer.as_mut().unwrap();
+        let (epoch, number) = (committer.term.epoch, committer.number);
+        let is_stored = answer.held || {
+            let marker = value::<Marker>(&answer.read[1]);
+            marker == Some(Marker { epoch, commit: number, is_void: false })
+        };
+        if !is_stored {
+            // Superseded: nothing is answered. The machine ends with its next renewal.
+            place.committer = None;
+            return;
+        }
+        committer.number += 1;
+        if !place.believes(self.now) {
+            return;
+        }
+        let key = record(epoch, number);
+        self.count("commits");
+        if !self.is_restored {
+            assert_ne!(self.store.modified(&key), 0, "commit {number} of epoch {epoch} was acknowledged");
+            self.acknowledged.push(key);
+        }
+    }
+
+    /// What was acknowledged before a takeover is there for the new leader.
+    fn check_loaded(&self, term: Term) {
+        for key in self.acknowledged.iter().filter(|_| !self.is_restored) {
+            let at = self.store.modified(key);
+            let is_known = at != 0 && at < term.taken_at;
+            assert!(is_known, "{} at {at} is not loaded in {term:?}", key.escape_ascii());
+        }
+    }
+
+    fn check_beliefs(&self) {
+        let believers: Vec<_> = self.places.iter().filter(|place| place.believes(self.now)).collect();
+        assert!(
+            believers.len() < 2 || self.is_restored,
+            "at {} ms, {} and {} both answer clients",
+            self.now / MS,
+            believers[0].name,
+            believers[1].name,
+        );
+    }
+
+    /// What takeovers, releases and commits change.
+    fn essence(&self) -> Essence {
+        let (leadership, marker) = (keys().leadership(), keys().marker());
+        Essence {
+            leadership: self.store.seen(&leadership),
+            marker: self.store.seen(&marker),
+            heartbeats: (0..self.places.len())
+                .map(|place| keys().heartbeat(&self.places[place].name))
+                .map(|key| (self.store.seen(&key), key))
+                .filter_map(|(seen, key)| Some((key, seen?)))
+                .collect(),
+        }
+    }
+
+    fn check_transaction(&mut self, index: usize, before: &Essence) {
+        let after = (self.store.seen(&keys().leadership()), self.store.seen(&keys().marker()));
+        if after == (before.leadership.clone(), before.marker.clone()) {
+            return;
+        }
+        let request = self.requests[index].clone();
+        let former: Option<Leadership> = before.leadership.as_ref().map(|(value, _)| parsed(value));
+        let found: Leadership = parsed(&after.0.as_ref().unwrap().0);
+        let old: Option<Marker> = before.marker.as_ref().map(|(value, _)| parsed(value));
+        let new: Marker = parsed(&after.1.as_ref().unwrap().0);
+        if request.is_commit {
+            let old = old.unwrap();
+            assert_eq!(new, Marker { commit: old.commit + 1, ..old });
+            assert_eq!(after.0, before.leadership);
+            assert_eq!((found.epoch, found.state), (new.epoch, LeadershipState::Held));
+            assert_eq!(found.incarnation, node(request.run).incarnation, "a deposed leader stored something");
+            return;
+        }
+        let place = &self.places[request.node];
+        let is_alive = place.run == request.run && place.machine.is_some();
+        if found.state == LeadershipState::Released {
+            assert_eq!(Some(found.epoch), former.map(|former| former.epoch));
+            assert_eq!(Some(new), old);
+            assert!(!is_alive || !place.believes(self.now), "a released leader answers clients");
+            return;
+        }
+        // A takeover.
+        assert_eq!(found.epoch, former.as_ref().map_or(0, |former| former.epoch) + 1);
+        assert_eq!(found.incarnation, node(request.run).incarnation);
+        assert_eq!(new, Marker { epoch: found.epoch, commit: 0, is_void: false });
+        let Some(former) = former.filter(|former| former.state == LeadershipState::Held) else { return };
+        if is_alive {
+            self.check_patience(&request, &former, before);
+        }
+        self.count("takeovers without a release");
+    }
+
+    /// C4.
+    fn check_patience(&self, request: &Request, former: &Leadership, before: &Essence) {
+        let place = &self.places[request.node];
+        let mut last_change = place.seen[&keys().leadership()].1;
+        let key = keys().heartbeat(&former.node);
+        if let Some((value, modified)) = before.heartbeats.get(&key)
+            && parsed::<Heartbeat>(value).incarnation == former.incarnation
+        {
+            let (seen, since) = place.seen[&key];
+            assert_eq!(seen, *modified, "the last heartbeat was not seen");
+            last_change = last_change.max(since);
+        }
+        let waited = request.sent.since(last_change);
+        assert!(waited >= timing().lease_duration(), "{} waited for {waited:?}", place.name);
+    }
+
+    /// From now on nothing fails: nodes that are down start, and what is on its way is applied or lost.
+    pub fn calm(&mut self) {
+        self.outage_until = 0;
+        for Reverse((time, order, event)) in std::mem::take(&mut self.queue) {
+            match event {
+                Event::Apply { request } => {
+                    if self.dice.hits(50) {
+                        self.apply(request);
+                        self.check_beliefs();
+                    }
+                }
+                _ => self.queue.push(Reverse((time, order, event))),
+            }
+        }
+        for node in 0..self.places.len() {
+            self.places[node].weather = CALM;
+            self.places[node].frozen_until = 0;
+            if self.places[node].machine.is_none() {
+                self.start(node);
+            } else {
+                let run = self.places[node].run;
+                self.at(self.now, Event::Step { node, run });
+            }
+        }
+    }
+
+    /// The only node that leads.
+    pub fn leader(&self) -> Option<usize> {
+        (0..self.places.len()).find(|node| self.places[*node].believes(self.now))
+    }
+
+    /// The nodes that could take over.
+    pub fn standbys(&self) -> usize {
+        let is_standby = |place: &&Place| {
+            place.machine.as_ref().is_some_and(|machine| matches!(machine.phase(), Phase::Standby { .. }))
+        };
+        self.places.iter().filter(is_standby).count()
+    }
+
+    /// What each node does, for the message of a failure.
+    pub fn describe(&self) -> String {
+        let lines = self.places.iter().enumerate().map(|(index, place)| {
+            let phase = place.machine.as_ref().map(|machine| machine.phase().to_string());
+            let failure = place.machine.as_ref().and_then(Machine::last_failure);
+            format!("{index} {} {phase:?} {failure:?}, ended before by {:?}\n", place.name, place.why_ended)
+        });
+        lines.collect()
+    }
+}
+
+impl Place {
+    /// Whether the node may write to clients.
+    fn believes(&self, now: Micros) -> bool {
+        let deadline = self.machine.as_ref().and_then(Machine::deadline);
+        deadline.is_some_and(|deadline| self.clock.local(now) < deadline)
+    }
+}
+
+fn record(epoch: u32, number: u64) -> Vec<u8> {
+    [keys().records(), format!("{epoch}-{number}").into_bytes()].concat()
+}
+
+fn value<T: DeserializeOwned>(entry: &Option<Entry>) -> Option<T> {
+    entry.as_ref().map(|entry| parsed(&entry.value))
+}
+
+fn parsed<T: DeserializeOwned>(value: &[u8]) -> T {
+    decode(b"", value).unwrap()
+}
