@@ -2,6 +2,8 @@
 
 mod calls;
 mod data;
+mod differential;
+mod fake;
 mod generated;
 mod leadership;
 mod members;

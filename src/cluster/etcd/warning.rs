@@ -228,3 +228,83 @@ fn numbers(version: &str) -> Option<(u32, u32, u32)> {
     let mut next = || numbers.next()?.ok();
     Some((next()?, next()?, next()?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> MemberStatus {
+        MemberStatus {
+            version: "3.5.26".to_owned(),
+            database_bytes: 100 << 20,
+            used_bytes: 50 << 20,
+            quota_bytes: None,
+            is_learner: false,
+            is_leader: true,
+            has_leader: true,
+            raft_term: 2,
+            errors: Vec::new(),
+        }
+    }
+
+    /// The warnings about members of these statuses.
+    fn about(statuses: impl IntoIterator<Item = MemberStatus>) -> Vec<Warning> {
+        let member = |status| Member { endpoint: "http://a:2379".to_owned(), status: Ok(status) };
+        let members: Vec<_> = statuses.into_iter().map(member).collect();
+        let round_trip_max = Duration::from_millis(150);
+        let expected = Expected { key: Vec::new(), round_trip_max, revisions_max: Expected::REVISIONS_MAX };
+        warnings_about(&members, Some(Duration::from_millis(150)), Some(100_000), &expected)
+    }
+
+    #[test]
+    fn a_healthy_etcd_gets_no_warning() {
+        assert_eq!(about([status(), status(), status()]), []);
+    }
+
+    #[test]
+    fn a_database_above_70_percent_of_its_quota_is_almost_full() {
+        let with =
+            |database_bytes, quota_bytes| about([MemberStatus { database_bytes, quota_bytes, ..status() }]);
+        assert_eq!(with(1_433 << 20, None), []);
+        let warnings = with(1_434 << 20, None);
+        assert!(matches!(warnings[..], [Warning::AlmostFull { is_quota_known: false, .. }]), "{warnings:?}");
+        assert!(
+            warnings[0].to_string().contains("has 1434 MiB of 2048 MiB (etcd's default"),
+            "{}",
+            warnings[0]
+        );
+        assert_eq!(with(1_434 << 20, Some(8 << 30)), []);
+        let warnings = with(6 << 30, Some(8 << 30));
+        assert!(matches!(warnings[..], [Warning::AlmostFull { is_quota_known: true, .. }]), "{warnings:?}");
+    }
+
+    #[test]
+    fn versions_with_known_faults_and_old_ones_are_warned_about() {
+        for (version, is_good, is_inconsistent) in [
+            ("3.4.23", true, false),
+            ("3.5.3", true, false),
+            ("3.6.0-rc.1", true, false),
+            ("4.0.0", true, false),
+            ("3.5.0", false, true),
+            ("3.5.2", false, true),
+            ("3.3.27", false, false),
+            ("2.3.8", false, false),
+            ("unknown", false, false),
+        ] {
+            let warnings = about([MemberStatus { version: version.to_owned(), ..status() }]);
+            let inconsistent = matches!(warnings[..], [Warning::InconsistentVersion { .. }]);
+            let old = matches!(warnings[..], [Warning::OldVersion { .. }]);
+            let expected = (is_good, is_inconsistent, !is_good && !is_inconsistent);
+            assert_eq!((warnings.is_empty(), inconsistent, old), expected, "{version}");
+        }
+    }
+
+    #[test]
+    fn an_alarm_of_several_members_is_one_warning() {
+        let with = |error: &str| MemberStatus { errors: vec![error.to_owned()], ..status() };
+        let full = about([with("memberID:1 alarm:NOSPACE "), with("memberID:1 alarm:NOSPACE ")]);
+        assert_eq!(full, [Warning::NoSpace { endpoint: "http://a:2379".to_owned() }]);
+        let corrupt = about([with("memberID:1 alarm:CORRUPT "), with("memberID:1 alarm:CORRUPT ")]);
+        assert_eq!(corrupt, [Warning::Corrupt { endpoint: "http://a:2379".to_owned() }]);
+    }
+}
