@@ -101,7 +101,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 impl From<DaemonError> for Failure {
     fn from(error: DaemonError) -> Self {
         let exit = match &error {
-            DaemonError::Config(_) => Exit::Configuration,
+            DaemonError::Config(_) | DaemonError::ClusterSettings { .. } => Exit::Configuration,
             DaemonError::Log(_) => Exit::Output,
             DaemonError::Privileges(_) => Exit::NoPermission,
             DaemonError::Data { source: RestoreError::Storage(error), .. } => data::exit_for(error),
@@ -110,7 +110,8 @@ impl From<DaemonError> for Failure {
             DaemonError::Records { source: RestoreError::Storage(_) | RestoreError::Commit(_) } => {
                 Exit::Unavailable
             }
-            DaemonError::Records { source: RestoreError::Contradiction(_) } => Exit::Data,
+            DaemonError::Records { source: RestoreError::Contradiction(_) }
+            | DaemonError::ClusterFormat { .. } => Exit::Data,
             DaemonError::Cluster { .. } => Exit::Unavailable,
             DaemonError::Bind { .. } | DaemonError::System(_) => Exit::System,
         };

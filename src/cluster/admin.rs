@@ -24,7 +24,7 @@ const LOOK_PERIOD: Duration = Duration::from_millis(50);
 #[non_exhaustive]
 pub enum AdminError {
     /// etcd did not answer, or refused.
-    #[error("etcd: {0}")]
+    #[error("{}", failed_call(.0))]
     Call(#[from] CallError),
     /// A value in etcd cannot be read.
     #[error(transparent)]
@@ -87,6 +87,16 @@ pub struct NodeStatus {
     pub node: Node,
     /// Whether it has sent a heartbeat while it was watched.
     pub is_alive: bool,
+}
+
+/// Every member was tried.
+fn failed_call(error: &CallError) -> String {
+    match error {
+        CallError::Unanswered(_) => format!(
+            "{error}; no member of etcd answers as it should: check cluster.etcd, and that a majority of etcd's members runs"
+        ),
+        CallError::Refused(_) => error.to_string(),
+    }
 }
 
 impl ClusterStatus {

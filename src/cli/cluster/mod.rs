@@ -100,7 +100,7 @@ impl Source {
 
 impl From<ConfiguredError> for Failure {
     fn from(error: ConfiguredError) -> Self {
-        Self::new(Exit::Configuration, error.to_string())
+        Self::new(Exit::Configuration, format!("cluster: {error}"))
     }
 }
 

@@ -92,7 +92,11 @@ impl EtcdClient {
     fn status_of(&mut self, index: usize) -> Member {
         let answer = self.call::<_, StatusResponse>(index, MAINTENANCE_STATUS, StatusRequest {});
         let status = answer.and_then(|answer| MemberStatus::new(answer).map_err(Failure::Malformed));
-        let status = status.map_err(|failure| self.call_error(index, &failure));
+        let status = status.map_err(|failure| match self.call_error(index, &failure) {
+            // The endpoint stands beside it.
+            CallError::Unanswered(_) => CallError::Unanswered(failure.text()),
+            refused => refused,
+        });
         Member { endpoint: self.members[index].url.clone(), status }
     }
 

@@ -81,7 +81,7 @@ impl Failure {
     }
 
     /// What happened, without the endpoint.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Self::TimedOut(limit) => format!("no answer within {} ms", limit.as_millis()),
             Self::Status(status) => match status.source() {
@@ -95,10 +95,7 @@ impl Failure {
 
     /// As an error of a call to this endpoint that may have been performed.
     pub(super) fn unanswered(&self, endpoint: &str) -> CallError {
-        CallError::Unanswered(format!(
-            "etcd {endpoint}: {}; the next attempt uses the next member",
-            self.text()
-        ))
+        CallError::Unanswered(format!("etcd {endpoint}: {}", self.text()))
     }
 
     /// As an error of a call to this endpoint that was not performed.
@@ -168,7 +165,7 @@ mod tests {
     #[test]
     fn a_message_names_the_endpoint_and_what_to_do() {
         let failure = Failure::TimedOut(Duration::from_millis(500));
-        let expected = "etcd http://a:1: no answer within 500 ms; the next attempt uses the next member";
+        let expected = "etcd http://a:1: no answer within 500 ms";
         assert_eq!(failure.unanswered("http://a:1").to_string(), expected);
         let failure =
             Failure::Status(Box::new(Status::new(Code::InvalidArgument, "etcdserver: request is too large")));

@@ -1,5 +1,6 @@
 //! The sockets that the daemon listens on: bound here, or passed by systemd.
 
+use std::io;
 use std::net::TcpListener;
 
 use tracing::warn;
@@ -16,7 +17,7 @@ pub(super) fn bind(config: &Config) -> Result<Vec<(Namespace, TcpListener)>, Dae
     if config.cluster.is_enabled() && !inherited.is_empty() {
         let problem = "systemd has handed over sockets, and would accept connections while this node does not lead; disable \
                        the socket unit (systemctl disable --now signalbox.socket)";
-        return Err(DaemonError::Cluster { problem: problem.to_owned() });
+        return Err(DaemonError::ClusterSettings { problem: problem.to_owned() });
     }
     let mut bound = Vec::new();
     for namespace in Namespace::ALL {
@@ -29,10 +30,8 @@ pub(super) fn bind(config: &Config) -> Result<Vec<(Namespace, TcpListener)>, Dae
         };
         let mut listeners: Vec<_> = inherited.extract_if(.., has_port).collect();
         if listeners.is_empty() {
-            listeners = socket::bind_port(config, port_config.port).map_err(|source| {
-                let key = format!("{}.port = {}", port_name(namespace), port_config.port);
-                DaemonError::Bind { key, source }
-            })?;
+            let bound = socket::bind_port(config, port_config.port);
+            listeners = bound.map_err(|source| not_bound(namespace, port_config.port, source))?;
         }
         bound.extend(listeners.into_iter().map(|listener| (namespace, listener)));
     }
@@ -48,5 +47,12 @@ pub(super) fn bind(config: &Config) -> Result<Vec<(Namespace, TcpListener)>, Dae
 
 /// Has the bound ports accept connections.
 pub(super) fn listen(listeners: &[(Namespace, TcpListener)]) -> Result<(), DaemonError> {
-    listeners.iter().try_for_each(|(_, listener)| socket::listen(listener)).map_err(DaemonError::System)
+    listeners.iter().try_for_each(|(namespace, listener)| {
+        let port = listener.local_addr()?.port();
+        socket::listen(listener).map_err(|source| not_bound(*namespace, port, source))
+    })
+}
+
+fn not_bound(namespace: Namespace, port: u16, source: io::Error) -> DaemonError {
+    DaemonError::Bind { key: format!("{}.port = {port}", port_name(namespace)), source }
 }

@@ -38,6 +38,18 @@ pub enum DaemonError {
         /// The reason, and what to do.
         source: RestoreError,
     },
+    /// The node cannot join its cluster before its settings are changed.
+    #[error("cluster: {problem}")]
+    ClusterSettings {
+        /// The reason, and what to do.
+        problem: String,
+    },
+    /// The cluster's keys cannot be read by this version.
+    #[error("cluster: {problem}")]
+    ClusterFormat {
+        /// The reason, and what to do.
+        problem: String,
+    },
     /// The node cannot join its cluster, or take part in it.
     #[error("cluster: {problem}")]
     Cluster {

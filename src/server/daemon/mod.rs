@@ -95,9 +95,14 @@ fn serve(
             systemd::notify_ready();
             match runtime.block_on(stand_by(node, &mut signals, log)) {
                 Some(term) => {
+                    let term = term?;
                     // Clients wait while the records are loaded.
-                    listen(&listeners)?;
-                    Store::Cluster(node.storage(term?).into())
+                    if let Err(error) = listen(&listeners) {
+                        // No client has been accepted, so another node may lead at once.
+                        runtime.block_on(node.leave());
+                        return Err(error);
+                    }
+                    Store::Cluster(node.storage(term).into())
                 }
                 None => {
                     info!("stopping");

@@ -21,7 +21,7 @@ use crate::cluster::configured::{ConfiguredError, client, node_name};
 use crate::cluster::etcd::{EtcdClient, Expected};
 use crate::cluster::fence::Fence;
 use crate::cluster::keys::{self, Incarnation, Keys};
-use crate::cluster::leadership::{self, Machine, Phase, Term};
+use crate::cluster::leadership::{self, Ending, Machine, Phase, Term};
 use crate::cluster::participant::{News, Participant, Parts, Pulse};
 use crate::cluster::store::ClusterStorage;
 use crate::cluster::timing::Timing;
@@ -63,7 +63,7 @@ pub(super) struct Node {
 impl Prepared {
     /// Reads the files of the section, as the user who has started the process.
     pub(super) fn read(config: &ClusterConfig) -> Result<Self, DaemonError> {
-        let wrong = |error: ConfiguredError| DaemonError::Cluster { problem: error.to_string() };
+        let wrong = |error: ConfiguredError| DaemonError::ClusterSettings { problem: error.to_string() };
         let node = node_name(config).map_err(wrong)?;
         let timing = Timing::new(Duration::from_secs(config.renew_deadline_s.into()))
             .expect("the configuration was validated");
@@ -122,13 +122,15 @@ impl Node {
     /// Waits until this node leads.
     pub(super) async fn lead(&mut self) -> Result<Term, DaemonError> {
         loop {
-            let problem = match self.next().await {
-                Some(News::Lead(term)) => return Ok(term),
-                Some(News::End(ending)) => ending.to_string(),
+            return match self.next().await {
+                Some(News::Lead(term)) => Ok(term),
+                Some(News::End(ending)) => Err(not_joined(&ending)),
                 Some(_) => continue,
-                None => "the thread of the leadership has panicked; please report this".to_owned(),
+                None => {
+                    let problem = "the thread of the leadership has panicked; please report this".to_owned();
+                    Err(DaemonError::Cluster { problem })
+                }
             };
-            return Err(DaemonError::Cluster { problem });
         }
     }
 
@@ -183,13 +185,33 @@ impl Node {
     fn note(&self, news: &News) {
         let node = &self.name;
         match news {
-            News::Phase(Phase::Joining) => {}
-            News::Phase(phase) => info!(node, "{phase}"),
-            News::Trouble(reason) => warn!(reason, "etcd does not answer as it should"),
+            // Other news say the rest.
+            News::Phase(Phase::Joining | Phase::Leading { .. } | Phase::Leaving | Phase::Over) => {}
+            News::Phase(phase @ Phase::Standby { .. }) => info!(node, "{phase}"),
+            News::Trouble(reason) => {
+                warn!(reason, "etcd does not answer as it should; its members are tried in turn");
+            }
             News::Recovered => info!("etcd answers again"),
             News::Lead(Term { epoch, .. }) => info!(node, epoch, "this node leads the cluster"),
-            News::End(ending) => info!(node, "{ending}"),
+            News::End(ending @ Ending::Released) => info!(node, "{ending}"),
+            News::End(ending @ Ending::NotReleased { .. }) => warn!(node, "{ending}"),
+            // The daemon ends with it as its error.
+            News::End(_) => {}
         }
+    }
+}
+
+/// Why a node does not lead. What a restart cannot change is told apart, because a supervisor should not try it then.
+fn not_joined(ending: &Ending) -> DaemonError {
+    let problem = ending.to_string();
+    match ending {
+        Ending::RenewDeadlineDiffers { .. } | Ending::NameInUse { .. } => {
+            DaemonError::ClusterSettings { problem }
+        }
+        Ending::LayoutDiffers { .. } | Ending::RecordFormatNewer { .. } | Ending::Value(_) => {
+            DaemonError::ClusterFormat { problem }
+        }
+        _ => DaemonError::Cluster { problem },
     }
 }
 
