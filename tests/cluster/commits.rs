@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use signalbox::cluster::chain::{Chain, Outcome};
 use signalbox::cluster::clock::BootTime;
-use signalbox::cluster::coordinator::{CallError, Coordinator, Operation, Range, Transaction};
+use signalbox::cluster::coordinator::{CallError, Compare, Coordinator, Operation, Range, Transaction};
 use signalbox::cluster::fence::Fence;
 use signalbox::cluster::keys::{
     Incarnation, Keys, Leadership, LeadershipState, Marker, encode, end_of_prefix,
@@ -110,7 +110,18 @@ fn apply(model: &mut BTreeMap<Vec<u8>, Vec<u8>>, operations: &[Operation]) {
     }
 }
 
-/// Performs the attempts of a commit. `None`: its outcome is not known, and no attempt is left.
+/// Whether a transaction may write records of the term: invariant C1.
+fn is_compared(transaction: &Transaction, term: &Term) -> bool {
+    let compares = |key: &[u8]| {
+        transaction.compare.iter().any(|compare| match compare {
+            Compare::Modified { key: of, at } => of == key && *at == term.leadership_modified,
+            Compare::Value { key: of, .. } => of == key,
+        })
+    };
+    compares(&keys().leadership()) && compares(&keys().marker())
+}
+
+/// Performs the attempts of a commit until its outcome is known.
 fn commit(etcd: &FakeEtcd, client: &mut dyn Coordinator, chain: &mut Chain, event: &Event) -> Outcome {
     let Event::Commit { writes, attempts } = event else { unreachable!("it is a commit") };
     let mut commit = chain.begin(operations(writes));
@@ -177,6 +188,8 @@ proptest! {
             etcd.perform_late(0).unwrap();
             prop_assert_eq!(&model, &stored(&etcd), "a request that got stuck changes nothing afterwards");
         }
+        let sent = etcd.take_performed();
+        prop_assert!(sent.iter().all(|performed| is_compared(&performed.transaction, chain.term())));
     }
 }
 
