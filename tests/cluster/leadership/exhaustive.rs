@@ -289,7 +289,6 @@ fn a_takeover_whose_answer_was_lost() {
         start.settle(1);
         start.act(Action::Pass(500 * MS));
         start.act(Action::GiveUp(0));
-        start.settle(1);
         let states = explore(start, 7);
         assert!(states > 10_000, "{states}");
     }
