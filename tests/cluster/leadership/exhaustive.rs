@@ -6,9 +6,8 @@
 //! take no part. Nothing is missing by this: what a request or an answer does within an instant does not depend on when it
 //! was sent in that instant. States that were reached before are not followed again.
 //!
-//! There are two starts: a leader with a standby, and two standbys whose leader has crashed. One clock is 4 % fast and the
-//! other 4 % slow, either way. From the first start, 9 actions lead to some 85,000 states, from the second, 8 actions to some
-//! 230,000.
+//! There are three starts: a leader with a standby (some 85,000 states after 9 actions), two standbys whose leader has
+//! crashed (230,000 after 8), and a takeover whose answer was lost (after 7). One clock is 4 % fast and the other 4 % slow.
 
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
@@ -274,4 +273,23 @@ fn two_standbys_of_a_leader_that_crashed() {
     start.act(Action::Pass(3300 * MS));
     let states = explore(start, 8);
     assert!(states > 200_000, "{states}");
+}
+
+#[test]
+fn a_takeover_whose_answer_was_lost() {
+    for permille in [[-40, 40], [40, -40]] {
+        let mut crashed = State::new([0, 0]);
+        crashed.nodes[0].machine = machine("c", 3);
+        crashed.settle(0);
+        let mut start = State { store: crashed.store, ..State::new(permille) };
+        start.settle(0);
+        start.settle(1);
+        start.act(Action::Pass(3600 * MS));
+        start.act(Action::SendAndApply(0));
+        start.settle(1);
+        start.act(Action::Pass(500 * MS));
+        start.act(Action::GiveUp(0));
+        let states = explore(start, 7);
+        assert!(states > 10_000, "{states}");
+    }
 }

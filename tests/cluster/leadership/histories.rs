@@ -41,7 +41,8 @@ fn faults() -> impl Strategy<Value = Fault> {
     prop_oneof![
         4 => (nodes(), weathers()).prop_map(|(node, weather)| Fault::Weather { node: Some(node), weather }),
         4 => weathers().prop_map(|weather| Fault::Weather { node: None, weather }),
-        5 => (nodes(), spans()).prop_map(|(node, ms)| Fault::Freeze { node, ms }),
+        4 => (nodes(), spans()).prop_map(|(node, ms)| Fault::Freeze { node, ms }),
+        4 => (nodes(), spans()).prop_map(|(node, ms)| Fault::FreezeInFlight { node, ms }),
         4 => (nodes(), spans()).prop_map(|(node, down_ms)| Fault::Crash { node, down_ms }),
         3 => (nodes(), spans()).prop_map(|(node, down_ms)| Fault::Stop { node, down_ms }),
         2 => (0..3000u64).prop_map(|ms| Fault::Outage { ms }),

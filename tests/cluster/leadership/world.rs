@@ -6,7 +6,7 @@
 //! - a takeover without release is the lease duration, by the clock of the node that takes over, after the last sign of
 //!   life that this node saw, and that was the last one (C4);
 //! - what a leader acknowledged is stored, in this term and in all later ones;
-//! - a node that released its leadership believes nothing.
+//! - a node whose deadline has passed, or which released its leadership, never answers clients again (C3).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -80,6 +80,11 @@ pub enum Fault {
     },
     /// All of the node stands still, except for its clock.
     Freeze {
+        node: usize,
+        ms: u64,
+    },
+    /// The same from the moment at which it next sends something. The answer finds it frozen.
+    FreezeInFlight {
         node: usize,
         ms: u64,
     },
@@ -175,11 +180,15 @@ struct Place {
     run: u32,
     in_flight: Option<usize>,
     frozen_until: Micros,
+    /// How long it freezes when it sends something next.
+    freezes_in_flight: Option<u64>,
     committer: Option<Committer>,
     /// What happens when the process ends: when it starts again.
     down_ms: u64,
     /// What this run saw of keys, and when it saw each revision first.
     seen: HashMap<Vec<u8>, (Revision, BootTime)>,
+    /// The deadline of this run when it was checked last.
+    former_deadline: Option<BootTime>,
     /// Whether it ended because its name is in use.
     is_refused: bool,
     why_ended: Option<Ending>,
@@ -241,6 +250,8 @@ impl World {
             run: 0,
             in_flight: None,
             frozen_until: 0,
+            freezes_in_flight: None,
+            former_deadline: None,
             committer: None,
             down_ms: 100,
             seen: HashMap::new(),
@@ -285,6 +296,7 @@ impl World {
                 let place = &mut self.places[node % nodes];
                 place.frozen_until = place.frozen_until.max(self.now + ms * MS);
             }
+            Fault::FreezeInFlight { node, ms } => self.places[node % nodes].freezes_in_flight = Some(ms),
             Fault::Crash { node, down_ms } => self.crash(node % nodes, down_ms),
             Fault::Stop { node, down_ms } => self.stop(node % nodes, down_ms),
             Fault::Outage { ms } => self.outage_until = self.now + ms * MS,
@@ -370,6 +382,7 @@ impl World {
         place.down_ms = 100;
         place.is_refused = false;
         place.seen.clear();
+        place.former_deadline = None;
         self.at(self.now, Event::Step { node, run });
     }
 
@@ -382,7 +395,11 @@ impl World {
                 assert_eq!(machine.next(local), Step::Send(transaction.clone()), "asked twice");
                 machine.sent(local);
                 let request = self.send(node, transaction, false);
-                self.places[node].in_flight = Some(request);
+                let place = &mut self.places[node];
+                place.in_flight = Some(request);
+                if let Some(ms) = place.freezes_in_flight.take() {
+                    place.frozen_until = self.now + ms * MS;
+                }
             }
             Step::WaitUntil(local) => {
                 let time = place.clock.when(local).max(self.now + 1);
@@ -568,7 +585,20 @@ impl World {
         }
     }
 
-    fn check_beliefs(&self) {
+    fn check_beliefs(&mut self) {
+        for place in &mut self.places {
+            let local = place.clock.local(self.now);
+            let deadline = place.machine.as_ref().and_then(Machine::deadline);
+            let has_passed = place.former_deadline.is_some_and(|former| former <= local);
+            assert!(
+                !(has_passed && deadline > place.former_deadline),
+                "{} answers clients again after its deadline",
+                place.name
+            );
+            if !has_passed {
+                place.former_deadline = deadline.or(place.former_deadline);
+            }
+        }
         let believers: Vec<_> = self.places.iter().filter(|place| place.believes(self.now)).collect();
         assert!(
             believers.len() < 2 || self.is_restored,
@@ -663,6 +693,7 @@ impl World {
         for node in 0..self.places.len() {
             self.places[node].weather = CALM;
             self.places[node].frozen_until = 0;
+            self.places[node].freezes_in_flight = None;
             if self.places[node].machine.is_none() {
                 self.start(node);
             } else {
