@@ -5,6 +5,7 @@ mod data;
 mod differential;
 mod fake;
 mod generated;
+mod haproxy;
 mod leadership;
 mod members;
 mod nodes;

@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod daemon;
 pub mod etcd;
 pub mod fake_server;
+pub mod haproxy;
 pub mod ports;
 pub mod proxy;
 pub mod store;
