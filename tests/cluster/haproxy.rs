@@ -8,9 +8,10 @@ use signalbox::protocol::Extended;
 
 use crate::support::caller::{Caller, on_wire};
 use crate::support::cluster::TestCluster;
-use crate::support::haproxy::{self, HaProxy};
+use crate::support::documents::example;
+use crate::support::haproxy::HaProxy;
 use crate::support::ports::free_ports;
-use crate::support::{OK, Wire, eventually};
+use crate::support::{ACQUIRE, OK, Wire, eventually, frame, named};
 
 const DOCUMENT: &str = include_str!("../../docs/cluster.md");
 
@@ -19,8 +20,7 @@ fn holder(proxy: SocketAddr, name: &[u8]) -> Wire {
     let mut held = None;
     eventually("a node answers through the proxy", || {
         let mut wire = Wire::connect_from("127.0.0.3", proxy);
-        let body = crate::support::named(&[1, 1], name);
-        wire.send(&crate::support::frame(crate::support::ACQUIRE, *b"held", &body));
+        wire.send(&frame(ACQUIRE, *b"held", &named(&[1, 1], name)));
         let is_held = wire.try_answer().is_ok_and(|answer| answer.status == OK);
         held = is_held.then_some(wire);
         is_held
@@ -50,7 +50,7 @@ fn haproxy_as_documented_follows_the_leader_and_ends_connections_to_a_frozen_one
         addresses.push((format!("10.0.0.4:{port}"), proxy.to_string()));
     }
     let folder = tempfile::tempdir().unwrap();
-    let config = haproxy::example(DOCUMENT, "### HAProxy", "haproxy");
+    let config = example(DOCUMENT, "### HAProxy", "haproxy");
     let _haproxy = HaProxy::start(config, &addresses, folder.path());
     for proxy in proxies {
         eventually("HAProxy listens", || TcpStream::connect(proxy).is_ok());

@@ -6,6 +6,7 @@ mod differential;
 mod fake;
 mod generated;
 mod haproxy;
+mod keepalived;
 mod leadership;
 mod members;
 mod nodes;

@@ -8,7 +8,8 @@ use signalbox::protocol::Extended;
 
 use crate::support::caller::{Caller, on_wire};
 use crate::support::daemon::*;
-use crate::support::haproxy::{self, HaProxy};
+use crate::support::documents::example;
+use crate::support::haproxy::HaProxy;
 use crate::support::*;
 
 /// The document with the example that is tested here.
@@ -81,7 +82,7 @@ fn haproxy_as_documented_lets_clients_keep_their_addresses() {
     if !HaProxy::is_installed() {
         return;
     }
-    let example = |language| haproxy::example(OPERATIONS, "## Behind a load balancer", language);
+    let example = |language| example(OPERATIONS, "## Behind a load balancer", language);
     let file = ConfigFile::toml(&format!("{}\n[log]\nthreshold = \"debug\"\n", example("toml")));
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let servers = ["counter", "semaphore"].map(|port| daemon.address(port));

@@ -10,6 +10,7 @@
 pub mod caller;
 pub mod cluster;
 pub mod daemon;
+pub mod documents;
 pub mod etcd;
 pub mod fake_server;
 pub mod haproxy;
