@@ -1,6 +1,7 @@
 //! The cluster: its client of etcd, the store in memory that stands in for etcd, and which node leads.
 
 mod calls;
+mod commits;
 mod data;
 mod differential;
 mod fake;

@@ -1,0 +1,286 @@
+//! The chain of commits against a store whose answers get lost and whose requests arrive late: what was reported as stored
+//! is stored once and stays, what was reported as refused is never stored, and a former leader stores nothing.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use signalbox::cluster::chain::{Chain, Outcome};
+use signalbox::cluster::clock::BootTime;
+use signalbox::cluster::coordinator::{CallError, Coordinator, Operation, Range, Transaction};
+use signalbox::cluster::fence::Fence;
+use signalbox::cluster::keys::{
+    Incarnation, Keys, Leadership, LeadershipState, Marker, encode, end_of_prefix,
+};
+use signalbox::cluster::leadership::Term;
+use signalbox::cluster::store::ClusterStorage;
+use signalbox::core::{
+    Change, DeclarationRecord, Key, Origin, Record, Service, SessionId, SessionKey, SessionRecord,
+};
+use signalbox::storage::{CommitError, Storage};
+
+use crate::support::etcd::{Delivery, FakeEtcd};
+
+/// Random histories in a run of the tests; `SIGNALBOX_HISTORIES` sets another number.
+const HISTORIES: u32 = 2_000;
+
+fn keys() -> Keys {
+    Keys::new("test")
+}
+
+/// A node takes over, as the leadership does it.
+fn take_over(etcd: &FakeEtcd, epoch: u32) -> Term {
+    let leadership = Leadership {
+        epoch,
+        node: format!("node-{epoch}"),
+        incarnation: Incarnation(format!("{epoch:032}")),
+        state: LeadershipState::Held,
+    };
+    let then = vec![
+        Operation::Put { key: keys().leadership(), value: encode(&leadership) },
+        Operation::Put { key: keys().marker(), value: encode(&Marker { epoch, commit: 0, is_void: false }) },
+    ];
+    let transaction = Transaction { then, ..Transaction::default() };
+    let revision = etcd.with_store(|store| store.apply(&transaction)).unwrap().revision;
+    Term { epoch, leadership_modified: revision, taken_at: revision }
+}
+
+/// The records in the store, by the rest of their keys.
+fn stored(etcd: &FakeEtcd) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let prefix = keys().records();
+    let range = Range { to: Some(end_of_prefix(&prefix)), from: prefix, at: None, count_only: false };
+    let entries = etcd.with_store(|store| store.range(&range)).unwrap().entries;
+    entries.into_iter().map(|entry| (entry.key, entry.value)).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// A commit, and what becomes of its attempts; after these, attempts are answered.
+    Commit { writes: Vec<(u8, Option<u8>)>, attempts: Vec<Attempt> },
+    /// A request that got stuck arrives now.
+    Arrival(prop::sample::Index),
+    /// Another node leads.
+    TakeOver,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Attempt {
+    Delivered(Delivery),
+    /// etcd refuses it, whatever came of the attempts before.
+    Refused,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let attempt = prop_oneof![
+        2 => Just(Attempt::Delivered(Delivery::NotDelivered)),
+        2 => Just(Attempt::Delivered(Delivery::AnswerLost)),
+        3 => Just(Attempt::Delivered(Delivery::Late)),
+        1 => Just(Attempt::Delivered(Delivery::Answered)),
+        2 => Just(Attempt::Refused),
+    ];
+    let commit =
+        (prop::collection::vec((0..4_u8, any::<Option<u8>>()), 1..4), prop::collection::vec(attempt, 0..4));
+    prop_oneof![
+        6 => commit.prop_map(|(writes, attempts)| Event::Commit { writes, attempts }),
+        3 => any::<prop::sample::Index>().prop_map(Event::Arrival),
+        1 => Just(Event::TakeOver),
+    ]
+}
+
+fn key(of: u8) -> Vec<u8> {
+    [keys().records(), vec![3, of, of]].concat()
+}
+
+/// The last write of each key.
+fn operations(writes: &[(u8, Option<u8>)]) -> Vec<Operation> {
+    let last: BTreeMap<_, _> = writes.iter().copied().collect();
+    let operation = |(of, value): (u8, Option<u8>)| match value {
+        Some(value) => Operation::Put { key: key(of), value: vec![value] },
+        None => Operation::Delete { key: key(of) },
+    };
+    last.into_iter().map(operation).collect()
+}
+
+fn apply(model: &mut BTreeMap<Vec<u8>, Vec<u8>>, operations: &[Operation]) {
+    for operation in operations {
+        match operation {
+            Operation::Put { key, value } => model.insert(key.clone(), value.clone()),
+            Operation::Delete { key } => model.remove(key),
+            Operation::Read { .. } => None,
+        };
+    }
+}
+
+/// Performs the attempts of a commit. `None`: its outcome is not known, and no attempt is left.
+fn commit(etcd: &FakeEtcd, client: &mut dyn Coordinator, chain: &mut Chain, event: &Event) -> Outcome {
+    let Event::Commit { writes, attempts } = event else { unreachable!("it is a commit") };
+    let mut commit = chain.begin(operations(writes));
+    let mut attempts = attempts.iter();
+    for _ in 0..20 {
+        let answer = match attempts.next() {
+            Some(Attempt::Refused) => Err(CallError::Refused("it is too large".to_owned())),
+            Some(Attempt::Delivered(delivery)) => {
+                etcd.decide(0, *delivery);
+                client.transact(commit.transaction())
+            }
+            None => client.transact(commit.transaction()),
+        };
+        if let Some(outcome) = chain.answered(&mut commit, answer) {
+            return outcome;
+        }
+    }
+    panic!("a commit whose attempts are answered has an outcome")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(
+        std::env::var("SIGNALBOX_HISTORIES").map_or(HISTORIES, |number| number.parse().unwrap())
+    ))]
+
+    #[test]
+    fn the_store_has_what_was_reported_as_stored(events in prop::collection::vec(event(), 1..20)) {
+        let etcd = FakeEtcd::default();
+        let mut client = etcd.client();
+        let mut chain = Chain::new(keys(), take_over(&etcd, 1));
+        let mut model = BTreeMap::new();
+        let mut leads = true;
+        let mut epoch = 1;
+        for event in &events {
+            match event {
+                Event::Arrival(late) if etcd.late() > 0 => {
+                    etcd.perform_late(late.index(etcd.late())).unwrap();
+                }
+                Event::Arrival(_) => {}
+                Event::TakeOver => {
+                    epoch += 1;
+                    take_over(&etcd, epoch);
+                    leads = false;
+                }
+                Event::Commit { writes, .. } => {
+                    let before = stored(&etcd);
+                    match commit(&etcd, &mut client, &mut chain, event) {
+                        Outcome::Stored => {
+                            prop_assert!(leads, "a former leader stores nothing");
+                            apply(&mut model, &operations(writes));
+                        }
+                        Outcome::Refused(_) => prop_assert!(leads),
+                        Outcome::Superseded(reason) => {
+                            prop_assert!(!leads, "{reason}");
+                            prop_assert_eq!(&before, &stored(&etcd));
+                            break;
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(&model, &stored(&etcd));
+        }
+        while etcd.late() > 0 {
+            etcd.perform_late(0).unwrap();
+            prop_assert_eq!(&model, &stored(&etcd), "a request that got stuck changes nothing afterwards");
+        }
+    }
+}
+
+fn session(number: u64) -> Record {
+    let session = SessionId::from_number(number).unwrap();
+    let (key, label) = (SessionKey([7; 16]), Box::default());
+    Record::Session(SessionRecord { session, key, ttl_ms: 1000, label, revoked_grace_ms: None })
+}
+
+fn declaration(name: &[u8]) -> Record {
+    Record::Declaration(DeclarationRecord {
+        name: name.into(),
+        capacity: 1,
+        label: Box::default(),
+        numbered: false,
+        generation: 1,
+        created: 1,
+        origin: Origin::Request,
+        removing: false,
+        evicted_grace_ms: None,
+        service: Service::default(),
+    })
+}
+
+fn storage(etcd: &FakeEtcd, term: Term) -> ClusterStorage<crate::support::etcd::Handle> {
+    let fence = Fence::new(BootTime::default);
+    fence.set(BootTime(std::time::Duration::from_secs(1)));
+    ClusterStorage::new(etcd.client(), keys(), term, fence)
+}
+
+fn loaded(storage: &mut dyn Storage) -> Vec<Record> {
+    let mut records = Vec::new();
+    storage.load(&mut |record| records.push(record)).unwrap();
+    records
+}
+
+#[test]
+fn many_records_are_loaded_as_they_were_at_the_takeover_kind_by_kind() {
+    let etcd = FakeEtcd::default();
+    let mut first = storage(&etcd, take_over(&etcd, 1));
+    let sessions: Vec<_> = (1..=10_000).map(session).collect();
+    for part in sessions.chunks(1_000) {
+        let changes: Vec<_> = part.iter().cloned().map(Change::Put).collect();
+        first.commit(&changes).unwrap();
+    }
+    let declared = declaration(b"gpu");
+    first.commit(&[Change::Put(Record::Mark(9)), Change::Put(declared.clone())]).unwrap();
+    let term = take_over(&etcd, 2);
+    let mut second = storage(&etcd, term);
+    second.commit(&[Change::Put(session(20_000))]).unwrap();
+    let records = loaded(&mut second);
+    assert_eq!(records[..2], [Record::Mark(9), declared]);
+    let mut found = records[2..].to_vec();
+    found.sort_by_key(|record| match record {
+        Record::Session(session) => session.session.number(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(found, sessions, "without the one that came after the takeover");
+    assert_eq!((second.epoch(), second.batch_limit().changes), (2, 4_000));
+}
+
+#[test]
+fn the_last_change_of_a_key_counts_and_a_former_leader_learns_that_it_is_one() {
+    let etcd = FakeEtcd::default();
+    let mut first = storage(&etcd, take_over(&etcd, 1));
+    let key = Key::Session(SessionId::from_number(1).unwrap());
+    let changes = [
+        Change::Put(session(1)),
+        Change::Delete(key.clone()),
+        Change::Put(session(2)),
+        Change::Put(session(1)),
+        Change::Delete(key),
+    ];
+    first.commit(&changes).unwrap();
+    let term = take_over(&etcd, 2);
+    assert_eq!(loaded(&mut storage(&etcd, term)), [session(2)]);
+    let lost = first.commit(&[Change::Put(session(3))]).unwrap_err();
+    assert!(matches!(lost, CommitError::LeadershipLost { epoch: 1, .. }), "{lost}");
+    assert!(lost.is_ownership_lost() && lost.to_string().contains("node-2"), "{lost}");
+    assert_eq!(loaded(&mut storage(&etcd, term)), [session(2)]);
+}
+
+#[test]
+fn changes_that_are_too_large_are_refused_and_the_next_ones_are_stored() {
+    let etcd = FakeEtcd::default();
+    let mut storage = storage(&etcd, take_over(&etcd, 1));
+    let large: Vec<_> =
+        (0..30).map(|n| Change::Put(declaration(&[&[n][..], &[b'x'; 60_000]].concat()))).collect();
+    let refused = storage.commit(&large).unwrap_err();
+    assert!(matches!(refused, CommitError::NotStored(_)), "{refused}");
+    assert!(!refused.is_ownership_lost());
+    assert_eq!(stored(&etcd).len(), 0);
+    storage.commit(&[Change::Put(session(1))]).unwrap();
+    assert_eq!(stored(&etcd).len(), 1);
+}
+
+#[test]
+fn a_commit_without_an_answer_ends_at_the_deadline() {
+    let etcd = FakeEtcd::default();
+    let term = take_over(&etcd, 1);
+    let fence = Fence::new(BootTime::default);
+    let client = etcd.client();
+    etcd.set_leader(false);
+    let mut storage = ClusterStorage::new(client, keys(), term, fence);
+    let lost = storage.commit(&[Change::Put(session(1))]).unwrap_err();
+    assert!(lost.is_ownership_lost(), "{lost}");
+}
