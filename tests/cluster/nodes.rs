@@ -198,6 +198,9 @@ fn a_release_ends_the_wait_for_a_dead_leader_and_forget_removes_a_dead_standby()
     let unsure = cluster.administer(leader, &["release"]);
     assert_eq!(unsure.status.code(), Some(64));
     assert!(stderr(&unsure).contains("--process-has-ended"), "{}", stderr(&unsure));
+    let wrong = cluster.administer(leader, &["release", "--process-has-ended"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(stderr(&wrong).contains("sends heartbeats"), "{}", stderr(&wrong));
 
     // Both, so that the other one cannot take over by itself meanwhile.
     for node in [leader, other] {
