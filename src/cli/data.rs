@@ -13,8 +13,7 @@ use super::exit::{Exit, Failure, warn};
 use super::output::json;
 use crate::cluster::data::{self, read_all};
 use crate::cluster::timing::Timing;
-use crate::core::Record;
-use crate::storage::{self, Counts, ExportWriter, ImportError, Report, StorageError, contradictions};
+use crate::storage::{self, Counts, ExportWriter, ImportError, Record, Report, StorageError, contradictions};
 
 const LONG: &str = "\
 Check, export or import a data directory, or the records of a cluster

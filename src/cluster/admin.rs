@@ -206,7 +206,7 @@ pub enum Release {
 }
 
 /// Gives up what a node has of the cluster, because its process has ended: the caller has to be certain of that. With
-/// `invocation`, only what that run of the service has.
+/// `invocation`, only what that run of the service has; without it, a node that sends heartbeats is refused.
 pub fn release(
     coordinator: &mut dyn Coordinator,
     keys: &Keys,
@@ -216,8 +216,17 @@ pub fn release(
     let (node_key, heartbeat) = (keys.node(name), keys.heartbeat(name));
     let Some(entry) = entry(coordinator, &node_key)? else { return Ok(Release::Nothing) };
     let node: Node = decode(&node_key, &entry.value)?;
-    if invocation.is_some_and(|invocation| node.invocation != invocation) {
-        return Ok(Release::Nothing);
+    match invocation {
+        Some(invocation) if node.invocation != invocation => return Ok(Release::Nothing),
+        Some(_) => {}
+        // A person says so. One who is wrong about a running process is found out, about a stopped one not.
+        None => {
+            if let Some(format) = read(coordinator, &keys.format())?
+                && watch(coordinator, keys, &format)?.iter().any(|alive| alive == name)
+            {
+                return Err(AdminError::Alive { node: name.to_owned() });
+            }
+        }
     }
     let mut transaction = Transaction {
         compare: vec![Compare::Modified { key: node_key.clone(), at: entry.modified }],

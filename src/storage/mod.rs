@@ -30,7 +30,8 @@ pub use failing::{FailingStorage, Fault, Faults};
 pub use memory::{Memory, MemoryStorage};
 pub use record::FORMAT;
 
-use crate::core::{BatchLimit, Change, Record};
+pub use crate::core::Record;
+use crate::core::{BatchLimit, Change};
 
 /// The durable records of one scope, owned under one epoch.
 ///

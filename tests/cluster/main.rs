@@ -6,6 +6,8 @@ mod data;
 mod differential;
 mod fake;
 mod generated;
+mod haproxy;
+mod keepalived;
 mod leadership;
 mod members;
 mod nodes;

@@ -198,6 +198,9 @@ fn a_release_ends_the_wait_for_a_dead_leader_and_forget_removes_a_dead_standby()
     let unsure = cluster.administer(leader, &["release"]);
     assert_eq!(unsure.status.code(), Some(64));
     assert!(stderr(&unsure).contains("--process-has-ended"), "{}", stderr(&unsure));
+    let wrong = cluster.administer(leader, &["release", "--process-has-ended"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(stderr(&wrong).contains("sends heartbeats"), "{}", stderr(&wrong));
 
     // Both, so that the other one cannot take over by itself meanwhile.
     for node in [leader, other] {
@@ -227,7 +230,7 @@ fn a_node_with_a_name_in_use_or_another_renew_deadline_does_not_join() {
     cluster.leader();
     let namesake = cluster.add("node-0");
     cluster.start_node(namesake);
-    assert_eq!(cluster.daemon(namesake).exit_status().code(), Some(69));
+    assert_eq!(cluster.daemon(namesake).exit_status().code(), Some(78));
     let said = cluster.daemon(namesake).said();
     assert!(said.contains("node \\\"node-0\\\" runs already"), "{said}");
 
@@ -236,7 +239,7 @@ fn a_node_with_a_name_in_use_or_another_renew_deadline_does_not_join() {
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("renew_deadline = 2", "renew_deadline = 3")).unwrap();
     cluster.start_node(other);
-    assert_eq!(cluster.daemon(other).exit_status().code(), Some(69));
+    assert_eq!(cluster.daemon(other).exit_status().code(), Some(78));
     let said = cluster.daemon(other).said();
     assert!(said.contains("2000 ms") && said.contains("3000 ms"), "{said}");
 }

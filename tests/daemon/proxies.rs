@@ -1,19 +1,16 @@
 //! The daemon behind proxies: what the log says of connections that do not fit `proxies`, and a real HAProxy with the
 //! configuration of `docs/operations.md`.
 
-use std::fs;
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use signalbox::core::Namespace;
 use signalbox::protocol::Extended;
 
 use crate::support::caller::{Caller, on_wire};
 use crate::support::daemon::*;
+use crate::support::documents::example;
+use crate::support::haproxy::HaProxy;
 use crate::support::*;
-
-const HAPROXY: &str = "/usr/sbin/haproxy";
 
 /// The document with the example that is tested here.
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
@@ -80,62 +77,23 @@ fn a_reload_changes_the_proxies_for_new_connections() {
     assert_eq!(behind.ask(NOOP, &[]).status, OK);
 }
 
-/// A running HAProxy, which is killed when it is dropped.
-struct HaProxy(Child);
-
-impl Drop for HaProxy {
-    fn drop(&mut self) {
-        // Errors mean that it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The only block of a language in the section about load balancers.
-fn example(language: &str) -> &'static str {
-    let section = OPERATIONS.split("\n## Behind a load balancer\n").nth(1).expect("there is such a section");
-    let section = section.split("\n## ").next().unwrap();
-    let blocks: Vec<_> = section.split(&format!("\n```{language}\n")).skip(1).collect();
-    let [block] = blocks[..] else { panic!("one block of {language}: {blocks:?}") };
-    block.split("\n```").next().unwrap()
-}
-
 #[test]
 fn haproxy_as_documented_lets_clients_keep_their_addresses() {
-    if !Path::new(HAPROXY).exists() {
-        let is_required = std::env::var_os("SIGNALBOX_REQUIRE_PEERS").is_some();
-        assert!(!is_required, "{HAPROXY} is missing: apt-get install haproxy");
-        return skipped(&format!("{HAPROXY} is not installed (apt-get install haproxy)"));
+    if !HaProxy::is_installed() {
+        return;
     }
+    let example = |language| example(OPERATIONS, "## Behind a load balancer", language);
     let file = ConfigFile::toml(&format!("{}\n[log]\nthreshold = \"debug\"\n", example("toml")));
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let servers = ["counter", "semaphore"].map(|port| daemon.address(port));
-
-    let mut config = example("haproxy").to_owned() + "\n";
     let proxies = free_ports::<2>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    let documented = [("192.0.2.1", proxies), ("127.0.0.1", servers)];
-    // The addresses of the example are replaced in two steps, since new ones may look like documented ones.
-    for (ip, _) in documented {
-        for (number, port) in [11215, 11216].into_iter().enumerate() {
-            let address = format!(" {ip}:{port} ");
-            assert_eq!(config.matches(&address).count(), 1, "{address}: {config}");
-            config = config.replace(&address, &format!(" @{ip}-{number} "));
+    let mut addresses = Vec::new();
+    for (ip, replacements) in [("192.0.2.1", proxies), ("127.0.0.1", servers)] {
+        for (port, address) in [11215, 11216].into_iter().zip(replacements) {
+            addresses.push((format!("{ip}:{port}"), address.to_string()));
         }
     }
-    for (ip, addresses) in documented {
-        for (number, address) in addresses.iter().enumerate() {
-            config = config.replace(&format!("@{ip}-{number}"), &address.to_string());
-        }
-    }
-    let path = file.directory().join("haproxy.cfg");
-    fs::write(&path, &config).unwrap();
-    let mut check = Command::new(HAPROXY);
-    check.arg("-c").arg("-f").arg(&path);
-    let checked = outcome(check);
-    assert!(checked.status.success() && !stderr(&checked).contains("WARNING"), "{}", stderr(&checked));
-    let mut start = Command::new(HAPROXY);
-    start.arg("-db").arg("-f").arg(&path).stdin(Stdio::null()).stdout(Stdio::null());
-    let _haproxy = HaProxy(start.spawn().unwrap());
+    let _haproxy = HaProxy::start(example("haproxy"), &addresses, file.directory());
 
     for (namespace, proxy) in Namespace::ALL.into_iter().zip(proxies) {
         eventually("HAProxy listens", || TcpStream::connect(proxy).is_ok());

@@ -10,8 +10,10 @@
 pub mod caller;
 pub mod cluster;
 pub mod daemon;
+pub mod documents;
 pub mod etcd;
 pub mod fake_server;
+pub mod haproxy;
 pub mod ports;
 pub mod proxy;
 pub mod store;

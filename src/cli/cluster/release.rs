@@ -22,7 +22,7 @@ If it led, another node takes over at once, and does not wait until the leadersh
 
 The systemd unit runs this command in ExecStopPost=, when the last process of the service has ended. There it gives up only \
 what that run of the service had. Anywhere else it needs --process-has-ended: if the process still runs, or is only \
-stopped, two nodes may serve clients for a while, and more may be held than a semaphore has.";
+stopped, two nodes may serve clients for a while, and more may be held than a semaphore has. A node that sends heartbeats is refused.";
 
 const EXAMPLES: &str = "\
 Examples:
