@@ -9,6 +9,7 @@ pub mod asker;
 pub mod dialects;
 pub mod floor;
 pub mod holder;
+pub mod lessees;
 #[path = "../../tests/support/ports.rs"]
 pub mod ports;
 pub mod servers;

@@ -1,0 +1,349 @@
+//! What a cluster costs: the time from the end of a leader to the first grant of the next one, and durable grants beside a
+//! bare loop of the same transactions on the same etcd.
+//!
+//! `cargo bench --bench cluster -- failover` and `cargo bench --bench cluster -- pairs`; `docs/performance.md` describes
+//! what is compared.
+
+mod support;
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use signalbox::cluster::chain::{Chain, Outcome};
+use signalbox::cluster::coordinator::{Coordinator, Operation, Range, Transaction};
+use signalbox::cluster::data::import;
+use signalbox::cluster::etcd::{EtcdClient, Settings};
+use signalbox::cluster::keys::{Keys, Marker, encode};
+use signalbox::cluster::leadership::Term;
+use signalbox::cluster::timing::Timing;
+use signalbox::core::{DeclarationRecord, Origin, Record, Service};
+use support::answers::statistic;
+use support::arguments::FromCargo;
+use support::lessees::{self, Lessee};
+use support::ports::free_ports;
+use support::servers::{find, program, quiet};
+use support::statistics::median;
+use tempfile::TempDir;
+
+/// The least of the bare loop's rate that is to be reached.
+const OF_THE_BARE_LOOP: f64 = 0.6;
+
+/// Bytes of a record: about those of a grant of a short name.
+const RECORD_BYTES: usize = 72;
+
+/// How long anything may take before the benchmark gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Measures a cluster
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// What is measured
+    #[arg(value_enum, default_value = "failover")]
+    what: What,
+
+    /// How the leader ends
+    #[arg(long, value_enum, default_value = "kill")]
+    end: End,
+
+    /// Records that the next leader loads
+    #[arg(long, default_value = "100000")]
+    records: u32,
+
+    /// How often everything is measured
+    #[arg(long, default_value = "10")]
+    runs: usize,
+
+    /// Members of etcd
+    #[arg(long, default_value = "3")]
+    members: usize,
+
+    /// The election timeout of etcd in milliseconds; its heartbeats come ten times as often
+    #[arg(long, default_value = "1000")]
+    election: u32,
+
+    /// The renew deadline, in seconds
+    #[arg(long, default_value = "3")]
+    renew_deadline: u32,
+
+    /// Leased sessions of "pairs"
+    #[arg(long, default_value = "50")]
+    sessions: usize,
+
+    /// Length of each run of "pairs", in seconds
+    #[arg(long, default_value = "5")]
+    seconds: f64,
+
+    /// Once and with few records: to see that it works
+    #[arg(long)]
+    quick: bool,
+
+    #[command(flatten)]
+    from_cargo: FromCargo,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum What {
+    /// The time from the end of a leader to the first grant of the next one
+    Failover,
+    /// Durable grants and releases, beside a bare loop of transactions
+    Pairs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum End {
+    /// kill -9
+    Kill,
+    /// kill -9, and "signalbox cluster release", as systemd runs it
+    Release,
+    /// SIGTERM
+    Stop,
+}
+
+fn main() {
+    let mut arguments = Arguments::parse();
+    if arguments.quick {
+        (arguments.records, arguments.runs, arguments.members, arguments.seconds) = (100, 1, 1, 0.5);
+    }
+    if find("etcd").is_none() {
+        println!("nothing is measured: etcd is not installed (apt-get install etcd-server)");
+        return;
+    }
+    match arguments.what {
+        What::Failover => failover(&arguments),
+        What::Pairs => pairs(&arguments),
+    }
+}
+
+/// Nodes on an etcd of their own; all of them are killed when this is dropped.
+struct Cluster {
+    folder: TempDir,
+    endpoints: Vec<String>,
+    members: Vec<Child>,
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    address: SocketAddr,
+    file: PathBuf,
+    process: Child,
+}
+
+impl Cluster {
+    /// An etcd without nodes.
+    fn start(arguments: &Arguments) -> Self {
+        let folder = tempfile::tempdir().expect("there is a directory for scratch files");
+        let ports: Vec<[u16; 2]> = (0..arguments.members).map(|_| free_ports()).collect();
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let peers = ports.iter().enumerate().map(|(number, [_, peer])| format!("m{number}={}", url(*peer)));
+        let peers = peers.collect::<Vec<_>>().join(",");
+        let member = |(number, [client, peer]): (usize, &[u16; 2])| {
+            let mut command = program("etcd");
+            command.args(["--name", &format!("m{number}"), "--log-level", "error"]);
+            command.arg("--data-dir").arg(folder.path().join(format!("m{number}")));
+            command.args(["--listen-client-urls", &url(*client), "--advertise-client-urls", &url(*client)]);
+            command.args(["--listen-peer-urls", &url(*peer), "--initial-advertise-peer-urls", &url(*peer)]);
+            command.args(["--initial-cluster", &peers, "--auto-compaction-mode", "periodic"]);
+            command.args(["--auto-compaction-retention", "5m", "--quota-backend-bytes", "8589934592"]);
+            command.args(["--election-timeout", &arguments.election.to_string()]);
+            command.args(["--heartbeat-interval", &(arguments.election / 10).to_string()]);
+            quiet(&mut command)
+        };
+        let members = ports.iter().enumerate().map(member).collect();
+        let endpoints = ports.iter().map(|[client, _]| url(*client)).collect();
+        let cluster = Self { folder, endpoints, members, nodes: Vec::new() };
+        let mut client = cluster.client();
+        let any = Range { from: b"x".to_vec(), to: None, at: None, count_only: true };
+        wait_for("etcd answers", || client.range(&any).is_ok());
+        cluster
+    }
+
+    fn client(&self) -> EtcdClient {
+        let endpoints = self.endpoints.clone();
+        let settings = Settings { endpoints, tls: None, user: None, request_timeout: Duration::from_secs(5) };
+        EtcdClient::new(&settings).expect("the settings fit together")
+    }
+
+    fn add_node(&mut self, arguments: &Arguments) {
+        let number = self.nodes.len();
+        let [counter] = free_ports();
+        let file = self.folder.path().join(format!("{number}.toml"));
+        let text = format!(
+            "bind_ip = \"127.0.0.1\"\n[counter]\nenable = true\nport = {counter}\n[cluster]\nnode = \"n{number}\"\n\
+             renew_deadline = {}\netcd = \"{}\"\n",
+            arguments.renew_deadline,
+            self.endpoints.join(" ")
+        );
+        fs::write(&file, text).expect("a scratch file can be written");
+        let process = serve(&file);
+        self.nodes.push(Node { address: SocketAddr::from(([127, 0, 0, 1], counter)), file, process });
+    }
+
+    /// The node that leads; waits until there is one.
+    fn leader(&self) -> usize {
+        let mut leader = None;
+        wait_for("a node leads", || {
+            leader = self.nodes.iter().position(|node| TcpStream::connect(node.address).is_ok());
+            leader.is_some()
+        });
+        leader.expect("it was waited for")
+    }
+}
+
+impl Node {
+    fn cluster_command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));
+        command.arg("cluster").args(arguments).arg("--config").arg(&self.file);
+        command
+    }
+
+    /// How many nodes of the cluster send heartbeats.
+    fn nodes_alive(&self) -> usize {
+        let output = self.cluster_command(&["status", "--json"]).output().expect("the program runs");
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
+        nodes.iter().filter(|node| node["state"] != "silent").count()
+    }
+
+    fn end(&mut self, end: End) {
+        let signal = if let End::Stop = end { Signal::SIGTERM } else { Signal::SIGKILL };
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).expect("ids of processes are small"));
+        kill(pid, signal).expect("the node runs");
+        if let End::Release = end {
+            self.process.wait().expect("it is a child");
+            quiet(&mut self.cluster_command(&["release", "--process-has-ended"]));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for process in self.nodes.iter_mut().map(|node| &mut node.process).chain(&mut self.members) {
+            // It may have ended already.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+fn serve(file: &std::path::Path) -> Child {
+    quiet(Command::new(env!("CARGO_BIN_EXE_signalbox")).arg("serve").arg("--config").arg(file))
+}
+
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn failover(arguments: &Arguments) {
+    let Arguments { end, records, runs, members, election, renew_deadline, .. } = *arguments;
+    let timing = Timing::new(Duration::from_secs(renew_deadline.into())).expect("2 to 60 seconds");
+    println!(
+        "{runs} failovers with {records} records, {members} members of etcd with an election timeout of {election} ms, and a \
+         renew deadline of {renew_deadline} s; the leader ends by {end:?}; the lease duration is {:?}",
+        timing.lease_duration()
+    );
+    let mut cluster = Cluster::start(arguments);
+    let declared: Vec<_> =
+        (0..records).map(declaration).chain([Record::Mark(u64::from(records) + 1)]).collect();
+    import(&mut cluster.client(), &Keys::new("main"), timing, &declared)
+        .expect("the records can be imported");
+    cluster.add_node(arguments);
+    cluster.add_node(arguments);
+    let mut seconds = Vec::new();
+    for run in 1..=runs {
+        let leader = cluster.leader();
+        assert_eq!(statistic(cluster.nodes[leader].address, "declared"), u64::from(records));
+        wait_for("both nodes are there", || cluster.nodes[leader].nodes_alive() == 2);
+        let next = cluster.nodes[1 - leader].address;
+        let began = Instant::now();
+        cluster.nodes[leader].end(end);
+        wait_for("the next node grants", || {
+            TcpStream::connect(next).is_ok() && Lessee::enter(next, run).takes()
+        });
+        seconds.push(began.elapsed().as_secs_f64());
+        println!("  {:.2} s", began.elapsed().as_secs_f64());
+        let node = &mut cluster.nodes[leader];
+        node.process.wait().expect("it is a child");
+        node.process = serve(&node.file);
+    }
+    let slowest = seconds.iter().copied().fold(0.0, f64::max);
+    println!("median {:.2} s, slowest {slowest:.2} s", median(&seconds));
+}
+
+fn declaration(number: u32) -> Record {
+    Record::Declaration(DeclarationRecord {
+        name: format!("bench-{number:09}").into_bytes().into(),
+        capacity: 3,
+        label: Box::default(),
+        numbered: false,
+        generation: u64::from(number) + 1,
+        created: 0,
+        origin: Origin::Request,
+        removing: false,
+        evicted_grace_ms: None,
+        service: Service::default(),
+    })
+}
+
+fn pairs(arguments: &Arguments) {
+    let (sessions, time) = (arguments.sessions, Duration::from_secs_f64(arguments.seconds));
+    println!("{sessions} sessions that take and give back a grant, one after the other; runs of {time:?}\n");
+    println!(
+        "{:>12}{:>14}{:>12}{:>12}{:>16}",
+        "pairs/s", "changes each", "commits/s", "bare loop", "to the bare loop"
+    );
+    let mut cluster = Cluster::start(arguments);
+    cluster.add_node(arguments);
+    let address = cluster.nodes[cluster.leader()].address;
+    let stored = || ["store_commits", "store_changes"].map(|name| statistic(address, name) as f64);
+    let mut ratios = Vec::new();
+    for _ in 0..arguments.runs {
+        let before = stored();
+        let pairs = lessees::pairs_per_s(address, sessions, time);
+        let after = stored();
+        let [commits, changes] = [0, 1].map(|item| after[item] - before[item]);
+        let (commits_per_s, each) = (commits / time.as_secs_f64(), changes / commits);
+        let bare = bare_commits_per_s(&mut cluster.client(), each.round().max(1.0) as usize, time);
+        ratios.push(commits_per_s / bare);
+        println!("{pairs:>12.0}{each:>14.1}{commits_per_s:>12.0}{bare:>12.0}{:>16.2}", commits_per_s / bare);
+    }
+    let ratio = median(&ratios);
+    let verdict = if ratio >= OF_THE_BARE_LOOP { "reached" } else { "missed" };
+    println!("median {ratio:.2} of the bare loop's commits; at least {OF_THE_BARE_LOOP} asked: {verdict}");
+}
+
+/// The same transactions by themselves, below other keys: half of the changes are new records, and half are deletions of
+/// what came with the commit before, as grants and releases come.
+fn bare_commits_per_s(client: &mut EtcdClient, changes: usize, time: Duration) -> f64 {
+    let keys = Keys::new("bare");
+    let marker = Marker { epoch: 1, commit: 0, is_void: false };
+    let then = [(keys.leadership(), b"led".to_vec()), (keys.marker(), encode(&marker))];
+    let then = then.map(|(key, value)| Operation::Put { key, value }).to_vec();
+    let taken = client.transact(&Transaction { then, ..Transaction::default() }).expect("etcd answers");
+    let term = Term { epoch: 1, leadership_modified: taken.revision, taken_at: taken.revision };
+    let mut chain = Chain::new(keys.clone(), term);
+    let half = changes.div_ceil(2) as u64;
+    let key = |number: u64| [keys.records().as_slice(), &number.to_be_bytes()].concat();
+    let (began, mut commits) = (Instant::now(), 0_u64);
+    while began.elapsed() < time {
+        let new = commits * half..(commits + 1) * half;
+        let old = commits.saturating_sub(1) * half..commits * half;
+        let put = |number| Operation::Put { key: key(number), value: vec![2; RECORD_BYTES] };
+        let delete = |number| Operation::Delete { key: key(number) };
+        let mut commit = chain.begin(new.map(put).chain(old.map(delete)).collect());
+        let answer = client.transact(commit.transaction());
+        assert_eq!(chain.answered(&mut commit, answer), Some(Outcome::Stored), "nothing disturbs it");
+        commits += 1;
+    }
+    commits as f64 / began.elapsed().as_secs_f64()
+}
