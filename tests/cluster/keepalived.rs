@@ -163,7 +163,7 @@ impl Drop for Network {
 fn keepalived_as_documented_gives_the_address_to_the_node_that_leads_and_answers() {
     let Some(mut network) = Network::start() else { return };
     network.start_etcd();
-    let mut nodes: Vec<_> = (0..NODES).map(|number| network.start_node(number)).collect();
+    let nodes: Vec<_> = (0..NODES).map(|number| network.start_node(number)).collect();
     (0..NODES).for_each(|number| network.start_keepalived(number));
 
     let mut acquired = None;

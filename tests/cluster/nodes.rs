@@ -69,6 +69,10 @@ fn a_leader_that_was_frozen_sends_nothing_more_and_ends() {
     let mut client = cluster.wire(leader);
     assert_eq!(client.acquire(b"job", 1, 1).status, OK);
     cluster.daemon(leader).signal(Signal::SIGSTOP);
+    eventually("every thread is stopped", || {
+        let threads = cluster.daemon(leader).of_each_thread("stat");
+        threads.iter().all(|stat| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T')))
+    });
     // The kernel takes this, and the process finds it when it wakes.
     client.send(&frame(GET, *b"late", &named(&[], b"job")));
     cluster.leader_among(&cluster.others(leader));
@@ -232,7 +236,7 @@ fn a_node_with_a_name_in_use_or_another_renew_deadline_does_not_join() {
     cluster.start_node(namesake);
     assert_eq!(cluster.daemon(namesake).exit_status().code(), Some(78));
     let said = cluster.daemon(namesake).said();
-    assert!(said.contains("node \\\"node-0\\\" runs already"), "{said}");
+    assert!(said.contains("node \"node-0\" runs already"), "{said}");
 
     let other = cluster.add("other");
     let file = cluster.node(other).file.clone();
