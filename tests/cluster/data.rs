@@ -104,7 +104,7 @@ fn an_import_that_was_not_completed_keeps_nodes_out_and_can_be_repeated() {
     let then = then.map(|(key, value)| Operation::Put { key, value }).to_vec();
     cluster.etcd.client().transact(&Transaction { then, ..Transaction::default() }).unwrap();
     cluster.start_node(node);
-    assert_eq!(cluster.daemon(node).exit_status().code(), Some(69));
+    assert_eq!(cluster.daemon(node).exit_status().code(), Some(65));
     let said = cluster.daemon(node).said();
     assert!(said.contains("import into the cluster was not completed"), "{said}");
 
