@@ -200,6 +200,11 @@ impl Server {
         self.session_limits().proxies.iter().any(|network| network.contains(peer))
     }
 
+    /// Whether this is a node of a cluster, which leads it.
+    fn is_node(&self) -> bool {
+        self.fence.is_some()
+    }
+
     /// Whether nothing may be written to a client any more.
     fn is_fenced(&self) -> bool {
         self.fence.as_ref().is_some_and(Fence::is_past)

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use signalbox::client::Lost;
 
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::stderr;
@@ -160,6 +161,23 @@ fn nothing_is_lost_or_granted_twice_while_nodes_and_members_of_etcd_are_killed()
     let usage = cluster.run(["get", "jobs"]);
     assert_eq!(String::from_utf8(usage.stdout).unwrap().trim(), "30");
     assert!(client.wait(client.counter("jobs").maximum(30).try_acquire()).is_err());
+}
+
+#[test]
+fn a_client_learns_from_the_leader_alone_that_its_session_is_lost() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    cluster.leader();
+    let client = cluster.client(|builder| builder.ttl(LEASE));
+    let permit = client.wait(client.counter("job").maximum(1).acquire()).unwrap();
+    // Everything is forgotten, as after a restore of an empty backup; no node runs meanwhile.
+    for node in 0..2 {
+        cluster.daemon(node).signal(Signal::SIGKILL);
+        cluster.daemon(node).exit_status();
+    }
+    cluster.etcd.control(&["del", "--prefix", "/signalbox/main/"]);
+    cluster.start_node(0);
+    let lost = client.wait(async { tokio::time::timeout(PATIENCE, permit.lost()).await.unwrap() });
+    assert_eq!(lost, Lost::Expired, "long before its lease ends");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::claim::{AcquireSpec, WaitLimit};
 use super::clock::{Clock, Moment, Sleep};
 use super::command::{AcquireFailure, AcquireOutcome, Command, HeldGrant};
 use super::grant_table::GrantTable;
-use super::link::{Link, LinkEvent, SessionConnection, Tag, keep_alive_interval};
+use super::link::{AttemptFailure, Link, LinkEvent, SessionConnection, Tag, keep_alive_interval};
 use super::reconnect::{AfterFailure, Reconnect};
 use super::request::{Operation, ReceivedGrant, Request, Transmission, read_granted, read_released};
 use super::request_table::{Cancellation, RequestTable};
@@ -300,7 +300,7 @@ impl Driver {
             LinkEvent::Response(tag, frame) => self.handle_response(tag, &frame),
             LinkEvent::Disconnected(reason) => self.disconnected(&reason),
             LinkEvent::Attached(session, connection) => self.attached(session, connection),
-            LinkEvent::AttemptFailed(error) => self.attempt_failed(error),
+            LinkEvent::AttemptFailed(failure) => self.attempt_failed(failure),
         }
     }
 
@@ -479,10 +479,11 @@ impl Driver {
         }
     }
 
-    fn attempt_failed(&mut self, error: Error) {
+    fn attempt_failed(&mut self, failure: AttemptFailure) {
+        let error = failure.error.clone();
         debug!(%error, "an attempt to attach the session failed");
         let now = self.now();
-        match self.reconnect.attempt_failed(error.clone(), now) {
+        match self.reconnect.attempt_failed(failure, now) {
             AfterFailure::SessionLost => self.end(Lost::Expired),
             AfterFailure::RetryAt { at, round_failed } => {
                 if round_failed {

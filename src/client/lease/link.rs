@@ -54,12 +54,26 @@ pub(super) enum LinkEvent {
     Response(Tag, ResponseFrame),
     Disconnected(Disconnect),
     Attached(OpenedSession, SessionConnection),
-    AttemptFailed(Error),
+    AttemptFailed(AttemptFailure),
 }
 
 /// An attempt to attach, which yields the session with its time to live.
 pub(super) type Attaching =
-    Pin<Box<dyn Future<Output = Result<(OpenedSession, SessionConnection), Error>> + Send>>;
+    Pin<Box<dyn Future<Output = Result<(OpenedSession, SessionConnection), AttemptFailure>> + Send>>;
+
+/// Why an attempt to attach failed.
+#[derive(Debug)]
+pub(super) struct AttemptFailure {
+    pub(super) error: Error,
+    /// Whether the server speaks for all addresses, as the leader of a cluster does.
+    pub(super) speaks_for_all: bool,
+}
+
+impl<T: Into<Error>> From<T> for AttemptFailure {
+    fn from(error: T) -> Self {
+        Self { error: error.into(), speaks_for_all: false }
+    }
+}
 
 impl Link {
     /// Waits for the next event. Cancel safe.
@@ -68,7 +82,7 @@ impl Link {
             Self::Attached(connection) => connection.event().await,
             Self::Attaching(attempt) => match attempt.await {
                 Ok((session, connection)) => LinkEvent::Attached(session, connection),
-                Err(error) => LinkEvent::AttemptFailed(error),
+                Err(failure) => LinkEvent::AttemptFailed(failure),
             },
             Self::RetryAt(_) => std::future::pending().await,
         }
@@ -207,7 +221,7 @@ async fn attach_over(
     clock: &dyn Clock,
     Terms { label, ttl }: &Terms,
     target: Target,
-) -> Result<(OpenedSession, SessionConnection), Error> {
+) -> Result<(OpenedSession, SessionConnection), AttemptFailure> {
     let (sender, mut responses) = mpsc::unbounded_channel();
     // On the wire, 0 stands for the server's default.
     let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
@@ -225,7 +239,9 @@ async fn attach_over(
         reason = connection.ended() => return Err(reason.into()),
     };
     let features = success(hello.ok_or(Disconnect::Stopped)?)?.hello()?.features;
-    let frame = connection.success(answer).await?;
+    let speaks_for_all = features.contains(Features::CLUSTER);
+    let failed = |error| AttemptFailure { error, speaks_for_all };
+    let frame = connection.success(answer).await.map_err(failed)?;
     let session = match target {
         Target::Opened(session) => OpenedSession { ttl: frame.ttl()?, ..session },
         Target::New(_) => frame.opened()?,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::clock::Moment;
-use super::link::{Attaching, Target, attach};
+use super::link::{Attaching, AttemptFailure, Target, attach};
 use super::settings::{ATTEMPT_MAX, Settings};
 use crate::client::{ConnectError, Disconnect, Error, ErrorKind};
 use crate::protocol::{OpenedSession, SessionKey, Status};
@@ -121,7 +121,8 @@ impl Reconnect {
     }
 
     /// An attempt has failed.
-    pub(super) fn attempt_failed(&mut self, error: Error, now: Moment) -> AfterFailure {
+    pub(super) fn attempt_failed(&mut self, failure: AttemptFailure, now: Moment) -> AfterFailure {
+        let AttemptFailure { error, speaks_for_all } = failure;
         let addresses = self.settings.addresses.len();
         self.failures += 1;
         let is_unanswered = matches!(
@@ -133,8 +134,8 @@ impl Reconnect {
         }
         if error.status() == Some(Status::NoSuchSession) {
             self.denials += 1;
-            // One of several servers may not know the sessions of the others.
-            if self.denials >= addresses {
+            // One of several servers may not know the sessions of the others. In a cluster, only the leader answers.
+            if self.denials >= addresses || speaks_for_all {
                 return AfterFailure::SessionLost;
             }
         } else {

@@ -250,6 +250,8 @@ impl Features {
     pub const SLOTS: Self = Self(1 << 6);
     /// System V semaphore sets: OpenProcess to ListUsers.
     pub const SYSV: Self = Self(1 << 7);
+    /// The server leads a cluster: what it says of sessions is true of all nodes.
+    pub const CLUSTER: Self = Self(1 << 9);
 
     /// The features of both sets.
     pub const fn union(self, other: Self) -> Self {

@@ -224,9 +224,10 @@ impl Executor<'_> {
         self.extended.introduce(self.server, opaque, label);
         let limits = self.server.session_limits();
         let durable = if self.server.is_durable() { Features::DURABLE } else { Features::default() };
+        let cluster = if self.server.is_node() { Features::CLUSTER } else { Features::default() };
         Ok(Execution::Response(ExtendedResponse::Hello(HelloAnswer {
             version: EXTENDED_VERSION,
-            features: FEATURES.union(durable),
+            features: FEATURES.union(durable).union(cluster),
             session: self.extended.connection.number(),
             wait_max: Milliseconds(limits.max_wait_ms),
             wait_default: Milliseconds(limits.default_wait_ms),
