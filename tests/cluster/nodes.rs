@@ -70,6 +70,10 @@ fn a_leader_that_was_frozen_sends_nothing_more_and_ends() {
     let mut client = cluster.wire(leader);
     assert_eq!(client.acquire(b"job", 1, 1).status, OK);
     cluster.daemon(leader).signal(Signal::SIGSTOP);
+    eventually("every thread is stopped", || {
+        let threads = cluster.daemon(leader).of_each_thread("stat");
+        threads.iter().all(|stat| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T')))
+    });
     // The kernel takes this, and the process finds it when it wakes.
     client.send(&frame(GET, *b"late", &named(&[], b"job")));
     cluster.leader_among(&cluster.others(leader));

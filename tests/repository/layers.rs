@@ -86,8 +86,9 @@ const LAYERS: [Layer; 7] = [
             // The settings, and the name of the machine.
             ("configured.rs", "config"),
             ("configured.rs", "nix"),
-            // Random incarnations.
+            // Random incarnations, and values that etcdctl shows as text.
             ("keys.rs", "getrandom"),
+            ("keys.rs", "serde_json"),
         ],
     },
     Layer { module: "config", may_use: &["config", "serde", "toml", "thiserror"], exceptions: &[] },
