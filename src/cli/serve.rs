@@ -106,7 +106,9 @@ impl From<DaemonError> for Failure {
             DaemonError::Privileges(_) => Exit::NoPermission,
             DaemonError::Data { source: RestoreError::Storage(error), .. } => data::exit_for(error),
             DaemonError::Data { source: RestoreError::Contradiction(_), .. } => Exit::Data,
-            DaemonError::Data { source: RestoreError::Commit(_), .. } => Exit::System,
+            DaemonError::Data { source: RestoreError::Commit(_) | RestoreError::Randomness(_), .. } => {
+                Exit::System
+            }
             DaemonError::Bind { .. } | DaemonError::System(_) => Exit::System,
         };
         Self::new(exit, error.to_string())

@@ -4,7 +4,7 @@
 //! connections hold, waiters, watches) ends with the process.
 
 use super::Namespace;
-use super::ids::{GrantId, RequestId, SessionId, SessionKey};
+use super::ids::{GrantId, PlaceKey, RequestId, SessionId, SessionKey};
 use super::sysv::{SysvKey, SysvRecord};
 use super::time::UnixSeconds;
 
@@ -32,6 +32,8 @@ pub enum Key {
     Answer(SessionId, RequestId),
     /// A fact about System V semaphore sets.
     Sysv(SysvKey),
+    /// The key of places; there is one such record.
+    PlaceKey,
 }
 
 /// One fact that outlives the process.
@@ -49,6 +51,8 @@ pub enum Record {
     Answer(AnswerRecord),
     /// A fact about System V semaphore sets.
     Sysv(SysvRecord),
+    /// The key with which places of waiting requests are proven.
+    PlaceKey(PlaceKey),
 }
 
 /// A declared semaphore.
@@ -177,6 +181,7 @@ impl Record {
             Self::Grant(grant) => Key::Grant(grant.grant),
             Self::Answer(answer) => Key::Answer(answer.session, answer.request),
             Self::Sysv(record) => Key::Sysv(record.key()),
+            Self::PlaceKey(_) => Key::PlaceKey,
         }
     }
 }
