@@ -15,10 +15,12 @@ const NAME: &[u8] = b"lock";
 /// Longer than a test.
 const TTL: Duration = Duration::from_secs(60);
 
-/// A configuration with a data directory, for this port of the semaphores. 0 stands for any.
+/// A configuration with a data directory, for this port of the semaphores. 0 stands for any. The window ends when all
+/// are back, which takes long on a busy machine.
 fn configure(file: &ConfigFile, port: u16) {
     file.write(&format!(
-        "bind_ip = '127.0.0.1'\ndata_dir = '{}'\nworkers = 1\n[semaphore]\nenable = true\nport = {}\n",
+        "bind_ip = '127.0.0.1'\ndata_dir = '{}'\nworkers = 1\n[semaphore]\nenable = true\nport = {}\n\
+         [session]\nreconnect_window = 20\n",
         file.directory().join("data").display(),
         port.max(1)
     ));
