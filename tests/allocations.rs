@@ -91,6 +91,7 @@ fn parsing_many_names_at_once_allocates_nothing() {
         ids: RequestIds { own: RequestId(1), lowest_unanswered: RequestId(1) },
         queueing: Queueing { wait: Wait::ServerDefault, queue_max: None },
         claims: Claims::new(&list).unwrap(),
+        place: None,
     };
     let mut buffer = BytesMut::new();
     request.compose(Opaque([0; 4]), &mut buffer);

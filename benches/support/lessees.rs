@@ -93,7 +93,7 @@ impl Lessee {
             maximum: 1,
             slot: None,
         };
-        self.send(&Extended::AcquireGrant { ids, claim, queueing });
+        self.send(&Extended::AcquireGrant { ids, claim, queueing, place: None });
     }
 
     fn release(&mut self, grant: GrantId) {

@@ -101,7 +101,8 @@ const EXPORT_LONG: &str = "\
 Write the contents of a data directory to standard output
 
 The output is one JSON object per line, which \"signalbox data import\" reads. THE OUTPUT IS SECRET: it contains the keys \
-of sessions, with which anyone can take over the sessions and what they hold. Write it where no other user can read it.
+of sessions, with which anyone can take over the sessions and what they hold, and the key that proves places in queues. \
+Write it where no other user can read it.
 
 Records that cannot be read are omitted and reported on standard error, and the exit status is 65; this includes the \
 latest changes, if they are damaged. The directory is not changed.";

@@ -106,10 +106,12 @@ impl From<DaemonError> for Failure {
             DaemonError::Privileges(_) => Exit::NoPermission,
             DaemonError::Data { source: RestoreError::Storage(error), .. } => data::exit_for(error),
             DaemonError::Data { source: RestoreError::Contradiction(_), .. } => Exit::Data,
-            DaemonError::Data { source: RestoreError::Commit(_), .. } => Exit::System,
-            DaemonError::Records { source: RestoreError::Storage(_) | RestoreError::Commit(_) } => {
-                Exit::Unavailable
+            DaemonError::Data { source: RestoreError::Commit(_) | RestoreError::Randomness(_), .. } => {
+                Exit::System
             }
+            DaemonError::Records {
+                source: RestoreError::Storage(_) | RestoreError::Commit(_) | RestoreError::Randomness(_),
+            } => Exit::Unavailable,
             DaemonError::Records { source: RestoreError::Contradiction(_) }
             | DaemonError::ClusterFormat { .. } => Exit::Data,
             DaemonError::Cluster { .. } => Exit::Unavailable,

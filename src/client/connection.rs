@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// Queues a request without waiting for room; the caller limits how many it posts. The responses go to
-    /// `responses`, each with the tag.
+    /// `responses`, each with the tag: before the answer, perhaps that it is queued.
     pub(super) fn post<'a, T>(
         &self,
         request: impl Into<Outgoing<'a>>,
@@ -341,8 +341,10 @@ impl Shared {
         let mut state = self.state();
         let Entry::Occupied(entry) = state.waiting.entry(frame.opaque) else { return Some(frame) };
         let Waiting::Posted { deliver, answers } = entry.get() else { return Some(frame) };
+        // The answer follows.
+        let is_queued = frame.status == Status::Queued.code();
         deliver(frame);
-        if *answers == Answers::One {
+        if *answers == Answers::One && !is_queued {
             entry.remove();
         }
         None

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::{Disconnect, Dump, Error, Listing, Requested, Watch, checked, requesting};
 use crate::protocol::{
-    EXTENDED_VERSION, Extended, GrantId, HelloAnswer, Inspected, Milliseconds, Namespace, Request, RequestId,
-    RequestIds, ResponseFrame, Revocation, Scope, SessionKey, VerifiedGrant,
+    EXTENDED_VERSION, Extended, Features, GrantId, HelloAnswer, Inspected, Milliseconds, Namespace, Request,
+    RequestId, RequestIds, ResponseFrame, Revocation, Scope, SessionKey, VerifiedGrant,
 };
 
 /// A connection for extended operations. Clones share it; it is closed when the last clone and the last series of it
@@ -40,7 +40,12 @@ pub struct Direct {
 impl Direct {
     pub(super) async fn enter(connection: Connection, label: &[u8]) -> Result<Self, Error> {
         let connection = Arc::new(connection);
-        let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[] };
+        let hello = Extended::Hello {
+            version: EXTENDED_VERSION,
+            label,
+            credentials: &[],
+            features: Features::default(),
+        };
         let server = connection.ask_for_success(hello).await?.hello()?;
         Ok(Self { connection, server, requests: Arc::new(AtomicU64::new(1)) })
     }
@@ -67,7 +72,8 @@ impl Direct {
     /// # }
     /// ```
     pub async fn attach_session(&self, session: u64, key: SessionKey) -> Result<Duration, Error> {
-        let frame = self.connection.ask_for_success(Extended::AttachSession { session, key }).await?;
+        let frame =
+            self.connection.ask_for_success(Extended::AttachSession { session, key, repetitions: 0 }).await?;
         Ok(frame.ttl()?.into())
     }
 

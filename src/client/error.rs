@@ -337,6 +337,7 @@ fn advice(status: Status) -> &'static str {
             "the semaphore has no such slot; its capacity is smaller, or its resources are not numbered slots: list the declared \
              semaphores"
         }
+        Status::Queued => "the request waits in the queue; its answer follows",
         Status::UnknownCommand => {
             "the server does not support this operation; use a signalbox server that does"
         }

@@ -17,7 +17,9 @@ use super::{
     Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Dump, Error, Maximum, PlainPermit, Requested,
     RequestedAmount, Resources, checked, requesting, socket,
 };
-use crate::protocol::{EXTENDED_VERSION, Extended, HelloAnswer, Request, ResponseFrame, Statistic, Status};
+use crate::protocol::{
+    EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame, Statistic, Status,
+};
 
 /// A connection to a server. Clones share it; it is closed when the last clone is dropped.
 ///
@@ -115,7 +117,12 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn introduce(&self, label: &[u8]) -> Result<Option<HelloAnswer>, Error> {
-        let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[] };
+        let hello = Extended::Hello {
+            version: EXTENDED_VERSION,
+            label,
+            credentials: &[],
+            features: Features::default(),
+        };
         match self.connection.ask_for_success(hello).await {
             Ok(frame) => Ok(Some(frame.hello()?)),
             Err(error) if error.status() == Some(Status::UnknownCommand) => Ok(None),

@@ -164,6 +164,9 @@ pub struct SessionConfig {
     pub default_wait_s: u32,
     /// The longest wait of a request, in seconds. A longer one is lowered to it.
     pub max_wait_s: u32,
+    /// The longest time after a start for which names with repeated requests wait for sessions that are not back, in
+    /// seconds; 0: none.
+    pub reconnect_window_s: u32,
     /// The most leased sessions at a time.
     pub max_sessions: u32,
     /// The most grants and waiting requests of one session.
@@ -404,6 +407,7 @@ impl Default for SessionConfig {
             max_ttl_s: 3_600,
             default_wait_s: 60,
             max_wait_s: 3_600,
+            reconnect_window_s: 5,
             max_sessions: 100_000,
             max_grants: 10_000,
             max_waiters: 100_000,

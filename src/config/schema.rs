@@ -285,6 +285,15 @@ static KEYS: &[Key] = &[
     })
     .while_running(),
     Key::new(
+        "session.reconnect_window",
+        Kind::Number {
+            least: 0,
+            most: SESSION_TIME_MAX_S,
+            put: |config, n| config.session.reconnect_window_s = narrow(n),
+        },
+        |config| config.session.reconnect_window_s.to_string(),
+    ),
+    Key::new(
         "session.max_sessions",
         session_limit(|config, n| config.session.max_sessions = narrow(n)),
         |config| config.session.max_sessions.to_string(),
@@ -374,9 +383,12 @@ static KEYS: &[Key] = &[
     ),
 ];
 
-/// A time of sessions in seconds. The limit comes from the wire, where it is a `u32` of milliseconds.
+/// The longest time of sessions in seconds. It comes from the wire, where it is a `u32` of milliseconds.
+const SESSION_TIME_MAX_S: u64 = 3_999_999;
+
+/// A time of sessions in seconds.
 const fn session_time(put: fn(&mut Config, u64)) -> Kind {
-    Kind::Number { least: 1, most: 3_999_999, put }
+    Kind::Number { least: 1, most: SESSION_TIME_MAX_S, put }
 }
 
 /// A limit of sessions. It cannot be switched off.

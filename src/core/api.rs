@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::ids::{ConnectionId, GrantId, SessionId, SessionKey, Token};
+use super::ids::{ConnectionId, GrantId, Place, SessionId, SessionKey, Token};
 use super::ledger::{
     Declare, Declared, DeclaredListing, IfExists, Lease, Ledger, LedgerContext, LedgerLimits, LedgerStats,
     Listed, Listing, ListingKind, Queueing, Removal, Resizing, Scope, ServiceChange, Shown, Until, Waiting,
@@ -51,6 +51,12 @@ impl Core {
     /// Sets what the numbers of sessions are above.
     pub fn start_sessions_after(&self, last_session: u64) {
         self.last_session.fetch_max(last_session, Ordering::Relaxed);
+    }
+
+    /// Sets how long the reconnect window after a start is open at most; 0: there is none. For the next
+    /// [`Self::keep_journal`].
+    pub fn set_reconnect_window(&self, window_ms: u32) {
+        self.ledger().set_reconnect_window(window_ms);
     }
 
     /// Live figures of sessions, grants, queues and watches.
@@ -115,7 +121,19 @@ impl Core {
         key: &SessionKey,
         now: Moment,
     ) -> Result<Arc<Lease>, Refusal> {
-        self.ledger().attach(session, connection, key, now.monotonic)
+        self.attach_to_repeat(session, connection, key, 0, now)
+    }
+
+    /// As [`Self::attach`], by a client that will repeat so many requests with their places.
+    pub fn attach_to_repeat(
+        &self,
+        session: SessionId,
+        connection: ConnectionId,
+        key: &SessionKey,
+        repetitions: u32,
+        now: Moment,
+    ) -> Result<Arc<Lease>, Refusal> {
+        self.ledger().attach(session, connection, key, repetitions, now.monotonic)
     }
 
     /// The lease of the session that the connection is attached to, if there is one.
@@ -138,7 +156,27 @@ impl Core {
 impl Core {
     /// Asks for a grant of one name or of several, all or nothing. No name may be wanted twice.
     pub fn acquire_grant(&self, call: Call, wants: &[Want<'_>], queueing: Queueing, now: Moment) -> Outcome {
-        self.ledger().acquire(call, wants, queueing, now.monotonic, self.context(now.unix))
+        self.ledger().acquire(call, wants, queueing, None, now.monotonic, self.context(now.unix))
+    }
+
+    /// As [`Self::acquire_grant`]. If the request waits, its place is returned too, unless it would not survive a restart.
+    /// A request that is repeated after a restart presents the place that it was told before, and waits there again; if the
+    /// proof is wrong, the request counts as one that presents none.
+    pub fn acquire_grant_at(
+        &self,
+        call: Call,
+        wants: &[Want<'_>],
+        queueing: Queueing,
+        presented: Option<Place>,
+        now: Moment,
+    ) -> (Outcome, Option<Place>) {
+        let (mut ledger, context) = (self.ledger(), self.context(now.unix));
+        let outcome = ledger.acquire(call, wants, queueing, presented, now.monotonic, context);
+        let place = if outcome == Outcome::Waiting { ledger.place(call) } else { None };
+        if presented.is_some() {
+            ledger.count_repetition(call.connection, context);
+        }
+        (outcome, place)
     }
 
     /// Releases a grant of the connection's session.

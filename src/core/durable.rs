@@ -4,7 +4,7 @@
 //! connections hold, waiters, watches) ends with the process.
 
 use super::Namespace;
-use super::ids::{GrantId, RequestId, SessionId, SessionKey};
+use super::ids::{GrantId, PlaceKey, RequestId, SessionId, SessionKey};
 use super::sysv::{SysvKey, SysvRecord};
 use super::time::UnixSeconds;
 
@@ -34,7 +34,7 @@ impl Change {
             }
             Self::Put(Record::Answer(of)) => of.answer.len() * size_of::<DeclaredState>(),
             Self::Put(Record::Sysv(of)) => of.size(),
-            Self::Put(Record::Mark(_)) => 0,
+            Self::Put(Record::Mark(_) | Record::PlaceKey(_)) => 0,
         };
         FIXED + texts
     }
@@ -55,6 +55,8 @@ pub enum Key {
     Answer(SessionId, RequestId),
     /// A fact about System V semaphore sets.
     Sysv(SysvKey),
+    /// The key of places; there is one such record.
+    PlaceKey,
 }
 
 /// One fact that outlives the process.
@@ -72,6 +74,8 @@ pub enum Record {
     Answer(AnswerRecord),
     /// A fact about System V semaphore sets.
     Sysv(SysvRecord),
+    /// The key with which places of waiting requests are proven.
+    PlaceKey(PlaceKey),
 }
 
 /// A declared semaphore.
@@ -200,6 +204,7 @@ impl Record {
             Self::Grant(grant) => Key::Grant(grant.grant),
             Self::Answer(answer) => Key::Answer(answer.session, answer.request),
             Self::Sysv(record) => Key::Sysv(record.key()),
+            Self::PlaceKey(_) => Key::PlaceKey,
         }
     }
 }

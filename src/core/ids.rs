@@ -67,7 +67,7 @@ impl fmt::Display for SessionId {
 
 /// A grant, and the waiter that it comes from. Ids are never reused and grow within a name, so a grant id is a fencing
 /// token (`docs/semantics.md`, "Fencing tokens").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(pub u64);
 
 impl fmt::Display for GrantId {
@@ -113,7 +113,58 @@ impl SessionKey {
 
     /// Compares in a time that does not depend on where the keys differ.
     pub(super) fn is(&self, other: &Self) -> bool {
-        let differences = self.0.iter().zip(&other.0).fold(0, |sum, (one, other)| sum | (one ^ other));
-        std::hint::black_box(differences) == 0
+        is_same_secret(&self.0, &other.0)
     }
+}
+
+/// The secret with which the proofs of places are made. One key serves all servers of a store, one after the other.
+/// `Debug` does not show it.
+#[derive(Clone, Copy)]
+pub struct PlaceKey(pub [u8; 16]);
+
+impl fmt::Debug for PlaceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PlaceKey")
+    }
+}
+
+/// Compares all bytes, for tests and for checks of a store. Clients present no keys.
+impl PartialEq for PlaceKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for PlaceKey {}
+
+/// The place of a waiting request in its queues, and the proof that the server gave it to this request
+/// (`docs/semantics.md`, "Places after a restart").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The id by which queues order the request.
+    pub id: GrantId,
+    /// The proof.
+    pub proof: PlaceProof,
+}
+
+/// A proof that a place belongs to a request. `Debug` does not show it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PlaceProof(pub [u8; 16]);
+
+impl fmt::Debug for PlaceProof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PlaceProof")
+    }
+}
+
+impl PlaceProof {
+    /// Compares in a time that does not depend on where the proofs differ.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        is_same_secret(&self.0, &other.0)
+    }
+}
+
+fn is_same_secret(one: &[u8; 16], other: &[u8; 16]) -> bool {
+    let differences = one.iter().zip(other).fold(0, |sum, (one, other)| sum | (one ^ other));
+    std::hint::black_box(differences) == 0
 }

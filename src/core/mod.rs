@@ -48,7 +48,9 @@ pub use durable::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantRecord, Key, Origin, PartRecord, Record,
     Service, SessionRecord,
 };
-pub use ids::{ConnectionId, GrantId, RequestId, RequestIds, SessionId, SessionKey, Token};
+pub use ids::{
+    ConnectionId, GrantId, Place, PlaceKey, PlaceProof, RequestId, RequestIds, SessionId, SessionKey, Token,
+};
 pub use ledger::{
     CommitOutcome, Declare, Declared, DeclaredListing, GRANT_SLOTS_MAX, IfExists, Lease, LedgerLimits,
     LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange,

@@ -10,6 +10,7 @@ use std::task::Waker;
 
 use super::Core;
 use super::durable::{Change, Record};
+use super::ids::PlaceKey;
 use super::invariant::lock;
 use super::ledger::CommitOutcome;
 use super::mailbox::Mailbox;
@@ -89,12 +90,21 @@ impl Core {
         }
     }
 
-    /// Everything is restored: does what is due, and keeps a journal of changes for a store from now on; `taker` is woken
-    /// when there are some.
+    /// As [`Self::keep_journal_and_places`], but waiting requests are told no places unless a key of places was restored.
     pub fn keep_journal(&self, taker: Waker, now: Moment) {
+        self.keep_journal_with(taker, None, now);
+    }
+
+    /// Everything is restored: does what is due, and keeps a journal of changes for a store from now on; `taker` is woken
+    /// when there are some. Places of waiting requests are proven with this key, which is stored, unless one was restored.
+    pub fn keep_journal_and_places(&self, taker: Waker, key: PlaceKey, now: Moment) {
+        self.keep_journal_with(taker, Some(key), now);
+    }
+
+    fn keep_journal_with(&self, taker: Waker, key: Option<PlaceKey>, now: Moment) {
         self.sysv().keep_journal(taker.clone());
         let mut ledger = self.ledger();
-        ledger.keep_journal(taker);
+        ledger.keep_journal(taker, key);
         ledger.end_restore(now.monotonic, self.context(now.unix));
     }
 

@@ -23,9 +23,9 @@ pub use extended::{
     Declaration, DeclarationError, Declarations, DeclarationsIter, DeclaredEntry, DeclaredState,
     EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features, Generation,
     GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit,
-    ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Queueing,
-    ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, SlotChange,
-    TtlLeft, VerifiedGrant, Wait, WaitingRequest,
+    ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place,
+    Queueing, ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey,
+    SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
 pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};

@@ -36,6 +36,8 @@ pub enum Status {
     InUse = 0x2b,
     /// The resources of the name are not numbered, or not that far.
     NoSuchSlot = 0x2c,
+    /// The request waits at this place; its answer comes later. Only clients that ask for places get it.
+    Queued = 0x2d,
     /// The server does not know the opcode.
     UnknownCommand = 0x81,
     /// The configured limit of names is reached.
@@ -69,6 +71,7 @@ impl Status {
             0x2a => Self::GenerationDiffers,
             0x2b => Self::InUse,
             0x2c => Self::NoSuchSlot,
+            0x2d => Self::Queued,
             0x81 => Self::UnknownCommand,
             0x82 => Self::OutOfMemory,
             0x83 => Self::NotPermitted,
@@ -103,6 +106,7 @@ impl Status {
             Self::GenerationDiffers => "Generation differs",
             Self::InUse => "In use",
             Self::NoSuchSlot => "No such slot",
+            Self::Queued => "Queued",
             Self::UnknownCommand => "Unknown command",
             Self::OutOfMemory => "OutOfMemory",
             Self::NotPermitted => "Not permitted",

@@ -166,6 +166,7 @@ impl Server {
         let session_limits = Arc::new(SessionLimits::of(config));
         *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
         self.core.set_ledger_limits(ledger_limits(config));
+        self.core.set_reconnect_window(config.session.reconnect_window_s.saturating_mul(1000));
         self.core.set_sysv_limits(sysv_limits(config));
         self.core.set_sysv_rules(key_rules(config));
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);

@@ -22,7 +22,7 @@ use tracing::{error, info};
 use super::Server;
 use super::dispatch::status_of;
 use crate::config::DeclareConfig;
-use crate::core::{CommitOutcome, Declare, Refusal};
+use crate::core::{CommitOutcome, Declare, PlaceKey, Refusal};
 use crate::storage::{CommitError, Storage, StorageError};
 
 /// The pause after a commit that failed.
@@ -48,6 +48,9 @@ pub enum RestoreError {
     /// The records contradict each other.
     #[error("what was kept does not fit together: {0}; run `signalbox data check`, and restore a backup")]
     Contradiction(String),
+    /// The system has no source of randomness, from which the key of places is made.
+    #[error("no key can be made: {0}; give the system a source of randomness")]
+    Randomness(getrandom::Error),
     /// The store cannot be written.
     #[error("the records cannot be written: {0}")]
     Commit(#[from] StoreError),
@@ -80,7 +83,11 @@ impl Server {
             return Err(RestoreError::Contradiction(contradiction));
         }
         self.core.start_sessions_after(storage.epoch() << SESSION_EPOCH_SHIFT);
-        self.core.keep_journal(taker, self.moment());
+        self.core.keep_journal_and_places(
+            taker,
+            new_place_key().map_err(RestoreError::Randomness)?,
+            self.moment(),
+        );
         self.durable.store(true, Ordering::Relaxed);
         // Ids have to be reserved in the store before one is allocated.
         while self.store(storage)? {}
@@ -143,6 +150,13 @@ impl Server {
         }
         refused.into_iter().map(|(name, _)| name).collect()
     }
+}
+
+/// A key for the places of waiting requests, for a store that has none yet.
+fn new_place_key() -> Result<PlaceKey, getrandom::Error> {
+    let mut key = [0; 16];
+    getrandom::fill(&mut key)?;
+    Ok(PlaceKey(key))
 }
 
 /// The thread that stores.

@@ -44,7 +44,7 @@ impl Counts {
     /// Counts a record.
     pub fn count(&mut self, record: &Record) {
         match record {
-            Record::Mark(_) => {}
+            Record::Mark(_) | Record::PlaceKey(_) => {}
             Record::Declaration(_) => self.declarations += 1,
             Record::Session(_) => self.sessions += 1,
             Record::Grant(_) => self.grants += 1,
@@ -106,7 +106,7 @@ pub fn contradictions(records: &[Record]) -> Vec<String> {
         let title = describe(&record.key());
         let (session, ids) = match record {
             // Those of semaphore sets are restored below, which finds their contradictions.
-            Record::Mark(_) | Record::Session(_) | Record::Sysv(_) => continue,
+            Record::Mark(_) | Record::Session(_) | Record::Sysv(_) | Record::PlaceKey(_) => continue,
             Record::Declaration(semaphore) => (None, vec![semaphore.generation, semaphore.created]),
             Record::Grant(grant) => (Some(grant.session), vec![grant.grant.0]),
             Record::Answer(answer) => {

@@ -220,7 +220,7 @@ impl Client {
             Op::Take { name, namespace, resources } => {
                 let maximum = if namespace == Namespace::Counters { 20 } else { AS_DECLARED };
                 let claim = Claim { namespace, name, resources, maximum, slot: None };
-                connection.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW })
+                connection.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW, place: None })
             }
             Op::Release(grant) => connection.ask(&Extended::ReleaseGrant { ids, grant }),
             Op::Grow => connection.ask(&resize(GROWING, Resizing::GrowBy(1))),
@@ -307,7 +307,7 @@ impl Client {
     /// Attaches to the session again, which must exist unless its close was in flight.
     fn resume(&mut self, connection: &mut Connection) -> io::Result<()> {
         let Some(session) = self.session else { return Ok(()) };
-        let attach = Extended::AttachSession { session: session.session, key: session.key };
+        let attach = Extended::AttachSession { session: session.session, key: session.key, repetitions: 0 };
         let status = connection.ask(&attach)?.status;
         if status == Status::NoSuchSession.code() && matches!(self.pending, Some(Op::Close)) {
             self.pending = None;

@@ -10,7 +10,7 @@ use crate::support::daemon::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
 use signalbox::protocol::{
-    AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, IfExists, Milliseconds,
+    AS_DECLARED, Claim, Declaration, Declarations, DeclaredEntry, Extended, Features, IfExists, Milliseconds,
     Namespace, Pausing, Removal, Resizing, ResponseFrame, SlotChange, Status,
 };
 
@@ -116,8 +116,10 @@ fn acknowledged_state_survives_a_stop_and_a_crash() {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let mut daemon = start(&file);
         let [mut one, mut bound] = [caller(&mut daemon), caller(&mut daemon)];
-        let features =
-            one.ask(&Extended::Hello { version: 1, label: b"", credentials: b"" }).hello().unwrap();
+        let features = one
+            .ask(&Extended::Hello { version: 1, label: b"", credentials: b"", features: Features::default() })
+            .hello()
+            .unwrap();
         assert!(features.features.contains(signalbox::protocol::Features::DURABLE));
         let session = one.open(60_000);
         assert_eq!(declare(&mut one, b"a", 4, true).status, OK);
@@ -192,7 +194,10 @@ fn without_a_data_directory_the_daemon_logs_what_a_restart_forgets() {
     assert!(message(&said).contains("declared semaphores and leased sessions"), "{said}");
     assert!(!message(&said).contains("  "), "{said}");
     let mut caller = caller(&mut daemon);
-    let hello = caller.ask(&Extended::Hello { version: 1, label: b"", credentials: b"" }).hello().unwrap();
+    let hello = caller
+        .ask(&Extended::Hello { version: 1, label: b"", credentials: b"", features: Features::default() })
+        .hello()
+        .unwrap();
     assert!(!hello.features.contains(signalbox::protocol::Features::DURABLE));
     assert_eq!(declare(&mut caller, b"a", 1, true).status, OK, "declared semaphores work in memory");
 }

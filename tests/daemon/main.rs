@@ -6,6 +6,7 @@ mod data;
 mod descriptors;
 mod lifecycle;
 mod proxies;
+mod queue_order;
 mod signals;
 #[path = "../support/mod.rs"]
 mod support;

@@ -7,6 +7,7 @@ mod durable_sets;
 mod edges;
 mod journal;
 mod ledger;
+mod places;
 mod plain;
 mod sysv;
 

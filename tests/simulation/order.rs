@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use signalbox::core::{Listed, ListingKind, Namespace};
+use signalbox::core::{Listed, ListingKind, Namespace, SessionId};
 use signalbox::server::Server;
 
 use crate::scene::{Key, key};
@@ -10,8 +10,8 @@ use crate::scene::{Key, key};
 /// The holders and waiters of a name after a step.
 #[derive(Default)]
 struct Snapshot {
-    waiting: BTreeSet<u64>,
-    held: BTreeSet<u64>,
+    waiting: BTreeMap<u64, SessionId>,
+    held: BTreeMap<u64, SessionId>,
     /// What plain Acquires hold.
     plain: u64,
 }
@@ -34,31 +34,45 @@ impl Order {
         let (before, last) = (std::mem::take(&mut self.snapshot), self.last);
         for name in names {
             for namespace in Namespace::ALL {
-                let key = key(namespace, name);
                 let now = look(server, namespace, name);
-                if let Some(before) = before.get(&key) {
-                    check_name(before, &now, last).map_err(|what| {
-                        let name = name.escape_ascii();
-                        format!("{what} of {name}, a {namespace:?}")
-                    })?;
-                }
-                let greatest = now.waiting.iter().chain(&now.held).max().copied().unwrap_or(0);
+                let greatest = now.ids().map(|(id, _)| *id).max().unwrap_or(0);
                 self.last = greatest.max(self.last);
-                self.snapshot.insert(key, now);
+                self.snapshot.insert(key(namespace, name), now);
+            }
+        }
+        // A waiter that was repeated after a restart, or overtaken by one, has another id as a grant.
+        let present: BTreeSet<_> =
+            self.snapshot.values().flat_map(Snapshot::ids).map(|(id, _)| *id).collect();
+        let all_before = before.values().flat_map(Snapshot::ids);
+        let renumbered: BTreeSet<_> =
+            all_before.filter(|(id, _)| !present.contains(id)).map(|(id, session)| (*session, *id)).collect();
+        for (key, now) in &self.snapshot {
+            if let Some(before) = before.get(key) {
+                check_name(before, now, last, &renumbered).map_err(|what| {
+                    let (is_semaphore, name) = key;
+                    let kind = if *is_semaphore { "semaphore" } else { "counter" };
+                    format!("{what} of {kind} {}", name.escape_ascii())
+                })?;
             }
         }
         Ok(())
     }
 }
 
+impl Snapshot {
+    fn ids(&self) -> impl Iterator<Item = (&u64, &SessionId)> {
+        self.waiting.iter().chain(&self.held)
+    }
+}
+
 fn look(server: &Server, namespace: Namespace, name: &[u8]) -> Snapshot {
     let mut snapshot = Snapshot::default();
-    for Listed { grant, .. } in list(server, namespace, name, ListingKind::Waiters) {
-        snapshot.waiting.extend(grant.map(|grant| grant.0));
+    for Listed { grant, session, .. } in list(server, namespace, name, ListingKind::Waiters) {
+        snapshot.waiting.extend(grant.map(|grant| (grant.0, session)));
     }
-    for Listed { grant, resources, .. } in list(server, namespace, name, ListingKind::Holders) {
+    for Listed { grant, session, resources, .. } in list(server, namespace, name, ListingKind::Holders) {
         match grant {
-            Some(grant) => _ = snapshot.held.insert(grant.0),
+            Some(grant) => _ = snapshot.held.insert(grant.0, session),
             None => snapshot.plain += u64::from(resources),
         }
     }
@@ -77,15 +91,23 @@ pub fn list(server: &Server, namespace: Namespace, name: &[u8], kind: ListingKin
     }
 }
 
-fn check_name(before: &Snapshot, now: &Snapshot, last: u64) -> Result<(), String> {
+/// `renumbered` has the ids that are gone, by session: a new grant of the session may have come from one of them.
+fn check_name(
+    before: &Snapshot,
+    now: &Snapshot,
+    last: u64,
+    renumbered: &BTreeSet<(SessionId, u64)>,
+) -> Result<(), String> {
     // Waiters of both steps. A waiter that moved here from another queue of its AcquireAll does not count.
-    let Some(first) = before.waiting.intersection(&now.waiting).next() else { return Ok(()) };
-    let is_overtaker = |grant: &&u64| {
-        let has_waited = before.waiting.contains(grant);
-        let is_new = **grant > last;
+    let mut waiting = before.waiting.keys().filter(|id| now.waiting.contains_key(id));
+    let Some(first) = waiting.next() else { return Ok(()) };
+    let is_overtaker = |(grant, session): &(&u64, &SessionId)| {
+        let has_waited = before.waiting.contains_key(grant);
+        let had_a_place_before = renumbered.range((**session, 0)..(**session, *first)).next().is_some();
+        let is_new = **grant > last && !had_a_place_before;
         **grant > *first && (has_waited || is_new)
     };
-    if let Some(grant) = now.held.iter().find(is_overtaker) {
+    if let Some((grant, _)) = now.held.iter().find(is_overtaker) {
         return Err(format!("{grant} has overtaken {first}, which waits in the queue"));
     }
     if now.plain > before.plain {

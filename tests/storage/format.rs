@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use signalbox::core::{
     AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin, PartRecord,
-    Record, RequestId, Service, SessionKey, SessionRecord, UnixSeconds,
+    PlaceKey, Record, RequestId, Service, SessionKey, SessionRecord, UnixSeconds,
 };
 use signalbox::storage::record::{decode, decode_key, encode_key, encode_value};
 
@@ -37,7 +37,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_record_or_an_error(
-        key in prop::collection::vec(0_u8..10, 0..20),
+        key in prop::collection::vec(0_u8..12, 0..20),
         value in prop::collection::vec(any::<u8>(), 0..200),
     ) {
         if let Ok(record) = decode(&key, &value) {
@@ -143,6 +143,7 @@ fn the_encoding_of_each_kind_does_not_change() {
             "0500000000000000050000000000000009",
             concat!("00000001", "0000000000000011", "00000003", "00000002"),
         ),
+        (Record::PlaceKey(PlaceKey([0xab; 16])), "0a", "abababababababababababababababab"),
     ];
     for (record, key, value) in pinned.into_iter().chain(sysv_records::pinned()) {
         assert_eq!(hex(&encode_key(&record.key())), key, "{record:?}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use signalbox::core::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin,
-    PartRecord, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    PartRecord, PlaceKey, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 use crate::sysv_records::{any_sysv_record, use_of_a_set};
@@ -101,7 +101,8 @@ pub fn any_record() -> impl Strategy<Value = Record> {
         },
     );
     let mark = any::<u64>().prop_map(Record::Mark);
-    prop_oneof![1 => mark, 1 => declaration, 1 => session, 1 => grant, 1 => answer, 3 => any_sysv_record()]
+    let place_key = any::<[u8; 16]>().prop_map(|key| Record::PlaceKey(PlaceKey(key)));
+    prop_oneof![1 => mark, 1 => place_key, 1 => declaration, 1 => session, 1 => grant, 1 => answer, 3 => any_sysv_record()]
 }
 
 /// Pseudorandom numbers that are the same in every run.
@@ -236,6 +237,9 @@ impl Life {
         }
         if self.mark == 1 << 60 {
             mark += 1;
+            let key = Change::Put(Record::PlaceKey(PlaceKey([7; 16])));
+            apply(&mut self.state, std::slice::from_ref(&key));
+            changes.push(key);
             let slots = DeclarationRecord {
                 name: (*b"slots").into(),
                 capacity: 60_000,

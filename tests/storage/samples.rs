@@ -30,8 +30,8 @@ const NOW: Moment = Moment { monotonic: MonotonicMs(1_000_000), unix: UnixSecond
 /// An export as this version writes it: one of format 1 lacks what is out of service.
 fn present(export: &str) -> String {
     let head = |format| format!(r#"{{"kind":"export","format":{format}}}"#);
-    if let Some(rest) = export.strip_prefix(&head(2)) {
-        return head(3) + rest;
+    if let Some(rest) = [2, 3].iter().find_map(|format| export.strip_prefix(&head(*format))) {
+        return head(4) + rest;
     }
     let Some(rest) = export.strip_prefix(&head(1)) else { return export.to_owned() };
     let line = |line: &str| match line.strip_suffix('}') {
@@ -41,7 +41,7 @@ fn present(export: &str) -> String {
         _ => line.to_owned(),
     };
     let lines: Vec<_> = rest.split('\n').map(line).collect();
-    head(3) + &lines.join("\n")
+    head(4) + &lines.join("\n")
 }
 
 /// The directories of all samples.
@@ -173,7 +173,7 @@ fn assert_restored(records: &State) {
     let mut sysv = Vec::new();
     for record in records.values() {
         match record {
-            Record::Mark(_) | Record::Answer(_) => {}
+            Record::Mark(_) | Record::Answer(_) | Record::PlaceKey(_) => {}
             Record::Sysv(record) => sysv.push(record),
             Record::Declaration(semaphore) => _ = declared.insert(&semaphore.name, semaphore),
             Record::Session(session) => _ = sessions.insert(session.session, session),

@@ -33,7 +33,7 @@ fn an_import_and_an_export_restore_the_text() {
     drop(storage);
     let bytes = fs::read(first.join(FILE_NAME)).unwrap();
     let text = exported(&first);
-    assert_eq!(text.lines().next(), Some(r#"{"kind":"export","format":3}"#));
+    assert_eq!(text.lines().next(), Some(r#"{"kind":"export","format":4}"#));
     assert_eq!(import_text(&second, &text).unwrap(), life.state.len() as u64);
     assert_eq!(exported(&second), text);
     assert_eq!(loaded(&mut open(&second).unwrap()), life.state);
@@ -109,14 +109,15 @@ fn contradictory_records_are_found() {
 fn a_refused_import_names_the_line_and_leaves_nothing() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("data");
-    let head = r#"{"kind":"export","format":3}"#;
+    let head = r#"{"kind":"export","format":4}"#;
+    let place_key = format!(r#"{{"kind":"place_key","key_hex":"{}"}}"#, "07".repeat(16));
     let mark = r#"{"kind":"mark","id":"12"}"#;
     let session = r#"{"kind":"session","session":1,"key_hex":"000102030405060708090a0b0c0d0e0f","ttl_ms":5,"label":"","revoked_grace_ms":null}"#;
     let end = |records| format!(r#"{{"kind":"end","records":{records}}}"#);
     let cases = [
         (String::new(), "line 1: the export is incomplete"),
         (mark.to_owned(), "line 1: the first line"),
-        (r#"{"kind":"export","format":4}"#.to_owned(), "line 1: the export has format 4"),
+        (r#"{"kind":"export","format":5}"#.to_owned(), "line 1: the export has format 5"),
         (format!("{head}\n{mark}\n"), "line 3: the export is incomplete"),
         (format!("{head}\n{mark}\n{}\n", end(2)), "its last line states 2"),
         (
@@ -129,6 +130,8 @@ fn a_refused_import_names_the_line_and_leaves_nothing() {
         (format!("{head}\n{}\n", mark.replace("\"12\"", "12")), "line 2: this is not a line"),
         (format!("{head}\n{}\n", mark.replace("12", "-1")), "is not an unsigned 64-bit number"),
         (format!("{head}\n{}\n", session.replace("0f\"", "\"")), "line 2: key_hex must have 32"),
+        (format!("{head}\n{place_key}\n{place_key}\n"), "line 3: the key of places occurs a second time"),
+        (format!("{head}\n{}\n", place_key.replace("07\"", "\"")), "line 2: key_hex must have 32"),
         (
             format!("{head}\n{}\n", session.replace("\"session\":1", "\"session\":0")),
             "line 2: the number of a session",

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use signalbox::core::Namespace;
 use signalbox::protocol::{
-    self as wire, Claim, Extended, GrantId, Granted, Milliseconds, Opaque, OpenedSession, Queueing,
+    self as wire, Claim, Extended, Features, GrantId, Granted, Milliseconds, Opaque, OpenedSession, Queueing,
     RequestId, RequestIds, ResponseFrame, Wait,
 };
 
@@ -73,7 +73,12 @@ impl Caller {
     }
 
     pub fn hello(&mut self, label: &str) -> u64 {
-        let request = Extended::Hello { version: 1, label: label.as_bytes(), credentials: &[] };
+        let request = Extended::Hello {
+            version: 1,
+            label: label.as_bytes(),
+            credentials: &[],
+            features: Features::default(),
+        };
         self.ask(&request).hello().unwrap().session
     }
 
@@ -84,7 +89,8 @@ impl Caller {
     }
 
     pub fn attach(&mut self, session: OpenedSession) -> u8 {
-        self.ask(&Extended::AttachSession { session: session.session, key: session.key }).status
+        self.ask(&Extended::AttachSession { session: session.session, key: session.key, repetitions: 0 })
+            .status
     }
 
     /// The ids of a new request; none of the earlier answers is acknowledged.
@@ -96,7 +102,7 @@ impl Caller {
     /// Requests a grant without waiting for the answer.
     pub fn want(&mut self, claim: Claim<'_>, queueing: Queueing) -> Opaque {
         let ids = self.ids();
-        self.send(&Extended::AcquireGrant { ids, claim, queueing })
+        self.send(&Extended::AcquireGrant { ids, claim, queueing, place: None })
     }
 
     /// Requests a grant, which must be granted at once.

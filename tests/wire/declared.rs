@@ -454,7 +454,7 @@ fn a_waiter_that_has_reserved_a_semaphore_is_refused_when_it_is_removed_now() {
         let names = [semaphore(1, b"a"), semaphore(1, b"b")];
         let claims = Claims::new(&names).unwrap();
         let ids = waiter.ids();
-        let waiting = waiter.send(&Extended::AcquireAll { ids, queueing: LONG, claims });
+        let waiting = waiter.send(&Extended::AcquireAll { ids, queueing: LONG, claims, place: None });
         eventually("one resource is reserved", || {
             listed(&mut admin, b"a").is_some_and(|listed| listed.1 == 1)
         });
@@ -613,7 +613,7 @@ fn waiters_for_a_removed_semaphore_are_refused() {
         let names = [semaphore(1, b"a"), semaphore(1, b"0")];
         let claims = Claims::new(&names).unwrap();
         let ids = both.ids();
-        let all = both.send(&Extended::AcquireAll { ids, queueing: LONG, claims });
+        let all = both.send(&Extended::AcquireAll { ids, queueing: LONG, claims, place: None });
         server.wait_for_waiters(151);
         assert_eq!(listed(&mut admin, b"0"), Some((1, 1, 0)), "it is reserved");
         assert_eq!(remove(&mut admin, b"a", how), OK);
@@ -744,7 +744,12 @@ fn slots_of_several_semaphores_are_granted_together() {
         let all = |caller: &mut Caller, count| {
             let names = [semaphore(count, b"b"), semaphore(count, b"a")];
             let ids = caller.ids();
-            caller.ask(&Extended::AcquireAll { ids, queueing: NOW, claims: Claims::new(&names).unwrap() })
+            caller.ask(&Extended::AcquireAll {
+                ids,
+                queueing: NOW,
+                claims: Claims::new(&names).unwrap(),
+                place: None,
+            })
         };
         let granted = all(&mut holder, 2).all_granted().unwrap();
         assert_eq!((granted.capacities, granted.slots), (vec![600, 600], vec![vec![0, 1], vec![0, 1]]));

@@ -109,11 +109,12 @@ fn a_leased_session_keeps_its_grants_after_a_crash() {
         one_of(5, b"counter"),
         semaphore(1, b"slots"),
     ];
-    let requests = wants.map(|claim| Extended::AcquireGrant { ids: before.ids(), claim, queueing: NOW });
+    let requests =
+        wants.map(|claim| Extended::AcquireGrant { ids: before.ids(), claim, queueing: NOW, place: None });
     let held = requests.map(|request| before.ask(&request).granted().unwrap());
     let names = [semaphore(2, b"slots"), one_of(5, b"0"), Claim { maximum: 4, ..semaphore(4, b"all") }];
     let claims = Claims::new(&names).unwrap();
-    let all = Extended::AcquireAll { ids: before.ids(), queueing: NOW, claims };
+    let all = Extended::AcquireAll { ids: before.ids(), queueing: NOW, claims, place: None };
     let of_all = before.ask(&all).all_granted().unwrap();
     assert_eq!(before.give_back(held[1].grant), OK);
     let used = 7;
@@ -213,9 +214,11 @@ fn a_change_is_answered_only_after_it_is_stored() {
     let if_exists = IfExists::Fail;
     let ids = one.ids();
     stored(&mut one, &Extended::Declare { ids, if_exists, declarations });
-    let request = Extended::AcquireGrant { ids: one.ids(), claim: semaphore(1, b"a"), queueing: NOW };
+    let request =
+        Extended::AcquireGrant { ids: one.ids(), claim: semaphore(1, b"a"), queueing: NOW, place: None };
     let first = stored(&mut one, &request).granted().unwrap();
-    let request = Extended::AcquireGrant { ids: one.ids(), claim: semaphore(1, b"a"), queueing: NOW };
+    let request =
+        Extended::AcquireGrant { ids: one.ids(), claim: semaphore(1, b"a"), queueing: NOW, place: None };
     let second = stored(&mut one, &request).granted().unwrap();
     let ids = one.ids();
     stored(&mut one, &Extended::ReleaseGrant { ids, grant: first.grant });
@@ -322,7 +325,8 @@ fn a_change_repeated_after_a_crash_is_made_once() {
     let declarations = Declarations::new(&list).unwrap();
     let declare = Extended::Declare { ids: before.ids(), if_exists: IfExists::Fail, declarations };
     let grow = resizing(before.ids(), b"a", Resizing::GrowBy(1));
-    let take = Extended::AcquireGrant { ids: before.ids(), claim: semaphore(1, b"a"), queueing: NOW };
+    let take =
+        Extended::AcquireGrant { ids: before.ids(), claim: semaphore(1, b"a"), queueing: NOW, place: None };
     let changed = [before.ask(&declare), before.ask(&grow)].map(|answer| answer.body);
     let held = before.ask(&take).granted().unwrap();
     let server = server.crash().crash();
@@ -351,7 +355,8 @@ fn a_request_repeated_after_a_crash_waits_again() {
     let [mut holder, mut waiter] = callers(&server);
     let (holding, waiting) = (holder.open(LONG_MS), waiter.open(LONG_MS));
     let held = holder.take(one_of(1, b"a"));
-    let request = Extended::AcquireGrant { ids: waiter.ids(), claim: one_of(1, b"a"), queueing: LONG };
+    let request =
+        Extended::AcquireGrant { ids: waiter.ids(), claim: one_of(1, b"a"), queueing: LONG, place: None };
     waiter.send(&request);
     waiter.sync();
     let server = server.crash();
@@ -410,7 +415,7 @@ fn changes_that_cannot_be_stored_are_rolled_back_before_they_are_answered() {
     assert_eq!(refused.status, NOT_STORED);
     let ids = opener.ids();
     let claim = Claim { maximum: 1, ..semaphore(1, b"own") };
-    let answer = opener.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW });
+    let answer = opener.ask(&Extended::AcquireGrant { ids, claim, queueing: NOW, place: None });
     assert!([OK, Status::NoSuchSession.code()].contains(&answer.status), "{answer:?}");
 
     assert_eq!(listed(&mut admin, b"a"), Some((3, 1, a.generation, false)));
@@ -882,7 +887,7 @@ fn changes_in_flight_at_a_crash_are_stored_completely_or_not_at_all() {
                     0..5 => {
                         let queueing = if random.bool() { NOW } else { LONG };
                         let claim = semaphore(random.u32(1..4), b"a");
-                        client.send(&Extended::AcquireGrant { ids, claim, queueing }, None);
+                        client.send(&Extended::AcquireGrant { ids, claim, queueing, place: None }, None);
                     }
                     5..8 => {
                         if let Some(grant) = random.choice(free) {
@@ -940,7 +945,7 @@ fn held_and_stored() -> (StoredServer, Caller, GrantId) {
     let ids = admin.ids();
     stored(&server, &mut admin, &declaring_a(ids));
     let ids = holder.ids();
-    let take = Extended::AcquireGrant { ids, claim: semaphore(1, b"a"), queueing: NOW };
+    let take = Extended::AcquireGrant { ids, claim: semaphore(1, b"a"), queueing: NOW, place: None };
     let held = stored(&server, &mut holder, &take).granted().unwrap();
     (server, admin, held.grant)
 }

@@ -115,7 +115,7 @@ fn a_repeated_request_gets_the_same_answer() {
     let server = TestServer::start();
     let [mut caller, mut other] = callers(&server);
     let ids = caller.ids();
-    let request = Extended::AcquireGrant { ids, claim: one_of(5, b"a"), queueing: NOW };
+    let request = Extended::AcquireGrant { ids, claim: one_of(5, b"a"), queueing: NOW, place: None };
     let first = caller.ask(&request).granted().unwrap();
     let second = caller.ask(&request).granted().unwrap();
     assert_eq!(first, second);
@@ -138,7 +138,8 @@ fn the_opaque_of_a_waiting_request_is_refused_for_another_request() {
     wait_for_waiters(&server, 1);
     let mut bytes = bytes::BytesMut::new();
     let ids = waiter.ids();
-    Extended::AcquireGrant { ids, claim: one_of(1, b"b"), queueing: NOW }.compose(asked, &mut bytes);
+    Extended::AcquireGrant { ids, claim: one_of(1, b"b"), queueing: NOW, place: None }
+        .compose(asked, &mut bytes);
     waiter.wire.send(&bytes);
     assert_eq!(waiter.answer(asked).status, code(Status::InvalidArguments));
     check(&server);
@@ -151,11 +152,13 @@ fn several_names_are_granted_together_or_not_at_all() {
     let held = one.take(one_of(1, b"b"));
     let list = [one_of(1, b"c"), one_of(1, b"b"), one_of(1, b"a")];
     let ids = other.ids();
-    let request = Extended::AcquireAll { ids, queueing: NOW, claims: Claims::new(&list).unwrap() };
+    let request =
+        Extended::AcquireAll { ids, queueing: NOW, claims: Claims::new(&list).unwrap(), place: None };
     assert_eq!(other.ask(&request).status, code(Status::ResourceNotAvailable));
     assert_eq!(one.wire.get(b"a").number(), 0, "the reserved resources are released");
     let ids = other.ids();
-    let request = Extended::AcquireAll { ids, queueing: LONG, claims: Claims::new(&list).unwrap() };
+    let request =
+        Extended::AcquireAll { ids, queueing: LONG, claims: Claims::new(&list).unwrap(), place: None };
     let asked = other.send(&request);
     wait_for_waiters(&server, 1);
     assert_eq!(one.wire.get(b"a").number(), 1, "reserved, in the order of bytes");
@@ -186,7 +189,8 @@ fn clients_that_request_the_same_names_in_opposite_orders_are_all_served() {
                 for _ in 0..50 {
                     let ids = caller.ids();
                     let claims = Claims::new(&list).unwrap();
-                    let opaque = caller.send(&Extended::AcquireAll { ids, queueing: LONG, claims });
+                    let opaque =
+                        caller.send(&Extended::AcquireAll { ids, queueing: LONG, claims, place: None });
                     let granted = caller.answer(opaque).all_granted().unwrap();
                     assert_eq!(caller.give_back(granted.grant), 0);
                 }

@@ -1,7 +1,7 @@
 //! Inspect, DeleteCounter and the port in the answer to Hello (`docs/protocol.md`).
 
 use signalbox::core::Namespace;
-use signalbox::protocol::{self as wire, EventKind, Extended, Inspected, Scope, Status};
+use signalbox::protocol::{self as wire, EventKind, Extended, Features, Inspected, Scope, Status};
 
 use crate::support::caller::{Caller, LONG, on_wire, one_of};
 use crate::support::{NOT_FOUND, OK, TestServer, eventually};
@@ -16,7 +16,8 @@ fn hello_says_which_namespace_the_port_serves() {
     let server = TestServer::start();
     for namespace in Namespace::ALL {
         let wire = crate::support::Wire::connect(server.address(namespace));
-        let hello = Extended::Hello { version: 1, label: b"", credentials: &[] };
+        let hello =
+            Extended::Hello { version: 1, label: b"", credentials: &[], features: Features::default() };
         assert_eq!(Caller::new(wire).ask(&hello).hello().unwrap().port, Some(on_wire(namespace)));
     }
 }

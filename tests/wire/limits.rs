@@ -99,7 +99,7 @@ fn a_refusal_because_of_a_limit_names_the_limit_and_its_value() {
     assert_limit(&caller.answer(asked), Limit::Waiters, 2);
 
     let ids = RequestIds { own: RequestId(1026), lowest_unanswered: RequestId(1) };
-    let far = Extended::AcquireGrant { ids, claim: one_of(1, b"e"), queueing: NOW };
+    let far = Extended::AcquireGrant { ids, claim: one_of(1, b"e"), queueing: NOW, place: None };
     assert_limit(&caller.ask(&far), Limit::Requests, 1024);
 }
 
@@ -131,7 +131,12 @@ fn a_repeated_request_is_refused_with_the_same_limit() {
     holder.take(one_of(1, b"a"));
     waiter.want(one_of(1, b"a"), LONG);
     waiter.sync();
-    let request = Extended::AcquireGrant { ids: late.ids(), claim: one_of(1, b"a"), queueing: for_ms(1000) };
+    let request = Extended::AcquireGrant {
+        ids: late.ids(),
+        claim: one_of(1, b"a"),
+        queueing: for_ms(1000),
+        place: None,
+    };
     assert_limit(&late.ask(&request), Limit::Waiters, 1);
     let mut config = signalbox::config::Config::without_file();
     config.session.max_waiters = 7;

@@ -15,6 +15,7 @@ mod linearizability;
 mod operations;
 mod ownership;
 mod panic;
+mod places;
 mod proxies;
 mod sessions;
 mod slots;

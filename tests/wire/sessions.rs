@@ -12,7 +12,8 @@ const LONG_MS: u32 = 60_000;
 
 /// Requests a name that is held, and returns the request so that it can be repeated.
 fn wait_for<'a>(server: &TestServer, caller: &mut Caller, name: &'a [u8]) -> Extended<'a> {
-    let request = Extended::AcquireGrant { ids: caller.ids(), claim: one_of(1, name), queueing: LONG };
+    let request =
+        Extended::AcquireGrant { ids: caller.ids(), claim: one_of(1, name), queueing: LONG, place: None };
     caller.send(&request);
     eventually("it waits", || server.server.core().ledger_stats().waiters == 1);
     request

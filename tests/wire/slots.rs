@@ -135,7 +135,7 @@ fn a_request_for_several_names_can_name_their_slots() {
     declare(&mut admin, b"tape", 4, true);
     let (ids, queueing) = (caller.ids(), NOW);
     let list = [slot(7, b"gpu"), one_of(2, b"licences"), slot(2, b"tape")];
-    let request = Extended::AcquireAll { ids, queueing, claims: Claims::new(&list).unwrap() };
+    let request = Extended::AcquireAll { ids, queueing, claims: Claims::new(&list).unwrap(), place: None };
     let granted = caller.ask(&request).all_granted().unwrap();
     assert_eq!(granted.slots, [vec![7], vec![], vec![2]]);
     server.check();
@@ -447,6 +447,9 @@ fn a_pause_that_is_not_stored_is_rolled_back_from_a_newer_configuration() {
 fn the_server_says_that_it_knows_slots() {
     let server = start();
     let mut caller = caller(&server);
-    let hello = caller.ask(&Extended::Hello { version: 1, label: b"", credentials: &[] }).hello().unwrap();
+    let hello = caller
+        .ask(&Extended::Hello { version: 1, label: b"", credentials: &[], features: Features::default() })
+        .hello()
+        .unwrap();
     assert!(hello.features.contains(Features::SLOTS));
 }

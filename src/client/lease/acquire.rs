@@ -307,8 +307,8 @@ macro_rules! request_methods {
             }
 
             /// Waits in the queue until the request is granted. It keeps its place during a disconnect that is shorter
-            /// than the lease. If the session is lost, for example because a server without a data directory was
-            /// restarted, the request queues again.
+            /// than the lease, and over a restart of a server with a data directory. If the session is lost, for example
+            /// because a server without a data directory was restarted, the request queues again.
             ///
             /// Dropping the future cancels the request; a grant that was under way is released.
             ///

@@ -251,7 +251,7 @@ impl Driver {
             return;
         }
         let (mut canceled, mut unsupported) = (Vec::new(), Vec::new());
-        while let Some((ids, operation)) = self.requests.next_to_send() {
+        while let Some((ids, operation, place)) = self.requests.next_to_send() {
             if operation.names_slots() && !connection.grants_slots() {
                 unsupported.push(ids.own);
                 continue;
@@ -259,7 +259,7 @@ impl Driver {
             if operation.is_canceled() {
                 canceled.push(ids.own);
             }
-            if operation.post(connection, ids, self.clock.now()).is_err() {
+            if operation.post(connection, ids, place, self.clock.now()).is_err() {
                 // The connection has ended, and everything is sent again over the next one.
                 break;
             }
@@ -348,9 +348,16 @@ impl Driver {
         }
     }
 
-    /// The answer to a numbered request.
+    /// The answer to a numbered request, or that it is queued.
     fn handle_answer(&mut self, id: RequestId, frame: &ResponseFrame) {
-        let Some(Request { operation, transmission }) = self.requests.remove(id) else { return };
+        if frame.status == Status::Queued.code() {
+            match frame.queued() {
+                Ok(place) => self.requests.set_place(id, place),
+                Err(_) => debug!("a response of the server is malformed"),
+            }
+            return;
+        }
+        let Some(Request { operation, transmission, place }) = self.requests.remove(id) else { return };
         let is_repeated = transmission == Transmission::Repeated;
         match operation {
             Operation::Release { reply, .. } => {
@@ -360,9 +367,14 @@ impl Driver {
             }
             Operation::Acquire { ticket, spec, asked_at, reply } => {
                 if frame.status == Status::ShuttingDown.code() && reply.is_some() {
-                    // The acquire waits for the next server, under a new number since this one was answered. This
-                    // server accepts no more requests, so the client disconnects first.
-                    self.requests.add(Operation::Acquire { ticket, spec, asked_at, reply });
+                    // The acquire waits for the next server. If it has a place, which belongs to its number, it does so
+                    // under that number; otherwise under a new one, since this one was answered. This server accepts no
+                    // more requests, so the client disconnects first.
+                    let operation = Operation::Acquire { ticket, spec, asked_at, reply };
+                    match place {
+                        Some(_) => self.requests.put_back(id, Request { operation, transmission, place }),
+                        None => self.requests.add(operation),
+                    }
                     return self.disconnected(&Disconnect::ClosedByServer);
                 }
                 match read_granted(frame, &spec) {
@@ -563,7 +575,7 @@ impl Driver {
             self.fail_overdue_acquires(now);
         }
         if matches!(self.link, Link::RetryAt(at) if now >= at) {
-            self.link = Link::Attaching(self.reconnect.attempt(self.session));
+            self.link = Link::Attaching(self.reconnect.attempt(self.session, self.requests.places()));
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) enum Tag {
     Hello,
     /// KeepAlive, sent at this moment.
     KeepAlive(Moment),
-    /// A numbered request, sent at this moment.
+    /// A numbered request, sent at this moment: perhaps that it is queued, and then its answer.
     Request { id: RequestId, sent: Moment },
     /// VerifyGrant, sent at this moment after this many notices.
     Verify { grant: GrantId, sent: Moment, after: NoticeCount },
@@ -203,13 +203,14 @@ pub(super) enum Target {
 }
 
 /// Connects to an address and attaches the session there.
-pub(super) fn attach(settings: &Settings, address: Address, target: Target) -> Attaching {
+/// Then the client will repeat so many requests with their places.
+pub(super) fn attach(settings: &Settings, address: Address, target: Target, repetitions: u32) -> Attaching {
     let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX);
     let (clock, terms) = (Arc::clone(&settings.clock), settings.terms.clone());
     Box::pin(async move {
         let attempt = async move {
             let connection = dialing.await?;
-            attach_over(connection, clock.as_ref(), &terms, target).await
+            attach_over(connection, clock.as_ref(), &terms, target, repetitions).await
         };
         let late = || ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX };
         timeout(ATTEMPT_MAX, attempt).await.unwrap_or_else(|_| Err(late().into()))
@@ -221,15 +222,19 @@ async fn attach_over(
     clock: &dyn Clock,
     Terms { label, ttl }: &Terms,
     target: Target,
+    repetitions: u32,
 ) -> Result<(OpenedSession, SessionConnection), AttemptFailure> {
     let (sender, mut responses) = mpsc::unbounded_channel();
     // On the wire, 0 stands for the server's default.
     let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
-    let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[] };
+    let features = Features::PLACES;
+    let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[], features };
     connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
     let sent = clock.now();
     let answer = connection.ask_now(match target {
-        Target::Opened(OpenedSession { session, key, .. }) => Extended::AttachSession { session, key },
+        Target::Opened(OpenedSession { session, key, .. }) => {
+            Extended::AttachSession { session, key, repetitions }
+        }
         Target::New(key) => Extended::OpenSession { ttl, label, key },
     })?;
     // The channel cannot close while `sender` is here, so the end of the connection has to be awaited too.

@@ -80,12 +80,13 @@ impl Reconnect {
         (reconnect, now.after(pause))
     }
 
-    /// Starts an attempt at the next address: attaches the session, or opens one.
-    pub(super) fn attempt(&mut self, session: Option<OpenedSession>) -> Attaching {
+    /// Starts an attempt at the next address: attaches the session, which will repeat so many requests with their places,
+    /// or opens one.
+    pub(super) fn attempt(&mut self, session: Option<OpenedSession>, repetitions: u32) -> Attaching {
         let address = self.settings.addresses[self.next_address].clone();
         self.next_address = (self.next_address + 1) % self.settings.addresses.len();
         let target = session.map_or(Target::New(self.key), Target::Opened);
-        attach(&self.settings, address, target)
+        attach(&self.settings, address, target, repetitions)
     }
 
     /// An attempt has succeeded. The reason of the last failure is kept until the connection has proven stable.

@@ -10,7 +10,7 @@ use super::command::{AcquireOutcome, Ticket};
 use super::link::{SessionConnection, Tag};
 use crate::client::{Disconnect, Error, Lost, success};
 use crate::protocol::{
-    AllGranted, Claims, Extended, GrantId, Granted, Queueing, RequestIds, ResponseFrame, Status, Wait,
+    AllGranted, Claims, Extended, GrantId, Granted, Place, Queueing, RequestIds, ResponseFrame, Status, Wait,
 };
 
 /// A request that the server has not answered.
@@ -18,6 +18,8 @@ use crate::protocol::{
 pub(super) struct Request {
     pub(super) operation: Operation,
     pub(super) transmission: Transmission,
+    /// The place in the queue that the server has told; it serves after a restart of the server.
+    pub(super) place: Option<Place>,
 }
 
 /// How often a request was sent.
@@ -56,11 +58,12 @@ impl Operation {
         matches!(self, Self::Acquire { spec, .. } if spec.names_slots())
     }
 
-    /// Sends the request at this moment. A failure means that the connection has ended.
+    /// Sends the request at this moment, with the place that it was told. A failure means that the connection has ended.
     pub(super) fn post(
         &self,
         connection: &SessionConnection,
         ids: RequestIds,
+        place: Option<Place>,
         now: Moment,
     ) -> Result<(), Disconnect> {
         let tag = Tag::Request { id: ids.own, sent: now };
@@ -75,10 +78,14 @@ impl Operation {
                     spec.queueing(now)
                 };
                 match spec.wire_claims().as_slice() {
-                    [claim] => connection.post(Extended::AcquireGrant { ids, claim: *claim, queueing }, tag),
+                    [claim] => {
+                        let request = Extended::AcquireGrant { ids, claim: *claim, queueing, place };
+                        connection.post(request, tag)
+                    }
                     several => {
                         let claims = Claims::new(several).expect("`acquire` has checked the claims");
-                        connection.post(Extended::AcquireAll { ids, queueing, claims }, tag)
+                        let place = place.filter(|_| claims.has_room_for_place());
+                        connection.post(Extended::AcquireAll { ids, queueing, claims, place }, tag)
                     }
                 }
             }

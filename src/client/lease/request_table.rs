@@ -14,7 +14,7 @@ use super::claim::AcquireSpec;
 use super::clock::Moment;
 use super::command::{AcquireOutcome, Ticket};
 use super::request::{Operation, Request, Transmission};
-use crate::protocol::{RequestId, RequestIds};
+use crate::protocol::{Place, RequestId, RequestIds};
 
 /// How far a request's number may be above that of the oldest unanswered one; later requests wait here. Servers
 /// remember as many answers. [`SessionLoad`](super::session_load::SessionLoad) keeps a session below this limit
@@ -39,13 +39,34 @@ impl RequestTable {
         if let Operation::Acquire { ticket, .. } = operation {
             self.by_ticket.insert(ticket, id);
         }
-        self.requests.insert(id, Request { operation, transmission: Transmission::Unsent });
+        self.requests.insert(id, Request { operation, transmission: Transmission::Unsent, place: None });
         self.unsent.insert(id);
     }
 
-    /// The next operation to send, with its numbers; its request counts as sent from here on. `None` if all are sent
-    /// or the window is full.
-    pub(super) fn next_to_send(&mut self) -> Option<(RequestIds, &Operation)> {
+    /// Adds a request again that was removed, under its number.
+    pub(super) fn put_back(&mut self, id: RequestId, request: Request) {
+        if let Operation::Acquire { ticket, reply: Some(_), .. } = request.operation {
+            self.by_ticket.insert(ticket, id);
+        }
+        self.requests.insert(id, request);
+        self.unsent.insert(id);
+    }
+
+    /// The server has told the place of a request.
+    pub(super) fn set_place(&mut self, id: RequestId, place: Place) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.place = Some(place);
+        }
+    }
+
+    /// How many requests have been told their places.
+    pub(super) fn places(&self) -> u32 {
+        self.requests.values().filter(|request| request.place.is_some()).count() as u32
+    }
+
+    /// The next operation to send, with its numbers and its place; its request counts as sent from here on. `None` if all
+    /// are sent or the window is full.
+    pub(super) fn next_to_send(&mut self) -> Option<(RequestIds, &Operation, Option<Place>)> {
         let own = *self.unsent.first()?;
         let lowest_unanswered = self.lowest_unanswered();
         if own.0 - lowest_unanswered.0 > WINDOW_MAX {
@@ -57,7 +78,7 @@ impl RequestTable {
             Transmission::Unsent => Transmission::Sent,
             Transmission::Sent | Transmission::Repeated => Transmission::Repeated,
         };
-        Some((RequestIds { own, lowest_unanswered }, &request.operation))
+        Some((RequestIds { own, lowest_unanswered }, &request.operation, request.place))
     }
 
     /// Marks all requests to be sent again, over a new connection.
@@ -150,7 +171,7 @@ mod tests {
     }
 
     fn sent(table: &mut RequestTable) -> Vec<u64> {
-        std::iter::from_fn(|| table.next_to_send().map(|(ids, _)| ids.own.0)).collect()
+        std::iter::from_fn(|| table.next_to_send().map(|(ids, ..)| ids.own.0)).collect()
     }
 
     /// Servers refuse a request whose number is more than 1024 above the oldest unanswered one (`docs/protocol.md`,

@@ -4,7 +4,7 @@ use super::cached_reply::{CachedReply, RequestKind};
 use super::grant::{Grant, Queueing, Want};
 use super::replies::Changed;
 use super::{Ledger, LedgerContext};
-use crate::core::ids::{ConnectionId, GrantId, RequestId, SessionId, Token};
+use crate::core::ids::{ConnectionId, GrantId, Place, RequestId, SessionId, Token};
 use crate::core::invariant::broken;
 use crate::core::mailbox::EventKind;
 use crate::core::outcome::{Call, Outcome, Verified};
@@ -21,12 +21,14 @@ pub enum Waiting {
 }
 
 impl Ledger {
-    /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice.
+    /// Asks for a grant (`docs/protocol.md`, "AcquireGrant" and "AcquireAll"). No name may be wanted twice. A request that
+    /// presents a place which an earlier run gave it waits there, if it has to wait.
     pub(in crate::core) fn acquire(
         &mut self,
         call: Call,
         wants: &[Want<'_>],
-        queueing: Queueing,
+        mut queueing: Queueing,
+        presented: Option<Place>,
         now: MonotonicMs,
         context: LedgerContext<'_>,
     ) -> Outcome {
@@ -38,15 +40,22 @@ impl Ledger {
         if let Some(repeated) = repeated {
             return self.answer(session, repeated, RequestKind::Grant, call, now);
         }
-        let id = match self.allocate_grant(session) {
+        let until = now.after(queueing.wait_ms);
+        let grant = Grant::waiting(session, request, wants, now, until, context.now);
+        // A request that does not wait has no place.
+        let place = self.proven_place(presented.filter(|_| queueing.wait_ms > 0), &grant);
+        if place.is_some() {
+            // It was in the queue before.
+            queueing.queue_max = u32::MAX;
+        }
+        let id = match self.allocate_grant(session, place) {
             Ok(id) => id,
             Err(refusal) => {
                 self.sessions.cache(session, request, CachedReply::Done(Err(refusal)));
                 return Outcome::Refused(refusal);
             }
         };
-        let until = now.after(queueing.wait_ms);
-        self.grants.insert(id, Grant::waiting(session, request, wants, now, until, context.now));
+        self.grants.insert(id, grant);
         self.sessions.known_mut(session).add_grant(id);
         self.sessions.cache(session, request, CachedReply::Waiting(id));
         self.advance(id, Some(queueing), context);
@@ -61,20 +70,23 @@ impl Ledger {
         self.answer(session, reply, RequestKind::Grant, call, now)
     }
 
-    fn allocate_grant(&mut self, session: SessionId) -> Result<GrantId, Refusal> {
+    /// The id of a new waiter: its proven place, or a new one.
+    fn allocate_grant(&mut self, session: SessionId, place: Option<GrantId>) -> Result<GrantId, Refusal> {
         self.check_open()?;
         if self.sessions.known(session).grant_count() >= self.limits.grants_max {
             self.counts.limited += 1;
             return Err(Limit::reached(LimitKind::Grants, self.limits.grants_max));
         }
-        self.next_id().map(GrantId)
+        place.map_or_else(|| self.next_id().map(GrantId), Ok)
     }
 
-    /// Allocates the id of a grant or of a generation.
-    pub(super) fn next_id(&mut self) -> Result<u64, Refusal> {
-        let id = self.ids.next()?;
-        self.extend_reservation();
-        Ok(id)
+    /// A connection has repeated a request with a place, valid or not.
+    pub(in crate::core) fn count_repetition(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
+        // A connection that has no session has no place either.
+        let Ok(session) = self.sessions.acting(connection) else { return };
+        if self.session_repeated(session) {
+            self.run_backlog(context);
+        }
     }
 
     /// Releases a grant (`docs/protocol.md`, "ReleaseGrant"). Only its session may.

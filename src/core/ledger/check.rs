@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Ledger;
+use super::backlog::NameRef;
 use crate::core::Namespace;
 use crate::core::ids::{ConnectionId, GrantId};
 use crate::core::object::ObjectRef;
@@ -91,6 +92,11 @@ impl Ledger {
         let part = self.grants.get(head).and_then(|grant| grant.awaited());
         let part = part.ok_or_else(|| format!("waiter {head} is in a queue and does not exist"))?;
         let is_slot_free = part.slot.is_none_or(|slot| self.slots.is_available(object, slot));
+        if self.places.is_held_back(head) {
+            let name = NameRef::new(namespace, object);
+            let is_served = self.places.will_serve(&name);
+            return is_served.then_some(()).ok_or_else(|| format!("waiter {head} is held back for ever"));
+        }
         if is_slot_free && object.fits(part.claim) && !self.backlog.will_serve(namespace, object) {
             let name = object.name().escape_ascii();
             return Err(format!("waiter {head} is at the head of {name:?} and fits"));

@@ -14,7 +14,7 @@ use super::on_commit::OnCommit;
 use super::{Ledger, LedgerContext};
 use crate::core::Refusal;
 use crate::core::durable::{Change, Key, Record};
-use crate::core::ids::{RequestId, SessionId};
+use crate::core::ids::{PlaceKey, RequestId, SessionId};
 use crate::core::journal::{Failed, Journal, JournalBatch};
 use crate::core::mailbox::{EventKind, Mailbox, ReplyTo};
 use crate::core::outcome::Answer;
@@ -34,9 +34,15 @@ pub enum CommitOutcome {
 }
 
 impl Ledger {
-    /// From now on, changes of durable facts go to a store; `taker` is woken when there are some.
-    pub(in crate::core) fn keep_journal(&mut self, taker: Waker) {
+    /// From now on, changes of durable facts go to a store; `taker` is woken when there are some. The key is for places, and
+    /// is stored unless one was restored.
+    pub(in crate::core) fn keep_journal(&mut self, taker: Waker, place_key: Option<PlaceKey>) {
         self.journal = Some(Journal::new(taker));
+        if let Some(key) = place_key
+            && self.places.set_key_once(key)
+        {
+            self.store(Change::Put(Record::PlaceKey(key)));
+        }
         self.ids.require_reservations();
         self.extend_reservation();
     }

@@ -74,7 +74,7 @@ impl Ledger {
         let Some(session) = self.sessions.with_key(&opened.key) else {
             return self.open((connection, token), opened, label, now);
         };
-        if let Err(refusal) = self.attach(session, connection, &opened.key, now) {
+        if let Err(refusal) = self.attach(session, connection, &opened.key, 0, now) {
             return Outcome::Refused(refusal);
         }
         let reply_to = self.sessions.reply_to(connection, token).filter(|_| self.is_storing_session(session));
@@ -95,17 +95,19 @@ impl Ledger {
     }
 
     /// Attaches a connection to a leased session, and informs the connection that was attached before
-    /// (`docs/protocol.md`, "AttachSession").
+    /// (`docs/protocol.md`, "AttachSession"). The client will repeat so many requests with their places.
     pub(in crate::core) fn attach(
         &mut self,
         session: SessionId,
         connection: ConnectionId,
         key: &SessionKey,
+        repetitions: u32,
         now: MonotonicMs,
     ) -> Result<Arc<Lease>, Refusal> {
         self.sessions.check_staying(connection)?;
         let lease = self.sessions.unlock(session, key)?;
         lease.renew(now);
+        self.session_attached(session, repetitions);
         let before = self.sessions.connection_of(session);
         if before == Some(connection) {
             return Ok(lease);

@@ -13,6 +13,7 @@ impl Ledger {
     /// Takes a step of what is due. Returns whether there is more to do at once.
     pub(in crate::core) fn expire(&mut self, now: MonotonicMs, context: LedgerContext<'_>) -> bool {
         self.sessions.tick(now);
+        self.expire_window(now);
         self.expire_grants(now, context);
         self.time_out_idle_waits(now);
         self.expire_sessions(now, context);
@@ -77,9 +78,10 @@ impl Ledger {
         due
     }
 
-    /// When a grant, a session or an idle waiter is due next.
+    /// When a grant, a session, an idle waiter or the reconnect window is due next.
     fn next_timeout(&self) -> Option<Due> {
         let deadlines = self.grants.next_deadline().into_iter().chain(self.sessions.next_deadline());
+        let deadlines = deadlines.chain(self.places.window_end());
         deadlines.map(Due::At).chain(self.idle_waiters.due()).min()
     }
 

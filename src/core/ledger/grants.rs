@@ -76,6 +76,12 @@ impl Grants {
         waiting
     }
 
+    /// Gives a held grant that was not revoked another id.
+    pub(super) fn renumber(&mut self, from: GrantId, to: GrantId) {
+        let Some(grant) = self.all.remove(&from) else { unknown(from) };
+        self.all.insert(to, grant);
+    }
+
     /// Sets when a held grant ends. A second revocation may bring the end forward and never delays it. Returns when
     /// it ends.
     pub(super) fn revoke_at(&mut self, id: GrantId, at: MonotonicMs) -> MonotonicMs {

@@ -35,6 +35,11 @@ impl IdAllocator {
         self.reservation = Some(Reservation { up_to: self.last, is_extending: false });
     }
 
+    /// The last id that was allocated, or may have been in an earlier run.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
     pub(super) fn next(&mut self) -> Result<u64, Refusal> {
         if self.reservation.as_ref().is_some_and(|reservation| self.last >= reservation.up_to) {
             // Only where the store fails and the clock was set back: another run may have used the ids from here on.

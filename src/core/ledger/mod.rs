@@ -8,15 +8,15 @@
 //! The ledger's lock is taken before that of a shard and that of an object, never under one.
 //!
 //! [`Ledger`] is composed of parts with private fields and one invariant each, stated at the top of their files:
-//! `sessions`, `grants`, `queues`, `slots`, `declarations`, `idle_waiters`, `watches`, `backlog`, `alarm`, `id_allocator`,
-//! `pending_replies`. The other files have the operations. Each uses only operations of lower levels:
+//! `sessions`, `grants`, `queues`, `slots`, `declarations`, `idle_waiters`, `watches`, `backlog`, `places`, `alarm`,
+//! `id_allocator`, `pending_replies`. The other files have the operations. Each uses only operations of lower levels:
 //!
 //! | level | files |
 //! |---|---|
 //! | operations that clients ask for, and what comes due | `acquire`, `declare`, `service`, `configure`, `connect`, `revoke`, `evict`, `expire`, `commit`, `restore` |
 //! | the end of a session | `session_end` |
 //! | serving queues and the rest of the backlog | `serve` |
-//! | steps of that | `removal`, `idle`, `release` |
+//! | steps of that | `removal`, `idle`, `release`, `places` |
 //! | what others learn of a change | `replies`, `events`, `records` |
 //!
 //! Invariants across parts (numbers of `docs/design.md`): a head of a queue that fits does not wait when the lock is
@@ -44,6 +44,7 @@ mod leases;
 mod listing;
 mod on_commit;
 mod pending_replies;
+mod places;
 mod queues;
 mod records;
 mod release;
@@ -86,6 +87,7 @@ use id_allocator::IdAllocator;
 use idle_waiters::IdleWaiters;
 use on_commit::OnCommit;
 use pending_replies::PendingReplies;
+use places::Places;
 use queues::Queues;
 use sessions::Sessions;
 use slots::SlotTables;
@@ -168,6 +170,7 @@ pub(super) struct Ledger {
     idle_waiters: IdleWaiters,
     watches: Watches,
     backlog: Backlog,
+    places: Places,
     alarm: Alarm,
     /// `None`: there is no store, and every request is answered at once.
     journal: Option<Journal<OnCommit>>,
@@ -191,6 +194,7 @@ impl Ledger {
             idle_waiters: IdleWaiters::default(),
             watches: Watches::default(),
             backlog: Backlog::default(),
+            places: Places::default(),
             alarm: Alarm::default(),
             journal: None,
             pending_replies: PendingReplies::default(),
@@ -206,6 +210,11 @@ impl Ledger {
 
     pub(super) fn set_limits(&mut self, limits: LedgerLimits) {
         self.limits = limits;
+    }
+
+    /// How long the reconnect window after a start is open at most.
+    pub(super) fn set_reconnect_window(&mut self, window_ms: u32) {
+        self.places.set_window_ms(window_ms);
     }
 
     pub(super) fn stats(&self) -> LedgerStats {

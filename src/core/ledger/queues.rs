@@ -25,6 +25,8 @@ struct Entry {
     object: ObjectRef,
     held: BTreeSet<GrantId>,
     queue: BTreeSet<GrantId>,
+    /// The highest id that a grant of the name got in place of its waiter's.
+    renumbered_up_to: GrantId,
 }
 
 impl Queues {
@@ -75,6 +77,19 @@ impl Queues {
         entry.held.insert(id);
     }
 
+    /// Gives a grant a higher id.
+    pub(super) fn renumber(&mut self, namespace: Namespace, object: &ObjectRef, from: GrantId, to: GrantId) {
+        let entry = self.entry_or_new(namespace, object);
+        entry.held.remove(&from);
+        entry.held.insert(to);
+        entry.renumbered_up_to = to;
+    }
+
+    /// The highest id that a grant of a name got in place of its waiter's, as long as a waiter may have a lower one.
+    pub(super) fn renumbered_up_to(&self, namespace: Namespace, object: &ObjectRef) -> GrantId {
+        self.entry(namespace, object).map_or_else(GrantId::default, |entry| entry.renumbered_up_to)
+    }
+
     /// Removes a waiter, and the mark of its object with the last. Returns whether others wait.
     pub(super) fn remove_waiter(&mut self, namespace: Namespace, object: &ObjectRef, id: GrantId) -> bool {
         let entry = self.entry_or_new(namespace, object);
@@ -116,6 +131,7 @@ impl Queues {
             object: object.clone(),
             held: BTreeSet::new(),
             queue: BTreeSet::new(),
+            renumbered_up_to: GrantId::default(),
         })
     }
 

@@ -3,6 +3,7 @@
 use super::Ledger;
 use super::grant::{Grant, Part};
 use super::on_commit::OnCommit;
+use crate::core::Refusal;
 use crate::core::durable::{Change, DeclarationRecord, GrantRecord, Key, PartRecord, Record, SessionRecord};
 use crate::core::ids::{GrantId, SessionId};
 use crate::core::invariant::broken;
@@ -26,6 +27,13 @@ impl Ledger {
         if let Some(journal) = &mut self.journal {
             journal.on_commit(then);
         }
+    }
+
+    /// Allocates the id of a grant or of a generation.
+    pub(super) fn next_id(&mut self) -> Result<u64, Refusal> {
+        let id = self.ids.next()?;
+        self.extend_reservation();
+        Ok(id)
     }
 
     /// Reserves more ids in the store when few are left.
@@ -72,6 +80,7 @@ impl Ledger {
                 let reply = self.sessions.get(*session).and_then(|state| state.log().get(*request));
                 reply.and_then(|reply| reply.record(*session, *request)).map(Record::Answer)
             }
+            Key::PlaceKey => self.places.key().map(Record::PlaceKey),
             Key::Sysv(_) => broken(format_args!("the ledger stores facts of its own only")),
         };
         record.map_or(Change::Delete(key), Change::Put)

@@ -37,14 +37,16 @@ impl Ledger {
             Record::Session(record) => self.restore_session(record, now),
             Record::Grant(record) => self.restore_grant(record, now, context)?,
             Record::Answer(record) => self.restore_answer(record)?,
+            Record::PlaceKey(key) => _ = self.places.set_key_once(key),
             Record::Sysv(_) => broken(format_args!("the ledger restores facts of its own only")),
         }
         Ok(())
     }
 
-    /// Everything is restored: leases start now, however long that took, and removals go on.
+    /// Everything is restored: leases and the reconnect window start now, however long that took, and removals go on.
     pub(in crate::core) fn end_restore(&mut self, now: MonotonicMs, context: LedgerContext<'_>) {
         self.sessions.renew_all(now);
+        self.open_reconnect_window(now);
         self.resume_removals(now, context);
     }
 

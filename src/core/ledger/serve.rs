@@ -2,7 +2,7 @@
 //! which queues are served step by step.
 
 use super::backlog::{NameRef, TIMELESS_KINDS, Task, TaskKind};
-use super::cached_reply::CachedReply;
+use super::cached_reply::{CachedGrant, CachedReply};
 use super::grant::{Part, Queueing, Target};
 use super::pending_replies::PendingReply;
 use super::removal::SEMAPHORES;
@@ -41,7 +41,10 @@ impl Ledger {
                 Progress::Refused(refusal) => return self.refuse_waiter(id, refusal, context),
             }
         }
-        self.grant(id, context);
+        match self.grant_id(id) {
+            Ok(granted) => self.grant(id, granted, context),
+            Err(refusal) => self.refuse_waiter(id, refusal, context),
+        }
     }
 
     /// Takes the next name of a waiter, or adds the waiter to the queue of that name.
@@ -87,6 +90,9 @@ impl Ledger {
             Progress::Taken
         } else {
             self.queues.add_waiter(namespace, &object, id);
+            if self.places.is_held_back(id) {
+                self.places.hold_back(NameRef::new(namespace, &object));
+            }
             Progress::Queued
         }
     }
@@ -112,6 +118,8 @@ impl Ledger {
         }
         let waiting = self.queues.waiting(namespace, object);
         let is_first = self.queues.head(namespace, object).is_none_or(|head| head > id);
+        // In the reconnect window, one that was before it may still come.
+        let is_first = is_first && !self.places.is_held_back(id);
         let place = self.place_of(queueing, is_first, waiting)?;
         let granting = if slot.is_none_or(|slot| self.slots.is_available(object, slot)) {
             object.grant(claim, context.interval, place)
@@ -187,14 +195,17 @@ impl Ledger {
         }
     }
 
-    /// A waiter that has everything becomes a grant, and its request is answered.
-    fn grant(&mut self, id: GrantId, context: LedgerContext<'_>) {
-        let waiting = self.grants.hold(id, context.now);
-        let grant = self.grants.known(id);
+    /// A waiter that has everything becomes a grant with this id, and its request is answered.
+    fn grant(&mut self, place: GrantId, id: GrantId, context: LedgerContext<'_>) {
+        let waiting = self.grants.hold(place, context.now);
+        let grant = self.grants.known(place);
         let (session, request) = (grant.session, grant.request);
-        let cached = Box::new(grant.cached(id, &self.slots));
+        let cached = Box::new(CachedGrant { grant: id, ..grant.cached(place, &self.slots) });
         if let Some(reply_to) = &waiting.reply_to {
-            self.sessions.known_mut(session).remove_token(reply_to.token, id);
+            self.sessions.known_mut(session).remove_token(reply_to.token, place);
+        }
+        if id != place {
+            self.renumber(place, id);
         }
         self.publish_grant(id, EventKind::Granted);
         if self.is_durable(session) {
@@ -279,7 +290,7 @@ impl Ledger {
             self.refuse_waiter(id, refusal, context);
             return Some(work);
         }
-        if slot.is_some_and(|slot| !self.slots.is_available(object, slot)) {
+        if self.places.is_held_back(id) || slot.is_some_and(|slot| !self.slots.is_available(object, slot)) {
             return None;
         }
         let is_alone = self.queues.waiting(*namespace, object) == 1;

@@ -62,6 +62,7 @@ impl Ledger {
             self.pending_replies.refuse_all(session, refusal);
         }
         self.sessions.remove(session);
+        self.session_ended(session);
         false
     }
 

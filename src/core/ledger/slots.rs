@@ -92,6 +92,15 @@ impl SlotTables {
         self.0.get_mut(&object.address())?.restore(grant, numbers)
     }
 
+    /// Gives a grant another id.
+    pub(super) fn renumber(&mut self, object: &ObjectRef, from: GrantId, to: GrantId) {
+        if let Some(slots) = self.0.get_mut(&object.address())
+            && let Some(numbers) = slots.by_grant.remove(&from)
+        {
+            slots.by_grant.insert(to, numbers);
+        }
+    }
+
     /// Frees the slots that a grant has of a semaphore, if there are any. Returns whether one of them is out of service.
     pub(super) fn free(&mut self, object: &ObjectRef, grant: GrantId) -> bool {
         self.0.get_mut(&object.address()).is_some_and(|slots| slots.free(grant))

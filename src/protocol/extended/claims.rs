@@ -6,6 +6,7 @@ use std::slice;
 use bytes::{BufMut, BytesMut};
 use thiserror::Error;
 
+use super::value::PLACE_BYTES;
 use super::{ACQUIRE_ALL_NAMES_MAX, Namespace, length_of};
 use crate::protocol::codec::REQUEST_BODY_BYTES_MAX;
 use crate::protocol::fields::Fields;
@@ -103,6 +104,9 @@ const ROW_BYTES: usize = 12;
 /// The bit of a claim's flags for a slot, which follows the names.
 pub(super) const FLAG_SLOT: u8 = 1;
 
+/// The bit of a request's flags for a place, which comes last.
+pub(super) const FLAG_PLACE: u8 = 2;
+
 /// The valid claims of one AcquireAll: 1 to [`ACQUIRE_ALL_NAMES_MAX`], with different names (`docs/protocol.md`,
 /// "AcquireAll"). They borrow from the body of a received request, or from a list; nothing is copied.
 #[derive(Clone, Copy)]
@@ -130,9 +134,7 @@ impl<'a> Claims<'a> {
         let names = Self(Source::Listed(list));
         names.check_count()?;
         list.iter().try_for_each(Claim::check)?;
-        let name_bytes: usize = list.iter().map(|claim| claim.name.len()).sum();
-        let slot_bytes = 2 * list.iter().filter(|claim| claim.slot.is_some()).count();
-        let bytes = FIXED_BYTES + list.len() * ROW_BYTES + name_bytes + slot_bytes;
+        let bytes = names.body_bytes();
         if bytes > REQUEST_BODY_BYTES_MAX {
             return Err(ClaimsError::BodyTooLong { bytes });
         }
@@ -140,11 +142,23 @@ impl<'a> Claims<'a> {
         Ok(names)
     }
 
-    /// Decodes the claims of a body: the count, two reserved bytes, the rows, the names and the slots. All rules are
-    /// checked here, so that iterating cannot fail; `None` if one is broken.
-    pub(super) fn read(fields: &mut Fields<'a>) -> Option<Self> {
+    /// The bytes of an AcquireAll's body without a place.
+    fn body_bytes(&self) -> usize {
+        let row_bytes =
+            |claim: Claim<'_>| ROW_BYTES + claim.name.len() + 2 * usize::from(claim.slot.is_some());
+        FIXED_BYTES + self.iter().map(row_bytes).sum::<usize>()
+    }
+
+    /// Whether a request with these claims has room for a place too. Without one, it waits as a new one.
+    pub fn has_room_for_place(&self) -> bool {
+        self.body_bytes() + PLACE_BYTES <= REQUEST_BODY_BYTES_MAX
+    }
+
+    /// Decodes the claims of a body: the count, a reserved byte and the flags of the request, the rows, the names and the
+    /// slots. All rules are checked here, so that iterating cannot fail; `None` if one is broken. Returns also the flags.
+    pub(super) fn read(fields: &mut Fields<'a>) -> Option<(Self, u8)> {
         let count = fields.length()?;
-        fields.u16()?;
+        let [_, flags] = fields.array()?;
         let (rows, _) = fields.bytes(count * ROW_BYTES)?.as_chunks::<ROW_BYTES>();
         let names = *fields;
         for [.., high, low] in rows {
@@ -157,12 +171,13 @@ impl<'a> Claims<'a> {
             read_row(row, &mut texts)?.check().ok()?;
         }
         claims.check_repetition().ok()?;
-        Some(claims)
+        *fields = texts.slots;
+        Some((claims, flags))
     }
 
-    pub(super) fn compose(&self, out: &mut BytesMut) {
+    pub(super) fn compose(&self, flags: u8, out: &mut BytesMut) {
         out.put_u16(u16::try_from(self.len()).expect("the count was checked"));
-        out.put_u16(0);
+        out.put_slice(&[0, flags]);
         for claim in self.iter() {
             out.put_u32(claim.resources);
             out.put_u32(claim.maximum);

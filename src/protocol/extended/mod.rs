@@ -27,8 +27,8 @@ pub use response::{
     AllGranted, ExtendedResponse, Granted, HelloAnswer, Inspected, ListEntry, OpenedSession, VerifiedGrant,
 };
 pub use value::{
-    Features, Generation, GraceLeft, GrantId, GrantState, Milliseconds, Namespace, RequestId, RequestIds,
-    SessionKey, TtlLeft, Wait,
+    Features, Generation, GraceLeft, GrantId, GrantState, Milliseconds, Namespace, Place, RequestId,
+    RequestIds, SessionKey, TtlLeft, Wait,
 };
 
 /// The version of the extended operations, which Hello exchanges (`docs/protocol.md`, "Hello").

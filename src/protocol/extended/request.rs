@@ -2,11 +2,11 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::claims::{FLAG_SLOT, flags_of};
+use super::claims::{FLAG_PLACE, FLAG_SLOT, flags_of};
 use super::{
-    Claim, Claims, Declarations, ExtendedOpcode, Generation, GrantId, Idle, IfExists, Milliseconds,
-    NO_NUMBER, Namespace, Pausing, Removal, RequestId, RequestIds, Resizing, SessionKey, SlotChange, Wait,
-    checked_label, length_of,
+    Claim, Claims, Declarations, ExtendedOpcode, Features, Generation, GrantId, Idle, IfExists, Milliseconds,
+    NO_NUMBER, Namespace, Pausing, Place, Removal, RequestId, RequestIds, Resizing, SessionKey, SlotChange,
+    Wait, checked_label, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque};
@@ -24,6 +24,8 @@ pub enum Extended<'a> {
         label: &'a [u8],
         /// Reserved; must be empty.
         credentials: &'a [u8],
+        /// What the client wants of the server: [`Features::PLACES`] or nothing.
+        features: Features,
     },
     /// "OpenSession".
     OpenSession {
@@ -40,6 +42,8 @@ pub enum Extended<'a> {
         session: u64,
         /// The session's key.
         key: SessionKey,
+        /// How many requests the client will repeat with their places.
+        repetitions: u32,
     },
     /// "KeepAlive".
     KeepAlive,
@@ -53,6 +57,8 @@ pub enum Extended<'a> {
         claim: Claim<'a>,
         /// How long to wait, and in how long a queue.
         queueing: Queueing,
+        /// The place that the request was told before a restart.
+        place: Option<Place>,
     },
     /// "ReleaseGrant".
     ReleaseGrant {
@@ -71,6 +77,8 @@ pub enum Extended<'a> {
         queueing: Queueing,
         /// The resources to acquire.
         claims: Claims<'a>,
+        /// The place that the request was told before a restart.
+        place: Option<Place>,
     },
     /// "VerifyGrant".
     VerifyGrant {
@@ -261,7 +269,9 @@ impl<'a> Extended<'a> {
                 let version = fields.u32()?;
                 let (label_bytes, credentials_bytes) = (fields.length()?, fields.length()?);
                 let label = checked_label(fields.bytes(label_bytes)?)?;
-                Self::Hello { version, label, credentials: fields.bytes(credentials_bytes)? }
+                let credentials = fields.bytes(credentials_bytes)?;
+                let features = if fields.is_empty() { 0 } else { fields.u32()? };
+                Self::Hello { version, label, credentials, features: Features(features) }
             }
             ExtendedOpcode::OpenSession => {
                 let ttl = fields.u32()?;
@@ -271,7 +281,9 @@ impl<'a> Extended<'a> {
                 Self::OpenSession { ttl, label, key }
             }
             ExtendedOpcode::AttachSession => {
-                Self::AttachSession { session: fields.u64()?, key: SessionKey(fields.array()?) }
+                let (session, key) = (fields.u64()?, SessionKey(fields.array()?));
+                let repetitions = if fields.is_empty() { 0 } else { fields.u32()? };
+                Self::AttachSession { session, key, repetitions }
             }
             ExtendedOpcode::KeepAlive => Self::KeepAlive,
             ExtendedOpcode::CloseSession => Self::CloseSession,
@@ -280,12 +292,13 @@ impl<'a> Extended<'a> {
                 let (resources, maximum) = (fields.u32()?, fields.u32()?);
                 let queueing = Queueing::read(fields)?;
                 let namespace = Namespace::from_code(fields.u8()?)?;
-                let has_slot = fields.u8()? & FLAG_SLOT != 0;
+                let flags = fields.u8()?;
                 let name = fields.name()?;
-                let slot = if has_slot { Some(fields.u16()?) } else { None };
+                let slot = if flags & FLAG_SLOT != 0 { Some(fields.u16()?) } else { None };
+                let place = read_place(flags, fields)?;
                 let claim = Claim { namespace, name, resources, maximum, slot };
                 claim.check().ok()?;
-                Self::AcquireGrant { ids, claim, queueing }
+                Self::AcquireGrant { ids, claim, queueing, place }
             }
             ExtendedOpcode::ReleaseGrant => {
                 Self::ReleaseGrant { ids: RequestIds::read(fields)?, grant: GrantId(fields.u64()?) }
@@ -294,11 +307,11 @@ impl<'a> Extended<'a> {
                 (0, opaque) => WaitingRequest::Opaque(Opaque(opaque)),
                 (id, _) => WaitingRequest::Id(RequestId(id)),
             }),
-            ExtendedOpcode::AcquireAll => Self::AcquireAll {
-                ids: RequestIds::read(fields)?,
-                queueing: Queueing::read(fields)?,
-                claims: Claims::read(fields)?,
-            },
+            ExtendedOpcode::AcquireAll => {
+                let (ids, queueing) = (RequestIds::read(fields)?, Queueing::read(fields)?);
+                let (claims, flags) = Claims::read(fields)?;
+                Self::AcquireAll { ids, queueing, claims, place: read_place(flags, fields)? }
+            }
             ExtendedOpcode::VerifyGrant => Self::VerifyGrant { grant: GrantId(fields.u64()?) },
             ExtendedOpcode::Holders => {
                 let (namespace, name) = read_name(fields)?;
@@ -415,12 +428,15 @@ impl<'a> Extended<'a> {
 
     fn compose_body(&self, out: &mut BytesMut) {
         match self {
-            Self::Hello { version, label, credentials } => {
+            Self::Hello { version, label, credentials, features } => {
                 out.put_u32(*version);
                 out.put_u16(length_of(label));
                 out.put_u16(length_of(credentials));
                 out.put_slice(label);
                 out.put_slice(credentials);
+                if *features != Features::default() {
+                    out.put_u32(features.0);
+                }
             }
             Self::OpenSession { ttl, label, key } => {
                 out.put_u32(ttl.map_or(0, |ttl| ttl.0));
@@ -429,19 +445,26 @@ impl<'a> Extended<'a> {
                     out.put_slice(key);
                 }
             }
-            Self::AttachSession { session, key } => {
+            Self::AttachSession { session, key, repetitions } => {
                 out.put_u64(*session);
                 out.put_slice(&key.0);
+                if *repetitions > 0 {
+                    out.put_u32(*repetitions);
+                }
             }
             Self::KeepAlive | Self::CloseSession => {}
-            Self::AcquireGrant { ids, claim, queueing } => {
+            Self::AcquireGrant { ids, claim, queueing, place } => {
                 put_ids(*ids, out);
                 out.put_u32(claim.resources);
                 out.put_u32(claim.maximum);
                 queueing.compose(out);
-                put_name(claim.namespace, flags_of(claim), claim.name, out);
+                let flags = flags_of(claim) | place_flag(*place);
+                put_name(claim.namespace, flags, claim.name, out);
                 if let Some(slot) = claim.slot {
                     out.put_u16(slot);
+                }
+                if let Some(place) = place {
+                    place.compose(out);
                 }
             }
             Self::ReleaseGrant { ids, grant } => {
@@ -456,10 +479,13 @@ impl<'a> Extended<'a> {
                 out.put_u64(id);
                 out.put_slice(&opaque);
             }
-            Self::AcquireAll { ids, queueing, claims } => {
+            Self::AcquireAll { ids, queueing, claims, place } => {
                 put_ids(*ids, out);
                 queueing.compose(out);
-                claims.compose(out);
+                claims.compose(place_flag(*place), out);
+                if let Some(place) = place {
+                    place.compose(out);
+                }
             }
             Self::VerifyGrant { grant } => out.put_u64(grant.0),
             Self::Holders { namespace, name }
@@ -523,6 +549,15 @@ impl<'a> Extended<'a> {
             }
         }
     }
+}
+
+/// Decodes the place of a request with these flags, if it has one.
+fn read_place(flags: u8, fields: &mut Fields<'_>) -> Option<Option<Place>> {
+    if flags & FLAG_PLACE == 0 { Some(None) } else { Place::read(fields).map(Some) }
+}
+
+fn place_flag(place: Option<Place>) -> u8 {
+    if place.is_some() { FLAG_PLACE } else { 0 }
 }
 
 /// Decodes a namespace, a reserved byte and a name.

@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::declared::{put_declared_states, read_declared_states};
 use super::{
     DeclaredEntry, DeclaredState, Event, Features, GraceLeft, GrantId, GrantState, Milliseconds, Namespace,
-    Notice, ReachedLimit, SessionKey, TtlLeft, length_of,
+    Notice, Place, ReachedLimit, SessionKey, TtlLeft, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque};
@@ -25,6 +25,8 @@ pub enum ExtendedResponse<'a> {
     Opened(OpenedSession),
     /// The response to AttachSession and KeepAlive: the duration of the renewed lease.
     Ttl(Milliseconds),
+    /// The first response to an AcquireGrant or AcquireAll that waits, for clients that ask for it: the status `Queued`.
+    Queued(Place),
     /// The response to AcquireGrant.
     Granted(Granted<&'a [u16]>),
     /// The response to AcquireAll.
@@ -61,6 +63,7 @@ impl ExtendedResponse<'_> {
         }
         let status = match self {
             Self::LimitReached(_) => Status::LimitReached,
+            Self::Queued(_) => Status::Queued,
             _ => Status::NoError,
         };
         Header::response(opcode, status, opaque).compose_before(out, |out| match self {
@@ -73,6 +76,7 @@ impl ExtendedResponse<'_> {
                 out.put_u32(opened.ttl.0);
             }
             Self::Ttl(ttl) => out.put_u32(ttl.0),
+            Self::Queued(place) => place.compose(out),
             Self::Granted(granted) => granted.compose(out),
             Self::AllGranted(granted) => granted.compose(out),
             Self::Verified(verified) => {
@@ -406,6 +410,11 @@ impl ResponseFrame {
     /// The response to AttachSession or KeepAlive: the duration of the renewed lease.
     pub fn ttl(&self) -> Result<Milliseconds, BodyError> {
         Fields::new(&self.body).u32().map(Milliseconds).ok_or(BodyError)
+    }
+
+    /// The first response to an AcquireGrant or AcquireAll that waits: the status `Queued`.
+    pub fn queued(&self) -> Result<Place, BodyError> {
+        Place::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
     /// The response to AcquireGrant.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytes::{BufMut, BytesMut};
+
 use super::NO_NUMBER;
 use crate::protocol::fields::Fields;
 
@@ -103,6 +105,36 @@ impl Generation {
 
     pub(super) fn to_wire(expected: Option<Self>) -> u64 {
         expected.map_or(0, |generation| generation.0)
+    }
+}
+
+/// The place of a waiting request in its queues, with a proof that the server gave it to this request. A client that
+/// repeats the request after a restart presents both (`docs/protocol.md`, "Places"). `Debug` does not show the proof.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The id by which queues order the request.
+    pub id: GrantId,
+    /// The proof.
+    pub proof: [u8; 16],
+}
+
+/// The bytes of a place.
+pub(super) const PLACE_BYTES: usize = 24;
+
+impl Place {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(Self { id: GrantId(fields.u64()?), proof: fields.array()? })
+    }
+
+    pub(super) fn compose(&self, out: &mut BytesMut) {
+        out.put_u64(self.id.0);
+        out.put_slice(&self.proof);
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -250,6 +282,8 @@ impl Features {
     pub const SLOTS: Self = Self(1 << 6);
     /// System V semaphore sets: OpenProcess to ListUsers.
     pub const SYSV: Self = Self(1 << 7);
+    /// Places of waiting requests, which survive a restart. In a Hello, the client asks to be told them.
+    pub const PLACES: Self = Self(1 << 8);
     /// The server leads a cluster: what it says of sessions is true of all nodes.
     pub const CLUSTER: Self = Self(1 << 9);
 

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 
 use crate::core::{
     Availability, Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Inspected,
-    Limit, LimitKind, Listed, Namespace, Notice, Origin, Refusal, Removal, RequestId, RequestIds, Resizing,
-    Scope, ServiceChange, Token, Until, Want,
+    Limit, LimitKind, Listed, Namespace, Notice, Origin, Place, PlaceProof, Refusal, Removal, RequestId,
+    RequestIds, Resizing, Scope, ServiceChange, Token, Until, Want,
 };
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
@@ -108,6 +108,14 @@ pub(super) fn scope_of(scope: wire::Scope<'_>) -> Scope {
 
 pub(super) fn grant_on_wire(grant: GrantId) -> wire::GrantId {
     wire::GrantId(grant.0)
+}
+
+pub(super) fn place_of(place: wire::Place) -> Place {
+    Place { id: GrantId(place.id.0), proof: PlaceProof(place.proof) }
+}
+
+pub(super) fn place_on_wire(place: Place) -> wire::Place {
+    wire::Place { id: grant_on_wire(place.id), proof: place.proof.0 }
 }
 
 pub(super) fn ttl_left_on_wire(ttl_left_ms: Option<u32>) -> wire::TtlLeft {

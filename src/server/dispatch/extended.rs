@@ -9,11 +9,12 @@ use super::super::steps;
 use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::convert::{
     declare_of, ids_of, if_exists_of, inspected_on_wire, namespace_of, namespace_on_wire, pausing_of,
-    removal_of, resizing_of, scope_of, slot_change_of, token_of, ttl_left_on_wire, until_of, want_of,
+    place_of, place_on_wire, removal_of, resizing_of, scope_of, slot_change_of, token_of, ttl_left_on_wire,
+    until_of, want_of,
 };
 use super::{Executor, NextStep, ResponseStream, note_refusal};
 use crate::core::{
-    Answer, Call, DeclarationRecord, Declare, GrantId, Lease, ListingKind, Moment, Outcome, Queueing,
+    Answer, Call, DeclarationRecord, Declare, GrantId, Lease, ListingKind, Moment, Outcome, Place, Queueing,
     REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
 };
 use crate::protocol::{
@@ -38,6 +39,8 @@ enum Execution<'a> {
     Answer(Answer),
     /// By a message of the core, later.
     Later,
+    /// As `Later`, and the client is told the place of its request now.
+    Queued(Place),
     Stream(ResponseStream),
 }
 
@@ -63,6 +66,9 @@ impl Executor<'_> {
             Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
             Ok(Execution::Answer(answer)) => compose_answer(opcode, opaque, &answer, out),
             Ok(Execution::Later) => {}
+            Ok(Execution::Queued(place)) => {
+                ExtendedResponse::Queued(place_on_wire(place)).compose(opcode.code(), opaque, out);
+            }
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(Denial::Refused(refusal)) => {
                 note_refusal(self.port, self.extended.connection, refusal);
@@ -83,12 +89,16 @@ impl Executor<'_> {
         let now = self.server.moment();
         let token = token_of(opaque);
         let call = |ids| Call { connection, ids: ids_of(ids), token };
+        let mut place = None;
         let outcome = match *request {
-            Extended::Hello { version, label, .. } => return self.hello(opaque, version, label),
+            Extended::Hello { version, label, features, .. } => {
+                return self.hello(opaque, version, label, features);
+            }
             Extended::OpenSession { ttl, label, key } => self.open_session(opaque, ttl, label, key, now)?,
-            Extended::AttachSession { session, key } => {
+            Extended::AttachSession { session, key, repetitions } => {
                 let session = SessionId::from_number(session).ok_or(Refusal::NoSuchSession)?;
-                let lease = core.attach(session, connection, &SessionKey(key.0), now)?;
+                let key = SessionKey(key.0);
+                let lease = core.attach_to_repeat(session, connection, &key, repetitions, now)?;
                 return Ok(self.attached(lease));
             }
             Extended::KeepAlive => return Ok(ttl(core.keep_alive(connection, now)?)),
@@ -97,12 +107,17 @@ impl Executor<'_> {
                 self.extended.lease = None;
                 core.close_leased(connection, token, now)
             }
-            Extended::AcquireGrant { ids, claim, queueing } => {
-                self.acquire_grant(opaque, call(ids), &[want_of(claim)?], queueing, now)?
+            Extended::AcquireGrant { ids, claim, queueing, place: presented } => {
+                let wants = [want_of(claim)?];
+                let outcome;
+                (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
+                outcome
             }
-            Extended::AcquireAll { ids, queueing, claims } => {
+            Extended::AcquireAll { ids, queueing, claims, place: presented } => {
                 let wants: Vec<_> = claims.iter().map(want_of).collect::<Result<_, _>>()?;
-                self.acquire_grant(opaque, call(ids), &wants, queueing, now)?
+                let outcome;
+                (outcome, place) = self.acquire_grant(opaque, call(ids), &wants, queueing, presented, now)?;
+                outcome
             }
             Extended::ReleaseGrant { ids, grant } => {
                 self.check_opaque(opaque)?;
@@ -212,18 +227,30 @@ impl Executor<'_> {
             Outcome::Refused(refusal) => Err(refusal.into()),
             Outcome::Waiting => {
                 self.extended.waiting.insert(opaque, request.opcode());
-                Ok(Execution::Later)
+                Ok(place.map_or(Execution::Later, Execution::Queued))
             }
         }
     }
 
-    fn hello(&mut self, opaque: Opaque, version: u32, label: &[u8]) -> Result<Execution<'static>, Denial> {
+    fn hello(
+        &mut self,
+        opaque: Opaque,
+        version: u32,
+        label: &[u8],
+        wanted: Features,
+    ) -> Result<Execution<'static>, Denial> {
         if version == 0 {
             return Err(Denial::Status(Status::InvalidArguments));
         }
         self.extended.introduce(self.server, opaque, label);
+        self.extended.is_told_places = wanted.contains(Features::PLACES);
         let limits = self.server.session_limits();
-        let durable = if self.server.is_durable() { Features::DURABLE } else { Features::default() };
+        // Without a store, no session survives that could repeat a request.
+        let durable = if self.server.is_durable() {
+            Features::DURABLE.union(Features::PLACES)
+        } else {
+            Features::default()
+        };
         let cluster = if self.server.is_node() { Features::CLUSTER } else { Features::default() };
         Ok(Execution::Response(ExtendedResponse::Hello(HelloAnswer {
             version: EXTENDED_VERSION,
@@ -273,12 +300,19 @@ impl Executor<'_> {
         call: Call,
         wants: &[Want<'_>],
         queueing: wire::Queueing,
+        presented: Option<wire::Place>,
         now: Moment,
-    ) -> Result<Outcome, Denial> {
+    ) -> Result<(Outcome, Option<Place>), Denial> {
         self.check_opaque(opaque)?;
         let queue_max = queueing.queue_max.unwrap_or(u32::MAX);
         let queueing = Queueing { wait_ms: self.wait_ms(queueing.wait), queue_max };
-        Ok(self.server.core.acquire_grant(call, wants, queueing, now))
+        let core = &self.server.core;
+        if !self.extended.is_told_places && presented.is_none() {
+            return Ok((core.acquire_grant(call, wants, queueing, now), None));
+        }
+        let presented = presented.map(place_of);
+        let (outcome, place) = core.acquire_grant_at(call, wants, queueing, presented, now);
+        Ok((outcome, place.filter(|_| self.extended.is_told_places)))
     }
 
     /// The time to live of a session or process that asks for this one, in milliseconds.

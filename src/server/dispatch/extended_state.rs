@@ -24,6 +24,8 @@ pub(in crate::server) struct ExtendedState {
     has_joined: bool,
     /// The opaque of the connection's Hello. Notices are sent with it.
     pub(super) hello: Option<Opaque>,
+    /// Whether the client has asked to be told the places of its waiting requests.
+    pub(super) is_told_places: bool,
     /// The opcode of each request that is not answered yet, by its opaque.
     pub(super) waiting: HashMap<Opaque, ExtendedOpcode>,
     /// The opcode of each call on a semaphore set that is not answered yet, by its opaque.
@@ -52,6 +54,7 @@ impl ExtendedState {
             mailbox,
             has_joined: false,
             hello: None,
+            is_told_places: false,
             waiting: HashMap::new(),
             waiting_calls: HashMap::new(),
             watches: HashMap::new(),

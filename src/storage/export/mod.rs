@@ -3,7 +3,8 @@
 //! An export has one JSON object per line: a header with the format, the records in the order of keys, and a last line
 //! with their number, which shows that the export is complete. Numbers that need 64 bits are strings, because many JSON
 //! parsers would round them. Names and labels are strings if they are printable UTF-8; otherwise they are hexadecimal,
-//! under another key. **An export contains the keys of sessions, which let anyone attach to them: keep it secret.**
+//! under another key. **An export contains the keys of sessions, which let anyone attach to them, and the key of places:
+//! keep it secret.**
 
 mod sysv;
 
@@ -23,7 +24,7 @@ use super::record::{FORMAT, OLDEST_FORMAT, describe};
 use super::{CommitError, Storage, StorageError};
 use crate::core::{
     AnswerRecord, Change, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Namespace, Origin,
-    PartRecord, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    PartRecord, PlaceKey, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 use sysv::{AdjustmentsLine, ProcessLine, ResultLine, SetLine};
 
@@ -255,6 +256,9 @@ enum Line {
     SysvProcess(ProcessLine),
     SysvAdjustments(AdjustmentsLine),
     SysvResult(ResultLine),
+    PlaceKey {
+        key_hex: String,
+    },
     End {
         records: u64,
     },
@@ -373,6 +377,7 @@ impl From<&Record> for Line {
                 }
             }
             Record::Sysv(record) => Self::from(record),
+            Record::PlaceKey(key) => Self::PlaceKey { key_hex: to_hex(&key.0) },
         }
     }
 }
@@ -465,6 +470,7 @@ impl TryFrom<Line> for Record {
             Line::SysvProcess(line) => Self::Sysv(line.try_into()?),
             Line::SysvAdjustments(line) => Self::Sysv(line.try_into()?),
             Line::SysvResult(line) => Self::Sysv(line.try_into()?),
+            Line::PlaceKey { key_hex } => Self::PlaceKey(PlaceKey(secret(&key_hex)?.0)),
             Line::Export { .. } | Line::End { .. } => return Err("this line is not a record".to_owned()),
         })
     }

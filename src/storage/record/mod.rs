@@ -14,11 +14,12 @@
 //! | 4, grant u64 | session u64, request u64, since u64, whether revoked u8, grace u32, number of parts u32, parts |
 //! | 5, session u64, request u64 | number of answers u32, answers: generation u64, capacity u32, in use u32 |
 //! | 6 to 9 | facts about System V semaphore sets: see `sysv` |
+//! | 10 | key of places 16 bytes |
 //!
 //! A part is: namespace u8 (0 counters, 1 semaphores), place u8, resources u32, capacity u32, number of slots u32, name
 //! length u32, slots u16 each, name. Keys that start with 0 are metadata of the store.
 //!
-//! This is format 3. Format 2 has no facts about semaphore sets. In format 1, the value of a declared semaphore ends after
+//! This is format 4. Format 3 has no key of places, and format 2 no facts about semaphore sets either. In format 1, the value of a declared semaphore ends after
 //! its label as well.
 
 mod sysv;
@@ -29,23 +30,25 @@ use thiserror::Error;
 
 use crate::core::{
     AnswerRecord, DeclarationRecord, DeclaredState, GrantId, GrantRecord, Key, Namespace, Origin, PartRecord,
-    Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
+    PlaceKey, Record, RequestId, Service, SessionId, SessionKey, SessionRecord, UnixSeconds,
 };
 
 /// The format of the data that this program writes: the table, its keys and the bytes of records.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// The oldest format that this program reads.
 pub const OLDEST_FORMAT: u32 = 1;
 
 /// The kinds of records: the first bytes of keys.
-pub const KINDS: RangeInclusive<u8> = MARK..=sysv::LAST_KIND;
+pub const KINDS: RangeInclusive<u8> = MARK..=PLACE_KEY;
 
 const MARK: u8 = 1;
 const DECLARATION: u8 = 2;
 const SESSION: u8 = 3;
 const GRANT: u8 = 4;
 const ANSWER: u8 = 5;
+// `sysv` has the kinds between.
+const PLACE_KEY: u8 = 10;
 
 /// The error of decoding a record.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -80,6 +83,7 @@ pub fn encode_key(key: &Key) -> Vec<u8> {
             put_u64(&mut bytes, request.0);
         }
         Key::Sysv(key) => sysv::put_key(&mut bytes, *key),
+        Key::PlaceKey => bytes.push(PLACE_KEY),
     }
     bytes
 }
@@ -132,6 +136,7 @@ pub fn encode_value(record: &Record) -> Vec<u8> {
             }
         }
         Record::Sysv(record) => sysv::put_value(&mut bytes, record),
+        Record::PlaceKey(key) => bytes.extend_from_slice(&key.0),
     }
     bytes
 }
@@ -183,6 +188,7 @@ pub fn decode_key(bytes: &[u8]) -> Result<Key, DecodeError> {
         Ok(GRANT) => reader.u64().map(|id| Key::Grant(GrantId(id))),
         Ok(ANSWER) => reader.session().and_then(|session| Ok(Key::Answer(session, RequestId(reader.u64()?)))),
         Ok(kind @ sysv::FIRST_KIND..=sysv::LAST_KIND) => reader.sysv_key(kind).map(Key::Sysv),
+        Ok(PLACE_KEY) => Ok(Key::PlaceKey),
         _ => Err("has an unknown kind"),
     };
     let key = key.map_err(error)?;
@@ -206,6 +212,7 @@ pub fn decode_from(format: u32, key: &[u8], value: &[u8]) -> Result<Record, Deco
         Key::Grant(grant) => reader.grant(*grant).map(Record::Grant),
         Key::Answer(session, request) => reader.answer(*session, *request).map(Record::Answer),
         Key::Sysv(key) => reader.sysv_record(*key).map(Record::Sysv),
+        Key::PlaceKey => reader.array().map(|key| Record::PlaceKey(PlaceKey(key))),
     };
     let record = record.and_then(|record| reader.end().map(|()| record));
     record.map_err(|problem| DecodeError { key: describe(&key), problem })
@@ -220,6 +227,7 @@ pub(super) fn describe(key: &Key) -> String {
         Key::Grant(grant) => format!("grant {grant}"),
         Key::Answer(session, request) => format!("the answer to request {} of session {session}", request.0),
         Key::Sysv(key) => sysv::describe(*key),
+        Key::PlaceKey => "the key of places".to_owned(),
     }
 }
 

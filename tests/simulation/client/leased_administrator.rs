@@ -9,8 +9,8 @@ use signalbox::client::{
     COUNTER_PORT, Declaration, DeclaredState, Error, ErrorKind, Milliseconds, SessionKey, Status, Transport,
 };
 use signalbox::protocol::{
-    Declarations, EXTENDED_VERSION, Extended, Opaque, OpenedSession, RequestId, RequestIds, ResponseCodec,
-    ResponseFrame,
+    Declarations, EXTENDED_VERSION, Extended, Features, Opaque, OpenedSession, RequestId, RequestIds,
+    ResponseCodec, ResponseFrame,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
@@ -117,11 +117,16 @@ impl AdministratorConnection {
         let mut connection =
             Self { stream, input: BytesMut::new(), session: session.unwrap_or(none), last_opaque: 0 };
         connection
-            .ask(Extended::Hello { version: EXTENDED_VERSION, label: b"admin", credentials: &[] })
+            .ask(Extended::Hello {
+                version: EXTENDED_VERSION,
+                label: b"admin",
+                credentials: &[],
+                features: Features::default(),
+            })
             .await?;
         match session {
             Some(OpenedSession { session, key, .. }) => {
-                connection.ask(Extended::AttachSession { session, key }).await?;
+                connection.ask(Extended::AttachSession { session, key, repetitions: 0 }).await?;
             }
             None => {
                 let opened = connection

@@ -166,7 +166,7 @@ impl ClientSession {
             repeated.extend(self.view.granted().filter(|_| random.percent(30)));
         }
         self.view.attaches(life);
-        let attach = Extended::AttachSession { session: self.view.session, key };
+        let attach = Extended::AttachSession { session: self.view.session, key, repetitions: 0 };
         connection.compose(&attach, RequestKind::Attach, &mut bytes);
         for id in repeated {
             self.view.repeat(&mut connection, id, &mut bytes);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
 use signalbox::core::Namespace;
-use signalbox::protocol::{Extended, Opaque, ResponseFrame, Status};
+use signalbox::protocol::{Extended, Features, Opaque, ResponseFrame, Status};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use turmoil::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -156,7 +156,8 @@ impl SessionConnection {
     /// Appends a Hello to `bytes`.
     pub fn compose_hello(&mut self, bytes: &mut BytesMut) {
         self.says_hello = true;
-        let hello = Extended::Hello { version: 1, label: b"leased", credentials: &[] };
+        let hello =
+            Extended::Hello { version: 1, label: b"leased", credentials: &[], features: Features::default() };
         self.compose(&hello, RequestKind::Hello, bytes);
     }
 

@@ -259,9 +259,9 @@ impl SessionView {
                 }));
                 if *is_all {
                     let claims = Claims::new(&list).expect("few names, each once");
-                    Extended::AcquireAll { ids, queueing, claims }
+                    Extended::AcquireAll { ids, queueing, claims, place: None }
                 } else {
-                    Extended::AcquireGrant { ids, claim: list[0], queueing }
+                    Extended::AcquireGrant { ids, claim: list[0], queueing, place: None }
                 }
             }
             Operation::Release { grant } => Extended::ReleaseGrant { ids, grant: GrantId(*grant) },

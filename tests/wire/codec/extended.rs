@@ -9,7 +9,7 @@ use signalbox::protocol::{
     Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event, EventKind, Extended,
     ExtendedOpcode, ExtendedResponse, Features, Generation, GraceLeft, GrantId, GrantState, Granted,
     HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds,
-    NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Queueing, ReachedLimit, Removal,
+    NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place, Queueing, ReachedLimit, Removal,
     RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, SlotChange, TtlLeft, VerifiedGrant, Wait,
     WaitingRequest,
 };
@@ -136,6 +136,10 @@ impl Values {
         self.others.iter().enumerate().map(|(place, name)| declaration(place, &name[..])).collect()
     }
 
+    fn place(&self) -> Place {
+        Place { id: GrantId(self.numbers[0]), proof: self.key }
+    }
+
     /// A request of every operation: AcquireAll with the names of the list, Declare with the declarations.
     fn requests<'a>(
         &'a self,
@@ -144,6 +148,7 @@ impl Values {
     ) -> Vec<Extended<'a>> {
         let (ids, namespace, name) = (self.ids(), self.namespace(), &self.name[..]);
         let queueing = Queueing { wait: self.wait, queue_max: self.queue_max };
+        let place = Some(self.place()).filter(|_| self.flag);
         let grant = GrantId(self.numbers[0]);
         let span = Milliseconds(self.small[2]);
         let claims = Claims::new(list).expect("the list is valid");
@@ -171,22 +176,31 @@ impl Values {
             Extended::SetSlot { ids, expected, how: SlotChange::In(self.small[6] as u16), name },
         ];
         let mut requests = vec![
-            Extended::Hello { version: self.small[3], label: &self.label, credentials: b"" },
+            Extended::Hello {
+                version: self.small[3],
+                label: &self.label,
+                credentials: b"",
+                features: Features(self.small[7].max(1)),
+            },
             Extended::OpenSession {
                 ttl: Some(span).filter(|span| span.0 > 0),
                 label: &self.label,
                 key: Some(SessionKey(self.key)),
             },
-            Extended::AttachSession { session: self.numbers[0], key: SessionKey(self.key) },
+            Extended::AttachSession {
+                session: self.numbers[0],
+                key: SessionKey(self.key),
+                repetitions: self.small[7].max(1),
+            },
             Extended::KeepAlive,
             Extended::CloseSession,
-            Extended::AcquireGrant { ids, claim: self.claim(name), queueing },
+            Extended::AcquireGrant { ids, claim: self.claim(name), queueing, place },
             Extended::ReleaseGrant { ids, grant },
             Extended::Cancel(match self.flag {
                 true => WaitingRequest::Id(request),
                 false => WaitingRequest::Opaque(opaque),
             }),
-            Extended::AcquireAll { ids, queueing, claims },
+            Extended::AcquireAll { ids, queueing, claims, place },
             Extended::VerifyGrant { grant },
             Extended::Holders { namespace, name },
             Extended::Waiters { namespace, name },
@@ -230,7 +244,7 @@ impl Values {
     ) -> Vec<(ExtendedResponse<'a>, Reading<'a>)> {
         let [first, second, third] = self.numbers;
         let span = |index: usize| Milliseconds(self.small[index]);
-        let ttl_left = self.ttl_left;
+        let (ttl_left, place) = (self.ttl_left, self.place());
         let hello = HelloAnswer {
             version: self.small[0],
             features: Features(self.small[1]),
@@ -315,6 +329,7 @@ impl Values {
                 ExtendedResponse::Inspected(inspected),
                 Box::new(move |frame| Ok(frame.inspected()? == inspected)),
             ),
+            (ExtendedResponse::Queued(place), Box::new(move |frame| Ok(frame.queued()? == place))),
             (ExtendedResponse::Ttl(span(0)), Box::new(move |frame| Ok(frame.ttl()? == span(0)))),
             (
                 ExtendedResponse::Granted(granted),
@@ -468,8 +483,15 @@ proptest! {
         for request in values.requests(&list, &declarations) {
             let body = body_of(&request);
             for cut in cuts(body.len()) {
-                if matches!(request, Extended::OpenSession { .. }) && cut == body.len() - 16 {
-                    // That of an older client, which chooses no key.
+                let bytes_of_older = match request {
+                    // It chooses no key.
+                    Extended::OpenSession { .. } => body.len() - 16,
+                    // It wants no places, and repeats no request with one.
+                    Extended::Hello { .. } | Extended::AttachSession { .. } => body.len() - 4,
+                    _ => body.len(),
+                };
+                if cut == bytes_of_older {
+                    // That of an older client.
                     prop_assert_eq!(status_of(request.opcode(), &body[..cut]), Status::NoError);
                     continue;
                 }
@@ -493,7 +515,9 @@ proptest! {
             response.compose(0x20, Opaque(values.opaque), &mut bytes);
             let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
             prop_assert!(bytes.is_empty());
-            prop_assert_eq!((frame.opcode, frame.status, frame.opaque), (0x20, 0, Opaque(values.opaque)));
+            let status = if let ExtendedResponse::Queued(_) = response { Status::Queued } else { Status::NoError };
+            let expected = (0x20, status.code(), Opaque(values.opaque));
+            prop_assert_eq!((frame.opcode, frame.status, frame.opaque), expected);
             prop_assert_eq!(read(&frame), Ok(true), "{:?}", response);
             let longer = [&frame.body[..], &trailing].concat();
             prop_assert_eq!(read(&frame_with(longer.into())), Ok(true), "{:?}", response);
@@ -519,7 +543,7 @@ proptest! {
     fn a_client_survives_any_extended_body(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         let frame = frame_with(bytes.into());
         let _ = (frame.hello(), frame.opened(), frame.ttl(), frame.granted(), frame.all_granted());
-        let _ = (frame.verified(), frame.list_entry(), frame.event(), frame.notice());
+        let _ = (frame.queued(), frame.verified(), frame.list_entry(), frame.event(), frame.notice());
         let _ = (frame.inspected(), frame.declared(), frame.resized(), frame.in_use(), frame.declared_entry());
         let _ = frame.reached_limit();
     }
@@ -532,7 +556,8 @@ fn acquire_all(rows: &[(u32, u32, u8, &[u8])]) -> Vec<u8> {
     body.put_u64(1);
     body.put_u64(0);
     body.put_u16(rows.len() as u16);
-    body.put_u16(0xffff);
+    // All bits but the flag of a place, which receivers ignore.
+    body.put_u16(0xfffd);
     for (resources, maximum, namespace, name) in rows {
         body.put_u32(*resources);
         body.put_u32(*maximum);
@@ -600,6 +625,7 @@ fn an_invalid_list_of_claims_states_the_reason() {
         ids: first_ids(),
         queueing: at_once(),
         claims: Claims::new(&fitting).unwrap(),
+        place: None,
     };
     assert_eq!(body_of(&request).len(), REQUEST_BODY_BYTES_MAX);
 }
@@ -754,7 +780,12 @@ fn request_ids_start_at_one_and_the_lowest_unanswered_does_not_exceed_the_own_id
 
 #[test]
 fn hello_with_credentials_is_not_permitted() {
-    let mut body = body_of(&Extended::Hello { version: 1, label: b"me", credentials: b"secret" });
+    let mut body = body_of(&Extended::Hello {
+        version: 1,
+        label: b"me",
+        credentials: b"secret",
+        features: Features::default(),
+    });
     assert_eq!(status_of(ExtendedOpcode::Hello, &body), Status::NotPermitted);
     body.truncate(body.len() - 1);
     assert_eq!(status_of(ExtendedOpcode::Hello, &body), Status::InvalidArguments);
@@ -764,7 +795,7 @@ fn hello_with_credentials_is_not_permitted() {
 fn a_label_has_at_most_255_bytes() {
     for (bytes, status) in [(255, Status::NoError), (256, Status::InvalidArguments)] {
         let label = &vec![b'l'; bytes][..];
-        let hello = Extended::Hello { version: 1, label, credentials: b"" };
+        let hello = Extended::Hello { version: 1, label, credentials: b"", features: Features::default() };
         let open = Extended::OpenSession { ttl: None, label, key: None };
         for request in [hello, open] {
             assert_eq!(status_of(request.opcode(), &body_of(&request)), status, "{bytes}");
@@ -786,10 +817,13 @@ fn numbers_with_a_special_meaning_are_never_sent_by_mistake() {
     let longest = Milliseconds(u32::MAX);
     let queueing = Queueing { wait: Wait::UpTo(longest), queue_max: Some(u32::MAX) };
     let claim = Claim { namespace: Namespace::Counters, name: b"a", resources: 1, maximum: 1, slot: None };
-    let request = Extended::AcquireGrant { ids: first_ids(), claim, queueing };
+    let request = Extended::AcquireGrant { ids: first_ids(), claim, queueing, place: None };
     parse(0x30, &body_of(&request), |parsed| {
         let nearly = Queueing { wait: Wait::UpTo(Milliseconds(u32::MAX - 1)), queue_max: None };
-        assert_eq!(parsed, Ok(Extended::AcquireGrant { ids: first_ids(), claim, queueing: nearly }));
+        assert_eq!(
+            parsed,
+            Ok(Extended::AcquireGrant { ids: first_ids(), claim, queueing: nearly, place: None })
+        );
     });
     let mut bytes = BytesMut::new();
     let verified = VerifiedGrant {
@@ -876,7 +910,7 @@ fn an_unknown_kind_of_notice_may_be_ignored() {
 
 #[test]
 fn the_debug_output_hides_a_session_key() {
-    let attach = Extended::AttachSession { session: 7, key: SessionKey([0xab; 16]) };
+    let attach = Extended::AttachSession { session: 7, key: SessionKey([0xab; 16]), repetitions: 0 };
     let shown = format!("{attach:?}");
     assert!(!shown.contains("171") && !shown.contains("ab"), "{shown}");
 }

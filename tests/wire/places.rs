@@ -1,0 +1,277 @@
+//! Places of waiting requests over real sockets (`docs/protocol.md`, "Places"). The server crashes, and its store is in
+//! memory. `tests/model/places.rs` has the order in random histories, `tests/daemon/queue_order.rs` the real client.
+
+use std::time::{Duration, Instant};
+
+use crate::support::caller::{Caller, LONG, NOW, one_of};
+use crate::support::store::{By, StoredServer};
+use crate::support::{NOT_AVAILABLE, OK, TestServer};
+use signalbox::protocol::{
+    Claim, Claims, Extended, Features, GrantId, Namespace, Opaque, OpenedSession, Place, Queueing, RequestId,
+    RequestIds, ResponseFrame, Status,
+};
+use signalbox::storage::Memory;
+
+const LONG_MS: u32 = 60_000;
+const QUEUED: u8 = Status::Queued as u8;
+
+fn caller(server: &StoredServer) -> Caller {
+    Caller::new(server.server.counter())
+}
+
+/// Says that the client wants to be told places. Returns whether the server tells them.
+fn want_places(caller: &mut Caller) -> bool {
+    let features = Features::PLACES;
+    let hello = caller.ask(&Extended::Hello { version: 1, label: b"", credentials: b"", features });
+    hello.hello().unwrap().features.contains(features)
+}
+
+/// A client with a leased session that is told its places.
+fn leased(server: &StoredServer) -> (Caller, OpenedSession) {
+    let mut caller = caller(server);
+    assert!(want_places(&mut caller));
+    let session = caller.open(LONG_MS);
+    (caller, session)
+}
+
+/// A connection that continues a session and announces repetitions.
+#[track_caller]
+fn returned(server: &StoredServer, session: OpenedSession, repetitions: u32) -> Caller {
+    let mut caller = caller(server);
+    assert!(want_places(&mut caller));
+    let OpenedSession { session, key, .. } = session;
+    assert_eq!(caller.ask(&Extended::AttachSession { session, key, repetitions }).status, OK);
+    caller
+}
+
+/// A request that waits, with its place.
+struct Waiting {
+    ids: RequestIds,
+    place: Place,
+}
+
+/// Sends a request that has to wait. Returns its opaque too.
+#[track_caller]
+fn wait(caller: &mut Caller, ids: RequestIds, claim: Claim<'_>, place: Option<Place>) -> (Opaque, Waiting) {
+    let opaque = caller.send(&Extended::AcquireGrant { ids, claim, queueing: LONG, place });
+    let queued = caller.answer(opaque);
+    assert_eq!((queued.status, queued.body.len()), (QUEUED, 24), "{queued:?}");
+    (opaque, Waiting { ids, place: queued.queued().unwrap() })
+}
+
+fn granted(caller: &mut Caller, opaque: Opaque) -> u64 {
+    let answer = caller.answer(opaque);
+    assert_eq!(answer.status, OK, "{answer:?}");
+    answer.granted().unwrap().grant.0
+}
+
+fn waiting(caller: &mut Caller, name: &[u8]) -> Vec<u64> {
+    let namespace = Namespace::Counters;
+    let opaque = caller.send(&Extended::Waiters { namespace, name });
+    let mut entries = Vec::new();
+    loop {
+        let frame: ResponseFrame = caller.answer(opaque);
+        let Some(entry) = frame.list_entry().unwrap() else { return entries };
+        entries.push(entry.grant.unwrap().0);
+    }
+}
+
+#[test]
+fn repeated_requests_wait_in_their_order_and_before_new_ones() {
+    let server = StoredServer::start(&Memory::default());
+    let (mut holder, holding) = leased(&server);
+    let held = holder.take(one_of(1, b"a"));
+    let [mut first, mut second] = [leased(&server), leased(&server)];
+    let sent = [&mut first, &mut second].map(|(caller, _)| {
+        let ids = caller.ids();
+        wait(caller, ids, one_of(1, b"a"), None).1
+    });
+    let server = server.crash();
+    let (mut newer, _) = leased(&server);
+    let ids = newer.ids();
+    let (last, new) = wait(&mut newer, ids, one_of(1, b"a"), None);
+    let [Waiting { ids: first_ids, place: first_place }, Waiting { ids: second_ids, place: second_place }] =
+        sent;
+
+    let mut second = returned(&server, second.1, 1);
+    let (behind, kept) = wait(&mut second, second_ids, one_of(1, b"a"), Some(second_place));
+    assert_eq!(kept.place, second_place, "it is told again");
+    // The name is free now, and nobody gets it: one that was before may still come.
+    let mut holder = returned(&server, holding, 0);
+    holder.ids();
+    assert_eq!(holder.give_back(held.grant), OK);
+    assert_eq!(waiting(&mut holder, b"a"), [second_place.id.0, new.place.id.0]);
+    let refused = holder.want(one_of(2, b"a"), NOW);
+    assert_eq!(holder.answer(refused).status, NOT_AVAILABLE);
+    assert!(holder.take(one_of(1, b"other")).grant > held.grant, "another name is not delayed");
+
+    let mut first = returned(&server, first.1, 1);
+    // With the last repetition the window ends, and the first in the order is granted.
+    let (ahead, _) = wait(&mut first, first_ids, one_of(1, b"a"), Some(first_place));
+    let mut ids = vec![granted(&mut first, ahead)];
+    first.ids();
+    assert_eq!(first.give_back(GrantId(ids[0])), OK);
+    ids.push(granted(&mut second, behind));
+    second.ids();
+    assert_eq!(second.give_back(GrantId(ids[1])), OK);
+    ids.push(granted(&mut newer, last));
+    assert!(ids[0] > new.place.id.0 && ids.is_sorted_by(|one, next| one < next), "ids grow: {ids:?}");
+    server.check();
+}
+
+/// A server that has crashed and is started again with this reconnect window.
+fn crashed(server: StoredServer, memory: &Memory, window_s: u32) -> StoredServer {
+    drop(server);
+    StoredServer::start_with(memory, By::Thread, |config| config.session.reconnect_window_s = window_s)
+}
+
+/// A request that waits for a counter which nobody holds after the next crash, its session, and the connections. Another
+/// session does not come back.
+fn alone(server: &StoredServer) -> (OpenedSession, Waiting, [Caller; 2]) {
+    leased(server);
+    let (mut waiter, session) = leased(server);
+    let mut holder = caller(server);
+    holder.take(one_of(1, b"b"));
+    let ids = waiter.ids();
+    let (_, waiting) = wait(&mut waiter, ids, one_of(1, b"b"), None);
+    (session, waiting, [holder, waiter])
+}
+
+#[test]
+fn the_window_ends_in_time_although_a_session_is_missing() {
+    let memory = Memory::default();
+    let server = StoredServer::start(&memory);
+    let (session, Waiting { ids, place }, _connections) = alone(&server);
+    let started = Instant::now();
+    let server = crashed(server, &memory, 1);
+    let mut waiter = returned(&server, session, 1);
+    let (opaque, _) = wait(&mut waiter, ids, one_of(1, b"b"), Some(place));
+    granted(&mut waiter, opaque);
+    assert!(started.elapsed() >= Duration::from_secs(1), "{:?}", started.elapsed());
+    server.check();
+}
+
+#[test]
+fn without_a_window_a_repeated_request_is_granted_at_once() {
+    let memory = Memory::default();
+    let server = StoredServer::start(&memory);
+    let (session, Waiting { ids, place }, _connections) = alone(&server);
+    let server = crashed(server, &memory, 0);
+    let mut waiter = returned(&server, session, 1);
+    let request = Extended::AcquireGrant { ids, claim: one_of(1, b"b"), queueing: LONG, place: Some(place) };
+    let opaque = waiter.send(&request);
+    assert!(granted(&mut waiter, opaque) > place.id.0, "its id is new");
+    server.check();
+}
+
+#[test]
+fn a_place_proves_nothing_for_another_request() {
+    let server = StoredServer::start(&Memory::default());
+    let (mut holder, _) = leased(&server);
+    holder.take(one_of(1, b"a"));
+    let (mut waiter, session) = leased(&server);
+    let ids = waiter.ids();
+    let (_, Waiting { place, .. }) = wait(&mut waiter, ids, one_of(1, b"a"), None);
+    let (_, other) = leased(&server);
+    let server = server.crash();
+
+    let forged = Place { proof: place.proof.map(|byte| byte ^ 1), ..place };
+    let lower = Place { id: GrantId(place.id.0 - 1), ..place };
+    let next = RequestIds { own: RequestId(ids.own.0 + 1), ..ids };
+    let of_the_session = [(ids, b"b", place), (next, b"a", place), (next, b"a", forged), (next, b"a", lower)];
+    let mut waiter = returned(&server, session, 0);
+    for (number, (ids, name, place)) in of_the_session.into_iter().enumerate() {
+        // The counters are held by the grant of before, or from the first request on.
+        let ids = RequestIds { own: RequestId(ids.own.0 + 10 * number as u64), ..ids };
+        let opaque = waiter.send(&Extended::AcquireGrant {
+            ids,
+            claim: one_of(1, name),
+            queueing: LONG,
+            place: Some(place),
+        });
+        let answer = waiter.answer(opaque);
+        match Status::from_code(answer.status) {
+            Some(Status::Queued) => assert!(answer.queued().unwrap().id > place.id, "{number}"),
+            status => assert_eq!(status, Some(Status::NoError), "{number}"),
+        }
+    }
+    let mut other = returned(&server, other, 1);
+    let (_, waiting) = wait(&mut other, ids, one_of(1, b"a"), Some(place));
+    assert!(waiting.place.id > place.id, "it is of another session");
+    server.check();
+}
+
+#[test]
+fn a_request_for_several_names_keeps_its_place() {
+    let server = StoredServer::start(&Memory::default());
+    let (mut holder, holding) = leased(&server);
+    let held = holder.take(one_of(1, b"b"));
+    let (mut waiter, session) = leased(&server);
+    let list = [one_of(1, b"b"), one_of(1, b"a")];
+    let ids = waiter.ids();
+    let claims = Claims::new(&list).unwrap();
+    let opaque = waiter.send(&Extended::AcquireAll { ids, queueing: LONG, claims, place: None });
+    let place = waiter.answer(opaque).queued().unwrap();
+    let server = server.crash();
+
+    let mut waiter = returned(&server, session, 1);
+    let again = Extended::AcquireAll { ids, queueing: LONG, claims, place: Some(place) };
+    let opaque = waiter.send(&again);
+    assert_eq!(waiter.answer(opaque).queued(), Ok(place));
+    let mut holder = returned(&server, holding, 0);
+    holder.ids();
+    assert_eq!(holder.give_back(held.grant), OK);
+    let answer = waiter.answer(opaque);
+    assert!(answer.status == OK && answer.all_granted().unwrap().grant > place.id, "{answer:?}");
+    server.check();
+}
+
+/// An older client does not ask, and each request has one answer, as before.
+#[test]
+fn a_client_that_does_not_ask_is_told_no_place() {
+    let server = StoredServer::start(&Memory::default());
+    let [mut holder, mut waiter] = [caller(&server), caller(&server)];
+    waiter.hello("an older one");
+    waiter.open(LONG_MS);
+    let held = holder.take(one_of(1, b"a"));
+    let opaque = waiter.want(one_of(1, b"a"), LONG);
+    waiter.sync();
+    assert_eq!(holder.give_back(held.grant), OK);
+    granted(&mut waiter, opaque);
+    // Nor is one told whose session ends with its connection.
+    let (mut holder, mut waiter) = (caller(&server), caller(&server));
+    assert!(want_places(&mut waiter));
+    holder.take(one_of(1, b"b"));
+    waiter.want(one_of(1, b"b"), LONG);
+    waiter.sync();
+}
+
+#[test]
+fn a_server_without_a_data_directory_tells_no_places() {
+    let server = TestServer::start();
+    let [mut holder, mut waiter] = [Caller::new(server.counter()), Caller::new(server.counter())];
+    assert!(!want_places(&mut waiter));
+    waiter.open(LONG_MS);
+    holder.take(one_of(1, b"a"));
+    let queueing = Queueing { queue_max: Some(1), ..LONG };
+    waiter.want(one_of(1, b"a"), queueing);
+    waiter.sync();
+}
+
+/// A place is no way around the limits of waiting, and one of a request that does not wait has no effect.
+#[test]
+fn a_repeated_request_that_does_not_wait_is_answered_at_once() {
+    let server = StoredServer::start(&Memory::default());
+    let (mut holder, holding) = leased(&server);
+    holder.take(one_of(1, b"a"));
+    let (mut waiter, session) = leased(&server);
+    let ids = waiter.ids();
+    let (_, Waiting { place, .. }) = wait(&mut waiter, ids, one_of(1, b"a"), None);
+    let server = server.crash();
+    let mut waiter = returned(&server, session, 1);
+    let request = Extended::AcquireGrant { ids, claim: one_of(1, b"a"), queueing: NOW, place: Some(place) };
+    let opaque = waiter.send(&request);
+    assert_eq!(waiter.answer(opaque).status, NOT_AVAILABLE);
+    returned(&server, holding, 0);
+    server.check();
+}
