@@ -42,7 +42,8 @@ fn faults() -> impl Strategy<Value = Fault> {
         4 => (nodes(), weathers()).prop_map(|(node, weather)| Fault::Weather { node: Some(node), weather }),
         4 => weathers().prop_map(|weather| Fault::Weather { node: None, weather }),
         4 => (nodes(), spans()).prop_map(|(node, ms)| Fault::Freeze { node, ms }),
-        4 => (nodes(), spans()).prop_map(|(node, ms)| Fault::FreezeInFlight { node, ms }),
+        4 => (nodes(), spans(), any::<bool>())
+            .prop_map(|(node, ms, is_cut_off)| Fault::FreezeInFlight { node, ms, is_cut_off }),
         4 => (nodes(), spans()).prop_map(|(node, down_ms)| Fault::Crash { node, down_ms }),
         3 => (nodes(), spans()).prop_map(|(node, down_ms)| Fault::Stop { node, down_ms }),
         2 => (0..3000u64).prop_map(|ms| Fault::Outage { ms }),
@@ -109,12 +110,12 @@ fn histories_reach_every_ending() {
         ("terms", 400),
         ("commits", 5000),
         ("takeovers without a release", 120),
-        ("takeovers without an answer", 20),
+        ("takeovers without an answer", 8),
         ("renewals without an answer", 50),
         ("released", 100),
         ("not released", 20),
         ("deadline passed", 100),
-        ("name in use", 20),
+        ("name in use", 50),
         ("name taken", 1),
     ];
     for (what, times) in wanted {

@@ -83,10 +83,12 @@ pub enum Fault {
         node: usize,
         ms: u64,
     },
-    /// The same from the moment at which it next sends something. The answer finds it frozen.
+    /// The same from the moment at which it next sends something. The answer finds it frozen, and further requests may be
+    /// lost.
     FreezeInFlight {
         node: usize,
         ms: u64,
+        is_cut_off: bool,
     },
     Crash {
         node: usize,
@@ -180,8 +182,8 @@ struct Place {
     run: u32,
     in_flight: Option<usize>,
     frozen_until: Micros,
-    /// How long it freezes when it sends something next.
-    freezes_in_flight: Option<u64>,
+    /// How long it freezes when it sends something next, and whether it is cut off then.
+    freezes_in_flight: Option<(u64, bool)>,
     committer: Option<Committer>,
     /// What happens when the process ends: when it starts again.
     down_ms: u64,
@@ -296,7 +298,9 @@ impl World {
                 let place = &mut self.places[node % nodes];
                 place.frozen_until = place.frozen_until.max(self.now + ms * MS);
             }
-            Fault::FreezeInFlight { node, ms } => self.places[node % nodes].freezes_in_flight = Some(ms),
+            Fault::FreezeInFlight { node, ms, is_cut_off } => {
+                self.places[node % nodes].freezes_in_flight = Some((ms, is_cut_off));
+            }
             Fault::Crash { node, down_ms } => self.crash(node % nodes, down_ms),
             Fault::Stop { node, down_ms } => self.stop(node % nodes, down_ms),
             Fault::Outage { ms } => self.outage_until = self.now + ms * MS,
@@ -347,12 +351,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         // A frozen node does all it has to do when it wakes, in random order.
-        let concerned = match event {
-            Event::Step { node, .. } | Event::Commit { node, .. } => Some(node),
-            Event::Deliver { request } | Event::TimeOut { request } => Some(self.requests[request].node),
-            Event::Apply { .. } | Event::Start { .. } => None,
-        };
-        if let Some(node) = concerned
+        if let Some(node) = self.concerned(event)
             && self.now < self.places[node].frozen_until
         {
             let later = self.places[node].frozen_until + self.dice.below(3);
@@ -365,6 +364,15 @@ impl World {
             Event::Deliver { request } => self.answer(request, true),
             Event::TimeOut { request } => self.answer(request, false),
             Event::Commit { node, run } => self.commit(node, run),
+        }
+    }
+
+    /// The node that has to be awake for this.
+    fn concerned(&self, event: Event) -> Option<usize> {
+        match event {
+            Event::Step { node, .. } | Event::Commit { node, .. } => Some(node),
+            Event::Deliver { request } | Event::TimeOut { request } => Some(self.requests[request].node),
+            Event::Apply { .. } | Event::Start { .. } => None,
         }
     }
 
@@ -397,8 +405,11 @@ impl World {
                 let request = self.send(node, transaction, false);
                 let place = &mut self.places[node];
                 place.in_flight = Some(request);
-                if let Some(ms) = place.freezes_in_flight.take() {
+                if let Some((ms, is_cut_off)) = place.freezes_in_flight.take() {
                     place.frozen_until = self.now + ms * MS;
+                    if is_cut_off {
+                        place.weather.lost_requests = 100;
+                    }
                 }
             }
             Step::WaitUntil(local) => {
@@ -686,6 +697,10 @@ impl World {
                         self.apply(request);
                         self.check_beliefs();
                     }
+                }
+                // A frozen node wakes.
+                _ if self.concerned(event).is_some_and(|node| self.now < self.places[node].frozen_until) => {
+                    self.queue.push(Reverse((self.now, order, event)));
                 }
                 _ => self.queue.push(Reverse((time, order, event))),
             }
