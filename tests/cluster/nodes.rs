@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use signalbox::client::Lost;
+use signalbox::client::sysv::{Caller, Identity, Operation, SEM_UNDO};
 
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::stderr;
@@ -161,6 +162,33 @@ fn nothing_is_lost_or_granted_twice_while_nodes_and_members_of_etcd_are_killed()
     let usage = cluster.run(["get", "jobs"]);
     assert_eq!(String::from_utf8(usage.stdout).unwrap().trim(), "30");
     assert!(client.wait(client.counter("jobs").maximum(30).try_acquire()).is_err());
+}
+
+#[test]
+fn durable_semaphore_sets_move_to_the_next_leader() {
+    const KEY: i32 = 42;
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let client = cluster.client(|builder| builder);
+    let identity = || Identity { pid: 7, caller: Caller { uid: 0, gid: 0 }, groups: &[], label: b"test" };
+    let set = client.wait(async {
+        let direct = client.direct().await.unwrap();
+        let process = direct.open_process(&identity()).await.unwrap();
+        let set = process.create(KEY, 2, 0o600).await.unwrap();
+        process.set_values(set, &[3, 5]).await.unwrap();
+        let taken = Operation { number: 1, change: -1, flags: SEM_UNDO };
+        process.operate(set, &[taken], None).await.unwrap();
+        set
+    });
+    cluster.daemon(leader).signal(Signal::SIGKILL);
+    cluster.leader_among(&cluster.others(leader));
+    let found = client.wait(async {
+        let direct = client.direct().await.unwrap();
+        let process = direct.open_process(&identity()).await.unwrap();
+        let found = process.find(KEY).await.unwrap();
+        (found, process.values(set).await.unwrap())
+    });
+    assert_eq!(found, ((set, 2), vec![3, 4]), "with what the process has of it, until its time to live ends");
 }
 
 #[test]
