@@ -25,7 +25,7 @@ pub(super) struct Server {
     #[arg(
         id = "server",
         long = "server",
-        value_name = "HOST[:PORT],…",
+        value_name = "HOST[:PORT]",
         env = "SIGNALBOX_SERVER",
         default_value = "127.0.0.1",
         global = true
