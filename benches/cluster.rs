@@ -217,7 +217,8 @@ impl Node {
         kill(pid, signal).expect("the node runs");
         if let End::Release = end {
             self.process.wait().expect("it is a child");
-            quiet(&mut self.cluster_command(&["release", "--process-has-ended"]));
+            let released = self.cluster_command(&["release", "--process-has-ended"]).output();
+            assert!(released.expect("the program runs").status.success(), "the leadership is released");
         }
     }
 }

@@ -450,6 +450,14 @@ pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "{test} is skipped: {why}");
 }
 
+/// Whether every thread of a process is stopped: SIGSTOP may take effect after the call that sends it.
+pub fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let stats = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap());
+    // The state follows the name in parentheses.
+    stats.into_iter().all(|stat| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T')))
+}
+
 /// Waits until a condition holds; panics if it does not hold in time.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;

@@ -1,6 +1,5 @@
 //! What exists only while the node serves clients: the server, the thread of its store, and its tasks.
 
-use std::fmt::Display;
 use std::io;
 use std::net::TcpListener as StdTcpListener;
 use std::path::{Path, PathBuf};
@@ -65,13 +64,13 @@ impl Service {
             Store::Directory(directory) => {
                 let writer =
                     start_store(&server, open_data(&directory)?, |source| DaemonError::Data { source })?;
-                log_restored(&server, "data_dir", &directory.display());
+                log_restored(&server, Some(&directory), None);
                 Some(writer)
             }
             Store::Cluster(storage) => {
                 let epoch = storage.epoch();
                 let writer = start_store(&server, storage, |source| DaemonError::Records { source })?;
-                log_restored(&server, "epoch", &epoch);
+                log_restored(&server, None, Some(epoch));
                 Some(writer)
             }
             Store::Memory => {
@@ -147,10 +146,12 @@ fn start_store(
     })
 }
 
-fn log_restored(server: &Server, place: &str, value: &dyn Display) {
+/// Logs what a data directory had, or a cluster at the beginning of an epoch.
+fn log_restored(server: &Server, data_dir: Option<&Path>, epoch: Option<u64>) {
     let stats = server.core.ledger_stats();
     info!(
-        store = format!("{place} {value}"),
+        data_dir = data_dir.map(|directory| display(directory.display())),
+        epoch,
         declared = stats.declared,
         sessions = stats.sessions,
         grants = stats.grants,

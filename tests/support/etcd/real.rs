@@ -14,7 +14,7 @@ use signalbox::cluster::coordinator::{CallError, Coordinator, Range};
 use signalbox::cluster::etcd::{EtcdClient, Settings, Tls};
 
 use crate::support::ports::free_ports;
-use crate::support::{PATIENCE, eventually, skipped};
+use crate::support::{PATIENCE, eventually, is_stopped, skipped};
 
 const PROGRAM: &str = "/usr/bin/etcd";
 const CONTROL: &str = "/usr/bin/etcdctl";
@@ -105,8 +105,11 @@ impl RealEtcd {
     }
 
     /// Stops a member without its knowledge.
+    /// Stops a member, and waits until every thread of it is stopped: the signal alone may take effect later.
     pub fn freeze(&self, member: usize) {
         self.signal(member, Signal::SIGSTOP);
+        let pid = self.members[member].process.as_ref().unwrap().id();
+        eventually("every thread is stopped", || is_stopped(pid));
     }
 
     pub fn thaw(&self, member: usize) {
