@@ -38,6 +38,9 @@ const OF_THE_BARE_LOOP: f64 = 0.6;
 /// Bytes of a record: about those of a grant of a short name.
 const RECORD_BYTES: usize = 72;
 
+/// What systemd would call each run of the service.
+const INVOCATION: &str = "bench";
+
 /// How long anything may take before the benchmark gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -217,7 +220,9 @@ impl Node {
         kill(pid, signal).expect("the node runs");
         if let End::Release = end {
             self.process.wait().expect("it is a child");
-            let released = self.cluster_command(&["release", "--process-has-ended"]).output();
+            // As systemd does it.
+            let mut release = self.cluster_command(&["release"]);
+            let released = release.env("INVOCATION_ID", INVOCATION).env("SERVICE_RESULT", "signal").output();
             assert!(released.expect("the program runs").status.success(), "the leadership is released");
         }
     }
@@ -234,7 +239,8 @@ impl Drop for Cluster {
 }
 
 fn serve(file: &std::path::Path) -> Child {
-    quiet(Command::new(env!("CARGO_BIN_EXE_signalbox")).arg("serve").arg("--config").arg(file))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));
+    quiet(command.arg("serve").arg("--config").arg(file).env("INVOCATION_ID", INVOCATION))
 }
 
 fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
