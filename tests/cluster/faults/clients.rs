@@ -131,7 +131,7 @@ impl<'a> Worker<'a> {
             return;
         }
         let [slot] = permit.slots()[..] else { panic!("one slot: {permit:?}") };
-        let ms = if self.random.u8(..10) < 6 { self.random.u64(5..200) } else { self.random.u64(500..4_000) };
+        let ms = if self.random.u8(..10) < 8 { self.random.u64(5..200) } else { self.random.u64(500..4_000) };
         let enough = granted + Duration::from_millis(ms);
         let mut until = granted;
         while until < enough && self.run.goes_on() {

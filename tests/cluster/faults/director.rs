@@ -169,12 +169,12 @@ impl<'a> Director<'a> {
                     false => (0..MACHINES).collect(),
                 };
                 let is_inside = |link: &Link| cut_off.contains(&link.0) || cut_off.contains(&link.1);
-                let is_whole = cut_off.len() < MACHINES;
+                let is_machine = cut_off.len() < MACHINES;
                 let links = (0..MACHINES).flat_map(|from| (0..MACHINES).map(move |to| (from, to)));
                 let links = links.filter(|link| link.0 != link.1 && is_inside(link));
                 // A node and its member stay connected, as on one machine.
                 let links = links
-                    .filter(|link| !is_whole || !(cut_off.contains(&link.0) && cut_off.contains(&link.1)));
+                    .filter(|link| !(is_machine && cut_off.contains(&link.0) && cut_off.contains(&link.1)));
                 let what = format!("machines {cut_off:?} and all others");
                 Fault::Cut { what, links: links.collect(), of_member: true }
             }

@@ -86,15 +86,12 @@ fn check_ids(beliefs: &[Belief]) -> Result<(), String> {
 fn is_accepted(beliefs: &[(u64, u16, [u64; 3])]) -> bool {
     let began = Instant::now();
     let at = |ms| began + Duration::from_millis(ms);
-    let belief = |(worker, &(id, slot, [asked, granted, until]))| Belief {
-        worker,
-        id: GrantId(id),
-        slot,
-        asked: at(asked),
-        granted: at(granted),
-        until: at(until),
-    };
-    check(&beliefs.iter().enumerate().map(belief).collect::<Vec<_>>(), 2).is_ok()
+    let mut believed = Vec::new();
+    for &(id, slot, [asked, granted, until]) in beliefs {
+        let (worker, id) = (believed.len(), GrantId(id));
+        believed.push(Belief { worker, id, slot, asked: at(asked), granted: at(granted), until: at(until) });
+    }
+    check(&believed, 2).is_ok()
 }
 
 #[test]
