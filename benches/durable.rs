@@ -228,7 +228,7 @@ fn pairs_per_s(sessions: usize, time: Duration) -> Own {
     let server = start_durable_signalbox(scratch());
     let address = server.address;
     let before = stored(address);
-    let pairs = lessees::pairs_per_s(address, sessions, time);
+    let pairs = lessees::pairs_per_s(address, 0, sessions, time);
     let after = stored(address);
     let (commits, changes) = ((after.0 - before.0) as f64, (after.1 - before.1) as f64);
     Own { pairs_per_s: pairs, commits_per_s: commits / time.as_secs_f64(), changes_each: changes / commits }

@@ -12,9 +12,10 @@ use signalbox::protocol::{
 };
 
 /// Pairs of a grant and its release per second. All clients from one thread, which costs least of the processors that the
-/// server needs too.
-pub fn pairs_per_s(address: SocketAddr, sessions: usize, time: Duration) -> f64 {
-    let mut lessees: Vec<_> = (0..sessions).map(|number| Lessee::enter(address, number)).collect();
+/// server needs too. `first` is the number of the first client: those of a run before may still hold their names.
+pub fn pairs_per_s(address: SocketAddr, first: usize, sessions: usize, time: Duration) -> f64 {
+    let numbers = first..first + sessions;
+    let mut lessees: Vec<_> = numbers.map(|number| Lessee::enter(address, number)).collect();
     let mut poll = Poll::new().expect("the system has a poll");
     // Kept, as they are what is polled.
     let _polled: Vec<_> =

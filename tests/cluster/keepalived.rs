@@ -4,106 +4,66 @@
 //! skipped.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::daemon::{Daemon, SIGNALBOX, is_root, outcome, serve_within, stderr, works};
+use crate::support::daemon::{Daemon, SIGNALBOX, outcome, serve_within, stderr};
 use crate::support::documents::example;
-use crate::support::{eventually, skipped};
+use crate::support::eventually;
+use crate::support::namespaces::Machines;
 
 const DOCUMENT: &str = include_str!("../../docs/cluster.md");
 const PROGRAMS: [(&str, &str); 2] =
     [("/usr/sbin/keepalived", "keepalived"), ("/usr/bin/etcd", "etcd-server")];
 
-/// Where etcd and the client are.
-const SWITCH_IP: &str = "10.0.0.254";
 const NODES: usize = 2;
 
-/// A switch with two nodes at it: each a namespace. What runs in them ends with this.
+/// Two nodes, each a namespace. What runs in them ends with this.
 struct Network {
-    switch: String,
-    nodes: [String; NODES],
     processes: Vec<Child>,
+    machines: Machines,
     folder: tempfile::TempDir,
 }
 
 impl Network {
-    /// `None`, and a line that says so, if something is missing. If `SIGNALBOX_REQUIRE_PEERS` is set, a missing program is a
-    /// failure.
+    /// `None`, and a line that says so, if something is missing.
     fn start() -> Option<Self> {
-        for (program, package) in PROGRAMS {
-            if !Path::new(program).exists() {
-                let is_required = std::env::var_os("SIGNALBOX_REQUIRE_PEERS").is_some();
-                assert!(!is_required, "{program} is missing: apt-get install {package}");
-                skipped(&format!("{program} is not installed (apt-get install {package})"));
-                return None;
-            }
-        }
-        let name = |end: &str| format!("signalbox-vip-{}-{end}", std::process::id());
-        let network = Self {
-            switch: name("switch"),
-            nodes: [name("1"), name("2")],
-            processes: Vec::new(),
-            folder: tempfile::tempdir().unwrap(),
-        };
-        if !is_root() || !network.is_laid() {
-            skipped("network namespaces cannot be created here; that needs root and iproute2");
-            return None;
-        }
-        Some(network)
+        let machines = Machines::start("vip", 2, &PROGRAMS)?;
+        Some(Self { processes: Vec::new(), machines, folder: tempfile::tempdir().unwrap() })
     }
 
-    fn is_laid(&self) -> bool {
-        let switch = self.switch.as_str();
-        let ip = |arguments: &[&str]| works("ip", arguments);
-        let has_switch = ip(&["netns", "add", switch])
-            && ip(&["-n", switch, "link", "set", "lo", "up"])
-            && ip(&["-n", switch, "link", "add", "br0", "type", "bridge"])
-            && ip(&["-n", switch, "addr", "add", &format!("{SWITCH_IP}/24"), "dev", "br0"])
-            && ip(&["-n", switch, "link", "set", "br0", "up"]);
-        has_switch
-            && self.nodes.iter().zip(1..).all(|(node, number)| {
-                let port = format!("port{number}");
-                ip(&["netns", "add", node])
-                    && ip(&["-n", node, "link", "set", "lo", "up"])
-                    && ip(&[
-                        "-n", switch, "link", "add", &port, "type", "veth", "peer", "eth0", "netns", node,
-                    ])
-                    && ip(&["-n", switch, "link", "set", &port, "master", "br0", "up"])
-                    && ip(&["-n", node, "addr", "add", &format!("10.0.0.{number}/24"), "dev", "eth0"])
-                    && ip(&["-n", node, "link", "set", "eth0", "up"])
-            })
-    }
-
-    /// Starts a program in a namespace.
-    fn spawn(&mut self, namespace: &str, program: &str, arguments: &[&str]) {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", namespace, program]).args(arguments);
+    /// Starts a program with a wrapper that gives it a namespace.
+    fn spawn(&mut self, wrapper: [String; 4], program: &str, arguments: &[&str]) {
+        let mut command = Command::new(&wrapper[0]);
+        command.args(&wrapper[1..]).arg(program).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.processes.push(command.spawn().unwrap());
     }
 
     fn start_etcd(&mut self) {
-        let (url, switch) = (format!("http://{SWITCH_IP}:2379"), self.switch.clone());
+        let (url, switch) = (format!("http://{}:2379", Machines::SWITCH_IP), self.machines.at_switch());
         let data = self.folder.path().join("etcd").display().to_string();
         let arguments = ["--data-dir", &data, "--listen-client-urls", &url, "--advertise-client-urls", &url];
-        self.spawn(&switch, PROGRAMS[1].0, &arguments);
+        self.spawn(switch.map(str::to_owned), PROGRAMS[1].0, &arguments);
     }
 
     fn start_node(&self, number: usize) -> Daemon {
         let file = self.file(&format!("{number}.toml"));
         let text = format!(
             "bind_ip = [\"127.0.0.1\", \"10.0.0.{}\"]\n{}\n[counter]\nenable = true\n[cluster]\nnode = \"sb{number}\"\n\
-             etcd = \"http://{SWITCH_IP}:2379\"\nrenew_deadline = 3\n",
+             etcd = \"http://{}:2379\"\nrenew_deadline = 3\n",
             number + 1,
-            example(DOCUMENT, "### keepalived", "toml")
+            example(DOCUMENT, "### keepalived", "toml"),
+            Machines::SWITCH_IP
         );
         fs::write(&file, text).unwrap();
-        let wrapper = ["ip", "netns", "exec", &self.nodes[number]];
-        Daemon::spawn(serve_within(&wrapper, ["--config".as_ref(), file.as_os_str()]))
+        Daemon::spawn(serve_within(
+            &self.machines.get(number).wrapper(),
+            ["--config".as_ref(), file.as_os_str()],
+        ))
     }
 
     fn start_keepalived(&mut self, number: usize) {
@@ -118,8 +78,8 @@ impl Network {
         let [file, pid, child_pid] =
             [file, self.file(&format!("{number}.pid")), self.file(&format!("{number}-vrrp.pid"))]
                 .map(|path| path.display().to_string());
-        let node = self.nodes[number].clone();
-        self.spawn(&node, PROGRAMS[0].0, &["--vrrp", "-n", "-l", "-f", &file, "-p", &pid, "-r", &child_pid]);
+        let node = self.machines.get(number).wrapper().map(str::to_owned);
+        self.spawn(node, PROGRAMS[0].0, &["--vrrp", "-n", "-l", "-f", &file, "-p", &pid, "-r", &child_pid]);
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -128,16 +88,15 @@ impl Network {
 
     /// Runs a client at the switch, which knows the virtual address only.
     fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.switch, SIGNALBOX]).args(arguments);
+        let [program, options @ ..] = self.machines.at_switch();
+        let mut command = Command::new(program);
+        command.args(options).arg(SIGNALBOX).args(arguments);
         outcome_with_server(command)
     }
 
     /// Whether a node has the virtual address.
     fn has_address(&self, number: usize) -> bool {
-        let mut command = Command::new("ip");
-        command.args(["-n", &self.nodes[number], "-brief", "address", "show", "dev", "eth0"]);
-        String::from_utf8(outcome(command).stdout).unwrap().contains(" 10.0.0.10/24")
+        self.machines.get(number).has_address("10.0.0.10")
     }
 }
 
@@ -152,9 +111,6 @@ impl Drop for Network {
             // keepalived ends its child. An error means that it has ended already.
             let _ = kill(Pid::from_raw(process.id().try_into().unwrap()), Signal::SIGTERM);
             let _ = process.wait();
-        }
-        for namespace in self.nodes.iter().chain([&self.switch]) {
-            works("ip", &["netns", "del", namespace]);
         }
     }
 }

@@ -5,6 +5,7 @@ mod commits;
 mod data;
 mod differential;
 mod fake;
+mod faults;
 mod generated;
 mod haproxy;
 mod keepalived;

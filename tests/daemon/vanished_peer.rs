@@ -3,7 +3,6 @@
 //! A peer vanishes when the cable between two network namespaces is cut. The test creates the namespaces and removes
 //! them afterwards, which needs root; without root, the tests print that they are skipped.
 
-use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -11,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::daemon::*;
+use crate::support::namespaces::within;
 use crate::support::*;
-use nix::sched::{CloneFlags, setns};
 
 const SERVER_IP: &str = "10.99.71.1";
 const CLIENT_IP: &str = "10.99.71.2";
@@ -94,19 +93,6 @@ impl Drop for Cable {
             works("ip", &["netns", "del", namespace]);
         }
     }
-}
-
-/// Runs `act` in a network namespace. A socket stays in the namespace in which it was created.
-fn within<T: Send>(namespace: &str, act: impl FnOnce() -> T + Send) -> T {
-    let namespace = File::open(format!("/run/netns/{namespace}")).unwrap();
-    // The namespace is the thread's, which ends with what it does.
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            setns(&namespace, CloneFlags::CLONE_NEWNET).unwrap();
-            act()
-        });
-        thread.join().unwrap()
-    })
 }
 
 /// Waits until a name can be acquired, with a bound.

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -11,8 +11,9 @@ use std::time::Duration;
 use signalbox::client::Builder;
 use signalbox::client::blocking::Client;
 
-use super::daemon::{Daemon, SIGNALBOX, outcome, serve_file};
+use super::daemon::{Daemon, SIGNALBOX, outcome, serve_within};
 use super::etcd::RealEtcd;
+use super::namespaces::Machine;
 use super::ports::free_ports;
 use super::{Wire, eventually};
 
@@ -33,6 +34,7 @@ pub struct TestNode {
     pub semaphores: SocketAddr,
     pub file: PathBuf,
     pub daemon: Option<Daemon>,
+    machine: Option<Machine>,
 }
 
 impl TestCluster {
@@ -49,29 +51,59 @@ impl TestCluster {
         Some(cluster)
     }
 
+    /// Starts a node on each of these machines, from a machine that reaches them. Administrators are at these addresses.
+    pub fn start_on(machines: &[Machine], administrators: &str, etcd: RealEtcd) -> Self {
+        let mut cluster = Self { nodes: Vec::new(), etcd, folder: tempfile::tempdir().unwrap() };
+        for (number, machine) in machines.iter().enumerate() {
+            cluster.add_at(&format!("node-{number}"), machine.ip, [11215, 11216], administrators);
+            cluster.nodes[number].machine = Some(machine.clone());
+            cluster.start_node(number);
+        }
+        cluster
+    }
+
     /// Adds a node, which is not started.
     pub fn add(&mut self, name: &str) -> usize {
-        let [counter, semaphore] = free_ports();
+        self.add_at(name, Ipv4Addr::LOCALHOST, free_ports(), "")
+    }
+
+    fn add_at(
+        &mut self,
+        name: &str,
+        ip: Ipv4Addr,
+        [counter, semaphore]: [u16; 2],
+        administrators: &str,
+    ) -> usize {
         let number = self.nodes.len();
         let file = self.folder.path().join(format!("{number}.toml"));
         let mut text = format!(
-            "bind_ip = \"127.0.0.1\"\n[counter]\nenable = true\nport = {counter}\n[semaphore]\nenable = true\n\
+            "bind_ip = \"{ip}\"\nadmin_from = \"{administrators}\"\n[counter]\nenable = true\nport = {counter}\n[semaphore]\nenable = true\n\
              port = {semaphore}\n[sysv]\ndurable_keys = \"1-100\"\n[cluster]\nnode = \"{name}\"\n\
              renew_deadline = {}\n",
             RENEW_DEADLINE.as_secs()
         );
         writeln!(text, "etcd = \"{}\"", self.etcd.endpoints().join(" ")).unwrap();
         fs::write(&file, text).unwrap();
-        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let address = |port| SocketAddr::from((ip, port));
         let (counters, semaphores) = (address(counter), address(semaphore));
-        self.nodes.push(TestNode { name: name.to_owned(), counters, semaphores, file, daemon: None });
+        self.nodes.push(TestNode {
+            name: name.to_owned(),
+            counters,
+            semaphores,
+            file,
+            daemon: None,
+            machine: None,
+        });
         number
     }
 
     /// Starts the process of a node.
     pub fn start_node(&mut self, number: usize) {
         let node = &mut self.nodes[number];
-        node.daemon = Some(Daemon::spawn(serve_file(&node.file)));
+        let wrapper = node.machine.as_ref().map(Machine::wrapper);
+        let wrapper = wrapper.as_ref().map_or(&[][..], |wrapper| wrapper);
+        let arguments = [OsStr::new("--config"), node.file.as_os_str()];
+        node.daemon = Some(Daemon::spawn(serve_within(wrapper, arguments)));
     }
 
     pub fn node(&mut self, number: usize) -> &mut TestNode {

@@ -14,6 +14,7 @@ pub mod documents;
 pub mod etcd;
 pub mod fake_server;
 pub mod haproxy;
+pub mod namespaces;
 pub mod ports;
 pub mod proxy;
 pub mod store;

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,11 +14,15 @@ use nix::unistd::Pid;
 use signalbox::cluster::coordinator::{CallError, Coordinator, Range};
 use signalbox::cluster::etcd::{EtcdClient, Settings, Tls};
 
+use crate::support::namespaces::Machine;
 use crate::support::ports::free_ports;
 use crate::support::{PATIENCE, eventually, is_stopped, skipped};
 
 const PROGRAM: &str = "/usr/bin/etcd";
 const CONTROL: &str = "/usr/bin/etcdctl";
+
+/// The programs, and the packages of Debian that contain them.
+pub const PACKAGES: [(&str, &str); 2] = [(PROGRAM, "etcd-server"), (CONTROL, "etcd-client")];
 
 /// Certificates, made for one test.
 pub struct Certificates {
@@ -38,6 +43,9 @@ pub struct RealEtcd {
 
 struct Member {
     name: String,
+    ip: Ipv4Addr,
+    /// The command that runs it on its machine; empty if that is this one.
+    wrapper: Vec<String>,
     client_port: u16,
     peer_port: u16,
     process: Option<Child>,
@@ -56,7 +64,7 @@ impl RealEtcd {
         certificates: Option<fn(&Path) -> Certificates>,
         options: &[&str],
     ) -> Option<Self> {
-        for (program, package) in [(PROGRAM, "etcd-server"), (CONTROL, "etcd-client")] {
+        for (program, package) in PACKAGES {
             if !Path::new(program).exists() {
                 assert!(
                     std::env::var_os("SIGNALBOX_REQUIRE_PEERS").is_none(),
@@ -81,10 +89,21 @@ impl RealEtcd {
         panic!("etcd did not start ten times");
     }
 
+    /// Starts a member on each of these machines, from a machine that reaches them, with further options of etcd. Call
+    /// [`Machines::start`](crate::support::namespaces::Machines::start) with [`PACKAGES`] before.
+    pub fn start_on(machines: &[Machine], options: &[&str]) -> Self {
+        let members = machines.iter().zip(0..).map(|(machine, number)| Member::on(machine, number)).collect();
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        let mut etcd = Self { members, certificates: None, options, folder: scratch() };
+        (0..etcd.members.len()).for_each(|member| etcd.spawn(member, "new"));
+        assert!(etcd.is_ready(), "etcd does not start");
+        etcd
+    }
+
     /// The URLs of all members.
     pub fn endpoints(&self) -> Vec<String> {
         let scheme = if self.certificates.is_some() { "https" } else { "http" };
-        self.members.iter().map(|member| format!("{scheme}://127.0.0.1:{}", member.client_port)).collect()
+        self.members.iter().map(|member| format!("{scheme}://{}:{}", member.ip, member.client_port)).collect()
     }
 
     pub fn certificates(&self) -> &Certificates {
@@ -126,9 +145,14 @@ impl RealEtcd {
         self.members[member].kill();
     }
 
+    /// Starts a killed member again, with its data, and does not wait until it answers.
+    pub fn spawn_again(&mut self, member: usize) {
+        self.spawn(member, "existing");
+    }
+
     /// Starts a killed member again, with its data.
     pub fn start_again(&mut self, member: usize) {
-        self.spawn(member, "existing");
+        self.spawn_again(member);
         assert!(self.is_ready(), "etcd does not start again");
     }
 
@@ -198,10 +222,18 @@ impl RealEtcd {
         let cluster: Vec<_> = self.members.iter().map(Member::peer).collect();
         let started = &self.members[member];
         let log = fs::File::create(self.folder.path().join(format!("{}.log", started.name))).unwrap();
-        let mut command = Command::new(PROGRAM);
-        let peer_url = format!("http://127.0.0.1:{}", started.peer_port);
+        let mut command = match started.wrapper.split_first() {
+            None => Command::new(PROGRAM),
+            Some((wrapper, arguments)) => {
+                let mut command = Command::new(wrapper);
+                command.args(arguments).arg(PROGRAM);
+                command
+            }
+        };
+        let peer_url = format!("http://{}:{}", started.ip, started.peer_port);
         command
             .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             // etcd asks for it on other machines than x86-64.
             .env("ETCD_UNSUPPORTED_ARCH", if cfg!(target_arch = "aarch64") { "arm64" } else { "" })
             .args(["--name", &started.name, "--initial-cluster-state", state])
@@ -252,12 +284,19 @@ impl RealEtcd {
 impl Member {
     fn new(number: usize) -> Self {
         let [client_port, peer_port] = free_ports();
-        Self { name: format!("m{number}"), client_port, peer_port, process: None }
+        let (name, ip) = (format!("m{number}"), Ipv4Addr::LOCALHOST);
+        Self { name, ip, wrapper: Vec::new(), client_port, peer_port, process: None }
+    }
+
+    fn on(machine: &Machine, number: usize) -> Self {
+        let wrapper = machine.wrapper().map(str::to_owned).into();
+        let name = format!("m{number}");
+        Self { name, ip: machine.ip, wrapper, client_port: 2379, peer_port: 2380, process: None }
     }
 
     /// Its part of `--initial-cluster`.
     fn peer(&self) -> String {
-        format!("{}=http://127.0.0.1:{}", self.name, self.peer_port)
+        format!("{}=http://{}:{}", self.name, self.ip, self.peer_port)
     }
 
     fn kill(&mut self) {

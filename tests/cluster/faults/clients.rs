@@ -1,0 +1,332 @@
+//! The clients: workers that acquire slots, an administrator that declares, and a keeper that holds until the end.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use signalbox::client::blocking::Client;
+use signalbox::client::{
+    Builder, Declaration, Direct, Error, ErrorKind, IfExists, Namespace, Permit, Resizing, Status,
+};
+
+use super::verdict::Belief;
+use super::{KEPT_NAME, SLOTS_NAME};
+
+/// The leases of the workers: shorter than the longest faults.
+const SHORT: Duration = Duration::from_secs(5);
+
+/// The leases of the keeper: no fault is as long.
+const LONG: Duration = Duration::from_secs(60);
+
+/// How long an operation waits for an answer.
+const OPERATION: Duration = Duration::from_secs(6);
+
+/// The intervals in which a worker looks whether it still holds its permit.
+const LOOK: Duration = Duration::from_millis(3);
+
+/// What all clients share.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    pub addresses: &'a str,
+    pub stop: &'a AtomicBool,
+    /// Errors that no fault explains.
+    pub unexpected: &'a Mutex<Vec<String>>,
+}
+
+impl Run<'_> {
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// A client of all nodes; `None` at the end of the run.
+    fn connect(&self, configure: impl Fn(Builder) -> Builder) -> Option<Client> {
+        while self.goes_on() {
+            let mut addresses = self.addresses.split(',').map(|address| address.parse().unwrap());
+            let first = signalbox::client::Client::builder(addresses.next().unwrap());
+            match Client::connect_with(configure(addresses.fold(first, Builder::address))) {
+                Ok(client) => return Some(client),
+                Err(error) => self.look_at(&error),
+            }
+            sleep(Duration::from_millis(20));
+        }
+        None
+    }
+
+    /// Remembers an error that no fault explains.
+    fn look_at(&self, error: &Error) {
+        let is_explained = match error.kind() {
+            ErrorKind::Status(status) => *status == Status::TimedOut,
+            ErrorKind::Connect(_)
+            | ErrorKind::ConnectionLost(_)
+            | ErrorKind::Unreachable { .. }
+            | ErrorKind::Lost(_) => true,
+            _ => false,
+        };
+        if !is_explained {
+            self.unexpected.lock().unwrap().push(format!("{error:?}"));
+        }
+    }
+}
+
+/// When each worker asked for the last permit that it was granted.
+pub struct Progress(Vec<Mutex<Option<Instant>>>);
+
+impl Progress {
+    pub fn new(workers: usize) -> Self {
+        Self((0..workers).map(|_| Mutex::default()).collect())
+    }
+
+    /// The workers that were granted nothing that they asked for since this moment.
+    pub fn waiting_since(&self, moment: Instant) -> Vec<usize> {
+        let is_waiting = |worker: &usize| self.0[*worker].lock().unwrap().is_none_or(|asked| asked < moment);
+        (0..self.0.len()).filter(is_waiting).collect()
+    }
+}
+
+/// Acquires a slot, holds it for a while, and releases it, again and again.
+pub struct Worker<'a> {
+    run: Run<'a>,
+    number: usize,
+    random: Rng,
+    beliefs: Vec<Belief>,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(run: Run<'a>, number: usize, seed: u64) -> Self {
+        Self { run, number, random: Rng::with_seed(seed), beliefs: Vec::new() }
+    }
+
+    /// Works until the run is over, and returns what it believed.
+    pub fn work(mut self, progress: &Progress) -> Vec<Belief> {
+        let configure = |builder: Builder| builder.ttl(SHORT).unreachable_after(SHORT);
+        while let Some(client) = self.run.connect(configure) {
+            while self.run.goes_on() {
+                let asked = Instant::now();
+                match client.wait(client.semaphore(SLOTS_NAME).declared().timeout(OPERATION).acquire()) {
+                    Ok(permit) => {
+                        self.hold(&permit, asked);
+                        *progress.0[self.number].lock().unwrap() = Some(asked);
+                        if !self.give_back(&client, permit) {
+                            break;
+                        }
+                    }
+                    Err(error) => {
+                        self.run.look_at(&error);
+                        sleep(Duration::from_millis(20));
+                    }
+                }
+            }
+            client.close();
+        }
+        self.beliefs
+    }
+
+    /// Holds a permit for a random time, or until it is lost.
+    fn hold(&mut self, permit: &Permit, asked: Instant) {
+        let granted = Instant::now();
+        if !permit.is_held() {
+            return;
+        }
+        let [slot] = permit.slots()[..] else { panic!("one slot: {permit:?}") };
+        let ms = if self.random.u8(..10) < 8 { self.random.u64(5..200) } else { self.random.u64(500..4_000) };
+        let enough = granted + Duration::from_millis(ms);
+        let mut until = granted;
+        while until < enough && self.run.goes_on() {
+            sleep(LOOK);
+            // Not later than the look, since it may have been lost meanwhile.
+            let now = Instant::now();
+            if !permit.is_held() {
+                break;
+            }
+            until = now;
+        }
+        self.beliefs.push(Belief { worker: self.number, id: permit.id(), slot, asked, granted, until });
+    }
+
+    /// Gives a permit back in one of several ways; `false` if the client is to be closed.
+    fn give_back(&mut self, client: &Client, permit: Permit) -> bool {
+        match self.random.u8(..20) {
+            // The client is closed with the permit, or shortly after.
+            0 => false,
+            1..5 => true,
+            _ => {
+                if let Err(error) = client.wait(permit.release()) {
+                    self.run.look_at(&error);
+                }
+                true
+            }
+        }
+    }
+}
+
+/// Declares semaphores and changes their capacities.
+pub struct Administrator<'a> {
+    run: Run<'a>,
+    random: Rng,
+    declared: Declared,
+}
+
+/// What an administrator was told of each semaphore.
+#[derive(Default)]
+pub struct Declared(BTreeMap<String, Told>);
+
+#[derive(Default)]
+struct Told {
+    /// Of the last change that was acknowledged; 0 if none was.
+    generation: u64,
+    capacity: u32,
+    /// The capacities of the requests since then, whose outcome is unknown.
+    maybe: Vec<u32>,
+}
+
+impl<'a> Administrator<'a> {
+    pub fn new(run: Run<'a>, seed: u64) -> Self {
+        Self { run, random: Rng::with_seed(seed), declared: Declared::default() }
+    }
+
+    /// Works until the run is over, and returns what it was told.
+    pub fn work(mut self) -> Declared {
+        if let Some(client) = self.run.connect(|builder| builder.ttl(SHORT)) {
+            let mut direct = None;
+            while self.run.goes_on() {
+                direct = match direct.take() {
+                    None => self.within(&client, client.direct()),
+                    Some(direct) => self.change(&client, &direct).then_some(direct),
+                };
+                sleep(Duration::from_millis(20));
+            }
+            client.close();
+        }
+        self.declared
+    }
+
+    /// The result of an operation; `None` if it failed or took too long.
+    fn within<T>(&self, client: &Client, operation: impl Future<Output = Result<T, Error>>) -> Option<T> {
+        let outcome = client.wait(async { tokio::time::timeout(OPERATION, operation).await }).ok()?;
+        outcome.inspect_err(|error| self.run.look_at(error)).ok()
+    }
+
+    /// Makes a change; `false` if its outcome is unknown.
+    fn change(&mut self, client: &Client, direct: &Direct) -> bool {
+        let known = self.declared.0.len();
+        let number = self.random.usize(..(known + 1).min(100));
+        let name = format!("declared/{number:02}");
+        let capacity = self.random.u32(1..1_000_000);
+        let told = self.declared.0.get(&name);
+        let state = if told.is_some_and(|told| told.generation > 0) && self.random.bool() {
+            self.within(client, direct.resize(name.as_bytes(), Resizing::To(capacity), None))
+        } else {
+            let declaration = Declaration { name: name.as_bytes(), capacity, numbered: false, label: b"" };
+            self.within(client, direct.declare(&[declaration], IfExists::Set)).map(|states| states[0])
+        };
+        let told = self.declared.0.entry(name).or_default();
+        match state {
+            Some(state) => {
+                let generation = state.generation.0;
+                assert!(generation > told.generation, "{generation} after {}", told.generation);
+                assert_eq!(state.capacity, capacity);
+                *told = Told { generation, capacity, maybe: Vec::new() };
+            }
+            None => told.maybe.push(capacity),
+        }
+        state.is_some()
+    }
+}
+
+impl Declared {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Panics if something acknowledged is not there.
+    pub fn check(&self, client: &Client) {
+        let mut found = BTreeMap::new();
+        client.wait(async {
+            let mut entries = client.direct().await.unwrap().list(b"declared/").await.unwrap();
+            while let Some(entry) = entries.next().await {
+                let entry = entry.unwrap();
+                let name = String::from_utf8(entry.name.to_vec()).unwrap();
+                found.insert(name, (entry.generation.0, entry.capacity));
+            }
+        });
+        for (name, told) in self.0.iter().filter(|(_, told)| told.generation > 0) {
+            let (generation, capacity) =
+                *found.get(name).unwrap_or_else(|| panic!("{name} was acknowledged and is lost: {found:?}"));
+            let is_known = match generation == told.generation {
+                true => capacity == told.capacity,
+                false => generation > told.generation && told.maybe.contains(&capacity),
+            };
+            assert!(
+                is_known,
+                "{name}: acknowledged {} of {}, maybe {:?}; found {capacity} of {generation}",
+                told.capacity, told.generation, told.maybe
+            );
+        }
+    }
+}
+
+/// Acquires more and more, and holds all of it.
+pub struct Keeper<'a> {
+    run: Run<'a>,
+}
+
+/// What a keeper holds.
+pub struct Kept {
+    client: Option<Client>,
+    permits: Vec<Permit>,
+}
+
+impl<'a> Keeper<'a> {
+    pub fn new(run: Run<'a>) -> Self {
+        Self { run }
+    }
+
+    /// Works until the run is over, and returns what it holds.
+    pub fn work(self) -> Kept {
+        let client = self.run.connect(|builder| builder.ttl(LONG).unreachable_after(SHORT));
+        let mut permits = Vec::new();
+        if let Some(client) = &client {
+            while self.run.goes_on() {
+                let acquire = client.counter(KEPT_NAME).maximum(1_000_000);
+                match client.wait(acquire.timeout(OPERATION).acquire()) {
+                    Ok(permit) => permits.push(permit),
+                    Err(error) => self.run.look_at(&error),
+                }
+                sleep(Duration::from_millis(200));
+            }
+        }
+        Kept { client, permits }
+    }
+}
+
+impl Kept {
+    pub fn len(&self) -> usize {
+        self.permits.len()
+    }
+
+    /// Panics if a permit was lost, or is unknown to the server.
+    pub fn check(&self, client: &Client) {
+        let lost: Vec<_> = self.permits.iter().filter(|permit| !permit.is_held()).collect();
+        assert!(lost.is_empty(), "{lost:#?}");
+        assert!(self.permits.is_sorted_by(|former, latter| former.id() < latter.id()), "ids grow");
+        let mut holders = Vec::new();
+        client.wait(async {
+            let direct = client.direct().await.unwrap();
+            let mut entries = direct.holders(Namespace::Counters, KEPT_NAME.as_bytes()).await.unwrap();
+            while let Some(entry) = entries.next().await {
+                holders.extend(entry.unwrap().grant);
+            }
+        });
+        for permit in &self.permits {
+            assert!(holders.contains(&permit.id()), "{permit:?} is lost: {holders:?}");
+        }
+        assert!(self.client.is_some());
+    }
+}
