@@ -47,7 +47,7 @@ async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result
         Some(lease) => builder.ttl(lease),
         None => builder,
     };
-    Ok(server.answer(builder.connect()).await??)
+    Ok(server.answer_of_first(builder.connect()).await??)
 }
 
 async fn request(

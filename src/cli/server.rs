@@ -13,8 +13,8 @@ use super::name::Name;
 use super::pattern::looks_like_pattern;
 use super::time::time;
 use crate::client::{
-    Address, AddressError, Builder, COUNTER_PORT, Client, Direct, Error, HelloAnswer, Namespace, PlainClient,
-    SEMAPHORE_PORT, Status,
+    Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
+    Namespace, PlainClient, SEMAPHORE_PORT, Status,
 };
 
 /// The options of all client subcommands.
@@ -201,8 +201,12 @@ impl Server {
 
     /// Connects for operations that only signalbox's server supports.
     pub(super) async fn direct(&self) -> Result<Direct, Failure> {
-        let client = self.builder("signalbox").build()?;
-        Ok(self.answer(client.direct()).await??)
+        let server = match self.addresses.0.as_slice() {
+            [_] => self.at(self.addresses().0.remove(0)),
+            _ => self.at(self.connect_to_first().await?.0),
+        };
+        let client = server.builder("signalbox").build()?;
+        Ok(server.answer(client.direct()).await??)
     }
 
     /// Connects for plain operations, which any server of the protocol supports. Their requests do not name a namespace,
@@ -216,14 +220,19 @@ impl Server {
         Ok(self.connect_to_first().await?.1)
     }
 
-    /// Connects to the first address that accepts: the others may be those of nodes that do not lead.
+    /// Connects to the first address that answers: of a cluster, one node answers, while the others refuse connections, or
+    /// accept them and are frozen.
     pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
         let addresses = self.addresses().0;
         let limit = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         let mut failures = Vec::new();
+        let is_only = addresses.len() == 1;
         for address in addresses {
             match PlainClient::connect_within(&address, limit).await {
-                Ok(client) => return Ok((address, client)),
+                Ok(client) if is_only || answers(&client, limit).await => return Ok((address, client)),
+                Ok(_) => {
+                    failures.push(ConnectError::TimedOut { address: address.to_string(), limit });
+                }
                 Err(error) => failures.push(error),
             }
         }
@@ -231,8 +240,7 @@ impl Server {
         if failures.is_empty() {
             return Err(last.into());
         }
-        let message =
-            format!("none of the servers {} accepts connections; the last one: {last}", self.addresses());
+        let message = format!("none of the servers {} answers; the last one: {last}", self.addresses());
         Err(Failure::new(Exit::Unavailable, message))
     }
 
@@ -272,20 +280,43 @@ impl Server {
         Err(Failure::new(Exit::Usage, message))
     }
 
+    /// Waits until a leased client has connected to one of the addresses. The outer error is the failure that none answered
+    /// in time.
+    pub(super) async fn answer_of_first<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<Result<T, Error>, Failure> {
+        let addresses = u32::try_from(self.addresses.0.len()).unwrap_or(u32::MAX);
+        self.answer_within(self.timeout * addresses, call).await
+    }
+
     /// Waits for a response. The outer error is the failure that none came in time.
     pub(super) async fn answer<T>(
         &self,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<Result<T, Error>, Failure> {
-        tokio::time::timeout(self.timeout, call).await.map_err(|_| {
+        self.answer_within(self.timeout, call).await
+    }
+
+    async fn answer_within<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<Result<T, Error>, Failure> {
+        tokio::time::timeout(limit, call).await.map_err(|_| {
             let message = format!(
                 "{} did not respond within {} s; check the server, or raise --timeout",
                 self.addresses(),
-                self.timeout.as_secs_f64()
+                limit.as_secs_f64()
             );
             Failure::new(Exit::Unavailable, message)
         })
     }
+}
+
+/// Whether the server answers within the limit.
+async fn answers(client: &PlainClient, limit: Duration) -> bool {
+    matches!(tokio::time::timeout(limit, client.noop()).await, Ok(Ok(())))
 }
 
 /// The namespace that is not this one.

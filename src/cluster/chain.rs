@@ -4,7 +4,7 @@
 //! A commit that is not answered is sent again unchanged until its outcome is known. If etcd refuses it, a void commit takes
 //! its number: it stores nothing but the marker, after which an earlier attempt of the refused one can no longer be applied.
 //!
-//! [`Commit`] has no I/O: [`Commit::transaction`] is what to send, and [`Commit::answered`] takes the answer.
+//! [`Commit`] has no I/O: [`Commit::transaction`] is what to send, and [`Chain::answered`] takes the answer.
 //!
 //! Invariants: the numbers of an epoch's commits grow by one, void ones included; no number is used for two different
 //! commits; the outcome of a commit is known before the next one is made.

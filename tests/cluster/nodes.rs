@@ -76,6 +76,16 @@ fn a_leader_that_was_frozen_sends_nothing_more_and_ends() {
     // The kernel takes this, and the process finds it when it wakes.
     client.send(&frame(GET, *b"late", &named(&[], b"job")));
     cluster.leader_among(&cluster.others(leader));
+    for arguments in
+        [&["get", "job"][..], &["list"], &["run", "job", "--max", "1", "--lease", "9s", "--", "true"]]
+    {
+        let output = cluster.run(arguments);
+        assert!(
+            output.status.success() || stderr(&output).contains("does not exist"),
+            "{arguments:?} asks the node that leads: {}",
+            stderr(&output)
+        );
+    }
     cluster.daemon(leader).signal(Signal::SIGCONT);
     assert!(client.try_answer().is_err(), "nothing was sent after another node had taken over");
     let status = cluster.daemon(leader).exit_status();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::clock::Moment;
 use super::command::Command;
@@ -11,7 +12,7 @@ use super::executor::Executor;
 use super::session_handle::SessionHandle;
 use super::session_pool::SessionPool;
 use super::settings::{ATTEMPT_MAX, Settings, Terms};
-use crate::client::{Direct, Disconnect, Error};
+use crate::client::{ConnectError, Direct, Disconnect, Error};
 
 /// A leased client: its permits and its waiting acquires survive a disconnect that is shorter than the lease.
 ///
@@ -93,7 +94,7 @@ impl Client {
     /// The addresses are tried in their order, each for 5 s at most.
     ///
     /// # Errors
-    /// The error of the last address, if no address accepts the connection.
+    /// The error of the last address, if no server answers.
     ///
     /// ```no_run
     /// # async fn example(client: signalbox::client::Client) -> Result<(), signalbox::client::Error> {
@@ -117,7 +118,13 @@ impl Client {
                     continue;
                 }
             };
-            result = Direct::enter(connection, &terms.label).await;
+            // A server that is frozen accepts the connection all the same.
+            result = match timeout(ATTEMPT_MAX, Direct::enter(connection, &terms.label)).await {
+                Ok(entered) => entered,
+                Err(_) => {
+                    Err(ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX }.into())
+                }
+            };
             if result.is_ok() {
                 break;
             }
