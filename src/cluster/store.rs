@@ -4,6 +4,7 @@
 //! have written them.
 
 use std::collections::HashMap;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -131,42 +132,72 @@ fn bucket(rest: &[u8]) -> u8 {
     hash.to_be_bytes().into_iter().fold(0, |folded, byte| folded ^ byte)
 }
 
-/// Passes all records at a revision to `each`, those of one kind after those of another, in the order of kinds.
+/// A call that reads a range.
+type Read<'a> = dyn FnMut(&Range) -> Result<RangeAnswer, CallError> + Send + 'a;
+
+/// Passes all records at a revision to `each`, those of one kind after those of another, in the order of kinds. While `each`
+/// has the records of one answer, another thread reads the next ones.
 pub fn load(
     keys: &Keys,
     at: Revision,
-    call: &mut dyn FnMut(&Range) -> Result<RangeAnswer, CallError>,
+    read: &mut Read<'_>,
     each: &mut dyn FnMut(Record),
 ) -> Result<(), StorageError> {
-    let refused = |error: CallError| StorageError::Etcd { problem: error.to_string() };
     let prefix = keys.records();
-    let all =
-        Range { from: prefix.clone(), to: Some(end_of_prefix(&prefix)), at: Some(at), count_only: true };
-    let expected = call(&all).map_err(refused)?.count;
+    let (ranges, expected) = ranges(&prefix, at, read).map_err(refused)?;
     let mut found = 0;
-    for kind in record::KINDS {
-        let kind = [prefix.as_slice(), &[kind]].concat();
-        let end = end_of_prefix(&kind);
-        let count = Range { from: kind.clone(), to: Some(end.clone()), at: Some(at), count_only: true };
-        let count = call(&count).map_err(refused)?.count;
-        for (from, to) in bucket_ranges(&kind, &end, count) {
-            let answer =
-                call(&Range { from, to: Some(to), at: Some(at), count_only: false }).map_err(refused)?;
-            for entry in answer.entries {
+    thread::scope(|scope| {
+        let (sender, answers) = mpsc::sync_channel(1);
+        scope.spawn(move || {
+            for range in ranges {
+                let answer = read(&range);
+                let is_over = answer.is_err();
+                // The receiver is gone if a record could not be decoded.
+                if sender.send(answer).is_err() || is_over {
+                    return;
+                }
+            }
+        });
+        for answer in answers {
+            for entry in answer.map_err(refused)?.entries {
                 each(decode(&prefix, &entry.key, &entry.value)?);
                 found += 1;
             }
         }
-    }
+        Ok::<_, StorageError>(())
+    })?;
     if found == expected {
-        Ok(())
-    } else {
-        let problem = format!(
-            "there are {expected} records, and this version of signalbox knows the kinds of {found}; a newer version has \
-             written the others"
-        );
-        Err(StorageError::Etcd { problem })
+        return Ok(());
     }
+    let problem = format!(
+        "there are {expected} records, and this version of signalbox knows the kinds of {found}; a newer version has written \
+         the others"
+    );
+    Err(StorageError::Etcd { problem })
+}
+
+fn refused(error: CallError) -> StorageError {
+    StorageError::Etcd { problem: error.to_string() }
+}
+
+/// The ranges to read, those of one kind after those of another, and the number of all records.
+fn ranges(prefix: &[u8], at: Revision, read: &mut Read<'_>) -> Result<(Vec<Range>, u64), CallError> {
+    let range = |from: &[u8], to: &[u8], count_only| Range {
+        from: from.to_vec(),
+        to: Some(to.to_vec()),
+        at: Some(at),
+        count_only,
+    };
+    let all = read(&range(prefix, &end_of_prefix(prefix), true))?.count;
+    let mut ranges = Vec::new();
+    for kind in record::KINDS {
+        let kind = [prefix, &[kind]].concat();
+        let end = end_of_prefix(&kind);
+        let count = read(&range(&kind, &end, true))?.count;
+        let buckets = bucket_ranges(&kind, &end, count);
+        ranges.extend(buckets.iter().map(|(from, to)| range(from, to, false)));
+    }
+    Ok((ranges, all))
 }
 
 /// Ranges of whole buckets that together are a kind with `count` records, each with about [`RECORDS_OF_ANSWER`].
