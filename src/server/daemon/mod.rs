@@ -120,17 +120,20 @@ fn serve(
     runtime.block_on(async {
         log_start(config, &addresses, count, files_max);
         systemd::notify_ready();
-        let obey = signals.obey(service.server(), options, config, log);
+        let serve = async {
+            signals.obey(service.server(), options, config, log).await;
+            info!("stopping");
+            systemd::notify_stopping();
+            service.drain(&workers).await;
+        };
         match &mut node {
-            None => obey.await,
+            None => serve.await,
+            // Also while it drains: a leader without a pulse renews nothing, and would be killed.
             Some(node) => tokio::select! {
-                () = obey => {}
+                () = serve => {}
                 never = node.serve(&workers) => match never {},
             },
         }
-        info!("stopping");
-        systemd::notify_stopping();
-        service.drain(&workers).await;
     });
     service.end();
     if let Some(node) = &mut node {
