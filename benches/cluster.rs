@@ -23,9 +23,10 @@ use signalbox::cluster::etcd::{EtcdClient, Settings};
 use signalbox::cluster::keys::{Keys, Marker, encode};
 use signalbox::cluster::leadership::Term;
 use signalbox::cluster::timing::Timing;
-use signalbox::core::{DeclarationRecord, Origin, Record, Service};
+use signalbox::core::Record;
 use support::answers::statistic;
 use support::arguments::FromCargo;
+use support::declaration::declaration;
 use support::lessees::{self, Lessee};
 use support::ports::free_ports;
 use support::servers::{find, program, quiet};
@@ -285,21 +286,6 @@ fn failover(arguments: &Arguments) {
     }
     let slowest = seconds.iter().copied().fold(0.0, f64::max);
     println!("median {:.2} s, slowest {slowest:.2} s", median(&seconds));
-}
-
-fn declaration(number: u32) -> Record {
-    Record::Declaration(DeclarationRecord {
-        name: format!("bench-{number:09}").into_bytes().into(),
-        capacity: 3,
-        label: Box::default(),
-        numbered: false,
-        generation: u64::from(number) + 1,
-        created: 0,
-        origin: Origin::Request,
-        removing: false,
-        evicted_grace_ms: None,
-        service: Service::default(),
-    })
 }
 
 fn pairs(arguments: &Arguments) {

@@ -19,11 +19,12 @@ use clap::Parser;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use redb::{Builder, Database, TableDefinition};
-use signalbox::core::{Change, DeclarationRecord, Origin, Record, Service};
+use signalbox::core::{Change, Record};
 use signalbox::storage::{FileStorage, Options, Storage};
 use support::amqp::Amqp;
 use support::answers::statistic;
 use support::arguments::FromCargo;
+use support::declaration::declaration;
 use support::lessees;
 use support::ports::free_ports;
 use support::servers::{find, program, quiet, start_durable_signalbox};
@@ -157,19 +158,8 @@ fn declare(directory: &Path, count: u32) -> Result<(), Box<dyn std::error::Error
     const TOGETHER: u32 = 50_000;
     let mut storage = FileStorage::open(directory, Options::default())?;
     for from in (0..count).step_by(TOGETHER as usize) {
-        let records = (from..count.min(from + TOGETHER)).map(|number| DeclarationRecord {
-            name: format!("bench-{number:09}").into_bytes().into(),
-            capacity: 3,
-            label: Box::default(),
-            numbered: false,
-            generation: u64::from(number) + 1,
-            created: 0,
-            origin: Origin::Request,
-            removing: false,
-            evicted_grace_ms: None,
-            service: Service::default(),
-        });
-        let changes: Vec<_> = records.map(|record| Change::Put(Record::Declaration(record))).collect();
+        let records = (from..count.min(from + TOGETHER)).map(declaration);
+        let changes: Vec<_> = records.map(Change::Put).collect();
         storage.commit(&changes)?;
     }
     storage.commit(&[Change::Put(Record::Mark(u64::from(count) + 1))])?;

@@ -6,6 +6,7 @@ pub mod amqp;
 pub mod answers;
 pub mod arguments;
 pub mod asker;
+pub mod declaration;
 pub mod dialects;
 pub mod floor;
 pub mod holder;

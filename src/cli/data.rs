@@ -3,7 +3,6 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -11,8 +10,8 @@ use serde::Serialize;
 use super::cluster::{Cluster, Source};
 use super::exit::{Exit, Failure, warn};
 use super::output::json;
+use crate::cluster::configured::timing;
 use crate::cluster::data::{self, read_all};
-use crate::cluster::timing::Timing;
 use crate::storage::{self, Counts, ExportWriter, ImportError, Record, Report, StorageError, contradictions};
 
 const LONG: &str = "\
@@ -283,9 +282,7 @@ fn import(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
         None => {
             let mut cluster = place.source.open()?;
             let records = storage::read_export(&mut io::stdin().lock())?;
-            let renew_deadline = Duration::from_secs(cluster.config.renew_deadline_s.into());
-            let timing = Timing::new(renew_deadline).expect("the configuration was validated");
-            data::import(&mut cluster.etcd, &cluster.keys, timing, &records)?;
+            data::import(&mut cluster.etcd, &cluster.keys, timing(&cluster.config), &records)?;
             (format!("cluster {}", cluster.config.name), records.len() as u64)
         }
     };

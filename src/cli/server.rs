@@ -134,7 +134,7 @@ impl Server {
         }
     }
 
-    /// A client of these addresses that is to be configured further.
+    /// The builder of a leased client of these addresses; the task is the label in lists of holders.
     pub(super) fn builder(&self, task: &str) -> Builder {
         let mut addresses = self.addresses().0.into_iter();
         let first = addresses.next().expect("the option has at least one address");
@@ -201,10 +201,11 @@ impl Server {
 
     /// Connects for operations that only signalbox's server supports.
     pub(super) async fn direct(&self) -> Result<Direct, Failure> {
-        let server = match self.addresses.0.as_slice() {
-            [_] => self.at(self.addresses().0.remove(0)),
-            _ => self.at(self.connect_to_first().await?.0),
+        let address = match self.addresses().0.as_slice() {
+            [only] => only.clone(),
+            _ => self.connect_to_first().await?.0,
         };
+        let server = self.at(address);
         let client = server.builder("signalbox").build()?;
         Ok(server.answer(client.direct()).await??)
     }
@@ -213,11 +214,6 @@ impl Server {
     /// so the port must serve the one that was requested.
     pub(super) async fn connect(&self) -> Result<PlainClient, Failure> {
         Ok(self.connect_for("signalbox").await?.0)
-    }
-
-    /// Connects for requests that are about no namespace.
-    pub(super) async fn connect_to_any_port(&self) -> Result<PlainClient, Failure> {
-        Ok(self.connect_to_first().await?.1)
     }
 
     /// Connects to the first address that answers: of a cluster, one node answers, while the others refuse connections, or
@@ -246,7 +242,7 @@ impl Server {
 
     /// As [`Self::connect`]; the task is the label in lists of holders.
     pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, ServerKind), Failure> {
-        let client = self.connect_to_any_port().await?;
+        let (_, client) = self.connect_to_first().await?;
         let server = self.answer(client.introduce(&label(task))).await??;
         self.check_port(server)?;
         let kind = server.map_or(ServerKind::Other, |_| ServerKind::Signalbox);

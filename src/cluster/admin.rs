@@ -1,4 +1,4 @@
-//! What an operator asks of a cluster: who leads, and what is to be done about a node that has failed. It reads and writes
+//! The commands of an operator: they show who leads, and clean up after a node that has failed. This module reads and writes
 //! etcd directly, so it works while no node serves clients.
 
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ pub struct ClusterStatus {
 /// A node as it is in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// What it has said of itself.
+    /// Its own record.
     pub node: Node,
     /// Whether it has sent a heartbeat while it was watched.
     pub is_alive: bool,

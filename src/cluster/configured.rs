@@ -9,6 +9,7 @@ use nix::unistd::gethostname;
 use thiserror::Error;
 
 use super::etcd::{EtcdClient, Settings, SettingsError, Tls, User};
+use super::timing::Timing;
 use crate::config::ClusterConfig;
 
 /// Why the section `[cluster]` cannot be used on this machine.
@@ -53,6 +54,12 @@ pub fn node_name(config: &ClusterConfig) -> Result<String, ConfiguredError> {
             Ok(name.to_string_lossy().into_owned())
         }
     }
+}
+
+/// The times of the cluster.
+pub fn timing(config: &ClusterConfig) -> Timing {
+    let renew_deadline = Duration::from_secs(config.renew_deadline_s.into());
+    Timing::new(renew_deadline).expect("the configuration was validated")
 }
 
 /// The first line of a file.

@@ -8,7 +8,7 @@ use super::coordinator::{
 use super::keys::{
     Format, Incarnation, Keys, LAYOUT, Leadership, LeadershipState, UNFINISHED_IMPORT, encode, end_of_prefix,
 };
-use super::store::{load, record_key, record_value};
+use super::store::{load, record_key, record_value, refused};
 use super::timing::Timing;
 use crate::core::Record;
 use crate::storage::{FORMAT, StorageError};
@@ -45,9 +45,8 @@ pub fn read_all(
     keys: &Keys,
     each: &mut dyn FnMut(Record),
 ) -> Result<(), StorageError> {
-    let failed = |error: CallError| StorageError::Etcd { problem: error.to_string() };
     let all = all_keys(keys);
-    let now = coordinator.range(&all).map_err(failed)?;
+    let now = coordinator.range(&all).map_err(refused)?;
     if now.count == 0 {
         let problem = format!("there is no cluster below \"{}\"; check cluster.name", keys.prefix());
         return Err(StorageError::Etcd { problem });
@@ -65,14 +64,7 @@ pub fn import(
     let renew_deadline_ms = u64::try_from(timing.renew_deadline().as_millis()).unwrap_or(u64::MAX);
     let format = |layout| encode(&Format { layout, record_format: FORMAT, renew_deadline_ms });
     let begun = begin(coordinator, keys, &format(UNFINISHED_IMPORT))?;
-    let is_begun = Compare::Modified { key: keys.format(), at: begun };
-    let mut write = |then: Vec<Operation>| {
-        let transaction = Transaction { compare: vec![is_begun.clone()], then, otherwise: Vec::new() };
-        match coordinator.transact(&transaction)? {
-            TransactionAnswer { held: true, .. } => Ok(()),
-            TransactionAnswer { held: false, .. } => Err(ImportError::Concurrent),
-        }
-    };
+    let mut write = |then| write_alone(coordinator, keys, begun, then);
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for record in records {
         let (key, value) = (record_key(keys, &record.key()), record_value(record));
@@ -97,6 +89,7 @@ pub fn import(
         Operation::Put { key: keys.leadership(), value: encode(&leadership) },
         Operation::Put { key: keys.format(), value: format(LAYOUT) },
     ])
+    .map(drop)
 }
 
 /// Claims an empty cluster, or one with an import that was not completed, whose records it removes.
@@ -111,20 +104,22 @@ fn begin(coordinator: &mut dyn Coordinator, keys: &Keys, unfinished: &[u8]) -> R
     };
     for entries in found.chunks(RECORDS_MAX) {
         let rest = entries.iter().filter(|entry| entry.key != keys.format());
-        let transaction = Transaction {
-            compare: vec![Compare::Modified { key: keys.format(), at: before }],
-            then: rest.map(|entry| Operation::Delete { key: entry.key.clone() }).collect(),
-            otherwise: Vec::new(),
-        };
-        if !coordinator.transact(&transaction)?.held {
-            return Err(ImportError::Concurrent);
-        }
+        let deletions = rest.map(|entry| Operation::Delete { key: entry.key.clone() }).collect();
+        write_alone(coordinator, keys, before, deletions)?;
     }
-    let transaction = Transaction {
-        compare: vec![Compare::Modified { key: keys.format(), at: before }],
-        then: vec![Operation::Put { key: keys.format(), value: unfinished.to_vec() }],
-        otherwise: Vec::new(),
-    };
+    let claim = vec![Operation::Put { key: keys.format(), value: unfinished.to_vec() }];
+    write_alone(coordinator, keys, before, claim)
+}
+
+/// Writes if no other import has begun, which would have changed the format key. Returns the revision afterwards.
+fn write_alone(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    format_modified: Revision,
+    then: Vec<Operation>,
+) -> Result<Revision, ImportError> {
+    let compare = vec![Compare::Modified { key: keys.format(), at: format_modified }];
+    let transaction = Transaction { compare, then, otherwise: Vec::new() };
     match coordinator.transact(&transaction)? {
         TransactionAnswer { held: true, revision, .. } => Ok(revision),
         TransactionAnswer { held: false, .. } => Err(ImportError::Concurrent),

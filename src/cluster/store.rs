@@ -176,7 +176,8 @@ pub fn load(
     Err(StorageError::Etcd { problem })
 }
 
-fn refused(error: CallError) -> StorageError {
+/// The error of a store whose call has failed.
+pub(super) fn refused(error: CallError) -> StorageError {
     StorageError::Etcd { problem: error.to_string() }
 }
 

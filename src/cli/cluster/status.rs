@@ -18,7 +18,7 @@ const LONG: &str = "\
 Show who leads, and which nodes are alive
 
 Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most. STATE is \"leads\", \"stands \
-by\", or \"silent\" if the node sent none. What is wrong with etcd is reported on standard error.
+by\", or \"silent\" if the node sent none. Problems of etcd are reported on standard error.
 
 The exit status is 0 if this node leads, 1 if another node leads, 2 if none does, and 69 if etcd does not answer. \"This \
 node\" is the one of the configuration file.";
@@ -84,10 +84,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         round_trip_max: Timing::new(renew_deadline).map_or(renew_deadline, Timing::round_trip_max),
         revisions_max: Expected::REVISIONS_MAX,
     };
-    let etcd = cluster.etcd.inner_mut();
-    let members = etcd.status();
-    let warnings: Vec<_> =
-        etcd.warnings(&expected).iter().map(|warning| format!("etcd: {warning}")).collect();
+    let (members, warnings) = cluster.etcd.inner_mut().inspect(&expected);
+    let warnings: Vec<_> = warnings.iter().map(|warning| format!("etcd: {warning}")).collect();
     let leader = found.leader();
     let shown = Shown {
         cluster: &cluster.config.name,

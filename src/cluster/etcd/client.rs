@@ -114,12 +114,18 @@ impl EtcdClient {
 
     /// What the operator should know about this etcd and change. Empty if all is well.
     pub fn warnings(&mut self, expected: &Expected) -> Vec<Warning> {
+        self.inspect(expected).1
+    }
+
+    /// [`Self::status`] and [`Self::warnings`] together, with one request to each member.
+    pub fn inspect(&mut self, expected: &Expected) -> (Vec<Member>, Vec<Warning>) {
         let members = self.status();
         // The first may have to connect.
         let round_trip = (0..3).filter_map(|_| self.round_trip(&expected.key).ok()).min();
         let oldest = Range { from: expected.key.clone(), to: None, at: Some(1), count_only: true };
         let kept = self.range(&oldest).ok().map(|answer| answer.revision);
-        warnings_about(&members, round_trip, kept, expected)
+        let warnings = warnings_about(&members, round_trip, kept, expected);
+        (members, warnings)
     }
 
     /// Makes a call to the current member, and understands its answer. If there is none, the next call uses the next member.

@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 use super::super::workers::Workers;
 use super::error::DaemonError;
 use crate::cluster::clock::BootTime;
-use crate::cluster::configured::{ConfiguredError, client, node_name};
+use crate::cluster::configured::{ConfiguredError, client, node_name, timing};
 use crate::cluster::etcd::{EtcdClient, Expected};
 use crate::cluster::fence::Fence;
 use crate::cluster::keys::{self, Incarnation, Keys};
@@ -65,8 +65,7 @@ impl Prepared {
     pub(super) fn read(config: &ClusterConfig) -> Result<Self, DaemonError> {
         let wrong = |error: ConfiguredError| DaemonError::ClusterSettings { problem: error.to_string() };
         let node = node_name(config).map_err(wrong)?;
-        let timing = Timing::new(Duration::from_secs(config.renew_deadline_s.into()))
-            .expect("the configuration was validated");
+        let timing = timing(config);
         let client = |request_timeout| client(config, request_timeout).map_err(wrong);
         let clients = [client(timing.request_timeout())?, client(timing.request_timeout())?];
         let inspector = client(Duration::from_secs(2))?;
