@@ -60,8 +60,8 @@ impl Chain {
         Commit { transaction: self.transaction(marker, writes), marker, refused: None }
     }
 
-    /// An attempt of a commit was answered, or not. Returns the outcome if it is known; else the commit is to be sent
-    /// again, with the same changes or as a void one.
+    /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome if it is
+    /// known; else the caller sends the commit again, with the same changes or as a void one.
     pub fn answered(
         &mut self,
         commit: &mut Commit,

@@ -1,10 +1,10 @@
 //! The address of a connection's client: that of its peer, or what a proxy states in its header.
 //!
-//! Who is an administrator depends on both the address and where it is from, so the two are kept together.
+//! Whether a client is an administrator depends on both the address and where it comes from, so the two are kept together.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The address of a client, and where it is from.
+/// The address of a client, and where it comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientAddress {
     address: SocketAddr,
@@ -30,7 +30,7 @@ impl ClientAddress {
         Self { address: peer, source: Source::Connection }
     }
 
-    /// The address of a client behind `proxy`, whose header states it or not.
+    /// The address of a client behind `proxy`: the one that the header states, if it states one.
     pub(super) fn behind(proxy: SocketAddr, stated: Option<SocketAddr>) -> Self {
         match stated {
             Some(address) => {

@@ -33,14 +33,15 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
 /// The program with this server and captured streams. It has its own process group, so that the terminal of the tests
-/// does not affect it.
+/// does not affect it, and `env` undoes the ignored signals of a test run in the background.
 fn program(server: &FakeServer, arguments: &[&str]) -> Command {
     program_at(server.address(), arguments)
 }
 
 fn program_at(server: SocketAddr, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));
+    let mut command = Command::new("env");
     command
+        .args(["--default-signal", env!("CARGO_BIN_EXE_signalbox")])
         .args(arguments)
         .env("SIGNALBOX_SERVER", server.to_string())
         .stdin(Stdio::piped())

@@ -42,7 +42,7 @@ fn the_generated_messages_are_those_of_the_proto_file() {
     let found = fs::read_to_string(&file).unwrap_or_default();
     assert!(
         found == expected,
-        "src/cluster/etcd/generated.rs is not what etcd.proto says; write it anew:\n\
+        "src/cluster/etcd/generated.rs is not what etcd.proto says; write it again:\n\
          {UPDATE}=1 cargo test --test cluster generated"
     );
 }

@@ -205,7 +205,7 @@ fn a_client_learns_from_the_leader_alone_that_its_session_is_lost() {
     cluster.leader();
     let client = cluster.client(|builder| builder.ttl(LEASE));
     let permit = client.wait(client.counter("job").maximum(1).acquire()).unwrap();
-    // Everything is forgotten, as after a restore of an empty backup; no node runs meanwhile.
+    // Everything is forgotten, as after a restore of an empty backup, while no node runs.
     for node in 0..2 {
         cluster.daemon(node).signal(Signal::SIGKILL);
         cluster.daemon(node).exit_status();
@@ -260,7 +260,7 @@ fn a_release_ends_the_wait_for_a_dead_leader_and_forget_removes_a_dead_standby()
     assert_eq!(wrong.status.code(), Some(1));
     assert!(stderr(&wrong).contains("sends heartbeats"), "{}", stderr(&wrong));
 
-    // Both, so that the other one cannot take over by itself meanwhile.
+    // Both, so that the other one cannot take over by itself.
     for node in [leader, other] {
         cluster.daemon(node).signal(Signal::SIGKILL);
         cluster.daemon(node).exit_status();

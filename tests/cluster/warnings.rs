@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use signalbox::cluster::coordinator::Coordinator;
 use signalbox::cluster::etcd::{EtcdClient, Expected, Settings, Warning};
+use signalbox::cluster::keys::Keys;
 
 use crate::calls::{always, put};
 use crate::support::etcd::RealEtcd;
 
 fn expected() -> Expected {
     let round_trip_max = Duration::from_secs(5);
-    Expected { key: b"signalbox/".into(), round_trip_max, revisions_max: Expected::REVISIONS_MAX }
+    Expected { round_trip_max, ..Expected::of(&Keys::new("main"), Duration::from_secs(3)) }
 }
 
 #[test]

@@ -12,7 +12,6 @@ use super::Source;
 use crate::cluster::admin::{ClusterStatus, status};
 use crate::cluster::configured::node_name;
 use crate::cluster::etcd::Expected;
-use crate::cluster::timing::Timing;
 
 const LONG: &str = "\
 Show who leads, and which nodes are alive
@@ -79,11 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let this_node = node_name(&cluster.config)?;
     let found = status(&mut cluster.etcd, &cluster.keys)?;
     let renew_deadline = std::time::Duration::from_millis(found.format.renew_deadline_ms);
-    let expected = Expected {
-        key: cluster.keys.format(),
-        round_trip_max: Timing::new(renew_deadline).map_or(renew_deadline, Timing::round_trip_max),
-        revisions_max: Expected::REVISIONS_MAX,
-    };
+    let expected = Expected::of(&cluster.keys, renew_deadline);
     let (members, warnings) = cluster.etcd.inner_mut().inspect(&expected);
     let warnings: Vec<_> = warnings.iter().map(|warning| format!("etcd: {warning}")).collect();
     let leader = found.leader();

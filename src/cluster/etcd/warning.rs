@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use super::member::{Member, MemberStatus};
 use crate::cluster::coordinator::Revision;
+use crate::cluster::keys::Keys;
+use crate::cluster::timing::Timing;
 
 /// The quota of an etcd that does not say it: its default.
 const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
 /// Above this percentage of the quota, the database is almost full.
 const ALMOST_FULL_PERCENT: u64 = 70;
+
+/// Up to so many revisions need no compaction.
+const REVISIONS_MAX: Revision = 100_000;
 
 /// What is expected of etcd.
 #[derive(Clone, Debug)]
@@ -23,8 +28,11 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Up to 100,000 revisions need no compaction.
-    pub const REVISIONS_MAX: Revision = 100_000;
+    /// What a cluster with this renew deadline expects of the etcd that has its keys.
+    pub fn of(keys: &Keys, renew_deadline: Duration) -> Self {
+        let round_trip_max = Timing::new(renew_deadline).map_or(renew_deadline, Timing::round_trip_max);
+        Self { key: keys.format(), round_trip_max, revisions_max: REVISIONS_MAX }
+    }
 }
 
 /// What the operator should know and change.
@@ -252,7 +260,7 @@ mod tests {
         let member = |status| Member { endpoint: "http://a:2379".to_owned(), status: Ok(status) };
         let members: Vec<_> = statuses.into_iter().map(member).collect();
         let round_trip_max = Duration::from_millis(150);
-        let expected = Expected { key: Vec::new(), round_trip_max, revisions_max: Expected::REVISIONS_MAX };
+        let expected = Expected { key: Vec::new(), round_trip_max, revisions_max: REVISIONS_MAX };
         warnings_about(&members, Some(Duration::from_millis(150)), Some(100_000), &expected)
     }
 

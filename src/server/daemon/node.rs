@@ -270,11 +270,7 @@ fn end_at_once(reason: String) -> ! {
 
 /// Logs what an operator should know about etcd, in a thread of its own.
 fn inspect(mut inspector: EtcdClient, keys: &Keys, timing: Timing) -> io::Result<()> {
-    let expected = Expected {
-        key: keys.format(),
-        round_trip_max: timing.round_trip_max(),
-        revisions_max: Expected::REVISIONS_MAX,
-    };
+    let expected = Expected::of(keys, timing.renew_deadline());
     thread::Builder::new().name("etcd-check".to_owned()).spawn(move || {
         for warning in inspector.warnings(&expected) {
             warn!("etcd: {warning}");

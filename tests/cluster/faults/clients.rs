@@ -136,7 +136,7 @@ impl<'a> Worker<'a> {
         let mut until = granted;
         while until < enough && self.run.goes_on() {
             sleep(LOOK);
-            // Not later than the look, since it may have been lost meanwhile.
+            // Read before the look, since the permit may be lost between the two.
             let now = Instant::now();
             if !permit.is_held() {
                 break;
