@@ -21,6 +21,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use signalbox::cli::bench::load::{Distribution, Pace, Usage};
 use signalbox::protocol::{Milliseconds, Opaque, Request, Wait};
 use socket2::{Domain, Socket, Type};
+use support::answers::statistic;
 use support::arguments::{Csv, FromCargo, ToFile};
 use support::asker::{Asker, ids};
 use support::holder::{dump, hold};
@@ -209,6 +210,34 @@ fn usage(server: &Server) -> Usage {
     Usage::of(server.pid()).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The name of the figure that compares what the server counts with what the kernel counts.
+const COUNTED: &str = "used_memory to resident";
+
+/// What a server has used, by the kernel and by itself.
+struct Reading {
+    usage: Usage,
+    used_memory: u64,
+}
+
+impl Reading {
+    fn of(server: &Server) -> Self {
+        let used_memory = statistic(server.address, "used_memory");
+        Self { usage: usage(server), used_memory }
+    }
+
+    /// Once the server has nothing to do any more.
+    fn after_rest(server: &Server) -> Self {
+        after_rest(server);
+        Self::of(server)
+    }
+
+    /// The bytes that the resident memory has grown by since, and what `used_memory` has grown by for each of them.
+    fn growth(&self, after: &Self) -> [f64; 2] {
+        let resident = after.usage.resident_bytes.saturating_sub(self.usage.resident_bytes) as f64;
+        [resident, after.used_memory.saturating_sub(self.used_memory) as f64 / resident]
+    }
+}
+
 /// 1, 10, 100, … thousandths of the most, up to it.
 fn steps(most: u64) -> impl Iterator<Item = u64> {
     [1000, 100, 10, 1].into_iter().map(move |part| most / part).filter(|count| *count > 0)
@@ -216,21 +245,21 @@ fn steps(most: u64) -> impl Iterator<Item = u64> {
 
 /// Semaphores that one connection acquires.
 fn held_names(most: u32, table: &mut Table) {
-    let figures = ["bytes a name", "CPU ns an acquire", "CPU ns a release at end"];
+    let figures = ["bytes a name", "CPU ns an acquire", "CPU ns a release at end", COUNTED];
     Table::heading(NAMES, &figures);
     for count in steps(most.into()) {
         // Memory that was given back may be used again, so each step has a server of its own.
         let server = start_signalbox(GC_INTERVAL_S);
-        let before = usage(&server);
+        let before = Reading::of(&server);
         let holder = hold(server.semaphores.expect("signalbox serves semaphores"), 0..count as u32);
-        let held = usage(&server);
+        let held = Reading::of(&server);
         drop(holder);
         let released = after_rest(&server);
         let each = |amount: f64| amount / count as f64;
-        let bytes = held.resident_bytes.saturating_sub(before.resident_bytes) as f64;
-        let acquire_ns = (held.cpu - before.cpu).as_nanos() as f64;
-        let release_ns = (released.cpu - held.cpu).as_nanos() as f64;
-        let values = [each(bytes), each(acquire_ns), each(release_ns)];
+        let [bytes, counted] = before.growth(&held);
+        let acquire_ns = (held.usage.cpu - before.usage.cpu).as_nanos() as f64;
+        let release_ns = (released.cpu - held.usage.cpu).as_nanos() as f64;
+        let values = [each(bytes), each(acquire_ns), each(release_ns), counted];
         table.line(NAMES, count, &figures, &values);
     }
 }
@@ -251,19 +280,15 @@ fn after_rest(server: &Server) -> Usage {
 
 /// Connections that asked once and then are idle.
 fn idle_connections(most: usize, table: &mut Table) {
-    let figures = ["bytes a connection", "CPU ns a connection"];
+    let figures = ["bytes a connection", "CPU ns a connection", COUNTED];
     let most = most.min(descriptors());
     Table::heading(CONNECTIONS, &figures);
     for count in steps(most as u64) {
         let server = start_signalbox(GC_INTERVAL_S);
-        let before = usage(&server);
+        let before = Reading::of(&server);
         let connections: Vec<_> = (0..count as usize).map(|number| idle(server.address, number)).collect();
-        let connected = after_rest(&server);
+        table.line(CONNECTIONS, count, &figures, &grown(&server, &before, count as u32));
         drop(connections);
-        let bytes = connected.resident_bytes.saturating_sub(before.resident_bytes) as f64;
-        let cpu_ns = (connected.cpu - before.cpu).as_nanos() as f64;
-        let values = [bytes, cpu_ns].map(|amount| amount / count as f64);
-        table.line(CONNECTIONS, count, &figures, &values);
     }
 }
 
@@ -354,13 +379,13 @@ const AWAITED: &[u8] = b"one name for all";
 
 /// Requests that wait for one name, a thousand of each connection.
 fn waiters_of_one_name(most: u32, table: &mut Table) {
-    let figures = ["bytes a waiter", "CPU ns a waiter"];
+    let figures = ["bytes a waiter", "CPU ns a waiter", COUNTED];
     Table::heading(WAITERS, &figures);
     for count in [most / 10, most] {
         let (server, _holder) = held_by_another();
         let connections = count.div_ceil(WAITERS_OF_A_CONNECTION);
         let mut askers: Vec<_> = (0..connections).map(|_| ready(&server)).collect();
-        let before = after_rest(&server);
+        let before = Reading::after_rest(&server);
         for asker in &mut askers {
             for number in 1..=WAITERS_OF_A_CONNECTION {
                 asker.acquire(ids(number, 1), number, AWAITED, Wait::UpTo(Milliseconds(WAIT_MS)));
@@ -369,18 +394,18 @@ fn waiters_of_one_name(most: u32, table: &mut Table) {
             asker.answers(1);
         }
         let waiters = connections * WAITERS_OF_A_CONNECTION;
-        table.line(WAITERS, waiters.into(), &figures, &grown(&server, before, waiters));
+        table.line(WAITERS, waiters.into(), &figures, &grown(&server, &before, waiters));
     }
 }
 
 /// Leased sessions without a connection, each with one request that waits for the same name.
 fn waiting_sessions(most: u32, table: &mut Table) {
-    let figures = ["bytes a session", "CPU ns a session"];
+    let figures = ["bytes a session", "CPU ns a session", COUNTED];
     Table::heading(WAITING_SESSIONS, &figures);
     for count in [most / 10, most] {
         let (server, _holder) = held_by_another();
         let mut asker = ready(&server);
-        let before = after_rest(&server);
+        let before = Reading::after_rest(&server);
         for number in 1..=count {
             asker.open_session(WAIT_MS);
             asker.acquire(ids(1, 1), number, AWAITED, Wait::UpTo(Milliseconds(WAIT_MS)));
@@ -391,7 +416,7 @@ fn waiting_sessions(most: u32, table: &mut Table) {
                 asker.answers(2 * opened - left);
             }
         }
-        table.line(WAITING_SESSIONS, count.into(), &figures, &grown(&server, before, count));
+        table.line(WAITING_SESSIONS, count.into(), &figures, &grown(&server, &before, count));
     }
 }
 
@@ -412,10 +437,10 @@ fn ready(server: &Server) -> Asker {
     asker
 }
 
-/// Resident bytes and CPU nanoseconds that each of so many has added.
-fn grown(server: &Server, before: Usage, count: u32) -> [f64; 2] {
-    let after = after_rest(server);
-    let bytes = after.resident_bytes.saturating_sub(before.resident_bytes) as f64;
-    let cpu_ns = (after.cpu - before.cpu).as_nanos() as f64;
-    [bytes, cpu_ns].map(|amount| amount / f64::from(count))
+/// Resident bytes and CPU nanoseconds that each of so many has added, and what `used_memory` says of the bytes.
+fn grown(server: &Server, before: &Reading, count: u32) -> [f64; 3] {
+    let after = Reading::after_rest(server);
+    let [bytes, counted] = before.growth(&after);
+    let cpu_ns = (after.usage.cpu - before.usage.cpu).as_nanos() as f64;
+    [bytes / f64::from(count), cpu_ns / f64::from(count), counted]
 }

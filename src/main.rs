@@ -2,6 +2,12 @@
 
 use std::process::ExitCode;
 
+use signalbox_memory::CountingAllocator;
+
+/// Counts what is allocated, for the key "memory_max".
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
 fn main() -> ExitCode {
     signalbox::cli::main()
 }

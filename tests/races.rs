@@ -159,9 +159,7 @@ impl Races {
     fn assert_all_can_be_collected(&self) {
         let held = self.dump().iter().filter(|(_, item)| item.consumption > 0).count();
         self.sweep_at(LATE);
-        let stats = self.stats();
-        assert_eq!(stats.objects, held as u64);
-        assert_eq!(stats.used_memory > 0, held > 0, "{stats:?}");
+        assert_eq!(self.stats().objects, held as u64);
         assert_eq!(self.dump().len(), held);
     }
 }

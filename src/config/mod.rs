@@ -57,6 +57,9 @@ pub struct Config {
     pub user: Option<String>,
     /// The group to switch to after the ports are bound.
     pub group: Option<String>,
+    /// How many bytes the process may have allocated before requests that need memory are refused; 0 means no limit.
+    /// `None`: half of the memory that the process may use.
+    pub memory_max: Option<u64>,
     /// Seconds after which the connection of a vanished peer ends, and what it held is released.
     pub peer_timeout_s: u32,
     /// Seconds within which a started frame must be complete.
@@ -378,6 +381,7 @@ impl Default for Config {
             workers: None,
             user: None,
             group: None,
+            memory_max: None,
             peer_timeout_s: 35,
             frame_timeout_s: 10,
             admin_from: Vec::new(),

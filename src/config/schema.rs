@@ -111,6 +111,10 @@ static KEYS: &[Key] = &[
         Kind::Number { least: 1, most: 1024, put: |config, n| config.workers = NonZeroUsize::new(narrow(n)) },
         |config| shown_if_set(config.workers),
     ),
+    Key::new("memory_max", Kind::Bytes(|config, bytes| config.memory_max = Some(bytes)), |config| {
+        shown_if_set(config.memory_max)
+    })
+    .while_running(),
     Key::new("user", Kind::Account(|config, name| config.user = name), |config| {
         shown_if_set(config.user.as_ref())
     }),
@@ -417,6 +421,8 @@ enum Kind {
         most: u64,
         put: fn(&mut Config, u64),
     },
+    /// A number of bytes, which may have a suffix in both languages.
+    Bytes(fn(&mut Config, u64)),
     /// A number that is checked, so that a typing error is found, but not used.
     NoEffect {
         least: u64,
@@ -464,6 +470,7 @@ impl Kind {
                     format!("a whole number from {least} to {most}")
                 }
             }
+            Self::Bytes(_) => "a number of bytes, such as 1073741824 or \"1G\", or 0 for no limit".to_owned(),
             Self::Address(_) => "an IP address, such as 192.0.2.1 or 2001:db8::1".to_owned(),
             Self::Addresses { empty, .. } => {
                 format!(
@@ -502,6 +509,7 @@ impl Kind {
         match self {
             Self::Flag(put) => put(config, flag(value)?),
             Self::Number { least, most, put } => put(config, number(value, *least, *most)?),
+            Self::Bytes(put) => put(config, bytes(value)?),
             Self::NoEffect { least, most, .. } => {
                 number(value, *least, *most)?;
             }
@@ -568,6 +576,13 @@ fn number(value: &Value, least: u64, most: u64) -> Option<u64> {
         _ => return None,
     };
     (least..=most).contains(&number).then_some(number)
+}
+
+fn bytes(value: &Value) -> Option<u64> {
+    match value {
+        Value::Text(text) => number_with_suffix(text),
+        value => number(value, 0, u64::MAX),
+    }
 }
 
 /// `10`, `10K`, `10m`: the suffixes of yrmcds.conf are powers of 1024.

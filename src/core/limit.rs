@@ -7,8 +7,8 @@ use super::Refusal;
 pub struct Limit {
     /// The kind of the limit.
     pub kind: LimitKind,
-    /// The most that the limit allows. Saturates: no limit above it refuses a request.
-    pub max: u32,
+    /// The most that the limit allows; for memory, in bytes.
+    pub max: u64,
 }
 
 /// What the ledger limits.
@@ -24,11 +24,40 @@ pub enum LimitKind {
     Watches,
     /// How far the request ids of a session may be above its lowest unanswered one.
     Requests,
+    /// The memory of the process.
+    Memory,
+}
+
+/// A limit on the memory of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryLimit {
+    /// Returns the bytes in use.
+    pub in_use: fn() -> u64,
+    /// With more bytes in use than this, nothing may grow.
+    pub max: u64,
+}
+
+impl MemoryLimit {
+    /// No limit, as in a new core.
+    pub const NONE: Self = Self { in_use: || 0, max: u64::MAX };
+
+    /// Whether nothing may grow.
+    pub fn is_exceeded(self) -> bool {
+        (self.in_use)() > self.max
+    }
+
+    /// Refuses what would grow, once nothing may.
+    pub(super) fn check(self) -> Result<(), Refusal> {
+        if self.is_exceeded() {
+            return Err(Refusal::LimitReached(Limit { kind: LimitKind::Memory, max: self.max }));
+        }
+        Ok(())
+    }
 }
 
 impl Limit {
     /// Why a request above this limit is refused.
     pub(super) fn reached(kind: LimitKind, max: usize) -> Refusal {
-        Refusal::LimitReached(Self { kind, max: u32::try_from(max).unwrap_or(u32::MAX) })
+        Refusal::LimitReached(Self { kind, max: max as u64 })
     }
 }

@@ -56,7 +56,7 @@ pub use ledger::{
     LedgerStats, Listed, Listing, ListingKind, Queueing, Removal, Resizing, SLOTS_MAX, Scope, ServiceChange,
     TICK_MS, Until, Waiting, Want,
 };
-pub use limit::{Limit, LimitKind};
+pub use limit::{Limit, LimitKind, MemoryLimit};
 pub use mailbox::{EVENTS_MAX, Event, EventKind, Mailbox, Message, Notice};
 pub use object::{Availability, DumpItem};
 pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};

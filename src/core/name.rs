@@ -39,14 +39,6 @@ impl Name {
             Bytes::Heap(bytes) => bytes,
         }
     }
-
-    /// Bytes on the heap outside the object.
-    pub(super) fn heap_bytes(&self) -> usize {
-        match &self.0 {
-            Bytes::Inline { .. } => 0,
-            Bytes::Heap(bytes) => bytes.len(),
-        }
-    }
 }
 
 impl fmt::Debug for Name {

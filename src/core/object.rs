@@ -93,11 +93,6 @@ impl ObjectRef {
         self.0.name.as_bytes()
     }
 
-    /// Memory of the object in bytes, without the entries in the map and in sessions.
-    pub(super) fn memory_bytes(&self) -> usize {
-        OBJECT_BYTES + self.0.name.heap_bytes()
-    }
-
     /// Acquires resources for a session. Returns the index of the session's new handle if it held nothing before.
     #[inline(always)]
     pub(super) fn acquire(

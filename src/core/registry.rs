@@ -26,10 +26,6 @@ use super::{Claim, Namespace, Refusal};
 /// operation cache misses (`docs/decisions/0002-the-table-of-names.md`).
 const SHARDS: usize = 2048;
 
-/// Memory of a name in addition to its object: a pointer and a control byte in the map, whose tables have a load
-/// between 7/16 and 7/8, the pointer in the holder's session, and the allocator's own bytes.
-const ENTRY_BYTES: usize = 9 * 3 / 2 + 8 + 8;
-
 /// A table is shrunk when its capacity exceeds this multiple of its length.
 const SPARSE: usize = 4;
 
@@ -47,8 +43,6 @@ pub struct RegistryStats {
     pub objects: u64,
     /// Names created so far.
     pub total_objects: u64,
-    /// An estimate of the memory that names use, in bytes.
-    pub used_memory: u64,
     /// Shards with two names or more, which share a lock.
     pub conflicts: u64,
 }
@@ -58,7 +52,6 @@ pub(super) struct Registry {
     map: DashMap<ObjectRef, (), RandomState>,
     objects: AtomicU64,
     total_objects: AtomicU64,
-    memory_bytes: AtomicU64,
     /// `u64::MAX`: no limit.
     names_max: AtomicU64,
     is_watched: AtomicBool,
@@ -70,7 +63,6 @@ impl Registry {
             map: DashMap::with_hasher_and_shard_amount(hasher, SHARDS),
             objects: AtomicU64::new(0),
             total_objects: AtomicU64::new(0),
-            memory_bytes: AtomicU64::new(0),
             names_max: AtomicU64::new(u64::MAX),
             is_watched: AtomicBool::new(false),
         }
@@ -215,7 +207,6 @@ impl Registry {
         }
         // Allocated before the shard is locked, so that the lock is not held during the allocation.
         let object = ObjectRef::new(namespace, name, claim, interval);
-        let memory_bytes = Self::memory_bytes_of(&object);
         let found = match self.map.entry(object) {
             Entry::Vacant(vacant) => {
                 // Counted under the shard's lock and only when the name is certain to be inserted. Otherwise a name
@@ -223,7 +214,7 @@ impl Registry {
                 if !self.reserve_name() {
                     return Err(Refusal::TooManyNames);
                 }
-                self.count_created(memory_bytes);
+                self.total_objects.fetch_add(1, Ordering::Relaxed);
                 let created = vacant.insert(());
                 self.mark_watched(created.key());
                 created
@@ -243,21 +234,15 @@ impl Registry {
         interval: Interval,
     ) -> ObjectRef {
         let object = ObjectRef::new(namespace, name, claim, interval);
-        let memory_bytes = Self::memory_bytes_of(&object);
         let found = match self.map.entry(object) {
             Entry::Vacant(vacant) => {
                 self.objects.fetch_add(1, Ordering::Relaxed);
-                self.count_created(memory_bytes);
+                self.total_objects.fetch_add(1, Ordering::Relaxed);
                 vacant.insert(())
             }
             Entry::Occupied(occupied) => occupied.into_ref(),
         };
         found.key().clone()
-    }
-
-    fn count_created(&self, memory_bytes: u64) {
-        self.total_objects.fetch_add(1, Ordering::Relaxed);
-        self.memory_bytes.fetch_add(memory_bytes, Ordering::Relaxed);
     }
 
     /// Marks a created object as watched if there is any watch. The ledger decides whether a watch covers it.
@@ -308,10 +293,10 @@ impl Registry {
         // Checked again under the shard's lock, where no request can reach the object any more. The name may belong to
         // another object by now; that one is collected if nothing refers to it.
         let removed = self.map.remove_if(object.name(), |found, ()| found.is_collectable(interval));
-        let Some((removed, ())) = removed else { return false };
-        self.objects.fetch_sub(1, Ordering::Relaxed);
-        self.memory_bytes.fetch_sub(Self::memory_bytes_of(&removed), Ordering::Relaxed);
-        true
+        if removed.is_some() {
+            self.objects.fetch_sub(1, Ordering::Relaxed);
+        }
+        removed.is_some()
     }
 
     /// Removes the object of this name unless it is in use. In contrast to [`Self::collect`], the peak of a counter's
@@ -326,7 +311,6 @@ impl Registry {
             return Err(if exists { Refusal::InUse } else { Refusal::NotFound });
         };
         self.objects.fetch_sub(1, Ordering::Relaxed);
-        self.memory_bytes.fetch_sub(Self::memory_bytes_of(&removed), Ordering::Relaxed);
         Ok(removed)
     }
 
@@ -348,12 +332,7 @@ impl Registry {
         RegistryStats {
             objects: self.names(),
             total_objects: self.total_objects.load(Ordering::Relaxed),
-            used_memory: self.memory_bytes.load(Ordering::Relaxed),
             conflicts: self.map.shards().iter().filter(|shard| shard.read().len() > 1).count() as u64,
         }
-    }
-
-    fn memory_bytes_of(object: &ObjectRef) -> u64 {
-        (object.memory_bytes() + ENTRY_BYTES) as u64
     }
 }

@@ -8,10 +8,13 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::{Server, port_name, steps};
-use crate::core::Namespace;
+use crate::core::{Namespace, UnixSeconds};
 
 /// Time between two readings of the clock, which may be set back or forth.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
+
+/// Time between two looks at the memory budget.
+const MEMORY_CHECK: Duration = Duration::from_secs(1);
 
 /// Sweeps the counters after every boundary of the statistics interval, counted from the call, until it is dropped.
 /// Boundaries that pass during a sweep share the next one.
@@ -39,11 +42,30 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
     }
 }
 
+/// While the memory budget is exhausted, sweeps at once what other sweeps would leave for later, until it is dropped.
+pub async fn sweep_for_memory(server: Arc<Server>) {
+    loop {
+        tokio::time::sleep(MEMORY_CHECK).await;
+        server.memory.check();
+        if server.memory.is_exhausted() {
+            for namespace in Namespace::ALL {
+                // As if the statistics interval were over: the peaks of unused counters are forgotten early.
+                sweep_at(&server, namespace, || server.core.next_boundary(server.clock.now())).await;
+            }
+        }
+    }
+}
+
 async fn sweep(server: &Server, namespace: Namespace) {
+    sweep_at(server, namespace, || server.clock.now()).await;
+}
+
+/// Sweeps as if it were this time.
+async fn sweep_at(server: &Server, namespace: Namespace, now: impl Fn() -> UnixSeconds) {
     let started = Instant::now();
     let mut sweep = server.core.sweep(namespace);
     let mut pauses = Pauses::of(sweep.names());
-    while sweep.step(steps::SWEEP_NAMES, server.clock.now()) {
+    while sweep.step(steps::SWEEP_NAMES, now()) {
         if pauses.is_due(sweep.visited()) {
             tokio::time::sleep(steps::PAUSE).await;
         } else {

@@ -20,6 +20,7 @@ mod expiry;
 mod gc;
 mod listener;
 mod log;
+mod memory;
 mod metrics;
 mod peers;
 mod privileges;
@@ -42,7 +43,7 @@ pub use admission::Admission;
 pub use clock::Clock;
 pub use daemon::{DaemonError, Options, run};
 pub use expiry::expire;
-pub use gc::{sweep_counters, sweep_semaphores};
+pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
 pub use store::RestoreError;
@@ -53,9 +54,11 @@ use tokio::time::Instant;
 use crate::cluster::fence::Fence;
 use crate::config::{Config, Network, PortConfig};
 use crate::core::{
-    Core, KeyRule, LedgerLimits, Limits, Moment, MonotonicMs, NameHasher, Namespace, Order, SysvLimits,
+    Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher, Namespace, Order,
+    SysvLimits,
 };
 use client_address::ClientAddress;
+use memory::MemoryBudget;
 use metrics::{Metrics, Stored};
 use peers::Peers;
 use throttle::Throttle;
@@ -78,6 +81,7 @@ pub struct Server {
     /// Whether declared semaphores and leased sessions are stored.
     durable: AtomicBool,
     stored: Stored,
+    memory: MemoryBudget,
     started: Instant,
     /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
     fence: Option<Fence>,
@@ -147,6 +151,7 @@ impl Server {
             closing: AtomicBool::new(false),
             durable: AtomicBool::new(false),
             stored: Stored::default(),
+            memory: MemoryBudget::default(),
             started: Instant::now(),
             fence,
         };
@@ -165,9 +170,10 @@ impl Server {
         self.semaphores.apply(&config.semaphore.port, &self.core);
         let session_limits = Arc::new(SessionLimits::of(config));
         *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
-        self.core.set_ledger_limits(ledger_limits(config));
+        self.memory.set_max(config.memory_max);
+        self.core.set_ledger_limits(ledger_limits(config, self.memory.limit()));
         self.core.set_reconnect_window(config.session.reconnect_window_s.saturating_mul(1000));
-        self.core.set_sysv_limits(sysv_limits(config));
+        self.core.set_sysv_limits(sysv_limits(config, self.memory.limit()));
         self.core.set_sysv_rules(key_rules(config));
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
@@ -273,13 +279,14 @@ impl SessionLimits {
     }
 }
 
-fn ledger_limits(config: &Config) -> LedgerLimits {
+fn ledger_limits(config: &Config, memory: MemoryLimit) -> LedgerLimits {
     let session = &config.session;
     LedgerLimits {
         sessions_max: session.max_sessions as usize,
         grants_max: session.max_grants as usize,
         waiters_max: session.max_waiters as usize,
         watches_max: session.max_watches as usize,
+        memory,
     }
 }
 
@@ -297,13 +304,14 @@ fn key_rules(config: &Config) -> Vec<KeyRule> {
     fifo.chain(durable).collect()
 }
 
-fn sysv_limits(config: &Config) -> SysvLimits {
+fn sysv_limits(config: &Config, memory: MemoryLimit) -> SysvLimits {
     let session = &config.session;
     SysvLimits {
         processes_max: session.max_sessions as usize,
         sets_max: config.sysv.max_sets as usize,
         semaphores_max: config.sysv.max_semaphores,
         waiters_max: session.max_waiters as usize,
+        memory,
     }
 }
 

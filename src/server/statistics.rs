@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::memory::MemoryBudget;
 use super::metrics::OPCODES;
 use super::{Port, Server};
 use crate::protocol::Opcode;
@@ -15,7 +16,7 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
     let yrmcds = [
         ("objects", names.objects),
         ("total_objects", names.total_objects),
-        ("used_memory", names.used_memory),
+        ("used_memory", MemoryBudget::in_use()),
         ("conflicts", names.conflicts),
         ("gc_count", metrics.gc_count.value()),
         ("last_gc_elapsed", metrics.last_gc_elapsed_us.value()),
@@ -32,6 +33,8 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("failed_accepts", metrics.failed_accepts.value()),
         ("max_names", port.names_max.load(Ordering::Relaxed)),
         ("refused_names", metrics.refused_names.value()),
+        ("memory_max", server.memory.max()),
+        ("refused_memory", server.memory.refused.value()),
         ("bad_input", metrics.bad_input.value()),
         ("frame_timeouts", metrics.frame_timeouts.value()),
         ("panics", metrics.panics.value()),

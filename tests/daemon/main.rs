@@ -5,6 +5,7 @@ mod crash;
 mod data;
 mod descriptors;
 mod lifecycle;
+mod memory;
 mod proxies;
 mod queue_order;
 mod signals;

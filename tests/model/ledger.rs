@@ -930,6 +930,7 @@ fn limits() -> impl Strategy<Value = LedgerLimits> {
         grants_max,
         waiters_max,
         watches_max,
+        ..LedgerLimits::NONE
     });
     prop_oneof![3 => Just(LedgerLimits::NONE), 1 => small]
 }

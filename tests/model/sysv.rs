@@ -209,7 +209,8 @@ fn a_set_is_found_by_its_key_or_created() {
 #[test]
 fn limits_of_sets_and_processes_are_obeyed() {
     let mut world = World::new(2);
-    let limits = SysvLimits { processes_max: 2, sets_max: 2, semaphores_max: 5, waiters_max: 1 };
+    let limits =
+        SysvLimits { processes_max: 2, sets_max: 2, semaphores_max: 5, waiters_max: 1, ..SysvLimits::NONE };
     world.core.set_sysv_limits(limits);
     let set = world.set(3);
     assert_eq!(world.get(0, 1, 3, true, false), Err(Errno::NoSpc), "too many semaphores");

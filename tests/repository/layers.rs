@@ -11,7 +11,7 @@ struct Layer {
 }
 
 /// All names that the check knows: `std`, the crates, and the modules.
-const CRATES: [&str; 28] = [
+const CRATES: [&str; 29] = [
     "ahash",
     "bytes",
     "clap",
@@ -29,6 +29,7 @@ const CRATES: [&str; 28] = [
     "sd_notify",
     "serde",
     "serde_json",
+    "signalbox_memory",
     "siphasher",
     "socket2",
     "terminal_size",

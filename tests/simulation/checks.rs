@@ -161,15 +161,14 @@ pub fn at_rest(server: &Server) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether every undeclared name was collected and its memory no longer counted, and only marks, the key of places and
+/// Whether every undeclared name was collected, and only marks, the key of places and
 /// declarations are stored.
 pub fn is_empty(server: &Server, disk: Option<&Disk>) -> bool {
     let numbered = disk.map_or(0, |disk| disk.numbered);
     let is_kept =
         |record: &Record| !matches!(record, Record::Mark(_) | Record::PlaceKey(_) | Record::Declaration(_));
     Namespace::ALL.iter().all(|namespace| {
-        let stats = server.core().stats(*namespace);
         let declared = if *namespace == Namespace::Semaphores { numbered } else { 0 };
-        stats.objects == declared as u64 && (declared > 0 || stats.used_memory == 0)
+        server.core().stats(*namespace).objects == declared as u64
     }) && !disk.is_some_and(|disk| disk.memory.records().iter().any(is_kept))
 }

@@ -221,6 +221,13 @@ impl Daemon {
         }
     }
 
+    /// A figure of the process's memory, in KiB: `VmRSS` is the resident memory now, `VmHWM` its peak.
+    pub fn memory_kib(&self, figure: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':')).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     /// The processor time that the daemon has used, in ticks.
     pub fn cpu_ticks(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();

@@ -95,7 +95,6 @@ fn statistics_are_live() {
     assert_eq!(wire.acquire(&[b'b'; 1000], 1, 1).status, OK);
     assert_eq!(wire.acquire(b"a", 1, 1).status, NOT_AVAILABLE);
     assert_eq!((wire.stat("objects"), wire.stat("total_objects")), (2, 2));
-    assert!((1100..2000).contains(&wire.stat("used_memory")), "{}", wire.stat("used_memory"));
     assert_eq!(wire.stat("command:acquire"), 3);
     assert_eq!(wire.stat("curr_connections"), 1);
     let other = server.counter();

@@ -56,7 +56,7 @@ fn limits_change_while_the_server_runs() {
 }
 
 #[track_caller]
-fn assert_limit(answer: &ResponseFrame, limit: Limit, max: u32) {
+fn assert_limit(answer: &ResponseFrame, limit: Limit, max: u64) {
     assert_eq!(answer.status, Status::LimitReached.code(), "{answer:?}");
     assert_eq!(answer.reached_limit(), Some(ReachedLimit { limit, max }), "{answer:?}");
 }

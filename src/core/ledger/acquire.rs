@@ -40,6 +40,10 @@ impl Ledger {
         if let Some(repeated) = repeated {
             return self.answer(session, repeated, RequestKind::Grant, call, now);
         }
+        // This refusal is not remembered, because that would need memory. A repeated request may be granted.
+        if let Err(refusal) = self.check_memory() {
+            return Outcome::Refused(refusal);
+        }
         let until = now.after(queueing.wait_ms);
         let grant = Grant::waiting(session, request, wants, now, until, context.now);
         // A request that does not wait has no place.

@@ -44,6 +44,9 @@ impl Ledger {
         if let Err(refusal) = self.sessions.check_staying(connection).and_then(|()| self.check_open()) {
             return Outcome::Refused(refusal);
         }
+        if let Err(refusal) = self.check_memory() {
+            return Outcome::Refused(refusal);
+        }
         if self.sessions.leased() >= self.limits.sessions_max as u64 {
             self.counts.limited += 1;
             return Outcome::Refused(Limit::reached(LimitKind::Sessions, self.limits.sessions_max));

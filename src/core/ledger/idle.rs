@@ -59,7 +59,8 @@ impl Ledger {
         namespace: Namespace,
         object: &ObjectRef,
     ) -> Result<(), Refusal> {
-        let LedgerLimits { grants_max, waiters_max, .. } = self.limits;
+        let LedgerLimits { grants_max, waiters_max, memory, .. } = self.limits;
+        memory.check()?;
         if self.idle_waiters.count_of(connection) >= grants_max {
             return Err(Limit::reached(LimitKind::Grants, grants_max));
         }

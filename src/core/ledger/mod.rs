@@ -74,6 +74,7 @@ pub use watches::Scope;
 
 use super::counter::Interval;
 use super::ids::GrantId;
+use super::limit::MemoryLimit;
 use super::registry::Registry;
 use super::time::UnixSeconds;
 use super::{Namespace, Refusal};
@@ -94,7 +95,7 @@ use slots::SlotTables;
 use watches::Watches;
 
 /// Limits of the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct LedgerLimits {
     /// Most leased sessions.
     pub sessions_max: usize,
@@ -104,6 +105,8 @@ pub struct LedgerLimits {
     pub waiters_max: usize,
     /// Most watches.
     pub watches_max: usize,
+    /// Past it, no session, grant, waiter, watch or declaration is added.
+    pub memory: MemoryLimit,
 }
 
 impl LedgerLimits {
@@ -113,6 +116,7 @@ impl LedgerLimits {
         grants_max: usize::MAX,
         waiters_max: usize::MAX,
         watches_max: usize::MAX,
+        memory: MemoryLimit::NONE,
     };
 }
 
@@ -231,6 +235,11 @@ impl Ledger {
     /// Refuses requests that would wait or stay, once the server shuts down.
     fn check_open(&self) -> Result<(), Refusal> {
         if self.shut_down_up_to.is_some() { Err(Refusal::ShuttingDown) } else { Ok(()) }
+    }
+
+    /// Refuses requests that need memory, once there is too little.
+    fn check_memory(&mut self) -> Result<(), Refusal> {
+        self.limits.memory.check().inspect_err(|_| self.counts.limited += 1)
     }
 }
 

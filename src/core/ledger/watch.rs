@@ -30,6 +30,7 @@ impl Ledger {
     ) -> Result<(), Refusal> {
         self.sessions.check_staying(connection)?;
         let mailbox = self.sessions.mailbox(connection).cloned().ok_or(Refusal::NoSuchSession)?;
+        self.check_memory()?;
         if self.watches.len() >= self.limits.watches_max {
             self.counts.limited += 1;
             return Err(Limit::reached(LimitKind::Watches, self.limits.watches_max));

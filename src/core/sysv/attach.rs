@@ -25,6 +25,7 @@ impl Sysv {
         if self.is_shutting_down {
             return Err(Refusal::ShuttingDown);
         }
+        self.limits.memory.check()?;
         if self.processes.len() >= self.limits.processes_max {
             return Err(Limit::reached(LimitKind::Sessions, self.limits.processes_max));
         }

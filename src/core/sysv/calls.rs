@@ -150,6 +150,9 @@ impl Sysv {
         if self.rules.is_durable(key) && self.journal.is_none() {
             return Err(Errno::Io);
         }
+        if self.limits.memory.is_exceeded() {
+            return Err(Errno::NoMem);
+        }
         let semaphores = self.sets.semaphores() + u64::from(count);
         if semaphores > self.limits.semaphores_max || self.sets.len() >= self.limits.sets_max {
             return Err(Errno::NoSpc);
@@ -253,7 +256,7 @@ impl Sysv {
         let reply_to = self.reply_to(call);
         let acting = self.processes.get_mut(process).ok_or(Errno::Inval)?;
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
-        if set.waiters.len() >= self.limits.waiters_max {
+        if set.waiters.len() >= self.limits.waiters_max || self.limits.memory.is_exceeded() {
             return Err(Errno::NoMem);
         }
         let deadline = wait_ms.map(|wait_ms| now.monotonic.after(wait_ms));

@@ -65,6 +65,7 @@ use std::collections::BTreeSet;
 
 use super::alarm::Alarm;
 use super::journal::Journal;
+use super::limit::MemoryLimit;
 use super::time::MonotonicMs;
 use processes::Processes;
 use rules::Rules;
@@ -82,7 +83,7 @@ pub const OPERATIONS_MAX: usize = 500;
 pub const VALUE_MAX: u16 = 32767;
 
 /// Limits of sets and processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct SysvLimits {
     /// Most processes.
     pub processes_max: usize,
@@ -92,6 +93,8 @@ pub struct SysvLimits {
     pub semaphores_max: u64,
     /// Most calls that wait for one set.
     pub waiters_max: usize,
+    /// Past it, no process, set, waiting call or adjustment is added.
+    pub memory: MemoryLimit,
 }
 
 impl SysvLimits {
@@ -101,6 +104,7 @@ impl SysvLimits {
         sets_max: usize::MAX,
         semaphores_max: u64::MAX,
         waiters_max: usize::MAX,
+        memory: MemoryLimit::NONE,
     };
 }
 

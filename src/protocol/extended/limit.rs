@@ -22,11 +22,14 @@ pub enum Limit {
     Watches,
     /// How far a request id may be above the lowest unanswered one.
     Requests,
+    /// The memory of the server, in bytes.
+    Memory,
 }
 
 impl Limit {
     /// All limits.
-    pub const ALL: [Self; 5] = [Self::Sessions, Self::Grants, Self::Waiters, Self::Watches, Self::Requests];
+    pub const ALL: [Self; 6] =
+        [Self::Sessions, Self::Grants, Self::Waiters, Self::Watches, Self::Requests, Self::Memory];
 
     /// The key of the limit in the server's configuration. [`Self::Requests`] cannot be configured; this is the limit's
     /// name in the response to Hello.
@@ -37,6 +40,7 @@ impl Limit {
             Self::Waiters => "session.max_waiters",
             Self::Watches => "session.max_watches",
             Self::Requests => "requests_max",
+            Self::Memory => "memory_max",
         }
     }
 }
@@ -47,7 +51,7 @@ pub struct ReachedLimit {
     /// What is limited.
     pub limit: Limit,
     /// The value of the limit when it refused the request.
-    pub max: u32,
+    pub max: u64,
 }
 
 /// The body of the response: the text of the status, then the key and the value.

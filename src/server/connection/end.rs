@@ -24,6 +24,8 @@ pub(super) enum End {
          proxy send version 2 of it (HAProxy: send-proxy-v2), or remove the address from \"proxies\""
     )]
     HeaderTimeout,
+    #[error("the server has too little memory for the rest of a long frame (memory_max)")]
+    OutOfMemory,
     #[error("its task panicked; please report this with the lines above it")]
     Panic,
     #[error("its session was revoked")]
@@ -37,6 +39,14 @@ pub(super) enum End {
 impl End {
     /// Whether the server ends the connection while the peer may still send.
     pub(super) fn is_by_the_server(&self) -> bool {
-        matches!(self, Self::BadInput(_) | Self::BadHeader(_) | Self::Revoked | Self::Shutdown | Self::Fenced)
+        matches!(
+            self,
+            Self::BadInput(_)
+                | Self::BadHeader(_)
+                | Self::OutOfMemory
+                | Self::Revoked
+                | Self::Shutdown
+                | Self::Fenced
+        )
     }
 }

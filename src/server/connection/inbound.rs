@@ -13,6 +13,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::codec::Decoder;
 use tokio_util::io::poll_read_buf;
 
+use super::super::memory::FrameBytes;
 use super::end::End;
 use crate::protocol::{DecodeError, Frames, RequestCodec};
 
@@ -25,6 +26,7 @@ pub(super) struct Inbound {
     codec: RequestCodec,
     /// The start of a frame whose rest has not been received.
     partial: BytesMut,
+    frame_bytes: FrameBytes,
     frame_timer: FrameTimer,
 }
 
@@ -94,6 +96,11 @@ impl Inbound {
         received
     }
 
+    /// The bytes of the incomplete frame.
+    pub(super) fn frame_bytes(&self) -> &FrameBytes {
+        &self.frame_bytes
+    }
+
     /// Stops the time of an incomplete frame while its rest is not read. It starts from zero with the next read.
     pub(super) fn pause_frame_timer(&mut self) {
         self.frame_timer = FrameTimer::Stopped;
@@ -114,6 +121,7 @@ impl Inbound {
         }
         self.partial.extend_from_slice(shared);
         shared.clear();
+        self.frame_bytes.set(self.partial.len());
         self.start_frame_timer();
     }
 

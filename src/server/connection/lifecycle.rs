@@ -180,6 +180,7 @@ fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
         | End::FrameTimeout
         | End::BadHeader(_)
         | End::HeaderTimeout
+        | End::OutOfMemory
         | End::Panic
         | End::Revoked
         | End::Shutdown
@@ -204,7 +205,9 @@ fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionI
     let port_name = port_name(port.namespace);
     let session = session.map(display);
     match end {
-        End::Peer | End::Revoked | End::Shutdown | End::Fenced => debug!(%peer, session, "connection closed"),
+        End::Peer | End::OutOfMemory | End::Revoked | End::Shutdown | End::Fenced => {
+            debug!(%peer, session, "connection closed")
+        }
         End::Io(error) => debug!(%peer, session, %error, "connection lost"),
         End::BadInput(_) | End::BadHeader(_) | End::FrameTimeout | End::HeaderTimeout => {
             let count = if let End::FrameTimeout | End::HeaderTimeout = end {

@@ -189,7 +189,9 @@ where
 
     /// Whether the connection executes more requests although the peer has not taken all output.
     fn continues_while_blocked(&self) -> bool {
-        !self.outbound.is_full() && !self.work.is_stream() && self.input.is_open()
+        !self.outbound.is_full(self.server.memory.is_exhausted())
+            && !self.work.is_stream()
+            && self.input.is_open()
     }
 
     /// Whether the peer sends nothing more and waits for answers that a store may delay.
@@ -262,6 +264,9 @@ where
         }
         if let Some(failure) = received.failure {
             self.input = Input::ended(End::BadInput(failure));
+        } else if self.server.memory.refuses_frame(self.inbound.frame_bytes()) {
+            self.server.memory.note_refusal();
+            self.input = Input::ended(End::OutOfMemory);
         }
         Poll::Ready(Ok(read))
     }
@@ -273,18 +278,20 @@ where
             Work::Frames(frames) => frames,
             other => return self.work = other,
         };
+        let is_memory_exhausted = self.server.memory.is_exhausted();
         let mut executor = Executor {
             server: self.server,
             port: self.port,
             session,
             extended: &mut self.extended,
             now: self.server.clock.now(),
+            is_memory_exhausted,
             tally: Tally::default(),
             extended_requests: 0,
         };
         let mut executed = 0_usize;
         let mut stream = None;
-        while !self.outbound.is_full()
+        while !self.outbound.is_full(is_memory_exhausted)
             && let Some(frame) = frames.next()
         {
             executed += 1;

@@ -17,6 +17,9 @@ use super::end::End;
 /// Output that may wait for the peer before nothing more is read from it.
 pub(super) const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 
+/// The same, while the server has too little memory.
+const OUTPUT_BYTES_MIN: usize = 4 * 1024;
+
 #[derive(Default)]
 pub(super) struct Outbound {
     buffer: BytesMut,
@@ -54,8 +57,8 @@ impl Outbound {
     }
 
     /// Whether so much output waits that nothing more may be read.
-    pub(super) fn is_full(&self) -> bool {
-        self.buffer.len() > OUTPUT_BYTES_MAX
+    pub(super) fn is_full(&self, is_memory_exhausted: bool) -> bool {
+        self.buffer.len() > if is_memory_exhausted { OUTPUT_BYTES_MIN } else { OUTPUT_BYTES_MAX }
     }
 
     /// Whether output waits that the peer did not take when it was offered.

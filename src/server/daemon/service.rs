@@ -172,6 +172,7 @@ fn spawn_tasks(
     }
     tasks.spawn(balance(workers.clone()));
     tasks.spawn(expire(Arc::clone(server)));
+    tasks.spawn_on(gc::sweep_for_memory(Arc::clone(server)), workers.background());
     if config.counter.port.enable {
         tasks.spawn_on(gc::sweep_counters(Arc::clone(server)), workers.background());
     }

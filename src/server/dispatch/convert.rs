@@ -43,6 +43,7 @@ pub(super) fn limit_on_wire(limit: Limit) -> wire::ReachedLimit {
         LimitKind::Waiters => wire::Limit::Waiters,
         LimitKind::Watches => wire::Limit::Watches,
         LimitKind::Requests => wire::Limit::Requests,
+        LimitKind::Memory => wire::Limit::Memory,
     };
     wire::ReachedLimit { limit, max }
 }

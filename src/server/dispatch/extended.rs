@@ -71,7 +71,7 @@ impl Executor<'_> {
             }
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(Denial::Refused(refusal)) => {
-                note_refusal(self.port, self.extended.connection, refusal);
+                note_refusal(self.server, self.port, self.extended.connection, refusal);
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),

@@ -21,7 +21,7 @@ pub(super) use response_stream::ResponseStream;
 
 use super::metrics::Tally;
 use super::{Port, Server, port_name, statistics};
-use crate::core::{Claim, ConnectionId, Refusal, Session, UnixSeconds};
+use crate::core::{Claim, ConnectionId, Limit, LimitKind, Refusal, Session, UnixSeconds};
 use crate::protocol::{Frame, FrameClass, Request, Response, Status};
 use answer::compose_status;
 
@@ -43,6 +43,8 @@ pub(super) struct Executor<'a> {
     pub(super) session: &'a mut Session,
     pub(super) extended: &'a mut ExtendedState,
     pub(super) now: UnixSeconds,
+    /// Nothing may grow: plain Acquires are refused. The core refuses the rest.
+    pub(super) is_memory_exhausted: bool,
     pub(super) tally: Tally,
     /// Extended requests executed so far.
     pub(super) extended_requests: usize,
@@ -111,6 +113,10 @@ impl Executor<'_> {
         let Some(claim) = Claim::new(resources, maximum) else {
             return Response::Failed(Status::InvalidArguments);
         };
+        if self.is_memory_exhausted {
+            self.server.memory.note_refusal();
+            return Response::Failed(Status::OutOfMemory);
+        }
         let taken = self.server.core.acquire(self.port.namespace, name, claim, self.session, self.now);
         taken.map_or_else(|refusal| self.refused(refusal), |()| Response::Resources(resources))
     }
@@ -122,21 +128,25 @@ impl Executor<'_> {
     }
 
     fn refused(&self, refusal: Refusal) -> Response<'static> {
-        note_refusal(self.port, self.session.id(), refusal);
+        note_refusal(self.server, self.port, self.session.id(), refusal);
         Response::Failed(status_of(refusal))
     }
 }
 
-/// Counts refusals because of the limit on names, and warns of them.
-fn note_refusal(port: &Port, connection: ConnectionId, refusal: Refusal) {
-    if refusal == Refusal::TooManyNames {
-        port.metrics.refused_names.add(1);
-        if port.warnings.refused_name.permits() {
-            warn!(
-                port = port_name(port.namespace),
-                session = %connection,
-                "new names are refused: max_names is reached; raise it, or find the client that makes so many"
-            );
+/// Counts refusals because of the limits on names and memory, and warns of them.
+fn note_refusal(server: &Server, port: &Port, connection: ConnectionId, refusal: Refusal) {
+    match refusal {
+        Refusal::TooManyNames => {
+            port.metrics.refused_names.add(1);
+            if port.warnings.refused_name.permits() {
+                warn!(
+                    port = port_name(port.namespace),
+                    session = %connection,
+                    "new names are refused: max_names is reached; raise it, or find the client that makes so many"
+                );
+            }
         }
+        Refusal::LimitReached(Limit { kind: LimitKind::Memory, .. }) => server.memory.note_refusal(),
+        _ => {}
     }
 }

@@ -17,7 +17,7 @@ use signalbox::core::{
 };
 
 fn limit_reached(kind: LimitKind, max: usize) -> Refusal {
-    Refusal::LimitReached(Limit { kind, max: u32::try_from(max).unwrap_or(u32::MAX) })
+    Refusal::LimitReached(Limit { kind, max: max as u64 })
 }
 
 /// A name and its kind.

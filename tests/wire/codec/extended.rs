@@ -860,7 +860,7 @@ fn answers_of_an_older_server_have_no_slots_and_no_port_and_verified_grants_are_
 #[test]
 fn a_limit_is_named_in_the_text_of_its_status() {
     for limit in Limit::ALL {
-        let reached = ReachedLimit { limit, max: u32::MAX };
+        let reached = ReachedLimit { limit, max: u64::MAX };
         let mut bytes = BytesMut::new();
         ExtendedResponse::LimitReached(reached).compose(0x30, Opaque([7; 4]), &mut bytes);
         let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
@@ -876,7 +876,7 @@ fn a_limit_is_named_in_the_text_of_its_status() {
         "Limit reached: session.max_of_later_servers=12",
         "Limit reached: session.max_grants",
         "Limit reached: session.max_grants=",
-        "Limit reached: session.max_grants=4294967296",
+        "Limit reached: session.max_grants=18446744073709551616",
     ] {
         assert_eq!(read(other), None, "{other}");
     }

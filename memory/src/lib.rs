@@ -1,0 +1,96 @@
+//! The system's allocator, which counts the bytes in use, for the memory budget of the server
+//! (`docs/decisions/0024`). It is a package of its own, because the others contain no unsafe code.
+//!
+//! A program that does not install [`CountingAllocator`] counts nothing: [`bytes_in_use`] stays 0.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, which counts. To be installed with `#[global_allocator]`.
+#[derive(Debug)]
+pub struct CountingAllocator;
+
+/// The bytes that are allocated at present, with what the allocator adds to each allocation.
+pub fn bytes_in_use() -> usize {
+    // An allocation and its end may be counted by different threads, so the sum can be slightly late.
+    IN_USE.load(Ordering::Relaxed)
+}
+
+/// The alignment of every allocation, and what precedes it, in glibc's malloc.
+const ALIGNMENT: usize = 16;
+const HEADER: usize = 8;
+const LEAST: usize = 32;
+
+/// The bytes that an allocation takes.
+fn footprint(layout: Layout) -> usize {
+    // What a greater alignment costs beyond this varies.
+    let padding = if layout.align() > ALIGNMENT { layout.align() } else { 0 };
+    layout.size().saturating_add(HEADER + padding).next_multiple_of(ALIGNMENT).max(LEAST)
+}
+
+fn count(pointer: *mut u8, layout: Layout) -> *mut u8 {
+    if !pointer.is_null() {
+        IN_USE.fetch_add(footprint(layout), Ordering::Relaxed);
+    }
+    pointer
+}
+
+// SAFETY: every call is passed on to the system's allocator, which fulfils the contract; counting allocates nothing and
+// does not panic.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller fulfils the same contract.
+        count(unsafe { System.alloc(layout) }, layout)
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        count(unsafe { System.alloc_zeroed(layout) }, layout)
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) };
+        IN_USE.fetch_sub(footprint(layout), Ordering::Relaxed);
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        let moved = unsafe { System.realloc(pointer, layout, size) };
+        if !moved.is_null() {
+            // SAFETY: the caller promises that the new size, rounded up to the alignment, does not overflow.
+            let after = footprint(unsafe { Layout::from_size_align_unchecked(size, layout.align()) });
+            IN_USE.fetch_add(after, Ordering::Relaxed);
+            IN_USE.fetch_sub(footprint(layout), Ordering::Relaxed);
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[global_allocator]
+    static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+    #[test]
+    fn what_is_allocated_is_counted_until_it_is_freed() {
+        const BYTES: usize = 64 << 20;
+        // Other threads of the test program allocate little.
+        let is_near = |found: usize, expected: usize| found.abs_diff(expected) < BYTES / 8;
+        let before = bytes_in_use();
+        let mut bytes = vec![1_u8; BYTES];
+        assert!(is_near(bytes_in_use() - before, BYTES));
+        bytes.reserve_exact(BYTES);
+        assert!(is_near(bytes_in_use() - before, 2 * BYTES));
+        drop(bytes);
+        assert!(bytes_in_use().saturating_sub(before) < BYTES / 8);
+        let small: Vec<Box<u8>> = (0..1 << 20).map(|_| Box::new(0)).collect();
+        assert!(is_near(bytes_in_use() - before, (32 + 8) << 20), "each box takes a pointer and 32 bytes");
+        drop(small);
+        assert!(bytes_in_use().saturating_sub(before) < BYTES / 8);
+    }
+}
