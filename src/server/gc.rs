@@ -42,12 +42,11 @@ pub async fn sweep_semaphores(server: Arc<Server>, interval: Duration) {
     }
 }
 
-/// While the memory budget is exhausted, sweeps at once what other sweeps would leave for later, until it is dropped.
+/// While memory is scarce, sweeps at once what other sweeps would leave for later, until it is dropped.
 pub async fn sweep_for_memory(server: Arc<Server>) {
     loop {
         tokio::time::sleep(MEMORY_CHECK).await;
-        server.memory.check();
-        if server.memory.is_exhausted() {
+        if server.memory.is_scarce() {
             for namespace in Namespace::ALL {
                 // As if the statistics interval were over: the peaks of unused counters are forgotten early.
                 sweep_at(&server, namespace, || server.core.next_boundary(server.clock.now())).await;

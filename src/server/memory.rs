@@ -112,8 +112,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Logs that there is memory again, after refusals. To be called once in a while.
-    pub(super) fn check(&self) {
+    /// Whether the budget is exhausted, or was and is not free again. Logs when it is free. To be called once in a while.
+    pub(super) fn is_scarce(&self) -> bool {
         let (in_use, max) = (Self::in_use(), self.limit().max);
         let is_free = in_use < max - max / 100 * FREE_AGAIN_PERCENT;
         if is_free && self.is_refusing.swap(false, Ordering::Relaxed) {
@@ -123,6 +123,7 @@ impl MemoryBudget {
                 "there is memory again: nothing is refused for want of it"
             );
         }
+        !is_free && (self.is_refusing.load(Ordering::Relaxed) || self.is_exhausted())
     }
 }
 
