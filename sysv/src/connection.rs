@@ -3,6 +3,7 @@
 //! A connection has one request at a time, and a Cancel beside it. It is lost with its first error: half a frame may be
 //! anywhere. What was received is read to its end before a request is finished, because a socket that is closed with
 //! unread bytes is reset, and the server would take that for a lost connection instead of a process that has ended.
+//! A connection to a server that is silent is reset for the same reason: the process has not ended.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,20 +11,21 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use signalbox::protocol::{Extended, Opaque, ResponseCodec, ResponseFrame, SysvRequest, WaitingRequest};
 
-use crate::settings::Server;
+use crate::servers::{Place, Server, Servers};
 use crate::signals::{Shield, Woken};
 use crate::socket::{Identity, Socket};
 
 /// The room for a request that needs no allocation: 500 operations.
 const REQUEST_BYTES: usize = 4096;
 
-/// The longest attempt to connect. Signals are blocked meanwhile.
+/// The longest wait for an address to accept a connection. Signals are blocked meanwhile.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
 /// A connection to the server.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
+    place: Place,
     /// The process that opened it. A child of a fork must not use it.
     pid: u32,
     opaque: u32,
@@ -63,20 +65,33 @@ pub struct Wait<'a> {
 }
 
 impl Connection {
-    /// Connects to one of the server's addresses.
-    pub fn open(server: &Server, timeout: Duration) -> io::Result<Self> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in server.addresses()? {
-            match Socket::connect(address, timeout.min(CONNECT_MAX), timeout) {
-                Ok(socket) => {
-                    let room = || BytesMut::with_capacity(REQUEST_BYTES);
-                    let buffers = Buffers { input: room(), output: room(), rows: room() };
-                    return Ok(Self { socket, pid: std::process::id(), opaque: 0, buffers });
+    /// Connects to the first address that accepts a connection. Only a refusal is certain to be quick: another failure
+    /// ends the attempt, so that signals are let in before the next address is tried.
+    pub fn open(servers: &Servers, timeout: Duration) -> io::Result<Self> {
+        let limit = servers.share_of(timeout).min(CONNECT_MAX);
+        let mut refusal = io::ErrorKind::ConnectionRefused.into();
+        for (place, server) in servers.in_turn() {
+            match connect(server, limit, timeout) {
+                Ok(socket) => return Ok(Self::over(socket, place)),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => refusal = error,
+                Err(error) => {
+                    servers.begin_behind(place);
+                    return Err(error);
                 }
-                Err(error) => last = error,
             }
         }
-        Err(last)
+        Err(refusal)
+    }
+
+    fn over(socket: Socket, place: Place) -> Self {
+        let room = || BytesMut::with_capacity(REQUEST_BYTES);
+        let buffers = Buffers { input: room(), output: room(), rows: room() };
+        Self { socket, place, pid: std::process::id(), opaque: 0, buffers }
+    }
+
+    /// Which of the addresses it leads to.
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// Which descriptor it has.
@@ -91,6 +106,18 @@ impl Connection {
 
     /// Sends the request that `compose` appends, and waits for its response. `compose` is given room for rows.
     pub fn exchange(
+        &mut self,
+        wait: &mut Wait<'_>,
+        compose: impl FnOnce(&mut BytesMut, Opaque, &mut BytesMut),
+    ) -> Result<ResponseFrame, Lost> {
+        let response = self.try_exchange(wait, compose);
+        if let Err(Lost::Broken(_)) = response {
+            self.socket.reset_when_closed();
+        }
+        response
+    }
+
+    fn try_exchange(
         &mut self,
         wait: &mut Wait<'_>,
         compose: impl FnOnce(&mut BytesMut, Opaque, &mut BytesMut),
@@ -191,6 +218,18 @@ impl Connection {
         wait.is_caught = true;
         if std::process::id() == self.pid { Ok(()) } else { Err(Lost::Forked) }
     }
+}
+
+/// Connects to one of the host's addresses.
+fn connect(server: &Server, limit: Duration, timeout: Duration) -> io::Result<Socket> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in server.addresses()? {
+        match Socket::connect(address, limit, timeout) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn broken(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Lost {
