@@ -130,6 +130,7 @@ impl<'a> Attempts<'a> {
                 shield: self.shield,
                 until: self.overdue(),
                 limit: self.settings.timeout,
+                silence: self.silence(),
                 cancels: matches!(self.call, Call::Operate { .. }),
                 is_caught: self.is_caught,
             };
@@ -170,6 +171,13 @@ impl<'a> Attempts<'a> {
             Call::Get { .. } | Call::Control { .. } => Some(Instant::now()),
         }
         .map(|due| due + self.settings.timeout)
+    }
+
+    /// With several addresses, a server that is silent for the time limit is given up while a call waits there: another
+    /// one serves by now. The only server is waited for.
+    fn silence(&self) -> Option<Duration> {
+        let waits = matches!(self.call, Call::Operate { .. });
+        (waits && self.settings.servers.are_several()).then_some(self.settings.timeout / 2)
     }
 
     /// The process on the server, and a slot for this call.
@@ -236,7 +244,8 @@ impl<'a> Attempts<'a> {
         request: &SysvRequest<'_>,
     ) -> Result<ResponseFrame, Obstacle> {
         let until = Some(Instant::now() + limit);
-        let mut wait = Wait { shield: self.shield, until, limit, cancels: false, is_caught: false };
+        let mut wait =
+            Wait { shield: self.shield, until, limit, silence: None, cancels: false, is_caught: false };
         let response = connection.request(request, &mut wait);
         self.is_caught |= wait.is_caught;
         judged(response.map_err(obstacle)?, false)

@@ -1,6 +1,6 @@
 //! One connection: sends a request and waits for its response.
 //!
-//! A connection has one request at a time, and a Cancel beside it. It is lost with its first error: half a frame may be
+//! A connection has one request at a time, and a Cancel and a Noop beside it. It is lost with its first error: half a frame may be
 //! anywhere. What was received is read to its end before a request is finished, because a socket that is closed with
 //! unread bytes is reset, and the server would take that for a lost connection instead of a process that has ended.
 //! A connection to a server that is silent is reset for the same reason: the process has not ended.
@@ -9,7 +9,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use signalbox::protocol::{Extended, Opaque, ResponseCodec, ResponseFrame, SysvRequest, WaitingRequest};
+use signalbox::protocol::{
+    Extended, Opaque, Request, ResponseCodec, ResponseFrame, SysvRequest, WaitingRequest,
+};
 
 use crate::servers::{Place, Server, Servers};
 use crate::signals::{Shield, Woken};
@@ -58,10 +60,28 @@ pub struct Wait<'a> {
     pub until: Option<Instant>,
     /// How long responses take that the server does not delay.
     pub limit: Duration,
+    /// After which silence the server is asked for a sign of life, and how long that may take; `None`: it is not asked.
+    pub silence: Option<Duration>,
     /// Whether a caught signal cancels the request.
     pub cancels: bool,
     /// Whether a signal was caught, before the request or since.
     pub is_caught: bool,
+}
+
+impl Wait<'_> {
+    /// When a silence that begins now is too long.
+    fn silent_until(&self) -> Option<Instant> {
+        self.silence.map(|silence| Instant::now() + silence)
+    }
+}
+
+/// What came of waiting for bytes.
+enum Received {
+    Bytes,
+    /// Something else happened.
+    Nothing,
+    /// The server has been silent for too long.
+    Silence,
 }
 
 impl Connection {
@@ -128,9 +148,10 @@ impl Connection {
         let opaque = self.next_opaque();
         self.buffers.output.clear();
         compose(&mut self.buffers.rows, opaque, &mut self.buffers.output);
-        let mut cancel = None;
+        let (mut cancel, mut probe) = (None, None);
         let mut response = None;
         let mut is_first = true;
+        let mut silent_until = wait.silent_until();
         self.send(wait)?;
         loop {
             if wait.is_caught && wait.cancels && cancel.is_none() {
@@ -145,14 +166,26 @@ impl Connection {
                     response = Some(frame);
                 } else {
                     cancel.take_if(|cancel| *cancel == frame.opaque);
+                    probe.take_if(|probe| *probe == frame.opaque);
                 }
             }
             if cancel.is_none()
+                && probe.is_none()
                 && let Some(response) = response.take()
             {
                 return Ok(response);
             }
-            self.receive(is_first, wait)?;
+            match self.receive(is_first, silent_until, wait)? {
+                Received::Bytes => silent_until = wait.silent_until(),
+                Received::Nothing => {}
+                Received::Silence if probe.is_some() => return Err(overdue()),
+                Received::Silence => {
+                    silent_until = wait.silent_until();
+                    self.buffers.output.clear();
+                    probe = Some(self.compose_probe());
+                    self.send(wait)?;
+                }
+            }
             is_first = false;
         }
     }
@@ -166,6 +199,13 @@ impl Connection {
     fn compose_cancel(&mut self, waiting: Opaque) -> Opaque {
         let opaque = self.next_opaque();
         Extended::Cancel(WaitingRequest::Opaque(waiting)).compose(opaque, &mut self.buffers.output);
+        opaque
+    }
+
+    /// Returns the opaque of the Noop.
+    fn compose_probe(&mut self) -> Opaque {
+        let opaque = self.next_opaque();
+        Request::Noop.compose(opaque, &mut self.buffers.output);
         opaque
     }
 
@@ -193,21 +233,28 @@ impl Connection {
     }
 
     /// Receives what arrives next. Signals are let in from the second attempt on.
-    fn receive(&mut self, is_first: bool, wait: &mut Wait<'_>) -> Result<(), Lost> {
+    fn receive(
+        &mut self,
+        is_first: bool,
+        silent_until: Option<Instant>,
+        wait: &mut Wait<'_>,
+    ) -> Result<Received, Lost> {
         let received = if is_first {
             self.socket.receive_promptly(&mut self.buffers.input)
         } else {
-            match wait.shield.wait(self.socket.identity().descriptor, libc::POLLIN, wait.until) {
-                Woken::Signal => return self.note_signal(wait),
-                Woken::TimeUp => return Err(overdue()),
+            let until = [wait.until, silent_until].into_iter().flatten().min();
+            match wait.shield.wait(self.socket.identity().descriptor, libc::POLLIN, until) {
+                Woken::Signal => return self.note_signal(wait).map(|()| Received::Nothing),
+                Woken::TimeUp if until == wait.until => return Err(overdue()),
+                Woken::TimeUp => return Ok(Received::Silence),
                 Woken::Ready => self.socket.receive(&mut self.buffers.input),
             }
         };
         match received {
             Ok(0) => Err(Lost::Broken(io::ErrorKind::ConnectionAborted.into())),
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(Received::Bytes),
             Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(()),
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(Received::Nothing),
                 _ => Err(Lost::Broken(error)),
             },
         }

@@ -34,6 +34,11 @@ pub struct Server {
 }
 
 impl Servers {
+    /// Whether there are several.
+    pub fn are_several(&self) -> bool {
+        self.all.len() > 1
+    }
+
     /// All of them, in the order in which an attempt has to try them.
     pub fn in_turn(&self) -> impl Iterator<Item = (Place, &Server)> {
         let first = self.first.load(Ordering::Relaxed);
