@@ -77,10 +77,11 @@ impl Wait<'_> {
 
 /// What came of waiting for bytes.
 enum Received {
+    /// There are further bytes.
     Bytes,
-    /// Something else happened.
+    /// There are none yet, or a signal was caught.
     Nothing,
-    /// The server has been silent for too long.
+    /// The server has been silent for as long as it may.
     Silence,
 }
 
