@@ -121,6 +121,35 @@ fn a_program_that_ends_during_a_failover_keeps_nothing_for_longer_than_its_time_
 }
 
 #[test]
+fn a_process_that_replaces_its_program_after_a_failover_keeps_its_adjustments() {
+    let mut nodes = Nodes::start();
+    let (mut a, mut observer) = (nodes.program(), nodes.program());
+    let (set, pid) = (a.set(KEY, "1"), format!("= {}", a.pid()));
+    assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+    nodes.fail_over();
+    assert_eq!(a.ask("exec execv"), pid);
+    assert_eq!(observer.values(&set), "= 0");
+    assert_eq!(a.ask(format!("op {set} - 0,1,SEM_UNDO")), "= 0");
+    assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+    a.kill();
+    until("the unit is free", || observer.values(&set) == "= 1");
+}
+
+#[test]
+fn a_program_that_replaces_one_whose_adjustments_are_lost_reports_it() {
+    let first = TestServer::start();
+    let relay = Relay::to(first.address);
+    let mut a = Stepper::start(relay.address);
+    let (set, pid) = (a.set(7, "1"), format!("= {}", a.pid()));
+    assert_eq!(a.ask(format!("op {set} - 0,-1,SEM_UNDO")), "= 0");
+    let second = TestServer::start();
+    relay.reset(Some(second.address));
+    assert_eq!(a.ask("exec execv"), pid);
+    assert_eq!(a.ask(format!("op {set} - 0,1,SEM_UNDO")), "! EIDRM");
+    a.set(7, "1");
+}
+
+#[test]
 fn a_call_does_not_wait_for_ever_for_a_leader_that_is_frozen() {
     let mut nodes = Nodes::start();
     let mut command = preloaded(STEPPER, nodes.servers());
