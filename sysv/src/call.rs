@@ -158,7 +158,9 @@ impl<'a> Attempts<'a> {
     fn note_end(&mut self, error: &io::Error, place: Place, began: Instant) {
         if error.kind() == io::ErrorKind::TimedOut {
             self.settings.servers.begin_behind(place);
-        } else if began.elapsed() >= self.settings.timeout {
+        }
+        let may_wait = matches!(self.call, Call::Operate { .. }) && !self.times_out(Instant::now());
+        if may_wait && began.elapsed() >= self.settings.timeout {
             // The call has waited on it for so long that the outage before, if there was one, is over.
             (self.since, self.pause) = (None, PAUSE_FIRST);
         }

@@ -1,9 +1,9 @@
 //! One connection: sends a request and waits for its response.
 //!
-//! A connection has one request at a time, and a Cancel and a Noop beside it. It is lost with its first error: half a frame may be
-//! anywhere. What was received is read to its end before a request is finished, because a socket that is closed with
-//! unread bytes is reset, and the server would take that for a lost connection instead of a process that has ended.
-//! A connection to a server that is silent is reset for the same reason: the process has not ended.
+//! A connection has one request at a time, and a Cancel and a Noop beside it. It is lost with its first error: half a
+//! frame may be anywhere. What was received is read to its end before a request is finished, because a socket that is
+//! closed with unread bytes is reset, and the server would take that for a lost connection instead of a process that has
+//! ended. A connection to a server that is silent is reset on purpose: the process has not ended.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ pub struct Wait<'a> {
     pub until: Option<Instant>,
     /// How long responses take that the server does not delay.
     pub limit: Duration,
-    /// After which silence the server is asked for a sign of life, and how long that may take; `None`: it is not asked.
+    /// After which silence the server is asked for a sign of life, which may take as long; `None`: it is not asked.
     pub silence: Option<Duration>,
     /// Whether a caught signal cancels the request.
     pub cancels: bool,
