@@ -53,6 +53,13 @@ impl FromStr for Addresses {
     }
 }
 
+impl Addresses {
+    /// In the order in which they were given.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Address> {
+        self.0.iter()
+    }
+}
+
 impl From<Address> for Addresses {
     fn from(address: Address) -> Self {
         Self(vec![address])
@@ -119,21 +126,6 @@ impl Server {
         Addresses(self.addresses.0.iter().map(|address| address.clone().or_port(port)).collect())
     }
 
-    /// The only address, with the default port if none was given, for a command that uses one server.
-    pub(super) fn only_address(&self, command: &str) -> Result<Address, Failure> {
-        match self.addresses().0.as_slice() {
-            [address] => Ok(address.clone()),
-            several => {
-                let message = format!(
-                    "--server has {} addresses, and \"{command}\" takes one; give that of the node that leads, or a virtual \
-                     address that moves with the leader",
-                    several.len()
-                );
-                Err(Failure::new(Exit::Usage, message))
-            }
-        }
-    }
-
     /// The builder of a leased client of these addresses; the task is the label in lists of holders.
     pub(super) fn builder(&self, task: &str) -> Builder {
         let mut addresses = self.addresses().0.into_iter();
@@ -146,9 +138,17 @@ impl Server {
         self.addresses.0.iter().any(|address| address.port().is_some())
     }
 
-    /// The same options with another address.
-    pub(super) fn at(&self, address: Address) -> Self {
-        Self { addresses: address.into(), ..*self }
+    /// The same options with other addresses.
+    pub(super) fn at(&self, addresses: Addresses) -> Self {
+        Self { addresses, ..*self }
+    }
+
+    /// The only address, or of several the first that answers.
+    pub(super) async fn leader(&self) -> Result<Address, Failure> {
+        match self.addresses().0.as_slice() {
+            [only] => Ok(only.clone()),
+            _ => Ok(self.connect_to_first().await?.0),
+        }
     }
 
     /// Whether semaphores were requested.
@@ -201,11 +201,7 @@ impl Server {
 
     /// Connects for operations that only signalbox's server supports.
     pub(super) async fn direct(&self) -> Result<Direct, Failure> {
-        let address = match self.addresses().0.as_slice() {
-            [only] => only.clone(),
-            _ => self.connect_to_first().await?.0,
-        };
-        let server = self.at(address);
+        let server = self.at(self.leader().await?.into());
         let client = server.builder("signalbox").build()?;
         Ok(server.answer(client.direct()).await??)
     }

@@ -18,6 +18,7 @@ use crate::errno::Failed;
 use crate::message;
 use crate::operation::Call;
 use crate::process::{self, Lease, Name, Process};
+use crate::servers::Place;
 use crate::settings::Settings;
 use crate::signals::{Shield, Woken};
 
@@ -41,7 +42,7 @@ pub fn perform<T>(
         }
         Ok(result) => Ok(result?),
         Err(malformed) => {
-            message::OUTAGE.report(format_args!("the server \"{}\" answered: {malformed}", settings.server));
+            message::OUTAGE.report(format_args!("the server \"{}\" answered: {malformed}", settings.servers));
             Err(unreachable(call))
         }
     }
@@ -61,7 +62,7 @@ struct Attempts<'a> {
     call: &'a Call<'a>,
     settings: &'a Settings,
     shield: &'a Shield,
-    /// When the first attempt failed.
+    /// When the first attempt of the present outage failed.
     since: Option<Instant>,
     pause: Duration,
     /// Whether the server may have executed the request.
@@ -124,10 +125,12 @@ impl<'a> Attempts<'a> {
                 continue;
             }
             let connection = lease.as_mut().expect("it was attached");
+            let (place, began) = (connection.place(), Instant::now());
             let mut wait = Wait {
                 shield: self.shield,
                 until: self.overdue(),
                 limit: self.settings.timeout,
+                silence: self.silence(),
                 cancels: matches!(self.call, Call::Operate { .. }),
                 is_caught: self.is_caught,
             };
@@ -142,11 +145,24 @@ impl<'a> Attempts<'a> {
                 Err(Lost::Closed) => lease.set(None),
                 Err(Lost::Forked) => return Err(Obstacle::Final(Failed(libc::EINTR))),
                 Err(Lost::Broken(error)) => {
+                    self.note_end(&error, place, began);
                     self.is_sent = true;
                     lease.set(None);
                     self.overcome_keeping_numbers(Obstacle::Outage(error))?;
                 }
             }
+        }
+    }
+
+    /// A connection to this address was lost on which the server had answered.
+    fn note_end(&mut self, error: &io::Error, place: Place, began: Instant) {
+        if error.kind() == io::ErrorKind::TimedOut {
+            self.settings.servers.begin_behind(place);
+        }
+        let may_wait = matches!(self.call, Call::Operate { .. }) && !self.times_out(Instant::now());
+        if may_wait && began.elapsed() >= self.settings.timeout {
+            // The call has waited on it for so long that the outage before, if there was one, is over.
+            (self.since, self.pause) = (None, PAUSE_FIRST);
         }
     }
 
@@ -159,25 +175,38 @@ impl<'a> Attempts<'a> {
         .map(|due| due + self.settings.timeout)
     }
 
+    /// With several addresses, a server that is silent for the time limit is given up while a call waits there: another
+    /// one serves by now. The only server is waited for.
+    fn silence(&self) -> Option<Duration> {
+        let waits = matches!(self.call, Call::Operate { .. });
+        (waits && self.settings.servers.are_several()).then_some(self.settings.timeout / 2)
+    }
+
     /// The process on the server, and a slot for this call.
     fn process(&mut self) -> Result<(&'static Process, Lease), Obstacle> {
         if let Some(process) = Process::current() {
             return Ok((process, process.lease()));
         }
-        let mut connection = self.connect()?;
-        let opened = self.open_process(&mut connection)?;
+        let (connection, opened) = self.open_process()?;
         let name = Name { process: opened.process, key: opened.key };
         let lease = Lease::of_new_slot(connection);
         let (process, lease) = Process::publish(name, 1, false, Some(lease));
         Ok((process, lease.unwrap_or_else(|| process.lease())))
     }
 
-    fn connect(&self) -> Result<Connection, Obstacle> {
-        let connection = Connection::open(&self.settings.server, self.settings.timeout);
-        connection.map_err(Obstacle::Outage)
+    /// Connects to a server that serves: one that answers this request.
+    fn reach(&mut self, request: &SysvRequest<'_>) -> Result<(Connection, ResponseFrame), Obstacle> {
+        let Settings { servers, timeout, .. } = self.settings;
+        let mut connection = Connection::open(servers, *timeout).map_err(Obstacle::Outage)?;
+        let answer = self.ask(&mut connection, servers.share_of(*timeout), request);
+        match answer {
+            Err(Obstacle::Outage(_)) => servers.begin_behind(connection.place()),
+            Ok(_) | Err(Obstacle::Gone | Obstacle::Final(_)) => servers.begin_with(connection.place()),
+        }
+        Ok((connection, answer?))
     }
 
-    fn open_process(&mut self, connection: &mut Connection) -> Result<OpenedProcess, Obstacle> {
+    fn open_process(&mut self) -> Result<(Connection, OpenedProcess), Obstacle> {
         let label = self.settings.label.clone().unwrap_or_else(default_label);
         let (groups, mut rows) = (groups(), BytesMut::new());
         // SAFETY: these calls have no arguments and cannot fail.
@@ -189,8 +218,10 @@ impl<'a> Attempts<'a> {
             groups: Groups::encode(&groups, &mut rows),
             label: label.as_bytes(),
         };
-        let response = self.ask(connection, &request)?;
-        response.opened_process().map_err(|malformed| Obstacle::Outage(io::Error::other(malformed)))
+        let (connection, response) = self.reach(&request)?;
+        let opened = response.opened_process();
+        let opened = opened.map_err(|malformed| Obstacle::Outage(io::Error::other(malformed)))?;
+        Ok((connection, opened))
     }
 
     /// Sees to it that the slot has a connection that acts for the process.
@@ -201,9 +232,8 @@ impl<'a> Attempts<'a> {
         if lease.is_some() {
             return Ok(());
         }
-        let mut connection = self.connect()?;
         let Name { process, key } = process.name();
-        self.ask(&mut connection, &SysvRequest::AttachProcess { process, key })?;
+        let (connection, _) = self.reach(&SysvRequest::AttachProcess { process, key })?;
         lease.set(Some(connection));
         Ok(())
     }
@@ -212,11 +242,12 @@ impl<'a> Attempts<'a> {
     fn ask(
         &mut self,
         connection: &mut Connection,
+        limit: Duration,
         request: &SysvRequest<'_>,
     ) -> Result<ResponseFrame, Obstacle> {
-        let limit = self.settings.timeout;
         let until = Some(Instant::now() + limit);
-        let mut wait = Wait { shield: self.shield, until, limit, cancels: false, is_caught: false };
+        let mut wait =
+            Wait { shield: self.shield, until, limit, silence: None, cancels: false, is_caught: false };
         let response = connection.request(request, &mut wait);
         self.is_caught |= wait.is_caught;
         judged(response.map_err(obstacle)?, false)
@@ -251,11 +282,11 @@ impl<'a> Attempts<'a> {
             return Err(Failed(libc::EAGAIN));
         }
         if now.duration_since(since) >= self.settings.timeout {
-            let server = &self.settings.server;
+            let servers = &self.settings.servers;
             let Failed(errno) = unreachable(self.call);
             let name = if errno == libc::EIDRM { "EIDRM" } else { "ENOMEM" };
             message::OUTAGE.report(format_args!(
-                "the server \"{server}\" cannot be reached: {error}; calls fail with {name} until it can"
+                "the server \"{servers}\" cannot be reached: {error}; calls fail with {name} until it can"
             ));
             return Err(Failed(errno));
         }
@@ -318,7 +349,7 @@ pub fn announce(process: &Process, grace: Milliseconds, settings: &Settings, shi
         return false;
     }
     let connection = lease.as_mut().expect("it was attached");
-    attempts.ask(connection, &SysvRequest::KeepProcess { grace }).is_ok()
+    attempts.ask(connection, settings.timeout, &SysvRequest::KeepProcess { grace }).is_ok()
 }
 
 /// Tells the server that the program was not replaced.
@@ -327,7 +358,7 @@ pub fn withdraw(process: &Process, settings: &Settings, shield: &Shield) {
     let Some(connection) = lease.as_mut() else { return };
     let Name { process, key } = process.name();
     let attach = SysvRequest::AttachProcess { process, key };
-    if Attempts::new(&NO_CALL, settings, shield).ask(connection, &attach).is_err() {
+    if Attempts::new(&NO_CALL, settings, shield).ask(connection, settings.timeout, &attach).is_err() {
         lease.set(None);
     }
 }

@@ -122,7 +122,10 @@ impl Departure {
     unsafe fn prepare(envp: List) -> Option<Self> {
         let process = Process::current()?;
         let Mode::On(settings) = mode() else { return None };
-        if !call::announce(process, GRACE, settings, &Shield::raise()) {
+        let is_announced = call::announce(process, GRACE, settings, &Shield::raise());
+        // A process whose connection was lost lives on for a time, and the new program can attach to it; or it has ended,
+        // and the new program has to report that its adjustments are lost.
+        if !is_announced && !process.adjusts() {
             return None;
         }
         // SAFETY: as the caller promises.

@@ -15,7 +15,7 @@
 //!
 //! From the outside inwards: `entry`, `exec`, `dlopen` and `fork` are called by the program; `call` performs one call
 //! across lost connections; `process` is the process on the server and its connections; `connection` sends one request
-//! and waits for its response; `socket` and `signals` are the system.
+//! and waits for its response; `servers` has the addresses to connect to; `socket` and `signals` are the system.
 
 #[cfg(not(all(
     target_os = "linux",
@@ -40,6 +40,7 @@ mod message;
 mod next;
 mod operation;
 mod process;
+mod servers;
 mod settings;
 mod signals;
 mod socket;

@@ -4,7 +4,6 @@
 //! settings are one of three things: none at all, complete, or wrong; and if they are wrong, every call fails.
 
 use std::ffi::OsString;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::OnceLock;
 use std::time::Duration;
 use std::{fs, io};
@@ -13,6 +12,7 @@ use signalbox::protocol::{LABEL_BYTES_MAX, Milliseconds};
 use thiserror::Error;
 
 use crate::keys::{Keys, KeysError};
+use crate::servers::Servers;
 
 /// What all variables of this library begin with.
 const PREFIX: &str = "SIGNALBOX_SYSV_";
@@ -34,8 +34,8 @@ pub enum Mode {
 /// Complete settings.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The server.
-    pub server: Server,
+    /// The addresses of the server.
+    pub servers: Servers,
     /// Which keys go to it.
     pub keys: Keys,
     /// How long a call tries to reach the server.
@@ -44,14 +44,6 @@ pub struct Settings {
     pub ttl: Option<Milliseconds>,
     /// What listings call the process; `None`: its name and host.
     pub label: Option<String>,
-}
-
-/// The address of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
-    text: String,
-    host: String,
-    port: u16,
 }
 
 /// Settings that cannot be used.
@@ -93,8 +85,8 @@ pub enum ValueError {
     /// A setting occurs twice.
     #[error("\"{0}\" was set before")]
     Twice(String),
-    /// The address has no port.
-    #[error("\"{0}\" is not of the form host:port")]
+    /// An address has no host or no port.
+    #[error("\"{0}\" is not of the form host:port, or host:port,host:port for the nodes of a cluster")]
     Server(String),
     /// The keys are wrong.
     #[error(transparent)]
@@ -113,7 +105,7 @@ pub enum ValueError {
 /// Settings of which some may be missing.
 #[derive(Debug, Default)]
 struct Draft {
-    server: Option<Server>,
+    servers: Option<Servers>,
     keys: Option<Keys>,
     timeout: Option<Duration>,
     ttl: Option<Milliseconds>,
@@ -159,7 +151,7 @@ fn read(
     }
     let keys = from_variables.keys.or(from_file.keys).filter(|keys| !keys.is_empty());
     Ok(Some(Settings {
-        server: from_variables.server.or(from_file.server).ok_or(SettingsError::NoServer)?,
+        servers: from_variables.servers.or(from_file.servers).ok_or(SettingsError::NoServer)?,
         keys: keys.ok_or(SettingsError::NoKeys)?,
         timeout: from_variables.timeout.or(from_file.timeout).unwrap_or(TIMEOUT),
         ttl: from_variables.ttl.or(from_file.ttl),
@@ -187,7 +179,7 @@ impl Draft {
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), ValueError> {
         match name {
-            "server" => once(&mut self.server, name, value.parse()?),
+            "server" => once(&mut self.servers, name, value.parse()?),
             "keys" => Ok(self.keys.get_or_insert_default().extend(value)?),
             "timeout" => once(&mut self.timeout, name, time(value)?),
             "ttl" => {
@@ -227,34 +219,6 @@ fn time(text: &str) -> Result<Duration, ValueError> {
     u32::try_from(ms).map(|ms| Duration::from_millis(ms.into())).map_err(|_| wrong())
 }
 
-impl std::str::FromStr for Server {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let wrong = || ValueError::Server(text.to_owned());
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
-        if host.is_empty() {
-            return Err(wrong());
-        }
-        Ok(Self { text: text.to_owned(), host: host.to_owned(), port })
-    }
-}
-
-impl Server {
-    /// The addresses of the host.
-    pub fn addresses(&self) -> io::Result<impl Iterator<Item = SocketAddr>> {
-        (self.host.as_str(), self.port).to_socket_addrs()
-    }
-}
-
-impl std::fmt::Display for Server {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,16 +250,17 @@ mod tests {
     #[test]
     fn server_and_keys_are_enough() {
         let settings = read_with(&[SERVER, KEYS], "").unwrap().unwrap();
-        assert_eq!(settings.server, "box:11216".parse().unwrap());
+        assert_eq!(settings.servers, "box:11216".parse().unwrap());
         assert_eq!(settings.keys, "all".parse().unwrap());
         assert_eq!((settings.timeout, settings.ttl, settings.label), (TIMEOUT, None, None));
     }
 
     #[test]
     fn a_file_has_the_same_settings_and_variables_override_it() {
-        let file = "# locks\nserver = \"[::1]:11216\"\nkeys = 1-5\n\n keys=7\ntimeout = 500ms\nttl = 2m\n";
+        let file =
+            "# locks\nserver = \"[::1]:11216, box:1\"\nkeys = 1-5\n\n keys=7\ntimeout = 500ms\nttl = 2m\n";
         let settings = read_with(&[CONFIG, ("SIGNALBOX_SYSV_TIMEOUT", "3s")], file).unwrap().unwrap();
-        assert_eq!(settings.server.host, "::1");
+        assert_eq!(settings.servers, "[::1]:11216,box:1".parse().unwrap());
         assert_eq!(settings.keys, "1-5,7".parse().unwrap());
         assert_eq!(settings.timeout, Duration::from_secs(3));
         assert_eq!(settings.ttl, Some(Milliseconds(120_000)));
@@ -311,6 +276,11 @@ mod tests {
         refused(&[SERVER, KEYS, ("SIGNALBOX_SYSV_SERVR", "x")], "", "there is no setting \"servr\"");
         refused(&[("SIGNALBOX_SYSV_SERVER", "box")], "", "SIGNALBOX_SYSV_SERVER: \"box\" is not of the form");
         refused(&[("SIGNALBOX_SYSV_SERVER", "box:0")], "", "host:port");
+        refused(
+            &[("SIGNALBOX_SYSV_SERVER", "a:1,,b:1")],
+            "",
+            "SIGNALBOX_SYSV_SERVER: \"a:1,,b:1\" is not of",
+        );
         refused(&[SERVER, ("SIGNALBOX_SYSV_KEYS", "al")], "", "SIGNALBOX_SYSV_KEYS: \"al\" is not \"all\"");
         refused(&[("SIGNALBOX_SYSV_TIMEOUT", "10")], "", "\"10\" is not a time");
         refused(&[("SIGNALBOX_SYSV_TTL", "0s")], "", "\"0s\" is not a time");

@@ -84,6 +84,14 @@ impl Socket {
         self.0
     }
 
+    /// Has the peer notice a lost connection instead of a regular end.
+    pub fn reset_when_closed(&self) {
+        if self.0.is_open() {
+            // A failure leaves the regular end.
+            let _ = self.set(libc::SOL_SOCKET, libc::SO_LINGER, libc::linger { l_onoff: 1, l_linger: 0 });
+        }
+    }
+
     fn notice_vanished_peers(&self, peer_timeout: Duration) -> io::Result<()> {
         let seconds = c_int::try_from(peer_timeout.as_secs()).unwrap_or(c_int::MAX).max(1);
         let milliseconds = c_int::try_from(peer_timeout.as_millis()).unwrap_or(c_int::MAX).max(1);

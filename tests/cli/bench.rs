@@ -167,6 +167,16 @@ fn invalid_arguments_are_refused_with_a_message() {
 }
 
 #[test]
+fn of_several_addresses_the_one_that_answers_is_used() {
+    let server = TestServer::start();
+    let several = format!("127.0.0.1:1,no-such-host.invalid,{}", server.counters);
+    let report = report(server.counters, &["--server", &several, "--count", "100"]);
+    assert_eq!(report["server"], server.counters.to_string());
+    let nobody = ["--server", "127.0.0.1:1,127.0.0.2:1"];
+    assert_refused(server.counters, &nobody, 69, "none of the servers 127.0.0.1:1,127.0.0.2:1 answers");
+}
+
+#[test]
 fn a_server_that_closes_connections_ends_the_bench() {
     let server = TestServer::start_with(|config| config.counter.port.max_connections = 2);
     assert_refused(server.counters, &["--connections", "3", "--duration", "5"], 69, "a connection was lost");

@@ -368,6 +368,16 @@ async fn run_sets_up_the_environment() {
     let found = environment(other, &options, &variables).await;
     assert_eq!(found, [preload.clone(), keys("8"), at(server)]);
 
+    // Of a cluster, the programs know all addresses, also those that do not answer now.
+    let several = format!("127.0.0.1:1,no-such-host.invalid,{server}");
+    let options = ["--library", library, "--keys", "all", "--server", &several];
+    let found = environment(other, &options, &[]).await;
+    let with_ports = format!("127.0.0.1:1,no-such-host.invalid:11215,{server}");
+    assert_eq!(found[2], format!("SIGNALBOX_SYSV_SERVER={with_ports}"));
+    let variables = [("SIGNALBOX_SYSV_SERVER", &format!("127.0.0.1:1, {server}")[..])];
+    let found = environment(other, &with(&["--keys", "all"]), &variables).await;
+    assert_eq!(found[2], format!("SIGNALBOX_SYSV_SERVER=127.0.0.1:1,{server}"));
+
     // A file says the same as the variables.
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("sysv.conf");
@@ -444,6 +454,7 @@ async fn run_starts_nothing_without_the_library_or_the_server() {
     let text = in_directory("text.so", b"not a library, but long enough for one");
     let spaced = in_directory("a b.so", &fs::read(library).unwrap());
     let no_port = in_directory("no-port.conf", b"server = box\nkeys = all\n");
+    let gap = in_directory("gap.conf", b"server = a:1,,b:1\nkeys = all\n");
     let run = async |address: SocketAddr, options: &[&str]| {
         let arguments = [&["sysv", "run"], options, &["--", "echo", "started"]].concat();
         let output = finished(program_at(address, &arguments).spawn().unwrap()).await;
@@ -465,6 +476,12 @@ async fn run_starts_nothing_without_the_library_or_the_server() {
             "the file \"/nonexistent.conf\" of the library cannot be read",
         ),
         (&["--config", &no_port], 64, "\"server\" in "),
+        (&["--config", &gap], 64, "\"a:1,,b:1\" is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for"),
+        (
+            &["--keys", "all", "--library", library, "--server", "127.0.0.1:1,no-such-host.invalid"],
+            69,
+            "none of the servers 127.0.0.1:1,no-such-host.invalid:11215 answers",
+        ),
     ] {
         assert_fails(&run(address, options).await, status, message);
     }

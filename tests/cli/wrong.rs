@@ -244,6 +244,16 @@ const USAGE: &[Wrong] = &[
         64,
         "invalid value '5' for '--map <LOCAL=SHARED>': expected the key of this host and the shared key",
     ),
+    wrong(
+        "sysv run --keys all --server a,,b -- true",
+        64,
+        "invalid value 'a,,b' for '--server <HOST[:PORT]>': the address has no host",
+    ),
+    wrong(
+        "bench --server a,",
+        64,
+        "invalid value 'a,' for '--server <HOST[:PORT]>': the address has no host",
+    ),
     wrong("sysv show", 64, "the following required arguments were not provided:"),
     wrong("sysv show 1 --id 2", 64, "the argument '[KEY]' cannot be used with '--id <ID>'"),
     wrong(

@@ -15,4 +15,5 @@ mod nodes;
 mod security;
 #[path = "../support/mod.rs"]
 mod support;
+mod sysv;
 mod warnings;

@@ -200,6 +200,22 @@ fn durable_semaphore_sets_move_to_the_next_leader() {
 }
 
 #[test]
+fn a_bench_measures_the_node_that_leads() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let leading = cluster.node(leader).counters.to_string();
+    let standby = cluster.others(leader)[0];
+    let standby = cluster.node(standby).counters.to_string();
+    for servers in [format!("{leading},{standby}"), format!("{standby},{leading}")] {
+        let bench = ["bench", "--server", &servers, "--count", "100", "--warmup", "0", "--json"];
+        let output = cluster.run(bench);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["answers"], &report["server"]), (&Value::from(100), &Value::from(&leading[..])));
+    }
+}
+
+#[test]
 fn a_client_learns_from_the_leader_alone_that_its_session_is_lost() {
     let Some(mut cluster) = TestCluster::start(1, 2) else { return };
     cluster.leader();

@@ -12,4 +12,5 @@ mod signals;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;
+mod sysv;
 mod vanished_peer;

@@ -18,6 +18,7 @@ pub mod namespaces;
 pub mod ports;
 pub mod proxy;
 pub mod store;
+pub mod sysv_program;
 pub mod yrmcdsd;
 
 use std::io::{Read, Write};

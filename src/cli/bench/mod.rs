@@ -16,8 +16,9 @@ use std::thread;
 pub(super) use options::Arguments;
 
 use super::exit::{Exit, Failure};
-use super::server::block_on;
-use load::{Generator, Limit, LoadError, Pace, ProcessError, Progress, Record, Usage, Yrmcds};
+use super::server::{Server, block_on};
+use crate::client::Address;
+use load::{Generator, Limit, LoadError, Pace, ProcessError, Progress, Record, Usage, Yrmcds, resolve};
 use options::Load;
 use report::{Report, ServerCost};
 
@@ -25,9 +26,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let load = arguments.load()?;
     // A mistyped process is reported before the load.
     arguments.pid.map(Usage::of).transpose()?;
-    // The generators send plain requests, which do not name a namespace.
-    block_on(arguments.server.connect())?;
-    let address = load.resolve()?;
+    let leader = block_on(leader(&arguments.server))?;
+    let address = resolve(&leader, arguments.server.timeout())?;
     let mut generators = connect(&load, address)?;
     if let Some(time) = arguments.warmup() {
         run_all(&mut generators, &load, Limit::After(time), "warming up")?;
@@ -41,6 +41,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let text = if arguments.json { report.json() } else { report.text() };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Success.into())
+}
+
+/// The address of the server, or of the node that leads. Its port must serve the namespace that was requested: the
+/// generators send plain requests, which do not name one.
+async fn leader(server: &Server) -> Result<Address, Failure> {
+    let leader = server.leader().await?;
+    server.at(leader.clone().into()).connect().await?;
+    Ok(leader)
 }
 
 /// Makes one generator per thread, each with its part of the connections.

@@ -1,25 +1,25 @@
 //! The options of `bench`, and the load that they describe.
 
-use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::load::{Distribution, Limit, Mix, Names, Plan, resolve};
+use super::load::{Distribution, Limit, Mix, Names, Plan};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::number::within;
 use crate::cli::server::Server;
 use crate::cli::time::{time, time_or_none};
-use crate::client::{Address, ConnectError, Maximum, NAME_BYTES_MAX, Resources};
+use crate::client::{Maximum, NAME_BYTES_MAX, Resources};
 
 const LONG: &str = "\
 Measure the throughput and latency of a server
 
 Opens connections, keeps requests in flight on each, and prints how many were answered, how long the answers took, and \
 their statuses. It works with every server of yrmcds' counter or semaphore protocol. The names that it acquires start \
-with \"bench-\"; it releases everything before it ends.
+with \"bench-\"; it releases everything before it ends. Of a cluster, it uses the node that leads at the start, and fails if \
+that node ends meanwhile.
 
 Without --rate, a connection sends its next request when one is answered. A server that stalls then gets fewer requests, \
 so its latency looks better than users would see it (coordinated omission). With --rate, requests are due at fixed times, \
@@ -120,7 +120,6 @@ enum DistributionArgument {
 /// A valid load.
 #[derive(Debug)]
 pub(super) struct Load {
-    pub(super) address: Address,
     pub(super) threads: usize,
     pub(super) limit: Limit,
     pub(super) requests_per_s: Option<f64>,
@@ -165,10 +164,10 @@ impl Arguments {
                 self.threads
             ));
         }
-        Ok(self.checked_load(self.server.only_address("bench")?))
+        Ok(self.checked_load())
     }
 
-    fn checked_load(&self, address: Address) -> Load {
+    fn checked_load(&self) -> Load {
         let distribution = match self.distribution {
             DistributionArgument::Uniform => Distribution::Uniform,
             DistributionArgument::Zipf => Distribution::Zipf,
@@ -186,7 +185,6 @@ impl Arguments {
             timeout: self.server.timeout(),
         };
         Load {
-            address,
             threads: self.threads as usize,
             limit: self.count.map_or(Limit::After(duration), Limit::Requests),
             requests_per_s: self.rate,
@@ -203,11 +201,6 @@ impl Arguments {
 }
 
 impl Load {
-    /// The first address of the server that accepts a connection.
-    pub(super) fn resolve(&self) -> Result<SocketAddr, ConnectError> {
-        resolve(&self.address, self.plan.timeout)
-    }
-
     /// The plan of one thread.
     pub(super) fn plan_of(&self, thread: usize) -> Plan {
         let connections = part(self.plan.connections as u64, self.threads, thread) as usize;

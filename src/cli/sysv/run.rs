@@ -27,8 +27,9 @@ Before that, this program checks that the library is there and that the server a
 them fails, the command is not started (71: no library, 69: no server).
 
 The keys are those of --keys and --map, else those of SIGNALBOX_SYSV_KEYS, else those of the file. The server is that of \
---server, else of SIGNALBOX_SYSV_SERVER, else of the file, else of SIGNALBOX_SERVER. Further settings of the library are \
-taken from the file and from the environment as they are.
+--server, else of SIGNALBOX_SYSV_SERVER, else of the file, else of SIGNALBOX_SERVER. Several addresses are the nodes of one \
+cluster: the programs use the one that leads, and the next one after a failover. Further settings of the library are taken \
+from the file and from the environment as they are.
 
 The dynamic linker does not load the library into programs that are linked statically, and into those that change their \
 user (set-user-id), such as sudo: start those the other way round, \"sudo signalbox sysv run\". Their semaphores would be \
@@ -38,6 +39,7 @@ const EXAMPLES: &str = "\
 Examples:
   signalbox sysv run --keys all -- php worker.php
   signalbox sysv run --server lock.example.org --keys 0x1000-0x1fff,42 -- perl job.pl
+  signalbox sysv run --server 10.0.0.1,10.0.0.2,10.0.0.3 --keys all -- php worker.php
   signalbox sysv run --map 0x5101a2b3=0x10 -- php worker.php
   signalbox sysv run --config /etc/signalbox-sysv.conf -- php-fpm";
 
@@ -90,10 +92,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         );
         return Err(Failure::new(Exit::Usage, message));
     }
-    let server = match settings.server {
-        Some(address) if !source.is_option() => arguments.server.at(address),
-        _ => arguments.server.at(arguments.server.only_address("sysv run")?),
-    };
+    let addresses = settings.servers.filter(|_| !source.is_option());
+    let server = arguments.server.at(addresses.unwrap_or_else(|| arguments.server.addresses()));
     let library = library::find(library.as_deref())?;
     block_on(async { set::connect(&server).await.map(drop) })?;
 

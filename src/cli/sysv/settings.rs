@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::escaped;
-use crate::client::Address;
+use crate::cli::server::Addresses;
 
-/// The variable with the server.
+/// The variable with the addresses of the server.
 pub(super) const SERVER: &str = "SIGNALBOX_SYSV_SERVER";
 
 /// The variable with the keys.
@@ -22,7 +22,7 @@ pub(super) const CONFIG: &str = "SIGNALBOX_SYSV_CONFIG";
 /// The settings without the options of the command line.
 #[derive(Debug, PartialEq)]
 pub(super) struct Settings {
-    pub(super) server: Option<Address>,
+    pub(super) servers: Option<Addresses>,
     pub(super) has_keys: bool,
 }
 
@@ -48,8 +48,8 @@ pub(super) fn read(file: Option<&Path>) -> Result<Settings, Failure> {
         }
     };
     let has_keys = variable(KEYS).map_or(from_file.has_keys, |keys| !keys.is_empty());
-    let server = server.map(|text| address(&text, &place)).transpose()?;
-    Ok(Settings { server, has_keys })
+    let servers = server.map(|text| addresses(&text, &place)).transpose()?;
+    Ok(Settings { servers, has_keys })
 }
 
 struct Lines<'a> {
@@ -77,13 +77,16 @@ fn unquoted(value: &str) -> &str {
     value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value)
 }
 
-/// The address of a server, with the port that the library needs.
-fn address(text: &str, place: &str) -> Result<Address, Failure> {
-    match text.parse::<Address>() {
-        Ok(address) if address.port().is_some() => Ok(address),
+/// The addresses of a server, with the ports that the library needs. Blanks may stand beside the commas.
+fn addresses(text: &str, place: &str) -> Result<Addresses, Failure> {
+    let items: Vec<_> = text.split(',').map(str::trim).collect();
+    match items.join(",").parse::<Addresses>() {
+        Ok(addresses) if addresses.iter().all(|address| address.port().is_some()) => Ok(addresses),
         _ => {
-            let message =
-                format!("{place}: \"{text}\" is not of the form HOST:PORT; correct it, or give --server");
+            let message = format!(
+                "{place}: \"{text}\" is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for the nodes of a cluster; correct \
+                 it, or give --server"
+            );
             Err(Failure::new(Exit::Usage, message))
         }
     }
@@ -102,8 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_a_port() {
-        assert!(address("box:11216", SERVER).is_ok() && address("[::1]:7", SERVER).is_ok());
-        assert!(address("box", SERVER).is_err() && address("box:0", SERVER).is_err());
+    fn every_address_has_a_port() {
+        for right in ["box:11216", "[::1]:7", "a:1,b:2", "a:1, b:2"] {
+            let addresses = addresses(right, SERVER).ok().unwrap();
+            assert_eq!(addresses.to_string(), right.replace(' ', ""));
+        }
+        for wrong in ["", "box", "box:0", "a:1,,b:1", "a:1,", "a:1,b", "a:1 b:1"] {
+            assert!(addresses(wrong, SERVER).is_err(), "{wrong}");
+        }
     }
 }

@@ -14,6 +14,7 @@ mod php;
 mod processes;
 mod python;
 mod relay;
+mod servers;
 mod signals;
 mod stepper;
 #[path = "../support/mod.rs"]

@@ -1,6 +1,7 @@
 //! Lost connections and servers.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use crate::relay::Relay;
 use crate::stepper::{STEPPER, Stepper, preloaded};
@@ -25,6 +26,26 @@ fn a_waiting_call_survives_a_lost_connection() {
     relay.reset(Some(server.address));
     assert_eq!(a.ask(format!("op {set} - 1,1,SEM_UNDO")), "= 0");
     assert_eq!(observer.values(&set), "= 0,5");
+}
+
+#[test]
+fn a_call_that_waits_survives_one_outage_after_the_other() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
+    let server = TestServer::start();
+    let relay = Relay::to(server.address);
+    let mut observer = Stepper::start(server.address);
+    let mut command = preloaded(STEPPER, relay.address);
+    let mut a = Stepper::spawn(command.env("SIGNALBOX_SYSV_TIMEOUT", "500ms"));
+    let set = a.set(7, "0");
+    a.send(format!("op {set} - 0,-1,0"));
+    for _ in 0..3 {
+        until("a waits", || observer.ask(format!("ctl {set} 0 GETNCNT")) == "= 1");
+        // Outages within the time limit of each other may be one.
+        std::thread::sleep(2 * TIMEOUT);
+        relay.reset(Some(server.address));
+    }
+    assert_eq!(observer.ask(format!("op {set} - 0,1,0")), "= 0");
+    assert_eq!(a.answer(), "= 0");
 }
 
 #[test]

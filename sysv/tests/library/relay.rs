@@ -3,12 +3,14 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Forwards connections to a server.
 pub struct Relay {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
+    is_frozen: Arc<AtomicBool>,
 }
 
 struct State {
@@ -23,6 +25,8 @@ impl Relay {
         let address = listener.local_addr().unwrap();
         let state = Arc::new(Mutex::new(State { server: Some(server), streams: Vec::new() }));
         let shared = Arc::clone(&state);
+        let is_frozen = Arc::new(AtomicBool::new(false));
+        let frozen = Arc::clone(&is_frozen);
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 let mut state = shared.lock().unwrap();
@@ -31,13 +35,19 @@ impl Relay {
                 };
                 for (from, to) in [(&near, &far), (&far, &near)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    std::thread::spawn(move || forward(from, to));
+                    let frozen = Arc::clone(&frozen);
+                    std::thread::spawn(move || forward(from, to, &frozen));
                 }
                 // The server's side is reset first: a regular end of the client's would be passed on to it.
                 state.streams.extend([far, near]);
             }
         });
-        Self { address, state }
+        Self { address, state, is_frozen }
+    }
+
+    /// From now on, connections are open and silent, also new ones: those of a server whose process is stopped.
+    pub fn freeze(&self) {
+        self.is_frozen.store(true, Ordering::Relaxed);
     }
 
     /// Resets all connections, and forwards new ones to this server.
@@ -59,12 +69,17 @@ impl Relay {
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream) {
+fn forward(mut from: TcpStream, mut to: TcpStream, is_frozen: &AtomicBool) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if is_frozen.load(Ordering::Relaxed) {
+            continue;
+        }
         if to.write_all(&bytes[..count]).is_err() {
             return;
         }
     }
-    let _ = to.shutdown(Shutdown::Write);
+    if !is_frozen.load(Ordering::Relaxed) {
+        let _ = to.shutdown(Shutdown::Write);
+    }
 }

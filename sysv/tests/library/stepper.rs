@@ -1,7 +1,6 @@
 //! The program that makes the calls.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,7 +14,7 @@ use crate::support::preload;
 pub const STEPPER: &str = env!("CARGO_BIN_EXE_sysv-stepper");
 
 /// A program with the library and settings for all keys.
-pub fn preloaded(program: impl AsRef<std::ffi::OsStr>, server: SocketAddr) -> Command {
+pub fn preloaded(program: impl AsRef<std::ffi::OsStr>, server: impl ToString) -> Command {
     let mut command = Command::new(program);
     preload(&mut command, server);
     command
@@ -37,7 +36,7 @@ pub struct Commands<W> {
 pub type Branch = Commands<UnixStream>;
 
 impl Stepper {
-    pub fn start(server: SocketAddr) -> Self {
+    pub fn start(server: impl ToString) -> Self {
         Self::spawn(&mut preloaded(STEPPER, server))
     }
 
