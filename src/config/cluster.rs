@@ -64,7 +64,7 @@ impl ClusterConfig {
             }
         }
         if self.etcd_ca.is_none() && self.etcd.iter().any(|member| member.starts_with("https:")) {
-            return without("cluster.etcd", "cluster.etcd_ca");
+            return Err(ConfigError::ClusterWithoutAuthority);
         }
         if config.data_dir.is_some() {
             return Err(ConfigError::ClusterAndDataDir);
@@ -128,6 +128,20 @@ mod tests {
         ] {
             assert!(!is_member(other), "{other}");
         }
+    }
+
+    #[test]
+    fn members_with_https_need_their_authority() {
+        let checked = |member: &str, etcd_ca: Option<&str>| {
+            let mut config = Config::default();
+            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned(), member.to_owned()];
+            config.cluster.etcd_ca = etcd_ca.map(PathBuf::from);
+            config.cluster.validate(&config)
+        };
+        let refused = checked("https://10.0.0.2:2379", None);
+        assert!(matches!(refused, Err(ConfigError::ClusterWithoutAuthority)), "{refused:?}");
+        assert!(checked("https://10.0.0.2:2379", Some("/etc/ca.pem")).is_ok());
+        assert!(checked("http://10.0.0.2:2379", None).is_ok());
     }
 
     #[test]

@@ -92,6 +92,12 @@ pub enum ConfigError {
         /// The key that it needs.
         missing: &'static str,
     },
+    /// Members of etcd have certificates, and nothing says who signed them.
+    #[error(
+        "cluster.etcd has a member with https, but cluster.etcd_ca is not set; set it to the file with the certificate of \
+         the authority that signed those of etcd's members"
+    )]
+    ClusterWithoutAuthority,
     /// A node of a cluster has no data directory.
     #[error(
         "cluster.etcd and data_dir are both set, but a node of a cluster stores everything in etcd; remove data_dir \

@@ -16,6 +16,7 @@ mod connection;
 mod core_yield;
 mod daemon;
 mod dispatch;
+mod ending;
 mod expiry;
 mod gc;
 mod listener;

@@ -21,6 +21,7 @@ use tracing::{error, info};
 
 use super::Server;
 use super::dispatch::status_of;
+use super::ending::end_at_once;
 use crate::config::DeclareConfig;
 use crate::core::{CommitOutcome, Declare, PlaceKey, Refusal};
 use crate::storage::{CommitError, Storage, StorageError};
@@ -266,10 +267,10 @@ fn write(server: &Server, storage: &mut dyn Storage, bell: &Bell) {
                     bell.wait();
                 }
             }
-            Err(StoreError::OwnershipLost(error)) => {
-                error!(%error, "the records belong to another server, so this one ends and answers nothing more");
-                std::process::abort();
-            }
+            Err(StoreError::OwnershipLost(error)) => end_at_once(
+                "this server does not own its records any more: it ends at once, and answers nothing more",
+                error.to_string(),
+            ),
             Err(StoreError::RolledBack(error)) => {
                 let text = error.to_string();
                 if failure.as_ref() != Some(&text) {

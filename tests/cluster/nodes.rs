@@ -113,6 +113,22 @@ fn a_leader_without_etcd_serves_until_its_deadline_and_no_longer() {
 }
 
 #[test]
+fn a_leader_that_must_not_commit_any_more_is_killed_and_writes_no_core_file() {
+    let Some(mut cluster) = TestCluster::start(1, 1) else { return };
+    let leader = cluster.leader();
+    let mut client = cluster.wire(leader);
+    assert_eq!(client.acquire(b"job", 1, 1).status, OK);
+    // Only a commit reads the number of the last one.
+    cluster.etcd.control(&["del", "/signalbox/main/p/0000/m"]);
+    let declared = cluster.run(["declare", "gpu", "--capacity", "2"]);
+    assert_eq!(declared.status.code(), Some(69), "{}", stderr(&declared));
+    let status = cluster.daemon(leader).exit_status();
+    assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
+    assert!(client.is_closed());
+    assert!(cluster.daemon(leader).said().contains("does not own its records any more"));
+}
+
+#[test]
 fn a_command_runs_on_while_another_node_takes_over() {
     let Some(mut cluster) = TestCluster::start(1, 2) else { return };
     let leader = cluster.leader();

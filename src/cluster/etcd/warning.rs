@@ -39,7 +39,7 @@ impl Expected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// A member does not answer.
+    /// A member does not answer, or refuses this node.
     Unreachable {
         /// Its URL.
         endpoint: String,
@@ -114,8 +114,8 @@ impl fmt::Display for Warning {
         match self {
             Self::Unreachable { endpoint, why, reachable, members } => write!(
                 f,
-                "member {endpoint} does not answer ({why}); {reachable} of {members} members of etcd answer, and it needs \
-                 a majority; start it, or correct its URL"
+                "member {endpoint} does not answer as it should ({why}); {reachable} of {members} members of etcd do, and it \
+                 needs a majority; check that it runs, its URL, and the certificate or the user of this node"
             ),
             Self::NoSpace { endpoint } => write!(
                 f,

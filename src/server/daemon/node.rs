@@ -8,12 +8,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{io, thread};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
+use super::super::ending;
 use super::super::workers::Workers;
 use super::error::DaemonError;
 use crate::cluster::clock::BootTime;
@@ -31,9 +30,6 @@ use crate::storage::FORMAT;
 
 /// How often the guard looks at the fence.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
-
-/// How long the last line of the log may take, before the process is killed.
-const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
 
 /// The connections to etcd that a node needs, and what it is. Its files are read already.
 pub(super) struct Prepared {
@@ -250,22 +246,12 @@ fn guard(fence: Fence, has_to_lead: Arc<AtomicBool>) {
     }
 }
 
-/// Kills the process, so that the kernel closes all connections. The log gets a line if it takes it in time.
+/// Kills the process of a node that led and does not lead any more.
 fn end_at_once(reason: String) -> ! {
-    let (sender, written) = mpsc::channel();
-    let speaker = thread::Builder::new().spawn(move || {
-        error!(
-            reason,
-            "this node does not lead the cluster any more: it ends at once, and joins again when it is restarted"
-        );
-        let _ = sender.send(());
-    });
-    if speaker.is_ok() {
-        let _ = written.recv_timeout(LAST_WORDS_MAX);
-    }
-    let _ = kill(Pid::this(), Signal::SIGKILL);
-    // Not reached, unless the system forbids this process to kill itself.
-    std::process::abort()
+    ending::end_at_once(
+        "this node does not lead the cluster any more: it ends at once, and joins again when it is restarted",
+        reason,
+    )
 }
 
 /// Logs what an operator should know about etcd, in a thread of its own.
