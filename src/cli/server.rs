@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -16,6 +16,9 @@ use crate::client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
     Namespace, PlainClient, SEMAPHORE_PORT, Status,
 };
+
+/// The pause before all addresses of a cluster are tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The options of all client subcommands.
 #[derive(Debug, Args)]
@@ -36,7 +39,7 @@ pub(super) struct Server {
     #[arg(long, global = true)]
     semaphore: bool,
 
-    /// How long to wait for the connection and for each response, in seconds or with a unit (0.5, 30s, 5m, 1h)
+    /// How long to wait for the connection, of several servers until one answers, and for each response, in seconds or with a unit (0.5, 30s, 5m, 1h)
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = time, global = true)]
     timeout: Duration,
 }
@@ -212,28 +215,44 @@ impl Server {
         Ok(self.connect_for("signalbox").await?.0)
     }
 
-    /// Connects to the first address that answers: of a cluster, one node answers, while the others refuse connections, or
-    /// accept them and are frozen.
+    /// Connects to the only address, or to the first of several that answers. While none does, a node of the cluster may be
+    /// taking over, so they are tried again until the time is over.
     pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
         let addresses = self.addresses().0;
+        if let [only] = addresses.as_slice() {
+            return Ok((only.clone(), PlainClient::connect_within(only, self.timeout).await?));
+        }
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            let last = match self.try_each(&addresses).await {
+                Ok(connected) => return Ok(connected),
+                Err(last) => last,
+            };
+            if Instant::now() + RETRY_PAUSE >= deadline {
+                let tried = self.addresses();
+                let message = format!(
+                    "none of the servers {tried} has answered within {} s; the last one: {last}",
+                    self.timeout.as_secs_f64()
+                );
+                return Err(Failure::new(Exit::Unavailable, message));
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Tries several addresses in turn: of a cluster, one node answers, while the others refuse connections, or accept them
+    /// and are frozen. The error is that of the last one.
+    async fn try_each(&self, addresses: &[Address]) -> Result<(Address, PlainClient), ConnectError> {
         let limit = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-        let mut failures = Vec::new();
-        let is_only = addresses.len() == 1;
+        let mut last = None;
         for address in addresses {
-            match PlainClient::connect_within(&address, limit).await {
-                Ok(client) if is_only || answers(&client, limit).await => return Ok((address, client)),
-                Ok(_) => {
-                    failures.push(ConnectError::TimedOut { address: address.to_string(), limit });
-                }
-                Err(error) => failures.push(error),
+            match PlainClient::connect_within(address, limit).await {
+                Ok(client) if answers(&client, limit).await => return Ok((address.clone(), client)),
+                Ok(_) => last = Some(ConnectError::TimedOut { address: address.to_string(), limit }),
+                Err(error) => last = Some(error),
             }
         }
-        let last = failures.pop().expect("the option has at least one address");
-        if failures.is_empty() {
-            return Err(last.into());
-        }
-        let message = format!("none of the servers {} answers; the last one: {last}", self.addresses());
-        Err(Failure::new(Exit::Unavailable, message))
+        Err(last.expect("there are several addresses"))
     }
 
     /// As [`Self::connect`]; the task is the label in lists of holders.

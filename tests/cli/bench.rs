@@ -172,8 +172,9 @@ fn of_several_addresses_the_one_that_answers_is_used() {
     let several = format!("127.0.0.1:1,no-such-host.invalid,{}", server.counters);
     let report = report(server.counters, &["--server", &several, "--count", "100"]);
     assert_eq!(report["server"], server.counters.to_string());
-    let nobody = ["--server", "127.0.0.1:1,127.0.0.2:1"];
-    assert_refused(server.counters, &nobody, 69, "none of the servers 127.0.0.1:1,127.0.0.2:1 answers");
+    let nobody = ["--server", "127.0.0.1:1,127.0.0.2:1", "--timeout", "0.3"];
+    let message = "none of the servers 127.0.0.1:1,127.0.0.2:1 has answered within 0.3 s";
+    assert_refused(server.counters, &nobody, 69, message);
 }
 
 #[test]

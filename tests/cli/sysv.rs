@@ -478,9 +478,18 @@ async fn run_starts_nothing_without_the_library_or_the_server() {
         (&["--config", &no_port], 64, "\"server\" in "),
         (&["--config", &gap], 64, "\"a:1,,b:1\" is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for"),
         (
-            &["--keys", "all", "--library", library, "--server", "127.0.0.1:1,no-such-host.invalid"],
+            &[
+                "--keys",
+                "all",
+                "--library",
+                library,
+                "--server",
+                "127.0.0.1:1,no-such-host.invalid",
+                "--timeout",
+                "1",
+            ],
             69,
-            "none of the servers 127.0.0.1:1,no-such-host.invalid:11215 answers",
+            "none of the servers 127.0.0.1:1,no-such-host.invalid:11215 has answered within 1 s",
         ),
     ] {
         assert_fails(&run(address, options).await, status, message);

@@ -27,6 +27,9 @@ fn another_node_takes_over_what_a_killed_leader_has_stored() {
     let (id, slots) = (first.id(), first.slots().to_vec());
 
     cluster.daemon(leader).signal(Signal::SIGKILL);
+    // It is started while no node leads.
+    let listed = cluster.run(["list", "--timeout", "60"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("gpu"), "{}", stderr(&listed));
     let next = cluster.leader_among(&cluster.others(leader));
     let second = client.wait(client.semaphore("gpu").declared().acquire()).unwrap();
     assert!(first.is_held(), "the client has kept its permit");
