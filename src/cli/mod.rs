@@ -50,6 +50,7 @@ mod status;
 mod sysv;
 mod table;
 mod time;
+mod tls;
 mod verify;
 mod waiters;
 mod wanted;

@@ -12,13 +12,14 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::pattern::looks_like_pattern;
 use super::time::time;
+use super::tls::TlsOptions;
 use crate::client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
-    Namespace, PlainClient, SEMAPHORE_PORT, Status,
+    Namespace, PlainClient, SEMAPHORE_PORT, Status, Tls, Transport,
 };
 
 /// The options of all client subcommands.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Server {
     /// Server to connect to; the default port is 11215, with --semaphore 11216. For a cluster, all nodes, with commas between
     /// them: the one that leads is used
@@ -39,6 +40,9 @@ pub(super) struct Server {
     /// How long to wait for the connection and for each response, in seconds or with a unit (0.5, 30s, 5m, 1h)
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = time, global = true)]
     timeout: Duration,
+
+    #[command(flatten)]
+    tls: TlsOptions,
 }
 
 /// The addresses of one server, or of the nodes of one cluster; at least one.
@@ -135,10 +139,19 @@ impl Server {
     }
 
     /// The builder of a leased client of these addresses; the task is the label in lists of holders.
-    pub(super) fn builder(&self, task: &str) -> Builder {
+    pub(super) fn builder(&self, task: &str) -> Result<Builder, Failure> {
         let mut addresses = self.addresses().0.into_iter();
         let first = addresses.next().expect("the option has at least one address");
-        addresses.fold(Client::builder(first), Builder::address).label(label(task))
+        let builder = addresses.fold(Client::builder(first), Builder::address).label(label(task));
+        Ok(match self.tls.load()? {
+            Some(tls) => builder.transport(tls),
+            None => builder,
+        })
+    }
+
+    /// The options of TLS.
+    pub(super) fn tls(&self) -> &TlsOptions {
+        &self.tls
     }
 
     /// Whether a port was given. Otherwise `--semaphore` selects it.
@@ -148,7 +161,7 @@ impl Server {
 
     /// The same options with another address.
     pub(super) fn at(&self, address: Address) -> Self {
-        Self { addresses: address.into(), ..*self }
+        Self { addresses: address.into(), ..self.clone() }
     }
 
     /// Whether semaphores were requested.
@@ -206,7 +219,7 @@ impl Server {
             _ => self.connect_to_first().await?.0,
         };
         let server = self.at(address);
-        let client = server.builder("signalbox").build()?;
+        let client = server.builder("signalbox")?.build()?;
         Ok(server.answer(client.direct()).await??)
     }
 
@@ -221,10 +234,11 @@ impl Server {
     pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
         let addresses = self.addresses().0;
         let limit = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let tls = self.tls.load()?;
         let mut failures = Vec::new();
         let is_only = addresses.len() == 1;
         for address in addresses {
-            match PlainClient::connect_within(&address, limit).await {
+            match open(&address, limit, tls.as_ref()).await {
                 Ok(client) if is_only || answers(&client, limit).await => return Ok((address, client)),
                 Ok(_) => {
                     failures.push(ConnectError::TimedOut { address: address.to_string(), limit });
@@ -307,6 +321,14 @@ impl Server {
             );
             Failure::new(Exit::Unavailable, message)
         })
+    }
+}
+
+/// Opens a connection, over TLS if that is given.
+async fn open(address: &Address, limit: Duration, tls: Option<&Tls>) -> Result<PlainClient, ConnectError> {
+    match tls {
+        Some(tls) => Ok(PlainClient::over(tls.connect(address.clone(), limit).await?)),
+        None => PlainClient::connect_within(address, limit).await,
     }
 }
 

@@ -11,7 +11,7 @@ struct Layer {
 }
 
 /// All names that the check knows: `std`, the crates, and the modules.
-const CRATES: [&str; 28] = [
+const CRATES: [&str; 32] = [
     "ahash",
     "bytes",
     "clap",
@@ -26,6 +26,9 @@ const CRATES: [&str; 28] = [
     "nix",
     "prost",
     "redb",
+    "rustls",
+    "rustls_native_certs",
+    "rustls_webpki",
     "sd_notify",
     "serde",
     "serde_json",
@@ -34,6 +37,7 @@ const CRATES: [&str; 28] = [
     "terminal_size",
     "thiserror",
     "tokio",
+    "tokio_rustls",
     "tokio_util",
     "toml",
     "tonic",
@@ -41,9 +45,10 @@ const CRATES: [&str; 28] = [
     "tracing",
     "tracing_subscriber",
 ];
-const MODULES: [&str; 8] = ["protocol", "core", "config", "server", "storage", "cluster", "client", "cli"];
+const MODULES: [&str; 9] =
+    ["protocol", "core", "config", "server", "storage", "cluster", "client", "cli", "tls"];
 
-const LAYERS: [Layer; 7] = [
+const LAYERS: [Layer; 8] = [
     Layer {
         module: "protocol",
         may_use: &["protocol", "bytes", "thiserror"],
@@ -97,6 +102,7 @@ const LAYERS: [Layer; 7] = [
             ("keys.rs", "serde_json"),
         ],
     },
+    Layer { module: "tls", may_use: &["rustls", "thiserror"], exceptions: &[] },
     Layer { module: "config", may_use: &["config", "serde", "toml", "thiserror"], exceptions: &[] },
     Layer {
         module: "client",
@@ -111,7 +117,13 @@ const LAYERS: [Layer; 7] = [
             "fastrand",
             "getrandom",
         ],
-        exceptions: &[("clock.rs", "nix")],
+        exceptions: &[
+            ("clock.rs", "nix"),
+            ("client/tls.rs", "tls"),
+            ("client/tls.rs", "rustls"),
+            ("client/tls.rs", "rustls_native_certs"),
+            ("client/tls.rs", "tokio_rustls"),
+        ],
     },
     Layer {
         module: "cli",
@@ -143,6 +155,8 @@ const LAYERS: [Layer; 7] = [
             ("dialect.rs", "tokio_util"),
             ("generator.rs", "mio"),
             ("channel.rs", "mio"),
+            ("socket.rs", "mio"),
+            ("socket.rs", "rustls"),
             ("record.rs", "hdrhistogram"),
             ("report.rs", "hdrhistogram"),
             ("error.rs", "thiserror"),

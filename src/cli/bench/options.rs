@@ -12,7 +12,7 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::number::within;
 use crate::cli::server::Server;
 use crate::cli::time::{time, time_or_none};
-use crate::client::{Address, ConnectError, Maximum, NAME_BYTES_MAX, Resources};
+use crate::client::{Address, ConnectError, Maximum, NAME_BYTES_MAX, Resources, Tls};
 
 const LONG: &str = "\
 Measure the throughput and latency of a server
@@ -165,10 +165,10 @@ impl Arguments {
                 self.threads
             ));
         }
-        Ok(self.checked_load(self.server.only_address("bench")?))
+        Ok(self.checked_load(self.server.only_address("bench")?, self.server.tls().load()?))
     }
 
-    fn checked_load(&self, address: Address) -> Load {
+    fn checked_load(&self, address: Address, tls: Option<Tls>) -> Load {
         let distribution = match self.distribution {
             DistributionArgument::Uniform => Distribution::Uniform,
             DistributionArgument::Zipf => Distribution::Zipf,
@@ -184,6 +184,7 @@ impl Arguments {
             maximum: Maximum(self.max),
             seed: self.seed,
             timeout: self.server.timeout(),
+            tls: tls.map(|tls| (tls, address.clone())),
         };
         Load {
             address,
