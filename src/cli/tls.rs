@@ -27,11 +27,17 @@ pub(super) struct TlsOptions {
     ca: Option<PathBuf>,
 
     /// Certificate of this client, in PEM; implies --tls
-    #[arg(id = "tls_cert", long = "cert", value_name = "FILE", env = "SIGNALBOX_CERT", global = true)]
+    #[arg(id = "cert", long = "cert", value_name = "FILE", env = "SIGNALBOX_CERT", global = true)]
     certificate: Option<PathBuf>,
 
     /// Key of the certificate of --cert, in PEM
-    #[arg(id = "tls_key", long = "cert-key", value_name = "FILE", env = "SIGNALBOX_CERT_KEY", global = true)]
+    #[arg(
+        id = "cert-key",
+        long = "cert-key",
+        value_name = "FILE",
+        env = "SIGNALBOX_CERT_KEY",
+        global = true
+    )]
     key: Option<PathBuf>,
 }
 

@@ -223,8 +223,12 @@ impl AsyncRead for TlsStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        read.map_err(|error| self.explained(error))
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            // The end without close_notify. A server that stops has no time for one, and responses say themselves where
+            // they end, so it is an end like any other.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
+            read => read.map_err(|error| self.explained(error)),
+        }
     }
 }
 

@@ -19,7 +19,8 @@ fn tls(authority: &Authority, identity: Option<&Files>) -> Tls {
 }
 
 fn server(config: &TlsConfig) -> (TestServer, Address) {
-    let server = TestServer::start();
+    // On a thread without a runtime, because it makes its own.
+    let server = std::thread::scope(|scope| scope.spawn(TestServer::start).join().unwrap());
     server.server.load_tls(config).unwrap();
     let address = server.counters.to_string().parse().unwrap();
     (server, address)
@@ -58,6 +59,7 @@ async fn a_plain_client_and_a_leased_client_work_over_tls() {
     held.release().await.unwrap();
     client.close().await;
     assert_eq!(server.counter().stat("failed_handshakes"), 0);
+    assert_eq!(server.counter().stat("tls_connections"), 3);
 }
 
 #[tokio::test]
@@ -152,14 +154,15 @@ async fn an_optional_certificate_is_verified_if_there_is_one() {
         let stream = tls(&authority, identity).connect(address.clone(), LIMIT).await.unwrap();
         PlainClient::over(stream).noop().await.unwrap();
     }
-    let unknown = Authority::new().sign("worker", "");
+    let stranger = Authority::new();
+    let unknown = stranger.sign("worker", "");
     let refused = failure(&tls(&authority, Some(&unknown)), &address).await;
     assert!(matches!(refused, TlsFailure::CertificateRefused(_)), "{refused:?}");
 }
 
 #[tokio::test]
 async fn a_server_that_requires_tls_says_so() {
-    let (_, files) = for_loopback();
+    let (_authority, files) = for_loopback();
     let (_server, address) =
         server(&TlsConfig { plain: signalbox::config::PlainRule::Refuse, ..files.config() });
     let plain = PlainClient::connect(&address).await.unwrap();

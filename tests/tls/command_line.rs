@@ -6,7 +6,6 @@ use std::process::{Command, Output};
 use crate::certificates::{Authority, Files, for_loopback};
 use crate::daemon::started;
 use crate::support::daemon::*;
-use crate::support::*;
 
 fn program(daemon: &mut Daemon, arguments: &[&str]) -> Command {
     let mut command = Command::new(SIGNALBOX);
@@ -98,7 +97,7 @@ fn messages_say_what_to_do() {
     let ca = authority.file();
     let Files { certificate, key } = authority.sign("worker", "");
     let with_certificate = ["ping", "--cert", text_of(&certificate), "--cert-key", text_of(&key)];
-    let leased = ["acquire", "a", "--max", "1", "--ttl", "10s"];
+    let leased = ["acquire", "a", "--max", "1", "--lease", "10s"];
     for (arguments, ca, expected) in [
         (&["ping"][..], None, "only connections over TLS"),
         (&["list"], None, "only connections over TLS"),

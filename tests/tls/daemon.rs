@@ -14,12 +14,32 @@ use crate::wire::{connect, connect_as, over};
 const BASE: &str =
     "bind_ip = \"127.0.0.1\"\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216\n";
 
+/// A daemon with its configuration file.
+pub struct Started {
+    daemon: Daemon,
+    _file: ConfigFile,
+}
+
+impl std::ops::Deref for Started {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+impl std::ops::DerefMut for Started {
+    fn deref_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+}
+
 /// A daemon on any free ports, with these lines in its configuration.
-pub fn started(lines: &str) -> Daemon {
+pub fn started(lines: &str) -> Started {
     let file = ConfigFile::toml(&format!("{BASE}{lines}"));
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     daemon.ready();
-    daemon
+    Started { daemon, _file: file }
 }
 
 /// The subject of the certificate that a server shows to openssl.
@@ -94,6 +114,7 @@ fn a_reload_changes_the_rules_for_new_connections() {
     let file = ConfigFile::toml(BASE);
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let mut plain = daemon.counter();
+    assert_eq!(plain.ask(NOOP, &[]).status, OK);
     file.write(&format!("{BASE}{}tls.plain = \"refuse\"\n", files.lines()));
     daemon.reload("the configuration was read again");
     assert_eq!(plain.ask(NOOP, &[]).status, OK, "it was connected before");
@@ -139,7 +160,7 @@ fn the_log_names_a_client_by_its_certificate() {
 
 #[test]
 fn failed_handshakes_are_logged_once_and_counted() {
-    let (_, files) = for_loopback();
+    let (_authority, files) = for_loopback();
     let mut daemon = started(&files.lines());
     let stranger = Authority::new();
     for _ in 0..3 {
@@ -154,7 +175,7 @@ fn failed_handshakes_are_logged_once_and_counted() {
 
 #[test]
 fn tls_without_a_certificate_is_logged_with_the_keys_to_set() {
-    let (authority, _) = for_loopback();
+    let (authority, _files) = for_loopback();
     let mut daemon = started("");
     for _ in 0..2 {
         let stream = std::net::TcpStream::connect(daemon.address("counter")).unwrap();

@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::certificates::for_loopback;
+use crate::certificates::{Authority, for_loopback};
 use crate::support::*;
 use crate::wire::connect;
 
-fn server() -> (crate::certificates::Authority, TestServer) {
+fn server() -> (Authority, TestServer) {
     let (authority, files) = for_loopback();
     let server = TestServer::start();
     server.server.load_tls(&files.config()).unwrap();
@@ -75,7 +75,7 @@ fn a_handshake_that_stops_is_ended_after_its_time_and_disturbs_nobody() {
 
 #[test]
 fn a_single_first_byte_is_a_started_frame() {
-    let (_, files) = for_loopback();
+    let (_authority, files) = for_loopback();
     let server = TestServer::start_with(|config| config.frame_timeout_s = 1);
     server.server.load_tls(&files.config()).unwrap();
     let mut slow = TcpStream::connect(server.counters).unwrap();
@@ -112,7 +112,7 @@ fn a_forged_record_ends_the_connection_with_an_alert() {
 
 #[test]
 fn handshakes_count_against_the_limit_of_connections() {
-    let (_, files) = for_loopback();
+    let (_authority, files) = for_loopback();
     let server = TestServer::start_with(|config| config.counter.port.max_connections = 2);
     server.server.load_tls(&files.config()).unwrap();
     let begun: Vec<_> = (0..2)

@@ -66,10 +66,7 @@ enum Security {
 
 /// How a thread leaves a connection.
 enum Left<S> {
-    Ended {
-        stream: S,
-        end: End,
-    },
+    Ended,
     /// It goes on: over TLS, which it has begun, or on another thread.
     Open {
         connection: Box<OpenConnection>,
@@ -186,13 +183,8 @@ impl OpenConnection {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let (connection, stream) = match self.security {
-            Security::Plain => match self.serve_over(stream, seat).await {
-                Left::Ended { stream, end } => {
-                    if end.is_by_the_server() {
-                        Box::pin(linger(stream)).await;
-                    }
-                    return None;
-                }
+            Security::Plain => match self.serve_over(stream, false, seat).await {
+                Left::Ended => return None,
                 Left::Open { connection, stream, to: Some(to) } => {
                     return Some(Move { connection, stream, to });
                 }
@@ -225,11 +217,8 @@ impl OpenConnection {
                 return None;
             }
         };
-        match self.serve_over(TlsStream::new(stream, session), seat).await {
-            Left::Ended { stream, end } => {
-                Box::pin(close_tls(stream, &end)).await;
-                None
-            }
+        match self.serve_over(TlsStream::new(stream, session), true, seat).await {
+            Left::Ended => None,
             Left::Open { mut connection, stream, to } => {
                 let (stream, session) = stream.into_parts();
                 connection.security = Security::Tls(session);
@@ -256,8 +245,9 @@ impl OpenConnection {
         Ok(session)
     }
 
-    /// Serves the connection over a stream on this thread.
-    async fn serve_over<S>(self: Box<Self>, stream: S, seat: &mut impl Seat) -> Left<S>
+    /// Serves the connection over a stream on this thread. `is_tls`: a peer that has ended its part learns by the end of
+    /// ours that it has received everything.
+    async fn serve_over<S>(self: Box<Self>, stream: S, is_tls: bool, seat: &mut impl Seat) -> Left<S>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -284,7 +274,12 @@ impl OpenConnection {
                 let Connection { stream, busy: _busy, .. } = served;
                 // Boxed, so that the task of an open connection has no room for its end.
                 Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
-                Left::Ended { stream, end }
+                if end.is_by_the_server() {
+                    Box::pin(linger(stream)).await;
+                } else if let (true, End::Peer) = (is_tls, end) {
+                    Box::pin(end_output(stream)).await;
+                }
+                Left::Ended
             }
             Departure::Move(to) => {
                 let (stream, mut inbound, extended) = served.into_parts();
@@ -382,18 +377,10 @@ fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionI
     }
 }
 
-/// Ends a connection over TLS. A client that has ended its own part in order learns by close_notify that it has received
-/// everything.
-async fn close_tls<S>(mut stream: TlsStream<S>, end: &End)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    if end.is_by_the_server() {
-        linger(stream).await;
-    } else if let End::Peer = end {
-        // Whether it fails or not, the connection is over.
-        let _ = stream.shutdown().await;
-    }
+/// Ends the output alone.
+async fn end_output(mut stream: impl AsyncWrite + Unpin) {
+    // Whether it fails or not, the connection is over.
+    let _ = stream.shutdown().await;
 }
 
 /// Ends the output, and reads and discards what the peer still sends. If a socket is closed while input is unread, the

@@ -56,7 +56,13 @@ pub(super) fn process(
             Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Some(Ok(Progress::Closed)),
             Ok(other) => unreachable!("the server accepts no early data: {other:?}"),
             Err(error) => {
-                take_alert(connection, out);
+                // The alert that tells the client.
+                let rest = &mut received[processed + discard..];
+                if let Ok(ConnectionState::EncodeTlsData(mut data)) =
+                    connection.process_tls_records(rest).state
+                {
+                    encode(&mut data, out);
+                }
                 Some(Err(error))
             }
         };
@@ -64,13 +70,6 @@ pub(super) fn process(
         if let Some(progress) = progress {
             return (processed, progress);
         }
-    }
-}
-
-/// Appends the alert that tells the client of a failure.
-fn take_alert(connection: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
-    if let Ok(ConnectionState::EncodeTlsData(mut data)) = connection.process_tls_records(&mut []).state {
-        encode(&mut data, out);
     }
 }
 
@@ -88,31 +87,34 @@ fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, out: &mut Vec<u8>) {
 }
 
 /// Encrypts bytes for the client, behind records that have to be sent first. Writes to the start of `out`, which grows if
-/// it is too small. Returns the length.
+/// it is too small. Returns the length. `received` are the bytes that [`process`] has left, which rustls refers to.
 pub(super) fn encrypt(
     connection: &mut UnbufferedServerConnection,
+    received: &mut [u8],
     plain: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<usize, Error> {
-    write(connection, out, |traffic, out| traffic.encrypt(plain, out))
+    write(connection, received, out, |traffic, out| traffic.encrypt(plain, out))
 }
 
 /// Encrypts close_notify, as [`encrypt`].
 pub(super) fn close_notify(
     connection: &mut UnbufferedServerConnection,
+    received: &mut [u8],
     out: &mut Vec<u8>,
 ) -> Result<usize, Error> {
-    write(connection, out, |traffic, out| traffic.queue_close_notify(out))
+    write(connection, received, out, |traffic, out| traffic.queue_close_notify(out))
 }
 
 fn write(
     connection: &mut UnbufferedServerConnection,
+    received: &mut [u8],
     out: &mut Vec<u8>,
     mut encrypt: impl FnMut(&mut WriteTraffic<'_, ServerConnectionData>, &mut [u8]) -> Result<usize, EncryptError>,
 ) -> Result<usize, Error> {
     let mut ahead = Vec::new();
     loop {
-        match connection.process_tls_records(&mut []).state? {
+        match connection.process_tls_records(received).state? {
             ConnectionState::EncodeTlsData(mut data) => encode(&mut data, &mut ahead),
             ConnectionState::TransmitTlsData(data) => data.done(),
             ConnectionState::PeerClosed => {}

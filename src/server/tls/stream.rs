@@ -50,7 +50,7 @@ thread_local! {
 /// The state of TLS, which moves with its connection.
 pub(in crate::server) struct TlsSession {
     pub(super) connection: UnbufferedServerConnection,
-    /// The start of a record whose rest has not been received.
+    /// The start of a record whose rest has not been received, and the start of a message in records before it.
     pub(super) received: BytesMut,
     /// How long that record may take. The timer belongs to the runtime of a thread.
     record_time: Duration,
@@ -128,6 +128,10 @@ impl TlsSession {
             self.record_timer = None;
         }
         self.is_closed_by_peer = progress? == Progress::Closed;
+        if self.received.len() > RECORD_BYTES_MAX {
+            let message = "a message of TLS is longer than any that is expected";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
+        }
         Poll::Ready(Ok(()))
     }
 
@@ -178,7 +182,8 @@ impl TlsSession {
         buffer: &mut Vec<u8>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let length = records::encrypt(&mut self.connection, plain, buffer).map_err(io::Error::other)?;
+        let length = records::encrypt(&mut self.connection, &mut self.received, plain, buffer)
+            .map_err(io::Error::other)?;
         let sent = match Pin::new(&mut *io).poll_write(context, &buffer[..length])? {
             Poll::Ready(sent) if sent == length => return Poll::Ready(Ok(plain.len())),
             Poll::Ready(sent) => sent,
@@ -250,7 +255,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         let Self { io, session } = self.get_mut();
         if session.unsent.is_empty() && !mem::replace(&mut session.is_closed, true) {
             let mut alert = Vec::new();
-            if let Ok(length) = records::close_notify(&mut session.connection, &mut alert) {
+            if let Ok(length) =
+                records::close_notify(&mut session.connection, &mut session.received, &mut alert)
+            {
                 // A socket that takes no 24 bytes has a client that does not read.
                 let _ = Pin::new(&mut *io).poll_write(context, &alert[..length])?;
             }
