@@ -23,3 +23,5 @@ pub mod protocol;
 pub mod server;
 #[cfg(feature = "program")]
 pub mod storage;
+#[cfg(feature = "tls")]
+mod tls;

@@ -118,7 +118,7 @@ impl Connection {
 }
 
 /// Appends an answer for every complete frame and returns the number of bytes of these frames.
-fn answer_frames(bytes: &[u8], answers: &mut Vec<u8>) -> usize {
+pub fn answer_frames(bytes: &[u8], answers: &mut Vec<u8>) -> usize {
     let mut position = 0;
     while let Some(header) = bytes[position..].first_chunk::<HEADER_BYTES>() {
         let [_, opcode, _, _, b0, b1, b2, b3, o0, o1, o2, o3] = *header;

@@ -6,6 +6,8 @@ pub mod amqp;
 pub mod answers;
 pub mod arguments;
 pub mod asker;
+#[path = "../../tests/tls/certificates.rs"]
+pub mod certificates;
 pub mod declaration;
 pub mod dialects;
 pub mod floor;
@@ -16,6 +18,7 @@ pub mod ports;
 pub mod servers;
 pub mod statistics;
 pub mod thread;
+pub mod tls_floor;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +56,7 @@ pub fn pairs(shape: Shape, names: u32, distribution: Distribution) -> Plan {
         maximum: Maximum(1_000_000),
         seed: 1,
         timeout: Duration::from_secs(10),
+        tls: None,
     }
 }
 
@@ -71,7 +75,7 @@ pub struct Loaded {
 
 impl Loaded {
     pub fn connect(server: Server, plan: Plan) -> Result<Self, LoadError> {
-        let generator = Generator::connect(server.address, server.dialect.clone(), plan)?;
+        let generator = Generator::connect(server.address, server.dialect.clone(), server.plan(plan))?;
         Ok(Self { server, generator })
     }
 

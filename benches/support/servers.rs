@@ -1,5 +1,6 @@
 //! Servers to compare: each is a separate process on the loopback interface, which is killed when it is dropped.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,12 +10,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use signalbox::cli::bench::load::Yrmcds;
+use signalbox::cli::bench::load::{Plan, Yrmcds};
+use signalbox::client::{Address, Tls, TlsFiles};
 use tempfile::TempDir;
 
+use super::certificates::{Authority, Files};
 use super::dialects::{ACQUIRE_SCRIPT, AnyDialect, RELEASE_SCRIPT, Scripts, resp};
-use super::floor;
 use super::ports::free_ports;
+use super::{floor, tls_floor};
 
 /// Threads that serve connections of the floor: one, which is the cheapest while it can keep up.
 pub const FLOOR_THREADS: usize = 1;
@@ -95,6 +98,8 @@ pub struct Server {
     /// Where signalbox serves semaphores.
     pub semaphores: Option<SocketAddr>,
     pub dialect: AnyDialect,
+    /// What connections over TLS need.
+    tls: Option<(Tls, Address)>,
     /// Kept open, because yrmcdsd may overlook a connection that reuses the descriptor of one that was just closed.
     _first: TcpStream,
     _folder: Option<TempDir>,
@@ -103,6 +108,19 @@ pub struct Server {
 impl Server {
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// The plan for this server: over TLS if it is one with TLS.
+    pub fn plan(&self, plan: Plan) -> Plan {
+        Plan { tls: self.tls.clone(), ..plan }
+    }
+
+    /// The server, whose connections are over TLS.
+    fn over_tls(mut self, authority: &Authority) -> Self {
+        let tls = Tls::load(&TlsFiles { ca: Some(authority.file()), identity: None });
+        let address = self.address.to_string().parse().expect("an address of a socket is one");
+        self.tls = Some((tls.expect("the files were made for this"), address));
+        self
     }
 
     /// Takes over a process once it accepts connections.
@@ -120,7 +138,7 @@ impl Server {
             std::thread::sleep(Duration::from_millis(5));
         };
         let dialect = AnyDialect::Yrmcds(Yrmcds);
-        Self { process, address, semaphores: None, dialect, _first: first, _folder: folder }
+        Self { process, address, semaphores: None, dialect, tls: None, _first: first, _folder: folder }
     }
 }
 
@@ -132,9 +150,25 @@ impl Drop for Server {
 }
 
 fn start_floor() -> Server {
+    start_self([floor::ARGUMENT.as_ref(), FLOOR_THREADS.to_string().as_ref()])
+}
+
+/// The floor over TLS.
+pub fn start_tls_floor(authority: &Authority, files: &Files) -> Server {
+    start_self([tls_floor::ARGUMENT.as_ref(), files.certificate.as_os_str(), files.key.as_os_str()])
+        .over_tls(authority)
+}
+
+/// signalbox over TLS.
+pub fn start_tls_signalbox(authority: &Authority, files: &Files) -> Server {
+    start_signalbox_with(&files.lines()).over_tls(authority)
+}
+
+/// The benchmark's own binary, as the server that these arguments select.
+fn start_self<const N: usize>(arguments: [&OsStr; N]) -> Server {
     let binary = std::env::current_exe().expect("a running program has a file");
     let mut process = Command::new(binary)
-        .args([floor::ARGUMENT, &FLOOR_THREADS.to_string()])
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

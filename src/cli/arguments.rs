@@ -16,7 +16,8 @@ const UNITS: &[&str] = &[
 ];
 
 /// The options that belong to a server, by their ids.
-pub(super) const SERVER_OPTIONS: [&str; 3] = ["server", "semaphore", "timeout"];
+pub(super) const SERVER_OPTIONS: [&str; 7] =
+    ["server", "semaphore", "timeout", "tls", "ca", "cert", "cert-key"];
 
 /// The id of `--json`.
 pub(super) const JSON: &str = "json";

@@ -50,6 +50,7 @@ mod status;
 mod sysv;
 mod table;
 mod time;
+mod tls;
 mod verify;
 mod waiters;
 mod wanted;
@@ -104,7 +105,7 @@ fn command() -> clap::Command {
     let command = command.about(about.unwrap_or_default()).long_about(long_about.unwrap_or_default());
     // Hidden definitions there keep the options out of the help; `arguments::check` refuses the options.
     let hidden = |id| {
-        let has_value = matches!(id, "server" | "timeout");
+        let has_value = matches!(id, "server" | "timeout" | "ca" | "cert" | "cert-key");
         let action = if has_value { ArgAction::Set } else { ArgAction::SetTrue };
         Arg::new(id).long(id).hide(true).action(action)
     };

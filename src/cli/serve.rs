@@ -101,7 +101,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 impl From<DaemonError> for Failure {
     fn from(error: DaemonError) -> Self {
         let exit = match &error {
-            DaemonError::Config(_) | DaemonError::ClusterSettings { .. } => Exit::Configuration,
+            DaemonError::Config(_) | DaemonError::Tls(_) | DaemonError::ClusterSettings { .. } => {
+                Exit::Configuration
+            }
             DaemonError::Log(_) => Exit::Output,
             DaemonError::Privileges(_) => Exit::NoPermission,
             DaemonError::Data { source: RestoreError::Storage(error), .. } => data::exit_for(error),

@@ -12,16 +12,17 @@ use super::exit::{Exit, Failure};
 use super::name::Name;
 use super::pattern::looks_like_pattern;
 use super::time::time;
+use super::tls::TlsOptions;
 use crate::client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
-    Namespace, PlainClient, SEMAPHORE_PORT, Status,
+    Namespace, PlainClient, SEMAPHORE_PORT, Status, Tls, Transport,
 };
 
 /// The pause before all addresses of a cluster are tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The options of all client subcommands.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Server {
     /// Server to connect to; the default port is 11215, with --semaphore 11216. For a cluster, all nodes, with commas between
     /// them: the one that leads is used
@@ -39,9 +40,13 @@ pub(super) struct Server {
     #[arg(long, global = true)]
     semaphore: bool,
 
-    /// How long to wait for the connection, of several servers until one answers, and for each response, in seconds or with a unit (0.5, 30s, 5m, 1h)
+    /// How long to wait for the connection, of several servers until one answers, and for each response, in seconds or with a
+    /// unit (0.5, 30s, 5m, 1h)
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = time, global = true)]
     timeout: Duration,
+
+    #[command(flatten)]
+    tls: TlsOptions,
 }
 
 /// The addresses of one server, or of the nodes of one cluster; at least one.
@@ -130,10 +135,19 @@ impl Server {
     }
 
     /// The builder of a leased client of these addresses; the task is the label in lists of holders.
-    pub(super) fn builder(&self, task: &str) -> Builder {
+    pub(super) fn builder(&self, task: &str) -> Result<Builder, Failure> {
         let mut addresses = self.addresses().0.into_iter();
         let first = addresses.next().expect("the option has at least one address");
-        addresses.fold(Client::builder(first), Builder::address).label(label(task))
+        let builder = addresses.fold(Client::builder(first), Builder::address).label(label(task));
+        Ok(match self.tls.load()? {
+            Some(tls) => builder.transport(tls),
+            None => builder,
+        })
+    }
+
+    /// The options of TLS.
+    pub(super) fn tls(&self) -> &TlsOptions {
+        &self.tls
     }
 
     /// Whether a port was given. Otherwise `--semaphore` selects it.
@@ -143,7 +157,7 @@ impl Server {
 
     /// The same options with other addresses.
     pub(super) fn at(&self, addresses: Addresses) -> Self {
-        Self { addresses, ..*self }
+        Self { addresses, ..self.clone() }
     }
 
     /// The only address, or of several the first that answers.
@@ -205,7 +219,7 @@ impl Server {
     /// Connects for operations that only signalbox's server supports.
     pub(super) async fn direct(&self) -> Result<Direct, Failure> {
         let server = self.at(self.leader().await?.into());
-        let client = server.builder("signalbox").build()?;
+        let client = server.builder("signalbox")?.build()?;
         Ok(server.answer(client.direct()).await??)
     }
 
@@ -219,12 +233,13 @@ impl Server {
     /// taking over, so they are tried again until the time is over.
     pub(super) async fn connect_to_first(&self) -> Result<(Address, PlainClient), Failure> {
         let addresses = self.addresses().0;
+        let tls = self.tls.load()?;
         if let [only] = addresses.as_slice() {
-            return Ok((only.clone(), PlainClient::connect_within(only, self.timeout).await?));
+            return Ok((only.clone(), open(only, self.timeout, tls.as_ref()).await?));
         }
         let deadline = Instant::now() + self.timeout;
         loop {
-            let last = match self.try_each(&addresses).await {
+            let last = match self.try_each(&addresses, tls.as_ref()).await {
                 Ok(connected) => return Ok(connected),
                 Err(last) => last,
             };
@@ -242,11 +257,15 @@ impl Server {
 
     /// Tries several addresses in turn: of a cluster, one node answers, while the others refuse connections, or accept them
     /// and are frozen. The error is that of the last one.
-    async fn try_each(&self, addresses: &[Address]) -> Result<(Address, PlainClient), ConnectError> {
+    async fn try_each(
+        &self,
+        addresses: &[Address],
+        tls: Option<&Tls>,
+    ) -> Result<(Address, PlainClient), ConnectError> {
         let limit = self.timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         let mut last = None;
         for address in addresses {
-            match PlainClient::connect_within(address, limit).await {
+            match open(address, limit, tls).await {
                 Ok(client) if answers(&client, limit).await => return Ok((address.clone(), client)),
                 Ok(_) => last = Some(ConnectError::TimedOut { address: address.to_string(), limit }),
                 Err(error) => last = Some(error),
@@ -322,6 +341,14 @@ impl Server {
             );
             Failure::new(Exit::Unavailable, message)
         })
+    }
+}
+
+/// Opens a connection, over TLS if that is given.
+async fn open(address: &Address, limit: Duration, tls: Option<&Tls>) -> Result<PlainClient, ConnectError> {
+    match tls {
+        Some(tls) => Ok(PlainClient::over(tls.connect(address.clone(), limit).await?)),
+        None => PlainClient::connect_within(address, limit).await,
     }
 }
 

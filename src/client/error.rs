@@ -162,6 +162,16 @@ impl std::error::Error for Error {
     }
 }
 
+impl From<Disconnect> for ErrorKind {
+    /// A connection that TLS ended was never open: the server has executed nothing.
+    fn from(disconnect: Disconnect) -> Self {
+        match disconnect {
+            Disconnect::Tls(error) => Self::Connect(error),
+            disconnect => Self::ConnectionLost(disconnect),
+        }
+    }
+}
+
 impl From<Errno> for ErrorKind {
     fn from(errno: Errno) -> Self {
         Self::Errno(errno)
@@ -215,7 +225,7 @@ pub enum ErrorKind {
     /// The connection ended before the answer was received. The server may have executed the request. What the
     /// connection held is released.
     #[error("the connection was lost ({0}); connect again and check whether the request was executed")]
-    ConnectionLost(#[from] Disconnect),
+    ConnectionLost(#[source] Disconnect),
     /// The body of the response does not belong to the request's operation.
     #[error(transparent)]
     Body(#[from] BodyError),
@@ -349,6 +359,9 @@ fn advice(status: Status) -> &'static str {
         }
         Status::ShuttingDown => "the server is shutting down; try again after its restart",
         Status::LimitReached => "a limit of the server is reached; close or finish something first",
+        Status::TlsRequired => {
+            "the server accepts only connections over TLS; connect with TLS (on the command line, --tls)"
+        }
         Status::NotStored => {
             "the server could not write the change to its disk and rolled it back; try again later"
         }
@@ -378,6 +391,9 @@ pub enum Disconnect {
     /// The server sent bytes that are not a response.
     #[error("{0}")]
     Protocol(Arc<DecodeError>),
+    /// TLS failed, such as when the server refused the certificate of this client.
+    #[error("{0}")]
+    Tls(ConnectError),
     /// The runtime of the connection was shut down.
     #[error("the program's runtime was shut down")]
     Stopped,
@@ -385,7 +401,10 @@ pub enum Disconnect {
 
 impl From<io::Error> for Disconnect {
     fn from(error: io::Error) -> Self {
-        Self::Io(Arc::new(error))
+        match error.get_ref().and_then(|error| error.downcast_ref::<ConnectError>()) {
+            Some(error) => Self::Tls(error.clone()),
+            None => Self::Io(Arc::new(error)),
+        }
     }
 }
 
@@ -444,4 +463,69 @@ pub enum ConnectError {
         /// The time limit.
         limit: Duration,
     },
+    /// The server was reached, but there is no connection over TLS.
+    #[error("no connection to {address} over TLS: {failure}")]
+    Tls {
+        /// The address, as it was given.
+        address: String,
+        /// Why.
+        failure: TlsFailure,
+    },
+}
+
+/// Why there is no connection over TLS.
+///
+/// ```no_run
+/// # fn example(error: signalbox::client::ConnectError) {
+/// use signalbox::client::{ConnectError, TlsFailure};
+///
+/// if let ConnectError::Tls { failure: TlsFailure::NotTrusted(_), .. } = error {
+///     println!("check the file with the certificates of authorities");
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TlsFailure {
+    /// The server answered without TLS.
+    #[error("the server does not use TLS on this port; connect without TLS, or configure it there")]
+    NotTls,
+    /// The server closed the connection during the handshake.
+    #[error(
+        "the server closed the connection during the handshake; check that it uses TLS, and its log and its limit of \
+         connections"
+    )]
+    Closed,
+    /// No authority that the client trusts has signed the certificate of the server, or it is unusable.
+    #[error(
+        "the certificate of the server is not trusted ({0}); check that the server is the right one, and that the file \
+         with the certificates of authorities (on the command line, --ca) has the one that signed it"
+    )]
+    NotTrusted(String),
+    /// The certificate of the server has expired.
+    #[error("the certificate of the server has expired; renew it there, and check the clock of this machine")]
+    Expired,
+    /// The certificate of the server is not valid yet.
+    #[error("the certificate of the server is not valid yet; check the clocks of both machines")]
+    NotValidYet,
+    /// The certificate of the server is for other hosts.
+    #[error(
+        "the certificate of the server does not name this host; connect to a name or an IP address that it has as a \
+         subject alternative name"
+    )]
+    WrongName,
+    /// The server requires a certificate of the client.
+    #[error(
+        "the server requires a certificate of the client; give one (on the command line, --cert and --cert-key)"
+    )]
+    CertificateRequired,
+    /// The server refused the certificate of the client.
+    #[error(
+        "the server refused the certificate of the client ({0}); use one that is valid and signed by an authority that \
+         the server trusts"
+    )]
+    CertificateRefused(String),
+    /// Something else.
+    #[error("{0}")]
+    Other(String),
 }

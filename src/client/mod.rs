@@ -53,6 +53,11 @@
 //! permit: it fails closed. Where it is better to work without a limit than not to work,
 //! [`Acquire::acquire_or_proceed`] fails open.
 //!
+//! # TLS
+//!
+//! With the cargo feature `tls`, `Tls` is a transport: `Client::builder(address).transport(Tls::load(&files)?)`. The plain
+//! client uses a stream of it: `PlainClient::over(tls.connect(address, limit).await?)`.
+//!
 //! # Recipes
 //!
 //! `docs/guide.md` has recipes for concurrency limits, leader election, several resources at once and fencing,
@@ -87,13 +92,15 @@ mod series;
 mod socket;
 pub mod sysv;
 mod text;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::fmt;
 use std::time::Duration;
 
 pub use address::{Address, AddressError, COUNTER_PORT, SEMAPHORE_PORT};
 pub use direct::Direct;
-pub use error::{ConnectError, Disconnect, Error, ErrorKind, Lost};
+pub use error::{ConnectError, Disconnect, Error, ErrorKind, Lost, TlsFailure};
 pub use lease::{
     Acquire, AcquireAll, Admission, BootClock, Builder, Claim, Client, Clock, Counter, HandedOver, Moment,
     Permit, Semaphore, Sleep, Tcp, Transport,
@@ -102,6 +109,8 @@ pub use plain::PlainClient;
 pub use plain_permit::PlainPermit;
 pub use requested::{Requested, RequestedAmount, RequestedName};
 pub use series::{Declared, Dump, Listing, Series, Watch};
+#[cfg(feature = "tls")]
+pub use tls::{FileError, Tls, TlsFiles, TlsFilesError, TlsStream};
 
 // The types of the protocol that the methods of the client take or return.
 pub use crate::protocol::{

@@ -98,6 +98,14 @@ pub enum ConfigError {
          the authority that signed those of etcd's members"
     )]
     ClusterWithoutAuthority,
+    /// A key of `[tls]` is of no use without another one.
+    #[error("{key} is set, but {missing} is not; set both or neither")]
+    TlsIncomplete {
+        /// The key that is set.
+        key: &'static str,
+        /// The key that it needs.
+        missing: &'static str,
+    },
     /// A node of a cluster has no data directory.
     #[error(
         "cluster.etcd and data_dir are both set, but a node of a cluster stores everything in etcd; remove data_dir \

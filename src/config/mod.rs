@@ -17,6 +17,7 @@ mod schema;
 mod setting;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod toml;
 mod yrmcds;
 
@@ -35,6 +36,7 @@ pub use language::Language;
 pub use network::{Network, UnknownNetwork};
 pub use origin::VARIABLE_PREFIX;
 pub use schema::Key;
+pub use tls::{ClientCert, PlainRule, TlsConfig, UnknownRule};
 
 use error::Mistake;
 use origin::Origins;
@@ -69,6 +71,8 @@ pub struct Config {
     pub admin_from: Vec<IpAddr>,
     /// Where proxies are, whose connections must begin with a header of the PROXY protocol; without duplicates.
     pub proxies: Vec<Network>,
+    /// TLS on the service ports.
+    pub tls: TlsConfig,
     /// The directory for declared semaphores and leased sessions; `None` means that a restart loses them.
     pub data_dir: Option<PathBuf>,
     /// The log.
@@ -268,6 +272,7 @@ impl Config {
         if !self.sysv.durable_keys.is_empty() && !self.has_store() {
             return Err(ConfigError::NoStore);
         }
+        self.tls.validate()?;
         self.cluster.validate(self)?;
         self.session.validate()
     }
@@ -386,6 +391,7 @@ impl Default for Config {
             frame_timeout_s: 10,
             admin_from: Vec::new(),
             proxies: Vec::new(),
+            tls: TlsConfig::default(),
             data_dir: None,
             log: Log::default(),
             counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },

@@ -111,7 +111,8 @@ impl Loaded {
                 ConfigError::SamePort { .. } => ["counter.port", "semaphore.port"],
                 ConfigError::OutOfOrder { lower, upper } => [lower.0, upper.0],
                 ConfigError::NoStore => ["sysv.durable_keys", "data_dir"],
-                ConfigError::ClusterIncomplete { key, missing } => [*key, *missing],
+                ConfigError::ClusterIncomplete { key, missing }
+                | ConfigError::TlsIncomplete { key, missing } => [*key, *missing],
                 ConfigError::ClusterWithoutAuthority => ["cluster.etcd", "cluster.etcd_ca"],
                 ConfigError::ClusterAndDataDir => ["cluster.etcd", "data_dir"],
                 ConfigError::ClusterAndDeclare => ["cluster.etcd", "semaphore.declare"],

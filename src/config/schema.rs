@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use super::cluster::{is_member, is_name};
 use super::setting::Value;
-use super::{Config, DeclareConfig, Network, Threshold};
+use super::{ClientCert, Config, DeclareConfig, Network, PlainRule, Threshold};
 
 /// A row of the table of keys.
 #[derive(Debug)]
@@ -159,6 +159,35 @@ static KEYS: &[Key] = &[
         Kind::File { example: "/var/log/signalbox.log", put: |config, path| config.log.file = Some(path) },
         |config| shown_if_set(config.log.file.as_ref().map(|path| path.display())),
     ),
+    Key::new(
+        "tls.cert",
+        Kind::File { example: "/etc/signalbox/server.pem", put: |config, path| config.tls.cert = Some(path) },
+        |config| shown_if_set(config.tls.cert.as_ref().map(|path| path.display())),
+    )
+    .while_running(),
+    Key::new(
+        "tls.key",
+        Kind::File { example: "/etc/signalbox/server.key", put: |config, path| config.tls.key = Some(path) },
+        |config| shown_if_set(config.tls.key.as_ref().map(|path| path.display())),
+    )
+    .while_running(),
+    Key::new(
+        "tls.client_ca",
+        Kind::File {
+            example: "/etc/signalbox/client-ca.pem",
+            put: |config, path| config.tls.client_ca = Some(path),
+        },
+        |config| shown_if_set(config.tls.client_ca.as_ref().map(|path| path.display())),
+    )
+    .while_running(),
+    Key::new("tls.client_cert", Kind::ClientCert(|config, rule| config.tls.client_cert = rule), |config| {
+        config.tls.client_cert.to_string()
+    })
+    .while_running(),
+    Key::new("tls.plain", Kind::Plain(|config, rule| config.tls.plain = rule), |config| {
+        config.tls.plain.to_string()
+    })
+    .while_running(),
     Key::new("counter.enable", Kind::Flag(|config, flag| config.counter.port.enable = flag), |config| {
         config.counter.port.enable.to_string()
     }),
@@ -444,6 +473,8 @@ enum Kind {
         put: fn(&mut Config, PathBuf),
     },
     Threshold(fn(&mut Config, Threshold)),
+    ClientCert(fn(&mut Config, ClientCert)),
+    Plain(fn(&mut Config, PlainRule)),
     Text {
         least_bytes: usize,
         most_bytes: usize,
@@ -484,6 +515,8 @@ impl Kind {
             Self::Account(_) => "the name of an account, such as nobody, or empty for none".to_owned(),
             Self::File { example, .. } => format!("an absolute path, such as {example}"),
             Self::Threshold(_) => "error, warning, info or debug".to_owned(),
+            Self::ClientCert(_) => ClientCert::ALLOWED.to_owned(),
+            Self::Plain(_) => PlainRule::ALLOWED.to_owned(),
             Self::Text { least_bytes: 0, most_bytes, .. } => format!("a text of at most {most_bytes} bytes"),
             Self::Text { least_bytes, most_bytes, .. } => {
                 format!("a text of {least_bytes} to {most_bytes} bytes")
@@ -519,6 +552,8 @@ impl Kind {
             Self::Account(put) => put(config, account(text(value)?)?),
             Self::File { put, .. } => put(config, absolute_path(text(value)?)?),
             Self::Threshold(put) => put(config, text(value)?.parse().ok()?),
+            Self::ClientCert(put) => put(config, text(value)?.parse().ok()?),
+            Self::Plain(put) => put(config, text(value)?.parse().ok()?),
             Self::Text { least_bytes, most_bytes, put } => {
                 let text = text(value)?;
                 let is_allowed = (*least_bytes..=*most_bytes).contains(&text.len());

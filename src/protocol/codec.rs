@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
-use super::header::{HEADER_BYTES, Header, REQUEST_MAGIC, RESPONSE_MAGIC};
+use super::header::{HEADER_BYTES, Header, REQUEST_MAGIC, RESPONSE_MAGIC, TLS_HANDSHAKE};
 use super::proxy_header::ProxyHeader;
 use super::request::Frame;
 use super::response::ResponseFrame;
@@ -40,6 +40,15 @@ pub enum DecodeError {
          \"proxies\" of the configuration; otherwise make it send no such header"
     )]
     ProxyHeader,
+    /// A TLS handshake begins, and nothing was received before it. The bytes are left in the buffer.
+    #[error("a TLS handshake begins")]
+    BeginsTls,
+    /// A TLS handshake is in the place of a frame.
+    #[error(
+        "a TLS handshake is in the place of a frame; if the client should use TLS, set tls.cert and tls.key in the \
+         configuration; otherwise make it connect without TLS"
+    )]
+    UnexpectedTls,
     /// A header announces a body that is longer than the limit.
     #[error("a frame announces a body of {announced} bytes; the longest allowed is {limit}")]
     BodyTooLong {
@@ -57,14 +66,22 @@ pub enum DecodeError {
 /// malformed frame, it returns the frames before it.
 ///
 /// A header with a wrong magic byte is returned as the last frame of its run, without a body, so that it can be
-/// answered. No memory is reserved for a body that is only announced.
+/// answered, unless TLS may begin there. No memory is reserved for a body that is only announced.
 #[derive(Debug, Default)]
 pub struct RequestCodec {
     /// The error of a malformed frame, which is returned after the frames before it.
     failure: Option<DecodeError>,
+    /// No frame was received yet, and TLS may begin in its place.
+    may_begin_tls: bool,
 }
 
 impl RequestCodec {
+    /// `may_begin_tls`: the stream may begin with a TLS handshake, which is then reported as
+    /// [`DecodeError::BeginsTls`].
+    pub fn new(may_begin_tls: bool) -> Self {
+        Self { failure: None, may_begin_tls }
+    }
+
     /// Takes every complete frame from the front of the buffer; `None` where no frame is complete.
     pub fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frames>, DecodeError> {
         if let Some(failure) = self.failure.take() {
@@ -75,6 +92,10 @@ impl RequestCodec {
             if header.magic != REQUEST_MAGIC {
                 self.failure = Some(if ProxyHeader::is_at_the_start_of(&source[end..]) {
                     DecodeError::ProxyHeader
+                } else if header.magic == TLS_HANDSHAKE && self.may_begin_tls && end == 0 {
+                    return Err(DecodeError::BeginsTls);
+                } else if header.magic == TLS_HANDSHAKE {
+                    DecodeError::UnexpectedTls
                 } else {
                     DecodeError::WrongMagic { found: header.magic, expected: REQUEST_MAGIC }
                 });
@@ -96,6 +117,7 @@ impl RequestCodec {
             end += frame_bytes;
         }
         if end > 0 {
+            self.may_begin_tls = false;
             return Ok(Some(Frames { run: source.split_to(end), position: 0 }));
         }
         self.failure.take().map_or(Ok(None), Err)

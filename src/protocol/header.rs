@@ -15,6 +15,9 @@ pub const REQUEST_MAGIC: u8 = 0x90;
 /// The first byte of every response (`counter.md`, "Response header").
 pub const RESPONSE_MAGIC: u8 = 0x91;
 
+/// The first byte of a connection over TLS: the type of a record with a part of the handshake (RFC 8446, 5.1).
+pub const TLS_HANDSHAKE: u8 = 0x16;
+
 /// Four bytes that a client chooses and the server copies into the response, which match a response to its request
 /// (`counter.md`, "Request header").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -27,7 +27,7 @@ pub use extended::{
     Queueing, ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey,
     SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
-pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};
+pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC, TLS_HANDSHAKE};
 pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};
 pub use request::{Frame, FrameClass, NAME_BYTES_MAX, Request};
 pub use response::{BodyError, DumpEntry, Response, ResponseFrame, Statistic};

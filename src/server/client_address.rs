@@ -1,8 +1,29 @@
-//! The address of a connection's client: that of its peer, or what a proxy states in its header.
+//! The client of a connection: its address, which is that of the peer or what a proxy states in its header, and the name
+//! in its certificate.
 //!
 //! Whether a client is an administrator depends on both the address and where it comes from, so the two are kept together.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// The client of a connection. For the log: its address, and the name in its certificate.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) address: ClientAddress,
+    /// The name in its certificate, which was verified; `None`: it has shown none.
+    pub(super) certificate: Option<Arc<str>>,
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.socket().fmt(f)?;
+        match &self.certificate {
+            Some(name) => write!(f, " (certificate of \"{}\")", name.escape_default()),
+            None => Ok(()),
+        }
+    }
+}
 
 /// The address of a client, and where it comes from.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +73,16 @@ impl ClientAddress {
         !matches!(self.source, Source::Connection)
     }
 
+    /// Whether the client is on this machine. A proxy that states no address connects for itself.
+    pub(super) fn is_local(&self) -> bool {
+        let is_loopback = self.address.ip().to_canonical().is_loopback();
+        match self.source {
+            Source::Connection | Source::Proxy => is_loopback,
+            // Loopback of a remote proxy is the proxy's machine.
+            Source::Header { is_proxy_local } => is_loopback && is_proxy_local,
+        }
+    }
+
     /// Whether the client may send administrative requests: its address is listed, or it is on this machine. `listed` has
     /// IPv4 addresses as such, not mapped to IPv6.
     pub(super) fn is_administrator(&self, listed: &[IpAddr]) -> bool {
@@ -88,6 +119,7 @@ mod tests {
         ] {
             let client = ClientAddress::of_peer(address(ip));
             assert_eq!(client.is_administrator(&listed), expected, "{ip}");
+            assert_eq!(client.is_local(), client.is_administrator(&[]), "{ip}");
             assert!(!client.is_proxied());
         }
     }
@@ -111,6 +143,7 @@ mod tests {
         ] {
             let behind = ClientAddress::behind(proxy, Some(address(client)));
             assert_eq!(behind.is_administrator(&listed), expected, "{client} behind {proxy}");
+            assert_eq!(behind.is_local(), behind.is_administrator(&[]), "{client} behind {proxy}");
             assert_eq!(behind.socket(), address(client));
             assert!(behind.is_proxied());
         }
@@ -122,6 +155,7 @@ mod tests {
         for proxy in ["127.0.0.1", "::1", "192.0.2.1"].map(address) {
             let client = ClientAddress::behind(proxy, None);
             assert!(!client.is_administrator(&listed), "{proxy}");
+            assert_eq!(client.is_local(), proxy.ip().is_loopback());
             assert_eq!(client.socket(), proxy);
             assert!(client.is_proxied());
         }

@@ -14,6 +14,12 @@ pub(super) struct Metrics {
     pub(super) total_connections: Count,
     /// Connections closed at once because there were too many.
     pub(super) refused_connections: Count,
+    /// Connections closed because they began without TLS.
+    pub(super) refused_plain: Count,
+    /// Connections over TLS, since their handshakes succeeded.
+    pub(super) tls_connections: Count,
+    /// Connections closed because their TLS handshake failed.
+    pub(super) failed_handshakes: Count,
     /// Accepts that failed because the process or the system was out of file descriptors or memory.
     pub(super) failed_accepts: Count,
     pub(super) traffic: Traffic,

@@ -31,6 +31,7 @@ pub mod steps;
 mod store;
 mod systemd;
 mod throttle;
+mod tls;
 mod workers;
 
 use std::net::IpAddr;
@@ -53,7 +54,7 @@ pub use workers::{SameThread, Spawn, Workers};
 use tokio::time::Instant;
 
 use crate::cluster::fence::Fence;
-use crate::config::{Config, Network, PortConfig};
+use crate::config::{Config, Network, PortConfig, TlsConfig};
 use crate::core::{
     Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher, Namespace, Order,
     SysvLimits,
@@ -63,6 +64,8 @@ use memory::MemoryBudget;
 use metrics::{Metrics, Stored};
 use peers::Peers;
 use throttle::Throttle;
+pub use tls::TlsError;
+use tls::{FirstBytes, Tls};
 
 /// The state that all tasks of a server share.
 #[derive(Debug)]
@@ -74,6 +77,8 @@ pub struct Server {
     peers: Peers,
     /// In an `Arc`, so that a request reads it without copying the list.
     session_limits: RwLock<Arc<SessionLimits>>,
+    /// `None`: TLS is not configured. In an `Arc`, as above.
+    tls: RwLock<Option<Arc<Tls>>>,
     frame_timeout_s: AtomicU32,
     peer_timeout_s: AtomicU32,
     /// Connections that have something to do for their peers. A stop waits for them.
@@ -126,6 +131,8 @@ struct Warnings {
     bad_input: Throttle,
     refused_connection: Throttle,
     refused_name: Throttle,
+    failed_handshake: Throttle,
+    refused_plain: Throttle,
     failed_accept: Throttle,
 }
 
@@ -146,6 +153,7 @@ impl Server {
             semaphores: Port::new(Namespace::Semaphores),
             peers: Peers::default(),
             session_limits: RwLock::default(),
+            tls: RwLock::default(),
             frame_timeout_s: AtomicU32::new(0),
             peer_timeout_s: AtomicU32::new(0),
             busy: AtomicUsize::new(0),
@@ -178,6 +186,31 @@ impl Server {
         self.core.set_sysv_rules(key_rules(config));
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
+    }
+
+    /// Reads the files of TLS, for connections from now on. If they cannot be used, those before stay in use.
+    ///
+    /// # Errors
+    /// [`TlsError`], which names the file and what is wrong with it.
+    pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
+        self.set_tls(Tls::read(config, self.clock.now())?);
+        Ok(())
+    }
+
+    /// Replaces the certificates of TLS, for connections from now on.
+    fn set_tls(&self, tls: Option<Tls>) {
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls.map(Arc::new);
+    }
+
+    /// What TLS needs; `None`: it is not configured.
+    fn tls(&self) -> Option<Arc<Tls>> {
+        self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How the connection of a client may begin.
+    fn first_bytes_of(&self, client: ClientAddress) -> FirstBytes {
+        let tls = self.tls();
+        tls.map_or(FirstBytes::Any { may_begin_tls: false }, |tls| tls.first_bytes_of(client))
     }
 
     /// The rules and the state.

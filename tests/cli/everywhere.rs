@@ -45,6 +45,8 @@ async fn a_subcommand_without_a_use_for_an_option_refuses_it() {
         ),
         (&["--server", "x", "man"], "man has no --server"),
         (&["man", "--timeout", "3"], "--timeout"),
+        (&["--ca", "ca.pem", "check-config", "/etc/no-such-file"], "check-config has no --ca"),
+        (&["--tls", "data", "check", "x"], "data has no --tls"),
         (&["--json", "completions", "bash"], "completions has no --json"),
         (&["data", "--semaphore", "check", "x"], "data has no --semaphore"),
     ] {

@@ -204,7 +204,10 @@ fn modules_depend_on_each_other_as_the_design_states() {
     let page = read("docs/design.md");
     let rows = table_under(&page, "## Layers");
     let modules: Vec<_> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
-    assert_eq!(modules, ["protocol", "core", "storage", "cluster", "config", "client", "server", "cli"]);
+    assert_eq!(
+        modules,
+        ["protocol", "core", "storage", "cluster", "config", "tls", "client", "server", "cli"]
+    );
     for row in &rows {
         let module = row[0].trim_matches('`');
         let text = sources(&root().join("src").join(module));

@@ -29,6 +29,12 @@ fn the_client_depends_on_few_crates() {
 }
 
 #[test]
+fn tls_adds_few_crates_to_the_client() {
+    let crates = crates_with("tls");
+    assert!(crates.len() <= 36, "each program that uses TLS builds {}: {crates:?}", crates.len());
+}
+
+#[test]
 fn the_core_needs_no_runtime() {
     let crates = crates_with("core");
     let unwanted = ["tokio", "clap", "redb", "serde", "nix"];
@@ -38,5 +44,5 @@ fn the_core_needs_no_runtime() {
 #[test]
 fn the_program_depends_on_few_crates() {
     let crates = crates_with("program");
-    assert!(crates.len() <= 129, "the first command of the README builds {}: {crates:?}", crates.len());
+    assert!(crates.len() <= 132, "the first command of the README builds {}: {crates:?}", crates.len());
 }

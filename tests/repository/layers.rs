@@ -11,7 +11,7 @@ struct Layer {
 }
 
 /// All names that the check knows: `std`, the crates, and the modules.
-const CRATES: [&str; 29] = [
+const CRATES: [&str; 33] = [
     "ahash",
     "bytes",
     "clap",
@@ -26,6 +26,9 @@ const CRATES: [&str; 29] = [
     "nix",
     "prost",
     "redb",
+    "rustls",
+    "rustls_native_certs",
+    "rustls_webpki",
     "sd_notify",
     "serde",
     "serde_json",
@@ -35,6 +38,7 @@ const CRATES: [&str; 29] = [
     "terminal_size",
     "thiserror",
     "tokio",
+    "tokio_rustls",
     "tokio_util",
     "toml",
     "tonic",
@@ -42,9 +46,10 @@ const CRATES: [&str; 29] = [
     "tracing",
     "tracing_subscriber",
 ];
-const MODULES: [&str; 8] = ["protocol", "core", "config", "server", "storage", "cluster", "client", "cli"];
+const MODULES: [&str; 9] =
+    ["protocol", "core", "config", "server", "storage", "cluster", "client", "cli", "tls"];
 
-const LAYERS: [Layer; 7] = [
+const LAYERS: [Layer; 8] = [
     Layer {
         module: "protocol",
         may_use: &["protocol", "bytes", "thiserror"],
@@ -98,6 +103,7 @@ const LAYERS: [Layer; 7] = [
             ("keys.rs", "serde_json"),
         ],
     },
+    Layer { module: "tls", may_use: &["rustls", "thiserror"], exceptions: &[] },
     Layer { module: "config", may_use: &["config", "serde", "toml", "thiserror"], exceptions: &[] },
     Layer {
         module: "client",
@@ -112,7 +118,13 @@ const LAYERS: [Layer; 7] = [
             "fastrand",
             "getrandom",
         ],
-        exceptions: &[("clock.rs", "nix")],
+        exceptions: &[
+            ("clock.rs", "nix"),
+            ("client/tls.rs", "tls"),
+            ("client/tls.rs", "rustls"),
+            ("client/tls.rs", "rustls_native_certs"),
+            ("client/tls.rs", "tokio_rustls"),
+        ],
     },
     Layer {
         module: "cli",
@@ -144,6 +156,8 @@ const LAYERS: [Layer; 7] = [
             ("dialect.rs", "tokio_util"),
             ("generator.rs", "mio"),
             ("channel.rs", "mio"),
+            ("socket.rs", "mio"),
+            ("socket.rs", "rustls"),
             ("record.rs", "hdrhistogram"),
             ("report.rs", "hdrhistogram"),
             ("error.rs", "thiserror"),

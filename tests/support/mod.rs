@@ -297,8 +297,8 @@ impl Answer {
 }
 
 /// A connection that sends and receives bytes.
-pub struct Wire {
-    pub stream: TcpStream,
+pub struct Wire<S = TcpStream> {
+    pub stream: S,
     serial: u32,
 }
 
@@ -322,6 +322,13 @@ impl Wire {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self::through(stream)
+    }
+}
+
+impl<S: Read + Write> Wire<S> {
+    /// Wraps a stream of another kind.
+    pub fn through(stream: S) -> Self {
         Self { stream, serial: 0 }
     }
 
@@ -331,13 +338,7 @@ impl Wire {
 
     /// The next response; panics if none arrives.
     pub fn answer(&mut self) -> Answer {
-        self.try_answer().unwrap_or_else(|error| {
-            let peer = self.stream.peer_addr();
-            panic!(
-                "no answer came from {}: {error}",
-                peer.map_or("nowhere".to_owned(), |peer| peer.to_string())
-            )
-        })
+        self.try_answer().unwrap_or_else(|error| panic!("no answer came: {error}"))
     }
 
     pub fn try_answer(&mut self) -> std::io::Result<Answer> {

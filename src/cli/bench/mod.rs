@@ -23,11 +23,12 @@ use options::Load;
 use report::{Report, ServerCost};
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let load = arguments.load()?;
+    let mut load = arguments.load()?;
     // A mistyped process is reported before the load.
     arguments.pid.map(Usage::of).transpose()?;
     let leader = block_on(leader(&arguments.server))?;
     let address = resolve(&leader, arguments.server.timeout())?;
+    load.set_tls(arguments.server.tls().load()?, &leader);
     let mut generators = connect(&load, address)?;
     if let Some(time) = arguments.warmup() {
         run_all(&mut generators, &load, Limit::After(time), "warming up")?;

@@ -11,7 +11,7 @@ use crate::cli::exit::{Exit, Failure};
 use crate::cli::number::within;
 use crate::cli::server::Server;
 use crate::cli::time::{time, time_or_none};
-use crate::client::{Maximum, NAME_BYTES_MAX, Resources};
+use crate::client::{Address, Maximum, NAME_BYTES_MAX, Resources, Tls};
 
 const LONG: &str = "\
 Measure the throughput and latency of a server
@@ -183,6 +183,7 @@ impl Arguments {
             maximum: Maximum(self.max),
             seed: self.seed,
             timeout: self.server.timeout(),
+            tls: None,
         };
         Load {
             threads: self.threads as usize,
@@ -201,6 +202,11 @@ impl Arguments {
 }
 
 impl Load {
+    /// The connections are made over TLS if that is given, and `server` is whose certificate is expected.
+    pub(super) fn set_tls(&mut self, tls: Option<Tls>, server: &Address) {
+        self.plan.tls = tls.map(|tls| (tls, server.clone()));
+    }
+
     /// The plan of one thread.
     pub(super) fn plan_of(&self, thread: usize) -> Plan {
         let connections = part(self.plan.connections as u64, self.threads, thread) as usize;

@@ -83,6 +83,11 @@ fn keys(list: &str) -> Result<String, String> {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { keys, mappings, config, library, source, .. } = arguments;
+    arguments.server.tls().refuse(
+        "the library for System V semaphores does not use TLS; omit --tls, --ca and --cert, unset \
+         SIGNALBOX_TLS, SIGNALBOX_CA and SIGNALBOX_CERT, and give it a server on this machine, or a proxy here that connects \
+         over TLS",
+    )?;
     let settings = settings::read(config.as_deref())?;
     let keys: Vec<_> = keys.iter().chain(mappings).cloned().collect();
     if keys.is_empty() && !settings.has_keys {

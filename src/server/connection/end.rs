@@ -4,6 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
+use super::super::tls::HandshakeError;
 use crate::protocol::{DecodeError, ProxyHeaderError};
 
 /// Why a connection ended.
@@ -26,6 +27,12 @@ pub(super) enum End {
     HeaderTimeout,
     #[error("the server has too little memory for the rest of a long frame (memory_max)")]
     OutOfMemory,
+    #[error("the TLS handshake failed: {0}")]
+    Handshake(HandshakeError),
+    #[error(
+        "it sends requests without TLS, which tls.plain refuses; make the client use TLS, or change tls.plain"
+    )]
+    PlainRefused,
     #[error("its task panicked; please report this with the lines above it")]
     Panic,
     #[error("its session was revoked")]
@@ -44,9 +51,25 @@ impl End {
             Self::BadInput(_)
                 | Self::BadHeader(_)
                 | Self::OutOfMemory
+                | Self::Handshake(_)
+                | Self::PlainRefused
                 | Self::Revoked
                 | Self::Shutdown
                 | Self::Fenced
         )
+    }
+
+    /// Whether only the part of the connection without TLS ends.
+    pub(super) fn begins_tls(&self) -> bool {
+        matches!(self, Self::BadInput(DecodeError::BeginsTls))
+    }
+
+    /// The end of a connection whose handshake failed.
+    pub(super) fn of_handshake(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Closed => Self::Peer,
+            HandshakeError::Io(error) => Self::Io(error),
+            error => Self::Handshake(error),
+        }
     }
 }

@@ -21,7 +21,6 @@ use crate::protocol::{DecodeError, Frames, RequestCodec};
 /// connections waiting for more than a fraction of a millisecond.
 pub(super) const READ_BYTES_MAX: usize = 16 * 1024;
 
-#[derive(Default)]
 pub(super) struct Inbound {
     codec: RequestCodec,
     /// The start of a frame whose rest has not been received.
@@ -54,6 +53,17 @@ pub(super) struct Received {
 }
 
 impl Inbound {
+    /// `may_begin_tls`: the first bytes may be the start of a TLS handshake.
+    pub(super) fn new(may_begin_tls: bool) -> Self {
+        let codec = RequestCodec::new(may_begin_tls);
+        Self { codec, partial: BytesMut::new(), frame_timer: FrameTimer::default() }
+    }
+
+    /// The bytes that were received and not taken: where TLS begins, all of them.
+    pub(super) fn into_received(self) -> BytesMut {
+        self.partial
+    }
+
     /// Reads once into the shared buffer, and returns the number of bytes; 0 when the peer sends nothing more. Fails when
     /// a started frame is overdue.
     pub(super) fn poll_read<S: AsyncRead + Unpin>(

@@ -1,11 +1,15 @@
-//! The life of a connection: it is accepted, from a proxy with its header, served by one thread after the other, and
-//! ended.
+//! The life of a connection: it is accepted, from a proxy with its header, served by one thread after the other, with or
+//! without TLS, and ended.
+//!
+//! A connection begins as a plain one. If its first bytes begin TLS, it goes on over TLS; a plain request never looks for
+//! that.
 //!
 //! Invariants: a connection moves only while nothing is in progress, and then as a whole, so that no byte is lost and no
 //! response overtakes another. However it ends, all that it held is released.
 
 use std::future::poll_fn;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
@@ -17,12 +21,14 @@ use tracing::field::display;
 use tracing::{debug, warn};
 
 use super::super::admission::Admission;
-use super::super::client_address::ClientAddress;
+use super::super::client_address::{Client, ClientAddress};
 use super::super::dispatch::ExtendedState;
 use super::super::peers::{Peer, Place};
+use super::super::tls::{FirstBytes, HandshakeError, TlsSession, TlsStream, shake_hands};
 use super::super::workers::{Seat, WorkerIndex};
 use super::super::{Port, Server, port_name, steps};
 use super::end::End;
+use super::first_bytes::{self, Opening};
 use super::inbound::{Inbound, READ_BYTES_MAX};
 use super::proxied::read_header;
 use super::{Connection, Departure};
@@ -36,7 +42,8 @@ const LINGER: Duration = Duration::from_secs(1);
 /// does not move has no room for it.
 pub(in crate::server) struct OpenConnection {
     admission: Admission,
-    client: ClientAddress,
+    client: Client,
+    security: Security,
     /// What plain requests hold.
     holder: Session,
     /// The connection's place among its peers.
@@ -44,6 +51,28 @@ pub(in crate::server) struct OpenConnection {
     extended: ExtendedState,
     /// The start of an incomplete frame.
     inbound: Inbound,
+}
+
+/// Whether a connection uses TLS.
+#[derive(Default)]
+enum Security {
+    /// It does not, or its first bytes have not been received.
+    #[default]
+    Plain,
+    /// It has begun a handshake with these bytes.
+    Handshake(BytesMut),
+    Tls(Box<TlsSession>),
+}
+
+/// How a thread leaves a connection.
+enum Left<S> {
+    Ended,
+    /// It goes on: over TLS, which it has begun, or on another thread.
+    Open {
+        connection: Box<OpenConnection>,
+        stream: S,
+        to: Option<WorkerIndex>,
+    },
 }
 
 /// A connection that moves to another thread.
@@ -54,8 +83,8 @@ pub(in crate::server) struct Move<S> {
 }
 
 impl OpenConnection {
-    /// Opens an admitted connection. From a proxy, it reads the header first; `None`: there was no usable one, and the
-    /// connection is closed.
+    /// Opens an admitted connection. From a proxy, it reads the header first, and where plain requests are refused, the
+    /// first bytes; `None`: they were not usable, and the connection is closed.
     pub(in crate::server) async fn accept<S>(
         admission: Admission,
         stream: &mut S,
@@ -64,11 +93,15 @@ impl OpenConnection {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        if !admission.server().is_proxy(peer.ip()) {
-            return Some(Self::open(admission, ClientAddress::of_peer(peer)));
-        }
         // Boxed, so that the task of an open connection has no room for its start.
-        Box::pin(Self::accept_from_proxy(admission, stream, peer)).await
+        if admission.server().is_proxy(peer.ip()) {
+            return Box::pin(Self::accept_from_proxy(admission, stream, peer)).await;
+        }
+        let client = ClientAddress::of_peer(peer);
+        match admission.server().first_bytes_of(client) {
+            FirstBytes::Any { may_begin_tls } => Some(Self::open(admission, client, may_begin_tls)),
+            FirstBytes::Tls => Box::pin(Self::accept_tls(admission, stream, client)).await,
+        }
     }
 
     async fn accept_from_proxy<S>(
@@ -83,7 +116,11 @@ impl OpenConnection {
         match read_header(stream, server, &port.metrics.traffic).await {
             Ok(stated) => {
                 debug!(port = port_name(port.namespace), %proxy, client = stated.map(display), "header received");
-                Some(Self::open(admission, ClientAddress::behind(proxy, stated)))
+                let client = ClientAddress::behind(proxy, stated);
+                match server.first_bytes_of(client) {
+                    FirstBytes::Any { may_begin_tls } => Some(Self::open(admission, client, may_begin_tls)),
+                    FirstBytes::Tls => Self::accept_tls(admission, stream, client).await,
+                }
             }
             Err(end) => {
                 record_end(&end, port, proxy, None);
@@ -95,16 +132,44 @@ impl OpenConnection {
         }
     }
 
-    fn open(admission: Admission, client: ClientAddress) -> Box<Self> {
+    /// Opens a connection that must begin with TLS. A plain request is answered with a refusal.
+    async fn accept_tls<S>(admission: Admission, stream: &mut S, client: ClientAddress) -> Option<Box<Self>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (server, port) = (admission.server(), admission.port());
+        let end = match first_bytes::read(stream, server, &port.metrics.traffic).await {
+            Ok(Opening::Tls(received)) => {
+                let mut connection = Self::open(admission, client, false);
+                connection.security = Security::Handshake(received);
+                return Some(connection);
+            }
+            Ok(Opening::Plain(refusal)) => {
+                // Whether the client takes it or not, the connection is over.
+                let _ = stream.write_all(&refusal).await;
+                End::PlainRefused
+            }
+            Err(end) => end,
+        };
+        record_end(&end, port, client.socket(), None);
+        if end.is_by_the_server() {
+            linger(stream).await;
+        }
+        None
+    }
+
+    fn open(admission: Admission, client: ClientAddress, may_begin_tls: bool) -> Box<Self> {
         let peer = client.socket();
+        let client = Client { address: client, certificate: None };
         let server = admission.server();
         let holder = server.core.open_session();
         let connection = holder.id();
         let mailbox = Arc::new(Mailbox::default());
         let place = server.peers.enter(Peer { connection, address: peer, mailbox: Arc::clone(&mailbox) });
-        let extended = ExtendedState::new(connection, mailbox, client);
+        let extended = ExtendedState::new(connection, mailbox, client.clone());
         debug!(port = port_name(admission.port().namespace), %peer, session = %connection.session(), "connection opened");
-        Box::new(Self { admission, client, holder, place, extended, inbound: Inbound::default() })
+        let (security, inbound) = (Security::Plain, Inbound::new(may_begin_tls));
+        Box::new(Self { admission, client, security, holder, place, extended, inbound })
     }
 
     /// Serves the connection on this thread. Returns it when another thread has to go on; otherwise it has ended, and what
@@ -117,7 +182,76 @@ impl OpenConnection {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Self { admission, client, mut holder, place, extended, inbound } = *self;
+        let (connection, stream) = match self.security {
+            Security::Plain => match self.serve_over(stream, false, seat).await {
+                Left::Ended => return None,
+                Left::Open { connection, stream, to: Some(to) } => {
+                    return Some(Move { connection, stream, to });
+                }
+                Left::Open { connection, stream, to: None } => (connection, stream),
+            },
+            Security::Handshake(_) | Security::Tls(_) => (self, stream),
+        };
+        // Boxed, so that the task of a plain connection has no room for TLS.
+        Box::pin(connection.serve_tls(stream, seat)).await
+    }
+
+    /// Serves a connection over TLS, after its handshake if that is not done yet.
+    async fn serve_tls<S>(mut self: Box<Self>, mut stream: S, seat: &mut impl Seat) -> Option<Move<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let established = match mem::take(&mut self.security) {
+            Security::Tls(session) => Ok(session),
+            Security::Handshake(received) => Box::pin(self.shake_hands(&mut stream, received)).await,
+            Security::Plain => unreachable!("it has begun TLS"),
+        };
+        let session = match established {
+            Ok(session) => session,
+            Err(end) => {
+                let Self { admission, client, holder, place, .. } = *self;
+                Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
+                if end.is_by_the_server() {
+                    Box::pin(linger(stream)).await;
+                }
+                return None;
+            }
+        };
+        match self.serve_over(TlsStream::new(stream, session), true, seat).await {
+            Left::Ended => None,
+            Left::Open { mut connection, stream, to } => {
+                let (stream, session) = stream.into_parts();
+                connection.security = Security::Tls(session);
+                let to = to.expect("TLS does not begin within TLS");
+                Some(Move { connection, stream, to })
+            }
+        }
+    }
+
+    /// Does the handshake, which has begun with these bytes.
+    async fn shake_hands<S>(&mut self, stream: &mut S, received: BytesMut) -> Result<Box<TlsSession>, End>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (server, port) = (self.admission.server(), self.admission.port());
+        let tls = server.tls().ok_or(HandshakeError::NotConfigured);
+        let handshake = async { shake_hands(stream, tls?.config(), received, server.frame_timeout()).await };
+        let (session, certificate) = handshake.await.map_err(End::of_handshake)?;
+        port.metrics.tls_connections.add(1);
+        self.client.certificate = certificate;
+        self.extended.set_client(self.client.clone());
+        let id = self.holder.id().session();
+        debug!(port = port_name(port.namespace), client = %self.client, session = %id, "TLS established");
+        Ok(session)
+    }
+
+    /// Serves the connection over a stream on this thread. `is_tls`: a peer that has ended its part learns by the end of
+    /// ours that it has received everything.
+    async fn serve_over<S>(self: Box<Self>, stream: S, is_tls: bool, seat: &mut impl Seat) -> Left<S>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Self { admission, client, security: _, mut holder, place, extended, inbound } = *self;
         let mut served =
             Connection::new(admission.server(), admission.port(), seat, stream, inbound, extended);
         // Before the first turn looks for messages: each is found by that turn, or wakes this task.
@@ -127,21 +261,33 @@ impl OpenConnection {
         })
         .await;
         match served.run(&mut holder).await {
+            Departure::End(end) if end.begins_tls() => {
+                let (stream, inbound, extended) = served.into_parts();
+                let security = Security::Handshake(inbound.into_received());
+                let inbound = Inbound::new(false);
+                let connection =
+                    Box::new(Self { admission, client, security, holder, place, extended, inbound });
+                Left::Open { connection, stream, to: None }
+            }
             Departure::End(end) => {
                 // While the server stops, it waits until a busy connection has closed in good order.
                 let Connection { stream, busy: _busy, .. } = served;
                 // Boxed, so that the task of an open connection has no room for its end.
-                Box::pin(end_connection(&admission, client, holder, place, &end)).await;
+                Box::pin(end_connection(&admission, &client, holder, place, &end)).await;
                 if end.is_by_the_server() {
                     Box::pin(linger(stream)).await;
+                } else if let (true, End::Peer) = (is_tls, end) {
+                    Box::pin(end_output(stream)).await;
                 }
-                None
+                Left::Ended
             }
             Departure::Move(to) => {
                 let (stream, mut inbound, extended) = served.into_parts();
                 inbound.leave_runtime();
-                let connection = Box::new(Self { admission, client, holder, place, extended, inbound });
-                Some(Move { connection, stream, to })
+                let security = Security::Plain;
+                let connection =
+                    Box::new(Self { admission, client, security, holder, place, extended, inbound });
+                Left::Open { connection, stream, to: Some(to) }
             }
         }
     }
@@ -149,24 +295,18 @@ impl OpenConnection {
     /// Ends a connection that no thread can serve, because its socket failed on the way to one.
     pub(in crate::server) async fn fail(self: Box<Self>, error: io::Error) {
         let Self { admission, client, holder, place, .. } = *self;
-        end_connection(&admission, client, holder, place, &End::Io(error)).await;
+        end_connection(&admission, &client, holder, place, &End::Io(error)).await;
     }
 }
 
-async fn end_connection(
-    admission: &Admission,
-    client: ClientAddress,
-    holder: Session,
-    place: Place,
-    end: &End,
-) {
+async fn end_connection(admission: &Admission, client: &Client, holder: Session, place: Place, end: &End) {
     let session = holder.id().session();
     // First, so that no request for this session finds it among the peers after the ledger has forgotten it.
     drop(place);
     let server = admission.server();
-    server.core.leave_process(holder.id(), process_end(end, client), server.moment());
+    server.core.leave_process(holder.id(), process_end(end, client.address), server.moment());
     release_all(server, holder).await;
-    record_end(end, admission.port(), client.socket(), Some(session));
+    record_end(end, admission.port(), client.address.socket(), Some(session));
 }
 
 /// What the end of a connection means for its process of System V calls: only its own machine tells that it is over. A
@@ -181,6 +321,8 @@ fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
         | End::BadHeader(_)
         | End::HeaderTimeout
         | End::OutOfMemory
+        | End::Handshake(_)
+        | End::PlainRefused
         | End::Panic
         | End::Revoked
         | End::Shutdown
@@ -209,14 +351,22 @@ fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionI
             debug!(%peer, session, "connection closed")
         }
         End::Io(error) => debug!(%peer, session, %error, "connection lost"),
-        End::BadInput(_) | End::BadHeader(_) | End::FrameTimeout | End::HeaderTimeout => {
-            let count = if let End::FrameTimeout | End::HeaderTimeout = end {
-                &port.metrics.frame_timeouts
-            } else {
-                &port.metrics.bad_input
+        End::BadInput(_)
+        | End::BadHeader(_)
+        | End::FrameTimeout
+        | End::HeaderTimeout
+        | End::Handshake(_)
+        | End::PlainRefused => {
+            let (count, warning) = match end {
+                End::FrameTimeout | End::HeaderTimeout => {
+                    (&port.metrics.frame_timeouts, &port.warnings.bad_input)
+                }
+                End::Handshake(_) => (&port.metrics.failed_handshakes, &port.warnings.failed_handshake),
+                End::PlainRefused => (&port.metrics.refused_plain, &port.warnings.refused_plain),
+                _ => (&port.metrics.bad_input, &port.warnings.bad_input),
             };
             count.add(1);
-            if port.warnings.bad_input.permits() {
+            if warning.permits() {
                 warn!(port = port_name, %peer, session, error = %end, "connection closed");
             } else {
                 debug!(port = port_name, %peer, session, error = %end, "connection closed");
@@ -228,6 +378,12 @@ fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionI
             warn!(port = port_name, %peer, session, error = %end, "connection closed");
         }
     }
+}
+
+/// Ends the output alone.
+async fn end_output(mut stream: impl AsyncWrite + Unpin) {
+    // Whether it fails or not, the connection is over.
+    let _ = stream.shutdown().await;
 }
 
 /// Ends the output, and reads and discards what the peer still sends. If a socket is closed while input is unread, the

@@ -11,6 +11,7 @@
 //! too, the responses wake the peers together, and the thread sleeps less often (`docs/decisions/0012`).
 
 mod end;
+mod first_bytes;
 mod inbound;
 mod lifecycle;
 mod outbound;

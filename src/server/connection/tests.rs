@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::Instant;
 
-use super::super::client_address::ClientAddress;
+use super::super::client_address::{Client, ClientAddress};
 use super::super::clock::Clock;
 use super::outbound::OUTPUT_BYTES_MAX;
 use super::*;
@@ -32,12 +32,13 @@ fn connection<'a>(
     session: &Session,
     stream: DuplexStream,
 ) -> Connection<'a, DuplexStream, OnlySeat> {
-    let client = ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, 1], 1)));
+    let address = ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, 1], 1)));
+    let client = Client { address, certificate: None };
     let extended = ExtendedState::new(session.id(), Arc::default(), client);
     let port = server.port(Namespace::Counters);
     // It has no size, so nothing leaks.
     let seat = Box::leak(Box::new(OnlySeat));
-    Connection::new(server, port, seat, stream, Inbound::default(), extended)
+    Connection::new(server, port, seat, stream, Inbound::new(false), extended)
 }
 
 /// Two requests. Their two answers are as long as they are.

@@ -7,6 +7,7 @@ use thiserror::Error;
 use super::super::log::LogError;
 use super::super::privileges::PrivilegeError;
 use super::super::store::RestoreError;
+use super::super::tls::TlsError;
 use crate::config::ConfigError;
 
 /// Why the daemon did not start, or ended.
@@ -32,6 +33,9 @@ pub enum DaemonError {
     /// The server cannot switch to the configured user or group.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),
+    /// The certificates of TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The data directory cannot be used.
     #[error("data_dir: {source}")]
     Data {

@@ -22,8 +22,9 @@ use tracing::{error, info, warn};
 
 use super::log::{Log, Settings};
 use super::privileges::{self, Identity};
-use super::systemd;
+use super::tls::Tls;
 use super::workers::Workers;
+use super::{Clock, systemd};
 use crate::cluster::leadership::Term;
 use crate::config::{Config, Loaded};
 use crate::core::Namespace;
@@ -75,6 +76,7 @@ fn serve(
     identity: Identity,
     log: &Log,
 ) -> Result<(), DaemonError> {
+    let tls = Tls::read(&config.tls, Clock::system().now())?;
     let files_max = raise_file_limit();
     let listeners = bind(config)?;
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(&config.cluster)).transpose()?;
@@ -115,7 +117,7 @@ fn serve(
         }
     };
     let fence = node.as_ref().map(|node| node.fence().clone());
-    let mut service = Service::start(runtime, config, store, fence, listeners, &workers)?;
+    let mut service = Service::start(runtime, config, tls, store, fence, listeners, &workers)?;
 
     runtime.block_on(async {
         log_start(config, &addresses, count, files_max);

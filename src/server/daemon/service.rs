@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::super::store::{RestoreError, Writer, WriterError};
+use super::super::tls::Tls;
 use super::super::workers::{Workers, balance};
 use super::super::{Clock, Server, expire, gc, serve_port};
 use super::error::DaemonError;
@@ -54,12 +55,14 @@ impl Service {
     pub(super) fn start(
         runtime: &Runtime,
         config: &Config,
+        tls: Option<Tls>,
         store: Store,
         fence: Option<Fence>,
         listeners: Vec<(Namespace, StdTcpListener)>,
         workers: &Workers,
     ) -> Result<Self, DaemonError> {
         let server = Server::with_fence(config, Clock::system(), NameHasher::new(), fence);
+        server.set_tls(tls);
         let store = match store {
             Store::Directory(directory) => {
                 let writer =

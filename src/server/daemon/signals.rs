@@ -84,12 +84,16 @@ fn reload(server: &Server, options: &Options, started: &Config, applied: &mut Co
     if let Err(error) = log.reopen() {
         error!(%error, "the log file could not be reopened; the old one stays in use");
     }
-    let loaded = match options.load() {
+    let mut loaded = match options.load() {
         Ok(loaded) => loaded,
         Err(error) => return error!(%error, "the configuration is left as it was"),
     };
     log_notices(&loaded.notices);
     log.set_threshold(loaded.config.log.threshold);
+    if let Err(error) = server.load_tls(&loaded.config.tls) {
+        error!(%error, "the certificates and the rules of TLS are left as they were");
+        loaded.config.tls.clone_from(&applied.tls);
+    }
     for Change { key, from, to, .. } in
         started.changes(&loaded.config).into_iter().filter(|change| !change.takes_effect)
     {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::super::steps;
 use super::answer::{compose_answer, compose_refusal, compose_status};
@@ -163,7 +163,7 @@ impl Executor<'_> {
             Extended::DeleteCounter { name } => {
                 self.check_administrator(opaque)?;
                 core.delete_counter(name)?;
-                info!(name = %name.escape_ascii(), by = %self.extended.client.socket(), "counter deleted");
+                info!(name = %name.escape_ascii(), by = %self.extended.client, "counter deleted");
                 return Ok(DONE);
             }
             Extended::Declare { ids, if_exists, declarations } => {
@@ -386,7 +386,7 @@ impl Executor<'_> {
                 Revocation::Grant(grant) => (Some(grant.0), None),
                 Revocation::Session(session) => (None, Some(session)),
             };
-            info!(grant, session, grace_ms = grace.0, by = %self.extended.client.socket(), "revoked");
+            info!(grant, session, grace_ms = grace.0, by = %self.extended.client, "revoked");
         }
         Ok(outcome)
     }
@@ -422,7 +422,7 @@ impl Executor<'_> {
     /// Logs a change of a declared semaphore that was made or begun.
     fn log_change(&self, outcome: &Outcome, name: &[u8], what: String) {
         if !matches!(outcome, Outcome::Refused(_)) {
-            info!(name = %name.escape_ascii(), by = %self.extended.client.socket(), "{what}");
+            info!(name = %name.escape_ascii(), by = %self.extended.client, "{what}");
         }
     }
 
@@ -437,7 +437,8 @@ impl Executor<'_> {
     /// Checks that the client may send administrative requests: it is on this machine or has an address that the
     /// configuration lists. Also checks the opaque.
     fn check_administrator(&self, opaque: Opaque) -> Result<(), Denial> {
-        if !self.server.is_administrator(self.extended.client) {
+        if !self.server.is_administrator(self.extended.client.address) {
+            debug!(client = %self.extended.client, "an administrative request was refused");
             return Err(Denial::Status(Status::NotPermitted));
         }
         self.check_opaque(opaque)

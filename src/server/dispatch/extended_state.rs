@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use bytes::BytesMut;
 
-use super::super::client_address::ClientAddress;
+use super::super::client_address::Client;
 use super::super::{Server, steps};
 use super::answer::{compose_answer, compose_refusal};
 use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
@@ -19,7 +19,7 @@ use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque, SysvOpcode};
 /// so that connections of plain clients cost it nothing.
 pub(in crate::server) struct ExtendedState {
     pub(super) connection: ConnectionId,
-    pub(super) client: ClientAddress,
+    pub(super) client: Client,
     mailbox: Arc<Mailbox>,
     has_joined: bool,
     /// The opaque of the connection's Hello. Notices are sent with it.
@@ -43,11 +43,7 @@ pub(in crate::server) struct ExtendedState {
 pub(in crate::server) struct Revoked;
 
 impl ExtendedState {
-    pub(in crate::server) fn new(
-        connection: ConnectionId,
-        mailbox: Arc<Mailbox>,
-        client: ClientAddress,
-    ) -> Self {
+    pub(in crate::server) fn new(connection: ConnectionId, mailbox: Arc<Mailbox>, client: Client) -> Self {
         Self {
             connection,
             client,
@@ -66,6 +62,11 @@ impl ExtendedState {
     /// Sets the task that a message for the connection wakes.
     pub(in crate::server) fn set_reader(&self, reader: &Waker) {
         self.mailbox.set_reader(reader);
+    }
+
+    /// Replaces what is known of the client, when TLS has shown its certificate.
+    pub(in crate::server) fn set_client(&mut self, client: Client) {
+        self.client = client;
     }
 
     /// Makes the connection known to the ledger, unless it is known already.

@@ -11,6 +11,7 @@ use mio::net::TcpStream;
 use super::dialect::{Answer, Ask, Dialect, Sequence};
 use super::error::LoadError;
 use super::record::Operation;
+use super::socket::Socket;
 use crate::client::Disconnect;
 
 /// A request that was composed.
@@ -27,7 +28,7 @@ pub(super) struct Sent {
 /// A connection and its requests.
 #[derive(Debug)]
 pub(super) struct Channel {
-    stream: TcpStream,
+    stream: Socket,
     outgoing: BytesMut,
     received: BytesMut,
     in_flight: VecDeque<Sent>,
@@ -39,7 +40,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn over(stream: TcpStream) -> Self {
+    pub(super) fn over(stream: Socket) -> Self {
         Self {
             stream,
             outgoing: BytesMut::new(),
@@ -52,7 +53,7 @@ impl Channel {
     }
 
     pub(super) fn stream(&mut self) -> &mut TcpStream {
-        &mut self.stream
+        self.stream.stream()
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -68,7 +69,10 @@ impl Channel {
 
     /// Writes the composed requests, with one call if the socket accepts them; the rest waits until it is writable.
     pub(super) fn flush(&mut self) -> Result<(), LoadError> {
-        while !self.outgoing.is_empty() {
+        loop {
+            if self.outgoing.is_empty() && !self.stream.has_unsent() {
+                return Ok(());
+            }
             match self.stream.write(&self.outgoing) {
                 Ok(written) => self.outgoing.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -76,17 +80,16 @@ impl Channel {
                 Err(error) => return Err(Disconnect::from(error).into()),
             }
         }
-        Ok(())
     }
 
-    /// Reads all received bytes, through `scratch`. A read that does not fill it has emptied the socket.
+    /// Reads all received bytes, through `scratch`. A plain read that does not fill it has emptied the socket.
     pub(super) fn receive(&mut self, scratch: &mut [u8]) -> Result<(), LoadError> {
         loop {
             match self.stream.read(scratch) {
                 Ok(0) => return Err(Disconnect::ClosedByServer.into()),
                 Ok(read) => {
                     self.received.extend_from_slice(&scratch[..read]);
-                    if read < scratch.len() {
+                    if read < scratch.len() && self.stream.is_plain() {
                         return Ok(());
                     }
                 }

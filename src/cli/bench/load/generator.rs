@@ -18,7 +18,8 @@ use super::dialect::{Ask, Dialect};
 use super::error::LoadError;
 use super::names::{Names, Random};
 use super::record::{Operation, Record};
-use crate::client::{Address, COUNTER_PORT, ConnectError, Maximum, Resources};
+use super::socket::Socket;
+use crate::client::{Address, COUNTER_PORT, ConnectError, Maximum, Resources, Tls};
 
 /// The size of a read in bytes: more than the responses to the requests that are usually in flight.
 const READ_BYTES: usize = 64 * 1024;
@@ -48,6 +49,8 @@ pub struct Plan {
     pub seed: u64,
     /// How long to wait for connections and for answers.
     pub timeout: Duration,
+    /// TLS, and the address that certificates have to name; `None`: connections are plain.
+    pub tls: Option<(Tls, Address)>,
 }
 
 /// The weights of the operations; not all 0.
@@ -127,8 +130,7 @@ impl<D: Dialect> Generator<D> {
             let open = || {
                 let stream = std::net::TcpStream::connect_timeout(&address, plan.timeout)?;
                 stream.set_nodelay(true)?;
-                stream.set_nonblocking(true)?;
-                let mut channel = Channel::over(mio::net::TcpStream::from_std(stream));
+                let mut channel = Channel::over(Socket::open(stream, plan.tls.as_ref())?);
                 poll.registry().register(
                     channel.stream(),
                     Token(made),

@@ -15,6 +15,7 @@ mod generator;
 mod names;
 mod process;
 mod record;
+mod socket;
 
 pub use dialect::{Answer, Ask, Dialect, Sequence, Yrmcds};
 pub use error::LoadError;

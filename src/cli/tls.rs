@@ -1,0 +1,70 @@
+//! The options of TLS of the client subcommands.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::BoolishValueParser;
+
+use super::exit::{Exit, Failure};
+use crate::client::{Tls, TlsFiles};
+
+/// The options of TLS of all client subcommands.
+#[derive(Clone, Debug, Args)]
+pub(super) struct TlsOptions {
+    /// Connect over TLS. The server's certificate must name the host of --server
+    #[arg(
+        id = "tls",
+        long = "tls",
+        env = "SIGNALBOX_TLS",
+        value_parser = BoolishValueParser::new(),
+        global = true
+    )]
+    is_requested: bool,
+
+    /// Certificates of the authorities that sign servers' certificates, in PEM, instead of those of the system; implies
+    /// --tls
+    #[arg(long, value_name = "FILE", env = "SIGNALBOX_CA", global = true)]
+    ca: Option<PathBuf>,
+
+    /// Certificate of this client, in PEM; implies --tls
+    #[arg(id = "cert", long = "cert", value_name = "FILE", env = "SIGNALBOX_CERT", global = true)]
+    certificate: Option<PathBuf>,
+
+    /// Key of the certificate of --cert, in PEM
+    #[arg(
+        id = "cert-key",
+        long = "cert-key",
+        value_name = "FILE",
+        env = "SIGNALBOX_CERT_KEY",
+        global = true
+    )]
+    key: Option<PathBuf>,
+}
+
+impl TlsOptions {
+    /// What connections over TLS need; `None`: connections are plain. A file of TLS is never ignored.
+    pub(super) fn load(&self) -> Result<Option<Tls>, Failure> {
+        let usage = |message: String| Failure::new(Exit::Usage, message);
+        let identity = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(usage("--cert needs --cert-key, the file with its key".to_owned()));
+            }
+            (None, Some(_)) => {
+                return Err(usage("--cert-key needs --cert, the file with its certificate".to_owned()));
+            }
+        };
+        if !self.is_requested && self.ca.is_none() && identity.is_none() {
+            return Ok(None);
+        }
+        let files = TlsFiles { ca: self.ca.clone(), identity };
+        Tls::load(&files).map(Some).map_err(|error| usage(format!("cannot use TLS: {error}")))
+    }
+
+    /// Refuses TLS for a command that cannot use it.
+    pub(super) fn refuse(&self, why: &str) -> Result<(), Failure> {
+        let is_given = self.is_requested || self.ca.is_some() || self.certificate.is_some();
+        if is_given { Err(Failure::new(Exit::Usage, why.to_owned())) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,158 @@
+//! The section `[tls]`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::ConfigError;
+
+/// TLS on the service ports. Without a certificate, there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The certificate of the server, and those between it and its authority, in PEM.
+    pub cert: Option<PathBuf>,
+    /// The key of that certificate, in PEM.
+    pub key: Option<PathBuf>,
+    /// The certificates of the authorities that sign those of clients, in PEM; `None`: clients are asked for none.
+    pub client_ca: Option<PathBuf>,
+    /// Whether clients over TLS need a certificate.
+    pub client_cert: ClientCert,
+    /// Which clients may connect without TLS.
+    pub plain: PlainRule,
+}
+
+/// Whether clients over TLS need a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientCert {
+    /// A client that shows one is verified, and one without is served too.
+    #[default]
+    Optional,
+    /// A client without one is refused.
+    Required,
+}
+
+/// Which clients may connect without TLS, where TLS is configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlainRule {
+    /// All of them.
+    #[default]
+    Allow,
+    /// Those on the server's machine.
+    Loopback,
+    /// None.
+    Refuse,
+}
+
+impl TlsConfig {
+    /// Checks the section as a whole.
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        let without = |key, missing| Err(ConfigError::TlsIncomplete { key, missing });
+        let default = Self::default();
+        if self.cert.is_none() {
+            let set = [
+                ("tls.key", self.key.is_some()),
+                ("tls.client_ca", self.client_ca.is_some()),
+                ("tls.client_cert", self.client_cert != default.client_cert),
+                ("tls.plain", self.plain != default.plain),
+            ];
+            return match set.into_iter().find(|(_, is_set)| *is_set) {
+                Some((key, _)) => without(key, "tls.cert"),
+                None => Ok(()),
+            };
+        }
+        if self.key.is_none() {
+            return without("tls.cert", "tls.key");
+        }
+        if self.client_cert == ClientCert::Required && self.client_ca.is_none() {
+            return without("tls.client_cert", "tls.client_ca");
+        }
+        Ok(())
+    }
+}
+
+/// The text is not one of the allowed words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownRule;
+
+impl ClientCert {
+    /// What a configuration may have, as a phrase that follows "must be".
+    pub(super) const ALLOWED: &str = "optional or required";
+}
+
+impl FromStr for ClientCert {
+    type Err = UnknownRule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRule> {
+        match text {
+            "optional" => Ok(Self::Optional),
+            "required" => Ok(Self::Required),
+            _ => Err(UnknownRule),
+        }
+    }
+}
+
+impl fmt::Display for ClientCert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Optional => "optional",
+            Self::Required => "required",
+        })
+    }
+}
+
+impl PlainRule {
+    /// What a configuration may have, as a phrase that follows "must be".
+    pub(super) const ALLOWED: &str = "allow, loopback or refuse";
+}
+
+impl FromStr for PlainRule {
+    type Err = UnknownRule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRule> {
+        match text {
+            "allow" => Ok(Self::Allow),
+            "loopback" => Ok(Self::Loopback),
+            "refuse" => Ok(Self::Refuse),
+            _ => Err(UnknownRule),
+        }
+    }
+}
+
+impl fmt::Display for PlainRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allow => "allow",
+            Self::Loopback => "loopback",
+            Self::Refuse => "refuse",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_without_what_it_needs_is_refused() {
+        let path = || Some(PathBuf::from("/etc/signalbox/x.pem"));
+        let with_cert = TlsConfig { cert: path(), key: path(), ..TlsConfig::default() };
+        for (config, expected) in [
+            (TlsConfig { key: None, ..with_cert.clone() }, "tls.cert is set, but tls.key is not"),
+            (TlsConfig { cert: None, ..with_cert.clone() }, "tls.key is set, but tls.cert is not"),
+            (TlsConfig { client_ca: path(), ..TlsConfig::default() }, "tls.client_ca is set, but tls.cert"),
+            (
+                TlsConfig { plain: PlainRule::Refuse, ..TlsConfig::default() },
+                "tls.plain is set, but tls.cert",
+            ),
+            (
+                TlsConfig { client_cert: ClientCert::Required, ..with_cert.clone() },
+                "tls.client_cert is set, but tls.client_ca is not",
+            ),
+        ] {
+            let refused = config.validate().unwrap_err().to_string();
+            assert!(refused.starts_with(expected), "{refused}");
+        }
+        assert!(TlsConfig::default().validate().is_ok());
+        assert!(with_cert.validate().is_ok());
+    }
+}

@@ -1,0 +1,124 @@
+//! The files of the section `[tls]`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig};
+use thiserror::Error;
+use tracing::warn;
+
+use super::Tls;
+use super::der::not_after;
+use crate::config::{ClientCert, TlsConfig};
+use crate::core::UnixSeconds;
+use crate::tls::{FileError, VERSIONS, certificates, private_key, provider};
+
+/// Why the files of TLS cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be used.
+    #[error("{key} = {source}{}", advice(.source))]
+    File {
+        /// The key of the configuration.
+        key: &'static str,
+        /// The file and what is wrong.
+        source: FileError,
+    },
+    /// The key does not belong to the certificate.
+    #[error(
+        "tls.key = {}: this is not the key of the first certificate in {}; that file must begin with the server's own \
+         certificate", key.display(), cert.display()
+    )]
+    KeyDiffers {
+        /// The file with the key.
+        key: PathBuf,
+        /// The file with the certificate.
+        cert: PathBuf,
+    },
+    /// The certificates of the authorities of clients cannot be used.
+    #[error("tls.client_ca = {}: {problem}", path.display())]
+    ClientCa {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: VerifierBuilderError,
+    },
+}
+
+fn advice(error: &FileError) -> &'static str {
+    match error {
+        FileError::Unreadable { .. } => {
+            "; at the start it is read as the user who starts the server, and on SIGHUP as the configured one"
+        }
+        _ => "",
+    }
+}
+
+impl Tls {
+    /// Reads the files, and warns of certificates that have expired. `None`: TLS is not configured.
+    pub(in crate::server) fn read(config: &TlsConfig, now: UnixSeconds) -> Result<Option<Self>, TlsError> {
+        let (Some(cert), Some(key)) = (&config.cert, &config.key) else { return Ok(None) };
+        let chain = certificates(cert).map_err(of("tls.cert"))?;
+        let private_key = private_key(key).map_err(of("tls.key"))?;
+        warn_of_expired("tls.cert", cert, &chain[..1], now);
+        let verifier = match &config.client_ca {
+            Some(ca) => {
+                let authorities = certificates(ca).map_err(of("tls.client_ca"))?;
+                warn_of_expired("tls.client_ca", ca, &authorities, now);
+                verifier(ca, authorities, config.client_cert)?
+            }
+            None => WebPkiClientVerifier::no_client_auth(),
+        };
+        let unusable = |error| match error {
+            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                TlsError::KeyDiffers { key: key.clone(), cert: cert.clone() }
+            }
+            Error::InvalidCertificate(_) => of("tls.cert")(FileError::unusable(cert)(error)),
+            error => of("tls.key")(FileError::unusable(key)(error)),
+        };
+        let mut server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(VERSIONS)
+            .expect("the provider has the cipher suites of the version")
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, private_key)
+            .map_err(unusable)?;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        Ok(Some(Self { config: Arc::new(server), plain: config.plain }))
+    }
+}
+
+/// The error of the file of a key.
+fn of(key: &'static str) -> impl Fn(FileError) -> TlsError {
+    move |source| TlsError::File { key, source }
+}
+
+fn verifier(
+    path: &Path,
+    authorities: Vec<CertificateDer<'static>>,
+    rule: ClientCert,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities {
+        roots.add(certificate).map_err(FileError::unusable(path)).map_err(of("tls.client_ca"))?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    let builder = match rule {
+        ClientCert::Optional => builder.allow_unauthenticated(),
+        ClientCert::Required => builder,
+    };
+    builder.build().map_err(|problem| TlsError::ClientCa { path: path.to_owned(), problem })
+}
+
+/// Logs a warning for each certificate that has expired.
+fn warn_of_expired(key: &'static str, path: &Path, certificates: &[CertificateDer<'_>], now: UnixSeconds) {
+    let since = |certificate: &CertificateDer<'_>| now.0.checked_sub(not_after(certificate)?);
+    for seconds in certificates.iter().filter_map(since) {
+        let (file, days) = (path.display(), seconds / 86_400);
+        warn!(key, %file, days, "a certificate has expired; replace it and send SIGHUP");
+    }
+}

@@ -1,0 +1,65 @@
+//! TLS on the service ports.
+//!
+//! A connection whose first byte begins a TLS record does a handshake, and is served over a [`TlsStream`] from then on;
+//! all others are plain and never come here. `files` reads the certificates of the configuration, `identity` finds the
+//! name in a client's certificate, `records` drives rustls, `handshake` and `stream` do the I/O.
+//!
+//! There is no resumption: each connection is verified with the certificates that are in force, also after a reload. Only
+//! TLS 1.3 is spoken; its half-close lets a client that has sent its last request receive the answers.
+
+mod der;
+mod files;
+mod handshake;
+mod identity;
+mod records;
+mod stream;
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+
+pub use files::TlsError;
+pub(super) use handshake::{HandshakeError, shake_hands};
+pub(super) use stream::{TlsSession, TlsStream};
+
+use super::client_address::ClientAddress;
+use crate::config::PlainRule;
+
+/// What the server needs for TLS.
+pub(super) struct Tls {
+    config: Arc<ServerConfig>,
+    plain: PlainRule,
+}
+
+/// How the connection of a client may begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FirstBytes {
+    /// With a request, or perhaps with TLS.
+    Any { may_begin_tls: bool },
+    /// Only with TLS.
+    Tls,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("plain", &self.plain).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// What new connections are served with.
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+
+    /// How the connection of a client may begin.
+    pub(super) fn first_bytes_of(&self, client: ClientAddress) -> FirstBytes {
+        let permits_plain = match self.plain {
+            PlainRule::Allow => true,
+            PlainRule::Loopback => client.is_local(),
+            PlainRule::Refuse => false,
+        };
+        if permits_plain { FirstBytes::Any { may_begin_tls: true } } else { FirstBytes::Tls }
+    }
+}

@@ -1,0 +1,237 @@
+//! The program with a section `[tls]`: its start, its log, and SIGHUP.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+
+use crate::certificates::{Authority, Files, for_loopback};
+use crate::support::daemon::*;
+use crate::support::*;
+use crate::wire::{connect, connect_as, over};
+
+const BASE: &str =
+    "bind_ip = \"127.0.0.1\"\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216\n";
+
+/// A daemon with its configuration file.
+pub struct Started {
+    daemon: Daemon,
+    _file: ConfigFile,
+}
+
+impl std::ops::Deref for Started {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
+
+impl std::ops::DerefMut for Started {
+    fn deref_mut(&mut self) -> &mut Daemon {
+        &mut self.daemon
+    }
+}
+
+/// A daemon on any free ports, with these lines in its configuration.
+pub fn started(lines: &str) -> Started {
+    let file = ConfigFile::toml(&format!("{BASE}{lines}"));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    daemon.ready();
+    Started { daemon, _file: file }
+}
+
+/// The subject of the certificate that a server shows to openssl.
+fn shown(daemon: &mut Daemon, authority: &Authority) -> String {
+    let address = daemon.address("counter").to_string();
+    let mut command = Command::new("openssl");
+    command
+        .args(["s_client", "-connect", &address, "-CAfile"])
+        .arg(authority.file())
+        .arg("-verify_return_error");
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let subject = text.lines().find_map(|line| line.trim().strip_prefix("subject=")).map(str::to_owned);
+    subject.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn openssl_gets_an_answer_on_both_ports() {
+    let (authority, files) = for_loopback();
+    let mut daemon = started(&files.lines());
+    for port in ["counter", "semaphore"] {
+        let address = daemon.address(port).to_string();
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-connect", &address, "-quiet", "-verify_return_error", "-CAfile"]);
+        command.arg(authority.file()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("openssl: {error}"));
+        child.stdin.as_mut().unwrap().write_all(&frame(NOOP, *b"peer", &[])).unwrap();
+        let mut answer = [0; 12];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut answer).unwrap();
+        assert_eq!(answer, [0x91, NOOP, 0, 0, 0, 0, 0, 0, b'p', b'e', b'e', b'r']);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_reload_takes_new_certificates_and_keeps_the_old_ones_if_the_new_ones_are_wrong() {
+    let (authority, files) = for_loopback();
+    let mut daemon = started(&files.lines());
+    let mut before = connect(daemon.address("counter"), &authority);
+    let replace = |by: &Files| {
+        fs::copy(&by.certificate, &files.certificate).unwrap();
+        fs::copy(&by.key, &files.key).unwrap();
+    };
+    let second = authority.sign("second", "IP:127.0.0.1,DNS:localhost");
+    replace(&second);
+    daemon.reload("the configuration was read again");
+    assert!(shown(&mut daemon, &authority).contains("second"));
+
+    // The key of another certificate.
+    fs::copy(authority.sign("third", "").key, &files.key).unwrap();
+    let line = daemon.reload("the certificates and the rules of TLS are left as they were");
+    assert_eq!(line["level"], "error");
+    assert!(text(&line, "error").contains("this is not the key of the first certificate"), "{line}");
+    assert!(shown(&mut daemon, &authority).contains("second"));
+
+    fs::write(&files.certificate, "no certificate").unwrap();
+    let line = daemon.reload("the certificates and the rules of TLS are left as they were");
+    assert!(text(&line, "error").contains("has no certificate in PEM"), "{line}");
+    assert!(shown(&mut daemon, &authority).contains("second"));
+
+    fs::remove_file(&files.key).unwrap();
+    replace(&authority.sign("fourth", "IP:127.0.0.1,DNS:localhost"));
+    daemon.reload("the configuration was read again");
+    assert!(shown(&mut daemon, &authority).contains("fourth"));
+    assert_eq!(before.ask(NOOP, &[]).status, OK, "connections outlive their certificates");
+}
+
+#[test]
+fn a_reload_changes_the_rules_for_new_connections() {
+    let (authority, files) = for_loopback();
+    let file = ConfigFile::toml(BASE);
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let mut plain = daemon.counter();
+    assert_eq!(plain.ask(NOOP, &[]).status, OK);
+    file.write(&format!("{BASE}{}tls.plain = \"refuse\"\n", files.lines()));
+    daemon.reload("the configuration was read again");
+    assert_eq!(plain.ask(NOOP, &[]).status, OK, "it was connected before");
+    let mut refused = daemon.counter();
+    assert_eq!(refused.ask(NOOP, &[]).status, 0x87);
+    assert!(refused.is_closed());
+    let line = daemon.logged("a refusal", |line| line["fields"]["error"].is_string());
+    assert!(text(&line, "error").contains("tls.plain"), "{line}");
+    let mut wire = connect(daemon.address("counter"), &authority);
+    file.write(BASE);
+    daemon.reload("the configuration was read again");
+    assert_eq!(daemon.counter().ask(NOOP, &[]).status, OK);
+    assert_eq!(wire.ask(NOOP, &[]).status, OK);
+}
+
+#[test]
+fn the_log_names_a_client_by_its_certificate() {
+    let (authority, files) = for_loopback();
+    let lines = format!(
+        "{}tls.client_ca = '{}'\nlog.threshold = \"debug\"\n",
+        files.lines(),
+        authority.file().display()
+    );
+    let mut daemon = started(&lines);
+    for (name, alternative_names, expected) in [
+        ("first", "URI:spiffe://example.org/worker,DNS:worker.example.org,DNS:other", "worker.example.org"),
+        ("second", "URI:spiffe://example.org/worker", "spiffe://example.org/worker"),
+        ("third", "", "third"),
+    ] {
+        let client = authority.sign(name, alternative_names);
+        let mut wire = connect_as(daemon.address("counter"), &authority, &client);
+        assert_eq!(wire.acquire(b"name", 1, 1).status, OK);
+        assert_eq!(wire.release(b"name", 1).status, OK);
+        let expected = format!("(certificate of \"{expected}\")");
+        daemon.logged(&expected, |line| {
+            message(line) == "TLS established" && text(line, "client").ends_with(&expected)
+        });
+    }
+    let nobody = connect(daemon.address("counter"), &authority);
+    let port = nobody.stream.sock.local_addr().unwrap().to_string();
+    daemon.logged("one without", |line| message(line) == "TLS established" && text(line, "client") == port);
+}
+
+#[test]
+fn failed_handshakes_are_logged_once_and_counted() {
+    let (_authority, files) = for_loopback();
+    let mut daemon = started(&files.lines());
+    let stranger = Authority::new();
+    for _ in 0..3 {
+        let stream = std::net::TcpStream::connect(daemon.address("counter")).unwrap();
+        assert!(over(stream, &stranger, None).is_err());
+    }
+    eventually("they are counted", || daemon.counter().stat("failed_handshakes") == 3);
+    let line = daemon.logged_message("connection closed");
+    assert!(text(&line, "error").contains("the TLS handshake failed"), "{line}");
+    assert_eq!(daemon.lines_with("connection closed").len(), 1, "the rate is limited");
+}
+
+#[test]
+fn tls_without_a_certificate_is_logged_with_the_keys_to_set() {
+    let (authority, _files) = for_loopback();
+    let mut daemon = started("");
+    for _ in 0..2 {
+        let stream = std::net::TcpStream::connect(daemon.address("counter")).unwrap();
+        assert!(over(stream, &authority, None).is_err());
+    }
+    let line = daemon.logged_message("connection closed");
+    assert!(text(&line, "error").contains("set tls.cert and tls.key"), "{line}");
+    assert_eq!(daemon.lines_with("connection closed").len(), 1, "the rate is limited");
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_a_warning() {
+    let authority = Authority::new();
+    let expired = authority.sign_expired("server", "IP:127.0.0.1");
+    let mut daemon = started(&expired.lines());
+    let line = daemon.logged_message("a certificate has expired");
+    assert_eq!((line["level"].as_str(), text(&line, "key")), (Some("warning"), "tls.cert"));
+}
+
+#[test]
+fn files_that_cannot_be_used_prevent_the_start() {
+    let (authority, files) = for_loopback();
+    let other = authority.sign("other", "");
+    let path = |path: &std::path::Path| format!("'{}'", path.display());
+    let (certificate, key) = (path(&files.certificate), path(&files.key));
+    for (lines, expected) in [
+        (format!("tls.cert = {certificate}\n"), "tls.cert is set, but tls.key is not"),
+        (format!("tls.cert = {certificate}\ntls.key = {}\n", path(&other.key)), "tls.key = "),
+        (format!("tls.cert = {key}\ntls.key = {key}\n"), "has no certificate in PEM"),
+        (format!("tls.cert = {certificate}\ntls.key = {certificate}\n"), "has no private key in PEM"),
+        (
+            format!("tls.cert = '/nonexistent'\ntls.key = {key}\n"),
+            "tls.cert = /nonexistent: the file cannot be read",
+        ),
+        (format!("{}tls.client_cert = \"required\"\n", files.lines()), "tls.client_ca is not"),
+        (format!("{}tls.plain = \"never\"\n", files.lines()), "must be allow, loopback or refuse"),
+    ] {
+        let file = ConfigFile::toml(&format!("{BASE}{lines}"));
+        let output = outcome(serve_file_on_any_ports(&file.path()));
+        assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_key_is_read_before_root_is_given_up() {
+    if !is_root() {
+        return skipped("it has to start as root");
+    }
+    let (authority, files) = for_loopback();
+    let mut daemon = started(&format!("user = \"nobody\"\n{}", files.lines()));
+    assert_eq!(connect(daemon.address("counter"), &authority).ask(NOOP, &[]).status, OK);
+    // The folder of the key is of root alone.
+    let line = daemon.reload("the certificates and the rules of TLS are left as they were");
+    assert!(text(&line, "error").contains("on SIGHUP as the configured one"), "{line}");
+    assert_eq!(connect(daemon.address("counter"), &authority).ask(NOOP, &[]).status, OK);
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.exit_status().success());
+}

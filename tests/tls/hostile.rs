@@ -1,0 +1,135 @@
+//! Clients that do not do a handshake as they should.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::certificates::{Authority, for_loopback};
+use crate::support::*;
+use crate::wire::connect;
+
+fn server() -> (Authority, TestServer) {
+    let (authority, files) = for_loopback();
+    let server = TestServer::start();
+    server.server.load_tls(&files.config()).unwrap();
+    (authority, server)
+}
+
+/// The whole of what the server sends until it closes the connection.
+fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut received = Vec::new();
+    // A reset comes where the server has not read everything.
+    let _ = stream.read_to_end(&mut received);
+    received
+}
+
+#[test]
+fn garbage_behind_the_first_byte_of_tls_ends_the_connection() {
+    let (_, server) = server();
+    for garbage in [
+        &[0x16; 12][..],
+        &[0x16; 40_000],
+        b"\x16\x03\x01\xff\xff\x01\0\0\0\0\0\0\0\0",
+        b"\x16\x03\x01\0\x10garbage-garbage-garbage",
+    ] {
+        let mut stream = TcpStream::connect(server.counters).unwrap();
+        // The server may have closed it before it has taken everything.
+        let _ = stream.write_all(garbage);
+        let received = rest(&mut stream);
+        assert!(received.is_empty() || received[0] == 0x15, "an alert, if anything: {received:?}");
+    }
+    assert_eq!(server.counter().stat("failed_handshakes"), 4);
+}
+
+#[test]
+fn a_handshake_that_never_ends_in_size_is_ended() {
+    let (_, server) = server();
+    let mut stream = TcpStream::connect(server.counters).unwrap();
+    // A ClientHello that announces 16 MB, in records of 16 KB that continue it.
+    let mut begun = false;
+    for _ in 0..100 {
+        let mut record = vec![0x16, 0x03, 0x01, 0x40, 0x00];
+        let body = if begun { vec![0; 0x4000] } else { [&[1, 0xff, 0xff, 0xff][..], &[0; 0x3ffc]].concat() };
+        record.extend(body);
+        begun = true;
+        if stream.write_all(&record).is_err() {
+            break;
+        }
+    }
+    rest(&mut stream);
+    eventually("it is counted", || server.counter().stat("failed_handshakes") == 1);
+}
+
+#[test]
+fn a_handshake_that_stops_is_ended_after_its_time_and_disturbs_nobody() {
+    let (authority, server) = server();
+    let mut slow = TcpStream::connect(server.counters).unwrap();
+    // The start of a record of 512 bytes.
+    slow.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\0").unwrap();
+    let mut wire = connect(server.counters, &authority);
+    assert_eq!(wire.ask(NOOP, &[]).status, OK);
+    assert!(rest(&mut slow).is_empty());
+    assert_eq!(wire.stat("failed_handshakes"), 1);
+}
+
+#[test]
+fn a_single_first_byte_is_a_started_frame() {
+    let (_authority, files) = for_loopback();
+    let server = TestServer::start_with(|config| config.frame_timeout_s = 1);
+    server.server.load_tls(&files.config()).unwrap();
+    let mut slow = TcpStream::connect(server.counters).unwrap();
+    slow.write_all(&[0x16]).unwrap();
+    assert!(rest(&mut slow).is_empty());
+    assert_eq!(server.counter().stat("frame_timeouts"), 1);
+}
+
+#[test]
+fn a_record_that_is_not_completed_in_time_ends_the_connection() {
+    let (authority, files) = for_loopback();
+    let server = TestServer::start_with(|config| config.frame_timeout_s = 1);
+    server.server.load_tls(&files.config()).unwrap();
+    let mut wire = connect(server.counters, &authority);
+    assert_eq!(wire.acquire(b"held", 1, 1).status, OK);
+    wire.stream.sock.write_all(b"\x17\x03\x03\x40\x00").unwrap();
+    let mut plain = server.counter();
+    eventually("what it held is free", || plain.get(b"held").number() == 0);
+    let cut_off = wire.stream.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(cut_off.kind(), std::io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn a_forged_record_ends_the_connection_with_an_alert() {
+    let (authority, server) = server();
+    let mut wire = connect(server.counters, &authority);
+    assert_eq!(wire.acquire(b"held", 1, 1).status, OK);
+    wire.stream.sock.write_all(&[&b"\x17\x03\x03\x00\x20"[..], &[7; 32]].concat()).unwrap();
+    let alert = wire.stream.read(&mut [0; 1]).unwrap_err();
+    assert!(alert.to_string().contains("BadRecordMac"), "{alert}");
+    let mut plain = server.counter();
+    eventually("what it held is free", || plain.get(b"held").number() == 0);
+}
+
+#[test]
+fn handshakes_count_against_the_limit_of_connections() {
+    let (_authority, files) = for_loopback();
+    let server = TestServer::start_with(|config| config.counter.port.max_connections = 2);
+    server.server.load_tls(&files.config()).unwrap();
+    let begun: Vec<_> = (0..2)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.counters).unwrap();
+            stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\0").unwrap();
+            stream
+        })
+        .collect();
+    // Its own connection counts: it is served only when one of the others has ended.
+    let mut third = Wire::connect(server.counters);
+    assert!(third.is_closed());
+    drop(begun);
+    eventually("there is room", || {
+        let mut wire = Wire::connect(server.counters);
+        wire.stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let _ = wire.stream.write_all(&frame(NOOP, [0; 4], &[]));
+        wire.try_answer().is_ok()
+    });
+}
