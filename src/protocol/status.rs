@@ -50,6 +50,8 @@ pub enum Status {
     LimitReached = 0x85,
     /// The change could not be written to disk, and was rolled back.
     NotStored = 0x86,
+    /// The stored records could not be read to their end.
+    ExportFailed = 0x88,
 }
 
 impl Status {
@@ -78,6 +80,7 @@ impl Status {
             0x84 => Self::ShuttingDown,
             0x85 => Self::LimitReached,
             0x86 => Self::NotStored,
+            0x88 => Self::ExportFailed,
             _ => return None,
         })
     }
@@ -113,6 +116,7 @@ impl Status {
             Self::ShuttingDown => "Shutting down",
             Self::LimitReached => "Limit reached",
             Self::NotStored => "Not stored",
+            Self::ExportFailed => "Export failed",
         }
     }
 }
