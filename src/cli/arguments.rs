@@ -27,10 +27,11 @@ pub(super) const SYSV: &str = "sysv";
 
 /// Checks the parsed arguments of a command and its subcommands.
 pub(super) fn check(mut command: &Command, mut matches: &ArgMatches) -> Result<(), Failure> {
+    let last = last_subcommand(command, matches);
     while let Some((name, inner)) = matches.subcommand() {
         command = command.find_subcommand(name).expect("the matches are of this command");
         matches = inner;
-        check_placement(command, matches)?;
+        check_placement(command, matches, last)?;
     }
     let mut words = command.get_positionals().filter(|argument| !argument.is_last_set());
     words
@@ -38,15 +39,29 @@ pub(super) fn check(mut command: &Command, mut matches: &ArgMatches) -> Result<(
         .map_err(|message| Failure::new(Exit::Usage, message))
 }
 
-/// Refuses the options that may stand before every subcommand, where the subcommand has no use for them.
-fn check_placement(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
+/// The subcommand that is executed.
+fn last_subcommand<'a>(mut command: &'a Command, mut matches: &ArgMatches) -> &'a Command {
+    while let Some((name, inner)) = matches.subcommand() {
+        command = command.find_subcommand(name).expect("the matches are of this command");
+        matches = inner;
+    }
+    command
+}
+
+/// Refuses the options that may stand before every subcommand, where the subcommand has no use for them. One that the last
+/// subcommand takes is there in all subcommands before it.
+fn check_placement(command: &Command, matches: &ArgMatches, last: &Command) -> Result<(), Failure> {
+    let is_taken = |option: &&Arg| {
+        last.get_arguments().any(|taken| taken.get_id() == option.get_id() && !taken.is_hide_set())
+    };
     let is_hidden = |option: &&Arg| {
         let id = option.get_id().as_str();
         option.is_hide_set() && ([JSON, SYSV].contains(&id) || SERVER_OPTIONS.contains(&id))
     };
     let is_given =
         |option: &&Arg| matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
-    match command.get_arguments().filter(is_hidden).find(is_given) {
+    let mut unused = command.get_arguments().filter(is_hidden).filter(|option| !is_taken(option));
+    match unused.find(is_given) {
         None => Ok(()),
         Some(option) => {
             let message = format!("{} has no {}; omit it", command.get_name(), shown(option));

@@ -1,4 +1,5 @@
-//! `signalbox data`: checks, exports and imports the data directory of a server that is not running.
+//! `signalbox data`: checks, exports and imports the data directory of a server that is not running, or the records of a
+//! cluster; exports those of a running server.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,9 @@ use serde::Serialize;
 
 use super::cluster::{Cluster, Source};
 use super::exit::{Exit, Failure, warn};
+use super::online_export;
 use super::output::json;
+use super::server::{Server, ServerSource};
 use crate::cluster::configured::timing;
 use crate::cluster::data::{self, read_all};
 use crate::storage::{self, Counts, ExportWriter, ImportError, Record, Report, StorageError, contradictions};
@@ -22,14 +25,15 @@ directory that no server is using. If a server is using it, or it cannot be read
 its data is damaged, of a newer version, or missing, the exit status is 65.
 
 With --cluster, the commands are about the records of a cluster, which are in etcd. \"check\" and \"export\" read all \
-records as they are at one moment, also while nodes serve clients.";
+records as they are at one moment, also while nodes serve clients. \"export --server\" does that with a running server.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox data check /var/lib/signalbox
   (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
   signalbox data import /var/lib/signalbox < signalbox.jsonl
-  signalbox data export /var/lib/signalbox | signalbox data import --cluster";
+  signalbox data export /var/lib/signalbox | signalbox data import --cluster
+  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)";
 
 /// Check, export or import a data directory, or the records of a cluster
 #[derive(Debug, Args)]
@@ -43,7 +47,7 @@ pub(super) struct Arguments {
 #[derive(Debug, Args)]
 struct Place {
     /// Data directory, as in data_dir of the configuration
-    #[arg(value_name = "DIRECTORY", required_unless_present = "cluster", conflicts_with = "cluster")]
+    #[arg(value_name = "DIRECTORY", conflicts_with = "cluster")]
     directory: Option<PathBuf>,
 
     /// Use the records of the cluster of --config instead of a data directory
@@ -56,8 +60,15 @@ struct Place {
 
 impl Place {
     /// The directory; `None`: the cluster.
-    fn directory(&self) -> Option<&Path> {
-        self.directory.as_deref()
+    fn directory(&self) -> Result<Option<&Path>, Failure> {
+        match (self.directory.as_deref(), self.cluster) {
+            (None, false) => {
+                let message =
+                    "which records? give the DIRECTORY of a server that is not running, or --cluster";
+                Err(Failure::new(Exit::Usage, message))
+            }
+            (directory, _) => Ok(directory),
+        }
     }
 }
 
@@ -97,25 +108,51 @@ struct Check {
 }
 
 const EXPORT_LONG: &str = "\
-Write the contents of a data directory to standard output
+Write the contents of a data directory, of a cluster or of a running server to standard output
 
 The output is one JSON object per line, which \"signalbox data import\" reads. THE OUTPUT IS SECRET: it contains the keys \
 of sessions, with which anyone can take over the sessions and what they hold, and the key that proves places in queues. \
 Write it where no other user can read it.
 
 Records that cannot be read are omitted and reported on standard error, and the exit status is 65; this includes the \
-latest changes, if they are damaged. The directory is not changed.";
+latest changes, if they are damaged. The directory is not changed.
+
+With --server, the export is a backup of a running server: all records as they are at one moment, with everything that the \
+server acknowledged before the command was started. The server goes on meanwhile, and its file may grow. It accepts the \
+request from its own machine and from the addresses in admin_from of its configuration. The keys are sent over the \
+network as they are; run the command on the server's machine, or over a network that you trust. If the command fails, the \
+output lacks its last line, and \"signalbox data import\" refuses it.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
-  (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)";
+  (umask 077; signalbox data export /var/lib/signalbox > signalbox.jsonl)
+  (umask 077; signalbox data export --server 127.0.0.1 > signalbox.jsonl)";
 
-/// Write the contents of a data directory to standard output; the output is secret
+/// Write the contents of a data directory, a cluster or a running server to standard output; the output is secret
 #[derive(Debug, Args)]
 #[command(long_about = EXPORT_LONG, after_help = EXPORT_EXAMPLES)]
 struct Export {
     #[command(flatten)]
     place: Place,
+
+    #[command(flatten)]
+    server_source: ServerSource,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Export {
+    /// Whether a running server is exported. A server of the environment is none of the command line, and selects nothing.
+    fn is_of_server(&self) -> Result<bool, Failure> {
+        match (self.server_source.is_option(), self.place.directory.is_some() || self.place.cluster) {
+            (true, true) => {
+                let message = "--server exports a running server; omit it, or omit the other place";
+                Err(Failure::new(Exit::Usage, message))
+            }
+            (is_option, _) => Ok(is_option),
+        }
+    }
 }
 
 const IMPORT_LONG: &str = "\
@@ -154,13 +191,14 @@ struct Imported {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Check(Check { place, json }) => check(place, *json),
-        Action::Export(Export { place }) => export(place),
+        Action::Export(export) if export.is_of_server()? => online_export::run(&export.server),
+        Action::Export(Export { place, .. }) => export(place),
         Action::Import(Import { place, json }) => import(place, *json),
     }
 }
 
 fn check(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
-    let report = match place.directory() {
+    let report = match place.directory()? {
         Some(directory) => storage::check(directory)?,
         None => {
             let records = records_of(&mut place.source.open()?)?;
@@ -229,7 +267,7 @@ fn records_of(cluster: &mut Cluster) -> Result<Vec<Record>, StorageError> {
 
 fn export(place: &Place) -> Result<ExitCode, Failure> {
     let mut out = Output { out: BufWriter::new(io::stdout().lock()), failure: None };
-    let exported = match place.directory() {
+    let exported = match place.directory()? {
         Some(directory) => storage::export(directory, &mut out),
         None => {
             let records = records_of(&mut place.source.open()?)?;
@@ -275,7 +313,7 @@ impl<W: Write> Write for Output<W> {
 }
 
 fn import(place: &Place, as_json: bool) -> Result<ExitCode, Failure> {
-    let (name, records) = match place.directory() {
+    let (name, records) = match place.directory()? {
         Some(directory) => {
             (directory.display().to_string(), storage::import(directory, &mut io::stdin().lock())?)
         }

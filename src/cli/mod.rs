@@ -26,6 +26,7 @@ mod man;
 mod mismatch;
 mod name;
 mod number;
+mod online_export;
 mod output;
 mod pattern;
 mod pause;
@@ -42,6 +43,7 @@ mod run;
 mod serve;
 mod server;
 mod session;
+mod sessions;
 mod signals;
 mod slot;
 mod slots;
@@ -175,6 +177,7 @@ enum Command {
     Remove(remove::Arguments),
     Delete(delete::Arguments),
     List(list::Arguments),
+    Sessions(sessions::Arguments),
     AwaitIdle(await_idle::Arguments),
     Run(run::Arguments),
     Acquire(acquire::Arguments),
@@ -225,6 +228,7 @@ pub fn main() -> ExitCode {
         Command::Remove(arguments) => remove::run(&arguments),
         Command::Delete(arguments) => delete::run(&arguments),
         Command::List(arguments) => list::run(&arguments),
+        Command::Sessions(arguments) => sessions::run(&arguments),
         Command::AwaitIdle(arguments) => await_idle::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Acquire(arguments) => acquire::run(&arguments),
@@ -304,7 +308,7 @@ fn tip(answer: &clap::Error) -> Option<&'static str> {
     let usage = usage.to_string();
     let is_of = |subcommand: &str| usage.contains(&format!("signalbox {subcommand}"));
     [
-        ("revoke", "give the id with --grant or --session"),
+        ("revoke", "give the id with --grant or --session, or the address with --client"),
         ("ping", "give the server with --server"),
         ("stats", "give the server with --server"),
         ("renew", "the session is that of SIGNALBOX_SESSION and SIGNALBOX_KEY, or of --session and --key"),

@@ -1,5 +1,6 @@
-//! `signalbox revoke`: takes a grant, or a session with all its grants, from its holder.
+//! `signalbox revoke`: takes a grant, or sessions with all their grants, from their holders.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,24 +10,33 @@ use super::exit::{Exit, Failure};
 use super::number::within;
 use super::server::{Server, block_on, permission_denied};
 use super::time::time_or_none;
-use crate::client::{GrantId, Revocation, Status};
+use crate::client::{AddressRange, GrantId, Revocation, Status};
+use crate::config::Network;
 
 const LONG: &str = "\
-Revoke a grant, or a session with everything that it holds
+Revoke a grant, or a session or all leased sessions of a client with everything that they hold
 
 The server notifies the holder, and releases the resources when the grace period ends, whether the holder has stopped or \
-not. \"signalbox holders\" prints the ids. A second revocation can shorten the grace period, but not extend it.
+not. \"signalbox holders\" prints the ids, and \"signalbox sessions\" the addresses of clients. A second revocation can shorten the grace period, but not extend it.
+
+With --client, the command prints how many sessions were revoked: the leased sessions whose client connects from the \
+address or network, or did last. The server goes on if --timeout is over before; 100,000 sessions with a data directory \
+take some seconds. Connections are not closed: what a connection holds without a lease is released when its client \
+disconnects, or by --session with its id. A client that keeps running may open new sessions. System V processes are not \
+revoked. A session that was restored at the start of the server and whose client has not come back has no address.
 
 The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
 
 const EXAMPLES: &str = "\
 Examples:
   signalbox revoke --grant 4711
-  signalbox revoke --session 17 --grace 5m";
+  signalbox revoke --session 17 --grace 5m
+  signalbox revoke --client 192.0.2.7 --grace 0
+  signalbox revoke --client 2001:db8::/64";
 
-const USAGE: &str = "signalbox revoke [OPTIONS] <--grant <ID>|--session <ID>>";
+const USAGE: &str = "signalbox revoke [OPTIONS] <--grant <ID>|--session <ID>|--client <ADDRESS>>";
 
-/// Revoke a grant, or a session with everything that it holds
+/// Revoke a grant, or a session or all leased sessions of a client with everything that they hold
 #[derive(Debug, Args)]
 #[command(long_about = LONG, after_help = EXAMPLES, override_usage = USAGE)]
 pub(super) struct Arguments {
@@ -51,14 +61,22 @@ struct Target {
     /// Id of the session; its grants are revoked, and its waiting requests end
     #[arg(long, value_name = "ID", value_parser = within(0..=u64::MAX))]
     session: Option<u64>,
+
+    /// Address of the client, or a network such as 10.0.0.0/8; its leased sessions are revoked
+    #[arg(long, value_name = "ADDRESS")]
+    client: Option<Network>,
 }
 
 impl Target {
     fn revocation(&self) -> Revocation {
-        match (self.grant, self.session) {
-            (Some(grant), None) => Revocation::Grant(GrantId(grant)),
-            (None, Some(session)) => Revocation::Session(session),
-            (Some(_), Some(_)) | (None, None) => unreachable!("clap requires exactly one of the two"),
+        match (self.grant, self.session, self.client) {
+            (Some(grant), None, None) => Revocation::Grant(GrantId(grant)),
+            (None, Some(session), None) => Revocation::Session(session),
+            (None, None, Some(client)) => {
+                let (first, last) = client.range().into_inner();
+                Revocation::Client(AddressRange { first, last })
+            }
+            _ => unreachable!("clap requires exactly one of them"),
         }
     }
 }
@@ -71,8 +89,14 @@ async fn revoke(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { target, grace, server } = arguments;
     let revocation = target.revocation();
     let direct = server.direct().await?;
-    let Err(error) = server.answer(direct.revoke(revocation, *grace)).await? else {
-        return Ok(Exit::Success.into());
+    let error = match server.answer(direct.revoke(revocation, *grace)).await? {
+        Ok(revoked) => {
+            if let Revocation::Client(_) = revocation {
+                writeln!(io::stdout(), "{revoked}")?;
+            }
+            return Ok(Exit::Success.into());
+        }
+        Err(error) => error,
     };
     let message = match (error.status(), revocation) {
         (Some(Status::NotAcquired | Status::NoSuchSession), Revocation::Grant(grant)) => {
@@ -85,6 +109,9 @@ async fn revoke(arguments: &Arguments) -> Result<ExitCode, Failure> {
             format!(
                 "session {session} does not exist; nothing was revoked; \"signalbox holders\" lists sessions"
             )
+        }
+        (Some(Status::UnknownCommand), Revocation::Client(_)) => {
+            "the server is too old for --client; nothing was revoked".to_owned()
         }
         (Some(Status::NotPermitted), _) => permission_denied("nothing was revoked"),
         _ => return Err(error.into()),

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::{Disconnect, Dump, Error, Listing, Requested, Watch, checked, requesting};
+use super::{
+    Disconnect, Dump, Error, Export, Listing, Requested, Revocation, Sessions, Watch, checked, requesting,
+};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, Features, GrantId, HelloAnswer, Inspected, Milliseconds, Namespace, Request,
-    RequestId, RequestIds, ResponseFrame, Revocation, Scope, SessionKey, VerifiedGrant,
+    RequestId, RequestIds, ResponseFrame, Scope, SessionKey, VerifiedGrant,
 };
 
 /// A connection for extended operations. Clones share it; it is closed when the last clone and the last series of it
@@ -104,8 +106,9 @@ impl Direct {
         Ok(self.connection.ask_for_success(Extended::VerifyGrant { grant }).await?.verified()?)
     }
 
-    /// Revokes a grant or a session at the end of a grace period; the server notifies the holder at once
-    /// (`docs/protocol.md`, "Revoke"). Fails with [`Status::NotPermitted`](super::Status::NotPermitted) if the server
+    /// Revokes a grant, a session, or the leased sessions of a client at the end of a grace period; the server notifies the
+    /// holders at once (`docs/protocol.md`, "Revoke" and "RevokeClient"). Returns how many grants or sessions were revoked,
+    /// which is 1 unless a client was named. Fails with [`Status::NotPermitted`](super::Status::NotPermitted) if the server
     /// does not permit it from this address.
     ///
     /// ```no_run
@@ -117,9 +120,54 @@ impl Direct {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn revoke(&self, what: Revocation, grace: Duration) -> Result<(), Error> {
+    pub async fn revoke(&self, what: Revocation, grace: Duration) -> Result<u64, Error> {
         let (ids, grace) = (self.next_ids(), Milliseconds::saturating_from(grace));
-        self.connection.ask_for_success(Extended::Revoke { ids, what, grace }).await.map(drop)
+        match what.into_request(ids, grace) {
+            request @ Extended::RevokeClient { .. } => {
+                Ok(self.connection.ask_for_success(request).await?.revoked()?)
+            }
+            request => self.connection.ask_for_success(request).await.map(|_| 1),
+        }
+    }
+
+    /// Lists all sessions: leased ones, those of connections, and processes of System V semaphores (`docs/protocol.md`,
+    /// "Sessions").
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+    /// let mut sessions = direct.sessions().await?;
+    /// while let Some(session) = sessions.next().await {
+    ///     let session = session?;
+    ///     println!("{}: {} grants, from {:?}", session.session, session.grants, session.address);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn sessions(&self) -> Result<Sessions, Error> {
+        Sessions::ask(&self.connection, Extended::Sessions, ResponseFrame::session_entry, None).await
+    }
+
+    /// Exports all stored records as they are at one moment, in the format of `signalbox data export`
+    /// (`docs/protocol.md`, "Export"). **The text is secret:** it has the keys of all leased sessions. It is complete only
+    /// if the series ends without an error.
+    ///
+    /// Fails with [`Status::NotFound`](super::Status::NotFound) if the server stores nothing, and with
+    /// [`Status::NotPermitted`](super::Status::NotPermitted) if the server does not permit it from this address.
+    ///
+    /// ```no_run
+    /// # async fn example(direct: signalbox::client::Direct, mut file: std::fs::File)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::io::Write;
+    ///
+    /// let mut export = direct.export().await?;
+    /// while let Some(part) = export.next().await {
+    ///     file.write_all(&part?)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn export(&self) -> Result<Export, Error> {
+        Export::ask(&self.connection, Extended::Export, ResponseFrame::export_part, None).await
     }
 
     /// The ids of the next request that makes a change.

@@ -365,6 +365,10 @@ fn advice(status: Status) -> &'static str {
         Status::NotStored => {
             "the server could not write the change to its disk and rolled it back; try again later"
         }
+        Status::ExportFailed => {
+            "the export is incomplete: the server could not read its records, or the client took them too slowly; the \
+             server's log has the reason"
+        }
     }
 }
 

@@ -15,6 +15,9 @@ pub(super) fn advice(reached: Option<ReachedLimit>) -> String {
         Limit::Waiters => ("no further request may wait for this name", "try again later"),
         Limit::Watches => ("the server has no room for another watch", "end a watch"),
         Limit::Memory => ("the server has no memory left for further requests", "try again later"),
+        Limit::Exports => {
+            return format!("{max} exports are read at the moment; try again later");
+        }
         // Its client has to be corrected; no key changes it.
         Limit::Requests => {
             return format!(

@@ -88,6 +88,7 @@ mod limit;
 mod plain;
 mod plain_permit;
 mod requested;
+mod revoke;
 mod series;
 mod socket;
 pub mod sysv;
@@ -108,17 +109,18 @@ pub use lease::{
 pub use plain::PlainClient;
 pub use plain_permit::PlainPermit;
 pub use requested::{Requested, RequestedAmount, RequestedName};
-pub use series::{Declared, Dump, Listing, Series, Watch};
+pub use revoke::Revocation;
+pub use series::{Declared, Dump, Export, Listing, Series, Sessions, Watch};
 #[cfg(feature = "tls")]
 pub use tls::{FileError, Tls, TlsFiles, TlsFilesError, TlsStream};
 
 // The types of the protocol that the methods of the client take or return.
 pub use crate::protocol::{
-    BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError,
-    DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState, HelloAnswer, Idle,
-    IfExists, Inspected, Limit, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Pausing, ReachedLimit,
-    Removal, Resizing, Revocation, Scope, SessionKey, SlotChange, Statistic, Status, TtlLeft, VerifiedGrant,
-    Wait,
+    AddressRange, BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState,
+    DecodeError, DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState,
+    HelloAnswer, Idle, IfExists, Inspected, Limit, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace,
+    Pausing, ReachedLimit, Removal, Resizing, Scope, SessionEntry, SessionKey, SessionKind, SlotChange,
+    Statistic, Status, TtlLeft, VerifiedGrant, Wait,
 };
 
 use requested::requesting;

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::connection::{Connection, Outgoing};
 use super::{Error, Requested, success};
-use crate::protocol::{BodyError, DeclaredEntry, DumpEntry, Event, ListEntry, ResponseFrame};
+use crate::protocol::{BodyError, DeclaredEntry, DumpEntry, Event, ListEntry, ResponseFrame, SessionEntry};
 
 /// A series of responses to one request. It ends with the last entry or with an error; a [`Watch`] only ends with an
 /// error.
@@ -78,6 +78,30 @@ pub type Listing = Series<ListEntry<Bytes, Vec<u16>>>;
 /// # }
 /// ```
 pub type Declared = Series<DeclaredEntry<Bytes>>;
+
+/// All sessions ([`Direct::sessions`](super::Direct::sessions)).
+///
+/// ```no_run
+/// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::Sessions;
+///
+/// let sessions: Sessions = direct.sessions().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub type Sessions = Series<SessionEntry<Bytes>>;
+
+/// The parts of an export ([`Direct::export`](super::Direct::export)), which are a text together.
+///
+/// ```no_run
+/// # async fn example(direct: signalbox::client::Direct) -> Result<(), signalbox::client::Error> {
+/// use signalbox::client::Export;
+///
+/// let export: Export = direct.export().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub type Export = Series<Bytes>;
 
 /// The events of names ([`Direct::watch`](super::Direct::watch)).
 ///

@@ -4,6 +4,8 @@
 //! have written them.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use super::keys::{Keys, end_of_prefix};
 use super::leadership::Term;
 use crate::core::{BatchLimit, Change, Key, Record};
 use crate::storage::record::{self, FORMAT};
-use crate::storage::{CommitError, Storage, StorageError};
+use crate::storage::{CommitError, Snapshot, Storage, StorageError};
 
 /// The changes and bytes of one batch: etcd accepts transactions of 1.5 MiB, and takes the longer the more a commit has.
 const BATCH_LIMIT: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
@@ -43,7 +45,7 @@ impl<C: Coordinator> ClusterStorage<C> {
     }
 }
 
-impl<C: Coordinator> Storage for ClusterStorage<C> {
+impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     fn epoch(&self) -> u64 {
         self.chain.term().epoch.into()
     }
@@ -54,13 +56,13 @@ impl<C: Coordinator> Storage for ClusterStorage<C> {
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
         let Self { coordinator, keys, chain, fence } = self;
-        let mut call = |range: &Range| loop {
-            match coordinator.range(range) {
-                Err(CallError::Unanswered(_)) if !fence.is_past() => thread::sleep(PAUSE),
-                answer => return answer,
-            }
-        };
+        let mut call = |range: &Range| range_answered(coordinator, range, fence);
         load(keys, chain.term().taken_at, &mut call, each)
+    }
+
+    fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {
+        let (coordinator, keys) = (self.coordinator.clone(), self.keys.clone());
+        Ok(Box::new(ClusterSnapshot { coordinator, keys, fence: self.fence.clone() }))
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
@@ -84,6 +86,51 @@ impl<C: Coordinator> Storage for ClusterStorage<C> {
                 None if is_unanswered => thread::sleep(PAUSE),
                 None => {}
             }
+        }
+    }
+}
+
+/// The records of a cluster as they are when they are read first.
+struct ClusterSnapshot<C> {
+    /// With connections of its own, so that it delays no commit.
+    coordinator: C,
+    keys: Keys,
+    fence: Fence,
+}
+
+impl<C: Coordinator> Snapshot for ClusterSnapshot<C> {
+    fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError> {
+        let Self { mut coordinator, keys, fence } = *self;
+        let prefix = keys.records();
+        let all = Range { to: Some(end_of_prefix(&prefix)), from: prefix, at: None, count_only: true };
+        let now = range_answered(&mut coordinator, &all, &fence).map_err(refused)?.revision;
+        let is_over = AtomicBool::new(false);
+        let mut call = |range: &Range| match is_over.load(Ordering::Relaxed) {
+            true => Err(CallError::Refused("the reader has ended".to_owned())),
+            false => range_answered(&mut coordinator, range, &fence),
+        };
+        let mut pass = |record| {
+            if !is_over.load(Ordering::Relaxed) && each(record).is_break() {
+                is_over.store(true, Ordering::Relaxed);
+            }
+        };
+        match load(&keys, now, &mut call, &mut pass) {
+            Err(_) if is_over.load(Ordering::Relaxed) => Ok(()),
+            read => read,
+        }
+    }
+}
+
+/// Reads a range until it is answered, but not past the deadline of the leadership.
+fn range_answered(
+    coordinator: &mut impl Coordinator,
+    range: &Range,
+    fence: &Fence,
+) -> Result<RangeAnswer, CallError> {
+    loop {
+        match coordinator.range(range) {
+            Err(CallError::Unanswered(_)) if !fence.is_past() => thread::sleep(PAUSE),
+            answer => return answer,
         }
     }
 }

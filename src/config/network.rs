@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// An address or a network: all addresses that begin with the same bits.
@@ -34,6 +35,15 @@ impl Network {
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
         };
         (bits ^ bits_of_network) & mask(self.prefix) == 0
+    }
+
+    /// The first and the last address, those of IPv4 as they are mapped to IPv6.
+    pub fn range(&self) -> RangeInclusive<Ipv6Addr> {
+        let (first, prefix) = match self.address {
+            IpAddr::V4(address) => (address.to_ipv6_mapped(), MAPPED_PREFIX + self.prefix),
+            IpAddr::V6(address) => (address, self.prefix),
+        };
+        first..=Ipv6Addr::from_bits(first.to_bits() | !mask(prefix))
     }
 }
 
@@ -98,6 +108,21 @@ fn mask(prefix: u8) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_range_of_a_network_has_its_first_and_last_address() {
+        for (network, first, last) in [
+            ("192.0.2.1", "::ffff:192.0.2.1", "::ffff:192.0.2.1"),
+            ("10.0.0.0/8", "::ffff:10.0.0.0", "::ffff:10.255.255.255"),
+            ("0.0.0.0/0", "::ffff:0.0.0.0", "::ffff:255.255.255.255"),
+            ("2001:db8::/64", "2001:db8::", "2001:db8::ffff:ffff:ffff:ffff"),
+            ("::1", "::1", "::1"),
+            ("::/0", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+        ] {
+            let range = network.parse::<Network>().unwrap().range();
+            assert_eq!(range, first.parse().unwrap()..=last.parse().unwrap(), "{network}");
+        }
+    }
 
     #[test]
     fn a_network_has_the_addresses_that_begin_with_its_bits() {

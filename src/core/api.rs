@@ -2,6 +2,8 @@
 //! watches. Each method holds the ledger's lock once, which is one step; [`super::ledger`] has the rules.
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -205,6 +207,18 @@ impl Core {
         self.ledger().revoke_session(call, session, grace_ms, now.monotonic, self.context(now.unix))
     }
 
+    /// Revokes the leased sessions that clients with these addresses have or had last: each ends after a grace period.
+    /// Addresses of IPv4 are those to which they are mapped in IPv6. The answer, which comes later, has their number.
+    pub fn revoke_clients(
+        &self,
+        (connection, token): (ConnectionId, Token),
+        clients: RangeInclusive<Ipv6Addr>,
+        grace_ms: u32,
+        now: Moment,
+    ) -> Outcome {
+        self.ledger().revoke_clients((connection, token), clients, grace_ms, now.monotonic)
+    }
+
     /// Waits until the usage of a name has dropped, for `wait_ms` milliseconds at most.
     pub fn await_idle(
         &self,
@@ -306,11 +320,15 @@ impl Core {
         self.expire_sysv(now) | self.ledger().expire(now.monotonic, self.context(now.unix))
     }
 
-    /// Takes a step of the evictions from semaphores that are removed at once. Returns whether there is more to do.
+    /// Takes a step of the revocations of clients, or of the evictions from semaphores that are removed at once. Returns
+    /// whether there is more to do.
     /// `mailbox_of` finds the mailbox of a connection: one that holds by plain Acquires when the grace period is over is
     /// closed.
     pub fn evict(&self, now: Moment, mailbox_of: impl Fn(ConnectionId) -> Option<Arc<Mailbox>>) -> bool {
         let mut ledger = self.ledger();
+        if ledger.revoke_some_clients(now.monotonic) {
+            return true;
+        }
         let Some(holders) = ledger.evict(now.monotonic, self.context(now.unix)) else { return false };
         for connection in holders {
             // A connection that is being closed is not revoked again.

@@ -4,6 +4,7 @@
 //! of events. A slow reader learns how many events it missed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -140,6 +141,8 @@ pub struct Mailbox {
     is_filled: AtomicBool,
     /// Whether there was a [`Message::Close`].
     is_closed: AtomicBool,
+    /// The address of the connection's client, for listings and revocations; `None`: it has none.
+    client: Option<SocketAddr>,
 }
 
 #[derive(Debug, Default)]
@@ -154,6 +157,16 @@ struct Messages {
 }
 
 impl Mailbox {
+    /// The mailbox of a connection whose client has this address.
+    pub fn of(client: SocketAddr) -> Self {
+        Self { client: Some(client), ..Self::default() }
+    }
+
+    /// The address of the connection's client.
+    pub fn client(&self) -> Option<SocketAddr> {
+        self.client
+    }
+
     /// Sets the task that a new message wakes.
     pub fn set_reader(&self, reader: &Waker) {
         lock(&self.messages).reader = Some(reader.clone());

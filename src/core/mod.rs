@@ -34,6 +34,7 @@ mod request_log;
 mod ring_map;
 mod semaphore;
 mod session;
+mod session_listing;
 mod store;
 mod sync;
 mod sysv;
@@ -63,6 +64,7 @@ pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use session::{Ending, Session};
+pub use session_listing::{Connected, ListedId, ListedSession, SessionListing};
 pub use store::{Batch, BatchLimit};
 pub use sysv::{
     AdjustmentsRecord, Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess,

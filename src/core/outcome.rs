@@ -37,6 +37,11 @@ pub enum Answer {
     Opened(Opened),
     /// The declared semaphores of the request, in its order; none for a removal.
     Declared(Box<[DeclaredState]>),
+    /// The sessions of clients are revoked.
+    Revoked {
+        /// How many.
+        sessions: u64,
+    },
     /// The usage has dropped to the level of the request.
     Idle {
         /// Resources in use.

@@ -52,6 +52,8 @@ pub enum Status {
     NotStored = 0x86,
     /// The server accepts no requests without TLS from this client.
     TlsRequired = 0x87,
+    /// The stored records could not be read to their end.
+    ExportFailed = 0x88,
 }
 
 impl Status {
@@ -81,6 +83,7 @@ impl Status {
             0x85 => Self::LimitReached,
             0x86 => Self::NotStored,
             0x87 => Self::TlsRequired,
+            0x88 => Self::ExportFailed,
             _ => return None,
         })
     }
@@ -117,6 +120,7 @@ impl Status {
             Self::LimitReached => "Limit reached",
             Self::NotStored => "Not stored",
             Self::TlsRequired => "TLS required",
+            Self::ExportFailed => "Export failed",
         }
     }
 }

@@ -18,6 +18,7 @@ mod daemon;
 mod dispatch;
 mod ending;
 mod expiry;
+mod export;
 mod gc;
 mod listener;
 mod log;
@@ -60,6 +61,7 @@ use crate::core::{
     SysvLimits,
 };
 use client_address::ClientAddress;
+use export::Exports;
 use memory::MemoryBudget;
 use metrics::{Metrics, Stored};
 use peers::Peers;
@@ -87,6 +89,7 @@ pub struct Server {
     /// Whether declared semaphores and leased sessions are stored.
     durable: AtomicBool,
     stored: Stored,
+    exports: Exports,
     memory: MemoryBudget,
     started: Instant,
     /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
@@ -160,6 +163,7 @@ impl Server {
             closing: AtomicBool::new(false),
             durable: AtomicBool::new(false),
             stored: Stored::default(),
+            exports: Exports::default(),
             memory: MemoryBudget::default(),
             started: Instant::now(),
             fence,

@@ -1,20 +1,22 @@
 //! The connections of a server, found by their ids: for listings, and for messages to a connection.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::core::{ConnectionId, Mailbox, SessionId};
+use crate::core::{Connected, ConnectionId, Mailbox, MonotonicMs, SessionId};
 
 /// By the session of the connection.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Peers(Arc<Mutex<HashMap<SessionId, Peer>>>);
+pub(super) struct Peers(Arc<Mutex<BTreeMap<SessionId, Peer>>>);
 
 /// One connection.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) connection: ConnectionId,
     pub(super) address: SocketAddr,
+    pub(super) opened: MonotonicMs,
     pub(super) mailbox: Arc<Mailbox>,
 }
 
@@ -35,7 +37,20 @@ impl Peers {
         self.with(|peers| peers.get(&session).cloned())
     }
 
-    fn with<R>(&self, visit: impl FnOnce(&mut HashMap<SessionId, Peer>) -> R) -> R {
+    /// At most `count` connections after the one with this session, in the order of their ids.
+    pub(super) fn connected_after(&self, after: Option<SessionId>, count: usize) -> Vec<Connected> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let connected = |peer: &Peer| Connected {
+            connection: peer.connection,
+            client: peer.address,
+            opened: peer.opened,
+        };
+        self.with(|peers| {
+            peers.range((from, Bound::Unbounded)).take(count).map(|(_, peer)| connected(peer)).collect()
+        })
+    }
+
+    fn with<R>(&self, visit: impl FnOnce(&mut BTreeMap<SessionId, Peer>) -> R) -> R {
         // Nothing is left half done by a panic in between.
         visit(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

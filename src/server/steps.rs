@@ -33,5 +33,8 @@ pub const LEDGER_REQUESTS: usize = 32;
 /// Names of a watch's snapshot that are sent in one step.
 pub const WATCH_NAMES: usize = 64;
 
+/// Connections that are listed in one step.
+pub const LISTED_CONNECTIONS: usize = 128;
+
 /// Names checked in one step of the self-check.
 pub const CHECK_NAMES: usize = 256;

@@ -84,6 +84,7 @@ impl Server {
             return Err(RestoreError::Contradiction(contradiction));
         }
         self.core.start_sessions_after(storage.epoch() << SESSION_EPOCH_SHIFT);
+        self.exports.set_store(taker.clone());
         self.core.keep_journal_and_places(
             taker,
             new_place_key().map_err(RestoreError::Randomness)?,
@@ -95,9 +96,10 @@ impl Server {
         Ok(())
     }
 
-    /// Commits the pending changes, or the oldest of very many, and answers the requests that wait for that. Returns
-    /// whether there were any.
+    /// Makes the snapshots that exports wait for. Then commits the pending changes, or the oldest of very many, and answers
+    /// the requests that wait for that. Returns whether there were any.
     pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, StoreError> {
+        self.exports.give_snapshots(storage);
         let Some(batch) = self.core.take_batch(storage.batch_limit()) else { return Ok(false) };
         let committed = storage.commit(&batch.changes);
         let outcome = match &committed {

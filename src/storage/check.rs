@@ -7,8 +7,9 @@ use std::path::Path;
 use super::StorageError;
 use super::backend::CopyOnWrite;
 use super::directory::{Directory, unusable};
-use super::engine::{Opened, Options, each_record, open_engine, open_file, verify};
+use super::engine::{Opened, Options, open_engine, open_file, verify};
 use super::flush_mark::Trust;
+use super::reader::each_record;
 use super::record::describe;
 use crate::core::{Core, Moment, MonotonicMs, NameHasher, Namespace, Record, SysvRecord, UnixSeconds};
 

@@ -32,12 +32,13 @@ use super::directory::{Directory, unusable};
 use super::flush_mark::{FlushMark, FlushMarks, Trust};
 use super::migration::migrate;
 use super::panics;
-use super::record::{DecodeError, FORMAT, OLDEST_FORMAT, decode_from, encode_key, encode_value};
+use super::reader::{FileSnapshot, each_record};
+use super::record::{FORMAT, OLDEST_FORMAT, encode_key, encode_value};
 use super::staged::Staged;
-use super::{CommitError, Storage, StorageError};
+use super::{CommitError, Snapshot, Storage, StorageError};
 use crate::core::{Change, Record};
 
-const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("signalbox");
+pub(super) const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("signalbox");
 /// The first byte of the keys that are not records.
 pub(super) const METADATA: u8 = 0;
 pub(super) const FORMAT_KEY: &[u8] = &[METADATA, b'f'];
@@ -84,6 +85,15 @@ pub struct FileStorage {
 struct OpenedFile {
     database: Database,
     staged: Staged,
+    /// Set when this is dropped. What is read from the database afterwards may be of another opening of the file, which
+    /// does not keep the pages of a snapshot.
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Drop for OpenedFile {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
 }
 
 /// The changes of a commit, by key.
@@ -202,7 +212,7 @@ impl FileStorage {
         });
         let Opened { database, was_repaired } =
             opened.map_err(|error| prefer_flush_failure(&self.flush_failure, &self.path, error))?;
-        Ok((OpenedFile { database, staged }, was_repaired))
+        Ok((OpenedFile { database, staged, is_closed: Arc::default() }, was_repaired))
     }
 
     /// Reopens the file if a failure closed it. Returns whether the file has the commit that is in doubt.
@@ -345,6 +355,14 @@ impl Storage for FileStorage {
         }
     }
 
+    fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {
+        let Some(opened) = &self.opened else {
+            let source = io::Error::other("a write failed, and the file is not open again yet");
+            return Err(StorageError::Unusable { path: self.path.clone(), source });
+        };
+        Ok(Box::new(FileSnapshot::open(&self.path, &opened.database, Arc::clone(&opened.is_closed))?))
+    }
+
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
         if self.reopen()? {
             self.roll_back_in_doubt()?;
@@ -438,37 +456,8 @@ pub(super) fn verify(path: &Path, database: &mut Database) -> Result<(), Storage
     catch_panics(path, || database.check_integrity()).map(|_| ())
 }
 
-/// Passes every record, or the error of decoding it, to `each` in the order of keys.
-pub(super) fn each_record(
-    path: &Path,
-    database: &Database,
-    each: &mut dyn FnMut(Result<Record, DecodeError>),
-) -> Result<(), StorageError> {
-    let entries = || {
-        let table = database.begin_read()?.open_table(TABLE)?;
-        // Checked when the file was opened.
-        let format = format_of(&table)?.unwrap_or(FORMAT);
-        Ok::<_, redb::Error>((format, table.range_owned::<&[u8]>(..)?))
-    };
-    let (format, mut entries) = catch_panics(path, entries)?;
-    let mut next = || match entries.next() {
-        None => Ok::<_, redb::Error>(None),
-        Some(entry) => {
-            let (key, value) = entry?;
-            let (key, value) = (key.value(), value.value());
-            Ok(Some((key.first() != Some(&METADATA)).then(|| decode_from(format, key, value))))
-        }
-    };
-    while let Some(record) = catch_panics(path, &mut next)? {
-        if let Some(record) = record {
-            each(record);
-        }
-    }
-    Ok(())
-}
-
 /// Calls the engine on a file that may be damaged: a panic means that it is.
-fn catch_panics<T, E: Into<redb::Error>>(
+pub(super) fn catch_panics<T, E: Into<redb::Error>>(
     path: &Path,
     call: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, StorageError> {

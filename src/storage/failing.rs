@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{CommitError, Storage, StorageError};
+use super::{CommitError, Snapshot, Storage, StorageError};
 use crate::core::{BatchLimit, Change, Record};
 
 /// How a commit fails.
@@ -102,6 +102,13 @@ impl<S: Storage> Storage for FailingStorage<S> {
             return Err(not_flushed());
         }
         self.inner.load(each)
+    }
+
+    fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {
+        if self.has_failed_to_flush {
+            return Err(not_flushed());
+        }
+        self.inner.snapshot()
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {

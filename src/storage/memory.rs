@@ -1,9 +1,10 @@
 //! A store in memory, for servers without a data directory, and for tests and simulations.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{CommitError, Storage, StorageError};
+use super::{CommitError, Snapshot, Storage, StorageError};
 use crate::core::{Change, Key, Record};
 
 /// Memory that replaces a disk: it outlives the stores that are opened on it, as a disk outlives processes. Clones
@@ -52,6 +53,10 @@ impl Storage for MemoryStorage {
         Ok(())
     }
 
+    fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {
+        Ok(Box::new(MemorySnapshot(self.memory.records())))
+    }
+
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
         let mut contents = self.memory.contents();
         if contents.epoch != self.epoch {
@@ -63,6 +68,18 @@ impl Storage for MemoryStorage {
                 Change::Delete(key) => contents.records.remove(key),
             };
         }
+        Ok(())
+    }
+}
+
+/// A copy of the records.
+#[derive(Debug)]
+struct MemorySnapshot(Vec<Record>);
+
+impl Snapshot for MemorySnapshot {
+    fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError> {
+        // Whether it breaks or ends, there is nothing more to do.
+        let _ = self.0.into_iter().try_for_each(each);
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ mod flush_mark;
 mod memory;
 mod migration;
 mod panics;
+mod reader;
 pub mod record;
 mod staged;
 
@@ -31,6 +32,8 @@ pub use memory::{Memory, MemoryStorage};
 pub use record::FORMAT;
 
 pub use crate::core::Record;
+use std::ops::ControlFlow;
+
 use crate::core::{BatchLimit, Change};
 
 /// The durable records of one scope, owned under one epoch.
@@ -51,9 +54,20 @@ pub trait Storage: Send {
     /// anything cannot be read; the records passed until then are incomplete.
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError>;
 
+    /// All records as they are now, with everything that was committed before. Another thread may read them while this
+    /// owner commits.
+    fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError>;
+
     /// Makes changes durable, in the order given: when this returns, all of them are stored, or none. The state after a
     /// failure depends on its kind; see [`CommitError`].
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError>;
+}
+
+/// The records of a store as they were at one moment. The store keeps them until this is dropped.
+pub trait Snapshot: Send {
+    /// Passes every record to `each` until it breaks, those of one kind after those of another, so that a session comes
+    /// before its grants. Fails if anything cannot be read; the records passed until then are incomplete.
+    fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError>;
 }
 
 impl<S: Storage + ?Sized> Storage for Box<S> {
@@ -67,6 +81,10 @@ impl<S: Storage + ?Sized> Storage for Box<S> {
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
         (**self).load(each)
+    }
+
+    fn snapshot(&mut self) -> Result<Box<dyn Snapshot>, StorageError> {
+        (**self).snapshot()
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {

@@ -87,6 +87,61 @@ fn a_directory_is_checked_exported_and_imported() {
 }
 
 #[test]
+fn a_running_server_is_exported_and_restored() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("data");
+    let file = configuration(&directory);
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let [server, semaphores] = ["counter", "semaphore"].map(|port| daemon.address(port).to_string());
+    asked(&semaphores, &["declare", "gpu", "--capacity", "4", "--slots"]);
+    asked(&semaphores, &["acquire", "--semaphore", "gpu", "--resources", "2", "--lease", "1h"]);
+    let exported = asked("192.0.2.1:1", &["data", "export", "--server", &server]);
+    let other_port = asked("192.0.2.1:1", &["data", "export", "--semaphore", "--server", &semaphores]);
+    assert_eq!(exported, other_port);
+    assert_eq!(
+        exported,
+        asked("192.0.2.1:1", &["--server", &server, "data", "export"]),
+        "the option may stand first"
+    );
+    daemon.logged_message("exported all records");
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.exit_status().success());
+    let at_rest = data("export", &directory, &[], Stdio::null());
+    assert_eq!(String::from_utf8(at_rest.stdout).unwrap(), exported, "the format is the same");
+
+    let export = parent.path().join("export");
+    std::fs::write(&export, &exported).unwrap();
+    let copy = parent.path().join("copy");
+    let imported = data("import", &copy, &[], std::fs::File::open(&export).unwrap().into());
+    assert!(imported.status.success(), "{imported:?}");
+    let file = configuration(&copy);
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    let server = daemon.address("semaphore").to_string();
+    let holders = asked(&server, &["holders", "--semaphore", "gpu", "--json"]);
+    let holder: Value = serde_json::from_str(&holders).unwrap();
+    assert_eq!(holder["slots"], serde_json::json!([0, 1]));
+}
+
+#[test]
+fn what_cannot_be_exported_is_said() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter").to_string();
+    let (_parent, directory) = filled();
+    let directory = directory.to_str().unwrap();
+    let export = |arguments: &[&str]| {
+        let mut command = Command::new(SIGNALBOX);
+        // A server of the environment selects nothing.
+        command.args(["data", "export"]).args(arguments).env("SIGNALBOX_SERVER", &server).output().unwrap()
+    };
+    assert!(export(&[directory]).status.success());
+    assert_fails(&export(&["--server", &server]), 1, "has no data directory, so it stores nothing");
+    assert_fails(&export(&[]), 64, "which records? give the DIRECTORY");
+    assert_fails(&export(&[directory, "--server", &server]), 64, "--server exports a running server");
+    assert_fails(&export(&["--cluster", "--server", &server]), 64, "--server exports a running server");
+    assert_fails(&export(&["--server", "127.0.0.1:1"]), 69, "");
+}
+
+#[test]
 fn an_incomplete_export_is_not_imported() {
     let (parent, directory) = filled();
     let exported = data("export", &directory, &[], Stdio::null());

@@ -11,6 +11,7 @@ mod namespaces;
 mod options;
 mod proxy;
 mod readme;
+mod sessions;
 mod slots;
 mod status;
 #[path = "../support/mod.rs"]

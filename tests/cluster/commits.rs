@@ -1,6 +1,8 @@
 //! The chain of commits against a store whose answers get lost and whose requests arrive late: what was reported as stored
 //! is stored once and stays, what was reported as refused is never stored, and a former leader stores nothing.
 
+use std::ops::ControlFlow;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -249,6 +251,36 @@ fn many_records_are_loaded_as_they_were_at_the_takeover_kind_by_kind() {
     });
     assert_eq!(found, sessions, "without the one that came after the takeover");
     assert_eq!((second.epoch(), second.batch_limit().changes), (2, 4_000));
+}
+
+#[test]
+fn a_snapshot_is_of_one_moment_while_the_leader_commits() {
+    let etcd = FakeEtcd::default();
+    let mut leader = storage(&etcd, take_over(&etcd, 1));
+    let sessions: Vec<_> = (1..=5_000).map(session).collect();
+    for part in sessions.chunks(1_000) {
+        let changes: Vec<_> = part.iter().cloned().map(Change::Put).collect();
+        leader.commit(&changes).unwrap();
+    }
+    let mut found = Vec::new();
+    let read = leader.snapshot().unwrap().read(&mut |record| {
+        if found.is_empty() {
+            let deleted = Change::Delete(Key::Session(SessionId::from_number(5_000).unwrap()));
+            leader.commit(&[Change::Put(session(9_000)), deleted]).unwrap();
+        }
+        found.push(record);
+        ControlFlow::Continue(())
+    });
+    read.unwrap();
+    found.sort_by_key(Record::key);
+    assert_eq!(found, sessions);
+    let mut records = 0;
+    let stopped = leader.snapshot().unwrap().read(&mut |_| {
+        records += 1;
+        ControlFlow::Break(())
+    });
+    stopped.unwrap();
+    assert_eq!(records, 1);
 }
 
 #[test]

@@ -114,3 +114,29 @@ fn an_import_that_was_not_completed_keeps_nodes_out_and_can_be_repeated() {
     cluster.start_node(node);
     cluster.leader();
 }
+
+#[test]
+fn the_node_that_leads_exports_the_records_of_the_cluster() {
+    let Some(mut cluster) = TestCluster::start(1, 2) else { return };
+    let leader = cluster.leader();
+    let client = cluster.client(|builder| builder.ttl(Duration::from_secs(30)));
+    let _permit = client.wait(client.counter("job").maximum(1).acquire()).unwrap();
+    let config = cluster.node(leader).file.to_str().unwrap().to_owned();
+    let servers = cluster.servers();
+    let by_node = outcome(data(&["export", "--server", &servers]));
+    assert!(by_node.status.success(), "{}", stderr(&by_node));
+    let at_rest = outcome(data(&["export", "--cluster", "--config", &config]));
+    let sorted = |output: &Output| {
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&by_node), sorted(&at_rest));
+    assert!(sorted(&by_node).iter().any(|line| line.contains("\"grant\"")), "{by_node:?}");
+
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("data");
+    let imported = with_input(data(&["import", directory.to_str().unwrap()]), &by_node.stdout);
+    assert!(imported.status.success(), "{}", stderr(&imported));
+}

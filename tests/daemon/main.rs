@@ -1,5 +1,6 @@
 //! The daemon as a process: its files and its signals.
 
+mod backup;
 mod configuration;
 mod crash;
 mod data;

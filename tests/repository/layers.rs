@@ -72,6 +72,7 @@ const LAYERS: [Layer; 8] = [
         exceptions: &[
             ("engine.rs", "redb"),
             ("migration.rs", "redb"),
+            ("reader.rs", "redb"),
             // The layers between the engine and its file.
             ("backend.rs", "redb"),
             ("flush_mark.rs", "redb"),

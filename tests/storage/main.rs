@@ -10,6 +10,7 @@ mod power;
 mod process;
 mod records;
 mod samples;
+mod snapshots;
 mod sysv_records;
 mod text;
 

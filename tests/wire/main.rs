@@ -6,6 +6,7 @@ mod connection_end;
 mod corpus;
 mod declared;
 mod durable;
+mod export;
 mod framing;
 mod grants;
 mod inspection;
@@ -17,6 +18,7 @@ mod ownership;
 mod panic;
 mod places;
 mod proxies;
+mod session_list;
 mod sessions;
 mod slots;
 #[path = "../support/mod.rs"]

@@ -20,7 +20,7 @@ const PROXY: &str = "127.0.0.2";
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-fn trusting(config: &mut Config) {
+pub(super) fn trusting(config: &mut Config) {
     config.proxies = vec![PROXY.parse().unwrap()];
 }
 
@@ -31,7 +31,7 @@ fn header(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 /// A header that states a client's address.
-fn header_of(client: &str) -> Vec<u8> {
+pub(super) fn header_of(client: &str) -> Vec<u8> {
     match client.parse().unwrap() {
         SocketAddr::V4(client) => {
             let ports = [client.port().to_be_bytes(), 11215_u16.to_be_bytes()].concat();
@@ -49,7 +49,7 @@ fn local() -> Vec<u8> {
     header(0x20, 0x00, &[])
 }
 
-fn from_proxy(server: &TestServer, header: &[u8]) -> Wire {
+pub(super) fn from_proxy(server: &TestServer, header: &[u8]) -> Wire {
     let mut wire = Wire::connect_from(PROXY, server.counters);
     wire.send(header);
     wire

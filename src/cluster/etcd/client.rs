@@ -63,6 +63,25 @@ impl std::fmt::Debug for EtcdClient {
     }
 }
 
+impl Clone for EtcdClient {
+    /// A client with connections of its own.
+    fn clone(&self) -> Self {
+        let member = |member: &Connection| Connection {
+            url: member.url.clone(),
+            endpoint: member.endpoint.clone(),
+            link: None,
+        };
+        Self {
+            members: self.members.iter().map(member).collect(),
+            current: self.current,
+            token: if self.user.is_some() { Token::Missing } else { Token::NotNeeded },
+            user: self.user.clone(),
+            request_timeout: self.request_timeout,
+            is_full: self.is_full,
+        }
+    }
+}
+
 impl EtcdClient {
     /// A client with these settings. It reads the files that they name, and connects when it is used.
     ///

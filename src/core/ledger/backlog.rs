@@ -6,9 +6,12 @@
 //! Invariant: as long as a task is here, [`Backlog::due`] says so, and the server takes another step.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
 
 use crate::core::Namespace;
-use crate::core::ids::{ConnectionId, GrantId};
+use crate::core::ids::{ConnectionId, GrantId, SessionId};
+use crate::core::mailbox::ReplyTo;
 use crate::core::object::ObjectRef;
 use crate::core::time::{Due, MonotonicMs};
 
@@ -34,6 +37,7 @@ pub(super) enum TaskKind {
     UsageDropped,
     Disconnect,
     Evict,
+    RevokeClients,
 }
 
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub(super) enum Task {
     Disconnect(ObjectRef, VecDeque<ConnectionId>),
     /// Holders of a semaphore that is removed at once are informed, and lose it after a grace period.
     Evict(Eviction),
+    /// The leased sessions of clients are revoked.
+    RevokeClients(ClientRevocation),
 }
 
 /// The waiters of a semaphore that shrank or is being removed.
@@ -74,7 +80,23 @@ pub(super) struct Eviction {
     pub(super) plain: std::vec::IntoIter<ConnectionId>,
 }
 
-const KINDS: usize = 5;
+/// The leased sessions of some clients, which are revoked.
+#[derive(Debug)]
+pub(super) struct ClientRevocation {
+    /// The addresses of the clients; those of IPv4 as they are mapped to IPv6.
+    pub(super) clients: RangeInclusive<Ipv6Addr>,
+    /// When the grace period ends.
+    pub(super) at: MonotonicMs,
+    /// The last session that was visited.
+    pub(super) after: Option<SessionId>,
+    /// The last session that existed when the request came.
+    pub(super) last: Option<SessionId>,
+    /// How many sessions were revoked.
+    pub(super) revoked: u64,
+    pub(super) reply_to: ReplyTo,
+}
+
+const KINDS: usize = 6;
 
 impl NameRef {
     pub(super) fn new(namespace: Namespace, object: &ObjectRef) -> Self {
@@ -101,6 +123,7 @@ impl Task {
             Self::UsageDropped(_) => TaskKind::UsageDropped,
             Self::Disconnect(..) => TaskKind::Disconnect,
             Self::Evict(_) => TaskKind::Evict,
+            Self::RevokeClients(_) => TaskKind::RevokeClients,
         }
     }
 

@@ -55,6 +55,10 @@ impl Ledger {
         if owned as u64 != self.grants.held() + self.grants.waiting() {
             return Err(format!("sessions have {owned} grants, and the ledger has others"));
         }
+        let waiting: u64 = self.sessions.iter().map(|(_, state)| u64::from(state.waiting())).sum();
+        if waiting != self.grants.waiting() {
+            return Err(format!("sessions have {waiting} waiters, and the ledger has others"));
+        }
         Ok(granted)
     }
 

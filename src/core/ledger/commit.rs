@@ -66,7 +66,9 @@ impl Ledger {
                 let pending = self.pending_replies.get(*session, *request);
                 pending.and_then(|pending| pending.to.as_ref()).is_some_and(is_its)
             }
-            OnCommit::Closed(reply_to) | OnCommit::Opened(_, reply_to) => is_its(reply_to),
+            OnCommit::Closed(reply_to)
+            | OnCommit::ClientsRevoked(_, reply_to)
+            | OnCommit::Opened(_, reply_to) => is_its(reply_to),
             OnCommit::Declared { .. }
             | OnCommit::Dismissed { .. }
             | OnCommit::Superseded { .. }
@@ -116,6 +118,7 @@ impl Ledger {
         match then {
             OnCommit::Reply(session, request) => self.reply_committed(session, request, now),
             OnCommit::Closed(closer) => closer.send(Ok(Answer::Done)),
+            OnCommit::ClientsRevoked(sessions, reply_to) => reply_to.send(Ok(Answer::Revoked { sessions })),
             OnCommit::Opened(session, reply_to) => reply_to.send(self.opened(session)),
             OnCommit::Declared { object, before, after, evicts } => {
                 self.apply(&object, &before, &after, evicts, now, context);
@@ -157,6 +160,9 @@ impl Ledger {
                 }
                 // What the session released stays released.
                 OnCommit::Closed(closer) => closer.send(Ok(Answer::Done)),
+                OnCommit::ClientsRevoked(sessions, reply_to) => {
+                    reply_to.send(Ok(Answer::Revoked { sessions }));
+                }
                 OnCommit::Opened(session, reply_to) => {
                     vanished.insert(Key::Session(session));
                     self.counts.not_stored += 1;

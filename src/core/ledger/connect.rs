@@ -52,7 +52,7 @@ impl Ledger {
             return Outcome::Refused(Limit::reached(LimitKind::Sessions, self.limits.sessions_max));
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
-        let end = self.sessions.open(session, key, ttl_ms, label, None, now);
+        let end = self.sessions.open(session, key, ttl_ms, label, now);
         self.sessions.attach(connection, session);
         self.alarm.ring(Due::At(end));
         match self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some()) {

@@ -55,6 +55,7 @@ mod revoke;
 mod serve;
 mod service;
 mod session_end;
+mod session_listing;
 mod sessions;
 mod sets;
 mod slots;

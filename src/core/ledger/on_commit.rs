@@ -12,6 +12,8 @@ pub(super) enum OnCommit {
     Reply(SessionId, RequestId),
     /// A session was closed. Its releases stand, stored or not; the client is answered.
     Closed(ReplyTo),
+    /// The sessions of clients were revoked, so many of them. That stands, stored or not; the client is answered.
+    ClientsRevoked(u64, ReplyTo),
     /// A session was opened; the client is answered, or the session ends.
     Opened(SessionId, ReplyTo),
     /// A declared semaphore becomes `after`, or `before` again.

@@ -60,7 +60,12 @@ impl Ledger {
 
     fn remove_grant(&mut self, id: GrantId) -> Grant {
         let Some(grant) = self.grants.remove(id) else { broken(format_args!("grant {id} ends once")) };
-        self.sessions.known_mut(grant.session).remove_grant(id);
+        let state = self.sessions.known_mut(grant.session);
+        if grant.is_waiting() {
+            state.remove_waiter(id);
+        } else {
+            state.remove_grant(id);
+        }
         grant
     }
 

@@ -78,7 +78,7 @@ impl Ledger {
 
     fn restore_session(&mut self, record: SessionRecord, now: MonotonicMs) {
         let revoked = record.revoked_grace_ms.map(|grace_ms| now.after(grace_ms));
-        self.sessions.open(record.session, record.key, record.ttl_ms, &record.label, revoked, now);
+        self.sessions.restore(record.session, record.key, record.ttl_ms, &record.label, revoked, now);
     }
 
     fn restore_grant(

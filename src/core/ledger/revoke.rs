@@ -1,12 +1,22 @@
-//! Revocation: an administrator ends a grant or a session, at once or after a grace period.
+//! Revocation: an administrator ends a grant, a session or all leased sessions of a client, at once or after a grace
+//! period.
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use super::backlog::{ClientRevocation, STEP_GRANTS, Task, TaskKind};
+use super::on_commit::OnCommit;
 use super::replies::Changed;
+use super::sessions::SessionState;
 use super::{Ledger, LedgerContext};
 use crate::core::Refusal;
-use crate::core::ids::{ConnectionId, GrantId, SessionId};
+use crate::core::ids::{ConnectionId, GrantId, SessionId, Token};
 use crate::core::mailbox::{EventKind, Notice};
-use crate::core::outcome::{Call, Outcome};
+use crate::core::outcome::{Answer, Call, Outcome};
 use crate::core::time::{Due, MonotonicMs};
+
+/// Sessions that one step of the revocation of clients looks at.
+const STEP_VISITS: usize = 4 * STEP_GRANTS;
 
 impl Ledger {
     /// Revokes a grant, or ends the wait of a waiter at once (`docs/protocol.md`, "Revoke").
@@ -71,6 +81,62 @@ impl Ledger {
         })
     }
 
+    /// Revokes the leased sessions of some clients that exist now, in steps (`docs/protocol.md`, "RevokeClient").
+    pub(in crate::core) fn revoke_clients(
+        &mut self,
+        (connection, token): (ConnectionId, Token),
+        clients: RangeInclusive<Ipv6Addr>,
+        grace_ms: u32,
+        now: MonotonicMs,
+    ) -> Outcome {
+        if let Err(refusal) = self.sessions.check_staying(connection) {
+            return Outcome::Refused(refusal);
+        }
+        let Some(reply_to) = self.sessions.reply_to(connection, token) else {
+            return Outcome::Refused(Refusal::NoSuchSession);
+        };
+        let at = now.after(grace_ms);
+        let last = self.sessions.last_leased();
+        let task = ClientRevocation { clients, at, after: None, last, revoked: 0, reply_to };
+        self.backlog.push(Task::RevokeClients(task));
+        self.alarm.ring(Due::Now);
+        Outcome::Waiting
+    }
+
+    /// Takes a step of the revocations of clients. Returns whether there was one.
+    pub(in crate::core) fn revoke_some_clients(&mut self, now: MonotonicMs) -> bool {
+        let Some(Task::RevokeClients(mut task)) = self.backlog.pop(TaskKind::RevokeClients) else {
+            return false;
+        };
+        let is_before_last = |session: &SessionId| task.last.is_some_and(|last| *session <= last);
+        let rest = self.sessions.leased_after(task.after).take_while(|(session, _)| is_before_last(session));
+        let (mut after, mut of_clients) = (None, Vec::new());
+        for (session, state) in rest.take(STEP_VISITS) {
+            after = Some(session);
+            if is_of(state, &task.clients) {
+                of_clients.push(session);
+            }
+            if of_clients.len() == STEP_GRANTS {
+                break;
+            }
+        }
+        for session in of_clients {
+            // A session that is ending needs no revocation.
+            task.revoked += u64::from(self.revoke_session_at(session, task.at.max(now), now).is_ok());
+        }
+        match after {
+            Some(_) => {
+                task.after = after;
+                self.backlog.push_front(Task::RevokeClients(task));
+            }
+            None if self.journal.is_some() => {
+                self.on_commit(OnCommit::ClientsRevoked(task.revoked, task.reply_to));
+            }
+            None => task.reply_to.send(Ok(Answer::Revoked { sessions: task.revoked })),
+        }
+        true
+    }
+
     /// Revokes a connection that holds a removed semaphore by plain Acquires: it is closed at once.
     pub(in crate::core) fn revoke_connection(&mut self, connection: ConnectionId, now: MonotonicMs) {
         // A connection whose session is ending holds nothing for long.
@@ -95,4 +161,13 @@ impl Ledger {
         self.alarm.ring(Due::At(end));
         Ok(at)
     }
+}
+
+/// Whether one of these clients has the session, or had it last.
+fn is_of(state: &SessionState, clients: &RangeInclusive<Ipv6Addr>) -> bool {
+    let address = state.client().as_ref().map(SocketAddr::ip).map(|address| match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    });
+    address.is_some_and(|address| clients.contains(&address))
 }

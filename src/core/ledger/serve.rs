@@ -201,8 +201,10 @@ impl Ledger {
         let grant = self.grants.known(place);
         let (session, request) = (grant.session, grant.request);
         let cached = Box::new(CachedGrant { grant: id, ..grant.cached(place, &self.slots) });
+        let state = self.sessions.known_mut(session);
+        state.waiter_granted();
         if let Some(reply_to) = &waiting.reply_to {
-            self.sessions.known_mut(session).remove_token(reply_to.token, place);
+            state.remove_token(reply_to.token, place);
         }
         if id != place {
             self.renumber(place, id);
@@ -261,7 +263,7 @@ impl Ledger {
                 }
                 1
             }
-            Task::Disconnect(..) | Task::Evict(_) => {
+            Task::Disconnect(..) | Task::Evict(_) | Task::RevokeClients(_) => {
                 broken(format_args!("tasks that need the time are not run by a step without it"))
             }
         }

@@ -2,9 +2,13 @@
 //!
 //! Invariants: an attachment is symmetric, so a connection is attached to a leased session exactly if that session has
 //! this connection; a session has at most one deadline, and its state says which; a leased session that is not ending has
-//! one; `by_key` has all leased sessions.
+//! one; `leased` and `by_key` have all leased sessions.
+
+mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::cached_reply::CachedReply;
@@ -24,7 +28,7 @@ pub(super) struct Sessions {
     /// Leased sessions, by the first half of their keys.
     by_key: BTreeSet<(u64, SessionId)>,
     gaps: Gaps,
-    leased: u64,
+    leased: BTreeSet<SessionId>,
 }
 
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub(super) struct SessionState {
     label: Box<[u8]>,
     /// Its grants and waiters, by id, so that its end releases the newest first.
     grants: RingMap<GrantId, ()>,
+    /// How many of them wait.
+    waiting: u32,
     log: RequestLog<CachedReply>,
     /// Waiting requests that will be answered to its connection, by the connection's names for them.
     tokens: RingMap<Token, GrantId>,
@@ -48,7 +54,15 @@ enum SessionKind {
     /// It ends with its connection.
     Connection { mailbox: Arc<Mailbox>, attachment: Attachment },
     /// It has a key and a time to live, and outlives connections.
-    Leased { key: SessionKey, lease: Arc<Lease>, connection: Option<ConnectionId> },
+    Leased {
+        key: SessionKey,
+        lease: Arc<Lease>,
+        connection: Option<ConnectionId>,
+        /// The client that is attached or was last; `None`: none was since the start of the server.
+        client: Option<SocketAddr>,
+        /// `None`: before the start of the server.
+        opened: Option<MonotonicMs>,
+    },
 }
 
 /// Which session the requests of a connection are for.
@@ -72,122 +86,6 @@ struct Ending {
     closer: Option<ReplyTo>,
 }
 
-impl SessionState {
-    fn new(kind: SessionKind, label: &[u8]) -> Self {
-        Self {
-            kind,
-            label: label.into(),
-            grants: RingMap::default(),
-            log: RequestLog::default(),
-            tokens: RingMap::default(),
-            revoked: None,
-            deadline: None,
-            ending: None,
-        }
-    }
-
-    pub(super) fn label(&self) -> &[u8] {
-        &self.label
-    }
-
-    /// The key and the lease of a leased session.
-    pub(super) fn lease(&self) -> Option<(&SessionKey, &Arc<Lease>)> {
-        match &self.kind {
-            SessionKind::Leased { key, lease, .. } => Some((key, lease)),
-            SessionKind::Connection { .. } => None,
-        }
-    }
-
-    pub(super) fn revoked(&self) -> Option<MonotonicMs> {
-        self.revoked
-    }
-
-    pub(super) fn is_ending(&self) -> bool {
-        self.ending.is_some()
-    }
-
-    /// Begins the end of the session, unless it has begun. Returns the kind of its last events and the answer to its
-    /// waiting requests.
-    pub(super) fn begin_end(&mut self, why: EventKind, refusal: Refusal) -> (EventKind, Refusal) {
-        let ending = self.ending.get_or_insert(Ending { why, refusal, closer: None });
-        (ending.why, ending.refusal)
-    }
-
-    /// The client that closed the ending session is answered when its end is committed.
-    pub(super) fn set_closer(&mut self, closer: ReplyTo) {
-        if let Some(ending) = &mut self.ending {
-            ending.closer = Some(closer);
-        }
-    }
-
-    pub(super) fn take_closer(&mut self) -> Option<ReplyTo> {
-        self.ending.as_mut()?.closer.take()
-    }
-
-    pub(super) fn add_grant(&mut self, id: GrantId) {
-        self.grants.insert(id, ());
-    }
-
-    pub(super) fn remove_grant(&mut self, id: GrantId) {
-        self.grants.remove(id);
-    }
-
-    pub(super) fn has_grant(&self, id: GrantId) -> bool {
-        self.grants.get(id).is_some()
-    }
-
-    /// How many grants and waiters it has.
-    pub(super) fn grant_count(&self) -> usize {
-        self.grants.len()
-    }
-
-    pub(super) fn grants_newest_first(&self) -> impl Iterator<Item = GrantId> {
-        self.grants.iter().rev().map(|(id, ())| id)
-    }
-
-    pub(super) fn log(&self) -> &RequestLog<CachedReply> {
-        &self.log
-    }
-
-    pub(super) fn log_mut(&mut self) -> &mut RequestLog<CachedReply> {
-        &mut self.log
-    }
-
-    /// A waiting request will be answered to the connection, which calls it so.
-    pub(super) fn add_token(&mut self, token: Token, waiter: GrantId) {
-        self.tokens.insert(token, waiter);
-    }
-
-    /// The connection's name for a waiter has no meaning any more, unless it is another request's since.
-    pub(super) fn remove_token(&mut self, token: Token, waiter: GrantId) {
-        if self.tokens.get(token) == Some(&waiter) {
-            self.tokens.remove(token);
-        }
-    }
-
-    /// The waiter that the connection calls so.
-    pub(super) fn waiter_of(&self, token: Token) -> Option<GrantId> {
-        self.tokens.get(token).copied()
-    }
-
-    pub(super) fn token_count(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Takes the first of the waiters that will be answered to the connection.
-    pub(super) fn pop_token(&mut self) -> Option<GrantId> {
-        self.tokens.pop_first().map(|(_, waiter)| waiter)
-    }
-
-    /// Takes all waiters that will be answered to the connection, in the order of their ids.
-    pub(super) fn take_tokens(&mut self) -> Vec<GrantId> {
-        let mut waiters: Vec<_> =
-            std::mem::take(&mut self.tokens).into_iter().map(|(_, waiter)| waiter).collect();
-        waiters.sort_unstable();
-        waiters
-    }
-}
-
 impl Sessions {
     /// Adds the session of a connection, or sets its label.
     pub(super) fn join(&mut self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
@@ -200,9 +98,20 @@ impl Sessions {
         }
     }
 
-    /// Adds a leased session that was opened now, or brings one back that may have been revoked. The caller attaches a
-    /// connection.
+    /// Adds a leased session that was opened now. The caller attaches a connection.
     pub(super) fn open(
+        &mut self,
+        session: SessionId,
+        key: SessionKey,
+        ttl_ms: u32,
+        label: &[u8],
+        now: MonotonicMs,
+    ) -> MonotonicMs {
+        self.add_leased(session, (key, ttl_ms, label), (Some(now), None), now)
+    }
+
+    /// Brings a leased session back that may have been revoked.
+    pub(super) fn restore(
         &mut self,
         session: SessionId,
         key: SessionKey,
@@ -210,13 +119,23 @@ impl Sessions {
         label: &[u8],
         revoked: Option<MonotonicMs>,
         now: MonotonicMs,
+    ) {
+        self.add_leased(session, (key, ttl_ms, label), (None, revoked), now);
+    }
+
+    fn add_leased(
+        &mut self,
+        session: SessionId,
+        (key, ttl_ms, label): (SessionKey, u32, &[u8]),
+        (opened, revoked): (Option<MonotonicMs>, Option<MonotonicMs>),
+        now: MonotonicMs,
     ) -> MonotonicMs {
         self.by_key.insert((key.first_half(), session));
+        self.leased.insert(session);
         let lease = Arc::new(Lease::new(ttl_ms, now));
-        let kind = SessionKind::Leased { key, lease, connection: None };
+        let kind = SessionKind::Leased { key, lease, connection: None, client: None, opened };
         let state = SessionState { revoked, ..SessionState::new(kind, label) };
         self.all.insert(session, Box::new(state));
-        self.leased += 1;
         let end = revoked.map_or(now.after(ttl_ms), |revoked| revoked.min(now.after(ttl_ms)));
         self.set_deadline(session, end);
         end
@@ -232,7 +151,7 @@ impl Sessions {
         match state.kind {
             SessionKind::Leased { key, connection, .. } => {
                 self.by_key.remove(&(key.first_half(), session));
-                self.leased -= 1;
+                self.leased.remove(&session);
                 if let Some(connection) = connection {
                     self.set_attachment(connection, Attachment::Lost);
                 }
@@ -302,7 +221,22 @@ impl Sessions {
 
     /// How many leased sessions there are.
     pub(super) fn leased(&self) -> u64 {
-        self.leased
+        self.leased.len() as u64
+    }
+
+    /// The leased session that was opened last.
+    pub(super) fn last_leased(&self) -> Option<SessionId> {
+        self.leased.last().copied()
+    }
+
+    /// The leased sessions with higher ids than this one.
+    pub(super) fn leased_after(
+        &self,
+        after: Option<SessionId>,
+    ) -> impl Iterator<Item = (SessionId, &SessionState)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.leased.range((from, Bound::Unbounded));
+        rest.map(|session| (*session, self.known(*session)))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (SessionId, &SessionState)> {
@@ -338,9 +272,11 @@ impl Sessions {
 
     /// Attaches a connection to a leased session. Neither may be attached elsewhere.
     pub(super) fn attach(&mut self, connection: ConnectionId, session: SessionId) {
-        if let SessionKind::Leased { connection: attached, .. } = &mut self.known_mut(session).kind {
+        let address = self.mailbox(connection).and_then(|mailbox| mailbox.client());
+        if let SessionKind::Leased { connection: attached, client, .. } = &mut self.known_mut(session).kind {
             invariant!(attached.is_none(), "session {session} has one connection at a time");
             *attached = Some(connection);
+            *client = address;
         }
         self.set_attachment(connection, Attachment::To(session));
     }
@@ -503,9 +439,9 @@ impl Sessions {
         if !self.iter().filter_map(with_half).collect::<BTreeSet<_>>().eq(&self.by_key) {
             return Err("a leased session is not found by its key, or one that ended is".to_owned());
         }
-        let leased = self.all.values().filter(|state| state.lease().is_some()).count() as u64;
-        if leased != self.leased {
-            return Err(format!("{leased} leased sessions are counted as {}", self.leased));
+        let leased = self.iter().filter(|(_, state)| state.lease().is_some()).map(|(session, _)| session);
+        if !leased.eq(self.leased.iter().copied()) {
+            return Err("a leased session is not among them, or one that ended is".to_owned());
         }
         Ok(())
     }

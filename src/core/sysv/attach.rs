@@ -31,7 +31,9 @@ impl Sysv {
         }
         self.leave_process(connection, now);
         let opened = OpenedProcess { process: self.processes.next_id(), key, ttl_ms };
-        self.processes.insert(opened.process, Process::new(&opened, pid, caller.uid, groups, label));
+        let mut process = Process::new(&opened, pid, caller.uid, groups, label);
+        process.opened = Some(now.monotonic);
+        self.processes.insert(opened.process, process);
         self.processes.attach(connection, opened.process, mailbox);
         Ok(opened)
     }

@@ -1,12 +1,14 @@
 //! What administrators see of sets and processes. A listing is taken in steps, so it is not a snapshot.
 
 use super::Sysv;
-use super::processes::ProcessId;
+use super::processes::{Process, ProcessId};
 use super::set::{Order, SetStat};
 use super::sets::SetId;
 use super::values::Operation;
 use super::waiters::{Place, Waiter};
 use crate::core::Refusal;
+use crate::core::session_listing::{ListedId, ListedSession};
+use crate::core::time::MonotonicMs;
 
 /// Entries of one step.
 const STEP_ENTRIES: usize = 64;
@@ -121,6 +123,29 @@ impl Sysv {
             self.listed_user(UserRole::Waits, waiter.process, waiter.operations.clone())
         };
         rest.iter().map(user).collect()
+    }
+
+    /// The next processes after one, as sessions; none at the end.
+    pub(in crate::core) fn list_processes(
+        &self,
+        after: Option<ProcessId>,
+        now: MonotonicMs,
+    ) -> Vec<(ProcessId, ListedSession)> {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let listed = |(id, process): (ProcessId, &Process)| {
+            let listed = ListedSession {
+                id: ListedId::Process(id),
+                label: process.label.clone(),
+                client: process.client,
+                is_attached: process.is_connected(),
+                age_ms: process.opened.map(|opened| opened.age_ms(now)),
+                grants: count(process.adjusts.len()),
+                waiting: count(process.waiting.len()),
+                ttl_left_ms: process.deadline().map(|deadline| now.until(deadline)),
+            };
+            (id, listed)
+        };
+        self.processes.after(after).take(STEP_ENTRIES).map(listed).collect()
     }
 
     fn listed_user(&self, role: UserRole, process: ProcessId, operations: Box<[Operation]>) -> ListedUser {

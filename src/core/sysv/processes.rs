@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::answers::Reply;
@@ -57,6 +59,10 @@ pub(super) struct Process {
     pub(super) uid: u32,
     pub(super) groups: Box<[u32]>,
     pub(super) label: Box<[u8]>,
+    /// When it was opened; `None`: before the start of the server.
+    pub(super) opened: Option<MonotonicMs>,
+    /// The address of its last client; `None`: it had none since the start of the server.
+    pub(super) client: Option<SocketAddr>,
     connections: BTreeSet<ConnectionId>,
     /// How long it lives on without a connection although its connections are closed, because it announced that.
     pub(super) grace_ms: Option<u32>,
@@ -96,6 +102,8 @@ impl Process {
             uid,
             groups: groups.into(),
             label: label.into(),
+            opened: None,
+            client: None,
             connections: BTreeSet::new(),
             grace_ms: None,
             deadline: None,
@@ -168,6 +176,7 @@ impl Processes {
     pub(super) fn attach(&mut self, connection: ConnectionId, id: ProcessId, mailbox: &Arc<Mailbox>) {
         let Some(process) = self.all.get_mut(&id) else { return };
         process.connections.insert(connection);
+        process.client = mailbox.client();
         if let Some(deadline) = process.deadline.take() {
             self.deadlines.remove(&(deadline, id));
         }
@@ -202,6 +211,12 @@ impl Processes {
     /// The process that ends first.
     pub(super) fn first_deadline(&self) -> Option<(MonotonicMs, ProcessId)> {
         self.deadlines.first().copied()
+    }
+
+    /// The processes after this one.
+    pub(super) fn after(&self, last: Option<ProcessId>) -> impl Iterator<Item = (ProcessId, &Process)> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.all.range((from, Bound::Unbounded)).map(|(id, process)| (*id, process))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (ProcessId, &Process)> {

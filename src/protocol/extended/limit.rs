@@ -20,6 +20,8 @@ pub enum Limit {
     Waiters,
     /// The Watches of the server.
     Watches,
+    /// The exports that are read at once.
+    Exports,
     /// How far a request id may be above the lowest unanswered one.
     Requests,
     /// The memory of the server, in bytes.
@@ -28,17 +30,24 @@ pub enum Limit {
 
 impl Limit {
     /// All limits.
-    pub const ALL: [Self; 6] =
-        [Self::Sessions, Self::Grants, Self::Waiters, Self::Watches, Self::Requests, Self::Memory];
+    pub const ALL: [Self; 7] = [
+        Self::Sessions,
+        Self::Grants,
+        Self::Waiters,
+        Self::Watches,
+        Self::Exports,
+        Self::Requests,
+        Self::Memory,
+    ];
 
-    /// The key of the limit in the server's configuration. [`Self::Requests`] cannot be configured; this is the limit's
-    /// name in the response to Hello.
+    /// The key of the limit in the server's configuration. [`Self::Exports`] and [`Self::Requests`] cannot be configured.
     pub fn key(self) -> &'static str {
         match self {
             Self::Sessions => "session.max_sessions",
             Self::Grants => "session.max_grants",
             Self::Waiters => "session.max_waiters",
             Self::Watches => "session.max_watches",
+            Self::Exports => "exports_max",
             Self::Requests => "requests_max",
             Self::Memory => "memory_max",
         }

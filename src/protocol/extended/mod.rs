@@ -11,6 +11,7 @@ mod limit;
 mod opcode;
 mod request;
 mod response;
+mod session;
 mod value;
 
 pub use claims::{AS_DECLARED, Claim, Claims, ClaimsError, ClaimsIter};
@@ -26,6 +27,7 @@ pub use request::{Extended, Queueing, Revocation, Scope, WaitingRequest};
 pub use response::{
     AllGranted, ExtendedResponse, Granted, HelloAnswer, Inspected, ListEntry, OpenedSession, VerifiedGrant,
 };
+pub use session::{AddressRange, SessionEntry, SessionKind};
 pub use value::{
     Features, Generation, GraceLeft, GrantId, GrantState, Milliseconds, Namespace, Place, RequestId,
     RequestIds, SessionKey, TtlLeft, Wait,

@@ -39,6 +39,12 @@ pub enum ExtendedOpcode {
     Inspect = 0x45,
     /// Deletes a counter that is not in use.
     DeleteCounter = 0x46,
+    /// Lists all sessions.
+    Sessions = 0x47,
+    /// Revokes the leased sessions of a client.
+    RevokeClient = 0x48,
+    /// Returns all stored records as they are at one moment.
+    Export = 0x49,
     /// Declares semaphores, which exist until they are removed.
     Declare = 0x50,
     /// Changes the capacity of a declared semaphore.
@@ -76,6 +82,9 @@ impl ExtendedOpcode {
             0x44 => Self::Revoke,
             0x45 => Self::Inspect,
             0x46 => Self::DeleteCounter,
+            0x47 => Self::Sessions,
+            0x48 => Self::RevokeClient,
+            0x49 => Self::Export,
             0x50 => Self::Declare,
             0x51 => Self::Resize,
             0x52 => Self::Remove,

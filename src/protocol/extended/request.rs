@@ -4,9 +4,9 @@ use bytes::{BufMut, BytesMut};
 
 use super::claims::{FLAG_PLACE, FLAG_SLOT, flags_of};
 use super::{
-    Claim, Claims, Declarations, ExtendedOpcode, Features, Generation, GrantId, Idle, IfExists, Milliseconds,
-    NO_NUMBER, Namespace, Pausing, Place, Removal, RequestId, RequestIds, Resizing, SessionKey, SlotChange,
-    Wait, checked_label, length_of,
+    AddressRange, Claim, Claims, Declarations, ExtendedOpcode, Features, Generation, GrantId, Idle, IfExists,
+    Milliseconds, NO_NUMBER, Namespace, Pausing, Place, Removal, RequestId, RequestIds, Resizing, SessionKey,
+    SlotChange, Wait, checked_label, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque};
@@ -132,6 +132,17 @@ pub enum Extended<'a> {
         /// The name of the counter.
         name: &'a [u8],
     },
+    /// "Sessions".
+    Sessions,
+    /// "RevokeClient".
+    RevokeClient {
+        /// The addresses of the clients whose leased sessions are revoked.
+        clients: AddressRange,
+        /// The grace period, during which the holders keep what they hold.
+        grace: Milliseconds,
+    },
+    /// "Export".
+    Export,
     /// "Declare".
     Declare {
         /// The numbers of the request.
@@ -346,6 +357,12 @@ impl<'a> Extended<'a> {
                 Self::Inspect { namespace, name }
             }
             ExtendedOpcode::DeleteCounter => Self::DeleteCounter { name: fields.name()? },
+            ExtendedOpcode::Sessions => Self::Sessions,
+            ExtendedOpcode::RevokeClient => Self::RevokeClient {
+                grace: Milliseconds(fields.u32()?),
+                clients: AddressRange::read(fields)?,
+            },
+            ExtendedOpcode::Export => Self::Export,
             ExtendedOpcode::Declare => Self::Declare {
                 ids: RequestIds::read(fields)?,
                 if_exists: IfExists::read(fields)?,
@@ -408,6 +425,9 @@ impl<'a> Extended<'a> {
             Self::Revoke { .. } => ExtendedOpcode::Revoke,
             Self::Inspect { .. } => ExtendedOpcode::Inspect,
             Self::DeleteCounter { .. } => ExtendedOpcode::DeleteCounter,
+            Self::Sessions => ExtendedOpcode::Sessions,
+            Self::RevokeClient { .. } => ExtendedOpcode::RevokeClient,
+            Self::Export => ExtendedOpcode::Export,
             Self::Declare { .. } => ExtendedOpcode::Declare,
             Self::Resize { .. } => ExtendedOpcode::Resize,
             Self::Remove { .. } => ExtendedOpcode::Remove,
@@ -452,7 +472,7 @@ impl<'a> Extended<'a> {
                     out.put_u32(*repetitions);
                 }
             }
-            Self::KeepAlive | Self::CloseSession => {}
+            Self::KeepAlive | Self::CloseSession | Self::Sessions | Self::Export => {}
             Self::AcquireGrant { ids, claim, queueing, place } => {
                 put_ids(*ids, out);
                 out.put_u32(claim.resources);
@@ -511,6 +531,10 @@ impl<'a> Extended<'a> {
                 out.put_slice(&[kind, 0, 0, 0]);
                 out.put_u32(grace.0);
                 out.put_u64(number);
+            }
+            Self::RevokeClient { clients, grace } => {
+                out.put_u32(grace.0);
+                clients.compose(out);
             }
             Self::Declare { ids, if_exists, declarations } => {
                 put_ids(*ids, out);

@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::declared::{put_declared_states, read_declared_states};
 use super::{
     DeclaredEntry, DeclaredState, Event, Features, GraceLeft, GrantId, GrantState, Milliseconds, Namespace,
-    Notice, Place, ReachedLimit, SessionKey, TtlLeft, length_of,
+    Notice, Place, ReachedLimit, SessionEntry, SessionKey, TtlLeft, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque};
@@ -37,6 +37,12 @@ pub enum ExtendedResponse<'a> {
     Inspected(Inspected),
     /// One entry of the response to Holders or Waiters.
     Entry(ListEntry<&'a [u8], &'a [u16]>),
+    /// One entry of the response to Sessions.
+    SessionEntry(SessionEntry<&'a [u8]>),
+    /// The response to RevokeClient: how many sessions were revoked.
+    Revoked(u64),
+    /// A part of the response to Export; not empty.
+    ExportPart(&'a [u8]),
     /// The response to Declare: the state of each semaphore, in the order of the request.
     Declared(&'a [DeclaredState]),
     /// The response to Resize, Pause and SetSlot.
@@ -87,6 +93,9 @@ impl ExtendedResponse<'_> {
             }
             Self::Inspected(inspected) => inspected.compose(out),
             Self::Entry(entry) => entry.compose(out),
+            Self::SessionEntry(entry) => entry.compose(out),
+            Self::Revoked(sessions) => out.put_u64(*sessions),
+            Self::ExportPart(part) => out.put_slice(part),
             Self::Declared(rows) => put_declared_states(rows, out),
             Self::Resized(state) => state.compose(out),
             Self::InUse(resources) => out.put_u32(*resources),
@@ -443,6 +452,24 @@ impl ResponseFrame {
             return Ok(None);
         }
         ListEntry::read(&self.body).map(Some).ok_or(BodyError)
+    }
+
+    /// One response to Sessions; `None` at the end of the list.
+    pub fn session_entry(&self) -> Result<Option<SessionEntry<Bytes>>, BodyError> {
+        if self.body.is_empty() {
+            return Ok(None);
+        }
+        SessionEntry::read(&self.body).map(Some).ok_or(BodyError)
+    }
+
+    /// The response to RevokeClient: how many sessions were revoked.
+    pub fn revoked(&self) -> Result<u64, BodyError> {
+        Fields::new(&self.body).u64().ok_or(BodyError)
+    }
+
+    /// One response to Export; `None` at the end of the export.
+    pub fn export_part(&self) -> Result<Option<Bytes>, BodyError> {
+        Ok((!self.body.is_empty()).then(|| self.body.clone()))
     }
 
     /// The response to Declare: the state of each semaphore, in the order of the request.

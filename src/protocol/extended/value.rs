@@ -286,6 +286,10 @@ impl Features {
     pub const PLACES: Self = Self(1 << 8);
     /// The server leads a cluster: what it says of sessions is true of all nodes.
     pub const CLUSTER: Self = Self(1 << 9);
+    /// Sessions and RevokeClient.
+    pub const SESSIONS: Self = Self(1 << 10);
+    /// Export. A server without a store does not have it.
+    pub const EXPORT: Self = Self(1 << 11);
 
     /// The features of both sets.
     pub const fn union(self, other: Self) -> Self {

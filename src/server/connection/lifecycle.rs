@@ -164,8 +164,13 @@ impl OpenConnection {
         let server = admission.server();
         let holder = server.core.open_session();
         let connection = holder.id();
-        let mailbox = Arc::new(Mailbox::default());
-        let place = server.peers.enter(Peer { connection, address: peer, mailbox: Arc::clone(&mailbox) });
+        let mailbox = Arc::new(Mailbox::of(peer));
+        let place = server.peers.enter(Peer {
+            connection,
+            address: peer,
+            opened: server.monotonic(),
+            mailbox: Arc::clone(&mailbox),
+        });
         let extended = ExtendedState::new(connection, mailbox, client.clone());
         debug!(port = port_name(admission.port().namespace), %peer, session = %connection.session(), "connection opened");
         let (security, inbound) = (Security::Plain, Inbound::new(may_begin_tls));

@@ -211,7 +211,7 @@ where
     ) -> Poll<Result<Turn, End>> {
         match (&mut self.work, &mut self.input) {
             (Work::Stream { response, .. }, _) => {
-                if !self.server.is_closing() && response.poll_pause(context).is_pending() {
+                if !self.server.is_closing() && response.poll_chunk(context).is_pending() {
                     return Poll::Pending;
                 }
                 self.fill_chunk();

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 
 use crate::core::{
     Availability, Claim, Declare, Declared, DeclaredState, Event, EventKind, GrantId, IfExists, Inspected,
-    Limit, LimitKind, Listed, Namespace, Notice, Origin, Place, PlaceProof, Refusal, Removal, RequestId,
-    RequestIds, Resizing, Scope, ServiceChange, Token, Until, Want,
+    Limit, LimitKind, Listed, ListedId, ListedSession, Namespace, Notice, Origin, Place, PlaceProof, Refusal,
+    Removal, RequestId, RequestIds, Resizing, Scope, ServiceChange, Token, Until, Want,
 };
 use crate::protocol::{self as wire, AS_DECLARED, Generation, Milliseconds, Opaque, Status};
 
@@ -136,6 +136,29 @@ pub(super) fn entry_on_wire<'a>(
         label: &listed.label,
         address,
         slots: &listed.slots,
+    }
+}
+
+/// An age of more than a century is shown as that.
+pub(super) fn session_on_wire<'a>(
+    listed: &'a ListedSession,
+    address: &'a [u8],
+) -> wire::SessionEntry<&'a [u8]> {
+    let (kind, session) = match listed.id {
+        ListedId::Leased(session) => (wire::SessionKind::Leased, session.number()),
+        ListedId::Connection(connection) => (wire::SessionKind::Connection, connection.number()),
+        ListedId::Process(process) => (wire::SessionKind::Process, process.number()),
+    };
+    wire::SessionEntry {
+        kind,
+        session,
+        attached: listed.is_attached,
+        age_s: listed.age_ms.map(|age_ms| u32::try_from(age_ms / 1000).unwrap_or(u32::MAX - 1)),
+        grants: listed.grants,
+        waiting: listed.waiting,
+        ttl_left: ttl_left_on_wire(listed.ttl_left_ms),
+        label: &listed.label,
+        address,
     }
 }
 

@@ -31,10 +31,11 @@ const FEATURES: Features = Features::GRANTS
     .union(Features::REVOKE)
     .union(Features::DECLARE)
     .union(Features::SLOTS)
-    .union(Features::SYSV);
+    .union(Features::SYSV)
+    .union(Features::SESSIONS);
 
 /// How a valid request is answered.
-enum Execution<'a> {
+pub(super) enum Execution<'a> {
     Response(ExtendedResponse<'a>),
     Answer(Answer),
     /// By a message of the core, later.
@@ -156,6 +157,17 @@ impl Executor<'_> {
                 self.check_administrator(opaque)?;
                 self.revoke(call(ids), what, grace, now)?
             }
+            Extended::Sessions => {
+                return Ok(Execution::Stream(ResponseStream::sessions(core.sessions(), opaque)));
+            }
+            Extended::RevokeClient { clients, grace } => {
+                self.check_administrator(opaque)?;
+                self.revoke_clients((connection, token), clients, grace, now)
+            }
+            Extended::Export => {
+                self.check_administrator(opaque)?;
+                return self.export(opaque);
+            }
             Extended::Inspect { namespace, name } => {
                 let inspected = core.inspect(namespace_of(namespace), name, now)?;
                 return Ok(Execution::Response(ExtendedResponse::Inspected(inspected_on_wire(inspected))));
@@ -247,7 +259,7 @@ impl Executor<'_> {
         let limits = self.server.session_limits();
         // Without a store, no session survives that could repeat a request.
         let durable = if self.server.is_durable() {
-            Features::DURABLE.union(Features::PLACES)
+            Features::DURABLE.union(Features::PLACES).union(Features::EXPORT)
         } else {
             Features::default()
         };

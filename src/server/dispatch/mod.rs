@@ -1,10 +1,11 @@
 //! Parse, execute, compose: one frame becomes one call of the core, and its outcome one response.
 //!
 //! Only this folder uses both the protocol and the core. This file has yrmcds' operations, `extended` the extended ones,
-//! `sysv` those of System V semaphores.
+//! `sysv` those of System V semaphores, `administration` what concerns all sessions and all records.
 //! `extended_state` is what a connection keeps between extended requests, `response_stream` a response of many frames,
 //! `answer` composes the answers of the core, and `convert` converts between the types of the two sides.
 
+mod administration;
 mod answer;
 mod convert;
 mod extended;

@@ -7,14 +7,17 @@ use std::vec::IntoIter;
 use bytes::BytesMut;
 use tokio::time::Sleep;
 
+use super::super::export::{Export, Next};
 use super::super::{Server, steps};
-use super::convert::{declared_on_wire, entry_on_wire};
+use super::convert::{declared_on_wire, entry_on_wire, session_on_wire};
 use super::sysv::{listed_set_on_wire, listed_user_on_wire};
 use crate::core::{
-    Declared, DeclaredListing, Dump, Listed, ListedSet, ListedUser, Listing, ListingKind, SetListing,
-    UnixSeconds, UserListing,
+    Declared, DeclaredListing, Dump, Listed, ListedSession, ListedSet, ListedUser, Listing, ListingKind,
+    SessionId, SessionListing, SetListing, UnixSeconds, UserListing,
 };
-use crate::protocol::{DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, SysvOpcode};
+use crate::protocol::{
+    DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, Status, SysvOpcode,
+};
 
 /// A response of many frames. The connection sends all of it before it executes the next request.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ enum Source {
     Dump(Dump),
     Listing(Listing, IntoIter<Listed>),
     Declared(DeclaredListing, IntoIter<Declared>),
+    Sessions(SessionListing, IntoIter<ListedSession>),
+    Export(Export),
     Sets(SetListing, IntoIter<ListedSet>),
     Users(UserListing, IntoIter<ListedUser>),
 }
@@ -53,6 +58,14 @@ impl ResponseStream {
         Self::new(Source::Declared(listing, Vec::new().into_iter()), opaque)
     }
 
+    pub(super) fn sessions(listing: SessionListing, opaque: Opaque) -> Self {
+        Self::new(Source::Sessions(listing, Vec::new().into_iter()), opaque)
+    }
+
+    pub(super) fn export(export: Export, opaque: Opaque) -> Self {
+        Self::new(Source::Export(export), opaque)
+    }
+
     pub(super) fn sets(listing: SetListing, opaque: Opaque) -> Self {
         Self::new(Source::Sets(listing, Vec::new().into_iter()), opaque)
     }
@@ -61,13 +74,17 @@ impl ResponseStream {
         Self::new(Source::Users(listing, Vec::new().into_iter()), opaque)
     }
 
-    /// Ready when the next chunk may be composed. A long response pauses between bursts of chunks, because a thread that
-    /// never sleeps uses up its share of the cores.
-    pub(in crate::server) fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(pause) = &mut self.pause else { return Poll::Ready(()) };
-        ready!(pause.as_mut().poll(context));
-        self.pause = None;
-        Poll::Ready(())
+    /// Ready when the next chunk can be composed. A long response pauses between bursts of chunks, because a thread that
+    /// never sleeps uses up its share of the cores; an export waits for the thread that reads it.
+    pub(in crate::server) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+            self.pause = None;
+        }
+        match &mut self.source {
+            Source::Export(export) => export.poll_next(context),
+            _ => Poll::Ready(()),
+        }
     }
 
     /// Appends entries to `out` until it has `bytes` or more. Returns whether more chunks follow; the last one ends with
@@ -81,6 +98,26 @@ impl ResponseStream {
     ) -> bool {
         while out.len() < bytes {
             let (opcode, is_more) = match &mut self.source {
+                Source::Export(export) => {
+                    if !compose_next(export, self.opaque, out) {
+                        return false;
+                    }
+                    break;
+                }
+                Source::Sessions(listing, entries) => {
+                    let connected = |after: Option<SessionId>| {
+                        server.peers.connected_after(after, steps::LISTED_CONNECTIONS)
+                    };
+                    let list = || server.core.list_sessions(listing, connected, server.moment());
+                    let next = next_entry(entries, list);
+                    if let Some(listed) = &next {
+                        let address = listed.client.map(|client| client.to_string()).unwrap_or_default();
+                        let entry = session_on_wire(listed, address.as_bytes());
+                        let response = ExtendedResponse::SessionEntry(entry);
+                        response.compose(ExtendedOpcode::Sessions.code(), self.opaque, out);
+                    }
+                    (ExtendedOpcode::Sessions.code(), next.is_some())
+                }
                 Source::Dump(names) => {
                     let opcode = Opcode::Dump.code();
                     let shown = names.next(&server.core, now, |name, item| {
@@ -140,6 +177,23 @@ impl ResponseStream {
     }
 }
 
+/// Composes the next part of an export, or its end. Returns whether more follows.
+fn compose_next(export: &mut Export, opaque: Opaque, out: &mut BytesMut) -> bool {
+    let opcode = ExtendedOpcode::Export.code();
+    let last = match export.take_next() {
+        Some(Next::Text(text)) => {
+            ExtendedResponse::ExportPart(&text).compose(opcode, opaque, out);
+            return true;
+        }
+        Some(Next::End) => Response::Done,
+        Some(Next::Failed) => Response::Failed(Status::ExportFailed),
+        // A server that is being stopped does not wait for the next part.
+        None => Response::Failed(Status::ShuttingDown),
+    };
+    last.compose(opcode, opaque, out);
+    false
+}
+
 /// The next entry of the current step of a listing, or of the next step.
 fn next_entry<E>(entries: &mut IntoIter<E>, list: impl FnOnce() -> Vec<E>) -> Option<E> {
     if entries.len() == 0 {
@@ -176,7 +230,7 @@ mod tests {
             let mut response = ResponseStream::dump(server.core.dump(Namespace::Counters), Opaque([0; 4]));
             let (mut is_more, mut bytes) = (true, 0);
             while is_more {
-                poll_fn(|context| response.poll_pause(context)).await;
+                poll_fn(|context| response.poll_chunk(context)).await;
                 let mut out = BytesMut::new();
                 is_more = response.fill_chunk(&server, now, steps::DUMP_CHUNK_BYTES, &mut out);
                 bytes += out.len();

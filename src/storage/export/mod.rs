@@ -18,8 +18,9 @@ use thiserror::Error;
 
 use super::check::{contradictions, open_for_reading};
 use super::directory::{Directory, unusable};
-use super::engine::{FileStorage, Opened, Options, each_record, file_backend, open_file};
+use super::engine::{FileStorage, Opened, Options, file_backend, open_file};
 use super::flush_mark::Trust;
+use super::reader::each_record;
 use super::record::{FORMAT, OLDEST_FORMAT, describe};
 use super::{CommitError, Storage, StorageError};
 use crate::core::{
@@ -103,6 +104,11 @@ impl<'a> ExportWriter<'a> {
             self.records += 1;
             self.written = write_line(self.writer, &Line::from(record));
         }
+    }
+
+    /// Whether an error occurred, so that nothing more is written.
+    pub fn has_failed(&self) -> bool {
+        self.written.is_err()
     }
 
     /// Writes the last line. Fails if anything could not be written.

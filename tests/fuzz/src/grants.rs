@@ -330,7 +330,7 @@ impl World {
             Answer::Granted(granted) => self.grants.push(granted.grant),
             Answer::Opened(opened) => self.leased.push((opened.session, opened.key)),
             Answer::Declared(settled) => self.generations.extend(settled.iter().map(|it| it.generation)),
-            Answer::Done | Answer::Idle { .. } => {}
+            Answer::Done | Answer::Revoked { .. } | Answer::Idle { .. } => {}
         }
     }
 

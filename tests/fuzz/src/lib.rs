@@ -10,7 +10,7 @@ use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixS
 use signalbox::protocol::{
     AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, FrameClass, Granted,
     ListEntry, Opaque, PROXY_HEADER_BYTES_MAX, ProxyHeader, Request, RequestCodec, Response, ResponseCodec,
-    ResponseFrame, Status, SysvAnswer, SysvOpcode, SysvRequest,
+    ResponseFrame, SessionEntry, Status, SysvAnswer, SysvOpcode, SysvRequest,
 };
 
 pub use grants::run as grants;
@@ -253,6 +253,28 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
             slots: &slots[..],
         };
         assert_eq!(again(ExtendedResponse::Entry(entry_again)).list_entry(), Ok(Some(entry)));
+    }
+    if let Ok(Some(entry)) = frame.session_entry() {
+        let SessionEntry { kind, session, attached, age_s, grants, waiting, ttl_left, label, address } =
+            &entry;
+        let entry_again = SessionEntry {
+            kind: *kind,
+            session: *session,
+            attached: *attached,
+            age_s: *age_s,
+            grants: *grants,
+            waiting: *waiting,
+            ttl_left: *ttl_left,
+            label: &label[..],
+            address: &address[..],
+        };
+        assert_eq!(again(ExtendedResponse::SessionEntry(entry_again)).session_entry(), Ok(Some(entry)));
+    }
+    if let Ok(sessions) = frame.revoked() {
+        assert_eq!(again(ExtendedResponse::Revoked(sessions)).revoked(), Ok(sessions));
+    }
+    if let Ok(Some(part)) = frame.export_part() {
+        assert_eq!(again(ExtendedResponse::ExportPart(&part)).export_part(), Ok(Some(part)));
     }
     if let Ok(settled) = frame.declared() {
         assert_eq!(again(ExtendedResponse::Declared(&settled)).declared(), Ok(settled));

@@ -66,7 +66,8 @@ struct Sent {
     transaction: Transaction,
 }
 
-/// The connection of one client.
+/// The connection of one client. Clones are the same one.
+#[derive(Clone)]
 pub struct Handle {
     etcd: FakeEtcd,
     client: usize,

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::*;
 use signalbox::protocol::{
-    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AllGranted, BodyError, Claim, Claims, ClaimsError, DECLARATIONS_MAX,
-    Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event, EventKind, Extended,
-    ExtendedOpcode, ExtendedResponse, Features, Generation, GraceLeft, GrantId, GrantState, Granted,
-    HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds,
-    NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place, Queueing, ReachedLimit, Removal,
-    RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, SlotChange, TtlLeft, VerifiedGrant, Wait,
-    WaitingRequest,
+    ACQUIRE_ALL_NAMES_MAX, AS_DECLARED, AddressRange, AllGranted, BodyError, Claim, Claims, ClaimsError,
+    DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event,
+    EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features, Generation, GraceLeft, GrantId,
+    GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry,
+    Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place, Queueing,
+    ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionEntry, SessionKey,
+    SessionKind, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// Random values for the requests and responses of every operation.
@@ -140,6 +140,11 @@ impl Values {
         Place { id: GrantId(self.numbers[0]), proof: self.key }
     }
 
+    fn clients(&self) -> AddressRange {
+        let (one, other) = (u128::from_be_bytes(self.key), u128::from(self.numbers[0]));
+        AddressRange { first: one.min(other).into(), last: one.max(other).into() }
+    }
+
     /// A request of every operation: AcquireAll with the names of the list, Declare with the declarations.
     fn requests<'a>(
         &'a self,
@@ -206,6 +211,9 @@ impl Values {
             Extended::Waiters { namespace, name },
             Extended::Inspect { namespace, name },
             Extended::DeleteCounter { name },
+            Extended::Sessions,
+            Extended::Export,
+            Extended::RevokeClient { clients: self.clients(), grace: span },
             Extended::Watch { namespace, scope: Scope::Name(name) },
             Extended::Watch { namespace, scope: Scope::Prefix(&self.label) },
             Extended::Unwatch { watch: opaque },
@@ -292,6 +300,18 @@ impl Values {
             address: b"127.0.0.1:4000",
             slots: &self.slots[..],
         };
+        let session = SessionEntry {
+            kind: [SessionKind::Leased, SessionKind::Connection, SessionKind::Process]
+                [usize::from(self.kind % 3)],
+            session: first,
+            attached: self.flag,
+            age_s: Some(self.small[0]).filter(|age| *age < u32::MAX && self.semaphores),
+            grants: self.small[1],
+            waiting: self.small[2],
+            ttl_left,
+            label: &self.label[..],
+            address: b"[2001:db8::7]:4660",
+        };
         let event = Event {
             number: first,
             kind: EventKind::from_code(self.kind),
@@ -360,6 +380,32 @@ impl Values {
                     let read =
                         ListEntry { grant, session, since, resources, position, label, address, slots };
                     Ok(read == entry)
+                }),
+            ),
+            (ExtendedResponse::Revoked(first), Box::new(move |frame| Ok(frame.revoked()? == first))),
+            (
+                ExtendedResponse::SessionEntry(session),
+                Box::new(move |frame| {
+                    let Some(read) = frame.session_entry()? else {
+                        assert!(frame.body.is_empty(), "only an empty body ends a list");
+                        return Err(BodyError);
+                    };
+                    let SessionEntry {
+                        kind, session: id, attached, age_s, grants, waiting, ttl_left, ..
+                    } = read;
+                    let (label, address) = (&read.label[..], &read.address[..]);
+                    let read = SessionEntry {
+                        kind,
+                        session: id,
+                        attached,
+                        age_s,
+                        grants,
+                        waiting,
+                        ttl_left,
+                        label,
+                        address,
+                    };
+                    Ok(read == session)
                 }),
             ),
             (

@@ -1,0 +1,146 @@
+//! `signalbox sessions`: lists all sessions of a server.
+//!
+//! Entries are written as they arrive, so memory does not grow with their number. Writing blocks the only thread on
+//! purpose, so that a slow reader of the output slows the server down.
+
+use std::io::{self, BufWriter};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::output::{Form, Labeled, NOTHING, escaped, json, or_nothing, seconds};
+use super::server::{Server, block_on};
+use super::table::{Column, Rows};
+use crate::client::{SessionEntry, SessionKind, TtlLeft};
+
+const LONG: &str = "\
+List all sessions of a server: who is connected, or holds something without a connection
+
+First come leased sessions, then the sessions of connections, then processes of System V semaphores. This command's own \
+connection is among them. On a terminal, the output is a table with a header. Otherwise it is one line per session, \
+without a header, with these columns, separated by tabs: kind (leased, connection, process), session id, address of the \
+client that is connected or was last, whether it is connected (yes, no), age in seconds, grants, waiting requests, \
+seconds until it ends unless it is renewed, label. A missing value is -: a session that was restored at the start of the \
+server has no age, and no address until its client connects again; a session that ends with its connection has no time. \
+Grants do not include what plain Acquires hold; of a process, they are the sets with adjustments (SEM_UNDO). Characters \
+are escaped as by \"signalbox dump\".
+
+With --json, the output is one object per line with the keys kind, session, address, connected, age, grants, waiting, \
+ttl_left (in seconds) and label; a missing value is null. A label that is not UTF-8 has the key label_hex, in hexadecimal \
+digits.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox sessions
+  signalbox sessions | awk '$1 == \"leased\" && $4 == \"no\"'
+  signalbox sessions --json | jq 'select(.grants > 0) | .address'";
+
+const COLUMNS: [Column; 9] = [
+    Column::word("KIND", 10),
+    Column::number("SESSION", 20),
+    Column::text("ADDRESS"),
+    Column::word("CONNECTED", 9).omitted(4),
+    Column::number("AGE", 8).omitted(2),
+    Column::number("GRANTS", 6),
+    Column::number("WAITING", 7).omitted(3),
+    Column::number("TTL LEFT", 8).omitted(1),
+    Column::text("LABEL"),
+];
+
+/// List all sessions of a server
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    block_on(list(arguments))
+}
+
+async fn list(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Arguments { json: wants_json, server } = arguments;
+    let out = BufWriter::new(io::stdout().lock());
+    let mut rows = Rows::new(Form::of_output(*wants_json), &COLUMNS, out);
+    let direct = server.direct().await?;
+    let mut sessions = server.answer(direct.sessions()).await??;
+    while let Some(entry) = server.answer(async { sessions.next().await.transpose() }).await?? {
+        rows.push(|| cells(&entry), || json(&Line::of(&entry)))?;
+    }
+    rows.finish()?;
+    Ok(Exit::Success.into())
+}
+
+fn cells(entry: &SessionEntry<Bytes>) -> Vec<String> {
+    let SessionEntry { kind, session, attached, age_s, grants, waiting, label, address, .. } = entry;
+    let number = |number: Option<u64>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
+    vec![
+        kind_of(*kind).to_owned(),
+        session.to_string(),
+        or_nothing(address),
+        if *attached { "yes" } else { "no" }.to_owned(),
+        number(age_s.map(u64::from)),
+        grants.to_string(),
+        waiting.to_string(),
+        number(ttl_left(entry).map(|left| left.as_secs())),
+        or_nothing(label),
+    ]
+}
+
+fn kind_of(kind: SessionKind) -> &'static str {
+    match kind {
+        SessionKind::Leased => "leased",
+        SessionKind::Connection => "connection",
+        SessionKind::Process => "process",
+    }
+}
+
+/// `None`: it ends with its connection.
+fn ttl_left(entry: &SessionEntry<Bytes>) -> Option<Duration> {
+    match entry.ttl_left {
+        TtlLeft::Connection => None,
+        TtlLeft::For(left) => Some(left.into()),
+    }
+}
+
+/// An entry in JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    kind: &'static str,
+    session: u64,
+    address: Option<String>,
+    connected: bool,
+    /// In seconds.
+    age: Option<u32>,
+    grants: u32,
+    waiting: u32,
+    /// In seconds.
+    ttl_left: Option<f64>,
+    #[serde(flatten)]
+    label: Labeled<'a>,
+}
+
+impl<'a> Line<'a> {
+    fn of(entry: &'a SessionEntry<Bytes>) -> Self {
+        Self {
+            kind: kind_of(entry.kind),
+            session: entry.session,
+            address: Some(escaped(&entry.address)).filter(|address| !address.is_empty()),
+            connected: entry.attached,
+            age: entry.age_s,
+            grants: entry.grants,
+            waiting: entry.waiting,
+            ttl_left: ttl_left(entry).map(seconds),
+            label: Labeled::of(&entry.label),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! One session: its label, its grants and waiters, its cached replies, and its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::{Ending, SessionKind, SessionState};
+use crate::core::Refusal;
+use crate::core::ids::{GrantId, SessionKey, Token};
+use crate::core::ledger::cached_reply::CachedReply;
+use crate::core::ledger::leases::Lease;
+use crate::core::mailbox::{EventKind, ReplyTo};
+use crate::core::request_log::RequestLog;
+use crate::core::ring_map::RingMap;
+use crate::core::time::MonotonicMs;
+
+impl SessionState {
+    pub(super) fn new(kind: SessionKind, label: &[u8]) -> Self {
+        Self {
+            kind,
+            label: label.into(),
+            grants: RingMap::default(),
+            waiting: 0,
+            log: RequestLog::default(),
+            tokens: RingMap::default(),
+            revoked: None,
+            deadline: None,
+            ending: None,
+        }
+    }
+
+    pub(in crate::core::ledger) fn label(&self) -> &[u8] {
+        &self.label
+    }
+
+    /// The key and the lease of a leased session.
+    pub(in crate::core::ledger) fn lease(&self) -> Option<(&SessionKey, &Arc<Lease>)> {
+        match &self.kind {
+            SessionKind::Leased { key, lease, .. } => Some((key, lease)),
+            SessionKind::Connection { .. } => None,
+        }
+    }
+
+    pub(in crate::core::ledger) fn revoked(&self) -> Option<MonotonicMs> {
+        self.revoked
+    }
+
+    pub(in crate::core::ledger) fn is_ending(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Begins the end of the session, unless it has begun. Returns the kind of its last events and the answer to its
+    /// waiting requests.
+    pub(in crate::core::ledger) fn begin_end(
+        &mut self,
+        why: EventKind,
+        refusal: Refusal,
+    ) -> (EventKind, Refusal) {
+        let ending = self.ending.get_or_insert(Ending { why, refusal, closer: None });
+        (ending.why, ending.refusal)
+    }
+
+    /// The client that closed the ending session is answered when its end is committed.
+    pub(in crate::core::ledger) fn set_closer(&mut self, closer: ReplyTo) {
+        if let Some(ending) = &mut self.ending {
+            ending.closer = Some(closer);
+        }
+    }
+
+    pub(in crate::core::ledger) fn take_closer(&mut self) -> Option<ReplyTo> {
+        self.ending.as_mut()?.closer.take()
+    }
+
+    /// Adds a grant that is held.
+    pub(in crate::core::ledger) fn add_grant(&mut self, id: GrantId) {
+        self.grants.insert(id, ());
+    }
+
+    /// Adds a grant that waits.
+    pub(in crate::core::ledger) fn add_waiter(&mut self, id: GrantId) {
+        self.grants.insert(id, ());
+        self.waiting += 1;
+    }
+
+    /// One of the waiters is held now.
+    pub(in crate::core::ledger) fn waiter_granted(&mut self) {
+        self.waiting -= 1;
+    }
+
+    pub(in crate::core::ledger) fn remove_grant(&mut self, id: GrantId) {
+        self.grants.remove(id);
+    }
+
+    pub(in crate::core::ledger) fn remove_waiter(&mut self, id: GrantId) {
+        self.grants.remove(id);
+        self.waiting -= 1;
+    }
+
+    /// How many requests wait.
+    pub(in crate::core::ledger) fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// The client that is attached to a leased session or was last; `None`: not known, or no leased session.
+    pub(in crate::core::ledger) fn client(&self) -> Option<SocketAddr> {
+        match &self.kind {
+            SessionKind::Leased { client, .. } => *client,
+            SessionKind::Connection { .. } => None,
+        }
+    }
+
+    /// When a leased session was opened; `None`: not known, or no leased session.
+    pub(in crate::core::ledger) fn opened(&self) -> Option<MonotonicMs> {
+        match &self.kind {
+            SessionKind::Leased { opened, .. } => *opened,
+            SessionKind::Connection { .. } => None,
+        }
+    }
+
+    pub(in crate::core::ledger) fn has_grant(&self, id: GrantId) -> bool {
+        self.grants.get(id).is_some()
+    }
+
+    /// How many grants and waiters it has.
+    pub(in crate::core::ledger) fn grant_count(&self) -> usize {
+        self.grants.len()
+    }
+
+    pub(in crate::core::ledger) fn grants_newest_first(&self) -> impl Iterator<Item = GrantId> {
+        self.grants.iter().rev().map(|(id, ())| id)
+    }
+
+    pub(in crate::core::ledger) fn log(&self) -> &RequestLog<CachedReply> {
+        &self.log
+    }
+
+    pub(in crate::core::ledger) fn log_mut(&mut self) -> &mut RequestLog<CachedReply> {
+        &mut self.log
+    }
+
+    /// A waiting request will be answered to the connection, which calls it so.
+    pub(in crate::core::ledger) fn add_token(&mut self, token: Token, waiter: GrantId) {
+        self.tokens.insert(token, waiter);
+    }
+
+    /// The connection's name for a waiter has no meaning any more, unless it is another request's since.
+    pub(in crate::core::ledger) fn remove_token(&mut self, token: Token, waiter: GrantId) {
+        if self.tokens.get(token) == Some(&waiter) {
+            self.tokens.remove(token);
+        }
+    }
+
+    /// The waiter that the connection calls so.
+    pub(in crate::core::ledger) fn waiter_of(&self, token: Token) -> Option<GrantId> {
+        self.tokens.get(token).copied()
+    }
+
+    pub(in crate::core::ledger) fn token_count(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Takes the first of the waiters that will be answered to the connection.
+    pub(in crate::core::ledger) fn pop_token(&mut self) -> Option<GrantId> {
+        self.tokens.pop_first().map(|(_, waiter)| waiter)
+    }
+
+    /// Takes all waiters that will be answered to the connection, in the order of their ids.
+    pub(in crate::core::ledger) fn take_tokens(&mut self) -> Vec<GrantId> {
+        let mut waiters: Vec<_> =
+            std::mem::take(&mut self.tokens).into_iter().map(|(_, waiter)| waiter).collect();
+        waiters.sort_unstable();
+        waiters
+    }
+}

@@ -1,0 +1,368 @@
+//! Exports of all stored records while the server works.
+//!
+//! The thread that owns the store makes a snapshot between two commits, so an export has everything that was acknowledged
+//! before. A thread of its own reads the snapshot, and waits for the client: nothing of an export delays other clients or
+//! commits, and it takes little memory.
+//!
+//! Invariants: a snapshot is freed when its export ends, when its connection ends, and [`TIME_MAX`] after it began; at most
+//! [`EXPORTS_MAX`] exports are read at once.
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc as blocking};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use thiserror::Error;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Instant, timeout_at};
+use tracing::{info, warn};
+
+use super::steps;
+use crate::storage::{ExportWriter, Snapshot, Storage, StorageError};
+
+/// The exports that are read at once: one, and one whose client has vanished.
+pub(super) const EXPORTS_MAX: usize = 2;
+
+/// How long an export may take. The store cannot use space again that was freed since the snapshot.
+const TIME_MAX: Duration = Duration::from_secs(600);
+
+/// How long an export waits for its snapshot. A disk may hang.
+const SNAPSHOT_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Parts that wait for the connection.
+const PARTS_MAX: usize = 4;
+
+/// The exports of a server, and their requests for snapshots.
+#[derive(Debug)]
+pub(super) struct Exports {
+    /// Wakes the thread that owns the store; not set: there is no store.
+    store: OnceLock<Waker>,
+    requests: Mutex<Vec<SnapshotRequest>>,
+    running: Arc<AtomicUsize>,
+    time_max: Duration,
+}
+
+type SnapshotAnswer = Result<Box<dyn Snapshot>, StorageError>;
+
+/// Where a snapshot goes.
+#[derive(Debug)]
+struct SnapshotRequest(blocking::SyncSender<SnapshotAnswer>);
+
+/// Why an export did not begin.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// The server has no store.
+    NoStore,
+    /// There are [`EXPORTS_MAX`] already.
+    TooMany,
+    /// The thread cannot be started.
+    System(io::Error),
+}
+
+/// Why an export ended early.
+#[derive(Debug, Error)]
+enum Failure {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error("the store made no snapshot within {} s", SNAPSHOT_WAIT_MAX.as_secs())]
+    NoSnapshot,
+    #[error("the client did not take all of it within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("the client has disconnected")]
+    Disconnected,
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// What the thread of an export gives to the connection. Without [`Self::End`], it has failed.
+#[derive(Debug)]
+enum Part {
+    Text(Bytes),
+    End,
+}
+
+/// An export, for its connection.
+#[derive(Debug)]
+pub(super) struct Export {
+    parts: Receiver<Part>,
+    next: Option<Next>,
+}
+
+/// What the connection sends next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A part of the text.
+    Text(Bytes),
+    /// The end.
+    End,
+    /// A failure in place of the rest.
+    Failed,
+}
+
+impl Default for Exports {
+    fn default() -> Self {
+        Self {
+            store: OnceLock::new(),
+            requests: Mutex::default(),
+            running: Arc::default(),
+            time_max: TIME_MAX,
+        }
+    }
+}
+
+impl Exports {
+    /// There is a store, whose owner calls [`Self::give_snapshots`] when it is woken.
+    pub(super) fn set_store(&self, owner: Waker) {
+        // A server has one store for all of its life.
+        let _ = self.store.set(owner);
+    }
+
+    /// Makes the snapshots that exports wait for. The thread that owns the store calls it between two commits.
+    pub(super) fn give_snapshots(&self, storage: &mut dyn Storage) {
+        for SnapshotRequest(export) in std::mem::take(&mut *self.requests()) {
+            // An export that does not wait any more frees its snapshot by this.
+            let _ = export.send(storage.snapshot());
+        }
+    }
+
+    /// Begins an export. `by` is its client, for the log.
+    pub(super) fn begin(&self, by: impl ToString) -> Result<Export, Refused> {
+        let store = self.store.get().ok_or(Refused::NoStore)?;
+        let running = Running::begin(&self.running).ok_or(Refused::TooMany)?;
+        let (request, snapshot) = blocking::sync_channel(1);
+        let (sender, parts) = channel(PARTS_MAX);
+        let (by, time_max) = (by.to_string(), self.time_max);
+        let run = move || {
+            let _running = running;
+            match write(&snapshot, sender, time_max) {
+                Ok(bytes) => info!(by, bytes, "exported all records"),
+                Err(failure) => warn!(by, %failure, "an export has failed"),
+            }
+        };
+        std::thread::Builder::new().name("export".to_owned()).spawn(run).map_err(Refused::System)?;
+        self.requests().push(SnapshotRequest(request));
+        store.wake_by_ref();
+        Ok(Export { parts, next: None })
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Vec<SnapshotRequest>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Export {
+    /// Ready when [`Self::take_next`] has something.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.next.is_none() {
+            self.next = Some(match ready!(self.parts.poll_recv(context)) {
+                Some(Part::Text(text)) => Next::Text(text),
+                Some(Part::End) => Next::End,
+                None => Next::Failed,
+            });
+        }
+        Poll::Ready(())
+    }
+
+    /// What to send next; `None`: it is not there yet.
+    pub(super) fn take_next(&mut self) -> Option<Next> {
+        self.next.take()
+    }
+}
+
+/// A running export, which counts until it is dropped.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn begin(running: &Arc<AtomicUsize>) -> Option<Self> {
+        let more = |count| (count < EXPORTS_MAX).then_some(count + 1);
+        running.try_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self(Arc::clone(running)))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Writes the snapshot that comes as text for the connection. Returns the number of bytes.
+fn write(
+    snapshot: &blocking::Receiver<SnapshotAnswer>,
+    sender: Sender<Part>,
+    time_max: Duration,
+) -> Result<u64, Failure> {
+    let mut writer = PartWriter::new(sender, time_max)?;
+    let snapshot = snapshot.recv_timeout(SNAPSHOT_WAIT_MAX).map_err(|_| Failure::NoSnapshot)??;
+    let mut export = ExportWriter::begin(&mut writer);
+    let read = snapshot.read(&mut |record| {
+        export.add(&record);
+        if export.has_failed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let written = export.end();
+    // What the writer reports is the cause of what the export reports.
+    if let Some(failure) = writer.failure.take() {
+        return Err(failure);
+    }
+    read?;
+    written?;
+    writer.end()
+}
+
+/// Passes text to the connection in parts, as fast as it takes them.
+struct PartWriter {
+    sender: Sender<Part>,
+    /// For the time limit.
+    runtime: Runtime,
+    began: Instant,
+    time_max: Duration,
+    text: BytesMut,
+    bytes: u64,
+    failure: Option<Failure>,
+}
+
+impl PartWriter {
+    fn new(sender: Sender<Part>, time_max: Duration) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_time().build()?;
+        let (text, began) = (BytesMut::with_capacity(steps::DUMP_CHUNK_BYTES), Instant::now());
+        Ok(Self { sender, runtime, began, time_max, text, bytes: 0, failure: None })
+    }
+
+    fn send(&self, part: Part) -> Result<(), Failure> {
+        let sending = async { timeout_at(self.began + self.time_max, self.sender.send(part)).await };
+        match self.runtime.block_on(sending) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Failure::Disconnected),
+            Err(_) => Err(Failure::TimedOut(self.time_max)),
+        }
+    }
+
+    fn send_text(&mut self) -> io::Result<()> {
+        if self.text.is_empty() {
+            return Ok(());
+        }
+        self.bytes += self.text.len() as u64;
+        let text = self.text.split().freeze();
+        self.send(Part::Text(text)).map_err(|failure| {
+            self.failure.get_or_insert(failure);
+            io::ErrorKind::BrokenPipe.into()
+        })
+    }
+
+    /// Everything was written. Returns the number of bytes.
+    fn end(self) -> Result<u64, Failure> {
+        self.send(Part::End)?;
+        Ok(self.bytes)
+    }
+}
+
+impl Write for PartWriter {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.text.extend_from_slice(text);
+        if self.text.len() >= steps::DUMP_CHUNK_BYTES {
+            self.send_text()?;
+        }
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send_text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::core::{Change, Record, SessionId, SessionKey, SessionRecord};
+    use crate::storage::Memory;
+
+    /// A store with so many sessions, each of which is half a part or more.
+    fn filled(sessions: u64) -> Box<dyn Storage> {
+        let mut storage = Memory::default().open();
+        let session = |number| {
+            Change::Put(Record::Session(SessionRecord {
+                session: SessionId::from_number(number).unwrap(),
+                key: SessionKey([7; 16]),
+                ttl_ms: 1000,
+                label: vec![b'a'; steps::DUMP_CHUNK_BYTES / 2].into(),
+                revoked_grace_ms: None,
+            }))
+        };
+        storage.commit(&(1..=sessions).map(session).collect::<Vec<_>>()).unwrap();
+        Box::new(storage)
+    }
+
+    fn begun(exports: &Exports, storage: &mut dyn Storage) -> Export {
+        exports.set_store(Waker::noop().clone());
+        let export = exports.begin("a test").unwrap();
+        exports.give_snapshots(storage);
+        export
+    }
+
+    async fn next(export: &mut Export) -> Next {
+        poll_fn(|context| export.poll_next(context)).await;
+        export.take_next().unwrap()
+    }
+
+    /// Waits until every export has ended, without a limit of its own.
+    fn wait_until_freed(exports: &Exports) {
+        while exports.running.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_export_is_the_text_of_one_moment() {
+        let (exports, mut storage) = (Exports::default(), filled(9));
+        let mut export = begun(&exports, &mut *storage);
+        let more = (10..20).map(|id| Change::Put(Record::Mark(id)));
+        storage.commit(&more.collect::<Vec<_>>()).unwrap();
+        let mut text = Vec::new();
+        loop {
+            match next(&mut export).await {
+                Next::Text(part) => text.extend_from_slice(&part),
+                Next::End => break,
+                Next::Failed => panic!("the records can be read"),
+            }
+        }
+        let records = crate::storage::read_export(&mut &text[..]).unwrap();
+        assert_eq!(records.len(), 9, "and nothing that was committed later");
+        wait_until_freed(&exports);
+    }
+
+    #[tokio::test]
+    async fn an_export_whose_client_does_not_read_ends_and_says_so() {
+        let exports = Exports { time_max: Duration::from_millis(50), ..Exports::default() };
+        let mut export = begun(&exports, &mut *filled(100));
+        wait_until_freed(&exports);
+        let mut parts = 0;
+        while let Next::Text(_) = next(&mut export).await {
+            parts += 1;
+        }
+        assert!(parts <= PARTS_MAX, "{parts} parts are kept");
+        assert_eq!(next(&mut export).await, Next::Failed);
+    }
+
+    #[test]
+    fn the_end_of_a_connection_frees_its_export() {
+        let (exports, mut storage) = (Exports::default(), filled(100));
+        let export = begun(&exports, &mut *storage);
+        let other = exports.begin("a test").unwrap();
+        assert!(matches!(exports.begin("a test"), Err(Refused::TooMany)));
+        exports.give_snapshots(&mut *storage);
+        drop((export, other));
+        wait_until_freed(&exports);
+        assert!(exports.begin("a test").is_ok());
+    }
+
+    #[test]
+    fn a_server_without_a_store_exports_nothing() {
+        assert!(matches!(Exports::default().begin("a test"), Err(Refused::NoStore)));
+    }
+}

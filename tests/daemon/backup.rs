@@ -1,0 +1,185 @@
+//! Backups of a running daemon: exports that are taken under load restore to a consistent server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use nix::sys::signal::Signal;
+use signalbox::protocol::{
+    AS_DECLARED, Claim, Claims, Declaration, Declarations, Extended, GrantId, IfExists, Milliseconds,
+    Namespace, RequestId, RequestIds,
+};
+
+use crate::support::caller::{Caller, NOW};
+use crate::support::daemon::*;
+use crate::support::*;
+
+const CLIENTS: u32 = 6;
+const EXPORTS: usize = 5;
+const CAPACITY: u32 = 4;
+const NAMES: [&[u8]; 5] = [b"a", b"b", b"c", b"d", b"e"];
+
+fn configured(directory: &Path) -> ConfigFile {
+    ConfigFile::toml(&format!(
+        "bind_ip = '127.0.0.1'\ndata_dir = '{}'\ncounter.enable = true\nsemaphore.enable = true\n",
+        directory.display()
+    ))
+}
+
+/// The grants that a client holds for certain: from their acknowledgement until it begins to release them.
+type Held = BTreeSet<GrantId>;
+
+fn claim(name: &[u8]) -> Claim<'_> {
+    Claim { namespace: Namespace::Semaphores, name, resources: 1, maximum: AS_DECLARED, slot: None }
+}
+
+/// Takes and gives back grants of several names until it is told to stop. `held` is true at every moment.
+fn work(mut caller: Caller, number: u32, held: &Mutex<Held>, is_over: &AtomicBool) {
+    let mut grants: Vec<GrantId> = Vec::new();
+    let mut turn = number;
+    // Each request is answered before the next one, so the server forgets the earlier answers.
+    let mut last = 0;
+    let mut ids = || {
+        last += 1;
+        RequestIds { own: RequestId(last), lowest_unanswered: RequestId(last) }
+    };
+    while !is_over.load(Ordering::Relaxed) {
+        turn = turn.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let start = turn as usize % NAMES.len();
+        let claims: Vec<_> = (0..3).map(|place| claim(NAMES[(start + place) % NAMES.len()])).collect();
+        let claims = Claims::new(&claims).unwrap();
+        let asked = Extended::AcquireAll { ids: ids(), queueing: NOW, claims, place: None };
+        let answer = caller.ask(&asked);
+        if answer.status == OK {
+            let grant = answer.all_granted().unwrap().grant;
+            held.lock().unwrap().insert(grant);
+            grants.push(grant);
+        }
+        if grants.len() > 1 || answer.status != OK {
+            let Some(grant) = grants.pop() else { continue };
+            held.lock().unwrap().remove(&grant);
+            assert_eq!(caller.ask(&Extended::ReleaseGrant { ids: ids(), grant }).status, OK);
+        }
+    }
+}
+
+fn data(arguments: &[&str], input: Stdio) -> std::process::Output {
+    Command::new(SIGNALBOX).arg("data").args(arguments).stdin(input).output().unwrap()
+}
+
+/// The records of an export of one kind.
+fn records(export: &str, kind: &str) -> Vec<serde_json::Value> {
+    let lines = export.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    lines.filter(|line| line["kind"] == kind).collect()
+}
+
+/// What an export says of the grants: each has all of its names, and no name has more than its capacity.
+fn grants_of(export: &str) -> BTreeSet<GrantId> {
+    let mut used: BTreeMap<String, u64> = BTreeMap::new();
+    let mut grants = BTreeSet::new();
+    for grant in records(export, "grant") {
+        let parts = grant["parts"].as_array().unwrap();
+        assert_eq!(parts.len(), 3, "a grant has all of its names: {grant}");
+        for part in parts {
+            *used.entry(part["name"].as_str().unwrap().to_owned()).or_default() +=
+                part["resources"].as_u64().unwrap();
+        }
+        grants.insert(GrantId(grant["grant"].as_str().unwrap().parse().unwrap()));
+    }
+    assert!(used.values().all(|used| *used <= CAPACITY.into()), "{used:?}");
+    grants
+}
+
+/// A server that was restored from an export goes on: nothing is granted twice, and ids grow.
+fn check_restored(directory: &Path, grants: &BTreeSet<GrantId>) {
+    let file = configured(directory);
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    daemon.ready();
+    let mut caller = Caller::new(daemon.semaphore());
+    for grant in grants {
+        assert_eq!(caller.ask(&Extended::VerifyGrant { grant: *grant }).status, OK, "{grant:?}");
+    }
+    let sessions: Vec<_> = {
+        let opaque = caller.send(&Extended::Sessions);
+        std::iter::from_fn(|| caller.answer(opaque).session_entry().unwrap()).collect()
+    };
+    let of_clients: Vec<_> = sessions.iter().filter(|entry| entry.age_s.is_none()).collect();
+    assert_eq!(of_clients.len(), CLIENTS as usize, "{sessions:?}");
+    let later = caller.open(60_000).session;
+    assert!(of_clients.iter().all(|entry| entry.session < later), "{of_clients:?}");
+    for name in NAMES {
+        let free = caller.wire.get(name).number();
+        for _ in 0..free {
+            let taken = caller.take(claim(name)).grant;
+            assert!(grants.iter().all(|grant| *grant < taken));
+        }
+        let opaque = caller.want(claim(name), NOW);
+        assert_eq!(caller.answer(opaque).status, NOT_AVAILABLE);
+    }
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.exit_status().code(), Some(0), "{}", daemon.said());
+}
+
+#[test]
+fn exports_under_load_are_consistent_and_have_everything_acknowledged() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = configured(&scratch.path().join("data"));
+    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+    daemon.ready();
+    let server = daemon.address("semaphore").to_string();
+    let mut administrator = Caller::new(daemon.semaphore());
+    let declared = NAMES.map(|name| Declaration { name, capacity: CAPACITY, numbered: false, label: b"" });
+    let declarations = Declarations::new(&declared).unwrap();
+    let ids = administrator.ids();
+    let declare = Extended::Declare { ids, if_exists: IfExists::Fail, declarations };
+    assert_eq!(administrator.ask(&declare).status, OK);
+
+    let is_over = Arc::new(AtomicBool::new(false));
+    let held: Vec<Arc<Mutex<Held>>> = (0..CLIENTS).map(|_| Arc::default()).collect();
+    let workers: Vec<_> = (0..CLIENTS)
+        .zip(&held)
+        .map(|(number, held)| {
+            let mut caller = Caller::new(daemon.semaphore());
+            let ttl = Some(Milliseconds(600_000));
+            let opened = caller.ask(&Extended::OpenSession { ttl, label: b"worker", key: None });
+            assert_eq!(opened.status, OK);
+            let (held, is_over) = (Arc::clone(held), Arc::clone(&is_over));
+            thread::spawn(move || work(caller, number, &held, &is_over))
+        })
+        .collect();
+
+    let look = || held.iter().map(|held| held.lock().unwrap().clone()).collect::<Vec<_>>();
+    let mut in_exports = 0;
+    for number in 0..EXPORTS {
+        let before = look();
+        let exported = data(&["export", "--semaphore", "--server", &server], Stdio::null());
+        let after = look();
+        assert!(exported.status.success(), "{exported:?}");
+        let text = String::from_utf8(exported.stdout).unwrap();
+        let grants = grants_of(&text);
+        in_exports += grants.len();
+        for (before, after) in before.iter().zip(&after) {
+            // It was acknowledged before, and its release was not begun when the export had ended.
+            for grant in before.intersection(after) {
+                assert!(grants.contains(grant), "{grant:?} is missing");
+            }
+        }
+        let path = scratch.path().join(format!("export-{number}"));
+        std::fs::write(&path, &text).unwrap();
+        let copy = scratch.path().join(format!("copy-{number}"));
+        let copy_text = copy.to_str().unwrap();
+        let imported = data(&["import", copy_text], std::fs::File::open(&path).unwrap().into());
+        assert!(imported.status.success(), "{imported:?}");
+        let checked = data(&["check", copy_text], Stdio::null());
+        assert!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
+        check_restored(&copy, &grants);
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    assert!(in_exports > 0, "no client held anything during an export");
+}
