@@ -56,7 +56,12 @@ impl Inbound {
     /// `may_begin_tls`: the first bytes may be the start of a TLS handshake.
     pub(super) fn new(may_begin_tls: bool) -> Self {
         let codec = RequestCodec::new(may_begin_tls);
-        Self { codec, partial: BytesMut::new(), frame_timer: FrameTimer::default() }
+        Self {
+            codec,
+            partial: BytesMut::new(),
+            frame_bytes: FrameBytes::default(),
+            frame_timer: FrameTimer::default(),
+        }
     }
 
     /// The bytes that were received and not taken: where TLS begins, all of them.

@@ -20,18 +20,18 @@ impl Executor<'_> {
         let AddressRange { first, last } = clients;
         let outcome = self.server.core.revoke_clients(request, first..=last, grace.0, now);
         if !matches!(outcome, Outcome::Refused(_)) {
-            let by = self.extended.client.socket();
+            let by = &self.extended.client;
             info!(%first, %last, grace_ms = grace.0, %by, "revoking the leased sessions of clients");
         }
         outcome
     }
 
     pub(super) fn export(&self, opaque: Opaque) -> Result<Execution<'static>, Denial> {
-        match self.server.exports.begin(self.extended.client.socket()) {
+        match self.server.exports.begin(&self.extended.client) {
             Ok(export) => Ok(Execution::Stream(ResponseStream::export(export, opaque))),
             Err(Refused::NoStore) => Err(Denial::Status(Status::NotFound)),
             Err(Refused::TooMany) => {
-                let reached = ReachedLimit { limit: Limit::Exports, max: EXPORTS_MAX as u32 };
+                let reached = ReachedLimit { limit: Limit::Exports, max: EXPORTS_MAX as u64 };
                 Ok(Execution::Response(ExtendedResponse::LimitReached(reached)))
             }
             Err(Refused::System(error)) => {
