@@ -47,6 +47,8 @@ async fn connect(server: &Server, lease: Option<Duration>, task: &str) -> Result
         Some(lease) => builder.ttl(lease),
         None => builder,
     };
+    // While a node of the cluster takes over, the client's own attempt would fail at once.
+    server.leader().await?;
     Ok(server.answer_of_first(builder.connect()).await??)
 }
 

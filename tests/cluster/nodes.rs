@@ -28,8 +28,9 @@ fn another_node_takes_over_what_a_killed_leader_has_stored() {
 
     cluster.daemon(leader).signal(Signal::SIGKILL);
     // It is started while no node leads.
-    let listed = cluster.run(["list", "--timeout", "60"]);
-    assert!(String::from_utf8_lossy(&listed.stdout).contains("gpu"), "{}", stderr(&listed));
+    let arguments = ["run", "other", "--max", "1", "--lease", "9s", "--timeout", "60", "--", "echo", "ran"];
+    let ran = cluster.run(arguments);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "ran\n", "{}", stderr(&ran));
     let next = cluster.leader_among(&cluster.others(leader));
     let second = client.wait(client.semaphore("gpu").declared().acquire()).unwrap();
     assert!(first.is_held(), "the client has kept its permit");
