@@ -118,9 +118,11 @@ impl<T: FnMut(News)> Participation<T> {
         }
     }
 
-    /// The node is to give the leadership up, or to leave as a standby.
+    /// The node is to give the leadership up, or to leave as a standby. From now on, it writes to no client.
     pub fn release(&mut self) {
         self.machine.release();
+        // A renewal that was answered meanwhile has moved the deadline.
+        self.fence.set(BootTime::default());
     }
 
     fn tell_phase(&mut self) {

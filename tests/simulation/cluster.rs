@@ -157,7 +157,8 @@ impl Simulation<'_> {
         })?;
         // The clients still exist and renew their leases, so anything that is held now is leaked.
         self.wait(FORGOTTEN_MS_MAX, |simulation| {
-            let held = simulation.world.etcd.records().into_iter().filter(|it| matches!(it, Record::Grant(_)));
+            let held =
+                simulation.world.etcd.records().into_iter().filter(|it| matches!(it, Record::Grant(_)));
             let held: Vec<_> = held.collect();
             if held.is_empty() { Ok(()) } else { Err(format!("grants without a permit: {held:?}")) }
         })?;
