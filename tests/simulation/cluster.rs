@@ -19,7 +19,9 @@ mod etcd;
 mod faults;
 mod node;
 mod process;
+mod queues;
 mod socket;
+mod transport;
 mod world;
 
 use std::collections::BTreeSet;
@@ -55,8 +57,9 @@ const ASK_MS_MAX: u64 = 15_000;
 /// How long sessions may stay in the store after their clients have left.
 const LEAVE_MS_MAX: u64 = 60_000;
 
-/// Takeovers in all seeds that have ended.
+/// Takeovers in all seeds that have ended, and requests that kept their places over one.
 static TAKEOVERS: AtomicU64 = AtomicU64::new(0);
+static KEPT_PLACES: AtomicU64 = AtomicU64::new(0);
 
 struct Simulation<'a> {
     world: Arc<World>,
@@ -179,6 +182,7 @@ impl Simulation<'_> {
             if records.is_empty() { Ok(()) } else { Err(format!("still stored: {records:?}")) }
         })?;
         TAKEOVERS.fetch_add(self.world.takeovers(), Ordering::Relaxed);
+        KEPT_PLACES.fetch_add(self.world.queues.kept(), Ordering::Relaxed);
         let trace = self.world.scene.state().trace();
         Ok(trace)
     }
@@ -244,7 +248,7 @@ async fn live(
     }
     for task in 0..random.between(1, 3) {
         let random = Random::of(random.next(), task);
-        spawn(Box::pin(application.clone().run(client.clone(), random)));
+        spawn(Box::pin(application.clone().run(client.clone(), task, random)));
     }
     while application.world.scene.phase() != Phase::Ask {
         sleep(STEP).await;
@@ -262,7 +266,8 @@ fn run(seed: u64) -> Result<u64, String> {
 #[test]
 fn under_faults_one_node_serves_and_what_it_told_clients_is_kept() {
     seeds::run_all(60, "cluster::under_faults", run);
-    println!("{} takeovers", TAKEOVERS.load(Ordering::Relaxed));
+    let [takeovers, places] = [&TAKEOVERS, &KEPT_PLACES].map(|count| count.load(Ordering::Relaxed));
+    println!("{takeovers} takeovers, {places} kept places");
 }
 
 #[test]

@@ -4,13 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use signalbox::client::{
-    Address, Client, ConnectError, Declaration, Error, ErrorKind, IfExists, Permit, Status, Transport,
-};
+use signalbox::client::{Address, Client, Declaration, Error, ErrorKind, IfExists, Permit, Status};
 use tokio::time::{sleep, timeout};
-use turmoil::net::TcpStream;
 
 use super::beliefs::Resource;
+use super::queues::Asked;
+use super::transport::Simulated;
 use super::world::{NODES, World, node_name};
 use crate::client::clock::SkewedClock;
 use crate::client::drops::{DropPoint, run_until_dropped};
@@ -53,24 +52,6 @@ pub struct Application {
     pub workload: Workload,
 }
 
-/// The simulated network as the client's transport.
-struct Simulated;
-
-impl Transport for Simulated {
-    type Stream = TcpStream;
-
-    async fn connect(&self, address: Address, limit: Duration) -> Result<TcpStream, ConnectError> {
-        let port = address.port().unwrap_or(signalbox::client::COUNTER_PORT);
-        match timeout(limit, TcpStream::connect((address.host(), port))).await {
-            Ok(connected) => connected.map_err(|source| {
-                let address = (turmoil::lookup(address.host()), port).into();
-                ConnectError::Refused { address, source: Arc::new(source) }
-            }),
-            Err(_) => Err(ConnectError::TimedOut { address: address.to_string(), limit }),
-        }
-    }
-}
-
 impl Application {
     /// The client of a program that was just started. Its clock is up to 1 % faster or slower than true time.
     pub fn client(&self, random: &mut Random) -> Client {
@@ -81,7 +62,7 @@ impl Application {
             .label(format!("client {}", self.client))
             .ttl(Duration::from_millis(random.between(10_000, 25_000)))
             .unreachable_after(Duration::from_millis(self.workload.unreachable_ms))
-            .transport(Simulated)
+            .transport(Simulated(Arc::clone(&self.world)))
             .clock(SkewedClock::new(Arc::clone(&self.world.scene), fast_ppm))
             .seed(random.next())
             .in_this_runtime()
@@ -126,17 +107,18 @@ impl Application {
     }
 
     /// One task of the program: it acquires, holds and releases until the work phase ends.
-    pub async fn run(self, client: Client, mut random: Random) {
+    pub async fn run(self, client: Client, task: u64, mut random: Random) {
+        let task = format!("client {} task {task}", self.client);
         while !self.world.beliefs.is_declared() {
             sleep(Duration::from_millis(100)).await;
         }
         while self.is_working() {
             sleep(Duration::from_millis(random.between(0, self.workload.pause_ms_max))).await;
-            self.use_resource(&client, &mut random).await;
+            self.use_resource(&client, &task, &mut random).await;
         }
     }
 
-    async fn use_resource(&self, client: &Client, random: &mut Random) {
+    async fn use_resource(&self, client: &Client, task: &str, random: &mut Random) {
         let resources = &self.world.beliefs.resources;
         let index = random.between(0, resources.len() as u64 - 1) as usize;
         let resource = &resources[index];
@@ -151,12 +133,18 @@ impl Application {
         self.event(format_args!(
             "asks for {amount} of {index}, waits {waits}, {timeout_ms:?}, {drop_point:?}"
         ));
-        let mut acquire = client.semaphore(&resource.name).declared().resources(amount);
+        let mut acquire = client.semaphore(&resource.name).declared().resources(amount).label(task);
         if let Some(timeout_ms) = timeout_ms {
             acquire = acquire.timeout(Duration::from_millis(timeout_ms));
         }
         let acquiring = async { if waits { acquire.acquire().await } else { acquire.try_acquire().await } };
-        match run_until_dropped(drop_point, acquiring).await {
+        let asked = Asked::new(&self.world, task);
+        let acquired = run_until_dropped(drop_point, acquiring).await;
+        let order = acquired.as_ref().map_or(Ok(()), |acquired| asked.answered(acquired.is_ok()));
+        if let Err(what) = order {
+            self.fail(format_args!("{what}"));
+        }
+        match acquired {
             None => self.event(format_args!("drops it")),
             Some(Ok(permit)) => {
                 if permit.slots().len() != amount as usize {

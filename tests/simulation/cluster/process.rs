@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
+use std::time::Duration;
 
 use signalbox::cluster::coordinator::{CallError, Transaction};
 use signalbox::cluster::fence::Fence;
@@ -18,6 +19,10 @@ use turmoil::net::TcpStream;
 use super::clock::NodeClock;
 use super::etcd::Answer;
 use super::world::World;
+use crate::random::Random;
+
+/// How long after a freeze a thread has its first turn.
+const TURN_MS_MAX: u64 = 20;
 
 /// A socket, or `None` once the process has ended.
 pub type Socket = Arc<Mutex<Option<TcpStream>>>;
@@ -33,8 +38,8 @@ pub struct Process {
     changed: Notify,
 }
 
-#[derive(Default)]
 struct State {
+    random: Random,
     is_frozen: bool,
     is_to_stop: bool,
     is_to_die: bool,
@@ -52,7 +57,18 @@ impl Process {
             let clock = clock.clone();
             Fence::new(move || clock.now())
         };
-        Arc::new(Self { world, node, run, clock, fence, state: Mutex::default(), changed: Notify::new() })
+        let state = Mutex::new(State {
+            random: Random::of(world.seed, 2_000_000 + run),
+            is_frozen: false,
+            is_to_stop: false,
+            is_to_die: false,
+            is_over: false,
+            leading: None,
+            server: None,
+            sockets: BTreeMap::new(),
+            frozen: Vec::new(),
+        });
+        Arc::new(Self { world, node, run, clock, fence, state, changed: Notify::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -104,7 +120,7 @@ impl Process {
         self.change(|state| state.is_frozen = true);
     }
 
-    /// SIGCONT. The tasks of connections come before those that guard the leadership, which is the worst case.
+    /// SIGCONT.
     pub fn thaw(&self) {
         self.event(format_args!("continues"));
         let wakers = {
@@ -120,8 +136,14 @@ impl Process {
         self.state().is_frozen
     }
 
+    /// Waits until the process runs. The threads of a process that continues have their first turns in any order, those of
+    /// connections first.
     pub async fn awake(&self) {
-        self.until(|state| !state.is_frozen).await;
+        while self.is_frozen() {
+            self.until(|state| !state.is_frozen).await;
+            let turn_ms = self.state().random.between(0, TURN_MS_MAX);
+            tokio::time::sleep(Duration::from_millis(turn_ms)).await;
+        }
     }
 
     /// Whether the process is frozen; if so, the task is woken when it continues.

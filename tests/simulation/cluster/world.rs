@@ -14,6 +14,7 @@ use super::beliefs::{Beliefs, Resource};
 use super::clock::{DRIFT_PPM_MAX, NodeClock};
 use super::etcd::Etcd;
 use super::process::Process;
+use super::queues::Queues;
 use crate::network::machine_name;
 use crate::random::Random;
 use crate::scene::Scene;
@@ -36,6 +37,7 @@ pub struct World {
     pub restart_ms: u64,
     pub etcd: Etcd,
     pub beliefs: Beliefs,
+    pub queues: Queues,
     state: Mutex<State>,
 }
 
@@ -72,6 +74,7 @@ impl World {
             restart_ms: random.between(100, 1000),
             etcd: Etcd::new(Arc::clone(&scene), keys.clone(), NODES, Random::of(seed, 3)),
             beliefs: Beliefs::new(Arc::clone(&scene), resources),
+            queues: Queues::new(Arc::clone(&scene)),
             state: Mutex::new(State { nodes, ..State::default() }),
             keys,
             scene,
@@ -126,6 +129,7 @@ impl World {
     pub fn has_restored(&self, process: &Process, server: &Server) {
         self.state().takeovers += 1;
         process.event(format_args!("serves: {:?}", server.core().ledger_stats()));
+        self.queues.restored(process.leading().unwrap_or_default());
         if let Err(what) = self.beliefs.check_restored(server) {
             self.scene.fail(format!("node {}: {what}", process.node));
         }
@@ -162,7 +166,9 @@ impl World {
         }
         drop(state);
         let server = self.leader().and_then(|process| process.server());
-        if let Err(what) = self.beliefs.check(&self.etcd, server.as_deref()) {
+        let believed = self.beliefs.check(&self.etcd, server.as_deref());
+        let queued = server.map(|server| self.queues.check(&server, &self.beliefs.resources));
+        if let Err(what) = believed.and(queued.unwrap_or(Ok(()))) {
             self.scene.fail(what);
         }
     }
