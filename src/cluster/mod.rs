@@ -2,10 +2,10 @@
 //! (`docs/cluster.md`, `docs/decisions/0020`).
 //!
 //! `coordinator` is what the rest needs of etcd and `etcd` the client that has it, `keys` has the layout of the keys,
-//! `timing` the times and `clock` the clock that measures them. `leadership` decides which node leads and has no I/O;
-//! `participant` is the thread that does what it says. `fence` keeps a former leader quiet. `store` commits the records of
-//! the node that leads, as links of a `chain`. `admin` and `data` are for operators, and `configured` makes the client
-//! of a configuration.
+//! `timing` the times and `clock` the clock that measures them. `leadership` decides which node leads, `participation` is
+//! what a node does for its part in that, both without I/O, and `participant` the thread that does it. `fence` keeps a former
+//! leader quiet. `store` commits the records of the node that leads, as links of a `chain`. `admin` and `data` are for
+//! operators, and `configured` makes the client of a configuration.
 
 pub mod admin;
 pub mod chain;
@@ -18,5 +18,6 @@ pub mod fence;
 pub mod keys;
 pub mod leadership;
 pub mod participant;
+pub mod participation;
 pub mod store;
 pub mod timing;

@@ -10,8 +10,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::chain::{Chain, Outcome};
-use super::coordinator::{CallError, Coordinator, Operation, Range, RangeAnswer, Revision};
+use super::chain::{Chain, Commit, Outcome};
+use super::coordinator::{
+    CallError, Coordinator, Operation, Range, RangeAnswer, Revision, TransactionAnswer,
+};
 use super::fence::Fence;
 use super::keys::{Keys, end_of_prefix};
 use super::leadership::Term;
@@ -43,6 +45,30 @@ impl<C: Coordinator> ClusterStorage<C> {
         let chain = Chain::new(keys.clone(), term);
         Self { coordinator, keys, chain, fence }
     }
+
+    /// Begins a commit: its transaction is to be sent, and its answer passed to [`Self::answered`].
+    pub fn begin(&self, changes: &[Change]) -> Commit {
+        self.chain.begin(writes(&self.keys, changes))
+    }
+
+    /// An attempt of a commit was answered, or not. Returns its outcome; `None`: its transaction, which may be another one
+    /// now, is to be sent again.
+    pub fn answered(
+        &mut self,
+        commit: &mut Commit,
+        answer: Result<TransactionAnswer, CallError>,
+    ) -> Option<Result<(), CommitError>> {
+        let reason = match self.chain.answered(commit, answer) {
+            Some(Outcome::Stored) => return Some(Ok(())),
+            Some(Outcome::Refused(problem)) => {
+                return Some(Err(CommitError::NotStored(StorageError::Etcd { problem })));
+            }
+            Some(Outcome::Superseded(reason)) => reason,
+            None if self.fence.is_past() => "etcd did not answer within the renew deadline".to_owned(),
+            None => return None,
+        };
+        Some(Err(CommitError::LeadershipLost { epoch: self.chain.term().epoch, reason }))
+    }
 }
 
 impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
@@ -66,23 +92,12 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
-        let epoch = self.chain.term().epoch;
-        let mut commit = self.chain.begin(writes(&self.keys, changes));
+        let mut commit = self.begin(changes);
         loop {
             let answer = self.coordinator.transact(commit.transaction());
             let is_unanswered = answer.is_err();
-            match self.chain.answered(&mut commit, answer) {
-                Some(Outcome::Stored) => return Ok(()),
-                Some(Outcome::Refused(reason)) => {
-                    return Err(CommitError::NotStored(StorageError::Etcd { problem: reason }));
-                }
-                Some(Outcome::Superseded(reason)) => {
-                    return Err(CommitError::LeadershipLost { epoch, reason });
-                }
-                None if self.fence.is_past() => {
-                    let reason = "etcd did not answer within the renew deadline".to_owned();
-                    return Err(CommitError::LeadershipLost { epoch, reason });
-                }
+            match self.answered(&mut commit, answer) {
+                Some(outcome) => return outcome,
                 None if is_unanswered => thread::sleep(PAUSE),
                 None => {}
             }

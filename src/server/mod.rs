@@ -49,7 +49,7 @@ pub use expiry::expire;
 pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
-pub use store::RestoreError;
+pub use store::{RestoreError, StoreError};
 pub use workers::{SameThread, Spawn, Workers};
 
 use tokio::time::Instant;

@@ -23,7 +23,7 @@ use super::Server;
 use super::dispatch::status_of;
 use super::ending::end_at_once;
 use crate::config::DeclareConfig;
-use crate::core::{CommitOutcome, Declare, PlaceKey, Refusal};
+use crate::core::{Batch, CommitOutcome, Declare, PlaceKey, Refusal};
 use crate::storage::{CommitError, Storage, StorageError};
 
 /// The pause after a commit that failed.
@@ -102,6 +102,12 @@ impl Server {
         self.exports.give_snapshots(storage);
         let Some(batch) = self.core.take_batch(storage.batch_limit()) else { return Ok(false) };
         let committed = storage.commit(&batch.changes);
+        self.committed(&batch, committed)?;
+        Ok(true)
+    }
+
+    /// A batch that was taken from the core is committed, or could not be: answers the requests that wait for that.
+    pub fn committed(&self, batch: &Batch, committed: Result<(), CommitError>) -> Result<(), StoreError> {
         let outcome = match &committed {
             Ok(()) => {
                 self.stored.commits.add(1);
@@ -112,11 +118,11 @@ impl Server {
             Err(_) => CommitOutcome::RolledBack,
         };
         self.stored.failures.add(u64::from(committed.is_err()));
-        while self.core.complete(&batch, outcome, STEP_ANSWERS, self.moment()) {
+        while self.core.complete(batch, outcome, STEP_ANSWERS, self.moment()) {
             std::thread::yield_now();
         }
         match committed {
-            Ok(()) => Ok(true),
+            Ok(()) => Ok(()),
             Err(error) if error.is_ownership_lost() => Err(StoreError::OwnershipLost(error)),
             Err(error) => Err(StoreError::RolledBack(error)),
         }

@@ -12,6 +12,7 @@ mod keepalived;
 mod leadership;
 mod members;
 mod nodes;
+mod participation;
 mod security;
 #[path = "../support/mod.rs"]
 mod support;

@@ -17,10 +17,10 @@ mod applications;
 mod change_history;
 mod change_requests;
 mod changes;
-mod clock;
+pub mod clock;
 mod declared;
 mod directed;
-mod drops;
+pub mod drops;
 mod expectations;
 mod faults;
 mod leased_administrator;
@@ -29,8 +29,8 @@ mod testbed;
 mod wire;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::checks::{self, Checks};
@@ -38,6 +38,7 @@ use crate::disk::Disk;
 use crate::network::{self, machine_name};
 use crate::random::Random;
 use crate::scene::{Phase, Scene, Shared};
+use crate::seeds;
 use applications::{Application, Workload};
 use expectations::{ClientInfo, Expectations};
 use faults::Faults;
@@ -284,55 +285,16 @@ async fn leave(client: Client, random: &mut Random) {
     }
 }
 
-/// Runs a seed in a thread of its own, because thread-local state of the server must not differ between runs.
 fn run(seed: u64) -> Result<u64, String> {
-    let thread = std::thread::Builder::new().name(format!("seed {seed}"));
-    let thread = thread.spawn(move || Simulation::new(seed).run()).expect("a thread can be started");
-    thread.join().unwrap_or_else(|_| Err("the simulation panicked; see above".to_owned()))
-}
-
-fn number_in(variable: &str, otherwise: u64) -> u64 {
-    let value = std::env::var(variable).ok();
-    value.map_or(otherwise, |value| {
-        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number"))
-    })
+    Simulation::new(seed).run()
 }
 
 #[test]
 fn under_faults_no_client_trusts_a_lost_permit_and_nothing_leaks() {
-    let seeds = number_in("SIGNALBOX_SEEDS", 100);
-    let first = number_in("SIGNALBOX_SEED", 1);
-    let next = AtomicU64::new(first);
-    let failed = Mutex::new(None);
-    let work = || {
-        while failed.lock().unwrap().is_none() {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + seeds {
-                break;
-            }
-            if let Err(what) = run(seed) {
-                failed.lock().unwrap().get_or_insert((seed, what));
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, |threads| threads.get().min(4)) {
-            scope.spawn(work);
-        }
-    });
-    if let Some((seed, what)) = failed.into_inner().unwrap() {
-        panic!(
-            "seed {seed}, {what}\nreplay: SIGNALBOX_SEED={seed} SIGNALBOX_SEEDS=1 \
-            cargo test --test simulation client::under_faults"
-        );
-    }
+    seeds::run_all(100, "client::under_faults", run);
 }
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let traces = |seeds: std::ops::Range<u64>| seeds.map(run).collect::<Result<Vec<_>, _>>();
-    let first = traces(1..11).unwrap_or_else(|what| panic!("{what}"));
-    assert_eq!(Ok(&first), traces(1..11).as_ref());
-    let different: BTreeSet<_> = first.iter().collect();
-    assert_eq!(different.len(), first.len(), "another seed has another trace");
+    seeds::assert_same_traces(run);
 }

@@ -27,7 +27,7 @@ use turmoil::net::TcpStream;
 use crate::network::{self, SERVER, machine_name, port_of};
 use crate::random::Random;
 use crate::scene::Scene;
-use crate::server::number_in;
+use crate::seeds::{number_in, run_alone};
 
 /// Simulated time between two checks.
 const STEP: Duration = Duration::from_millis(10);
@@ -310,10 +310,7 @@ fn run(seed: u64) -> Result<(), String> {
 fn no_two_processes_hold_a_lock_and_each_gets_it_at_last() {
     let (first, seeds) = (number_in("SIGNALBOX_SEED", 1), number_in("SIGNALBOX_SEEDS", 100));
     for seed in first..first + seeds {
-        // In a thread of its own, because thread-local state of the server must not differ between runs.
-        let result = std::thread::spawn(move || run(seed)).join();
-        let result = result.unwrap_or_else(|_| Err("the simulation panicked; see above".to_owned()));
-        if let Err(what) = result {
+        if let Err(what) = run_alone(seed, run) {
             panic!(
                 "seed {seed}, {what}\nreplay: SIGNALBOX_SEED={seed} SIGNALBOX_SEEDS=1 \
                 cargo test --test simulation processes::"

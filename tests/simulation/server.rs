@@ -8,7 +8,7 @@
 //!
 //! `SIGNALBOX_SEEDS=10000 cargo test --release --test simulation server::` sets the number of seeds, and
 //! `SIGNALBOX_SEED=7` sets the first one. A failure prints the seed and the command that replays it. If the core ends
-//! the process, `simulation.seeds` in the target's folder for temporary files has the seeds that were running.
+//! the process, `server-under_faults.seeds` in the target's folder for temporary files has the seeds that were running.
 
 mod accounting;
 mod answers;
@@ -23,8 +23,7 @@ mod session_view;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::checks::{self, Checks};
@@ -32,6 +31,7 @@ use crate::disk::Disk;
 use crate::network::{self, machine_name};
 use crate::random::Random;
 use crate::scene::{Phase, Scene, Shared};
+use crate::seeds;
 use clients::{Client, Workload};
 use faults::Faults;
 use leased_client::{LeasedClient, LeasedWorkload};
@@ -207,69 +207,16 @@ impl Simulation<'_> {
     }
 }
 
-/// Runs a seed in a thread of its own, because thread-local state of the server must not differ between runs.
 fn run(seed: u64) -> Result<u64, String> {
-    let thread = std::thread::Builder::new().name(format!("seed {seed}"));
-    let thread = thread.spawn(move || Simulation::new(seed).run()).expect("a thread can be started");
-    thread.join().unwrap_or_else(|_| Err("the simulation panicked; see above".to_owned()))
-}
-
-pub fn number_in(variable: &str, otherwise: u64) -> u64 {
-    let value = std::env::var(variable).ok();
-    value.map_or(otherwise, |value| {
-        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number"))
-    })
+    Simulation::new(seed).run()
 }
 
 #[test]
 fn under_faults_the_server_never_overgrants_and_then_serves_every_client() {
-    let seeds = number_in("SIGNALBOX_SEEDS", 100);
-    let first = number_in("SIGNALBOX_SEED", 1);
-    let next = AtomicU64::new(first);
-    let failed = Mutex::new(None);
-    // The core ends the process if its accounting is inconsistent; then this file lists the seeds.
-    let at_work = Mutex::new(BTreeSet::new());
-    let note = |seed: u64, is_at_work: bool| {
-        let mut at_work = at_work.lock().unwrap();
-        if is_at_work {
-            at_work.insert(seed)
-        } else {
-            at_work.remove(&seed)
-        };
-        std::fs::write(concat!(env!("CARGO_TARGET_TMPDIR"), "/simulation.seeds"), format!("{at_work:?}\n"))
-            .unwrap();
-    };
-    let work = || {
-        while failed.lock().unwrap().is_none() {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + seeds {
-                break;
-            }
-            note(seed, true);
-            if let Err(what) = run(seed) {
-                failed.lock().unwrap().get_or_insert((seed, what));
-            }
-            note(seed, false);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, |threads| threads.get().min(4)) {
-            scope.spawn(work);
-        }
-    });
-    if let Some((seed, what)) = failed.into_inner().unwrap() {
-        panic!(
-            "seed {seed}, {what}\nreplay: SIGNALBOX_SEED={seed} SIGNALBOX_SEEDS=1 \
-            cargo test --test simulation server::under_faults"
-        );
-    }
+    seeds::run_all(100, "server::under_faults", run);
 }
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let traces = |seeds: std::ops::Range<u64>| seeds.map(run).collect::<Result<Vec<_>, _>>();
-    let first = traces(1..11).unwrap_or_else(|what| panic!("{what}"));
-    assert_eq!(Ok(&first), traces(1..11).as_ref());
-    let different: BTreeSet<_> = first.iter().collect();
-    assert_eq!(different.len(), first.len(), "another seed has another trace");
+    seeds::assert_same_traces(run);
 }

@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use turmoil::net::TcpStream;
 
 use super::expectations::{ClientInfo, Expectations};
+use crate::frames::{Frame, Frames};
 
 /// How long after the end of a stream delayed bytes arrive.
 const DELAY: Duration = Duration::from_secs(3);
 
-const HEADER_BYTES: usize = 12;
 const OPEN_SESSION: u8 = 0x21;
 const ATTACH_SESSION: u8 = 0x22;
 const REQUESTS: std::ops::RangeInclusive<u8> = 0x30..=0x33;
@@ -78,7 +78,7 @@ impl WatchedStream {
 
     fn inspect_sent(&mut self, bytes: &[u8]) {
         let Simulated { expectations, info } = &self.of;
-        for (opcode, _) in self.sent.take(bytes) {
+        for Frame { opcode, .. } in self.sent.take(bytes) {
             match opcode {
                 OPEN_SESSION => expectations.opens_session(*info),
                 ATTACH_SESSION => expectations.scene.event(info.client, format_args!("attaches")),
@@ -95,7 +95,7 @@ impl WatchedStream {
     }
 
     fn inspect_received(&mut self, bytes: &[u8]) {
-        for (opcode, status) in self.received.take(bytes) {
+        for Frame { opcode, status, .. } in self.received.take(bytes) {
             self.answers += 1;
             if opcode == OPEN_SESSION && status == 0 {
                 self.of.expectations.session_opened(self.of.info);
@@ -124,7 +124,7 @@ impl AsyncWrite for WatchedStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let is_attachment =
-            Frames::default().take(bytes).last().is_some_and(|frame| frame.0 == ATTACH_SESSION);
+            Frames::default().take(bytes).last().is_some_and(|frame| frame.opcode == ATTACH_SESSION);
         if !self.delayed.is_empty() || is_attachment && self.of.expectations.is_next_attachment_delayed() {
             self.delayed.extend_from_slice(bytes);
             return Poll::Ready(Ok(bytes.len()));
@@ -153,27 +153,5 @@ impl Drop for WatchedStream {
                 let _ = inner.write_all(&delayed).await;
             });
         }
-    }
-}
-
-/// Splits a stream of bytes into frames, without the product's own codec.
-#[derive(Default)]
-struct Frames(Vec<u8>);
-
-impl Frames {
-    /// The opcode and status of the frames that these bytes complete.
-    fn take(&mut self, bytes: &[u8]) -> Vec<(u8, u8)> {
-        self.0.extend_from_slice(bytes);
-        let (mut frames, mut from) = (Vec::new(), 0);
-        while let Some(header) = self.0.get(from..from + HEADER_BYTES) {
-            let body = u32::from_be_bytes(header[4..8].try_into().expect("four bytes")) as usize;
-            if self.0.len() < from + HEADER_BYTES + body {
-                break;
-            }
-            frames.push((header[1], header[2]));
-            from += HEADER_BYTES + body;
-        }
-        self.0.drain(..from);
-        frames
     }
 }

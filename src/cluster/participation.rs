@@ -1,0 +1,135 @@
+//! What a node does for its part in the leadership, turn by turn, without I/O and without a clock: it does what [`Machine`]
+//! says, sets the fence, tells its user the news, and renews nothing while the threads that serve clients hang.
+
+use std::sync::{Arc, atomic};
+use std::time::Duration;
+
+use super::clock::BootTime;
+use super::coordinator::{CallError, Transaction, TransactionAnswer};
+use super::fence::Fence;
+use super::leadership::{Ending, Machine, Phase, Step, Term};
+
+/// How long a renewal waits for the threads that serve clients.
+const PULSE_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a node tells its user about its part.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// The node is in another phase, or another node leads.
+    Phase(Phase),
+    /// etcd does not answer as it should, for this reason; told once until it does.
+    Trouble(String),
+    /// etcd answers again.
+    Recovered,
+    /// The node leads from now on: it has to load the records, and may serve until the deadline of the fence.
+    Lead(Term),
+    /// The node takes part no more. If it has led, the fence keeps it quiet already.
+    End(Ending),
+}
+
+/// Signs of life of the threads that serve clients. A leader that does not serve must not keep its leadership.
+#[derive(Clone, Debug, Default)]
+pub struct Pulse(Arc<atomic::AtomicU64>);
+
+impl Pulse {
+    /// All threads have had a turn.
+    pub fn beat(&self, now: BootTime) {
+        self.0.store(u64::try_from(now.0.as_nanos()).unwrap_or(u64::MAX), atomic::Ordering::Relaxed);
+    }
+
+    /// Whether there was a beat, but none for this long.
+    fn is_silent(&self, now: BootTime, limit: Duration) -> bool {
+        let last = Duration::from_nanos(self.0.load(atomic::Ordering::Relaxed));
+        !last.is_zero() && now.0.saturating_sub(last) > limit
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Call [`Participation::sent`], perform the transaction, and call [`Participation::answered`].
+    Send(Transaction),
+    /// Nothing for this long, unless the node is to leave.
+    Wait(Duration),
+    /// The part is over, and the user knows it.
+    End,
+}
+
+/// A node's part in the leadership.
+#[derive(Debug)]
+pub struct Participation<T> {
+    machine: Machine,
+    /// What keeps the node quiet when it does not lead.
+    fence: Fence,
+    pulse: Pulse,
+    /// How long a pulse may be silent before nothing is renewed.
+    silence_max: Duration,
+    tell: T,
+    /// The phase that was told last.
+    phase: Option<Phase>,
+    has_trouble: bool,
+}
+
+impl<T: FnMut(News)> Participation<T> {
+    /// The part of a node that has not joined yet. The fence is set until the end; `tell` gets the news.
+    pub fn new(machine: Machine, fence: Fence, pulse: Pulse, silence_max: Duration, tell: T) -> Self {
+        Self { machine, fence, pulse, silence_max, tell, phase: None, has_trouble: false }
+    }
+
+    /// What to do at this time.
+    pub fn next(&mut self, now: BootTime) -> Action {
+        loop {
+            let step = self.machine.next(now);
+            self.tell_phase();
+            match step {
+                Step::Send(_)
+                    if self.machine.deadline().is_some() && self.pulse.is_silent(now, self.silence_max) =>
+                {
+                    return Action::Wait(PULSE_PAUSE);
+                }
+                Step::Send(transaction) => return Action::Send(transaction),
+                Step::WaitUntil(until) => return Action::Wait(until.since(now)),
+                Step::Lead(term) => (self.tell)(News::Lead(term)),
+                Step::End(ending) => {
+                    self.fence.set(BootTime::default());
+                    (self.tell)(News::End(ending));
+                    return Action::End;
+                }
+            }
+        }
+    }
+
+    /// The transaction that [`Self::next`] returned is going to be sent: to be called before that, with the time before that.
+    pub fn sent(&mut self, now: BootTime) {
+        self.machine.sent(now);
+    }
+
+    /// The answer to the transaction that was sent, or that there is none.
+    pub fn answered(&mut self, answer: Result<TransactionAnswer, CallError>, now: BootTime) {
+        match (&answer, self.has_trouble) {
+            (Err(error), false) => (self.tell)(News::Trouble(error.to_string())),
+            (Ok(_), true) => (self.tell)(News::Recovered),
+            _ => {}
+        }
+        self.has_trouble = answer.is_err();
+        self.machine.answered(answer, now);
+        if let Some(deadline) = self.machine.deadline() {
+            self.fence.set(deadline);
+        }
+    }
+
+    /// The node is to give the leadership up, or to leave as a standby. From now on, it writes to no client.
+    pub fn release(&mut self) {
+        self.machine.release();
+        // A renewal that was answered meanwhile has moved the deadline.
+        self.fence.set(BootTime::default());
+    }
+
+    fn tell_phase(&mut self) {
+        let phase = self.machine.phase();
+        if self.phase.as_ref() != Some(&phase) {
+            self.phase = Some(phase.clone());
+            (self.tell)(News::Phase(phase));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What a node does for its part in the leadership, turn by turn.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use signalbox::cluster::clock::BootTime;
+use signalbox::cluster::coordinator::Transaction;
+use signalbox::cluster::fence::Fence;
+use signalbox::cluster::keys::{Incarnation, Keys, Node};
+use signalbox::cluster::leadership::{Machine, Settings};
+use signalbox::cluster::participation::{Action, News, Participation, Pulse};
+use signalbox::cluster::timing::Timing;
+use signalbox::storage::FORMAT;
+
+use crate::support::etcd::FakeEtcd;
+
+const RENEW_DEADLINE: Duration = Duration::from_secs(3);
+
+/// A node on an etcd that answers at once, with a clock that the test moves.
+struct Bench {
+    etcd: FakeEtcd,
+    now_ms: Arc<AtomicU64>,
+    fence: Fence,
+    pulse: Pulse,
+    participation: Participation<Box<dyn FnMut(News)>>,
+    leads: Rc<Cell<bool>>,
+}
+
+impl Bench {
+    /// A node that leads.
+    fn leading() -> Self {
+        let now_ms = Arc::new(AtomicU64::new(1_000_000));
+        let fence = {
+            let now_ms = Arc::clone(&now_ms);
+            Fence::new(move || BootTime(Duration::from_millis(now_ms.load(Ordering::Relaxed))))
+        };
+        let machine = Machine::new(Settings {
+            keys: Keys::new("test"),
+            name: "a".to_owned(),
+            node: Node {
+                incarnation: Incarnation("1".to_owned()),
+                invocation: String::new(),
+                version: "0.1.0".to_owned(),
+                addresses: Vec::new(),
+            },
+            timing: Timing::new(RENEW_DEADLINE).unwrap(),
+            record_format: FORMAT,
+        });
+        let leads = Rc::new(Cell::new(false));
+        let tell = {
+            let leads = Rc::clone(&leads);
+            Box::new(move |news| leads.set(leads.get() || matches!(news, News::Lead(_))))
+        };
+        let pulse = Pulse::default();
+        let participation = Participation::new(
+            machine,
+            fence.clone(),
+            pulse.clone(),
+            RENEW_DEADLINE / 2,
+            tell as Box<dyn FnMut(News)>,
+        );
+        let mut bench = Self { etcd: FakeEtcd::default(), now_ms, fence, pulse, participation, leads };
+        while !bench.leads.get() {
+            match bench.next() {
+                Action::Send(transaction) => bench.exchange(&transaction),
+                Action::Wait(pause) => bench.pass(pause),
+                Action::End => panic!("it ends"),
+            }
+        }
+        bench
+    }
+
+    fn now(&self) -> BootTime {
+        BootTime(Duration::from_millis(self.now_ms.load(Ordering::Relaxed)))
+    }
+
+    fn pass(&self, span: Duration) {
+        self.now_ms.fetch_add(span.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn next(&mut self) -> Action {
+        self.participation.next(self.now())
+    }
+
+    fn exchange(&mut self, transaction: &Transaction) {
+        self.participation.sent(self.now());
+        self.answer(transaction);
+    }
+
+    fn answer(&mut self, transaction: &Transaction) {
+        let answer = self.etcd.with_store(|store| store.apply(transaction));
+        self.participation.answered(answer, self.now());
+    }
+
+    /// The next renewal.
+    fn renewal(&mut self) -> Transaction {
+        match self.next() {
+            Action::Send(transaction) => transaction,
+            Action::Wait(pause) => {
+                self.pass(pause);
+                let Action::Send(transaction) = self.next() else { panic!("no renewal after {pause:?}") };
+                transaction
+            }
+            Action::End => panic!("it ends"),
+        }
+    }
+}
+
+#[test]
+fn a_renewal_that_is_answered_while_the_node_leaves_opens_the_fence_for_nobody() {
+    let mut bench = Bench::leading();
+    let renewal = bench.renewal();
+    bench.participation.sent(bench.now());
+    // As the daemon does it, while the thread waits for the answer.
+    bench.fence.set(BootTime::default());
+    bench.answer(&renewal);
+    bench.participation.release();
+    let Action::Send(release) = bench.next() else { panic!("it does not release") };
+    assert!(bench.fence.is_past(), "before another node can lead");
+    bench.exchange(&release);
+    assert!(bench.fence.is_past());
+}
+
+#[test]
+fn a_leader_renews_only_while_its_threads_take_turns() {
+    let mut bench = Bench::leading();
+    let renewal = bench.renewal();
+    bench.exchange(&renewal);
+    bench.pulse.beat(bench.now());
+    bench.pass(RENEW_DEADLINE / 2 + Duration::from_millis(1));
+    assert!(matches!(bench.next(), Action::Wait(_)), "the pulse is silent");
+    bench.pulse.beat(bench.now());
+    assert!(matches!(bench.next(), Action::Send(_)));
+}

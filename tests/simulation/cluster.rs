@@ -1,0 +1,276 @@
+//! Three nodes of a cluster and the product's own clients, on a simulated network and an etcd in memory, while faults happen.
+//!
+//! A seed determines everything: the clocks of the nodes, which differ by up to 8 % in rate; how long requests to etcd take
+//! and which get lost or arrive seconds late; which node is killed, stopped in order, frozen or cut off, and when; and what
+//! the clients request. The nodes run the product's own leadership, chain of commits and server.
+//!
+//! After every step at most one node may answer clients; no node sends anything under an epoch that is over; every permit that
+//! a client believes in is stored, known to the node that serves, and within the capacity. Then the faults stop, a node serves,
+//! every client gets what it requests, and when all have left, only declarations are stored. `docs/reliability.md` has the
+//! details.
+//!
+//! `SIGNALBOX_SEEDS=10000 cargo test --test simulation cluster::` sets the number of seeds, and `SIGNALBOX_SEED=7` sets
+//! the first one. A failure prints the seed and the command that replays it.
+
+mod applications;
+mod beliefs;
+mod clock;
+mod etcd;
+mod faults;
+mod node;
+mod process;
+mod queues;
+mod socket;
+mod transport;
+mod world;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use signalbox::core::Record;
+use tokio::time::sleep;
+use turmoil::Sim;
+
+use crate::network::machine_name;
+use crate::random::Random;
+use crate::scene::Phase;
+use crate::seeds;
+use applications::{Application, Workload};
+use beliefs::Resource;
+use faults::Faults;
+use world::{NODES, World, node_name};
+
+/// Simulated time between two checks.
+const STEP: Duration = Duration::from_millis(10);
+
+/// How long holders and waiters may take to end after a node serves again.
+const END_MS_MAX: u64 = 90_000;
+
+/// How long a session may live after its client lost power, also if another node takes over in between.
+const FORGOTTEN_MS_MAX: u64 = 40_000;
+
+/// Without faults, every client gets what it requests within this time.
+const ASK_MS_MAX: u64 = 15_000;
+
+/// How long sessions may stay in the store after their clients have left.
+const LEAVE_MS_MAX: u64 = 60_000;
+
+/// Takeovers in all seeds that have ended, and requests that kept their places over one.
+static TAKEOVERS: AtomicU64 = AtomicU64::new(0);
+static KEPT_PLACES: AtomicU64 = AtomicU64::new(0);
+
+struct Simulation<'a> {
+    world: Arc<World>,
+    sim: Sim<'a>,
+    faults: Faults,
+    clients: usize,
+    work_ms: u64,
+    /// The tasks that use a client, and the clients that exist.
+    tasks: Arc<AtomicUsize>,
+    present: Arc<AtomicUsize>,
+}
+
+/// Counts a task while it exists.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Simulation<'_> {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::of(seed, 0);
+        let clients = random.between(2, 6) as usize;
+        let machines = random.between(1, (clients as u64).min(3)) as usize;
+        let work_ms = random.between(15_000, 60_000);
+        let latency_ms_max = random.between(2, 50);
+        let workload = Workload::of(&mut random);
+        let resources = (1..=random.between(1, 3)).map(|number| Resource {
+            name: format!("resource {number}").into_bytes(),
+            capacity: random.between_u32(1, 3),
+        });
+        let resources: Vec<_> = resources.collect();
+        let world = World::new(seed, machines, resources, &mut random);
+        let mut sim = turmoil::Builder::new()
+            .rng_seed(seed)
+            .epoch(UNIX_EPOCH)
+            .tick_duration(STEP)
+            .min_message_latency(Duration::from_millis(1))
+            .max_message_latency(Duration::from_millis(latency_ms_max))
+            .tcp_capacity(1024)
+            .enable_random_order()
+            .build();
+        for node in 0..NODES {
+            let world = Arc::clone(&world);
+            sim.host(node_name(node), move || node::run(Arc::clone(&world), node));
+        }
+        let (tasks, present) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        for machine in 0..machines {
+            let (world, tasks, present) = (Arc::clone(&world), Arc::clone(&tasks), Arc::clone(&present));
+            let starts = AtomicU64::new(0);
+            sim.host(machine_name(machine), move || {
+                let start = starts.fetch_add(1, Ordering::Relaxed) + 1;
+                for client in (machine..clients).step_by(machines) {
+                    let random = Random::of(seed, (start << 32) + 2 + client as u64);
+                    let application = Application { world: Arc::clone(&world), client, workload };
+                    tokio::task::spawn_local(live(
+                        application,
+                        random,
+                        Arc::clone(&tasks),
+                        Arc::clone(&present),
+                    ));
+                }
+                std::future::pending()
+            });
+        }
+        let faults = Faults::new(Arc::clone(&world), Random::of(seed, 1));
+        Self { world, sim, faults, clients, work_ms, tasks, present }
+    }
+
+    /// Runs to the end. Returns the hash of the trace, or a description of the failure.
+    fn run(mut self) -> Result<u64, String> {
+        while self.now_ms() < self.work_ms {
+            self.faults.before_step(&mut self.sim);
+            self.step()?;
+        }
+        self.faults.stop(&mut self.sim);
+        // The run before a node's may have to be silent first, and the leader's too.
+        let lease_ms = self.world.timing.lease_duration().as_millis() as u64;
+        let serve_ms_max = 2 * lease_ms + self.world.load_ms_max + self.world.restart_ms + 3000;
+        self.wait(serve_ms_max, |simulation| {
+            let leader = simulation.world.leader();
+            let serves = leader.is_some_and(|leader| leader.server().is_some());
+            serves.then_some(()).ok_or_else(|| "no node serves".to_owned())
+        })?;
+        self.enter(Phase::Rest);
+        self.wait(END_MS_MAX, |simulation| match simulation.tasks.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            left => Err(format!("{left} tasks still wait")),
+        })?;
+        // The clients still exist and renew their leases, so anything that is held now is leaked.
+        self.wait(FORGOTTEN_MS_MAX, |simulation| {
+            let held =
+                simulation.world.etcd.records().into_iter().filter(|it| matches!(it, Record::Grant(_)));
+            let held: Vec<_> = held.collect();
+            if held.is_empty() { Ok(()) } else { Err(format!("grants without a permit: {held:?}")) }
+        })?;
+        self.enter(Phase::Ask);
+        self.wait(ASK_MS_MAX, |simulation| {
+            let state = simulation.world.scene.state();
+            let all: BTreeSet<_> = (0..simulation.clients).collect();
+            let left: Vec<_> = all.difference(&state.satisfied).collect();
+            let is_over = left.is_empty() && simulation.present.load(Ordering::Relaxed) == 0;
+            is_over.then_some(()).ok_or_else(|| format!("clients without what they requested: {left:?}"))
+        })?;
+        self.wait(LEAVE_MS_MAX, |simulation| {
+            let is_kept = |record: &Record| {
+                matches!(record, Record::Mark(_) | Record::PlaceKey(_) | Record::Declaration(_))
+            };
+            let mut records = simulation.world.etcd.records();
+            records.retain(|record| !is_kept(record));
+            if records.is_empty() { Ok(()) } else { Err(format!("still stored: {records:?}")) }
+        })?;
+        TAKEOVERS.fetch_add(self.world.takeovers(), Ordering::Relaxed);
+        KEPT_PLACES.fetch_add(self.world.queues.kept(), Ordering::Relaxed);
+        let trace = self.world.scene.state().trace();
+        Ok(trace)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.world.scene.state().now_ms
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.world.scene.event("all", format_args!("{phase:?}"));
+        self.world.scene.state().phase = phase;
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        self.world.etcd.before_step();
+        let stepped = self.sim.step();
+        self.world.scene.state().now_ms = self.sim.elapsed().as_millis() as u64;
+        stepped.map_err(|error| self.with_events(format!("a host ended: {error}")))?;
+        self.world.check();
+        let failure = self.world.scene.state().failure();
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Steps without new faults until the condition holds.
+    fn wait(&mut self, ms_max: u64, ready: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
+        let deadline_ms = self.now_ms() + ms_max;
+        while let Err(what) = ready(self) {
+            if self.now_ms() > deadline_ms {
+                return Err(self.with_events(format!("after {ms_max} ms without faults: {what}")));
+            }
+            self.faults.restart(&mut self.sim);
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// The description of a failure, followed by the last events.
+    fn with_events(&self, what: String) -> String {
+        let mut state = self.world.scene.state();
+        state.fail(what);
+        state.failure().expect("it was set in the line above")
+    }
+}
+
+/// A program from its start to its end.
+async fn live(
+    application: Application,
+    mut random: Random,
+    tasks: Arc<AtomicUsize>,
+    present: Arc<AtomicUsize>,
+) {
+    let _present = Counted::new(&present);
+    let client = application.client(&mut random);
+    let spawn = |task: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
+        let counted = Counted::new(&tasks);
+        tokio::task::spawn_local(async move {
+            task.await;
+            drop(counted);
+        });
+    };
+    if application.client == 0 {
+        spawn(Box::pin(application.clone().declare(client.clone())));
+    }
+    for task in 0..random.between(1, 3) {
+        let random = Random::of(random.next(), task);
+        spawn(Box::pin(application.clone().run(client.clone(), task, random)));
+    }
+    while application.world.scene.phase() != Phase::Ask {
+        sleep(STEP).await;
+    }
+    application.ask(&client, &mut random).await;
+    if random.percent(50) {
+        client.close().await;
+    }
+}
+
+fn run(seed: u64) -> Result<u64, String> {
+    Simulation::new(seed).run()
+}
+
+#[test]
+fn under_faults_one_node_serves_and_what_it_told_clients_is_kept() {
+    seeds::run_all(60, "cluster::under_faults", run);
+    let [takeovers, places] = [&TAKEOVERS, &KEPT_PLACES].map(|count| count.load(Ordering::Relaxed));
+    println!("{takeovers} takeovers, {places} kept places");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    seeds::assert_same_traces(run);
+}

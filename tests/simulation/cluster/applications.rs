@@ -1,0 +1,226 @@
+//! Programs that use the product's own client with the addresses of all nodes, and the administrator that declares what
+//! they use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use signalbox::client::{Address, Client, Declaration, Error, ErrorKind, IfExists, Permit, Status};
+use tokio::time::{sleep, timeout};
+
+use super::beliefs::Resource;
+use super::queues::Asked;
+use super::transport::Simulated;
+use super::world::{NODES, World, node_name};
+use crate::client::clock::SkewedClock;
+use crate::client::drops::{DropPoint, run_until_dropped};
+use crate::random::Random;
+use crate::scene::Phase;
+
+/// How long after a disturbance a client may take to find the node that serves.
+const FIND_MS_MAX: u64 = 20_000;
+
+/// How long an administrator waits for an answer.
+const DECLARE_MAX: Duration = Duration::from_secs(3);
+
+/// How the clients of a seed behave.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    pub drops_percent: u64,
+    pub waits_percent: u64,
+    pub hold_ms_max: u64,
+    pub pause_ms_max: u64,
+    pub unreachable_ms: u64,
+}
+
+impl Workload {
+    pub fn of(random: &mut Random) -> Self {
+        Self {
+            drops_percent: random.weighted(&[(0, 1), (20, 2)]),
+            waits_percent: random.between(50, 100),
+            hold_ms_max: random.weighted(&[(300, 1), (3000, 2), (12_000, 1)]),
+            pause_ms_max: random.weighted(&[(50, 1), (1500, 2)]),
+            unreachable_ms: random.between(3000, 60_000),
+        }
+    }
+}
+
+/// A client.
+#[derive(Clone)]
+pub struct Application {
+    pub world: Arc<World>,
+    pub client: usize,
+    pub workload: Workload,
+}
+
+impl Application {
+    /// The client of a program that was just started. Its clock is up to 1 % faster or slower than true time.
+    pub fn client(&self, random: &mut Random) -> Client {
+        let fast_ppm = random.between(0, 20_000) as i64 - 10_000;
+        let address = |node| node_name(node).parse::<Address>().expect("a host's name is an address");
+        let builder = Client::builder(address(0)).address(address(1)).address(address(NODES - 1));
+        builder
+            .label(format!("client {}", self.client))
+            .ttl(Duration::from_millis(random.between(10_000, 25_000)))
+            .unreachable_after(Duration::from_millis(self.workload.unreachable_ms))
+            .transport(Simulated(Arc::clone(&self.world)))
+            .clock(SkewedClock::new(Arc::clone(&self.world.scene), fast_ppm))
+            .seed(random.next())
+            .in_this_runtime()
+            .build()
+            .expect("building does not contact a server")
+    }
+
+    fn event(&self, what: std::fmt::Arguments<'_>) {
+        self.world.scene.event(format_args!("client {}", self.client), what);
+    }
+
+    fn fail(&self, what: std::fmt::Arguments<'_>) {
+        self.world.scene.fail(format!("client {}: {what}", self.client));
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.world.scene.state().now_ms
+    }
+
+    fn is_working(&self) -> bool {
+        self.world.scene.phase() == Phase::Work
+    }
+
+    /// Declares all resources, until that is acknowledged.
+    pub async fn declare(self, client: Client) {
+        let mut declarations = Vec::new();
+        for Resource { name, capacity } in &self.world.beliefs.resources {
+            declarations.push(Declaration { name, capacity: *capacity, numbered: true, label: b"" });
+        }
+        while !self.world.beliefs.is_declared() {
+            let declaring = async { client.direct().await?.declare(&declarations, IfExists::Keep).await };
+            match timeout(DECLARE_MAX, declaring).await {
+                Ok(Ok(_)) => {
+                    self.event(format_args!("has declared all"));
+                    self.world.beliefs.declared();
+                }
+                Ok(Err(error)) => self.event(format_args!("cannot declare: {error}")),
+                Err(_) => self.event(format_args!("has no answer to a declaration")),
+            }
+            sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    /// One task of the program: it acquires, holds and releases until the work phase ends.
+    pub async fn run(self, client: Client, task: u64, mut random: Random) {
+        let task = format!("client {} task {task}", self.client);
+        while !self.world.beliefs.is_declared() {
+            sleep(Duration::from_millis(100)).await;
+        }
+        while self.is_working() {
+            sleep(Duration::from_millis(random.between(0, self.workload.pause_ms_max))).await;
+            self.use_resource(&client, &task, &mut random).await;
+        }
+    }
+
+    async fn use_resource(&self, client: &Client, task: &str, random: &mut Random) {
+        let resources = &self.world.beliefs.resources;
+        let index = random.between(0, resources.len() as u64 - 1) as usize;
+        let resource = &resources[index];
+        let amount = if random.percent(80) { 1 } else { random.between_u32(1, resource.capacity) };
+        let waits = random.percent(self.workload.waits_percent);
+        let timeout_ms = random.percent(30).then(|| random.between(1, 15_000));
+        let drop_point = match random.percent(self.workload.drops_percent) {
+            true => DropPoint::After(Duration::from_millis(random.between(0, 6000))),
+            false => DropPoint::Never,
+        };
+        let asked_ms = self.now_ms();
+        self.event(format_args!(
+            "asks for {amount} of {index}, waits {waits}, {timeout_ms:?}, {drop_point:?}"
+        ));
+        let mut acquire = client.semaphore(&resource.name).declared().resources(amount).label(task);
+        if let Some(timeout_ms) = timeout_ms {
+            acquire = acquire.timeout(Duration::from_millis(timeout_ms));
+        }
+        let acquiring = async { if waits { acquire.acquire().await } else { acquire.try_acquire().await } };
+        let asked = Asked::new(&self.world, task);
+        let acquired = run_until_dropped(drop_point, acquiring).await;
+        let order = acquired.as_ref().map_or(Ok(()), |acquired| asked.answered(acquired.is_ok()));
+        if let Err(what) = order {
+            self.fail(format_args!("{what}"));
+        }
+        match acquired {
+            None => self.event(format_args!("drops it")),
+            Some(Ok(permit)) => {
+                if permit.slots().len() != amount as usize {
+                    self.fail(format_args!("asked for {amount} and has {:?}", permit.slots()));
+                }
+                self.hold(permit, index, asked_ms, random).await;
+            }
+            Some(Err(error)) => {
+                self.event(format_args!("is refused: {error}"));
+                let is_right = match error.kind() {
+                    ErrorKind::Status(Status::TimedOut) => waits && timeout_ms.is_some(),
+                    ErrorKind::Status(Status::ResourceNotAvailable) => !waits || timeout_ms.is_some(),
+                    ErrorKind::Unreachable { .. } => self.may_be_unreachable(),
+                    _ => false,
+                };
+                if !is_right {
+                    self.fail(format_args!("asked at {asked_ms} ms and was refused: {error:?}"));
+                }
+            }
+        }
+    }
+
+    /// Whether a client may not have found the node that serves for this long.
+    fn may_be_unreachable(&self) -> bool {
+        let limit_ms = self.workload.unreachable_ms + FIND_MS_MAX;
+        self.now_ms() < self.world.disturbed_ms() + limit_ms
+    }
+
+    async fn hold(&self, permit: Permit, resource: usize, asked_ms: u64, random: &mut Random) {
+        let grant = permit.id().0;
+        self.event(format_args!("has grant {grant}, slots {:?}", permit.slots()));
+        let cell = match self.world.beliefs.hold(self.client, resource, permit, asked_ms) {
+            Ok(cell) => cell,
+            Err(what) => return self.fail(format_args!("{what}")),
+        };
+        let hold_ms = random.between(0, self.workload.hold_ms_max);
+        // The permit is released when the work phase ends.
+        for _ in 0..hold_ms / 100 {
+            sleep(Duration::from_millis(100)).await;
+            if !self.is_working() {
+                break;
+            }
+        }
+        let permit = cell.lock().expect("nothing panics with a permit").take();
+        let Some(permit) = permit else { return };
+        if random.percent(25) {
+            self.event(format_args!("drops grant {grant}"));
+            return;
+        }
+        self.release(permit).await;
+    }
+
+    async fn release(&self, permit: Permit) {
+        let grant = permit.id().0;
+        let released = permit.release().await;
+        self.event(format_args!("releases grant {grant}: {released:?}"));
+        match released {
+            Ok(()) => {
+                if let Err(what) = self.world.beliefs.released(grant, &self.world.etcd) {
+                    self.fail(format_args!("{what}"));
+                }
+            }
+            Err(error) if error.lost().is_some() => {}
+            Err(error) => self.fail(format_args!("cannot release grant {grant}: {error:?}")),
+        }
+    }
+
+    /// Requests all of a resource, which must be granted soon when there are no faults.
+    pub async fn ask(&self, client: &Client, random: &mut Random) {
+        let resources = &self.world.beliefs.resources;
+        let resource = &resources[random.between(0, resources.len() as u64 - 1) as usize];
+        let acquiring = client.semaphore(&resource.name).declared().resources(resource.capacity);
+        let asked: Result<(), Error> = async { acquiring.acquire().await?.release().await }.await;
+        match asked {
+            Ok(()) => _ = self.world.scene.state().satisfied.insert(self.client),
+            Err(error) => self.fail(format_args!("does not get what it asks for: {error}")),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! etcd as the nodes reach it: requests arrive, are performed and answered between two steps, each after a random way.
+//!
+//! etcd is not a machine of the simulated network, so a request lives on when the node that sent it has died. A request
+//! may arrive seconds late, and it or its answer may be lost; the node then knows only that there was no answer in time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use signalbox::cluster::coordinator::{CallError, Transaction, TransactionAnswer};
+use signalbox::cluster::keys::{Keys, Leadership, LeadershipState, decode};
+use signalbox::cluster::store::{load, record_key};
+use signalbox::core::{Key, Record};
+use tokio::sync::oneshot;
+
+use crate::random::Random;
+use crate::scene::Scene;
+use crate::support::etcd::{FakeEtcd, FakeStore, Handle};
+
+/// The longest time by which a late request is late.
+const LATE_MS_MAX: u64 = 7000;
+
+pub type Answer = Result<TransactionAnswer, CallError>;
+
+/// How all requests fare. Shares are in percent.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// The longest way of requests and of answers.
+    pub way_ms_max: u64,
+    /// Requests that arrive up to 7 s late.
+    pub late_percent: u64,
+    pub lost_requests_percent: u64,
+    pub lost_answers_percent: u64,
+}
+
+pub const CALM: Weather =
+    Weather { way_ms_max: 15, late_percent: 0, lost_requests_percent: 0, lost_answers_percent: 0 };
+
+/// What gets lost between a node and etcd.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Link {
+    pub loses_requests: bool,
+    pub loses_answers: bool,
+}
+
+pub struct Etcd {
+    scene: Arc<Scene>,
+    keys: Keys,
+    store: FakeEtcd,
+    state: Mutex<State>,
+}
+
+struct State {
+    random: Random,
+    weather: Weather,
+    /// By node.
+    links: Vec<Link>,
+    /// Until then, etcd has no leader.
+    leaderless_until_ms: u64,
+    requests: BTreeMap<u64, Request>,
+    sent: u64,
+    /// What the leadership key says.
+    epoch: u32,
+    is_held: bool,
+}
+
+struct Request {
+    node: usize,
+    /// When the next stage is over.
+    at_ms: u64,
+    stage: Stage,
+    reply: oneshot::Sender<Answer>,
+}
+
+enum Stage {
+    Arriving(Transaction),
+    Returning(Answer),
+}
+
+impl Etcd {
+    pub fn new(scene: Arc<Scene>, keys: Keys, nodes: usize, random: Random) -> Self {
+        let state = State {
+            random,
+            weather: CALM,
+            links: vec![Link::default(); nodes],
+            leaderless_until_ms: 0,
+            requests: BTreeMap::new(),
+            sent: 0,
+            epoch: 0,
+            is_held: false,
+        };
+        Self { scene, keys, store: FakeEtcd::default(), state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it changes etcd")
+    }
+
+    /// A node sends a transaction. The answer comes after some time, or never.
+    pub fn send(&self, node: usize, transaction: Transaction) -> oneshot::Receiver<Answer> {
+        let now_ms = self.scene.state().now_ms;
+        let (reply, answer) = oneshot::channel();
+        let mut state = self.state();
+        let State { random, weather, links, .. } = &mut *state;
+        let is_late = random.percent(weather.late_percent);
+        let is_lost = random.percent(weather.lost_requests_percent) || links[node].loses_requests;
+        let way_ms = random.between(0, if is_late { LATE_MS_MAX } else { weather.way_ms_max });
+        state.sent += 1;
+        let number = state.sent;
+        if !is_lost {
+            let stage = Stage::Arriving(transaction);
+            state.requests.insert(number, Request { node, at_ms: now_ms + way_ms, stage, reply });
+        }
+        answer
+    }
+
+    /// Performs and answers what is due.
+    pub fn before_step(&self) {
+        let now_ms = self.scene.state().now_ms;
+        loop {
+            let mut state = self.state();
+            let due = state.requests.iter().filter(|(_, request)| request.at_ms <= now_ms);
+            let Some((_, number)) = due.map(|(number, request)| (request.at_ms, *number)).min() else {
+                return;
+            };
+            let request = state.requests.remove(&number).expect("it was found in the line above");
+            let next = state.advance(request, now_ms, |transaction| self.perform(transaction));
+            state.requests.extend(next.map(|request| (number, request)));
+            drop(state);
+            self.note_leadership();
+        }
+    }
+
+    fn perform(&self, transaction: &Transaction) -> Answer {
+        self.store.with_store(|store| store.apply(transaction))
+    }
+
+    /// Checks that epochs grow by one.
+    fn note_leadership(&self) {
+        let Some(entry) = self.with_store(|store| store.get(&self.keys.leadership())) else { return };
+        let found: Leadership = decode(&entry.key, &entry.value).expect("only nodes write it");
+        let mut state = self.state();
+        let (epoch, was_held) = (state.epoch, state.is_held);
+        let is_held = found.state == LeadershipState::Held;
+        if (epoch, was_held) == (found.epoch, is_held) {
+            return;
+        }
+        (state.epoch, state.is_held) = (found.epoch, is_held);
+        drop(state);
+        self.scene.event("etcd", format_args!("{:?} epoch {} by {}", found.state, found.epoch, found.node));
+        let is_right = if is_held { found.epoch == epoch + 1 } else { was_held && found.epoch == epoch };
+        if !is_right {
+            self.scene.fail(format!("epoch {epoch} (held: {was_held}) is followed by {found:?}"));
+        }
+    }
+
+    /// The epoch of the last takeover.
+    pub fn epoch(&self) -> u32 {
+        self.state().epoch
+    }
+
+    pub fn with_store<T>(&self, look: impl FnOnce(&FakeStore) -> T) -> T {
+        self.store.with_store(|store| look(store))
+    }
+
+    /// Whether a record is stored.
+    pub fn has(&self, key: &Key) -> bool {
+        self.with_store(|store| store.get(&record_key(&self.keys, key)).is_some())
+    }
+
+    /// All records.
+    pub fn records(&self) -> Vec<Record> {
+        let revision = self.with_store(FakeStore::revision);
+        let mut records = Vec::new();
+        let mut read = |range: &_| self.with_store(|store| store.range(range));
+        load(&self.keys, revision, &mut read, &mut |record| records.push(record))
+            .expect("every record can be read");
+        records
+    }
+
+    /// A connection that answers at once and always, for what a node does at one moment.
+    pub fn at_once(&self) -> Handle {
+        self.store.client()
+    }
+
+    pub fn set_weather(&self, weather: Weather) {
+        self.state().weather = weather;
+    }
+
+    pub fn set_link(&self, node: usize, link: Link) {
+        self.state().links[node] = link;
+    }
+
+    /// etcd loses its leader for this time.
+    pub fn lose_leader(&self, ms: u64) {
+        let now_ms = self.scene.state().now_ms;
+        let mut state = self.state();
+        state.leaderless_until_ms = state.leaderless_until_ms.max(now_ms + ms);
+    }
+
+    pub fn regain_leader(&self) {
+        self.state().leaderless_until_ms = 0;
+    }
+
+    /// Whether a node and etcd reach each other, and etcd has a leader.
+    pub fn is_reachable(&self, node: usize) -> bool {
+        let now_ms = self.scene.state().now_ms;
+        let state = self.state();
+        let Link { loses_requests, loses_answers } = state.links[node];
+        !loses_requests && !loses_answers && state.leaderless_until_ms <= now_ms
+    }
+}
+
+impl State {
+    /// A stage of a request is over. Returns the request if it has another one.
+    fn advance(
+        &mut self,
+        mut request: Request,
+        now_ms: u64,
+        perform: impl FnOnce(&Transaction) -> Answer,
+    ) -> Option<Request> {
+        let Self { random, weather, links, leaderless_until_ms, .. } = self;
+        let way_ms = random.between(0, weather.way_ms_max);
+        match request.stage {
+            Stage::Arriving(_) if now_ms < *leaderless_until_ms => match random.between(0, 2) {
+                0 => return None,
+                1 => {
+                    let error = CallError::Unanswered("etcd has no leader".to_owned());
+                    request.stage = Stage::Returning(Err(error));
+                    request.at_ms = now_ms + way_ms;
+                }
+                // It is performed by the next leader.
+                _ => request.at_ms = *leaderless_until_ms + way_ms,
+            },
+            Stage::Arriving(transaction) => {
+                let answer = perform(&transaction);
+                if random.percent(weather.lost_answers_percent) {
+                    return None;
+                }
+                request.stage = Stage::Returning(answer);
+                request.at_ms = now_ms + way_ms;
+            }
+            Stage::Returning(answer) => {
+                if !links[request.node].loses_answers {
+                    // The node may not exist any more.
+                    let _ = request.reply.send(answer);
+                }
+                return None;
+            }
+        }
+        Some(request)
+    }
+}

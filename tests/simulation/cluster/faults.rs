@@ -1,0 +1,272 @@
+//! The faults of nodes, of etcd, and between all machines. Each seed has its own weights.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use turmoil::Sim;
+
+use super::etcd::{CALM, Link, Weather};
+use super::process::Process;
+use super::world::{NODES, World, node_name};
+use crate::network::machine_name;
+use crate::random::Random;
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// A node's process is killed.
+    Kill,
+    /// A node is stopped in order.
+    Stop,
+    /// A node's process is frozen, for up to twice the lease duration.
+    Freeze,
+    /// A node's machine loses power: its connections vanish silently.
+    NodePowerLoss,
+    /// Requests of a node to etcd get lost, or the answers, or both.
+    CutFromEtcd,
+    /// A node and some machines of clients do not reach each other.
+    CutFromClients,
+    /// etcd has no leader.
+    Leaderless,
+    /// etcd is slow, its answers get lost, or requests arrive seconds late.
+    Slow,
+    LostAnswers,
+    Late,
+    /// A machine of clients loses power.
+    ClientPowerLoss,
+    /// A machine of clients reaches no node.
+    ClientCut,
+}
+
+const FAULTS: [Fault; 12] = [
+    Fault::Kill,
+    Fault::Stop,
+    Fault::Freeze,
+    Fault::NodePowerLoss,
+    Fault::CutFromEtcd,
+    Fault::CutFromClients,
+    Fault::Leaderless,
+    Fault::Slow,
+    Fault::LostAnswers,
+    Fault::Late,
+    Fault::ClientPowerLoss,
+    Fault::ClientCut,
+];
+
+/// A machine of clients and a node.
+type Pair = (usize, usize);
+
+enum Repair {
+    Thaw(Arc<Process>),
+    Link(usize),
+    Release(Vec<Pair>),
+    Mend(Vec<Pair>),
+    Weather,
+    NodePower(usize, Vec<Pair>),
+    ClientPower(usize, Vec<Pair>),
+}
+
+pub struct Faults {
+    world: Arc<World>,
+    random: Random,
+    weights: Vec<(Fault, u64)>,
+    pause_ms_max: u64,
+    next_ms: u64,
+    machines: usize,
+    repairs: Vec<(u64, Repair)>,
+    /// Pairs between which no message passes.
+    cut: BTreeSet<Pair>,
+    /// Nodes without power.
+    dark: BTreeSet<usize>,
+}
+
+impl Faults {
+    pub fn new(world: Arc<World>, mut random: Random) -> Self {
+        let mut weights: Vec<_> = FAULTS.map(|fault| (fault, random.between(0, 3))).into();
+        // So that the list is never empty.
+        weights.push((Fault::Kill, 1));
+        let pause_ms_max = random.weighted(&[(2000, 1), (8000, 2), (20_000, 1)]);
+        let next_ms = random.between(0, pause_ms_max);
+        let machines = world.scene.state().machines.len();
+        let (cut, dark) = Default::default();
+        Self { world, random, weights, pause_ms_max, next_ms, machines, repairs: Vec::new(), cut, dark }
+    }
+
+    /// Restarts what has ended, repairs what is due, and injects a fault when its time has come.
+    pub fn before_step(&mut self, sim: &mut Sim<'_>) {
+        let now_ms = self.world.scene.state().now_ms;
+        self.restart(sim);
+        while let Some(due) = self.repairs.iter().position(|(at_ms, _)| *at_ms <= now_ms) {
+            let (_, repair) = self.repairs.swap_remove(due);
+            self.repair(sim, repair);
+        }
+        if now_ms >= self.next_ms {
+            self.next_ms = now_ms + self.random.between(1, self.pause_ms_max);
+            let fault = self.random.weighted(&self.weights);
+            if let Some((duration_ms, repair)) = self.inject(sim, fault) {
+                self.repairs.push((now_ms + duration_ms, repair));
+            }
+        }
+        self.world.note_disturbance(!self.repairs.is_empty());
+    }
+
+    /// As the service manager does it, after a pause that the machine makes itself.
+    pub fn restart(&self, sim: &mut Sim<'_>) {
+        for node in (0..NODES).filter(|node| !self.dark.contains(node)) {
+            if self.world.process(node).is_some_and(|process| process.is_over()) {
+                sim.crash(node_name(node));
+                self.world.remove_process(node);
+                sim.bounce(node_name(node));
+            }
+        }
+    }
+
+    /// Most faults hit the node that leads.
+    fn target(&mut self) -> Option<Arc<Process>> {
+        let leader = self.world.leader().filter(|_| self.random.percent(70));
+        let other = self.random.between(0, NODES as u64 - 1) as usize;
+        let process = leader.or_else(|| self.world.process(other));
+        process.filter(|process| !process.is_over() && !self.dark.contains(&process.node))
+    }
+
+    /// Returns the repair, and the time until then.
+    fn inject(&mut self, sim: &mut Sim<'_>, fault: Fault) -> Option<(u64, Repair)> {
+        let scene = Arc::clone(&self.world.scene);
+        let target = self.target();
+        let long_ms = 2 * self.world.timing.lease_duration().as_millis() as u64;
+        let machine = self.random.between(0, self.machines as u64 - 1) as usize;
+        let short_ms = self.random.between(10, long_ms);
+        scene.event("fault", format_args!("{fault:?}"));
+        match fault {
+            Fault::Kill => target?.kill(),
+            Fault::Stop => target?.stop(),
+            Fault::Freeze => {
+                let process = target.filter(|process| !process.is_frozen())?;
+                process.freeze();
+                return Some((short_ms, Repair::Thaw(process)));
+            }
+            Fault::CutFromEtcd => {
+                let node = target?.node;
+                let [loses_requests, loses_answers] =
+                    self.random.weighted(&[([true, false], 1), ([false, true], 1), ([true, true], 1)]);
+                self.world.etcd.set_link(node, Link { loses_requests, loses_answers });
+                return Some((short_ms, Repair::Link(node)));
+            }
+            Fault::Leaderless => {
+                let ms = self.random.between(200, 5000);
+                self.world.etcd.lose_leader(ms);
+            }
+            Fault::Slow | Fault::LostAnswers | Fault::Late => {
+                let weather = match fault {
+                    Fault::Slow => Weather { way_ms_max: self.random.between(50, 500), ..CALM },
+                    Fault::LostAnswers => Weather {
+                        lost_answers_percent: self.random.between(5, 60),
+                        lost_requests_percent: self.random.between(0, 30),
+                        ..CALM
+                    },
+                    _ => Weather { late_percent: self.random.between(5, 60), ..CALM },
+                };
+                scene.event("etcd", format_args!("{weather:?}"));
+                self.world.etcd.set_weather(weather);
+                return Some((short_ms, Repair::Weather));
+            }
+            Fault::CutFromClients => {
+                let node = target?.node;
+                let machines = if self.random.percent(50) { 0..self.machines } else { machine..machine + 1 };
+                return self.cut(sim, machines.map(|machine| (machine, node)).collect());
+            }
+            Fault::ClientCut => {
+                return self.cut(sim, (0..NODES).map(|node| (machine, node)).collect());
+            }
+            Fault::NodePowerLoss => {
+                let process = target?;
+                let pairs: Vec<_> = (0..self.machines).map(|machine| (machine, process.node)).collect();
+                // The partition comes first: a machine without power closes no connections.
+                self.partition(sim, &pairs)?;
+                process.lose_power();
+                sim.crash(node_name(process.node));
+                self.dark.insert(process.node);
+                return Some((short_ms, Repair::NodePower(process.node, pairs)));
+            }
+            Fault::ClientPowerLoss => {
+                let pairs: Vec<_> = (0..NODES).map(|node| (machine, node)).collect();
+                self.partition(sim, &pairs)?;
+                scene.event(machine_name(machine), format_args!("loses power"));
+                sim.crash(machine_name(machine));
+                return Some((short_ms, Repair::ClientPower(machine, pairs)));
+            }
+        }
+        None
+    }
+
+    /// Holds back or loses all messages of these pairs.
+    fn cut(&mut self, sim: &Sim<'_>, pairs: Vec<Pair>) -> Option<(u64, Repair)> {
+        let duration_ms = self.random.between(10, 10_000);
+        if self.random.percent(50) {
+            self.partition(sim, &pairs)?;
+            return Some((duration_ms, Repair::Mend(pairs)));
+        }
+        self.take(&pairs)?;
+        for (machine, node) in &pairs {
+            sim.hold(machine_name(*machine), node_name(*node));
+        }
+        Some((duration_ms, Repair::Release(pairs)))
+    }
+
+    fn partition(&mut self, sim: &Sim<'_>, pairs: &[Pair]) -> Option<()> {
+        self.take(pairs)?;
+        for (machine, node) in pairs {
+            sim.partition(machine_name(*machine), node_name(*node));
+        }
+        Some(())
+    }
+
+    /// Notes that these pairs are cut, unless one of them is already.
+    fn take(&mut self, pairs: &[Pair]) -> Option<()> {
+        if pairs.iter().any(|pair| self.cut.contains(pair)) {
+            return None;
+        }
+        self.world.scene.event("fault", format_args!("cuts {pairs:?}"));
+        self.cut.extend(pairs);
+        Some(())
+    }
+
+    fn mend(&mut self, sim: &Sim<'_>, pairs: &[Pair]) {
+        for (machine, node) in pairs {
+            sim.repair(machine_name(*machine), node_name(*node));
+            self.cut.remove(&(*machine, *node));
+        }
+    }
+
+    fn repair(&mut self, sim: &mut Sim<'_>, repair: Repair) {
+        match repair {
+            Repair::Thaw(process) => process.thaw(),
+            Repair::Link(node) => self.world.etcd.set_link(node, Link::default()),
+            Repair::Weather => self.world.etcd.set_weather(CALM),
+            Repair::Mend(pairs) => self.mend(sim, &pairs),
+            Repair::Release(pairs) => {
+                for (machine, node) in &pairs {
+                    sim.release(machine_name(*machine), node_name(*node));
+                    self.cut.remove(&(*machine, *node));
+                }
+            }
+            Repair::NodePower(node, pairs) => {
+                self.mend(sim, &pairs);
+                self.dark.remove(&node);
+                self.restart(sim);
+            }
+            Repair::ClientPower(machine, pairs) => {
+                self.mend(sim, &pairs);
+                self.world.scene.event(machine_name(machine), format_args!("starts"));
+                sim.bounce(machine_name(machine));
+            }
+        }
+    }
+
+    /// Repairs everything.
+    pub fn stop(&mut self, sim: &mut Sim<'_>) {
+        for (_, repair) in std::mem::take(&mut self.repairs) {
+            self.repair(sim, repair);
+        }
+        self.world.etcd.regain_leader();
+    }
+}

@@ -1,0 +1,283 @@
+//! The life of a node's process: it joins, takes over, restores, serves, and ends. It follows `src/server/daemon/node.rs`
+//! and `src/server/store.rs`, and runs the same parts without their threads.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use signalbox::cluster::keys::{Incarnation, Node};
+use signalbox::cluster::leadership::{Machine, Settings, Term};
+use signalbox::cluster::participation::{Action, News, Participation, Pulse};
+use signalbox::cluster::store::ClusterStorage;
+use signalbox::config::Config;
+use signalbox::core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
+use signalbox::server::{
+    Clock, SameThread, Server, StoreError, expire, serve_port, sweep_counters, sweep_semaphores,
+};
+use signalbox::storage::{FORMAT, Storage};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use turmoil::net::TcpListener;
+
+use super::process::Process;
+use super::socket::NodeListener;
+use super::world::World;
+use crate::network::port_of;
+use crate::random::Random;
+use crate::support::etcd::Handle;
+
+/// How often the guard looks at the fence, the pause before a commit is repeated, and the one after a commit that failed.
+const GUARD_PERIOD: Duration = Duration::from_millis(20);
+const COMMIT_PAUSE: Duration = Duration::from_millis(20);
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long an orderly stop waits for the store.
+const STOP_MAX: Duration = Duration::from_secs(4);
+
+const SWEEP: Duration = Duration::from_millis(200);
+
+/// A machine of the cluster: it starts a process, which runs until it ends or is killed. The driver restarts the machine
+/// then.
+pub async fn run(world: Arc<World>, node: usize) -> turmoil::Result {
+    let (process, random) = world.start_process(node);
+    let restart_ms = world.restart_ms;
+    sleep(Duration::from_millis(restart_ms)).await;
+    process.event(format_args!("starts"));
+    world.has_started(&process);
+    tokio::task::spawn_local(live(Arc::clone(&process), random));
+    process.killed().await;
+    process.end("killed");
+    // The driver drops all tasks of the process after this step.
+    std::future::pending().await
+}
+
+/// What a process that serves clients has.
+struct Service {
+    server: Arc<Server>,
+    started: Instant,
+    tasks: JoinSet<()>,
+}
+
+async fn live(process: Arc<Process>, mut random: Random) {
+    let timing = process.world.timing;
+    let pulse = Pulse::default();
+    let machine = Machine::new(Settings {
+        keys: process.world.keys.clone(),
+        name: format!("node-{}", process.node),
+        node: Node {
+            incarnation: Incarnation(format!("{:032x}", process.run)),
+            invocation: String::new(),
+            version: "simulated".to_owned(),
+            addresses: Vec::new(),
+        },
+        timing,
+        record_format: FORMAT,
+    });
+    let (lead, leads) = oneshot::channel();
+    let tell = teller(Arc::clone(&process), lead);
+    let participation =
+        Participation::new(machine, process.fence.clone(), pulse.clone(), timing.renew_deadline() / 2, tell);
+    let (leave, commands) = unbounded_channel();
+    tokio::task::spawn_local(participate(Arc::clone(&process), participation, commands));
+    let serving = async {
+        // The sender is dropped when the process ends.
+        let Ok(term) = leads.await else { return std::future::pending().await };
+        serve(&process, term, &pulse, &mut random).await
+    };
+    let service = tokio::select! {
+        biased;
+        () = process.stopped() => None,
+        service = serving => service,
+    };
+    if let Some(mut service) = service {
+        process.stopped().await;
+        drain(&process, &mut service).await;
+    }
+    process.close_all();
+    process.lead_no_more();
+    process.fence.set(Default::default());
+    // The participation may have ended.
+    let _ = leave.send(());
+}
+
+/// Does what the participant's thread does.
+async fn participate<T: FnMut(News)>(
+    process: Arc<Process>,
+    mut participation: Participation<T>,
+    mut commands: UnboundedReceiver<()>,
+) {
+    loop {
+        process.awake().await;
+        if commands.try_recv().is_ok() {
+            participation.release();
+        }
+        match participation.next(process.clock.now()) {
+            Action::Send(transaction) => {
+                participation.sent(process.clock.now());
+                let answer = process.transact(&transaction).await;
+                participation.answered(answer, process.clock.now());
+            }
+            Action::Wait(pause) => tokio::select! {
+                biased;
+                Some(()) = commands.recv() => participation.release(),
+                () = process.clock.sleep(pause) => {}
+            },
+            Action::End => return,
+        }
+    }
+}
+
+/// As the daemon's: it guards the leadership, and ends the process with it.
+fn teller(process: Arc<Process>, lead: oneshot::Sender<Term>) -> impl FnMut(News) {
+    let mut lead = Some(lead);
+    move |news| match news {
+        News::Lead(term) => {
+            process.lead(term.epoch);
+            tokio::task::spawn_local(guard(Arc::clone(&process)));
+            if let Some(lead) = lead.take() {
+                // A process that stops does not receive it.
+                let _ = lead.send(term);
+            }
+        }
+        News::End(ending) => process.end(ending),
+        News::Phase(phase) => process.event(format_args!("is {phase}")),
+        News::Trouble(reason) => process.event(format_args!("has trouble: {reason}")),
+        News::Recovered => process.event(format_args!("is answered again")),
+    }
+}
+
+/// Ends the process when the deadline passes.
+async fn guard(process: Arc<Process>) {
+    while process.leading().is_some() {
+        if process.fence.is_past() {
+            return process.end("the renew deadline has passed");
+        }
+        process.clock.sleep(GUARD_PERIOD).await;
+        process.awake().await;
+    }
+}
+
+/// Restores the records, and serves clients. `None`: the process has ended.
+async fn serve(process: &Arc<Process>, term: Term, pulse: &Pulse, random: &mut Random) -> Option<Service> {
+    let world = &process.world;
+    sleep(Duration::from_millis(random.between(0, world.load_ms_max))).await;
+    while process.is_frozen() || !world.etcd.is_reachable(process.node) {
+        sleep(GUARD_PERIOD).await;
+    }
+    let config = world.config();
+    let hasher = NameHasher::with_seeds(random.next(), 2, 3, 4);
+    let fence = Some(process.fence.clone());
+    let started = Instant::now();
+    let server = Server::with_fence(&config, wall_clock(world, random), hasher, fence);
+    let mut storage =
+        ClusterStorage::new(world.etcd.at_once(), world.keys.clone(), term, process.fence.clone());
+    let changed = Arc::new(Changed::default());
+    if let Err(error) = server.restore(&mut storage, Waker::from(Arc::clone(&changed))) {
+        process.end(format_args!("cannot restore: {error}"));
+        return None;
+    }
+    if process.is_over() {
+        return None;
+    }
+    process.serve(&server);
+    world.has_restored(process, &server);
+    let mut tasks = JoinSet::new();
+    for namespace in Namespace::ALL {
+        let address = (std::net::Ipv4Addr::UNSPECIFIED, port_of(namespace));
+        let inner = TcpListener::bind(address).await.expect("no other process of the machine has the port");
+        let listener = NodeListener { inner, process: Arc::clone(process) };
+        tasks.spawn(serve_port(Arc::clone(&server), namespace, listener, SameThread::default()));
+    }
+    tasks.spawn(expire(Arc::clone(&server)));
+    tasks.spawn(sweep_counters(Arc::clone(&server)));
+    tasks.spawn(sweep_semaphores(Arc::clone(&server), SWEEP));
+    tokio::task::spawn_local(commit(Arc::clone(process), Arc::clone(&server), storage, changed));
+    tokio::task::spawn_local(beat(Arc::clone(process), pulse.clone()));
+    Some(Service { server, started, tasks })
+}
+
+/// The node's clock of the time of day, which any other may be ahead of.
+fn wall_clock(world: &Arc<World>, random: &mut Random) -> Clock {
+    let offset_s = random.between(1_000_000_000, 1_000_100_000);
+    let scene = Arc::clone(&world.scene);
+    Clock::from_fn(move || UnixSeconds(offset_s + scene.state().now_ms / 1000))
+}
+
+/// Shows that the threads that serve clients take turns.
+async fn beat(process: Arc<Process>, pulse: Pulse) {
+    loop {
+        process.awake().await;
+        pulse.beat(process.clock.now());
+        process.clock.sleep(process.world.timing.retry_period()).await;
+    }
+}
+
+/// Wakes the task that commits.
+#[derive(Default)]
+struct Changed(Notify);
+
+impl Wake for Changed {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
+/// Does what the writer's thread does.
+async fn commit(
+    process: Arc<Process>,
+    server: Arc<Server>,
+    mut storage: ClusterStorage<Handle>,
+    changed: Arc<Changed>,
+) {
+    loop {
+        process.awake().await;
+        let Some(batch) = server.core().take_batch(storage.batch_limit()) else {
+            changed.0.notified().await;
+            continue;
+        };
+        let mut commit = storage.begin(&batch.changes);
+        let committed = loop {
+            let answer = process.transact(commit.transaction()).await;
+            let is_unanswered = answer.is_err();
+            match storage.answered(&mut commit, answer) {
+                Some(committed) => break committed,
+                None if is_unanswered => process.clock.sleep(COMMIT_PAUSE).await,
+                None => {}
+            }
+        };
+        match server.committed(&batch, committed) {
+            Ok(()) => {}
+            Err(StoreError::OwnershipLost(error)) => return process.end(error),
+            Err(error) => {
+                process.event(format_args!("{error}"));
+                sleep(FAILURE_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Answers what waits, and closes all connections, as the daemon does before it leaves.
+async fn drain(process: &Arc<Process>, service: &mut Service) {
+    process.event(format_args!("drains"));
+    service.tasks.shutdown().await;
+    let now = || {
+        let elapsed = service.started.elapsed();
+        Moment { monotonic: MonotonicMs(elapsed.as_millis() as u64), unix: UnixSeconds(0) }
+    };
+    while service.server.core().shut_down(now()) {}
+    let until = Instant::now() + STOP_MAX;
+    while !service.server.core().is_stored() && Instant::now() < until {
+        sleep(Duration::from_millis(1)).await;
+        process.awake().await;
+    }
+    // Answers are sent.
+    sleep(Duration::from_millis(1)).await;
+    process.awake().await;
+}
+
+/// The configuration of every node.
+pub fn config(administrators: Vec<std::net::IpAddr>) -> Config {
+    Config { admin_from: administrators, ..Config::without_file() }
+}

@@ -1,0 +1,267 @@
+//! A run of a node's process, as the machine and the operator see it: it is stopped in order, frozen, continued and killed.
+//!
+//! A frozen process does nothing: its sockets neither read nor write, and its tasks wait. Its clock goes on. A process that
+//! has ended has closed all its sockets at once, as the kernel does it; the driver then drops its tasks.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use std::time::Duration;
+
+use signalbox::cluster::coordinator::{CallError, Transaction};
+use signalbox::cluster::fence::Fence;
+use signalbox::server::Server;
+use tokio::sync::Notify;
+use turmoil::net::TcpStream;
+
+use super::clock::NodeClock;
+use super::etcd::Answer;
+use super::world::World;
+use crate::random::Random;
+
+/// How long after a freeze a thread has its first turn.
+const TURN_MS_MAX: u64 = 20;
+
+/// A socket, or `None` once the process has ended.
+pub type Socket = Arc<Mutex<Option<TcpStream>>>;
+
+pub struct Process {
+    pub world: Arc<World>,
+    pub node: usize,
+    /// The number of this run, among those of all nodes.
+    pub run: u64,
+    pub clock: NodeClock,
+    pub fence: Fence,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct State {
+    random: Random,
+    is_frozen: bool,
+    is_to_stop: bool,
+    is_to_die: bool,
+    is_over: bool,
+    leading: Option<u32>,
+    server: Option<Arc<Server>>,
+    sockets: BTreeMap<SocketAddr, Socket>,
+    /// Tasks whose sockets wait for the end of the freeze.
+    frozen: Vec<Waker>,
+}
+
+impl Process {
+    pub fn new(world: Arc<World>, node: usize, run: u64, clock: NodeClock) -> Arc<Self> {
+        let fence = {
+            let clock = clock.clone();
+            Fence::new(move || clock.now())
+        };
+        let state = Mutex::new(State {
+            random: Random::of(world.seed, 2_000_000 + run),
+            is_frozen: false,
+            is_to_stop: false,
+            is_to_die: false,
+            is_over: false,
+            leading: None,
+            server: None,
+            sockets: BTreeMap::new(),
+            frozen: Vec::new(),
+        });
+        Arc::new(Self { world, node, run, clock, fence, state, changed: Notify::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it changes a process")
+    }
+
+    pub fn event(&self, what: fmt::Arguments<'_>) {
+        self.world.scene.event(format_args!("node {} run {}", self.node, self.run), what);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until the state is so.
+    async fn until(&self, is_so: impl Fn(&State) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if is_so(&self.state()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The operator stops the process (SIGTERM).
+    pub fn stop(&self) {
+        self.change(|state| state.is_to_stop = true);
+    }
+
+    pub async fn stopped(&self) {
+        self.until(|state| state.is_to_stop).await;
+        self.awake().await;
+    }
+
+    /// The kernel kills the process, in its next step.
+    pub fn kill(&self) {
+        self.change(|state| state.is_to_die = true);
+    }
+
+    pub async fn killed(&self) {
+        self.until(|state| state.is_to_die).await;
+    }
+
+    /// SIGSTOP.
+    pub fn freeze(&self) {
+        self.event(format_args!("freezes"));
+        self.change(|state| state.is_frozen = true);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.event(format_args!("continues"));
+        let wakers = {
+            let mut state = self.state();
+            state.is_frozen = false;
+            std::mem::take(&mut state.frozen)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        self.changed.notify_waiters();
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        self.state().is_frozen
+    }
+
+    /// Waits until the process runs. The threads of a process that continues have their first turns in any order, those of
+    /// connections first.
+    pub async fn awake(&self) {
+        while self.is_frozen() {
+            self.until(|state| !state.is_frozen).await;
+            let turn_ms = self.state().random.between(0, TURN_MS_MAX);
+            tokio::time::sleep(Duration::from_millis(turn_ms)).await;
+        }
+    }
+
+    /// Whether the process is frozen; if so, the task is woken when it continues.
+    pub fn is_frozen_for(&self, task: &Waker) -> bool {
+        let mut state = self.state();
+        if state.is_frozen {
+            state.frozen.push(task.clone());
+        }
+        state.is_frozen
+    }
+
+    /// The process ends at once. To be called within its machine.
+    pub fn end(&self, why: impl fmt::Display) {
+        let sockets = {
+            let mut state = self.state();
+            if std::mem::replace(&mut state.is_over, true) {
+                return;
+            }
+            state.server = None;
+            std::mem::take(&mut state.sockets)
+        };
+        self.event(format_args!("ends: {why}"));
+        self.close(sockets);
+    }
+
+    /// The machine loses power: the driver drops all tasks, and the network their last words.
+    pub fn lose_power(&self) {
+        self.event(format_args!("loses power"));
+        let mut state = self.state();
+        state.is_over = true;
+        state.server = None;
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.state().is_over
+    }
+
+    /// Closes all connections in the order of their addresses: the runtime would drop their tasks in an order that depends
+    /// on earlier events in the process.
+    pub fn close_all(&self) {
+        let sockets = std::mem::take(&mut self.state().sockets);
+        self.close(sockets);
+    }
+
+    fn close(&self, sockets: BTreeMap<SocketAddr, Socket>) {
+        for socket in sockets.into_values() {
+            *socket.lock().expect("nothing panics while it has a socket") = None;
+        }
+    }
+
+    /// Keeps a socket until the process ends; `false` if it has ended.
+    pub fn open(&self, peer: SocketAddr, socket: &Socket) -> bool {
+        let mut state = self.state();
+        if !state.is_over {
+            state.sockets.insert(peer, Arc::clone(socket));
+        }
+        !state.is_over
+    }
+
+    pub fn closed(&self, peer: SocketAddr) {
+        self.state().sockets.remove(&peer);
+    }
+
+    /// The node leads from now on.
+    pub fn lead(&self, epoch: u32) {
+        self.event(format_args!("leads in epoch {epoch}"));
+        self.state().leading = Some(epoch);
+    }
+
+    /// The node does not lead any more, in order.
+    pub fn lead_no_more(&self) {
+        let mut state = self.state();
+        state.leading = None;
+        state.server = None;
+    }
+
+    /// The epoch in which the process leads or has to end.
+    pub fn leading(&self) -> Option<u32> {
+        self.state().leading
+    }
+
+    /// The process serves clients from now on.
+    pub fn serve(&self, server: &Arc<Server>) {
+        self.state().server = Some(Arc::clone(server));
+    }
+
+    pub fn server(&self) -> Option<Arc<Server>> {
+        self.state().server.clone()
+    }
+
+    /// Has etcd perform a transaction, and waits for the answer for the request timeout.
+    pub async fn transact(&self, transaction: &Transaction) -> Answer {
+        let mut answer = self.world.etcd.send(self.node, transaction.clone());
+        let answered = async {
+            match (&mut answer).await {
+                Ok(answer) => answer,
+                // It is lost.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let mut answered = std::pin::pin!(answered);
+        let in_time = tokio::select! {
+            biased;
+            answer = &mut answered => Some(answer),
+            () = self.clock.sleep(self.world.timing.request_timeout()) => None,
+        };
+        // A process that was frozen when the answer came, or when the time was over, looks first for an answer.
+        self.awake().await;
+        let in_time = in_time.or_else(|| if_ready(answered));
+        in_time.unwrap_or_else(|| Err(CallError::Unanswered("no answer in time".to_owned())))
+    }
+}
+
+/// The result of a future if it is ready.
+fn if_ready<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    let mut context = std::task::Context::from_waker(Waker::noop());
+    match future.poll(&mut context) {
+        std::task::Poll::Ready(done) => Some(done),
+        std::task::Poll::Pending => None,
+    }
+}

@@ -1,0 +1,188 @@
+//! What the nodes, the clients, the faults and the checks share.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use signalbox::cluster::fence::Fence;
+use signalbox::cluster::keys::Keys;
+use signalbox::cluster::timing::Timing;
+use signalbox::config::Config;
+use signalbox::server::Server;
+
+use super::beliefs::{Beliefs, Resource};
+use super::clock::{DRIFT_PPM_MAX, NodeClock};
+use super::etcd::Etcd;
+use super::process::Process;
+use super::queues::Queues;
+use crate::network::machine_name;
+use crate::random::Random;
+use crate::scene::Scene;
+
+pub const NODES: usize = 3;
+
+/// The host name of a node's machine.
+pub fn node_name(node: usize) -> String {
+    format!("node-{node}")
+}
+
+pub struct World {
+    /// The time, the phase and the trace.
+    pub scene: Arc<Scene>,
+    pub seed: u64,
+    pub keys: Keys,
+    pub timing: Timing,
+    /// How long a node loads records at most, and how long it takes to start again.
+    pub load_ms_max: u64,
+    pub restart_ms: u64,
+    pub etcd: Etcd,
+    pub beliefs: Beliefs,
+    pub queues: Queues,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The clocks of the machines, and their processes.
+    nodes: Vec<(NodeClock, Option<Arc<Process>>)>,
+    runs: u64,
+    /// The fences of all processes, also of those that have ended.
+    fences: Vec<(usize, u64, Fence)>,
+    takeovers: u64,
+    disturbed_ms: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, machines: usize, resources: Vec<Resource>, random: &mut Random) -> Arc<Self> {
+        let scene = Scene::new(machines, Vec::new());
+        let keys = Keys::new("simulated");
+        let renew_deadline = Duration::from_secs(random.weighted(&[(2, 1), (3, 3), (5, 1)]));
+        let clock = |random: &mut Random| {
+            let fast_ppm = match random.between(0, 2) {
+                0 => -(DRIFT_PPM_MAX as i64),
+                1 => DRIFT_PPM_MAX as i64,
+                _ => random.between(0, 2 * DRIFT_PPM_MAX) as i64 - DRIFT_PPM_MAX as i64,
+            };
+            let offset = Duration::from_millis(random.between(0, 100_000_000));
+            (NodeClock::new(Arc::clone(&scene), fast_ppm, offset), None)
+        };
+        let nodes = (0..NODES).map(|_| clock(random)).collect();
+        Arc::new(Self {
+            seed,
+            timing: Timing::new(renew_deadline).expect("it is within the limits"),
+            load_ms_max: random.weighted(&[(0, 1), (300, 2), (1500, 1)]),
+            restart_ms: random.between(100, 1000),
+            etcd: Etcd::new(Arc::clone(&scene), keys.clone(), NODES, Random::of(seed, 3)),
+            beliefs: Beliefs::new(Arc::clone(&scene), resources),
+            queues: Queues::new(Arc::clone(&scene)),
+            state: Mutex::new(State { nodes, ..State::default() }),
+            keys,
+            scene,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it changes the world")
+    }
+
+    pub fn config(&self) -> Config {
+        let machines = self.scene.state().machines.len();
+        let administrators: Vec<IpAddr> =
+            (0..machines).map(|machine| turmoil::lookup(machine_name(machine))).collect();
+        super::node::config(administrators)
+    }
+
+    /// Another run of a node's process, which is going to start.
+    pub fn start_process(self: &Arc<Self>, node: usize) -> (Arc<Process>, Random) {
+        let mut state = self.state();
+        state.runs += 1;
+        let (run, clock) = (state.runs, state.nodes[node].0.clone());
+        drop(state);
+        (Process::new(Arc::clone(self), node, run, clock), Random::of(self.seed, 1_000_000 + run))
+    }
+
+    pub fn has_started(&self, process: &Arc<Process>) {
+        let mut state = self.state();
+        state.fences.push((process.node, process.run, process.fence.clone()));
+        state.nodes[process.node].1 = Some(Arc::clone(process));
+    }
+
+    /// The process of a node, unless it is just being started.
+    pub fn process(&self, node: usize) -> Option<Arc<Process>> {
+        self.state().nodes[node].1.clone()
+    }
+
+    /// Forgets the process of a node, which has ended.
+    pub fn remove_process(&self, node: usize) {
+        self.state().nodes[node].1 = None;
+    }
+
+    /// The process that leads, as far as etcd knows.
+    pub fn leader(&self) -> Option<Arc<Process>> {
+        let epoch = self.etcd.epoch();
+        let processes: Vec<_> =
+            self.state().nodes.iter().filter_map(|(_, process)| process.clone()).collect();
+        processes.into_iter().find(|process| !process.is_over() && process.leading() == Some(epoch))
+    }
+
+    /// A node has restored the records, and is about to serve.
+    pub fn has_restored(&self, process: &Process, server: &Server) {
+        self.state().takeovers += 1;
+        process.event(format_args!("serves: {:?}", server.core().ledger_stats()));
+        self.queues.restored(process.leading().unwrap_or_default());
+        if let Err(what) = self.beliefs.check_restored(server) {
+            self.scene.fail(format!("node {}: {what}", process.node));
+        }
+    }
+
+    pub fn takeovers(&self) -> u64 {
+        self.state().takeovers
+    }
+
+    /// A process has sent bytes to a client.
+    pub fn check_output(&self, process: &Process) {
+        let (epoch, leading) = (self.etcd.epoch(), process.leading());
+        if leading != Some(epoch) {
+            self.scene.fail(format!(
+                "node {} sends to a client as the leader of epoch {leading:?}, and the epoch is {epoch}",
+                process.node
+            ));
+        }
+    }
+
+    /// What must be so after each step: at most one node may answer clients, also among those that have died meanwhile; and
+    /// what clients believe is so.
+    pub fn check(&self) {
+        let mut state = self.state();
+        let State { nodes, fences, .. } = &mut *state;
+        let alive: Vec<_> =
+            nodes.iter().filter_map(|(_, process)| process.as_ref().map(|it| it.run)).collect();
+        fences.retain(|(_, run, fence)| alive.contains(run) || !fence.is_past());
+        let leading: Vec<_> = fences.iter().filter(|(.., fence)| !fence.is_past()).collect();
+        if let [(one, one_run, _), (other, other_run, _), ..] = &leading[..] {
+            self.scene.fail(format!(
+                "node {one} (run {one_run}) and node {other} (run {other_run}) may both answer clients"
+            ));
+        }
+        drop(state);
+        let server = self.leader().and_then(|process| process.server());
+        let believed = self.beliefs.check(&self.etcd, server.as_deref());
+        let queued = server.map(|server| self.queues.check(&server, &self.beliefs.resources));
+        if let Err(what) = believed.and(queued.unwrap_or(Ok(()))) {
+            self.scene.fail(what);
+        }
+    }
+
+    /// Whether all clients can reach a node that serves.
+    pub fn note_disturbance(&self, is_disturbed: bool) {
+        if is_disturbed || self.leader().is_none_or(|leader| leader.server().is_none() || leader.is_frozen())
+        {
+            self.state().disturbed_ms = self.scene.state().now_ms;
+        }
+    }
+
+    /// When a client could last not reach a node that serves.
+    pub fn disturbed_ms(&self) -> u64 {
+        self.state().disturbed_ms
+    }
+}
