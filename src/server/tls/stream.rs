@@ -250,9 +250,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         session.poll_unsent(io, context)
     }
 
-    /// Sends close_notify, unless records wait: then the output was cut off, and the client has to notice that.
+    /// Sends close_notify, unless output waits: then that was cut off, and the client has to notice it.
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { io, session } = self.get_mut();
+        if session.unconfirmed == 0 {
+            // An answer to an update of keys, perhaps.
+            let _ = session.poll_unsent(io, context)?;
+        }
         if session.unsent.is_empty() && !mem::replace(&mut session.is_closed, true) {
             let mut alert = Vec::new();
             if let Ok(length) =
