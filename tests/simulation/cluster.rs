@@ -158,12 +158,16 @@ impl Simulation<'_> {
             0 => Ok(()),
             left => Err(format!("{left} tasks still wait")),
         })?;
-        // The clients still exist and renew their leases, so anything that is held now is leaked.
+        // The clients still exist and renew their leases, so anything that is held now is leaked. Waiters of clients that have
+        // lost power may still be granted something.
         self.wait(FORGOTTEN_MS_MAX, |simulation| {
-            let held =
-                simulation.world.etcd.records().into_iter().filter(|it| matches!(it, Record::Grant(_)));
-            let held: Vec<_> = held.collect();
-            if held.is_empty() { Ok(()) } else { Err(format!("grants without a permit: {held:?}")) }
+            let leader = simulation.world.leader();
+            let server = leader.and_then(|leader| leader.server()).ok_or("no node serves")?;
+            let ledger = server.core().ledger_stats();
+            let is_free = (ledger.grants, ledger.waiters) == (0, 0);
+            is_free
+                .then_some(())
+                .ok_or_else(|| format!("grants or waiters without a permit or a request: {ledger:?}"))
         })?;
         self.enter(Phase::Ask);
         self.wait(ASK_MS_MAX, |simulation| {
