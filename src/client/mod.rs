@@ -108,8 +108,8 @@ pub use crate::protocol::{
     BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState, DecodeError,
     DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState, HelloAnswer, Idle,
     IfExists, Inspected, Limit, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace, Pausing, ReachedLimit,
-    Removal, Resizing, Revocation, Scope, SessionKey, SlotChange, Statistic, Status, TtlLeft, VerifiedGrant,
-    Wait,
+    Removal, Resizing, Revocation, Scope, SessionKey, Shares, SlotChange, Statistic, Status, TtlLeft,
+    VerifiedGrant, Wait,
 };
 
 use requested::requesting;

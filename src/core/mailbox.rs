@@ -10,6 +10,7 @@ use std::task::Waker;
 use super::ids::{GrantId, SessionId, Token};
 use super::invariant::lock;
 use super::outcome::Answer;
+use super::share::ClientKey;
 use super::sync::{AtomicBool, Mutex, Ordering};
 use super::sysv::{Errno, SetAnswer};
 use super::{Namespace, Refusal};
@@ -135,6 +136,7 @@ pub enum Notice {
 /// The messages of one connection.
 #[derive(Debug, Default)]
 pub struct Mailbox {
+    client: Option<ClientKey>,
     messages: Mutex<Messages>,
     /// Whether there is any message, so that a connection checks without the lock.
     is_filled: AtomicBool,
@@ -154,6 +156,16 @@ struct Messages {
 }
 
 impl Mailbox {
+    /// The mailbox of a connection of this client. A mailbox by default is that of a client without shares.
+    pub fn of(client: ClientKey) -> Self {
+        Self { client: Some(client), ..Self::default() }
+    }
+
+    /// Whose connection it is.
+    pub(super) fn client(&self) -> Option<ClientKey> {
+        self.client
+    }
+
     /// Sets the task that a new message wakes.
     pub fn set_reader(&self, reader: &Waker) {
         lock(&self.messages).reader = Some(reader.clone());

@@ -17,6 +17,7 @@
 
 mod alarm;
 mod api;
+mod clients;
 mod counter;
 mod durable;
 mod holders;
@@ -34,6 +35,7 @@ mod request_log;
 mod ring_map;
 mod semaphore;
 mod session;
+mod share;
 mod store;
 mod sync;
 mod sysv;
@@ -63,6 +65,7 @@ pub use outcome::{Answer, Call, Granted, Opened, Outcome, Verified};
 pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use session::{Ending, Session};
+pub use share::{ClientKey, ClientShare};
 pub use store::{Batch, BatchLimit};
 pub use sysv::{
     AdjustmentsRecord, Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess,
@@ -273,6 +276,11 @@ impl Core {
     /// Live figures of a namespace.
     pub fn stats(&self, namespace: Namespace) -> RegistryStats {
         self.registry(namespace).stats()
+    }
+
+    /// How many shards of a namespace have two names or more, which share a lock. It looks at every shard.
+    pub fn conflicts(&self, namespace: Namespace) -> u64 {
+        self.registry(namespace).conflicts()
     }
 
     /// The end of the interval that contains `now`: from then on a sweep finds more names to collect.

@@ -24,7 +24,7 @@ pub use extended::{
     EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features, Generation,
     GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit,
     ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place,
-    Queueing, ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey,
+    Queueing, ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionKey, Shares,
     SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC};

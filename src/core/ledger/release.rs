@@ -61,6 +61,10 @@ impl Ledger {
     fn remove_grant(&mut self, id: GrantId) -> Grant {
         let Some(grant) = self.grants.remove(id) else { broken(format_args!("grant {id} ends once")) };
         self.sessions.known_mut(grant.session).remove_grant(id);
+        if grant.is_waiting() {
+            self.uncount_waiter(grant.session);
+        }
+        self.note_if_unused(grant.session);
         grant
     }
 

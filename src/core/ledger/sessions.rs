@@ -5,6 +5,7 @@
 //! one; `by_key` has all leased sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::sync::Arc;
 
 use super::cached_reply::CachedReply;
@@ -15,6 +16,7 @@ use crate::core::invariant::{broken, invariant};
 use crate::core::mailbox::{EventKind, Mailbox, Message, Notice, ReplyTo};
 use crate::core::request_log::RequestLog;
 use crate::core::ring_map::RingMap;
+use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
 
 #[derive(Debug, Default)]
@@ -31,6 +33,10 @@ pub(super) struct Sessions {
 pub(super) struct SessionState {
     kind: SessionKind,
     label: Box<[u8]>,
+    /// Whose it is: for a leased session, the client of the connection that attached to it last.
+    client: Option<ClientKey>,
+    /// How many of its grants wait.
+    waiters: usize,
     /// Its grants and waiters, by id, so that its end releases the newest first.
     grants: RingMap<GrantId, ()>,
     log: RequestLog<CachedReply>,
@@ -77,6 +83,8 @@ impl SessionState {
         Self {
             kind,
             label: label.into(),
+            client: None,
+            waiters: 0,
             grants: RingMap::default(),
             log: RequestLog::default(),
             tokens: RingMap::default(),
@@ -88,6 +96,36 @@ impl SessionState {
 
     pub(super) fn label(&self) -> &[u8] {
         &self.label
+    }
+
+    pub(super) fn client(&self) -> Option<ClientKey> {
+        self.client
+    }
+
+    /// Sets whose the session is, and returns whose it was.
+    pub(super) fn set_client(&mut self, client: Option<ClientKey>) -> Option<ClientKey> {
+        mem::replace(&mut self.client, client)
+    }
+
+    pub(super) fn waiters(&self) -> usize {
+        self.waiters
+    }
+
+    pub(super) fn add_waiter(&mut self) {
+        self.waiters += 1;
+    }
+
+    pub(super) fn remove_waiter(&mut self) {
+        self.waiters -= 1;
+    }
+
+    /// Whether the session is leased, no connection is attached to it, and nothing is lost if it ends: it has no grants, no
+    /// waiters, and no replies that the client may ask for again.
+    pub(super) fn is_unused(&self) -> bool {
+        matches!(self.kind, SessionKind::Leased { connection: None, .. })
+            && self.grants.len() == 0
+            && self.log.len() == 0
+            && self.ending.is_none()
     }
 
     /// The key and the lease of a leased session.
@@ -181,8 +219,7 @@ impl SessionState {
 
     /// Takes all waiters that will be answered to the connection, in the order of their ids.
     pub(super) fn take_tokens(&mut self) -> Vec<GrantId> {
-        let mut waiters: Vec<_> =
-            std::mem::take(&mut self.tokens).into_iter().map(|(_, waiter)| waiter).collect();
+        let mut waiters: Vec<_> = mem::take(&mut self.tokens).into_iter().map(|(_, waiter)| waiter).collect();
         waiters.sort_unstable();
         waiters
     }
@@ -193,7 +230,7 @@ impl Sessions {
     pub(super) fn join(&mut self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
         let state = self.all.entry(connection.session()).or_insert_with(|| {
             let kind = SessionKind::Connection { mailbox: Arc::clone(mailbox), attachment: Attachment::None };
-            Box::new(SessionState::new(kind, &[]))
+            Box::new(SessionState { client: mailbox.client(), ..SessionState::new(kind, &[]) })
         });
         if let Some(label) = label {
             state.label = label.into();
@@ -376,6 +413,11 @@ impl Sessions {
             SessionKind::Connection { .. } => Some(session.connection()),
             SessionKind::Leased { connection, .. } => *connection,
         }
+    }
+
+    /// Whose connection it is; `None`: it has ended, has not joined, or its client is not counted.
+    pub(super) fn client_of(&self, connection: ConnectionId) -> Option<ClientKey> {
+        self.get(connection.session())?.client
     }
 
     /// The mailbox of a connection; `None`: it has ended, or has not joined.

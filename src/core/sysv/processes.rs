@@ -1,18 +1,22 @@
 //! All processes: their connections, their requests, and when they end.
 //!
 //! Invariants: a connection is attached to one process at most; a process without connections has a deadline, one with
-//! connections has none; a process that is ending has no connection.
+//! connections has none; a process that is ending has no connection; a process counts for the client of the connection that
+//! attached to it last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 
 use super::answers::Reply;
 use super::sets::SetId;
 use super::waiters::Place;
+use crate::core::clients::{Clients, Counted};
 use crate::core::ids::{ConnectionId, RequestId, SessionKey};
 use crate::core::mailbox::Mailbox;
 use crate::core::request_log::RequestLog;
+use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
 
 /// A process. No other process of the server gets the same number.
@@ -58,6 +62,8 @@ pub(super) struct Process {
     pub(super) groups: Box<[u32]>,
     pub(super) label: Box<[u8]>,
     connections: BTreeSet<ConnectionId>,
+    /// Whose it is; `None`: no connection has attached since a restart, or its client is not counted.
+    client: Option<ClientKey>,
     /// How long it lives on without a connection although its connections are closed, because it announced that.
     pub(super) grace_ms: Option<u32>,
     deadline: Option<MonotonicMs>,
@@ -84,6 +90,7 @@ pub(super) struct Processes {
     all: BTreeMap<ProcessId, Process>,
     attached: BTreeMap<ConnectionId, Attached>,
     deadlines: BTreeSet<(MonotonicMs, ProcessId)>,
+    clients: Clients<ProcessId>,
     last: u64,
 }
 
@@ -97,6 +104,7 @@ impl Process {
             groups: groups.into(),
             label: label.into(),
             connections: BTreeSet::new(),
+            client: None,
             grace_ms: None,
             deadline: None,
             log: RequestLog::default(),
@@ -109,6 +117,12 @@ impl Process {
 
     pub(super) fn is_connected(&self) -> bool {
         !self.connections.is_empty()
+    }
+
+    /// Whether nothing is lost if the process ends: it has no connections, no calls that wait, no adjustments, and no
+    /// results that its client may ask for again.
+    fn is_unused(&self) -> bool {
+        !self.is_connected() && self.waiting.is_empty() && self.adjusts.is_empty() && self.log.len() == 0
     }
 
     /// It has adjustments of one more set.
@@ -161,6 +175,8 @@ impl Processes {
         if let Some(deadline) = process.deadline {
             self.deadlines.remove(&(deadline, id));
         }
+        self.clients.remove_unused(process.client, id);
+        self.clients.subtract(process.client, Counted::Sessions, 1);
         Some(process)
     }
 
@@ -171,6 +187,11 @@ impl Processes {
         if let Some(deadline) = process.deadline.take() {
             self.deadlines.remove(&(deadline, id));
         }
+        let client = mailbox.client();
+        let before = mem::replace(&mut process.client, client);
+        self.clients.remove_unused(before, id);
+        self.clients.subtract(before, Counted::Sessions, 1);
+        self.clients.add(client, Counted::Sessions, 1);
         self.attached.insert(connection, Attached { process: id, mailbox: Arc::clone(mailbox) });
     }
 
@@ -196,7 +217,20 @@ impl Processes {
         if let Some(before) = process.deadline.replace(at) {
             self.deadlines.remove(&(before, id));
         }
+        if process.is_unused() {
+            self.clients.add_unused(process.client, id);
+        }
         self.deadlines.insert((at, id));
+    }
+
+    /// How many processes a client has.
+    pub(super) fn count_of(&self, client: Option<ClientKey>) -> usize {
+        self.clients.count(client, Counted::Sessions)
+    }
+
+    /// Takes the oldest process of a client with which nothing is lost if it ends.
+    pub(super) fn pop_unused(&mut self, client: Option<ClientKey>) -> Option<ProcessId> {
+        self.clients.pop_unused(client)
     }
 
     /// The process that ends first.
@@ -229,6 +263,10 @@ impl Processes {
         if expected != self.deadlines {
             return Err("the deadlines of processes are wrong".to_owned());
         }
-        Ok(())
+        let is_used = |(_, id): &(ClientKey, ProcessId)| !self.get(*id).is_some_and(Process::is_unused);
+        if let Some((_, id)) = self.clients.unused().find(is_used) {
+            return Err(format!("process {id} is used and may be ended"));
+        }
+        self.clients.check(self.all.values().map(|process| (process.client, [1, 0, 0])))
     }
 }

@@ -72,7 +72,7 @@ impl OpenConnection {
     }
 
     async fn accept_from_proxy<S>(
-        admission: Admission,
+        mut admission: Admission,
         stream: &mut S,
         proxy: SocketAddr,
     ) -> Option<Box<Self>>
@@ -83,7 +83,8 @@ impl OpenConnection {
         match read_header(stream, server, &port.metrics.traffic).await {
             Ok(stated) => {
                 debug!(port = port_name(port.namespace), %proxy, client = stated.map(display), "header received");
-                Some(Self::open(admission, ClientAddress::behind(proxy, stated)))
+                let client = ClientAddress::behind(proxy, stated);
+                admission.admit_client(client).then(|| Self::open(admission, client))
             }
             Err(end) => {
                 record_end(&end, port, proxy, None);
@@ -100,7 +101,7 @@ impl OpenConnection {
         let server = admission.server();
         let holder = server.core.open_session();
         let connection = holder.id();
-        let mailbox = Arc::new(Mailbox::default());
+        let mailbox = Arc::new(Mailbox::of(client.key()));
         let place = server.peers.enter(Peer { connection, address: peer, mailbox: Arc::clone(&mailbox) });
         let extended = ExtendedState::new(connection, mailbox, client);
         debug!(port = port_name(admission.port().namespace), %peer, session = %connection.session(), "connection opened");
@@ -118,8 +119,8 @@ impl OpenConnection {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let Self { admission, client, mut holder, place, extended, inbound } = *self;
-        let mut served =
-            Connection::new(admission.server(), admission.port(), seat, stream, inbound, extended);
+        let (server, port, turns) = (admission.server(), admission.port(), admission.turns());
+        let mut served = Connection::new(server, port, turns, seat, stream, inbound, extended);
         // Before the first turn looks for messages: each is found by that turn, or wakes this task.
         poll_fn(|context| {
             served.extended.set_reader(context.waker());

@@ -22,7 +22,7 @@ mod work;
 use std::future::poll_fn;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -30,6 +30,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::buffers::Buffers;
 use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
 use super::metrics::Tally;
+use super::shares::Turns;
 use super::workers::{ConnectionLoad, Seat, WorkerIndex};
 use super::{Port, Server, core_yield, steps};
 use crate::core::Session;
@@ -49,6 +50,7 @@ struct Connection<'a, S, T> {
     inbound: Inbound,
     input: Input,
     work: Work,
+    turns: Turns,
     outbound: Outbound,
     extended: ExtendedState,
     busy: Busy<'a>,
@@ -80,6 +82,7 @@ where
     fn new(
         server: &'a Server,
         port: &'a Port,
+        turns: Turns,
         seat: &'a mut T,
         stream: S,
         inbound: Inbound,
@@ -94,6 +97,7 @@ where
             inbound,
             input: Input::default(),
             work: Work::default(),
+            turns,
             outbound: Outbound::default(),
             extended,
             busy: Busy { server, is_busy: false },
@@ -126,6 +130,8 @@ where
     fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         Buffers::with(|buffers| {
             self.outbound.borrow_buffer(buffers);
+            // A step of a long response is over when others of the thread had their turns, and the peer need not have read it.
+            self.turns.end();
             let turn = self.poll_turn_with(buffers, session, context);
             self.outbound.return_buffer(buffers);
             self.update_busy();
@@ -147,6 +153,7 @@ where
             }
             self.inbound.pause_frame_timer();
             self.input.pause_store_timer();
+            self.turns.stop_waiting();
             return Poll::Pending;
         }
         if self.is_between_requests()
@@ -210,8 +217,9 @@ where
     ) -> Poll<Result<Turn, End>> {
         match (&mut self.work, &mut self.input) {
             (Work::Stream { response, .. }, _) => {
-                if !self.server.is_closing() && response.poll_pause(context).is_pending() {
-                    return Poll::Pending;
+                if !self.server.is_closing() {
+                    ready!(response.poll_pause(context));
+                    ready!(self.turns.poll_begin(context));
                 }
                 self.fill_chunk();
                 Poll::Ready(Ok(Turn::Yield))

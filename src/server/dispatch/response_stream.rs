@@ -7,12 +7,12 @@ use std::vec::IntoIter;
 use bytes::BytesMut;
 use tokio::time::Sleep;
 
-use super::super::{Server, steps};
+use super::super::{Server, statistics, steps};
 use super::convert::{declared_on_wire, entry_on_wire};
 use super::sysv::{listed_set_on_wire, listed_user_on_wire};
 use crate::core::{
-    Declared, DeclaredListing, Dump, Listed, ListedSet, ListedUser, Listing, ListingKind, SetListing,
-    UnixSeconds, UserListing,
+    Declared, DeclaredListing, Dump, Listed, ListedSet, ListedUser, Listing, ListingKind, Namespace,
+    SetListing, UnixSeconds, UserListing,
 };
 use crate::protocol::{DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, SysvOpcode};
 
@@ -29,6 +29,8 @@ pub(in crate::server) struct ResponseStream {
 /// The entries to send. The core lists them in steps; an iterator has those of the current step.
 #[derive(Debug)]
 enum Source {
+    /// Of a port; it has one chunk.
+    Statistics(Namespace),
     Dump(Dump),
     Listing(Listing, IntoIter<Listed>),
     Declared(DeclaredListing, IntoIter<Declared>),
@@ -39,6 +41,10 @@ enum Source {
 impl ResponseStream {
     fn new(source: Source, opaque: Opaque) -> Self {
         Self { source, opaque, chunks: 0, pause: None }
+    }
+
+    pub(super) fn statistics(port: Namespace, opaque: Opaque) -> Self {
+        Self::new(Source::Statistics(port), opaque)
     }
 
     pub(super) fn dump(names: Dump, opaque: Opaque) -> Self {
@@ -81,6 +87,11 @@ impl ResponseStream {
     ) -> bool {
         while out.len() < bytes {
             let (opcode, is_more) = match &mut self.source {
+                Source::Statistics(port) => {
+                    let items = statistics::items(server, server.port(*port));
+                    Response::Statistics(&items).compose(Opcode::Stats.code(), self.opaque, out);
+                    return false;
+                }
                 Source::Dump(names) => {
                     let opcode = Opcode::Dump.code();
                     let shown = names.next(&server.core, now, |name, item| {
@@ -156,7 +167,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::core::{Claim, NameHasher, Namespace};
+    use crate::core::{Claim, NameHasher};
     use crate::server::Clock;
 
     #[tokio::test(start_paused = true)]

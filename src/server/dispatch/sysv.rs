@@ -6,7 +6,7 @@ use super::super::steps;
 use super::answer::{compose_refusal, compose_status};
 use super::convert::{ids_of, token_of};
 use super::extended::{Denial, random_key};
-use super::{Executor, NextStep, ResponseStream, note_refusal};
+use super::{Executor, ExtendedState, NextStep, ResponseStream, note_refusal};
 use crate::core::{
     Caller, Errno, ListedSet, ListedUser, Operation, Order, Ownership, ProcessId, SessionKey, SetAnswer,
     SetCommand, SetStat, SysvCall, SysvOutcome, UserRole,
@@ -48,7 +48,8 @@ impl Executor<'_> {
             Ok(Execution::Later) => {}
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(Denial::Refused(refusal)) => {
-                note_refusal(self.server, self.port, self.extended.connection, refusal);
+                let ExtendedState { connection, client, .. } = *self.extended;
+                note_refusal(self.server, self.port, connection, client, refusal);
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
