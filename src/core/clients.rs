@@ -29,7 +29,7 @@ pub(super) struct Clients<I>(BTreeMap<ClientKey, Usage<I>>);
 #[derive(Debug)]
 struct Usage<I> {
     counts: Counts,
-    /// Its sessions that may end to make room for new ones of the same client.
+    /// Its sessions that may end to make room for new ones of the same client. Some may be used again.
     unused: BTreeSet<I>,
 }
 
