@@ -192,7 +192,7 @@ fn a_client_with_its_share_of_the_connections_leaves_the_rest_to_others() {
     eventually("the places are free again", || honest[0].wire.stat("curr_connections") == 16);
     assert_eq!(attacked.daemon.counter().ask(NOOP, &[]).status, OK);
     for client in ["127.0.0.1", HONEST] {
-        attacked.daemon.logged("the refusals begin", |line| line["client"] == client);
+        attacked.daemon.logged("the refusals begin", |line| line["fields"]["client"] == client);
     }
 }
 
