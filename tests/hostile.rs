@@ -44,13 +44,14 @@ impl Siege {
         Self::begin_with("")
     }
 
-    /// `settings` are lines of the section `[counter]`.
+    /// `settings` are lines of the section `[counter]`. The attackers and the honest client are one client by their address, so
+    /// nobody has shares; `daemon::shares` tests those.
     fn begin_with(settings: &str) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, files_max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, files_max, files_max).unwrap();
         let file = ConfigFile::toml(&format!(
-            "bind_ip = '127.0.0.1'\nworkers = 2\nframe_timeout = 2\n\
+            "bind_ip = '127.0.0.1'\nworkers = 2\nframe_timeout = 2\nclient_share = 100\n\
              [semaphore]\nenable = true\nport = 1\ngc_interval = 1\n[counter]\nenable = true\n{settings}\n"
         ));
         let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));

@@ -202,7 +202,7 @@ fn start_signalbox_in(folder: TempDir, further: &str, gc_interval_s: u32) -> Ser
     let [counters, semaphores] = free_ports();
     let config = folder.path().join("signalbox.toml");
     let text = format!(
-        "bind_ip = '127.0.0.1'\n{further}\
+        "bind_ip = '127.0.0.1'\nclient_share = 100\n{further}\
          [counter]\nenable = true\nport = {counters}\n\
          [semaphore]\nenable = true\nport = {semaphores}\ngc_interval = {gc_interval_s}\n"
     );

@@ -4,7 +4,7 @@ use crate::protocol::{Limit, ReachedLimit};
 
 /// Which limit is reached, and what to do. `None`: the server did not say which.
 pub(super) fn advice(reached: Option<ReachedLimit>) -> String {
-    let Some(ReachedLimit { limit, max }) = reached else {
+    let Some(ReachedLimit { limit, max, is_share }) = reached else {
         return "a limit of sessions, requests or watches is reached; close or finish some first".to_owned();
     };
     let (state, what_to_do) = match limit {
@@ -26,6 +26,13 @@ pub(super) fn advice(reached: Option<ReachedLimit>) -> String {
             );
         }
     };
+    if is_share {
+        return format!(
+            "this client has its share of what the server has room for ({key} = {max} for each client); {what_to_do}, or \
+             raise client_share or {key} in the server's configuration",
+            key = limit.key()
+        );
+    }
     format!(
         "{state} ({key} = {max}); {what_to_do}, or raise {key} in the server's configuration",
         key = limit.key()

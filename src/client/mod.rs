@@ -119,8 +119,8 @@ pub use crate::protocol::{
     AddressRange, BodyError, ClaimsError, Declaration, DeclarationError, DeclaredEntry, DeclaredState,
     DecodeError, DumpEntry, Event, EventKind, Features, Generation, GraceLeft, GrantId, GrantState,
     HelloAnswer, Idle, IfExists, Inspected, Limit, ListEntry, Milliseconds, NAME_BYTES_MAX, Namespace,
-    Pausing, ReachedLimit, Removal, Resizing, Scope, SessionEntry, SessionKey, SessionKind, SlotChange,
-    Statistic, Status, TtlLeft, VerifiedGrant, Wait,
+    Pausing, ReachedLimit, Removal, Resizing, Scope, SessionEntry, SessionKey, SessionKind, Shares,
+    SlotChange, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
 };
 
 use requested::requesting;

@@ -62,6 +62,9 @@ pub struct Config {
     /// How many bytes the process may have allocated before requests that need memory are refused; 0 means no limit.
     /// `None`: half of the memory that the process may use.
     pub memory_max: Option<u64>,
+    /// How much of the connections, sessions, waiting requests and watches one client may have once half of them are in use,
+    /// in percent of their limits.
+    pub client_share: u32,
     /// Seconds after which the connection of a vanished peer ends, and what it held is released.
     pub peer_timeout_s: u32,
     /// Seconds within which a started frame must be complete.
@@ -387,6 +390,7 @@ impl Default for Config {
             user: None,
             group: None,
             memory_max: None,
+            client_share: 12,
             peer_timeout_s: 35,
             frame_timeout_s: 10,
             admin_from: Vec::new(),

@@ -115,6 +115,12 @@ static KEYS: &[Key] = &[
         shown_if_set(config.memory_max)
     })
     .while_running(),
+    Key::new(
+        "client_share",
+        Kind::Number { least: 1, most: 100, put: |config, n| config.client_share = narrow(n) },
+        |config| config.client_share.to_string(),
+    )
+    .while_running(),
     Key::new("user", Kind::Account(|config, name| config.user = name), |config| {
         shown_if_set(config.user.as_ref())
     }),

@@ -97,7 +97,7 @@ impl Core {
         now: Moment,
     ) -> Outcome {
         let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
-        self.ledger().open((connection, token), opened, label, now.monotonic)
+        self.ledger().open((connection, token), opened, label, now.monotonic, self.context(now.unix))
     }
 
     /// As [`Self::open_leased`], with a key that the client chose, so that a repeated request opens no other session: the
@@ -112,7 +112,7 @@ impl Core {
         now: Moment,
     ) -> Outcome {
         let opened = Opened { session: SessionId::new(self.next_session()), key, ttl_ms };
-        self.ledger().open_once((connection, token), opened, label, now.monotonic)
+        self.ledger().open_once((connection, token), opened, label, now.monotonic, self.context(now.unix))
     }
 
     /// Attaches a connection to a leased session. Another connection that was attached is informed and loses it.

@@ -1,6 +1,7 @@
 //! The limits of the ledger, as a refusal names them.
 
 use super::Refusal;
+use super::share::ClientShare;
 
 /// A limit of the server, and its value when it refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +10,8 @@ pub struct Limit {
     pub kind: LimitKind,
     /// The most that the limit allows; for memory, in bytes.
     pub max: u64,
+    /// Whether it is the share of the client; otherwise it is the limit of all clients together.
+    pub is_share: bool,
 }
 
 /// What the ledger limits.
@@ -49,7 +52,11 @@ impl MemoryLimit {
     /// Refuses what would grow, once nothing may.
     pub(super) fn check(self) -> Result<(), Refusal> {
         if self.is_exceeded() {
-            return Err(Refusal::LimitReached(Limit { kind: LimitKind::Memory, max: self.max }));
+            return Err(Refusal::LimitReached(Limit {
+                kind: LimitKind::Memory,
+                max: self.max,
+                is_share: false,
+            }));
         }
         Ok(())
     }
@@ -58,6 +65,22 @@ impl MemoryLimit {
 impl Limit {
     /// Why a request above this limit is refused.
     pub(super) fn reached(kind: LimitKind, max: usize) -> Refusal {
-        Refusal::LimitReached(Self { kind, max: max as u64 })
+        Refusal::LimitReached(Self { kind, max: max as u64, is_share: false })
+    }
+
+    /// Checks that there may be one more, for all clients, of whom there is `in_use`, and for this one, which has `own`.
+    pub(super) fn check(
+        kind: LimitKind,
+        (max, share): (usize, ClientShare),
+        in_use: usize,
+        own: usize,
+    ) -> Result<(), Refusal> {
+        if in_use >= max {
+            return Err(Self::reached(kind, max));
+        }
+        if share.is_exhausted(max, in_use, own) {
+            return Err(Refusal::LimitReached(Self { kind, max: share.of(max) as u64, is_share: true }));
+        }
+        Ok(())
     }
 }

@@ -11,6 +11,7 @@ use std::task::Waker;
 use super::ids::{GrantId, SessionId, Token};
 use super::invariant::lock;
 use super::outcome::Answer;
+use super::share::ClientKey;
 use super::sync::{AtomicBool, Mutex, Ordering};
 use super::sysv::{Errno, SetAnswer};
 use super::{Namespace, Refusal};
@@ -136,6 +137,7 @@ pub enum Notice {
 /// The messages of one connection.
 #[derive(Debug, Default)]
 pub struct Mailbox {
+    owner: Option<ClientKey>,
     messages: Mutex<Messages>,
     /// Whether there is any message, so that a connection checks without the lock.
     is_filled: AtomicBool,
@@ -157,9 +159,14 @@ struct Messages {
 }
 
 impl Mailbox {
-    /// The mailbox of a connection whose client has this address.
-    pub fn of(client: SocketAddr) -> Self {
-        Self { client: Some(client), ..Self::default() }
+    /// The mailbox of a connection whose client has this address, and is counted under this key; `None`: it has no shares.
+    pub fn of(client: SocketAddr, owner: Option<ClientKey>) -> Self {
+        Self { client: Some(client), owner, ..Self::default() }
+    }
+
+    /// Whose shares the connection is counted for.
+    pub(super) fn owner(&self) -> Option<ClientKey> {
+        self.owner
     }
 
     /// The address of the connection's client.

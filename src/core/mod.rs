@@ -17,6 +17,7 @@
 
 mod alarm;
 mod api;
+mod clients;
 mod counter;
 mod durable;
 mod holders;
@@ -35,6 +36,7 @@ mod ring_map;
 mod semaphore;
 mod session;
 mod session_listing;
+mod share;
 mod store;
 mod sync;
 mod sysv;
@@ -65,6 +67,7 @@ pub use registry::{Limits, RegistryStats};
 pub use request_log::REQUESTS_MAX;
 pub use session::{Ending, Session};
 pub use session_listing::{Connected, ListedId, ListedSession, SessionListing};
+pub use share::{ClientKey, ClientShare};
 pub use store::{Batch, BatchLimit};
 pub use sysv::{
     AdjustmentsRecord, Caller, ConnectionEnd, Errno, KeyRule, ListedSet, ListedUser, OpenedProcess,
@@ -275,6 +278,11 @@ impl Core {
     /// Live figures of a namespace.
     pub fn stats(&self, namespace: Namespace) -> RegistryStats {
         self.registry(namespace).stats()
+    }
+
+    /// How many shards of a namespace have two names or more, which share a lock. It looks at every shard.
+    pub fn conflicts(&self, namespace: Namespace) -> u64 {
+        self.registry(namespace).conflicts()
     }
 
     /// The end of the interval that contains `now`: from then on a sweep finds more names to collect.

@@ -43,8 +43,6 @@ pub struct RegistryStats {
     pub objects: u64,
     /// Names created so far.
     pub total_objects: u64,
-    /// Shards with two names or more, which share a lock.
-    pub conflicts: u64,
 }
 
 #[derive(Debug)]
@@ -329,10 +327,11 @@ impl Registry {
     }
 
     pub(super) fn stats(&self) -> RegistryStats {
-        RegistryStats {
-            objects: self.names(),
-            total_objects: self.total_objects.load(Ordering::Relaxed),
-            conflicts: self.map.shards().iter().filter(|shard| shard.read().len() > 1).count() as u64,
-        }
+        RegistryStats { objects: self.names(), total_objects: self.total_objects.load(Ordering::Relaxed) }
+    }
+
+    /// Shards with two names or more, which share a lock.
+    pub(super) fn conflicts(&self) -> u64 {
+        self.map.shards().iter().filter(|shard| shard.read().len() > 1).count() as u64
     }
 }

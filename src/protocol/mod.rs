@@ -25,7 +25,7 @@ pub use extended::{
     Generation, GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected,
     LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession,
     Pausing, Place, Queueing, ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope,
-    SessionEntry, SessionKey, SessionKind, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
+    SessionEntry, SessionKey, SessionKind, Shares, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC, TLS_HANDSHAKE};
 pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};

@@ -1,31 +1,89 @@
-//! The limit on the connections of a port.
+//! The limits on the connections of a port: that of all clients, and the share of each.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Port, Server};
-use crate::core::Namespace;
+use tokio::sync::Semaphore;
 
-/// Counts one connection of a port, until it is dropped.
+use super::client_address::ClientAddress;
+use super::shares::Turns;
+use super::{Port, Server};
+use crate::core::{ClientKey, Namespace};
+
+/// Counts one connection of a port, and of its client, until it is dropped.
 #[derive(Debug)]
 pub struct Admission {
     server: Arc<Server>,
     namespace: Namespace,
+    /// `None`: the header of the proxy has not been read yet.
+    client: Option<(ClientKey, Arc<Semaphore>)>,
 }
 
+/// The port has as many connections as its limit allows.
+#[derive(Debug)]
+pub(super) struct PortFull;
+
 impl Admission {
-    /// Admits a connection, unless the port has reached its limit.
-    pub(super) fn request(server: &Arc<Server>, namespace: Namespace) -> Option<Self> {
+    /// Admits a connection from this peer, unless the port has reached its limit. `Ok(None)`: the client has its share.
+    pub(super) fn request(
+        server: &Arc<Server>,
+        namespace: Namespace,
+        peer: SocketAddr,
+    ) -> Result<Option<Self>, PortFull> {
         let port = server.port(namespace);
         let connections_max = port.connections_max.load(Ordering::Relaxed);
         let before = port.metrics.curr_connections.increment();
+        let mut admission = Self { server: Arc::clone(server), namespace, client: None };
         if connections_max > 0 && before >= u64::from(connections_max) {
-            port.metrics.curr_connections.decrement();
             port.metrics.refused_connections.add(1);
-            return None;
+            return Err(PortFull);
+        }
+        if !server.is_proxy(peer.ip()) && !admission.admit_client(ClientAddress::of_peer(peer)) {
+            return Ok(None);
         }
         port.metrics.total_connections.add(1);
-        Some(Self { server: Arc::clone(server), namespace })
+        Ok(Some(admission))
+    }
+
+    /// Counts the connection for its client from now on, unless that has its share: then the connection has to be closed.
+    pub(super) fn admit_client(&mut self, client: ClientAddress) -> bool {
+        let shares = &self.server.shares;
+        let (max, ports) = (self.server.connections_limit(self.port()), self.limited_ports());
+        let all = ports.iter().map(|port| self.server.port(*port).metrics.curr_connections.value());
+        // This connection is counted already.
+        let in_use = (all.sum::<u64>() as usize).saturating_sub(1);
+        let share = shares.share();
+        let turns = shares.enter(client.key(), self.namespace, |connections| {
+            let own = ports.iter().map(|port| connections[*port as usize] as usize).sum();
+            !share.is_exhausted(max, in_use, own)
+        });
+        let Some(turns) = turns else {
+            self.port().metrics.refused_connections.add(1);
+            let limit = match self.namespace {
+                Namespace::Counters => "counter.max_connections",
+                Namespace::Semaphores => "semaphore.max_connections",
+            };
+            shares.note_refusal(client, limit, share.of(max) as u64);
+            return false;
+        };
+        self.client = Some((client.key(), turns));
+        true
+    }
+
+    /// The ports of which the limit is: this one, or all if only the process has a limit.
+    fn limited_ports(&self) -> &'static [Namespace] {
+        match (self.port().connections_max.load(Ordering::Relaxed), self.namespace) {
+            (0, _) => &Namespace::ALL,
+            (_, Namespace::Counters) => &[Namespace::Counters],
+            (_, Namespace::Semaphores) => &[Namespace::Semaphores],
+        }
+    }
+
+    /// The connection's turns at long requests. It has been admitted for its client.
+    pub(super) fn turns(&self) -> Turns {
+        let alone = || Arc::new(Semaphore::new(1));
+        Turns::new(self.client.as_ref().map_or_else(alone, |(_, turns)| Arc::clone(turns)))
     }
 
     pub(super) fn server(&self) -> &Server {
@@ -40,5 +98,8 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.port().metrics.curr_connections.decrement();
+        if let Some((client, _)) = &self.client {
+            self.server.shares.leave(*client, self.namespace);
+        }
     }
 }

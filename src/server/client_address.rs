@@ -25,6 +25,11 @@ impl fmt::Display for Client {
     }
 }
 
+use crate::core::ClientKey;
+
+/// The bits of an IPv6 address that tell the interfaces of one network apart.
+const INTERFACE_BITS: u32 = 64;
+
 /// The address of a client, and where it comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientAddress {
@@ -65,6 +70,18 @@ impl ClientAddress {
     /// The address, for listings and the log.
     pub(super) fn socket(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whose shares the connection is counted for: those of the client's address, and of the network of 64 bits for IPv6, as
+    /// one machine can take any address of it. A client that proves an identity would be counted by that instead.
+    pub(super) fn key(&self) -> ClientKey {
+        match self.address.ip().to_canonical() {
+            IpAddr::V4(ip) => ClientKey(ip.to_ipv6_mapped().octets()),
+            IpAddr::V6(ip) => {
+                let network = ip.to_bits() >> INTERFACE_BITS << INTERFACE_BITS;
+                ClientKey(network.to_be_bytes())
+            }
+        }
     }
 
     /// Whether the connection comes from a proxy. Its end says nothing about the client then: a proxy closes the
@@ -122,6 +139,17 @@ mod tests {
             assert_eq!(client.is_local(), client.is_administrator(&[]), "{ip}");
             assert!(!client.is_proxied());
         }
+    }
+
+    #[test]
+    fn clients_are_told_apart_by_their_ipv4_address_or_ipv6_network() {
+        let key = |ip| ClientAddress::of_peer(address(ip)).key();
+        assert_eq!(key("192.0.2.7"), key("::ffff:192.0.2.7"));
+        assert_ne!(key("192.0.2.7"), key("192.0.2.8"));
+        assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:0:0:1"));
+        assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
+        let proxied = ClientAddress::behind(address("192.0.2.1"), Some(address("192.0.2.7")));
+        assert_eq!(proxied.key(), key("192.0.2.7"));
     }
 
     #[test]

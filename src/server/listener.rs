@@ -69,7 +69,7 @@ fn admit<L: Listener>(
     workers: &impl Spawn<L::Stream>,
 ) {
     // Dropping the stream refuses the connection: the peer sees it closed.
-    let Some(admission) = Admission::request(server, namespace) else {
+    let Ok(admission) = Admission::request(server, namespace, peer) else {
         if server.port(namespace).warnings.refused_connection.permits() {
             warn!(
                 port = port_name(namespace),
@@ -79,6 +79,8 @@ fn admit<L: Listener>(
         }
         return;
     };
+    // The client has its share, which was logged.
+    let Some(admission) = admission else { return };
     if let Err(error) = L::prepare(&stream, server.peer_timeout()) {
         debug!(%peer, %error, "connection lost before it was served");
         return;

@@ -26,6 +26,7 @@ mod memory;
 mod metrics;
 mod peers;
 mod privileges;
+mod shares;
 mod socket;
 mod statistics;
 pub mod steps;
@@ -52,19 +53,22 @@ pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
 pub use store::{RestoreError, StoreError};
 pub use workers::{SameThread, Spawn, Workers};
 
+use nix::sys::resource::{Resource, getrlimit};
 use tokio::time::Instant;
 
 use crate::cluster::fence::Fence;
 use crate::config::{Config, Network, PortConfig, TlsConfig};
 use crate::core::{
-    Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher, Namespace, Order,
-    SysvLimits,
+    ClientShare, Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher,
+    Namespace, Order, SysvLimits,
 };
 use client_address::ClientAddress;
 use export::Exports;
 use memory::MemoryBudget;
 use metrics::{Metrics, Stored};
 use peers::Peers;
+use shares::Shares;
+use statistics::Conflicts;
 use throttle::Throttle;
 pub use tls::TlsError;
 use tls::{FirstBytes, Tls};
@@ -91,6 +95,7 @@ pub struct Server {
     stored: Stored,
     exports: Exports,
     memory: MemoryBudget,
+    shares: Shares,
     started: Instant,
     /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
     fence: Option<Fence>,
@@ -102,7 +107,7 @@ const GRANT_ID_TIME_SHIFT: u32 = 20;
 /// Numbers of processes begin at the Unix time of the start in seconds, shifted by this many bits.
 const PROCESS_ID_TIME_SHIFT: u32 = 24;
 
-/// Limits of the extended operations, and the addresses of administrators and proxies. Times are in milliseconds.
+/// Limits of the extended operations, also those that Hello divides into shares, and the addresses of administrators and proxies. Times are in milliseconds.
 #[derive(Debug, Default)]
 struct SessionLimits {
     default_ttl_ms: u32,
@@ -110,6 +115,9 @@ struct SessionLimits {
     max_ttl_ms: u32,
     default_wait_ms: u32,
     max_wait_ms: u32,
+    sessions_max: u32,
+    waiters_max: u32,
+    watches_max: u32,
     /// The addresses of administrators, besides loopback.
     admin_from: Vec<IpAddr>,
     /// Where proxies are, whose connections begin with a header.
@@ -124,6 +132,7 @@ struct Port {
     connections_max: AtomicU32,
     /// Most names at a time; 0 means no limit. This one is for the statistics; the core enforces the limit.
     names_max: AtomicU64,
+    conflicts: Conflicts,
     metrics: Metrics,
     warnings: Warnings,
 }
@@ -165,6 +174,7 @@ impl Server {
             stored: Stored::default(),
             exports: Exports::default(),
             memory: MemoryBudget::default(),
+            shares: Shares::default(),
             started: Instant::now(),
             fence,
         };
@@ -184,9 +194,11 @@ impl Server {
         let session_limits = Arc::new(SessionLimits::of(config));
         *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
         self.memory.set_max(config.memory_max);
-        self.core.set_ledger_limits(ledger_limits(config, self.memory.limit()));
+        self.shares.set(config.client_share, files_max());
+        let share = self.shares.share();
+        self.core.set_ledger_limits(ledger_limits(config, self.memory.limit(), share));
         self.core.set_reconnect_window(config.session.reconnect_window_s.saturating_mul(1000));
-        self.core.set_sysv_limits(sysv_limits(config, self.memory.limit()));
+        self.core.set_sysv_limits(sysv_limits(config, self.memory.limit(), share));
         self.core.set_sysv_rules(key_rules(config));
         self.frame_timeout_s.store(config.frame_timeout_s, Ordering::Relaxed);
         self.peer_timeout_s.store(config.peer_timeout_s, Ordering::Relaxed);
@@ -276,6 +288,14 @@ impl Server {
         }
     }
 
+    /// The limit on connections in which clients have shares: that of the port, or else the files of the process.
+    fn connections_limit(&self, port: &Port) -> usize {
+        match port.connections_max.load(Ordering::Relaxed) {
+            0 => self.shares.files_max(),
+            max => max as usize,
+        }
+    }
+
     /// Counts a connection that has become busy, or is busy no more.
     fn count_busy(&self, is_busy: bool) {
         if is_busy {
@@ -310,6 +330,9 @@ impl SessionLimits {
             max_ttl_ms: ms(session.max_ttl_s),
             default_wait_ms: ms(session.default_wait_s),
             max_wait_ms: ms(session.max_wait_s),
+            sessions_max: session.max_sessions,
+            waiters_max: session.max_waiters,
+            watches_max: session.max_watches,
             // In the form in which peers are looked up: IPv4 peers of a dual-stack socket are mapped to IPv4.
             admin_from: config.admin_from.iter().map(|address| address.to_canonical()).collect(),
             proxies: config.proxies.clone(),
@@ -317,7 +340,7 @@ impl SessionLimits {
     }
 }
 
-fn ledger_limits(config: &Config, memory: MemoryLimit) -> LedgerLimits {
+fn ledger_limits(config: &Config, memory: MemoryLimit, client_share: ClientShare) -> LedgerLimits {
     let session = &config.session;
     LedgerLimits {
         sessions_max: session.max_sessions as usize,
@@ -325,6 +348,7 @@ fn ledger_limits(config: &Config, memory: MemoryLimit) -> LedgerLimits {
         waiters_max: session.max_waiters as usize,
         watches_max: session.max_watches as usize,
         memory,
+        client_share,
     }
 }
 
@@ -342,7 +366,7 @@ fn key_rules(config: &Config) -> Vec<KeyRule> {
     fifo.chain(durable).collect()
 }
 
-fn sysv_limits(config: &Config, memory: MemoryLimit) -> SysvLimits {
+fn sysv_limits(config: &Config, memory: MemoryLimit, client_share: ClientShare) -> SysvLimits {
     let session = &config.session;
     SysvLimits {
         processes_max: session.max_sessions as usize,
@@ -350,7 +374,13 @@ fn sysv_limits(config: &Config, memory: MemoryLimit) -> SysvLimits {
         semaphores_max: config.sysv.max_semaphores,
         waiters_max: session.max_waiters as usize,
         memory,
+        client_share,
     }
+}
+
+/// How many files the process may have open.
+fn files_max() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }
 
 impl Port {
@@ -359,6 +389,7 @@ impl Port {
             namespace,
             connections_max: AtomicU32::new(0),
             names_max: AtomicU64::new(0),
+            conflicts: Conflicts::default(),
             metrics: Metrics::default(),
             warnings: Warnings::default(),
         }

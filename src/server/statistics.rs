@@ -3,11 +3,38 @@
 //! The fifteen items of yrmcds come first, with its names and in its order, as its clients expect.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::memory::MemoryBudget;
 use super::metrics::OPCODES;
 use super::{Port, Server};
 use crate::protocol::Opcode;
+
+/// How long a count of conflicts is used.
+const CONFLICTS_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// The item `conflicts` of a port. To count it looks at every shard, so one count serves all requests of a second.
+#[derive(Debug, Default)]
+pub(super) struct Conflicts(Mutex<Option<(Instant, u64)>>);
+
+impl Conflicts {
+    fn value(&self, count: impl FnOnce() -> u64) -> u64 {
+        // A panic while it is locked leaves no partial change.
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some((counted, conflicts)) = *last
+            && now.duration_since(counted) < CONFLICTS_AGE_MAX
+        {
+            return conflicts;
+        }
+        let conflicts = count();
+        *last = Some((now, conflicts));
+        conflicts
+    }
+}
 
 /// Name and value of every item, in order. Times are in seconds, but in microseconds where yrmcds has them so.
 pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)> {
@@ -17,7 +44,7 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("objects", names.objects),
         ("total_objects", names.total_objects),
         ("used_memory", MemoryBudget::in_use()),
-        ("conflicts", names.conflicts),
+        ("conflicts", port.conflicts.value(|| server.core.conflicts(port.namespace))),
         ("gc_count", metrics.gc_count.value()),
         ("last_gc_elapsed", metrics.last_gc_elapsed_us.value()),
         ("total_gc_elapsed", metrics.total_gc_elapsed_us.value()),
@@ -35,6 +62,8 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("refused_names", metrics.refused_names.value()),
         ("memory_max", server.memory.max()),
         ("refused_memory", server.memory.refused.value()),
+        ("client_share", server.shares.percent().into()),
+        ("refused_shares", server.shares.refused.value()),
         ("bad_input", metrics.bad_input.value()),
         ("frame_timeouts", metrics.frame_timeouts.value()),
         ("tls_connections", metrics.tls_connections.value()),

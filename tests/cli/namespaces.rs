@@ -120,6 +120,7 @@ pub(super) fn old_server() -> SocketAddr {
             names_max: 1,
             requests_max: 1,
             port: None,
+            shares: None,
         };
         let mut out = BytesMut::new();
         let opaque = Opaque(*header[8..].first_chunk().unwrap());

@@ -598,6 +598,7 @@ fn closing_server() -> (SocketAddr, Arc<AtomicUsize>) {
                         names_max: 1,
                         requests_max: 1,
                         port: None,
+                        shares: None,
                     }),
                     ExtendedOpcode::OpenSession => ExtendedResponse::Opened(opened),
                     _ => ExtendedResponse::Ttl(ttl),

@@ -9,6 +9,7 @@ mod lifecycle;
 mod memory;
 mod proxies;
 mod queue_order;
+mod shares;
 mod signals;
 #[path = "../support/mod.rs"]
 mod support;

@@ -263,7 +263,7 @@ impl Run {
 }
 
 fn joined(core: &Core, client: usize) -> (Session, Arc<Mailbox>) {
-    let (session, mailbox) = (core.open_session(), Arc::new(Mailbox::of(address_of(client))));
+    let (session, mailbox) = (core.open_session(), Arc::new(Mailbox::of(address_of(client), None)));
     core.join(session.id(), None, &mailbox);
     (session, mailbox)
 }

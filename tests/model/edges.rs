@@ -258,7 +258,7 @@ fn an_idle_wait_that_a_limit_refuses_is_counted() {
     server.granted(0, &[NAME]);
     let waiting = (server.id(1), Token(1));
     let outcome = server.core.await_idle(waiting, (SEMAPHORES, NAME), Until::Level(0), 1, START);
-    let limit = Limit { kind: LimitKind::Waiters, max: 0 };
+    let limit = Limit { kind: LimitKind::Waiters, max: 0, is_share: false };
     assert_eq!(outcome, Outcome::Refused(Refusal::LimitReached(limit)));
     assert_eq!(server.core.ledger_stats().limited, 1);
 }
@@ -266,7 +266,7 @@ fn an_idle_wait_that_a_limit_refuses_is_counted() {
 #[test]
 fn without_memory_nothing_is_added_and_what_was_answered_is_answered_again() {
     const FULL: MemoryLimit = MemoryLimit { in_use: || 11, max: 10 };
-    let refusal = Refusal::LimitReached(Limit { kind: LimitKind::Memory, max: 10 });
+    let refusal = Refusal::LimitReached(Limit { kind: LimitKind::Memory, max: 10, is_share: false });
     let mut server = Server::new();
     let call = server.call(0);
     let claim = Claim::new(1, 1).unwrap();

@@ -8,6 +8,7 @@
 mod model;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,11 +18,11 @@ use std::task::{Wake, Waker};
 use model::{Attachment, INTERVAL_S, Key, Model, Want, semaphore};
 use proptest::prelude::*;
 use signalbox::core::{
-    Answer, BatchLimit, Call, Claim, CommitOutcome, ConnectionId, Core, Declare, Due, EVENTS_MAX, Event,
-    EventKind, GRANT_SLOTS_MAX, GrantId, IfExists, Lease, LedgerLimits, Limits, Listed, ListingKind, Mailbox,
-    Message, Moment, MonotonicMs, NameHasher, Namespace, Notice, Opened, Outcome, Queueing, REQUESTS_MAX,
-    Refusal, Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope, ServiceChange, Session, SessionId,
-    SessionKey, Token, UnixSeconds, Until, Waiting,
+    Answer, BatchLimit, Call, Claim, ClientKey, ClientShare, CommitOutcome, ConnectionId, Core, Declare, Due,
+    EVENTS_MAX, Event, EventKind, GRANT_SLOTS_MAX, GrantId, IfExists, Lease, LedgerLimits, Limits, Listed,
+    ListingKind, Mailbox, Message, Moment, MonotonicMs, NameHasher, Namespace, Notice, Opened, Outcome,
+    Queueing, REQUESTS_MAX, Refusal, Removal, RequestId, RequestIds, Resizing, SLOTS_MAX, Scope,
+    ServiceChange, Session, SessionId, SessionKey, Token, UnixSeconds, Until, Waiting,
 };
 
 use crate::cases;
@@ -292,17 +293,20 @@ impl Pair {
             last_token: 0,
             alarm: Arc::default(),
         };
-        pair.connections = (0..CONNECTIONS).map(|_| pair.connect()).collect();
+        pair.connections = (0..CONNECTIONS).map(|by| pair.connect(by)).collect();
         pair.take(&Step::Time { by_ms: 0 });
         pair
     }
 
-    fn connect(&mut self) -> Connection {
-        let connection = Connection { session: self.core.open_session(), mailbox: Arc::default() };
+    /// The connections belong to two clients.
+    fn connect(&mut self, by: usize) -> Connection {
+        let client = ClientKey([by as u8 % 2; 16]);
+        let mailbox = Arc::new(Mailbox::of(SocketAddr::from(([192, 0, 2, 1], 1)), Some(client)));
+        let connection = Connection { session: self.core.open_session(), mailbox };
         let id = connection.session.id();
         let label = id.to_string();
         self.core.join(id, Some(label.as_bytes()), &connection.mailbox);
-        self.model.join(id, label.as_bytes());
+        self.model.join(id, label.as_bytes(), client);
         connection
     }
 
@@ -545,7 +549,7 @@ impl Pair {
     fn open(&mut self, by: usize, ttl_ms: u32) {
         let (connection, token) = (self.id(by), self.token());
         let key = SessionKey([self.leased.len() as u8 + 1; 16]);
-        let expected = self.model.check_open();
+        let expected = self.model.check_open(connection);
         match self.core.open_leased(connection, key, ttl_ms, b"leased", token, self.now()) {
             Outcome::Answered(Answer::Opened(opened)) => {
                 assert_eq!((expected, opened.key.0, opened.ttl_ms), (Ok(()), key.0, ttl_ms));
@@ -565,7 +569,7 @@ impl Pair {
         let key = *key;
         let expected = match self.model.open_again(connection, key) {
             Some(expected) => expected.map(Some),
-            None => self.model.check_open().map(|()| None),
+            None => self.model.check_open(connection).map(|()| None),
         };
         match self.core.open_leased_once(connection, key, ttl_ms, b"leased", token, self.now()) {
             Outcome::Answered(Answer::Opened(opened)) => {
@@ -597,7 +601,7 @@ impl Pair {
         if let Some((key, resources)) = last {
             self.model.plain_release(connection, key, resources).unwrap();
         }
-        let new = self.connect();
+        let new = self.connect(by);
         let left = std::mem::replace(&mut self.connections[by], new);
         let mut ending = self.core.end_session(left.session);
         while ending.step(1, now.unix) {}
@@ -924,15 +928,19 @@ fn steps() -> impl Strategy<Value = Step> {
 
 /// Usually no limits, sometimes limits so low that histories reach them.
 fn limits() -> impl Strategy<Value = LedgerLimits> {
-    let small = (1..3usize, 1..4usize, 1..3usize, 1..3usize);
-    let small = small.prop_map(|(sessions_max, grants_max, waiters_max, watches_max)| LedgerLimits {
-        sessions_max,
-        grants_max,
-        waiters_max,
-        watches_max,
-        ..LedgerLimits::NONE
-    });
-    prop_oneof![3 => Just(LedgerLimits::NONE), 1 => small]
+    let shares = (0..100u32).prop_map(|percent| ClientShare { percent, least: 1 });
+    let shares = prop_oneof![Just(ClientShare::NONE), shares];
+    let small = (1..5usize, 1..4usize, 1..5usize, 1..5usize, shares);
+    let small =
+        small.prop_map(|(sessions_max, grants_max, waiters_max, watches_max, client_share)| LedgerLimits {
+            sessions_max,
+            grants_max,
+            waiters_max,
+            watches_max,
+            client_share,
+            ..LedgerLimits::NONE
+        });
+    prop_oneof![3 => Just(LedgerLimits::NONE), 2 => small]
 }
 
 proptest! {

@@ -83,8 +83,8 @@ fn conflicts_is_the_number_of_shards_with_two_names_or_more() {
         assert_eq!(wire.acquire(&i.to_be_bytes(), 1, 1).status, OK);
     }
     // With one name per shard on average, about 520 of 2048 shards have two or more.
-    let conflicts = wire.stat("conflicts");
-    assert!((400..800).contains(&conflicts), "{conflicts}");
+    // One count serves all requests of a second.
+    eventually("the shards are counted again", || (400..800).contains(&wire.stat("conflicts")));
 }
 
 #[test]

@@ -110,7 +110,10 @@ fn two_exports_are_read_at_once_and_a_third_is_refused() {
     let begun = [&mut one, &mut other].map(|caller| (begin(caller), caller));
     let refused = export(&mut third).unwrap_err();
     assert_eq!(refused.status, Status::LimitReached.code());
-    assert_eq!(refused.reached_limit(), Some(ReachedLimit { limit: Limit::Exports, max: 2 }));
+    assert_eq!(
+        refused.reached_limit(),
+        Some(ReachedLimit { limit: Limit::Exports, max: 2, is_share: false })
+    );
     server.store();
     for (opaque, caller) in begun {
         while caller.answer(opaque).export_part().unwrap().is_some() {}

@@ -7,8 +7,8 @@ use crate::support::caller::{Caller, LONG, NOW, for_ms, one_of};
 use crate::support::*;
 use bytes::BytesMut;
 use signalbox::protocol::{
-    Extended, Idle, Limit, Milliseconds, Namespace, ReachedLimit, RequestId, RequestIds, ResponseFrame,
-    Scope, Status, Wait,
+    Extended, Features, Idle, Limit, Milliseconds, Namespace, ReachedLimit, RequestId, RequestIds,
+    ResponseFrame, Scope, Shares, Status, Wait,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -58,7 +58,7 @@ fn limits_change_while_the_server_runs() {
 #[track_caller]
 fn assert_limit(answer: &ResponseFrame, limit: Limit, max: u64) {
     assert_eq!(answer.status, Status::LimitReached.code(), "{answer:?}");
-    assert_eq!(answer.reached_limit(), Some(ReachedLimit { limit, max }), "{answer:?}");
+    assert_eq!(answer.reached_limit(), Some(ReachedLimit { limit, max, is_share: false }), "{answer:?}");
 }
 
 #[test]
@@ -101,6 +101,22 @@ fn a_refusal_because_of_a_limit_names_the_limit_and_its_value() {
     let ids = RequestIds { own: RequestId(1026), lowest_unanswered: RequestId(1) };
     let far = Extended::AcquireGrant { ids, claim: one_of(1, b"e"), queueing: NOW, place: None };
     assert_limit(&caller.ask(&far), Limit::Requests, 1024);
+}
+
+#[test]
+fn hello_reports_the_shares_of_a_client() {
+    let server = TestServer::start_with(|config| {
+        config.client_share = 25;
+        config.counter.port.max_connections = 1_000;
+        config.session.max_sessions = 2_000;
+        config.session.max_waiters = 3_000;
+        config.session.max_watches = 10;
+    });
+    let hello = Extended::Hello { version: 1, label: b"", credentials: &[], features: Features::default() };
+    let answer = Caller::new(server.counter()).ask(&hello).hello().unwrap();
+    // A small limit is not divided.
+    let shares = Shares { connections: 250, sessions: 500, waiters: 750, watches: 10 };
+    assert_eq!(answer.shares, Some(shares));
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl Ledger {
         };
         self.grants.insert(id, grant);
         self.sessions.known_mut(session).add_waiter(id);
+        self.count_waiter(session);
         self.sessions.cache(session, request, CachedReply::Waiting(id));
         self.advance(id, Some(queueing), context);
         self.run_backlog(context);

@@ -20,6 +20,7 @@ impl Ledger {
         self.watches.check()?;
         self.idle_waiters.check(|connection: ConnectionId| self.sessions.mailbox(connection).is_some())?;
         self.slots.check()?;
+        self.check_clients()?;
         let granted = self.check_grants()?;
         self.check_declarations(registries[Namespace::Semaphores as usize])?;
         for namespace in Namespace::ALL {

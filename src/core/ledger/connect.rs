@@ -6,11 +6,11 @@ use super::leases::Lease;
 use super::on_commit::OnCommit;
 use super::sessions::Attachment;
 use super::{Ledger, LedgerContext};
+use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, SessionId, SessionKey, Token};
 use crate::core::mailbox::{EventKind, Mailbox, Notice};
 use crate::core::outcome::{Answer, Opened, Outcome};
 use crate::core::time::{Due, MonotonicMs};
-use crate::core::{Limit, LimitKind, Refusal};
 
 impl Ledger {
     /// Adds the session of a connection, which may own grants from now on, or sets its label.
@@ -39,6 +39,7 @@ impl Ledger {
         opened: Opened,
         label: &[u8],
         now: MonotonicMs,
+        context: LedgerContext<'_>,
     ) -> Outcome {
         let Opened { session, key, ttl_ms } = opened;
         if let Err(refusal) = self.sessions.check_staying(connection).and_then(|()| self.check_open()) {
@@ -47,13 +48,12 @@ impl Ledger {
         if let Err(refusal) = self.check_memory() {
             return Outcome::Refused(refusal);
         }
-        if self.sessions.leased() >= self.limits.sessions_max as u64 {
-            self.counts.limited += 1;
-            return Outcome::Refused(Limit::reached(LimitKind::Sessions, self.limits.sessions_max));
+        if let Err(refusal) = self.make_room_for_session(connection, context) {
+            return Outcome::Refused(refusal);
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
         let end = self.sessions.open(session, key, ttl_ms, label, now);
-        self.sessions.attach(connection, session);
+        self.attach_counted(connection, session);
         self.alarm.ring(Due::At(end));
         match self.sessions.reply_to(connection, token).filter(|_| self.journal.is_some()) {
             Some(reply_to) => {
@@ -73,9 +73,10 @@ impl Ledger {
         opened: Opened,
         label: &[u8],
         now: MonotonicMs,
+        context: LedgerContext<'_>,
     ) -> Outcome {
         let Some(session) = self.sessions.with_key(&opened.key) else {
-            return self.open((connection, token), opened, label, now);
+            return self.open((connection, token), opened, label, now, context);
         };
         if let Err(refusal) = self.attach(session, connection, &opened.key, 0, now) {
             return Outcome::Refused(refusal);
@@ -121,7 +122,7 @@ impl Ledger {
             self.sessions.send(before, Notice::AttachedElsewhere { session });
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
-        self.sessions.attach(connection, session);
+        self.attach_counted(connection, session);
         if let Some(revoked) = self.sessions.known(session).revoked() {
             self.sessions.send(connection, Notice::SessionRevoked { session, grace_ms: now.until(revoked) });
         }

@@ -3,6 +3,7 @@
 use super::backlog::STEP_GRANTS;
 use super::idle_waiters::{IdleRequest, IdleWaiter, Until};
 use super::{Ledger, LedgerContext, LedgerLimits};
+use crate::core::clients::Counted;
 use crate::core::ids::{ConnectionId, Token};
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Answer, Outcome};
@@ -45,6 +46,7 @@ impl Ledger {
             let deadline = now.after(wait_ms);
             let waiter = IdleWaiter { namespace, object, until, deadline, reply_to };
             self.idle_waiters.insert((connection, token), waiter);
+            self.clients.add(self.sessions.owner_of(connection), Counted::Waiters, 1);
             self.alarm.ring(Due::At(deadline));
         } else {
             self.untrack_unawaited(namespace, &object);
@@ -59,15 +61,12 @@ impl Ledger {
         namespace: Namespace,
         object: &ObjectRef,
     ) -> Result<(), Refusal> {
-        let LedgerLimits { grants_max, waiters_max, memory, .. } = self.limits;
+        let LedgerLimits { grants_max, memory, .. } = self.limits;
         memory.check()?;
         if self.idle_waiters.count_of(connection) >= grants_max {
             return Err(Limit::reached(LimitKind::Grants, grants_max));
         }
-        if self.idle_waiters.count_for(namespace, object) >= waiters_max {
-            return Err(Limit::reached(LimitKind::Waiters, waiters_max));
-        }
-        Ok(())
+        self.check_idle_queue(connection, self.idle_waiters.count_for(namespace, object))
     }
 
     fn is_idle(&self, object: &ObjectRef, until: Until) -> bool {
@@ -96,9 +95,15 @@ impl Ledger {
         self.idle_waiters.has_satisfied()
     }
 
+    fn remove_idle_waiter(&mut self, request: IdleRequest) -> Option<IdleWaiter> {
+        let waiter = self.idle_waiters.remove(request)?;
+        self.clients.subtract(self.sessions.owner_of(request.0), Counted::Waiters, 1);
+        Some(waiter)
+    }
+
     /// Does nothing for a request that does not wait.
     fn end_idle_wait(&mut self, request: IdleRequest, outcome: Result<Answer, Refusal>) {
-        let Some(waiter) = self.idle_waiters.remove(request) else { return };
+        let Some(waiter) = self.remove_idle_waiter(request) else { return };
         waiter.reply_to.send(outcome);
         self.untrack_unawaited(waiter.namespace, &waiter.object);
     }
@@ -121,7 +126,7 @@ impl Ledger {
     pub(super) fn drop_idle_waits_of(&mut self, connection: ConnectionId) -> bool {
         for _ in 0..STEP_GRANTS {
             let Some(request) = self.idle_waiters.first_of(connection) else { return false };
-            if let Some(waiter) = self.idle_waiters.remove(request) {
+            if let Some(waiter) = self.remove_idle_waiter(request) {
                 self.untrack_unawaited(waiter.namespace, &waiter.object);
             }
         }

@@ -8,15 +8,15 @@
 //! The ledger's lock is taken before that of a shard and that of an object, never under one.
 //!
 //! [`Ledger`] is composed of parts with private fields and one invariant each, stated at the top of their files:
-//! `sessions`, `grants`, `queues`, `slots`, `declarations`, `idle_waiters`, `watches`, `backlog`, `places`, `alarm`,
-//! `id_allocator`, `pending_replies`. The other files have the operations. Each uses only operations of lower levels:
+//! `sessions`, `grants`, `queues`, `slots`, `declarations`, `idle_waiters`, `watches`, `clients`, `backlog`, `places`,
+//! `alarm`, `id_allocator`, `pending_replies`. The other files have the operations. Each uses only operations of lower levels:
 //!
 //! | level | files |
 //! |---|---|
 //! | operations that clients ask for, and what comes due | `acquire`, `declare`, `service`, `configure`, `connect`, `revoke`, `evict`, `expire`, `commit`, `restore` |
 //! | the end of a session | `session_end` |
 //! | serving queues and the rest of the backlog | `serve` |
-//! | steps of that | `removal`, `idle`, `release`, `places` |
+//! | steps of that | `removal`, `idle`, `release`, `places`, `shares` |
 //! | what others learn of a change | `replies`, `events`, `records` |
 //!
 //! Invariants across parts (numbers of `docs/design.md`): a head of a queue that fits does not wait when the lock is
@@ -58,6 +58,7 @@ mod session_end;
 mod session_listing;
 mod sessions;
 mod sets;
+mod shares;
 mod slots;
 mod watch;
 mod watches;
@@ -77,9 +78,12 @@ use super::counter::Interval;
 use super::ids::GrantId;
 use super::limit::MemoryLimit;
 use super::registry::Registry;
+use super::share::ClientShare;
 use super::time::UnixSeconds;
 use super::{Namespace, Refusal};
 use crate::core::alarm::Alarm;
+use crate::core::clients::Clients;
+use crate::core::ids::SessionId;
 use crate::core::journal::Journal;
 use crate::core::store::Journaled;
 use backlog::Backlog;
@@ -108,6 +112,8 @@ pub struct LedgerLimits {
     pub watches_max: usize,
     /// Past it, no session, grant, waiter, watch or declaration is added.
     pub memory: MemoryLimit,
+    /// How much of the sessions, of the waiters of a name and of the watches one client may have.
+    pub client_share: ClientShare,
 }
 
 impl LedgerLimits {
@@ -118,6 +124,7 @@ impl LedgerLimits {
         waiters_max: usize::MAX,
         watches_max: usize::MAX,
         memory: MemoryLimit::NONE,
+        client_share: ClientShare::NONE,
     };
 }
 
@@ -132,7 +139,7 @@ pub struct LedgerStats {
     pub waiters: u64,
     /// Watches.
     pub watches: u64,
-    /// Leased sessions that expired.
+    /// Leased sessions that expired, or ended to make room for another one of their client.
     pub expired_sessions: u64,
     /// Requests whose wait timed out.
     pub timed_out: u64,
@@ -174,6 +181,7 @@ pub(super) struct Ledger {
     declarations: Declarations,
     idle_waiters: IdleWaiters,
     watches: Watches,
+    clients: Clients<SessionId>,
     backlog: Backlog,
     places: Places,
     alarm: Alarm,
@@ -198,6 +206,7 @@ impl Ledger {
             declarations: Declarations::default(),
             idle_waiters: IdleWaiters::default(),
             watches: Watches::default(),
+            clients: Clients::default(),
             backlog: Backlog::default(),
             places: Places::default(),
             alarm: Alarm::default(),

@@ -63,9 +63,11 @@ impl Ledger {
         let state = self.sessions.known_mut(grant.session);
         if grant.is_waiting() {
             state.remove_waiter(id);
+            self.uncount_waiter(grant.session);
         } else {
             state.remove_grant(id);
         }
+        self.note_if_unused(grant.session);
         grant
     }
 

@@ -227,6 +227,7 @@ impl Ledger {
                 reply_to.send(Err(refusal));
             }
         }
+        self.note_if_unused(session);
     }
 
     /// Drops the reply addresses of waiting requests that a connection, which has ended, made for its leased session: some

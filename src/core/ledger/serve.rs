@@ -14,7 +14,7 @@ use crate::core::mailbox::EventKind;
 use crate::core::object::{Granting, ObjectRef, QueuePlace};
 use crate::core::semaphore::Lifecycle;
 use crate::core::time::Due;
-use crate::core::{Claim, Limit, LimitKind, Namespace, Refusal};
+use crate::core::{Claim, Namespace, Refusal};
 
 /// The outcome of taking the next name of a waiter.
 enum Progress {
@@ -120,7 +120,7 @@ impl Ledger {
         let is_first = self.queues.head(namespace, object).is_none_or(|head| head > id);
         // In the reconnect window, one that was before it may still come.
         let is_first = is_first && !self.places.is_held_back(id);
-        let place = self.place_of(queueing, is_first, waiting)?;
+        let place = place_of(queueing, is_first, waiting, || self.check_queue(id, waiting))?;
         let granting = if slot.is_none_or(|slot| self.slots.is_available(object, slot)) {
             object.grant(claim, context.interval, place)
         } else if place == QueuePlace::Immediate {
@@ -148,29 +148,6 @@ impl Ledger {
     ) -> Option<Refusal> {
         let no_such_slot = || slot.filter(|slot| self.lacks_slot(object, *slot)).map(|_| Refusal::NoSuchSlot);
         object.refusal(claim).or_else(no_such_slot)
-    }
-
-    /// The place that a request takes in a queue with this many waiters; a refusal if it may not join the queue.
-    fn place_of(
-        &self,
-        queueing: Option<Queueing>,
-        is_first: bool,
-        waiting: usize,
-    ) -> Result<QueuePlace, Refusal> {
-        let behind = if is_first { QueuePlace::Head } else { QueuePlace::Behind };
-        // A waiter that takes its next name may join any queue.
-        let Some(Queueing { wait_ms, queue_max }) = queueing else { return Ok(behind) };
-        let queue_max = queue_max as usize;
-        let is_full = waiting >= queue_max.min(self.limits.waiters_max);
-        match (is_first, wait_ms) {
-            (true, 0) => Ok(QueuePlace::Immediate),
-            (false, 0) => Err(Refusal::NotAvailable),
-            // It may be granted at once, but not wait.
-            (true, _) if is_full => Ok(QueuePlace::Immediate),
-            (false, _) if waiting >= queue_max => Err(Refusal::QueueFull),
-            (false, _) if is_full => Err(Limit::reached(LimitKind::Waiters, self.limits.waiters_max)),
-            _ => Ok(behind),
-        }
     }
 
     /// Slots that a grant may still take, of all its names together.
@@ -201,6 +178,7 @@ impl Ledger {
         let grant = self.grants.known(place);
         let (session, request) = (grant.session, grant.request);
         let cached = Box::new(CachedGrant { grant: id, ..grant.cached(place, &self.slots) });
+        self.uncount_waiter(session);
         let state = self.sessions.known_mut(session);
         state.waiter_granted();
         if let Some(reply_to) = &waiting.reply_to {
@@ -310,5 +288,29 @@ impl Ledger {
             }
         }
         Some(work)
+    }
+}
+
+/// The place that a request takes in a queue with this many waiters; a refusal if it may not join the queue. `may_join` says
+/// whether the limits allow that.
+fn place_of(
+    queueing: Option<Queueing>,
+    is_first: bool,
+    waiting: usize,
+    may_join: impl FnOnce() -> Result<(), Refusal>,
+) -> Result<QueuePlace, Refusal> {
+    let behind = if is_first { QueuePlace::Head } else { QueuePlace::Behind };
+    // A waiter that takes its next name may join any queue.
+    let Some(Queueing { wait_ms, queue_max }) = queueing else { return Ok(behind) };
+    let joined = match wait_ms {
+        0 => Err(Refusal::NotAvailable),
+        _ if waiting >= queue_max as usize => Err(Refusal::QueueFull),
+        _ => may_join(),
+    };
+    match joined {
+        Ok(()) => Ok(behind),
+        // It may be granted at once, but not wait.
+        Err(_) if is_first => Ok(QueuePlace::Immediate),
+        Err(refusal) => Err(refusal),
     }
 }

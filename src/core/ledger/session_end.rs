@@ -61,6 +61,7 @@ impl Ledger {
             self.unwatch_all(connection, context);
             self.pending_replies.refuse_all(session, refusal);
         }
+        self.uncount_session(session);
         self.sessions.remove(session);
         self.session_ended(session);
         false

@@ -19,6 +19,7 @@ use crate::core::invariant::{broken, invariant};
 use crate::core::mailbox::{EventKind, Mailbox, Message, Notice, ReplyTo};
 use crate::core::request_log::RequestLog;
 use crate::core::ring_map::RingMap;
+use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
 
 #[derive(Debug, Default)]
@@ -35,6 +36,8 @@ pub(super) struct Sessions {
 pub(super) struct SessionState {
     kind: SessionKind,
     label: Box<[u8]>,
+    /// Whose shares it is counted for: for a leased session, those of the client that attached to it last.
+    owner: Option<ClientKey>,
     /// Its grants and waiters, by id, so that its end releases the newest first.
     grants: RingMap<GrantId, ()>,
     /// How many of them wait.
@@ -91,7 +94,7 @@ impl Sessions {
     pub(super) fn join(&mut self, connection: ConnectionId, label: Option<&[u8]>, mailbox: &Arc<Mailbox>) {
         let state = self.all.entry(connection.session()).or_insert_with(|| {
             let kind = SessionKind::Connection { mailbox: Arc::clone(mailbox), attachment: Attachment::None };
-            Box::new(SessionState::new(kind, &[]))
+            Box::new(SessionState { owner: mailbox.owner(), ..SessionState::new(kind, &[]) })
         });
         if let Some(label) = label {
             state.label = label.into();
@@ -312,6 +315,11 @@ impl Sessions {
             SessionKind::Connection { .. } => Some(session.connection()),
             SessionKind::Leased { connection, .. } => *connection,
         }
+    }
+
+    /// Whose connection it is; `None`: it has ended, has not joined, or its client is not counted.
+    pub(super) fn owner_of(&self, connection: ConnectionId) -> Option<ClientKey> {
+        self.get(connection.session())?.owner
     }
 
     /// The mailbox of a connection; `None`: it has ended, or has not joined.

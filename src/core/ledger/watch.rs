@@ -1,11 +1,12 @@
 //! Watches: a connection learns what happens to a name, or to all names with a prefix.
 
-use super::watches::{Scope, Watch};
+use super::watches::{Scope, Watch, WatchId};
 use super::{Ledger, LedgerContext};
+use crate::core::clients::Counted;
 use crate::core::ids::{ConnectionId, Token};
 use crate::core::mailbox::{Event, EventKind};
 use crate::core::object::ObjectRef;
-use crate::core::{Limit, LimitKind, Namespace, Refusal};
+use crate::core::{Namespace, Refusal};
 
 /// What came of showing a name to a watch that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +32,8 @@ impl Ledger {
         self.sessions.check_staying(connection)?;
         let mailbox = self.sessions.mailbox(connection).cloned().ok_or(Refusal::NoSuchSession)?;
         self.check_memory()?;
-        if self.watches.len() >= self.limits.watches_max {
-            self.counts.limited += 1;
-            return Err(Limit::reached(LimitKind::Watches, self.limits.watches_max));
-        }
+        self.check_watches(connection).inspect_err(|_| self.counts.limited += 1)?;
+        self.clients.add(self.sessions.owner_of(connection), Counted::Watches, 1);
         self.watches.insert((connection, token), Watch::new(namespace, scope, mailbox));
         self.update_registry(namespace, context);
         Ok(())
@@ -47,7 +46,7 @@ impl Ledger {
         token: Token,
         context: LedgerContext<'_>,
     ) -> Result<(), Refusal> {
-        let watch = self.watches.remove((connection, token)).ok_or(Refusal::NotFound)?;
+        let watch = self.remove_watch((connection, token)).ok_or(Refusal::NotFound)?;
         self.update_registry(watch.namespace(), context);
         Ok(())
     }
@@ -55,10 +54,16 @@ impl Ledger {
     /// Ends all watches of a connection.
     pub(super) fn unwatch_all(&mut self, connection: ConnectionId, context: LedgerContext<'_>) {
         for id in self.watches.ids_of(connection) {
-            if let Some(watch) = self.watches.remove(id) {
+            if let Some(watch) = self.remove_watch(id) {
                 self.update_registry(watch.namespace(), context);
             }
         }
+    }
+
+    fn remove_watch(&mut self, id: WatchId) -> Option<Watch> {
+        let watch = self.watches.remove(id)?;
+        self.clients.subtract(self.sessions.owner_of(id.0), Counted::Watches, 1);
+        Some(watch)
     }
 
     /// Reports a name that exists to a watch that begins, and has later events reported.

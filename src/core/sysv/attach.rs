@@ -26,9 +26,7 @@ impl Sysv {
             return Err(Refusal::ShuttingDown);
         }
         self.limits.memory.check()?;
-        if self.processes.len() >= self.limits.processes_max {
-            return Err(Limit::reached(LimitKind::Sessions, self.limits.processes_max));
-        }
+        self.make_room_for_process(mailbox, now)?;
         self.leave_process(connection, now);
         let opened = OpenedProcess { process: self.processes.next_id(), key, ttl_ms };
         let mut process = Process::new(&opened, pid, caller.uid, groups, label);
@@ -36,6 +34,19 @@ impl Sysv {
         self.processes.insert(opened.process, process);
         self.processes.attach(connection, opened.process, mailbox);
         Ok(opened)
+    }
+
+    /// Checks that the client with this mailbox may open one more process. At a limit, its own oldest process ends first with
+    /// which nothing is lost.
+    fn make_room_for_process(&mut self, mailbox: &Mailbox, now: Moment) -> Result<(), Refusal> {
+        let client = mailbox.owner();
+        loop {
+            let (all, own) = (self.processes.len(), self.processes.count_of(client));
+            let limit = (self.limits.processes_max, self.limits.client_share);
+            let Err(refusal) = Limit::check(LimitKind::Sessions, limit, all, own) else { return Ok(()) };
+            let Some(unused) = self.processes.pop_unused(client) else { return Err(refusal) };
+            self.end_process_step(unused, now);
+        }
     }
 
     /// Attaches a connection to a process, beside those that it has. Returns the process's time to live in milliseconds.

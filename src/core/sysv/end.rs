@@ -67,7 +67,7 @@ impl Sysv {
 
     /// Takes a step of the end of a process: its waiting calls leave, and then the adjustments of one set are applied, of
     /// the set first that it used last, as the kernel does. Returns whether there is more to do.
-    fn end_process_step(&mut self, process: ProcessId, now: Moment) -> bool {
+    pub(super) fn end_process_step(&mut self, process: ProcessId, now: Moment) -> bool {
         let Some(ending) = self.processes.get_mut(process) else { return false };
         let waiting: Vec<_> = ending.waiting.values().copied().collect();
         let pid = ending.pid;

@@ -66,6 +66,7 @@ use std::collections::BTreeSet;
 use super::alarm::Alarm;
 use super::journal::Journal;
 use super::limit::MemoryLimit;
+use super::share::ClientShare;
 use super::time::MonotonicMs;
 use processes::Processes;
 use rules::Rules;
@@ -95,6 +96,8 @@ pub struct SysvLimits {
     pub waiters_max: usize,
     /// Past it, no process, set, waiting call or adjustment is added.
     pub memory: MemoryLimit,
+    /// How much of the processes one client may have.
+    pub client_share: ClientShare,
 }
 
 impl SysvLimits {
@@ -105,6 +108,7 @@ impl SysvLimits {
         semaphores_max: u64::MAX,
         waiters_max: usize::MAX,
         memory: MemoryLimit::NONE,
+        client_share: ClientShare::NONE,
     };
 }
 

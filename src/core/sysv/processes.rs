@@ -1,10 +1,12 @@
 //! All processes: their connections, their requests, and when they end.
 //!
 //! Invariants: a connection is attached to one process at most; a process without connections has a deadline, one with
-//! connections has none; a process that is ending has no connection.
+//! connections has none; a process that is ending has no connection; a process counts for the client of the connection that
+//! attached to it last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::mem;
 use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,9 +14,11 @@ use std::sync::Arc;
 use super::answers::Reply;
 use super::sets::SetId;
 use super::waiters::Place;
+use crate::core::clients::{Clients, Counted};
 use crate::core::ids::{ConnectionId, RequestId, SessionKey};
 use crate::core::mailbox::Mailbox;
 use crate::core::request_log::RequestLog;
+use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
 
 /// A process. No other process of the server gets the same number.
@@ -64,6 +68,8 @@ pub(super) struct Process {
     /// The address of its last client; `None`: it had none since the start of the server.
     pub(super) client: Option<SocketAddr>,
     connections: BTreeSet<ConnectionId>,
+    /// Whose shares it is counted for; `None`: no connection has attached since a restart, or its client is not counted.
+    owner: Option<ClientKey>,
     /// How long it lives on without a connection although its connections are closed, because it announced that.
     pub(super) grace_ms: Option<u32>,
     deadline: Option<MonotonicMs>,
@@ -90,6 +96,7 @@ pub(super) struct Processes {
     all: BTreeMap<ProcessId, Process>,
     attached: BTreeMap<ConnectionId, Attached>,
     deadlines: BTreeSet<(MonotonicMs, ProcessId)>,
+    clients: Clients<ProcessId>,
     last: u64,
 }
 
@@ -105,6 +112,7 @@ impl Process {
             opened: None,
             client: None,
             connections: BTreeSet::new(),
+            owner: None,
             grace_ms: None,
             deadline: None,
             log: RequestLog::default(),
@@ -117,6 +125,12 @@ impl Process {
 
     pub(super) fn is_connected(&self) -> bool {
         !self.connections.is_empty()
+    }
+
+    /// Whether nothing is lost if the process ends: it has no connections, no calls that wait, no adjustments, and no
+    /// results that its client may ask for again.
+    fn is_unused(&self) -> bool {
+        !self.is_connected() && self.waiting.is_empty() && self.adjusts.is_empty() && self.log.len() == 0
     }
 
     /// It has adjustments of one more set.
@@ -169,6 +183,8 @@ impl Processes {
         if let Some(deadline) = process.deadline {
             self.deadlines.remove(&(deadline, id));
         }
+        self.clients.remove_unused(process.owner, id);
+        self.clients.subtract(process.owner, Counted::Sessions, 1);
         Some(process)
     }
 
@@ -180,6 +196,11 @@ impl Processes {
         if let Some(deadline) = process.deadline.take() {
             self.deadlines.remove(&(deadline, id));
         }
+        let owner = mailbox.owner();
+        let before = mem::replace(&mut process.owner, owner);
+        self.clients.remove_unused(before, id);
+        self.clients.subtract(before, Counted::Sessions, 1);
+        self.clients.add(owner, Counted::Sessions, 1);
         self.attached.insert(connection, Attached { process: id, mailbox: Arc::clone(mailbox) });
     }
 
@@ -205,7 +226,20 @@ impl Processes {
         if let Some(before) = process.deadline.replace(at) {
             self.deadlines.remove(&(before, id));
         }
+        if process.is_unused() {
+            self.clients.add_unused(process.owner, id);
+        }
         self.deadlines.insert((at, id));
+    }
+
+    /// How many processes a client has.
+    pub(super) fn count_of(&self, client: Option<ClientKey>) -> usize {
+        self.clients.count(client, Counted::Sessions)
+    }
+
+    /// Takes the oldest process of a client with which nothing is lost if it ends.
+    pub(super) fn pop_unused(&mut self, client: Option<ClientKey>) -> Option<ProcessId> {
+        self.clients.pop_unused(client)
     }
 
     /// The process that ends first.
@@ -244,6 +278,10 @@ impl Processes {
         if expected != self.deadlines {
             return Err("the deadlines of processes are wrong".to_owned());
         }
-        Ok(())
+        let is_used = |(_, id): &(ClientKey, ProcessId)| !self.get(*id).is_some_and(Process::is_unused);
+        if let Some((_, id)) = self.clients.unused().find(is_used) {
+            return Err(format!("process {id} is used and may be ended"));
+        }
+        self.clients.check(self.all.values().map(|process| (process.owner, [1, 0, 0])))
     }
 }

@@ -61,12 +61,19 @@ pub struct ReachedLimit {
     pub limit: Limit,
     /// The value of the limit when it refused the request.
     pub max: u64,
+    /// Whether it is the share of this client; otherwise it is the limit of all clients together.
+    pub is_share: bool,
 }
 
-/// The body of the response: the text of the status, then the key and the value.
+/// What follows the value if it is the share of a client.
+const SHARE: &str = ", the share of a client";
+
+/// The body of the response: the text of the status, then the key and the value, and what it is the value of unless that is
+/// obvious.
 impl fmt::Display for ReachedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}={}", Status::LimitReached.message(), self.limit.key(), self.max)
+        let what = if self.is_share { SHARE } else { "" };
+        write!(f, "{}: {}={}{what}", Status::LimitReached.message(), self.limit.key(), self.max)
     }
 }
 
@@ -74,11 +81,12 @@ impl ReachedLimit {
     fn read(body: &[u8]) -> Option<Self> {
         let text = str::from_utf8(body).ok()?;
         let limit = text.strip_prefix(Status::LimitReached.message())?.strip_prefix(": ")?;
-        let (key, max) = limit.split_once('=')?;
-        // What a later server adds after the value.
-        let max = max.split(|next: char| !next.is_ascii_digit()).next()?;
+        let (key, rest) = limit.split_once('=')?;
+        let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());
+        // A later server may add something else after the value.
+        let (max, what) = rest.split_at(digits);
         let limit = Limit::ALL.into_iter().find(|limit| limit.key() == key)?;
-        Some(Self { limit, max: max.parse().ok()? })
+        Some(Self { limit, max: max.parse().ok()?, is_share: what == SHARE })
     }
 }
 

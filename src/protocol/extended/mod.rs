@@ -25,7 +25,8 @@ pub use limit::{Limit, ReachedLimit};
 pub use opcode::ExtendedOpcode;
 pub use request::{Extended, Queueing, Revocation, Scope, WaitingRequest};
 pub use response::{
-    AllGranted, ExtendedResponse, Granted, HelloAnswer, Inspected, ListEntry, OpenedSession, VerifiedGrant,
+    AllGranted, ExtendedResponse, Granted, HelloAnswer, Inspected, ListEntry, OpenedSession, Shares,
+    VerifiedGrant,
 };
 pub use session::{AddressRange, SessionEntry, SessionKind};
 pub use value::{

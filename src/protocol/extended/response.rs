@@ -129,6 +129,38 @@ pub struct HelloAnswer {
     pub requests_max: u32,
     /// The namespace of plain requests to this port; `None`: the server does not say.
     pub port: Option<Namespace>,
+    /// What one client may have once half of it is in use; `None`: the server does not say.
+    pub shares: Option<Shares>,
+}
+
+/// The shares of one client (`docs/protocol.md`, "Shares of clients").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Connections to this port.
+    pub connections: u32,
+    /// Leased sessions.
+    pub sessions: u32,
+    /// Requests that wait.
+    pub waiters: u32,
+    /// Watches.
+    pub watches: u32,
+}
+
+impl Shares {
+    fn compose(self, out: &mut BytesMut) {
+        for share in [self.connections, self.sessions, self.waiters, self.watches] {
+            out.put_u32(share);
+        }
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(Self {
+            connections: fields.u32()?,
+            sessions: fields.u32()?,
+            waiters: fields.u32()?,
+            watches: fields.u32()?,
+        })
+    }
 }
 
 impl HelloAnswer {
@@ -143,6 +175,10 @@ impl HelloAnswer {
         out.put_u32(self.requests_max);
         if let Some(namespace) = self.port {
             out.put_slice(&[namespace.code(), 0, 0, 0]);
+            // They follow the port, so there are none without it.
+            if let Some(shares) = self.shares {
+                shares.compose(out);
+            }
         }
     }
 
@@ -158,10 +194,14 @@ impl HelloAnswer {
             names_max: fields.u32()?,
             requests_max: fields.u32()?,
             port: None,
+            shares: None,
         };
         if !fields.is_empty() {
             let [code, _, _, _] = fields.array()?;
             answer.port = Some(Namespace::from_code(code)?);
+            if !fields.is_empty() {
+                answer.shares = Some(Shares::read(fields)?);
+            }
         }
         Some(answer)
     }

@@ -105,7 +105,7 @@ impl OpenConnection {
     }
 
     async fn accept_from_proxy<S>(
-        admission: Admission,
+        mut admission: Admission,
         stream: &mut S,
         proxy: SocketAddr,
     ) -> Option<Box<Self>>
@@ -117,7 +117,10 @@ impl OpenConnection {
             Ok(stated) => {
                 debug!(port = port_name(port.namespace), %proxy, client = stated.map(display), "header received");
                 let client = ClientAddress::behind(proxy, stated);
-                match server.first_bytes_of(client) {
+                if !admission.admit_client(client) {
+                    return None;
+                }
+                match admission.server().first_bytes_of(client) {
                     FirstBytes::Any { may_begin_tls } => Some(Self::open(admission, client, may_begin_tls)),
                     FirstBytes::Tls => Self::accept_tls(admission, stream, client).await,
                 }
@@ -164,7 +167,7 @@ impl OpenConnection {
         let server = admission.server();
         let holder = server.core.open_session();
         let connection = holder.id();
-        let mailbox = Arc::new(Mailbox::of(peer));
+        let mailbox = Arc::new(Mailbox::of(peer, Some(client.address.key())));
         let place = server.peers.enter(Peer {
             connection,
             address: peer,
@@ -257,8 +260,8 @@ impl OpenConnection {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let Self { admission, client, security: _, mut holder, place, extended, inbound } = *self;
-        let mut served =
-            Connection::new(admission.server(), admission.port(), seat, stream, inbound, extended);
+        let (server, port, turns) = (admission.server(), admission.port(), admission.turns());
+        let mut served = Connection::new(server, port, turns, seat, stream, inbound, extended);
         // Before the first turn looks for messages: each is found by that turn, or wakes this task.
         poll_fn(|context| {
             served.extended.set_reader(context.waker());

@@ -23,7 +23,7 @@ mod work;
 use std::future::poll_fn;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -31,6 +31,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::buffers::Buffers;
 use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
 use super::metrics::Tally;
+use super::shares::Turns;
 use super::workers::{ConnectionLoad, Seat, WorkerIndex};
 use super::{Port, Server, core_yield, steps};
 use crate::core::Session;
@@ -50,6 +51,7 @@ struct Connection<'a, S, T> {
     inbound: Inbound,
     input: Input,
     work: Work,
+    turns: Turns,
     outbound: Outbound,
     extended: ExtendedState,
     busy: Busy<'a>,
@@ -81,6 +83,7 @@ where
     fn new(
         server: &'a Server,
         port: &'a Port,
+        turns: Turns,
         seat: &'a mut T,
         stream: S,
         inbound: Inbound,
@@ -95,6 +98,7 @@ where
             inbound,
             input: Input::default(),
             work: Work::default(),
+            turns,
             outbound: Outbound::default(),
             extended,
             busy: Busy { server, is_busy: false },
@@ -127,6 +131,8 @@ where
     fn poll_turn(&mut self, session: &mut Session, context: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         Buffers::with(|buffers| {
             self.outbound.borrow_buffer(buffers);
+            // A step of a long response is over when others of the thread had their turns, and the peer need not have read it.
+            self.turns.end();
             let turn = self.poll_turn_with(buffers, session, context);
             self.outbound.return_buffer(buffers);
             self.update_busy();
@@ -148,6 +154,7 @@ where
             }
             self.inbound.pause_frame_timer();
             self.input.pause_store_timer();
+            self.turns.stop_waiting();
             return Poll::Pending;
         }
         if self.is_between_requests()
@@ -211,8 +218,9 @@ where
     ) -> Poll<Result<Turn, End>> {
         match (&mut self.work, &mut self.input) {
             (Work::Stream { response, .. }, _) => {
-                if !self.server.is_closing() && response.poll_chunk(context).is_pending() {
-                    return Poll::Pending;
+                if !self.server.is_closing() {
+                    ready!(response.poll_chunk(context));
+                    ready!(self.turns.poll_begin(context));
                 }
                 self.fill_chunk();
                 Poll::Ready(Ok(Turn::Yield))

@@ -6,6 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::super::client_address::{Client, ClientAddress};
@@ -38,7 +39,8 @@ fn connection<'a>(
     let port = server.port(Namespace::Counters);
     // It has no size, so nothing leaks.
     let seat = Box::leak(Box::new(OnlySeat));
-    Connection::new(server, port, seat, stream, Inbound::new(false), extended)
+    let turns = Turns::new(Arc::new(Semaphore::new(1)));
+    Connection::new(server, port, turns, seat, stream, Inbound::new(false), extended)
 }
 
 /// Two requests. Their two answers are as long as they are.

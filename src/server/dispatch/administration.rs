@@ -31,7 +31,8 @@ impl Executor<'_> {
             Ok(export) => Ok(Execution::Stream(ResponseStream::export(export, opaque))),
             Err(Refused::NoStore) => Err(Denial::Status(Status::NotFound)),
             Err(Refused::TooMany) => {
-                let reached = ReachedLimit { limit: Limit::Exports, max: EXPORTS_MAX as u64 };
+                let reached =
+                    ReachedLimit { limit: Limit::Exports, max: EXPORTS_MAX as u64, is_share: false };
                 Ok(Execution::Response(ExtendedResponse::LimitReached(reached)))
             }
             Err(Refused::System(error)) => {

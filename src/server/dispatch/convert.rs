@@ -36,7 +36,7 @@ pub(in crate::server) fn status_of(refusal: Refusal) -> Status {
 }
 
 pub(super) fn limit_on_wire(limit: Limit) -> wire::ReachedLimit {
-    let Limit { kind, max } = limit;
+    let Limit { kind, max, is_share } = limit;
     let limit = match kind {
         LimitKind::Sessions => wire::Limit::Sessions,
         LimitKind::Grants => wire::Limit::Grants,
@@ -45,7 +45,7 @@ pub(super) fn limit_on_wire(limit: Limit) -> wire::ReachedLimit {
         LimitKind::Requests => wire::Limit::Requests,
         LimitKind::Memory => wire::Limit::Memory,
     };
-    wire::ReachedLimit { limit, max }
+    wire::ReachedLimit { limit, max, is_share }
 }
 
 pub(super) fn namespace_of(namespace: wire::Namespace) -> Namespace {

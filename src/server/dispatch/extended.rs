@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use tracing::{debug, info};
 
-use super::super::steps;
+use super::super::{SessionLimits, steps};
 use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::convert::{
     declare_of, ids_of, if_exists_of, inspected_on_wire, namespace_of, namespace_on_wire, pausing_of,
@@ -20,7 +20,7 @@ use crate::core::{
 use crate::protocol::{
     self as wire, ACQUIRE_ALL_NAMES_MAX, Declarations, EXTENDED_VERSION, Extended, ExtendedOpcode,
     ExtendedResponse, Features, Frame, Generation, GraceLeft, GrantState, HelloAnswer, IfExists,
-    Milliseconds, Opaque, Pausing, Removal, Resizing, Response, Revocation, SlotChange, Status,
+    Milliseconds, Opaque, Pausing, Removal, Resizing, Response, Revocation, Shares, SlotChange, Status,
     VerifiedGrant, Wait, WaitingRequest,
 };
 
@@ -72,7 +72,8 @@ impl Executor<'_> {
             }
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(Denial::Refused(refusal)) => {
-                note_refusal(self.server, self.port, self.extended.connection, refusal);
+                let (connection, client) = (self.extended.connection, self.extended.client.address);
+                note_refusal(self.server, self.port, connection, client, refusal);
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
@@ -275,7 +276,20 @@ impl Executor<'_> {
             names_max: ACQUIRE_ALL_NAMES_MAX as u32,
             requests_max: REQUESTS_MAX as u32,
             port: Some(namespace_on_wire(self.port.namespace)),
+            shares: Some(self.shares(&limits)),
         })))
+    }
+
+    /// What one client may have.
+    fn shares(&self, limits: &SessionLimits) -> Shares {
+        let share = self.server.shares.share();
+        let of = |max| u32::try_from(share.of(max)).unwrap_or(u32::MAX);
+        Shares {
+            connections: of(self.server.connections_limit(self.port)),
+            sessions: of(limits.sessions_max as usize),
+            waiters: of(limits.waiters_max as usize),
+            watches: of(limits.watches_max as usize),
+        }
     }
 
     fn open_session(

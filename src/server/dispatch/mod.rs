@@ -20,11 +20,13 @@ pub(super) use convert::status_of;
 pub(super) use extended_state::{ExtendedState, Revoked};
 pub(super) use response_stream::ResponseStream;
 
+use super::client_address::ClientAddress;
 use super::metrics::Tally;
-use super::{Port, Server, port_name, statistics};
+use super::{Port, Server, port_name};
 use crate::core::{Claim, ConnectionId, Limit, LimitKind, Refusal, Session, UnixSeconds};
 use crate::protocol::{Frame, FrameClass, Request, Response, Status};
 use answer::compose_status;
+use convert::limit_on_wire;
 
 /// What the connection does after a frame was executed.
 #[derive(Debug)]
@@ -88,8 +90,10 @@ impl Executor<'_> {
             Request::Stats => {
                 // The requests before this one are in its answer.
                 self.record_commands();
-                answer(Response::Statistics(&statistics::items(self.server, self.port)), out);
-                return NextStep::Yield;
+                return NextStep::Stream(Box::new(ResponseStream::statistics(
+                    self.port.namespace,
+                    frame.opaque(),
+                )));
             }
             Request::Dump => {
                 let names = self.server.core.dump(self.port.namespace);
@@ -129,13 +133,19 @@ impl Executor<'_> {
     }
 
     fn refused(&self, refusal: Refusal) -> Response<'static> {
-        note_refusal(self.server, self.port, self.session.id(), refusal);
+        note_refusal(self.server, self.port, self.session.id(), self.extended.client.address, refusal);
         Response::Failed(status_of(refusal))
     }
 }
 
-/// Counts refusals because of the limits on names and memory, and warns of them.
-fn note_refusal(server: &Server, port: &Port, connection: ConnectionId, refusal: Refusal) {
+/// Counts refusals because of the limits on names and memory and of shares, and warns of them.
+fn note_refusal(
+    server: &Server,
+    port: &Port,
+    connection: ConnectionId,
+    client: ClientAddress,
+    refusal: Refusal,
+) {
     match refusal {
         Refusal::TooManyNames => {
             port.metrics.refused_names.add(1);
@@ -148,6 +158,9 @@ fn note_refusal(server: &Server, port: &Port, connection: ConnectionId, refusal:
             }
         }
         Refusal::LimitReached(Limit { kind: LimitKind::Memory, .. }) => server.memory.note_refusal(),
+        Refusal::LimitReached(limit @ Limit { is_share: true, max: share, .. }) => {
+            server.shares.note_refusal(client, limit_on_wire(limit).limit.key(), share);
+        }
         _ => {}
     }
 }

@@ -8,12 +8,12 @@ use bytes::BytesMut;
 use tokio::time::Sleep;
 
 use super::super::export::{Export, Next};
-use super::super::{Server, steps};
+use super::super::{Server, statistics, steps};
 use super::convert::{declared_on_wire, entry_on_wire, session_on_wire};
 use super::sysv::{listed_set_on_wire, listed_user_on_wire};
 use crate::core::{
     Declared, DeclaredListing, Dump, Listed, ListedSession, ListedSet, ListedUser, Listing, ListingKind,
-    SessionId, SessionListing, SetListing, UnixSeconds, UserListing,
+    Namespace, SessionId, SessionListing, SetListing, UnixSeconds, UserListing,
 };
 use crate::protocol::{
     DumpEntry, ExtendedOpcode, ExtendedResponse, Opaque, Opcode, Response, Status, SysvOpcode,
@@ -32,6 +32,8 @@ pub(in crate::server) struct ResponseStream {
 /// The entries to send. The core lists them in steps; an iterator has those of the current step.
 #[derive(Debug)]
 enum Source {
+    /// Of a port; it has one chunk.
+    Statistics(Namespace),
     Dump(Dump),
     Listing(Listing, IntoIter<Listed>),
     Declared(DeclaredListing, IntoIter<Declared>),
@@ -44,6 +46,10 @@ enum Source {
 impl ResponseStream {
     fn new(source: Source, opaque: Opaque) -> Self {
         Self { source, opaque, chunks: 0, pause: None }
+    }
+
+    pub(super) fn statistics(port: Namespace, opaque: Opaque) -> Self {
+        Self::new(Source::Statistics(port), opaque)
     }
 
     pub(super) fn dump(names: Dump, opaque: Opaque) -> Self {
@@ -117,6 +123,11 @@ impl ResponseStream {
                         response.compose(ExtendedOpcode::Sessions.code(), self.opaque, out);
                     }
                     (ExtendedOpcode::Sessions.code(), next.is_some())
+                }
+                Source::Statistics(port) => {
+                    let items = statistics::items(server, server.port(*port));
+                    Response::Statistics(&items).compose(Opcode::Stats.code(), self.opaque, out);
+                    return false;
                 }
                 Source::Dump(names) => {
                     let opcode = Opcode::Dump.code();
@@ -210,7 +221,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::core::{Claim, NameHasher, Namespace};
+    use crate::core::{Claim, NameHasher};
     use crate::server::Clock;
 
     #[tokio::test(start_paused = true)]

@@ -48,7 +48,8 @@ impl Executor<'_> {
             Ok(Execution::Later) => {}
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(Denial::Refused(refusal)) => {
-                note_refusal(self.server, self.port, self.extended.connection, refusal);
+                let (connection, client) = (self.extended.connection, self.extended.client.address);
+                note_refusal(self.server, self.port, connection, client, refusal);
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),

@@ -9,15 +9,15 @@
 use std::collections::BTreeSet;
 
 use signalbox::core::{
-    Answer, Availability, Call, ConnectionId, DeclarationRecord, Declare, Declared, DeclaredState, Event,
-    EventKind, GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats, Limit, LimitKind,
-    Listed, Message, Namespace, Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal, Removal,
-    RequestIds, Resizing, SLOTS_MAX, Scope, Service, ServiceChange, SessionId, SessionKey, Token,
+    Answer, Availability, Call, ClientKey, ClientShare, ConnectionId, DeclarationRecord, Declare, Declared,
+    DeclaredState, Event, EventKind, GRANT_SLOTS_MAX, GrantId, Granted, IfExists, LedgerLimits, LedgerStats,
+    Limit, LimitKind, Listed, Message, Namespace, Notice, Origin, Outcome, Queueing, REQUESTS_MAX, Refusal,
+    Removal, RequestIds, Resizing, SLOTS_MAX, Scope, Service, ServiceChange, SessionId, SessionKey, Token,
     UnixSeconds, Until, Verified, Waiting,
 };
 
 fn limit_reached(kind: LimitKind, max: usize) -> Refusal {
-    Refusal::LimitReached(Limit { kind, max: max as u64 })
+    Refusal::LimitReached(Limit { kind, max: max as u64, is_share: false })
 }
 
 /// A name and its kind.
@@ -101,6 +101,8 @@ pub struct IdleWaiter {
 pub struct Session {
     pub id: SessionId,
     label: Vec<u8>,
+    /// The client of the connection, or of the one that attached last.
+    client: ClientKey,
     pub kind: Kind,
     /// The highest "Lowest unanswered" that was received.
     pub floor: u64,
@@ -413,8 +415,52 @@ impl Model {
         self.sessions.iter_mut().find(|session| session.id == id)
     }
 
-    pub fn join(&mut self, connection: ConnectionId, label: &[u8]) {
-        self.sessions.push(Session::new(connection.session(), label, Kind::Connection(Attachment::None)));
+    pub fn join(&mut self, connection: ConnectionId, label: &[u8], client: ClientKey) {
+        let kind = Kind::Connection(Attachment::None);
+        self.sessions.push(Session::new(connection.session(), label, client, kind));
+    }
+
+    // Shares of clients.
+
+    fn client(&self, id: SessionId) -> ClientKey {
+        self.session(id).unwrap().client
+    }
+
+    /// Checks that there may be one more, for all clients and for one that has `own`.
+    fn check_limit(&self, kind: LimitKind, max: usize, in_use: usize, own: usize) -> Result<(), Refusal> {
+        let ClientShare { percent, least } = self.limits.client_share;
+        let share = (max as u128 * u128::from(percent) / 100) as usize;
+        let share = share.max(least).min(max);
+        if in_use >= max {
+            return Err(limit_reached(kind, max));
+        }
+        if percent < 100 && own >= share && in_use as u128 * 2 >= max as u128 {
+            return Err(Refusal::LimitReached(Limit { kind, max: share as u64, is_share: true }));
+        }
+        Ok(())
+    }
+
+    fn leased_of(&self, client: ClientKey) -> impl Iterator<Item = &Session> {
+        let is_its =
+            move |session: &&Session| session.client == client && matches!(session.kind, Kind::Leased { .. });
+        self.sessions.iter().filter(is_its)
+    }
+
+    fn waiters_of(&self, client: ClientKey) -> usize {
+        let waiting = self.grants.iter().filter(|grant| grant.wait.is_some()).map(|grant| grant.session);
+        let idle = self.idle_waiters.iter().map(|idle| idle.connection.session());
+        waiting.chain(idle).filter(|session| self.client(*session) == client).count()
+    }
+
+    /// The oldest session of a client that has no connection, no grants, no waiters and no answers to repeat.
+    fn unused_of(&self, client: ClientKey) -> Option<SessionId> {
+        let has_grants = |id| self.grants.iter().any(|grant| grant.session == id);
+        let is_unused = |session: &&Session| {
+            matches!(session.kind, Kind::Leased { connection: None, .. })
+                && session.answers.is_empty()
+                && !has_grants(session.id)
+        };
+        self.leased_of(client).filter(is_unused).map(|session| session.id).min()
     }
 
     pub fn leave(&mut self, connection: ConnectionId) {
@@ -433,15 +479,25 @@ impl Model {
         self.idle_waiters.retain(|idle| idle.connection != connection);
     }
 
-    pub fn check_open(&mut self) -> Result<(), Refusal> {
+    /// Checks that a connection may open a session. Its client's oldest unused ones end if they are in the way.
+    pub fn check_open(&mut self, connection: ConnectionId) -> Result<(), Refusal> {
         if self.is_closing {
             return Err(Refusal::ShuttingDown);
         }
-        if self.stats.sessions >= self.limits.sessions_max as u64 {
-            self.stats.limited += 1;
-            return Err(limit_reached(LimitKind::Sessions, self.limits.sessions_max));
+        let client = self.client(connection.session());
+        loop {
+            let (all, own) = (self.stats.sessions as usize, self.leased_of(client).count());
+            let Err(refusal) = self.check_limit(LimitKind::Sessions, self.limits.sessions_max, all, own)
+            else {
+                return Ok(());
+            };
+            let Some(unused) = self.unused_of(client) else {
+                self.stats.limited += 1;
+                return Err(refusal);
+            };
+            self.stats.expired_sessions += 1;
+            self.end(unused, EventKind::Expired, Refusal::NoSuchSession);
         }
-        Ok(())
     }
 
     /// Opens a session with the id that the core chose.
@@ -457,7 +513,7 @@ impl Model {
         self.detach(connection, Some(Refusal::NoSuchSession));
         let ends_ms = self.now_ms + u64::from(ttl_ms);
         let kind = Kind::Leased { key, ttl_ms, ends_ms, connection: Some(connection) };
-        self.sessions.push(Session::new(id, label, kind));
+        self.sessions.push(Session::new(id, label, self.client(connection.session()), kind));
         self.set_attachment(connection, Attachment::To(id));
         self.stats.sessions += 1;
     }
@@ -500,8 +556,12 @@ impl Model {
         }
         self.detach(connection, Some(Refusal::NoSuchSession));
         self.set_attachment(connection, Attachment::To(id));
-        if let Some(Session { kind: Kind::Leased { connection: attached, .. }, .. }) = self.session_mut(id) {
+        let by = self.client(connection.session());
+        if let Some(Session { client, kind: Kind::Leased { connection: attached, .. }, .. }) =
+            self.session_mut(id)
+        {
             *attached = Some(connection);
+            *client = by;
         }
         if let Some(at_ms) = self.session(id).and_then(|session| session.revoked_ms) {
             let grace_ms = u32::try_from(at_ms.saturating_sub(self.now_ms)).unwrap();
@@ -1256,13 +1316,14 @@ impl Model {
         let of_connection = self.idle_waiters.iter().filter(|idle| idle.connection == connection).count();
         let for_name = self.idle_waiters.iter().filter(|idle| idle.key == key).count();
         let LedgerLimits { grants_max, waiters_max, .. } = self.limits;
+        let own = self.waiters_of(self.client(connection.session()));
         if of_connection >= grants_max {
             self.stats.limited += 1;
             return Outcome::Refused(limit_reached(LimitKind::Grants, grants_max));
         }
-        if for_name >= waiters_max {
+        if let Err(refusal) = self.check_limit(LimitKind::Waiters, waiters_max, for_name, own) {
             self.stats.limited += 1;
-            return Outcome::Refused(limit_reached(LimitKind::Waiters, waiters_max));
+            return Outcome::Refused(refusal);
         }
         let until_ms = self.now_ms + u64::from(wait_ms);
         self.idle_waiters.push(IdleWaiter { connection, token, key, until, until_ms });
@@ -1367,11 +1428,15 @@ impl Model {
                 self.stats.queue_full += 1;
                 Err(Refusal::QueueFull)
             }
-            Some(_) if queue.len() >= self.limits.waiters_max => {
-                self.stats.limited += 1;
-                Err(limit_reached(LimitKind::Waiters, self.limits.waiters_max))
+            Some(_) => {
+                // Without this one.
+                let own = self.waiters_of(self.client(self.grant(id).session)) - 1;
+                let may_join =
+                    self.check_limit(LimitKind::Waiters, self.limits.waiters_max, queue.len(), own);
+                self.stats.limited += u64::from(may_join.is_err());
+                may_join.map(|()| false)
             }
-            _ => Ok(false),
+            None => Ok(false),
         }
     }
 
@@ -1593,10 +1658,12 @@ impl Model {
         namespace: Namespace,
         scope: Scope,
     ) -> Result<(), Refusal> {
-        if self.watches.len() >= self.limits.watches_max {
-            self.stats.limited += 1;
-            return Err(limit_reached(LimitKind::Watches, self.limits.watches_max));
-        }
+        let client = self.client(connection.session());
+        let own =
+            self.watches.iter().filter(|watch| self.client(watch.connection.session()) == client).count();
+        let limit = self.limits.watches_max;
+        self.check_limit(LimitKind::Watches, limit, self.watches.len(), own)
+            .inspect_err(|_| self.stats.limited += 1)?;
         let watch = Watch { connection, token, namespace, scope };
         let present = self.names.iter().filter(|name| watch.covers(name.key));
         let present: Vec<_> =
@@ -1721,8 +1788,8 @@ impl Declaration {
 }
 
 impl Session {
-    fn new(id: SessionId, label: &[u8], kind: Kind) -> Self {
-        Self { id, label: label.to_vec(), kind, floor: 1, answers: Vec::new(), revoked_ms: None }
+    fn new(id: SessionId, label: &[u8], client: ClientKey, kind: Kind) -> Self {
+        Self { id, label: label.to_vec(), client, kind, floor: 1, answers: Vec::new(), revoked_ms: None }
     }
 }
 

@@ -11,7 +11,7 @@ use signalbox::protocol::{
     GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry,
     Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place, Queueing,
     ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionEntry, SessionKey,
-    SessionKind, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
+    SessionKind, Shares, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// Random values for the requests and responses of every operation.
@@ -264,6 +264,12 @@ impl Values {
             names_max: self.small[6],
             requests_max: self.small[7],
             port: Some(self.namespace()),
+            shares: Some(Shares {
+                connections: self.small[3],
+                sessions: self.small[0],
+                waiters: self.small[1],
+                watches: self.small[2],
+            }),
         };
         let opened = OpenedSession { session: first, key: SessionKey(self.key), ttl: span(0) };
         let granted = Granted {
@@ -906,17 +912,20 @@ fn answers_of_an_older_server_have_no_slots_and_no_port_and_verified_grants_are_
 #[test]
 fn a_limit_is_named_in_the_text_of_its_status() {
     for limit in Limit::ALL {
-        let reached = ReachedLimit { limit, max: u64::MAX };
+        let reached = ReachedLimit { limit, max: u64::MAX, is_share: false };
         let mut bytes = BytesMut::new();
         ExtendedResponse::LimitReached(reached).compose(0x30, Opaque([7; 4]), &mut bytes);
         let frame = ResponseCodec.decode(&mut bytes).unwrap().unwrap();
         assert_eq!((frame.opcode, frame.status), (0x30, Status::LimitReached.code()));
         assert_eq!(frame.reached_limit(), Some(reached), "{frame:?}");
     }
-    let grants = ReachedLimit { limit: Limit::Grants, max: 12 };
+    let grants = ReachedLimit { limit: Limit::Grants, max: 12, is_share: false };
     let read = |text: &'static str| frame_with(Bytes::from_static(text.as_bytes())).reached_limit();
     assert_eq!(read("Limit reached: session.max_grants=12"), Some(grants));
     assert_eq!(read("Limit reached: session.max_grants=12; of a later server"), Some(grants));
+    let sessions = ReachedLimit { limit: Limit::Sessions, max: 12_000, is_share: true };
+    assert_eq!(sessions.to_string(), "Limit reached: session.max_sessions=12000, the share of a client");
+    assert_eq!(read("Limit reached: session.max_sessions=12000, the share of a client"), Some(sessions));
     for other in [
         "Limit reached",
         "Limit reached: session.max_of_later_servers=12",

@@ -1,5 +1,6 @@
 //! One session: its label, its grants and waiters, its cached replies, and its end.
 
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use crate::core::ledger::leases::Lease;
 use crate::core::mailbox::{EventKind, ReplyTo};
 use crate::core::request_log::RequestLog;
 use crate::core::ring_map::RingMap;
+use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
 
 impl SessionState {
@@ -20,6 +22,7 @@ impl SessionState {
             label: label.into(),
             grants: RingMap::default(),
             waiting: 0,
+            owner: None,
             log: RequestLog::default(),
             tokens: RingMap::default(),
             revoked: None,
@@ -30,6 +33,24 @@ impl SessionState {
 
     pub(in crate::core::ledger) fn label(&self) -> &[u8] {
         &self.label
+    }
+
+    pub(in crate::core::ledger) fn owner(&self) -> Option<ClientKey> {
+        self.owner
+    }
+
+    /// Sets whose shares the session is counted for, and returns whose it was.
+    pub(in crate::core::ledger) fn set_owner(&mut self, owner: Option<ClientKey>) -> Option<ClientKey> {
+        mem::replace(&mut self.owner, owner)
+    }
+
+    /// Whether the session is leased, no connection is attached to it, and nothing is lost if it ends: it has no grants, no
+    /// waiters, and no replies that the client may ask for again.
+    pub(in crate::core::ledger) fn is_unused(&self) -> bool {
+        matches!(self.kind, SessionKind::Leased { connection: None, .. })
+            && self.grants.len() == 0
+            && self.log.len() == 0
+            && self.ending.is_none()
     }
 
     /// The key and the lease of a leased session.

@@ -1,0 +1,126 @@
+//! What each client has of sessions, waiters and watches, and its share of them (`docs/semantics.md`, "Shares of
+//! clients").
+//!
+//! A leased session, and what waits in it, counts for the client that attached to it last. One that no connection attached
+//! to since a restart counts for none.
+
+use std::collections::BTreeSet;
+
+use super::backlog::STEP_GRANTS;
+use super::sessions::SessionState;
+use super::{Ledger, LedgerContext};
+use crate::core::clients::Counted;
+use crate::core::ids::{ConnectionId, GrantId, SessionId};
+use crate::core::mailbox::EventKind;
+use crate::core::{Limit, LimitKind, Refusal};
+
+impl Ledger {
+    /// Attaches a connection to a leased session, which counts for the client of the connection from now on. Neither may be
+    /// attached elsewhere.
+    pub(super) fn attach_counted(&mut self, connection: ConnectionId, session: SessionId) {
+        self.sessions.attach(connection, session);
+        let client = self.sessions.owner_of(connection);
+        let state = self.sessions.known_mut(session);
+        let (before, waiters) = (state.set_owner(client), state.waiting() as usize);
+        self.clients.remove_unused(before, session);
+        if before != client {
+            self.clients.subtract(before, Counted::Sessions, 1);
+            self.clients.subtract(before, Counted::Waiters, waiters);
+            self.clients.add(client, Counted::Sessions, 1);
+            self.clients.add(client, Counted::Waiters, waiters);
+        }
+    }
+
+    /// A session was detached, or lost a grant. If nothing is lost with it now, it may end to make room for another one.
+    pub(super) fn note_if_unused(&mut self, session: SessionId) {
+        let state = self.sessions.known(session);
+        if state.is_unused() {
+            self.clients.add_unused(state.owner(), session);
+        }
+    }
+
+    /// A session is about to be removed.
+    pub(super) fn uncount_session(&mut self, session: SessionId) {
+        let state = self.sessions.known(session);
+        if state.lease().is_some() {
+            self.clients.remove_unused(state.owner(), session);
+            self.clients.subtract(state.owner(), Counted::Sessions, 1);
+        }
+    }
+
+    /// A session has one more waiter.
+    pub(super) fn count_waiter(&mut self, session: SessionId) {
+        self.clients.add(self.sessions.known(session).owner(), Counted::Waiters, 1);
+    }
+
+    /// A waiter of a session is granted or refused.
+    pub(super) fn uncount_waiter(&mut self, session: SessionId) {
+        self.clients.subtract(self.sessions.known(session).owner(), Counted::Waiters, 1);
+    }
+
+    /// Checks that the client of a connection may open one more leased session. At a limit, its own oldest sessions that
+    /// nobody uses end first.
+    pub(super) fn make_room_for_session(
+        &mut self,
+        connection: ConnectionId,
+        context: LedgerContext<'_>,
+    ) -> Result<(), Refusal> {
+        let client = self.sessions.owner_of(connection);
+        // A limit that was lowered would need more ends than one request may cause.
+        for _ in 0..STEP_GRANTS {
+            let (all, own) = (self.sessions.leased() as usize, self.clients.count(client, Counted::Sessions));
+            let limit = (self.limits.sessions_max, self.limits.client_share);
+            let Err(refusal) = Limit::check(LimitKind::Sessions, limit, all, own) else { return Ok(()) };
+            let Some(unused) = self.clients.pop_unused(client) else {
+                self.counts.limited += 1;
+                return Err(refusal);
+            };
+            // It may have got a reply since, or be ending already.
+            if self.sessions.known(unused).is_unused() {
+                self.counts.expired_sessions += 1;
+                self.end_session(unused, EventKind::Expired, Refusal::NoSuchSession, context);
+            }
+        }
+        self.counts.limited += 1;
+        Err(Limit::reached(LimitKind::Sessions, self.limits.sessions_max))
+    }
+
+    /// Checks that a waiter may join a queue with this many waiters. The waiter is counted already.
+    pub(super) fn check_queue(&self, id: GrantId, waiting: usize) -> Result<(), Refusal> {
+        let client = self.sessions.known(self.grants.known(id).session).owner();
+        let own = self.clients.count(client, Counted::Waiters).saturating_sub(1);
+        // One with a place was in the queue before the restart, and keeps its place.
+        let own = if self.places.is_repeated(id) { 0 } else { own };
+        Limit::check(LimitKind::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
+    }
+
+    /// Checks that a connection's AwaitIdle request may join this many others for a name.
+    pub(super) fn check_idle_queue(&self, connection: ConnectionId, waiting: usize) -> Result<(), Refusal> {
+        let own = self.clients.count(self.sessions.owner_of(connection), Counted::Waiters);
+        Limit::check(LimitKind::Waiters, (self.limits.waiters_max, self.limits.client_share), waiting, own)
+    }
+
+    /// Checks that a connection may begin one more watch.
+    pub(super) fn check_watches(&self, connection: ConnectionId) -> Result<(), Refusal> {
+        let own = self.clients.count(self.sessions.owner_of(connection), Counted::Watches);
+        let limit = (self.limits.watches_max, self.limits.client_share);
+        Limit::check(LimitKind::Watches, limit, self.watches.len(), own)
+    }
+
+    /// The counts are those of everything that clients have, and every unused session is found.
+    pub(super) fn check_clients(&self) -> Result<(), String> {
+        let sessions = self.sessions.iter().map(|(session, state)| {
+            let watches = self.watches.ids_of(session.connection()).len();
+            let waiters = state.waiting() as usize + self.idle_waiters.count_of(session.connection());
+            (state.owner(), [usize::from(state.lease().is_some()), waiters, watches])
+        });
+        self.clients.check(sessions)?;
+        let found: BTreeSet<_> = self.clients.unused().collect();
+        let unused = |(session, state): (SessionId, &SessionState)| {
+            state.is_unused().then_some((state.owner()?, session))
+        };
+        // A request that detaches its own session gets its reply afterwards, so some may be used again.
+        let lost = self.sessions.iter().filter_map(unused).find(|unused| !found.contains(unused));
+        lost.map_or(Ok(()), |(_, session)| Err(format!("session {session} is unused and not found")))
+    }
+}

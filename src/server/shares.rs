@@ -1,0 +1,235 @@
+//! The shares of clients: how many connections each has, its turns at long requests, and which clients are refused.
+//!
+//! The core divides sessions, waiters and watches by the same rule. A client has an entry as long as it has connections.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::client_address::ClientAddress;
+use super::metrics::Count;
+use super::steps;
+use crate::core::{ClientKey, ClientShare, Namespace};
+
+/// Refusals of a client after this time without any begin anew, for the log.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// The most clients whose refusals are told apart, so that many addresses cannot fill the memory and the log.
+const REFUSED_CLIENTS_MAX: usize = 256;
+
+/// The shares of the clients of a server.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    percent: AtomicU32,
+    /// The connections that the process has files for.
+    files_max: AtomicU64,
+    /// Requests and connections that were refused because of a share.
+    pub(super) refused: Count,
+    clients: Mutex<HashMap<ClientKey, Client>>,
+    /// When each client was refused last, by the limit of which it has its share.
+    refusals: Mutex<HashMap<(ClientKey, &'static str), Instant>>,
+}
+
+#[derive(Debug)]
+struct Client {
+    /// Its connections, by port.
+    connections: [u32; Namespace::ALL.len()],
+    /// One permit for each of its connections that may work on a long request.
+    turns: Arc<Semaphore>,
+}
+
+impl Shares {
+    /// Changes the shares, and sets how many files the process may have open.
+    pub(super) fn set(&self, percent: u32, files_max: u64) {
+        self.percent.store(percent, Ordering::Relaxed);
+        self.files_max.store(files_max, Ordering::Relaxed);
+    }
+
+    /// The share of a client.
+    pub(super) fn share(&self) -> ClientShare {
+        ClientShare::of_percent(self.percent())
+    }
+
+    /// In percent.
+    pub(super) fn percent(&self) -> u32 {
+        self.percent.load(Ordering::Relaxed)
+    }
+
+    /// The limit of which connections have shares where the port has no limit of its own.
+    pub(super) fn files_max(&self) -> usize {
+        usize::try_from(self.files_max.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+
+    /// Counts a connection of a client, until [`Self::leave`], if `admits` returns true for the numbers of connections that
+    /// the client has on each port. Returns the client's turns.
+    pub(super) fn enter(
+        &self,
+        client: ClientKey,
+        namespace: Namespace,
+        admits: impl FnOnce([u32; Namespace::ALL.len()]) -> bool,
+    ) -> Option<Arc<Semaphore>> {
+        let mut clients = lock(&self.clients);
+        let before = clients.get(&client).map_or([0; _], |client| client.connections);
+        if !admits(before) {
+            return None;
+        }
+        let new = || Client { connections: [0; _], turns: Arc::new(Semaphore::new(steps::LONG_REQUESTS)) };
+        let client = clients.entry(client).or_insert_with(new);
+        client.connections[namespace as usize] += 1;
+        Some(Arc::clone(&client.turns))
+    }
+
+    /// A connection of a client has ended.
+    pub(super) fn leave(&self, key: ClientKey, namespace: Namespace) {
+        let mut clients = lock(&self.clients);
+        // A counted connection has an entry.
+        let Some(client) = clients.get_mut(&key) else { return };
+        client.connections[namespace as usize] -= 1;
+        if client.connections == [0; _] {
+            clients.remove(&key);
+        }
+    }
+
+    /// Counts a refusal, and logs it if the client's refusals begin with it. `limit` is the key of the limit of which the
+    /// client has its share.
+    pub(super) fn note_refusal(&self, client: ClientAddress, limit: &'static str, share: u64) {
+        self.refused.add(1);
+        if self.begins_refusals((client.key(), limit), Instant::now()) {
+            warn!(
+                client = %client.socket().ip(),
+                limit,
+                share,
+                "a client has its share of a limit and is refused more; if many programs share its address, raise \
+                 client_share or the limit"
+            );
+        }
+    }
+
+    /// Whether refusals begin with this one: there was none for some time.
+    fn begins_refusals(&self, refused: (ClientKey, &'static str), now: Instant) -> bool {
+        let mut refusals = lock(&self.refusals);
+        let is_recent = |last: &Instant| now.duration_since(*last) < QUIET;
+        if refusals.len() >= REFUSED_CLIENTS_MAX {
+            refusals.retain(|_, last| is_recent(last));
+        }
+        if refusals.len() >= REFUSED_CLIENTS_MAX && !refusals.contains_key(&refused) {
+            return false;
+        }
+        !refusals.insert(refused, now).is_some_and(|last| is_recent(&last))
+    }
+}
+
+/// Nothing is left half done by a panic while it is locked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The turns of one connection at the steps of long requests. Few connections of a client have one at a time, in the order
+/// in which they asked, so that other clients wait for few of them.
+pub(super) struct Turns {
+    of_client: Arc<Semaphore>,
+    waiting: Option<Waiting>,
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+type Waiting = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
+
+impl Turns {
+    pub(super) fn new(of_client: Arc<Semaphore>) -> Self {
+        Self { of_client, waiting: None, turn: None }
+    }
+
+    /// Ready when the connection may take a step of a long request.
+    pub(super) fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.turn.is_none() {
+            let acquire = || -> Waiting { Box::pin(Arc::clone(&self.of_client).acquire_owned()) };
+            let turn = ready!(self.waiting.get_or_insert_with(acquire).as_mut().poll(context));
+            self.waiting = None;
+            // It fails only if the semaphore was closed, and nothing closes it.
+            self.turn = turn.ok();
+        }
+        Poll::Ready(())
+    }
+
+    /// The connection waits for its peer instead, and must not get a turn that it does not use.
+    pub(super) fn stop_waiting(&mut self) {
+        self.waiting = None;
+    }
+
+    /// The step is over.
+    pub(super) fn end(&mut self) {
+        self.turn = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Waker;
+
+    use super::*;
+
+    const ONE: ClientKey = ClientKey([1; 16]);
+    const OTHER: ClientKey = ClientKey([2; 16]);
+
+    #[test]
+    fn connections_are_counted_for_their_clients() {
+        let shares = Shares::default();
+        let enter = |client, port, before| shares.enter(client, port, |own| own == before).is_some();
+        let [counters, semaphores] = Namespace::ALL;
+        assert!(enter(ONE, counters, [0, 0]));
+        assert!(enter(ONE, semaphores, [1, 0]));
+        assert!(enter(OTHER, counters, [0, 0]));
+        assert!(shares.enter(ONE, counters, |_| false).is_none());
+        assert!(enter(ONE, counters, [1, 1]));
+        shares.leave(ONE, counters);
+        shares.leave(ONE, counters);
+        shares.leave(ONE, semaphores);
+        shares.leave(OTHER, counters);
+        assert!(lock(&shares.clients).is_empty());
+    }
+
+    #[test]
+    fn the_log_has_the_first_of_a_client_s_refusals() {
+        let (shares, begin) = (Shares::default(), Instant::now());
+        let begins = |client, limit, at| shares.begins_refusals((client, limit), begin + at);
+        assert!(begins(ONE, "sessions", Duration::ZERO));
+        assert!(begins(ONE, "watches", Duration::ZERO));
+        assert!(begins(OTHER, "sessions", Duration::ZERO));
+        assert!(!begins(ONE, "sessions", QUIET / 2));
+        assert!(!begins(ONE, "sessions", QUIET));
+        assert!(begins(ONE, "sessions", QUIET * 2));
+        for number in 0..=u8::MAX {
+            begins(ClientKey([number; 16]), "sessions", QUIET * 2);
+        }
+        assert_eq!(lock(&shares.refusals).len(), REFUSED_CLIENTS_MAX);
+        assert!(!begins(OTHER, "connections", QUIET * 2));
+        assert!(begins(OTHER, "connections", QUIET * 4));
+    }
+
+    #[tokio::test]
+    async fn few_connections_of_a_client_take_turns() {
+        let client = Arc::new(Semaphore::new(1));
+        let [mut first, mut second] = [(); 2].map(|()| Turns::new(Arc::clone(&client)));
+        poll_fn(|context| first.poll_begin(context)).await;
+        let mut idle = Context::from_waker(Waker::noop());
+        assert!(second.poll_begin(&mut idle).is_pending());
+        first.end();
+        // It was first in the queue.
+        assert!(first.poll_begin(&mut idle).is_pending());
+        poll_fn(|context| second.poll_begin(context)).await;
+        first.stop_waiting();
+        second.end();
+        poll_fn(|context| second.poll_begin(context)).await;
+        assert!(first.poll_begin(&mut idle).is_pending());
+        drop(second);
+        poll_fn(|context| first.poll_begin(context)).await;
+    }
+}

@@ -1,0 +1,228 @@
+//! The shares of clients: one address takes what it can, and another one is served all the same.
+
+use crate::support::caller::{Caller, LONG, one_of};
+use crate::support::daemon::*;
+use crate::support::*;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use signalbox::protocol::{
+    Extended, Limit, Milliseconds, Namespace, OpenedSession, ReachedLimit, ResponseFrame, Scope, Status,
+};
+
+/// The address of the honest client. The attacker has 127.0.0.1.
+const HONEST: &str = "127.0.0.2";
+
+/// The daemon, its configuration, and a directory in which it may keep data.
+struct Attacked {
+    daemon: Daemon,
+    file: ConfigFile,
+}
+
+impl Attacked {
+    /// `settings` are lines of the section `[session]`.
+    fn begin(settings: &str) -> Self {
+        Self::begin_with("", settings)
+    }
+
+    fn begin_with(top: &str, settings: &str) -> Self {
+        let file = ConfigFile::toml(&format!(
+            "bind_ip = '127.0.0.1'\n{top}\n[counter]\nenable = true\n[session]\n{settings}\n"
+        ));
+        Self { daemon: Daemon::spawn(serve_file_on_any_ports(&file.path())), file }
+    }
+
+    fn attacker(&mut self) -> Caller {
+        let mut caller = Caller::new(self.daemon.counter());
+        caller.hello("attacker");
+        caller
+    }
+
+    fn honest(&mut self) -> Caller {
+        let address = self.daemon.address("counter");
+        let mut caller = Caller::new(Wire::connect_from(HONEST, address));
+        caller.hello("honest");
+        caller
+    }
+
+    /// Checks that the refusals of the attacker were counted, and logged once.
+    #[track_caller]
+    fn end(mut self, limit: &str) {
+        assert!(self.honest().wire.stat("refused_shares") > 1);
+        let line = self.daemon.logged_message("a client has its share of a limit");
+        assert_eq!((text(&line, "client"), text(&line, "limit")), ("127.0.0.1", limit));
+        assert!(number(&line, "share") < 100);
+        self.daemon.signal(Signal::SIGTERM);
+        assert_eq!(self.daemon.exit_status().code(), Some(0));
+        let lines: Vec<Value> = self.daemon.lines_with("a client has its share of a limit");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+    }
+}
+
+fn open(caller: &mut Caller) -> ResponseFrame {
+    caller.ask(&Extended::OpenSession { ttl: Some(Milliseconds(3_600_000)), label: b"", key: None })
+}
+
+#[track_caller]
+fn assert_share(answer: &ResponseFrame, limit: Limit, max: u64) {
+    assert_eq!(answer.status, Status::LimitReached.code(), "{answer:?}");
+    assert_eq!(answer.reached_limit(), Some(ReachedLimit { limit, max, is_share: true }), "{answer:?}");
+}
+
+/// Opens sessions that each have a grant, until the share of the client is exhausted.
+fn open_with_grants(caller: &mut Caller, share: u64) -> Vec<OpenedSession> {
+    let mut sessions = Vec::new();
+    loop {
+        let answer = open(caller);
+        if answer.status != OK {
+            assert_share(&answer, Limit::Sessions, share);
+            return sessions;
+        }
+        sessions.push(answer.opened().unwrap());
+        caller.take(one_of(u32::MAX, b"held"));
+    }
+}
+
+#[test]
+fn a_client_that_opens_sessions_ends_its_own_unused_ones_and_nobody_else_s() {
+    let mut attacked = Attacked::begin("max_sessions = 200");
+    let mut honest = attacked.honest();
+    let kept = honest.open(3_600_000);
+    // It is not attached to the session any more, and holds nothing by it.
+    honest.open(3_600_000);
+    let mut attacker = attacked.attacker();
+    let opened: Vec<_> = (0..2_000).map(|_| open(&mut attacker).opened().unwrap()).collect();
+    assert_eq!(attacker.wire.stat("sessions"), 100);
+    assert_eq!(attacker.attach(opened[0]), Status::NoSuchSession as u8, "the oldest have ended");
+    assert_eq!(attacker.attach(opened[1_999 - 97]), OK);
+    assert_eq!(honest.attach(kept), OK);
+
+    // What has a grant does not end.
+    let sessions = open_with_grants(&mut attacker, 24);
+    assert_eq!(attacker.wire.stat("sessions"), 100);
+    assert_share(&open(&mut attacker), Limit::Sessions, 24);
+    assert_eq!(attacker.attach(sessions[0]), OK);
+    for _ in 0..24 {
+        assert_eq!(open(&mut honest).status, OK);
+    }
+    attacked.end("session.max_sessions");
+}
+
+#[test]
+fn shares_of_sessions_hold_after_a_restart() {
+    let directory = open_directory();
+    let top = format!("data_dir = '{}'", directory.path().display());
+    let mut attacked = Attacked::begin_with(&top, "max_sessions = 200");
+    let mut attacker = attacked.attacker();
+    for _ in 0..500 {
+        assert_eq!(open(&mut attacker).status, OK);
+    }
+    assert_eq!(open_with_grants(&mut attacker, 24).len(), 100);
+    attacked.daemon.signal(Signal::SIGTERM);
+    assert_eq!(attacked.daemon.exit_status().code(), Some(0));
+
+    attacked.daemon = Daemon::spawn(serve_file_on_any_ports(&attacked.file.path()));
+    let mut attacker = attacked.attacker();
+    assert_eq!(attacker.wire.stat("sessions"), 100);
+    // Sessions that nobody returned to count for nobody.
+    assert_eq!(open_with_grants(&mut attacker, 24).len(), 24);
+    let mut honest = attacked.honest();
+    for _ in 0..24 {
+        assert_eq!(open(&mut honest).status, OK);
+    }
+    assert_share(&open(&mut attacker), Limit::Sessions, 24);
+    attacked.end("session.max_sessions");
+}
+
+#[test]
+fn a_client_with_its_share_of_the_watches_leaves_the_rest_to_others() {
+    let mut attacked = Attacked::begin("max_watches = 200");
+    let watch = Extended::Watch { namespace: Namespace::Counters, scope: Scope::Name(b"watched") };
+    let mut watchers: Vec<_> = (0..4).map(|_| attacked.attacker()).collect();
+    for number in 0..100 {
+        // The answer is the event that ends the snapshot.
+        assert_eq!(watchers[number % 4].ask(&watch).status, OK);
+    }
+    for watcher in &mut watchers {
+        assert_share(&watcher.ask(&watch), Limit::Watches, 24);
+    }
+    let mut honest = attacked.honest();
+    assert_eq!(honest.ask(&watch).status, OK);
+    attacked.end("session.max_watches");
+}
+
+#[test]
+fn a_client_with_its_share_of_the_waiting_requests_leaves_the_queue_to_others() {
+    let mut attacked = Attacked::begin("max_waiters = 200");
+    let mut holder = attacked.honest();
+    let held = holder.take(one_of(1, b"wanted")).grant;
+    let mut attacker = attacked.attacker();
+    for _ in 0..100 {
+        attacker.want(one_of(1, b"wanted"), LONG);
+    }
+    for _ in 0..10 {
+        let refused = attacker.want(one_of(1, b"wanted"), LONG);
+        assert_share(&attacker.answer(refused), Limit::Waiters, 24);
+    }
+    let mut honest = attacked.honest();
+    let wanted = honest.want(one_of(1, b"wanted"), LONG);
+    honest.sync();
+    // The queue is more than half full, and this client has less than its share.
+    assert_eq!(attacker.wire.stat("waiters"), 101);
+    drop(attacker);
+    assert_eq!(holder.give_back(held), OK);
+    assert_eq!(honest.answer(wanted).status, OK);
+    attacked.end("session.max_waiters");
+}
+
+#[test]
+fn a_client_with_its_share_of_the_connections_leaves_the_rest_to_others() {
+    let file = ConfigFile::toml("bind_ip = '127.0.0.1'\n[counter]\nenable = true\nmax_connections = 100\n");
+    let mut attacked = Attacked { daemon: Daemon::spawn(serve_file_on_any_ports(&file.path())), file };
+    let mut crowd: Vec<_> = (0..50).map(|_| attacked.daemon.counter()).collect();
+    crowd.iter_mut().for_each(|wire| assert_eq!(wire.ask(NOOP, &[]).status, OK));
+    for _ in 0..20 {
+        assert!(attacked.daemon.counter().is_closed());
+    }
+    let mut honest: Vec<_> = (0..16).map(|_| attacked.honest()).collect();
+    assert_eq!(honest[0].wire.stat("curr_connections"), 66);
+    // It has its share as well now, as more than half of the connections are in use.
+    assert!(Wire::connect_from(HONEST, attacked.daemon.address("counter")).is_closed());
+    assert_eq!(honest[0].wire.stat("refused_connections"), 21);
+    drop(crowd);
+    eventually("the places are free again", || honest[0].wire.stat("curr_connections") == 16);
+    assert_eq!(attacked.daemon.counter().ask(NOOP, &[]).status, OK);
+    for client in ["127.0.0.1", HONEST] {
+        attacked.daemon.logged("the refusals begin", |line| line["fields"]["client"] == client);
+    }
+}
+
+#[test]
+fn sighup_changes_the_shares() {
+    let mut attacked = Attacked::begin("max_sessions = 200");
+    let mut caller = attacked.attacker();
+    assert_eq!(open_with_grants(&mut caller, 24).len(), 100);
+    attacked.file.write(
+        "bind_ip = '127.0.0.1'\nclient_share = 100\n[counter]\nenable = true\n[session]\nmax_sessions = 200\n",
+    );
+    attacked.daemon.reload("the configuration was read again");
+    assert_eq!(open(&mut caller).status, OK);
+    assert_eq!(caller.wire.stat("client_share"), 100);
+}
+
+#[test]
+fn many_connections_of_one_client_that_ask_for_statistics_take_turns() {
+    let mut attacked = Attacked::begin("");
+    let requests: Vec<u8> = (0..500).flat_map(|_| frame(STATS, *b"stat", &[])).collect();
+    let mut crowd: Vec<_> = (0..100).map(|_| attacked.daemon.counter()).collect();
+    for wire in &mut crowd {
+        wire.send(&requests);
+    }
+    // Statistics that nobody reads delay nobody, also not the same client's that it reads.
+    let mut honest = attacked.honest();
+    for _ in 0..10 {
+        assert_eq!(honest.wire.stat("curr_connections"), 101);
+    }
+    assert_eq!(crowd[0].answer().status, OK);
+    drop(crowd);
+    eventually("the connections are closed", || honest.wire.stat("curr_connections") == 1);
+}
