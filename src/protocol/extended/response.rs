@@ -199,9 +199,8 @@ impl HelloAnswer {
         if !fields.is_empty() {
             let [code, _, _, _] = fields.array()?;
             answer.port = Some(Namespace::from_code(code)?);
-            if !fields.is_empty() {
-                answer.shares = Some(Shares::read(fields)?);
-            }
+            // Fewer bytes behind the port are not shares.
+            answer.shares = Shares::read(fields);
         }
         Some(answer)
     }
