@@ -455,7 +455,8 @@ impl Values {
 /// The lengths of the body from older servers, which do not send the fields at its end.
 fn bytes_of_older(response: &ExtendedResponse<'_>) -> Vec<usize> {
     match response {
-        ExtendedResponse::Hello(_) => vec![40],
+        // Shares that are cut off are none.
+        ExtendedResponse::Hello(_) => [40].into_iter().chain(44..60).collect(),
         ExtendedResponse::Inspected(_) => vec![16],
         ExtendedResponse::Granted(_) => vec![20],
         ExtendedResponse::AllGranted(granted) => vec![16 + 4 * granted.capacities.len()],
