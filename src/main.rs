@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use signalbox_memory::CountingAllocator;
 
-/// Counts what is allocated, for the key "memory_max".
+/// Counts the allocated bytes, for the key "memory_max".
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

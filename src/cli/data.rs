@@ -118,7 +118,7 @@ Records that cannot be read are omitted and reported on standard error, and the 
 latest changes, if they are damaged. The directory is not changed.
 
 With --server, the export is a backup of a running server: all records as they are at one moment, with everything that the \
-server acknowledged before the command was started. The server goes on meanwhile, and its file may grow. It accepts the \
+server acknowledged before the command was started. The server keeps serving, and its file may grow. It accepts the \
 request from its own machine and from the addresses in admin_from of its configuration. The keys are sent over the \
 network as they are; run the command on the server's machine, or over a network that you trust. If the command fails, the \
 output lacks its last line, and \"signalbox data import\" refuses it.";

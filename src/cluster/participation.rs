@@ -121,7 +121,7 @@ impl<T: FnMut(News)> Participation<T> {
     /// The node is to give the leadership up, or to leave as a standby. From now on, it writes to no client.
     pub fn release(&mut self) {
         self.machine.release();
-        // A renewal that was answered meanwhile has moved the deadline.
+        // A renewal that was answered since then has moved the deadline.
         self.fence.set(BootTime::default());
     }
 

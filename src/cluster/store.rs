@@ -46,13 +46,13 @@ impl<C: Coordinator> ClusterStorage<C> {
         Self { coordinator, keys, chain, fence }
     }
 
-    /// Begins a commit: its transaction is to be sent, and its answer passed to [`Self::answered`].
+    /// Begins a commit. The caller sends its transaction and passes the answer to [`Self::answered`].
     pub fn begin(&self, changes: &[Change]) -> Commit {
         self.chain.begin(writes(&self.keys, changes))
     }
 
-    /// An attempt of a commit was answered, or not. Returns its outcome; `None`: its transaction, which may be another one
-    /// now, is to be sent again.
+    /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome; `None`: the caller
+    /// sends the commit's transaction again, which may have changed.
     pub fn answered(
         &mut self,
         commit: &mut Commit,

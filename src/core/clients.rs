@@ -1,4 +1,4 @@
-//! What each client has of what is limited for all clients together, and which of its sessions nobody uses.
+//! How much each client uses of the limited resources, and which of its sessions are unused.
 //!
 //! A client that is not known (`None`) is not counted: its shares are never exhausted.
 //!
@@ -64,7 +64,7 @@ impl<I: Ord + Copy> Clients<I> {
         }
     }
 
-    /// Nobody uses this session of a client. Does nothing for a client that has no session.
+    /// Marks a session of a client as unused. Does nothing for a client that has no session.
     pub(super) fn add_unused(&mut self, client: Option<ClientKey>, session: I) {
         if let Some(usage) = client.and_then(|client| self.0.get_mut(&client)) {
             usage.unused.insert(session);
@@ -78,7 +78,7 @@ impl<I: Ord + Copy> Clients<I> {
         }
     }
 
-    /// Takes the oldest session of a client that nobody uses.
+    /// Takes the oldest unused session of a client.
     pub(super) fn pop_unused(&mut self, client: Option<ClientKey>) -> Option<I> {
         self.0.get_mut(&client?)?.unused.pop_first()
     }

@@ -164,7 +164,7 @@ impl Mailbox {
         Self { client: Some(client), owner, ..Self::default() }
     }
 
-    /// Whose shares the connection is counted for.
+    /// The client that the connection counts for.
     pub(super) fn owner(&self) -> Option<ClientKey> {
         self.owner
     }

@@ -11,7 +11,7 @@ use super::time::{Moment, MonotonicMs};
 /// A session of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedSession {
-    /// What it is, and its id.
+    /// Its kind and its id.
     pub id: ListedId,
     /// Its label.
     pub label: Box<[u8]>,

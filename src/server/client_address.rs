@@ -72,8 +72,8 @@ impl ClientAddress {
         self.address
     }
 
-    /// Whose shares the connection is counted for: those of the client's address, and of the network of 64 bits for IPv6, as
-    /// one machine can take any address of it. A client that proves an identity would be counted by that instead.
+    /// The client that the connection counts for: the address, of IPv6 only the network of 64 bits, because one machine can
+    /// take any address of it. A client that proves an identity would count by that instead.
     pub(super) fn key(&self) -> ClientKey {
         match self.address.ip().to_canonical() {
             IpAddr::V4(ip) => ClientKey(ip.to_ipv6_mapped().octets()),

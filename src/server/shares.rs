@@ -18,7 +18,7 @@ use super::metrics::Count;
 use super::steps;
 use crate::core::{ClientKey, ClientShare, Namespace};
 
-/// Refusals of a client after this time without any begin anew, for the log.
+/// After this time without a refusal, the log shows the next refusal of a client again.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// The most clients whose refusals are told apart, so that many addresses cannot fill the memory and the log.

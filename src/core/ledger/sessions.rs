@@ -36,7 +36,7 @@ pub(super) struct Sessions {
 pub(super) struct SessionState {
     kind: SessionKind,
     label: Box<[u8]>,
-    /// Whose shares it is counted for: for a leased session, those of the client that attached to it last.
+    /// The client that it counts for: for a leased session, the one that attached to it last.
     owner: Option<ClientKey>,
     /// Its grants and waiters, by id, so that its end releases the newest first.
     grants: RingMap<GrantId, ()>,
@@ -317,7 +317,7 @@ impl Sessions {
         }
     }
 
-    /// Whose connection it is; `None`: it has ended, has not joined, or its client is not counted.
+    /// The client of a connection; `None`: it has ended, has not joined, or its client is not counted.
     pub(super) fn owner_of(&self, connection: ConnectionId) -> Option<ClientKey> {
         self.get(connection.session())?.owner
     }

@@ -58,8 +58,8 @@ impl Ledger {
         self.clients.subtract(self.sessions.known(session).owner(), Counted::Waiters, 1);
     }
 
-    /// Checks that the client of a connection may open one more leased session. At a limit, its own oldest sessions that
-    /// nobody uses end first.
+    /// Checks that the client of a connection may open one more leased session. At a limit, its own oldest unused
+    /// sessions end first.
     pub(super) fn make_room_for_session(
         &mut self,
         connection: ConnectionId,

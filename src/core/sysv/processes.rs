@@ -68,7 +68,7 @@ pub(super) struct Process {
     /// The address of its last client; `None`: it had none since the start of the server.
     pub(super) client: Option<SocketAddr>,
     connections: BTreeSet<ConnectionId>,
-    /// Whose shares it is counted for; `None`: no connection has attached since a restart, or its client is not counted.
+    /// The client that it counts for; `None`: no connection has attached since a restart, or its client is not counted.
     owner: Option<ClientKey>,
     /// How long it lives on without a connection although its connections are closed, because it announced that.
     pub(super) grace_ms: Option<u32>,
