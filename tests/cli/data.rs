@@ -78,7 +78,12 @@ fn a_directory_is_checked_exported_and_imported() {
     assert!(imported.status.success(), "{imported:?}");
     assert_eq!(found(&copy), report);
 
-    let file = configuration(&copy);
+    assert_holds_two_slots(&copy);
+}
+
+/// A server with this data directory has one grant of the semaphore "gpu", with the slots 0 and 1.
+fn assert_holds_two_slots(directory: &Path) {
+    let file = configuration(directory);
     let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
     let server = daemon.address("semaphore").to_string();
     let holders = asked(&server, &["holders", "--semaphore", "gpu", "--json"]);
@@ -114,12 +119,7 @@ fn a_running_server_is_exported_and_restored() {
     let copy = parent.path().join("copy");
     let imported = data("import", &copy, &[], std::fs::File::open(&export).unwrap().into());
     assert!(imported.status.success(), "{imported:?}");
-    let file = configuration(&copy);
-    let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
-    let server = daemon.address("semaphore").to_string();
-    let holders = asked(&server, &["holders", "--semaphore", "gpu", "--json"]);
-    let holder: Value = serde_json::from_str(&holders).unwrap();
-    assert_eq!(holder["slots"], serde_json::json!([0, 1]));
+    assert_holds_two_slots(&copy);
 }
 
 #[test]

@@ -31,23 +31,20 @@ mod wire;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
 
 use crate::checks::{self, Checks};
 use crate::disk::Disk;
-use crate::network::{self, machine_name};
+use crate::network::{self, STEP, machine_name};
 use crate::random::Random;
 use crate::scene::{Phase, Scene, Shared};
 use crate::seeds;
+use crate::tasks::{Counted, spawn};
 use applications::{Application, Workload};
 use expectations::{ClientInfo, Expectations};
 use faults::Faults;
 use signalbox::client::Client;
 use signalbox::server::SameThread;
 use turmoil::Sim;
-
-/// Simulated time between two checks.
-const STEP: Duration = Duration::from_millis(10);
 
 /// How long holders and waiters may take to end after the faults stop.
 const END_MS_MAX: u64 = 90_000;
@@ -74,22 +71,6 @@ struct Simulation<'a> {
     present: Arc<AtomicUsize>,
 }
 
-/// Counts a task while it exists.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Simulation<'_> {
     fn new(seed: u64) -> Self {
         let mut random = Random::of(seed, 0);
@@ -108,15 +89,7 @@ impl Simulation<'_> {
         let declared = (1..=random.between(1, 2)).map(|number| format!("declared {number}").into_bytes());
         let scene = Scene::with(machines, shared, declared.collect(), disk);
         let expectations = Expectations::new(Arc::clone(&scene));
-        let mut sim = turmoil::Builder::new()
-            .rng_seed(seed)
-            .epoch(UNIX_EPOCH)
-            .tick_duration(STEP)
-            .min_message_latency(Duration::from_millis(1))
-            .max_message_latency(Duration::from_millis(latency_ms_max))
-            .tcp_capacity(1024)
-            .enable_random_order()
-            .build();
+        let mut sim = network::simulation(seed, latency_ms_max);
         let faults = Faults::new(Arc::clone(&expectations), Random::of(seed, 1), latency_ms_max);
         let hash_seed = random.next();
         let server_scene = Arc::clone(&scene);
@@ -164,7 +137,7 @@ impl Simulation<'_> {
             self.step()?;
         }
         self.faults.stop(&mut self.sim);
-        self.enter(Phase::Rest);
+        self.scene.enter(Phase::Rest);
         self.wait(END_MS_MAX, |simulation| match simulation.tasks.load(Ordering::Relaxed) {
             0 => Ok(()),
             left => Err(format!("{left} tasks still wait")),
@@ -178,7 +151,7 @@ impl Simulation<'_> {
                 .then_some(())
                 .ok_or_else(|| format!("grants or waiters without a permit or a request: {ledger:?}"))
         })?;
-        self.enter(Phase::Ask);
+        self.scene.enter(Phase::Ask);
         self.wait(ASK_MS_MAX, |simulation| {
             let state = simulation.scene.state();
             let all: BTreeSet<_> = (0..simulation.clients).collect();
@@ -194,7 +167,7 @@ impl Simulation<'_> {
                 .then_some(())
                 .ok_or_else(|| format!("{served} connections, {:?}", server.core().ledger_stats()))
         })?;
-        checks::at_rest(&server).map_err(|what| self.with_events(what))?;
+        checks::at_rest(&server).map_err(|what| self.scene.with_events(what))?;
         Ok(self.scene.state().trace())
     }
 
@@ -202,15 +175,10 @@ impl Simulation<'_> {
         self.scene.state().now_ms
     }
 
-    fn enter(&mut self, phase: Phase) {
-        self.scene.event("all", format_args!("{phase:?}"));
-        self.scene.state().phase = phase;
-    }
-
     fn step(&mut self) -> Result<(), String> {
         let stepped = self.sim.step();
         self.scene.state().now_ms = self.sim.elapsed().as_millis() as u64;
-        stepped.map_err(|error| self.with_events(format!("a host ended: {error}")))?;
+        stepped.map_err(|error| self.scene.with_events(format!("a host ended: {error}")))?;
         self.checks.after_step(&self.scene);
         if let Err(what) = self.expectations.check() {
             self.scene.fail(what);
@@ -224,19 +192,12 @@ impl Simulation<'_> {
         let deadline_ms = self.now_ms() + ms_max;
         while let Err(what) = ready(self) {
             if self.now_ms() > deadline_ms {
-                return Err(self.with_events(format!("after {ms_max} ms without faults: {what}")));
+                return Err(self.scene.with_events(format!("after {ms_max} ms without faults: {what}")));
             }
             self.faults.pass_time(self.now_ms());
             self.step()?;
         }
         Ok(())
-    }
-
-    /// The description of a failure, followed by the last events.
-    fn with_events(&self, what: String) -> String {
-        let mut state = self.scene.state();
-        state.fail(what);
-        state.failure().expect("it was set in the line above")
     }
 }
 
@@ -266,15 +227,6 @@ async fn live(
     }
     application.ask(client.clone(), Random::of(random.next(), 0)).await;
     leave(client, &mut random).await;
-}
-
-/// Starts a task that is counted until it ends.
-fn spawn(task: impl Future<Output = ()> + 'static, tasks: &Arc<AtomicUsize>) {
-    let counted = Counted::new(tasks);
-    tokio::task::spawn_local(async move {
-        task.await;
-        drop(counted);
-    });
 }
 
 async fn leave(client: Client, random: &mut Random) {

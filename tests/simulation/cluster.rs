@@ -27,23 +27,20 @@ mod world;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
 
 use signalbox::core::Record;
 use tokio::time::sleep;
 use turmoil::Sim;
 
-use crate::network::machine_name;
+use crate::network::{self, STEP, machine_name};
 use crate::random::Random;
 use crate::scene::Phase;
 use crate::seeds;
+use crate::tasks::{Counted, spawn};
 use applications::{Application, Workload};
 use beliefs::Resource;
 use faults::Faults;
 use world::{NODES, World, node_name};
-
-/// Simulated time between two checks.
-const STEP: Duration = Duration::from_millis(10);
 
 /// How long holders and waiters may take to end after a node serves again.
 const END_MS_MAX: u64 = 90_000;
@@ -72,22 +69,6 @@ struct Simulation<'a> {
     present: Arc<AtomicUsize>,
 }
 
-/// Counts a task while it exists.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Simulation<'_> {
     fn new(seed: u64) -> Self {
         let mut random = Random::of(seed, 0);
@@ -102,15 +83,7 @@ impl Simulation<'_> {
         });
         let resources: Vec<_> = resources.collect();
         let world = World::new(seed, machines, resources, &mut random);
-        let mut sim = turmoil::Builder::new()
-            .rng_seed(seed)
-            .epoch(UNIX_EPOCH)
-            .tick_duration(STEP)
-            .min_message_latency(Duration::from_millis(1))
-            .max_message_latency(Duration::from_millis(latency_ms_max))
-            .tcp_capacity(1024)
-            .enable_random_order()
-            .build();
+        let mut sim = network::simulation(seed, latency_ms_max);
         for node in 0..NODES {
             let world = Arc::clone(&world);
             sim.host(node_name(node), move || node::run(Arc::clone(&world), node));
@@ -153,7 +126,7 @@ impl Simulation<'_> {
             let serves = leader.is_some_and(|leader| leader.server().is_some());
             serves.then_some(()).ok_or_else(|| "no node serves".to_owned())
         })?;
-        self.enter(Phase::Rest);
+        self.world.scene.enter(Phase::Rest);
         self.wait(END_MS_MAX, |simulation| match simulation.tasks.load(Ordering::Relaxed) {
             0 => Ok(()),
             left => Err(format!("{left} tasks still wait")),
@@ -169,7 +142,7 @@ impl Simulation<'_> {
                 .then_some(())
                 .ok_or_else(|| format!("grants or waiters without a permit or a request: {ledger:?}"))
         })?;
-        self.enter(Phase::Ask);
+        self.world.scene.enter(Phase::Ask);
         self.wait(ASK_MS_MAX, |simulation| {
             let state = simulation.world.scene.state();
             let all: BTreeSet<_> = (0..simulation.clients).collect();
@@ -195,16 +168,11 @@ impl Simulation<'_> {
         self.world.scene.state().now_ms
     }
 
-    fn enter(&mut self, phase: Phase) {
-        self.world.scene.event("all", format_args!("{phase:?}"));
-        self.world.scene.state().phase = phase;
-    }
-
     fn step(&mut self) -> Result<(), String> {
         self.world.etcd.before_step();
         let stepped = self.sim.step();
         self.world.scene.state().now_ms = self.sim.elapsed().as_millis() as u64;
-        stepped.map_err(|error| self.with_events(format!("a host ended: {error}")))?;
+        stepped.map_err(|error| self.world.scene.with_events(format!("a host ended: {error}")))?;
         self.world.check();
         let failure = self.world.scene.state().failure();
         failure.map_or(Ok(()), Err)
@@ -215,19 +183,15 @@ impl Simulation<'_> {
         let deadline_ms = self.now_ms() + ms_max;
         while let Err(what) = ready(self) {
             if self.now_ms() > deadline_ms {
-                return Err(self.with_events(format!("after {ms_max} ms without faults: {what}")));
+                return Err(self
+                    .world
+                    .scene
+                    .with_events(format!("after {ms_max} ms without faults: {what}")));
             }
             self.faults.restart(&mut self.sim);
             self.step()?;
         }
         Ok(())
-    }
-
-    /// The description of a failure, followed by the last events.
-    fn with_events(&self, what: String) -> String {
-        let mut state = self.world.scene.state();
-        state.fail(what);
-        state.failure().expect("it was set in the line above")
     }
 }
 
@@ -240,19 +204,12 @@ async fn live(
 ) {
     let _present = Counted::new(&present);
     let client = application.client(&mut random);
-    let spawn = |task: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
-        let counted = Counted::new(&tasks);
-        tokio::task::spawn_local(async move {
-            task.await;
-            drop(counted);
-        });
-    };
     if application.client == 0 {
-        spawn(Box::pin(application.clone().declare(client.clone())));
+        spawn(application.clone().declare(client.clone()), &tasks);
     }
     for task in 0..random.between(1, 3) {
         let random = Random::of(random.next(), task);
-        spawn(Box::pin(application.clone().run(client.clone(), task, random)));
+        spawn(application.clone().run(client.clone(), task, random), &tasks);
     }
     while application.world.scene.phase() != Phase::Ask {
         sleep(STEP).await;

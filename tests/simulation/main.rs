@@ -19,3 +19,4 @@ mod seeds;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
+mod tasks;

@@ -14,19 +14,24 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use signalbox::client::{Address, ConnectError};
 use signalbox::config::Config;
 use signalbox::core::{Declare, Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{Listener, SameThread, Server, expire, serve_port, sweep_counters, sweep_semaphores};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, Sleep, timeout};
+use turmoil::Sim;
 use turmoil::net::{TcpListener, TcpStream};
 
 use crate::disk::{Written, store};
 use crate::scene::{Scene, Shared};
 
 pub const SERVER: &str = "server";
+/// Simulated time between two checks.
+pub const STEP: Duration = Duration::from_millis(10);
+
 pub const STAT_INTERVAL_S: u32 = 10;
 
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -42,6 +47,31 @@ pub fn port_of(namespace: Namespace) -> u16 {
     match namespace {
         Namespace::Counters => 11215,
         Namespace::Semaphores => 11216,
+    }
+}
+
+/// A network without hosts, whose messages take between 1 ms and `latency_ms_max`. The seed decides everything random.
+pub fn simulation<'a>(seed: u64, latency_ms_max: u64) -> Sim<'a> {
+    turmoil::Builder::new()
+        .rng_seed(seed)
+        .epoch(UNIX_EPOCH)
+        .tick_duration(STEP)
+        .min_message_latency(Duration::from_millis(1))
+        .max_message_latency(Duration::from_millis(latency_ms_max))
+        .tcp_capacity(1024)
+        .enable_random_order()
+        .build()
+}
+
+/// Connects a client of the product.
+pub async fn connect(address: &Address, limit: Duration) -> Result<TcpStream, ConnectError> {
+    let port = address.port().unwrap_or(signalbox::client::COUNTER_PORT);
+    match timeout(limit, TcpStream::connect((address.host(), port))).await {
+        Ok(connected) => connected.map_err(|source| {
+            let address = SocketAddr::new(turmoil::lookup(address.host()), port);
+            ConnectError::Refused { address, source: Arc::new(source) }
+        }),
+        Err(_) => Err(ConnectError::TimedOut { address: address.to_string(), limit }),
     }
 }
 

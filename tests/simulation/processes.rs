@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use signalbox::core::Namespace;
@@ -28,9 +28,6 @@ use crate::network::{self, SERVER, machine_name, port_of};
 use crate::random::Random;
 use crate::scene::Scene;
 use crate::seeds::{number_in, run_alone};
-
-/// Simulated time between two checks.
-const STEP: Duration = Duration::from_millis(10);
 
 const KEY: i32 = 0x10c;
 
@@ -241,15 +238,7 @@ fn run(seed: u64) -> Result<(), String> {
     let places = random.between(2, 8) as usize;
     let work_ms = random.between(3_000, 15_000);
     let (scene, shared) = (Scene::new(machines, Vec::new()), Shared::default());
-    let mut sim = turmoil::Builder::new()
-        .rng_seed(seed)
-        .epoch(UNIX_EPOCH)
-        .tick_duration(STEP)
-        .min_message_latency(Duration::from_millis(1))
-        .max_message_latency(Duration::from_millis(random.between(2, 60)))
-        .tcp_capacity(1024)
-        .enable_random_order()
-        .build();
+    let mut sim = network::simulation(seed, random.between(2, 60));
     let server_scene = Arc::clone(&scene);
     let write_bytes_max = random.weighted(&[(5, 1), (usize::MAX, 2)]);
     sim.host(SERVER, move || {

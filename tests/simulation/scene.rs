@@ -157,9 +157,22 @@ impl Scene {
         self.state().event(source, what);
     }
 
+    /// Begins a phase.
+    pub fn enter(&self, phase: Phase) {
+        self.event("all", format_args!("{phase:?}"));
+        self.state().phase = phase;
+    }
+
     /// Records an event that must never happen. The first one counts.
     pub fn fail(&self, what: String) {
         self.state().fail(what);
+    }
+
+    /// The description of a failure, followed by the last events.
+    pub fn with_events(&self, what: String) -> String {
+        let mut state = self.state();
+        state.fail(what);
+        state.failure().expect("it was set in the line above")
     }
 
     /// A client opened a connection.

@@ -24,7 +24,6 @@ mod session_view;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
 use crate::checks::{self, Checks};
 use crate::disk::Disk;
@@ -37,9 +36,6 @@ use faults::Faults;
 use leased_client::{LeasedClient, LeasedWorkload};
 use signalbox::server::SameThread;
 use turmoil::Sim;
-
-/// Simulated time between two checks.
-const STEP: Duration = Duration::from_millis(10);
 
 /// The longest time until the server detects a vanished peer, with some reserve.
 const REST_MS_MAX: u64 = 60_000;
@@ -89,15 +85,7 @@ impl Simulation<'_> {
         // The share of leased clients ranges from none to nearly all.
         let leased_percent = random.weighted(&[(0, 1), (50, 2), (90, 1)]);
 
-        let mut sim = turmoil::Builder::new()
-            .rng_seed(seed)
-            .epoch(UNIX_EPOCH)
-            .tick_duration(STEP)
-            .min_message_latency(Duration::from_millis(1))
-            .max_message_latency(Duration::from_millis(latency_ms_max))
-            .tcp_capacity(1024)
-            .enable_random_order()
-            .build();
+        let mut sim = network::simulation(seed, latency_ms_max);
         let mut faults = Faults::new(Arc::clone(&scene), Random::of(seed, 1), latency_ms_max);
         faults.pass_time(0);
         let hash_seed = random.next();
@@ -139,7 +127,7 @@ impl Simulation<'_> {
             self.step()?;
         }
         self.faults.stop(&mut self.sim);
-        self.enter(Phase::Rest);
+        self.scene.enter(Phase::Rest);
         self.wait(REST_MS_MAX, |simulation| {
             let state = simulation.scene.state();
             let served = state.served();
@@ -149,14 +137,14 @@ impl Simulation<'_> {
             is_at_rest.then_some(()).ok_or_else(|| format!("still connected: {served:?}; {ledger:?}"))
         })?;
         let server = self.scene.state().server.clone().expect("the loop above ends only with a server");
-        checks::at_rest(&server).map_err(|what| self.with_events(what))?;
+        checks::at_rest(&server).map_err(|what| self.scene.with_events(what))?;
         self.faults.end_every_interval();
         self.wait(SWEEP_MS_MAX, |simulation| {
             checks::is_empty(&server, simulation.scene.disk.as_ref()).then_some(()).ok_or_else(|| {
                 "unused names are left, or records of names that are not held are still stored".to_owned()
             })
         })?;
-        self.enter(Phase::Ask);
+        self.scene.enter(Phase::Ask);
         self.wait(ASK_MS_MAX, |simulation| {
             let state = simulation.scene.state();
             let all: BTreeSet<_> = (0..simulation.clients).collect();
@@ -172,15 +160,10 @@ impl Simulation<'_> {
         self.scene.state().now_ms
     }
 
-    fn enter(&mut self, phase: Phase) {
-        self.scene.event("all", format_args!("{phase:?}"));
-        self.scene.state().phase = phase;
-    }
-
     fn step(&mut self) -> Result<(), String> {
         let stepped = self.sim.step();
         self.scene.state().now_ms = self.sim.elapsed().as_millis() as u64;
-        stepped.map_err(|error| self.with_events(format!("a host ended: {error}")))?;
+        stepped.map_err(|error| self.scene.with_events(format!("a host ended: {error}")))?;
         self.checks.after_step(&self.scene);
         let failure = self.scene.state().failure();
         failure.map_or(Ok(()), Err)
@@ -191,19 +174,12 @@ impl Simulation<'_> {
         let deadline_ms = self.now_ms() + ms_max;
         while let Err(what) = ready(self) {
             if self.now_ms() > deadline_ms {
-                return Err(self.with_events(format!("after {ms_max} ms without faults: {what}")));
+                return Err(self.scene.with_events(format!("after {ms_max} ms without faults: {what}")));
             }
             self.faults.pass_time(self.now_ms());
             self.step()?;
         }
         Ok(())
-    }
-
-    /// The description of a failure, followed by the last events.
-    fn with_events(&self, what: String) -> String {
-        let mut state = self.scene.state();
-        state.fail(what);
-        state.failure().expect("it was set in the line above")
     }
 }
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use signalbox::client::{Address, ConnectError, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::timeout;
 use turmoil::net::TcpStream;
 
 use super::expectations::{ClientInfo, Expectations};
 use crate::frames::{Frame, Frames};
+use crate::network;
 
 /// How long after the end of a stream delayed bytes arrive.
 const DELAY: Duration = Duration::from_secs(3);
@@ -33,15 +33,7 @@ impl Transport for Simulated {
     type Stream = WatchedStream;
 
     async fn connect(&self, address: Address, limit: Duration) -> Result<WatchedStream, ConnectError> {
-        let port = address.port().unwrap_or(signalbox::client::COUNTER_PORT);
-        let refused = |source: io::Error| {
-            let address = SocketAddr::new(turmoil::lookup(address.host()), port);
-            ConnectError::Refused { address, source: Arc::new(source) }
-        };
-        let inner = match timeout(limit, TcpStream::connect((address.host(), port))).await {
-            Ok(connected) => connected.map_err(refused)?,
-            Err(_) => return Err(ConnectError::TimedOut { address: address.to_string(), limit }),
-        };
+        let inner = network::connect(&address, limit).await?;
         let local = inner.local_addr().expect("a simulated stream knows its address");
         self.expectations.scene.event(self.info.client, format_args!("connects as {local}"));
         self.expectations.scene.opened(local, self.info.machine);

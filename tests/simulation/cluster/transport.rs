@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use signalbox::client::{Address, ConnectError, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::timeout;
 use turmoil::net::TcpStream;
 
 use super::world::World;
 use crate::frames::Frames;
+use crate::network;
 
 /// The status of a response that has the place of a waiting request.
 const QUEUED: u8 = 0x2d;
@@ -29,17 +29,8 @@ impl Transport for Simulated {
     type Stream = WatchedStream;
 
     async fn connect(&self, address: Address, limit: Duration) -> Result<WatchedStream, ConnectError> {
-        let port = address.port().unwrap_or(signalbox::client::COUNTER_PORT);
-        match timeout(limit, TcpStream::connect((address.host(), port))).await {
-            Ok(Ok(inner)) => {
-                Ok(WatchedStream { inner, received: Frames::default(), world: Arc::clone(&self.0) })
-            }
-            Ok(Err(source)) => {
-                let address = (turmoil::lookup(address.host()), port).into();
-                Err(ConnectError::Refused { address, source: Arc::new(source) })
-            }
-            Err(_) => Err(ConnectError::TimedOut { address: address.to_string(), limit }),
-        }
+        let inner = network::connect(&address, limit).await?;
+        Ok(WatchedStream { inner, received: Frames::default(), world: Arc::clone(&self.0) })
     }
 }
 
