@@ -17,10 +17,12 @@ pub(super) enum Counted {
     /// Requests that wait.
     Waiters,
     Watches,
+    /// What its sessions take of the memory, in bytes.
+    Bytes,
 }
 
 /// The numbers of what one client has, in the order of [`Counted`].
-pub(super) type Counts = [usize; 3];
+pub(super) type Counts = [usize; 4];
 
 /// The clients, and their unused sessions, which have ids `I` that grow.
 #[derive(Debug)]

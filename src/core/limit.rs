@@ -49,14 +49,20 @@ impl MemoryLimit {
         (self.in_use)() > self.max
     }
 
-    /// Refuses what would grow, once nothing may.
-    pub(super) fn check(self) -> Result<(), Refusal> {
+    /// Whether nothing may grow for a client with this share that has `own` bytes of it.
+    pub fn is_share_exceeded(self, share: ClientShare, own: usize) -> bool {
+        share.is_exhausted(self.max as usize, (self.in_use)() as usize, own)
+    }
+
+    /// Refuses what would grow, once nothing may, or nothing for a client that has `own` bytes.
+    pub(super) fn check(self, share: ClientShare, own: usize) -> Result<(), Refusal> {
+        let refusal =
+            |max, is_share| Err(Refusal::LimitReached(Limit { kind: LimitKind::Memory, max, is_share }));
         if self.is_exceeded() {
-            return Err(Refusal::LimitReached(Limit {
-                kind: LimitKind::Memory,
-                max: self.max,
-                is_share: false,
-            }));
+            return refusal(self.max, false);
+        }
+        if self.is_share_exceeded(share, own) {
+            return refusal(share.of(self.max as usize) as u64, true);
         }
         Ok(())
     }

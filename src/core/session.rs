@@ -38,6 +38,8 @@ pub struct Session {
     /// Entries of `objects` that are empty.
     free: Vec<HandleIndex>,
     recent: [Recent; Namespace::ALL.len()],
+    /// The lengths of the names of all objects that it holds.
+    name_bytes: usize,
     /// Whether an operation went through the ledger since [`Self::take_tracked`].
     tracked: bool,
 }
@@ -45,14 +47,29 @@ pub struct Session {
 /// The number of handles for which a session keeps memory although it holds nothing.
 const HANDLES_KEPT: usize = 1024;
 
+/// An object with its holder and the handle, rounded up.
+const HOLDING_BYTES: usize = 192;
+
 impl Session {
     pub(super) fn new(id: ConnectionId) -> Self {
-        Self { id, objects: Vec::new(), free: Vec::new(), recent: Default::default(), tracked: false }
+        Self {
+            id,
+            objects: Vec::new(),
+            free: Vec::new(),
+            recent: Default::default(),
+            name_bytes: 0,
+            tracked: false,
+        }
     }
 
     /// The connection of the session.
     pub fn id(&self) -> ConnectionId {
         self.id
+    }
+
+    /// How much memory its holdings take, in bytes, as if nobody else held the same names.
+    pub fn bytes(&self) -> usize {
+        (self.objects.len() - self.free.len()) * HOLDING_BYTES + self.name_bytes
     }
 
     pub(super) fn note_tracked(&mut self) {
@@ -67,6 +84,7 @@ impl Session {
     /// Stores a handle of an object in which this session now has a holding.
     #[inline(always)]
     pub(super) fn add_handle(&mut self, object: ObjectRef) -> HandleIndex {
+        self.name_bytes += object.name().len();
         if let Some(index) = self.free.pop() {
             self.objects[index.0 as usize] = Some(object);
             return index;
@@ -100,6 +118,7 @@ impl Session {
     pub(super) fn drop_handle(&mut self, index: HandleIndex) {
         let object = self.objects[index.0 as usize].take();
         invariant!(object.is_some(), "session {} has a handle of every object that it holds", self.id);
+        self.name_bytes -= object.map_or(0, |object| object.name().len());
         // The last entry is removed instead, so that a session that holds one name at a time needs no free list.
         if index.0 as usize + 1 == self.objects.len() {
             self.objects.pop();

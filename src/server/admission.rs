@@ -4,10 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::sync::Semaphore;
-
 use super::client_address::ClientAddress;
-use super::shares::Turns;
+use super::shares::ClientUsage;
 use super::{Port, Server};
 use crate::core::{ClientKey, Namespace};
 
@@ -17,7 +15,7 @@ pub struct Admission {
     server: Arc<Server>,
     namespace: Namespace,
     /// `None`: the header of the proxy has not been read yet.
-    client: Option<(ClientKey, Arc<Semaphore>)>,
+    client: Option<(ClientKey, Arc<ClientUsage>)>,
 }
 
 /// The port has as many connections as its limit allows.
@@ -54,11 +52,11 @@ impl Admission {
         // This connection is counted already.
         let in_use = (all.sum::<u64>() as usize).saturating_sub(1);
         let share = shares.share();
-        let turns = shares.enter(client.key(), self.namespace, |connections| {
+        let usage = shares.enter(client.key(), self.namespace, |connections| {
             let own = ports.iter().map(|port| connections[*port as usize] as usize).sum();
             !share.is_exhausted(max, in_use, own)
         });
-        let Some(turns) = turns else {
+        let Some(usage) = usage else {
             self.port().metrics.refused_connections.add(1);
             let limit = match self.namespace {
                 Namespace::Counters => "counter.max_connections",
@@ -67,7 +65,7 @@ impl Admission {
             shares.note_refusal(client, limit, share.of(max) as u64);
             return false;
         };
-        self.client = Some((client.key(), turns));
+        self.client = Some((client.key(), usage));
         true
     }
 
@@ -80,10 +78,9 @@ impl Admission {
         }
     }
 
-    /// The connection's turns at long requests. It has been admitted for its client.
-    pub(super) fn turns(&self) -> Turns {
-        let alone = || Arc::new(Semaphore::new(1));
-        Turns::new(self.client.as_ref().map_or_else(alone, |(_, turns)| Arc::clone(turns)))
+    /// What the connections of the client have together. The connection has been admitted for its client.
+    pub(super) fn client_usage(&self) -> Arc<ClientUsage> {
+        self.client.as_ref().map_or_else(Arc::default, |(_, usage)| Arc::clone(usage))
     }
 
     pub(super) fn server(&self) -> &Server {

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -41,8 +41,65 @@ pub(super) struct Shares {
 struct Client {
     /// Its connections, by port.
     connections: [u32; Namespace::ALL.len()],
+    usage: Arc<ClientUsage>,
+}
+
+/// What the connections of one client have together.
+#[derive(Debug)]
+pub(super) struct ClientUsage {
     /// One permit for each of its connections that may work on a long request.
     turns: Arc<Semaphore>,
+    /// What its plain holdings take of the memory, in bytes. Each connection reports changes above
+    /// [`BYTES_UNREPORTED_MAX`].
+    bytes: AtomicUsize,
+}
+
+/// How many bytes of its holdings a connection may not have reported yet, so that a pair of Acquire and Release reports
+/// nothing.
+const BYTES_UNREPORTED_MAX: usize = 4 * 1024;
+
+impl Default for ClientUsage {
+    fn default() -> Self {
+        Self { turns: Arc::new(Semaphore::new(steps::LONG_REQUESTS)), bytes: AtomicUsize::new(0) }
+    }
+}
+
+/// What the plain holdings of a connection count for in the memory of its client, until it is dropped.
+#[derive(Debug)]
+pub(super) struct HoldingBytes {
+    usage: Arc<ClientUsage>,
+    /// A part of those of the client.
+    reported: usize,
+}
+
+impl HoldingBytes {
+    pub(super) fn new(usage: Arc<ClientUsage>) -> Self {
+        Self { usage, reported: 0 }
+    }
+
+    /// The connection has so many now.
+    pub(super) fn set(&mut self, bytes: usize) {
+        if bytes.abs_diff(self.reported) > BYTES_UNREPORTED_MAX {
+            self.report(bytes);
+        }
+    }
+
+    fn report(&mut self, bytes: usize) {
+        self.usage.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.usage.bytes.fetch_sub(self.reported, Ordering::Relaxed);
+        self.reported = bytes;
+    }
+
+    /// Those of all connections of the client.
+    pub(super) fn of_client(&self) -> usize {
+        self.usage.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for HoldingBytes {
+    fn drop(&mut self) {
+        self.report(0);
+    }
 }
 
 impl Shares {
@@ -68,22 +125,22 @@ impl Shares {
     }
 
     /// Counts a connection of a client, until [`Self::leave`], if `admits` returns true for the numbers of connections that
-    /// the client has on each port. Returns the client's turns.
+    /// the client has on each port. Returns what its connections have together.
     pub(super) fn enter(
         &self,
         client: ClientKey,
         namespace: Namespace,
         admits: impl FnOnce([u32; Namespace::ALL.len()]) -> bool,
-    ) -> Option<Arc<Semaphore>> {
+    ) -> Option<Arc<ClientUsage>> {
         let mut clients = lock(&self.clients);
         let before = clients.get(&client).map_or([0; _], |client| client.connections);
         if !admits(before) {
             return None;
         }
-        let new = || Client { connections: [0; _], turns: Arc::new(Semaphore::new(steps::LONG_REQUESTS)) };
+        let new = || Client { connections: [0; _], usage: Arc::default() };
         let client = clients.entry(client).or_insert_with(new);
         client.connections[namespace as usize] += 1;
-        Some(Arc::clone(&client.turns))
+        Some(Arc::clone(&client.usage))
     }
 
     /// A connection of a client has ended.
@@ -142,8 +199,8 @@ pub(super) struct Turns {
 type Waiting = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
 impl Turns {
-    pub(super) fn new(of_client: Arc<Semaphore>) -> Self {
-        Self { of_client, waiting: None, turn: None }
+    pub(super) fn new(usage: &ClientUsage) -> Self {
+        Self { of_client: Arc::clone(&usage.turns), waiting: None, turn: None }
     }
 
     /// Ready when the connection may take a step of a long request.
@@ -216,8 +273,8 @@ mod tests {
 
     #[tokio::test]
     async fn few_connections_of_a_client_take_turns() {
-        let client = Arc::new(Semaphore::new(1));
-        let [mut first, mut second] = [(); 2].map(|()| Turns::new(Arc::clone(&client)));
+        let client = ClientUsage { turns: Arc::new(Semaphore::new(1)), ..ClientUsage::default() };
+        let [mut first, mut second] = [(); 2].map(|()| Turns::new(&client));
         poll_fn(|context| first.poll_begin(context)).await;
         let mut idle = Context::from_waker(Waker::noop());
         assert!(second.poll_begin(&mut idle).is_pending());

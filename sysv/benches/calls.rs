@@ -176,7 +176,7 @@ fn post(several: bool) -> u64 {
         let amount = if waiter + 1 == WAITERS { 1 } else { 2 };
         let operations = [operation(0, -amount), operation(1, 0)];
         let operations = &operations[..if several { 2 } else { 1 }];
-        let outcome = core.sem_op(call(2 + waiter), set.number(), operations, None, now);
+        let outcome = core.sem_op(call(2 + waiter), set.number(), operations, None, now).0;
         assert_eq!(outcome, SysvOutcome::Waiting);
     }
     let begun = now_ns();

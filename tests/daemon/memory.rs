@@ -1,4 +1,5 @@
-//! The memory budget: clients that fill it, and what still works then.
+//! The memory budget: clients that fill it, and what still works then. One client may have all of it here;
+//! `shares.rs` has the shares.
 
 use std::io::Write;
 
@@ -21,7 +22,7 @@ const LIMIT_REACHED: u8 = Status::LimitReached as u8;
 
 fn server() -> (Daemon, ConfigFile) {
     let file = ConfigFile::toml(
-        "bind_ip = '127.0.0.1'\nmemory_max = '48M'\n[counter]\nenable = true\n[semaphore]\nenable = true\nport = 1\n",
+        "bind_ip = '127.0.0.1'\nmemory_max = '48M'\nclient_share = 100\n[counter]\nenable = true\n[semaphore]\nenable = true\nport = 1\n",
     );
     (Daemon::spawn(serve_file_on_any_ports(&file.path())), file)
 }

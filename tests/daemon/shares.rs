@@ -6,7 +6,8 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use signalbox::protocol::{
-    Extended, Limit, Milliseconds, Namespace, OpenedSession, ReachedLimit, ResponseFrame, Scope, Status,
+    Claim, Claims, Extended, Limit, Milliseconds, Namespace, OpenedSession, ReachedLimit, ResponseFrame,
+    Scope, Status,
 };
 
 /// The address of the honest client. The attacker has 127.0.0.1.
@@ -50,7 +51,7 @@ impl Attacked {
         assert!(self.honest().wire.stat("refused_shares") > 1);
         let line = self.daemon.logged_message("a client has its share of a limit");
         assert_eq!((text(&line, "client"), text(&line, "limit")), ("127.0.0.1", limit));
-        assert!(number(&line, "share") < 100);
+        assert!(number(&line, "share") > 0);
         self.daemon.signal(Signal::SIGTERM);
         assert_eq!(self.daemon.exit_status().code(), Some(0));
         let lines: Vec<Value> = self.daemon.lines_with("a client has its share of a limit");
@@ -194,6 +195,103 @@ fn a_client_with_its_share_of_the_connections_leaves_the_rest_to_others() {
     for client in ["127.0.0.1", HONEST] {
         attacked.daemon.logged("the refusals begin", |line| line["fields"]["client"] == client);
     }
+}
+
+/// The memory budget of the tests below, and the share of a client in it.
+const BUDGET: u64 = 64 << 20;
+const BUDGET_SHARE: u64 = BUDGET / 100 * 12 + BUDGET % 100 * 12 / 100;
+
+/// The length of long names.
+const NAME_BYTES: u64 = 60_000;
+
+fn long_name(client: u8, number: u32) -> Vec<u8> {
+    let mut name = vec![client; NAME_BYTES as usize];
+    name[..4].copy_from_slice(&number.to_be_bytes());
+    name
+}
+
+/// Acquires long names until that is refused. Returns how many there are.
+fn acquire_long_names(wire: &mut Wire, client: u8) -> u32 {
+    let is_acquired = |number: &u32| {
+        let answer = wire.acquire(&long_name(client, *number), 1, 1);
+        assert!(matches!(answer.status, OK | OUT_OF_MEMORY), "{answer:?}");
+        answer.status == OK
+    };
+    (0..).take_while(is_acquired).count() as u32
+}
+
+const OUT_OF_MEMORY: u8 = Status::OutOfMemory as u8;
+
+#[test]
+fn a_client_with_its_share_of_the_memory_in_holdings_leaves_the_rest_to_others() {
+    let mut attacked = Attacked::begin_with("memory_max = '64M'", "");
+    let mut greedy = attacked.daemon.counter();
+    let names = acquire_long_names(&mut greedy, b'a');
+    assert!(u64::from(names) < BUDGET / 2 / NAME_BYTES, "{names}");
+    assert!(u64::from(names) > BUDGET_SHARE / NAME_BYTES, "{names}");
+    // Its other connections have no share of their own.
+    let mut other = attacked.daemon.counter();
+    assert_eq!(other.acquire(&long_name(b'o', 0), 1, 1).status, OUT_OF_MEMORY);
+    let mut honest = Wire::connect_from(HONEST, attacked.daemon.address("counter"));
+    let of_honest = acquire_long_names(&mut honest, b'h');
+    assert!(
+        (BUDGET_SHARE / NAME_BYTES..=BUDGET_SHARE / NAME_BYTES + 1).contains(&u64::from(of_honest)),
+        "{of_honest}"
+    );
+    assert_eq!(honest.stat("refused_memory"), 0);
+    // What it gives back counts no more.
+    for number in 0..names {
+        assert_eq!(greedy.release(&long_name(b'a', number), 1).status, OK);
+    }
+    assert_eq!(other.acquire(b"short", 1, 1).status, OK);
+    drop(honest);
+    for client in ["127.0.0.1", HONEST] {
+        attacked.daemon.logged("the refusals begin", |line| {
+            line["fields"]["client"] == client && line["fields"]["limit"] == "memory_max"
+        });
+    }
+}
+
+#[test]
+fn a_client_with_its_share_of_the_memory_in_waiting_requests_leaves_the_rest_to_others() {
+    let mut attacked = Attacked::begin_with("memory_max = '64M'", "");
+    let mut holder = attacked.honest();
+    holder.take(one_of(1, b"held"));
+    let claim = |name| Claim { namespace: Namespace::Counters, name, resources: 1, maximum: 1, slot: None };
+    let names: Vec<_> = (1..64).map(|number| long_name(b'w', number)[..1900].to_vec()).collect();
+    let claims: Vec<_> =
+        [claim(&b"held"[..])].into_iter().chain(names.iter().map(|name| claim(name))).collect();
+    let mut attackers = Vec::new();
+    let mut refused = 0;
+    while refused < 10 {
+        assert!(attackers.len() < 100, "a client has no share of the memory");
+        let mut attacker = attacked.attacker();
+        for _ in 0..20 {
+            let (ids, claims) = (attacker.ids(), Claims::new(&claims).unwrap());
+            attacker.send(&Extended::AcquireAll { ids, queueing: LONG, claims, place: None });
+        }
+        attacker.wire.send(&frame(NOOP, *b"last", &[]));
+        // The refused ones are answered before that.
+        loop {
+            let answer = attacker.next();
+            if answer.status == OK {
+                break;
+            }
+            assert_share(&answer, Limit::Memory, BUDGET_SHARE);
+            refused += 1;
+        }
+        attackers.push(attacker);
+    }
+    let mut honest = attacked.honest();
+    assert!(honest.wire.stat("used_memory") > BUDGET / 2 - (1 << 20));
+    assert_eq!(open(&mut honest).status, OK);
+    honest.take(one_of(1, b"another"));
+    assert_eq!(honest.wire.stat("refused_memory"), 0);
+    // Its requests wait no more, and count no more.
+    drop(attackers);
+    eventually("the waiting requests have ended", || honest.wire.stat("waiters") == 0);
+    assert_eq!(open(&mut attacked.attacker()).status, OK);
+    attacked.end("memory_max");
 }
 
 #[test]

@@ -228,7 +228,7 @@ impl World {
             Request::GiveBack => [operation(client.units, true)],
         };
         let call = self.call(*connection, number);
-        match self.core.sem_op(call, self.set, &operations, None, self.now()) {
+        match self.core.sem_op(call, self.set, &operations, None, self.now()).0 {
             SysvOutcome::Answered(result) => self.answered(by, result),
             SysvOutcome::Waiting => {}
             SysvOutcome::Refused(refusal) => panic!("{refusal:?}"),

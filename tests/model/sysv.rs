@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use signalbox::core::{
-    Caller, ConnectionEnd, ConnectionId, Core, Errno, KeyRule, Mailbox, Message, Moment, MonotonicMs,
-    NameHasher, OpenedProcess, Operation, Order, Ownership, Refusal, RequestId, RequestIds, SessionKey,
-    SetAnswer, SetCommand, SetId, SysvCall, SysvLimits, SysvOutcome, Token, UnixSeconds, UserRole,
+    Caller, ClientKey, ClientShare, ConnectionEnd, ConnectionId, Core, Errno, KeyRule, Limit, LimitKind,
+    Mailbox, Message, Moment, MonotonicMs, NameHasher, OpenedProcess, Operation, Order, Ownership, Refusal,
+    RequestId, RequestIds, SessionKey, SetAnswer, SetCommand, SetId, SysvCall, SysvLimits, SysvOutcome,
+    Token, UnixSeconds, UserRole,
 };
 
 const TTL_MS: u32 = 30_000;
@@ -62,8 +63,12 @@ impl World {
     }
 
     fn start(&mut self, pid: u32, caller: Caller, groups: &[u32]) -> usize {
+        self.start_of(Arc::default(), pid, caller, groups)
+    }
+
+    /// As [`Self::start`], of the client of this mailbox.
+    fn start_of(&mut self, mailbox: Arc<Mailbox>, pid: u32, caller: Caller, groups: &[u32]) -> usize {
         let connection = self.core.open_session().id();
-        let mailbox = Arc::<Mailbox>::default();
         let process = (pid, caller, groups);
         let key = SessionKey([pid as u8; 16]);
         let opened = self
@@ -108,7 +113,7 @@ impl World {
 
     fn op(&mut self, by: usize, set: i32, operations: &[Operation]) -> SysvOutcome {
         let call = self.call(by);
-        let outcome = self.core.sem_op(call, set, operations, None, self.now());
+        let outcome = self.core.sem_op(call, set, operations, None, self.now()).0;
         self.check();
         outcome
     }
@@ -329,16 +334,43 @@ fn a_call_with_several_operations_counts_where_it_waits() {
 }
 
 #[test]
+fn a_client_with_its_share_of_the_waiting_calls_leaves_the_rest_to_others() {
+    let mut world = World::new(1);
+    let share = ClientShare { percent: 25, least: 1 };
+    world.core.set_sysv_limits(SysvLimits { waiters_max: 8, client_share: share, ..SysvLimits::NONE });
+    let set = world.set(1);
+    let start = |world: &mut World, client| {
+        let mailbox =
+            Arc::new(Mailbox::of(([192, 0, 2, client], 4660).into(), Some(ClientKey([client; 16]))));
+        world.start_of(mailbox, 100, Caller { uid: 0, gid: 0 }, &[])
+    };
+    let greedy: Vec<_> = (0..5).map(|_| start(&mut world, 1)).collect();
+    let other = start(&mut world, 2);
+    for by in &greedy[..4] {
+        world.waits(*by, set, &[take(0, 1)]);
+    }
+    let call = world.call(greedy[4]);
+    let (outcome, limit) = world.core.sem_op(call, set, &[take(0, 1)], None, world.now());
+    assert_eq!(outcome, SysvOutcome::Answered(Err(Errno::NoMem)));
+    let share = Limit { kind: LimitKind::Waiters, max: 2, is_share: true };
+    assert_eq!(limit, Some(Refusal::LimitReached(share)));
+    world.waits(other, set, &[take(0, 1)]);
+    // Three of the client's calls are performed, so it has less than its share.
+    world.done(0, set, &[post(0, 3)]);
+    world.waits(greedy[4], set, &[take(0, 1)]);
+}
+
+#[test]
 fn a_wait_ends_with_its_time_a_cancellation_or_the_set() {
     let mut world = World::new(4);
     let set = world.set(1);
     for (by, wait_ms) in [(1, Some(10)), (2, None), (3, None)] {
         let call = world.call(by);
-        let outcome = world.core.sem_op(call, set, &[take(0, 1)], wait_ms, world.now());
+        let outcome = world.core.sem_op(call, set, &[take(0, 1)], wait_ms, world.now()).0;
         assert_eq!(outcome, SysvOutcome::Waiting);
     }
     let call = world.call(0);
-    let outcome = world.core.sem_op(call, set, &[take(0, 1)], Some(0), world.now());
+    let outcome = world.core.sem_op(call, set, &[take(0, 1)], Some(0), world.now()).0;
     assert_eq!(outcome, SysvOutcome::Answered(Err(Errno::Again)));
     world.pass(9);
     assert_eq!(world.results(1), []);
@@ -635,7 +667,7 @@ fn in_the_order_of_arrival_a_call_that_leaves_makes_room_for_those_behind_it() {
     let set = world.set(1);
     world.set_value(set, 0, 1);
     let call = world.call(1);
-    assert_eq!(world.core.sem_op(call, set, &[take(0, 2)], Some(10), world.now()), SysvOutcome::Waiting);
+    assert_eq!(world.core.sem_op(call, set, &[take(0, 2)], Some(10), world.now()).0, SysvOutcome::Waiting);
     world.waits(2, set, &[take(0, 1)]);
     world.pass(10);
     assert_eq!((world.results(1), world.results(2)), (vec![Err(Errno::Again)], DONE.to_vec()));
@@ -670,12 +702,12 @@ fn a_call_that_waits_for_long_can_be_repeated_whatever_its_process_did_meanwhile
     let repeat = |world: &mut World, set| {
         let mut call = world.call(1);
         call.ids = RequestIds { own: waiting, lowest_unanswered: RequestId(1) };
-        world.core.sem_op(call, set, &[take(0, 1)], None, world.now())
+        world.core.sem_op(call, set, &[take(0, 1)], None, world.now()).0
     };
     let later_call = |world: &mut World| {
         let mut call = world.call(1);
         call.ids.lowest_unanswered = RequestId(call.ids.own.0.saturating_sub(1000).max(1));
-        world.core.sem_op(call, set, &[post(1, 1)], None, world.now())
+        world.core.sem_op(call, set, &[post(1, 1)], None, world.now()).0
     };
     for _ in 0..1500 {
         assert_eq!(later_call(&mut world), SysvOutcome::Answered(Ok(SetAnswer::Done)));

@@ -41,7 +41,7 @@ impl Ledger {
             return self.answer(session, repeated, RequestKind::Grant, call, now);
         }
         // This refusal is not remembered, because that would need memory. A repeated request may be granted.
-        if let Err(refusal) = self.check_memory() {
+        if let Err(refusal) = self.check_memory(call.connection) {
             return Outcome::Refused(refusal);
         }
         let until = now.after(queueing.wait_ms);
@@ -59,6 +59,7 @@ impl Ledger {
                 return Outcome::Refused(refusal);
             }
         };
+        self.add_bytes(session, grant.bytes());
         self.grants.insert(id, grant);
         self.sessions.known_mut(session).add_waiter(id);
         self.count_waiter(session);

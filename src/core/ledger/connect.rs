@@ -45,7 +45,7 @@ impl Ledger {
         if let Err(refusal) = self.sessions.check_staying(connection).and_then(|()| self.check_open()) {
             return Outcome::Refused(refusal);
         }
-        if let Err(refusal) = self.check_memory() {
+        if let Err(refusal) = self.check_memory(connection) {
             return Outcome::Refused(refusal);
         }
         if let Err(refusal) = self.make_room_for_session(connection, context) {

@@ -33,7 +33,7 @@ impl Ledger {
         context: LedgerContext<'_>,
     ) -> Outcome {
         self.change(call, now, |ledger, session| {
-            ledger.check_memory()?;
+            ledger.check_memory(call.connection)?;
             ledger.check_declares(wanted, if_exists, context)?;
             let objects = ledger.objects_to_declare(wanted, context)?;
             let generations = wanted.iter().map(|_| ledger.next_id()).collect::<Result<Vec<_>, _>>();

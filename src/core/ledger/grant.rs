@@ -45,6 +45,9 @@ pub(super) struct Grant {
 const _: () =
     assert!(size_of::<Grant>() <= 88, "with the allocator's eight bytes a grant fills a chunk of 96");
 
+/// A grant with its entries in the tables of the ledger, and the reply that is cached for its request, rounded up.
+const GRANT_BYTES: usize = 512;
+
 /// Nearly every grant is of one name, whose part needs no allocation.
 #[derive(Debug)]
 enum Parts {
@@ -171,6 +174,12 @@ impl Grant {
         }
     }
 
+    /// What it counts for in the memory of its client, in bytes: itself and its names, as if no other grant had them.
+    pub(super) fn bytes(&self) -> usize {
+        let part_bytes = |part: &Part| size_of::<Part>() + part.name().len();
+        GRANT_BYTES + self.parts().iter().map(part_bytes).sum::<usize>()
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Waiting(_))
     }
@@ -259,6 +268,13 @@ impl Parts {
 }
 
 impl Part {
+    fn name(&self) -> &[u8] {
+        match &self.target {
+            Target::Later(name) => name,
+            Target::Now(object) => object.name(),
+        }
+    }
+
     /// The object; `None`: the part's turn has not come.
     pub(super) fn object(&self) -> Option<&ObjectRef> {
         match &self.target {

@@ -2,13 +2,16 @@
 
 use super::backlog::STEP_GRANTS;
 use super::idle_waiters::{IdleRequest, IdleWaiter, Until};
-use super::{Ledger, LedgerContext, LedgerLimits};
+use super::{Ledger, LedgerContext};
 use crate::core::clients::Counted;
 use crate::core::ids::{ConnectionId, Token};
 use crate::core::object::ObjectRef;
 use crate::core::outcome::{Answer, Outcome};
 use crate::core::time::{Due, MonotonicMs};
 use crate::core::{Limit, LimitKind, Namespace, Refusal};
+
+/// A waiting request with its entries in the tables, rounded up. The name exists without it.
+pub(super) const IDLE_WAITER_BYTES: usize = 512;
 
 impl Ledger {
     /// Waits until the usage of a name has dropped (`docs/protocol.md`, "AwaitIdle").
@@ -47,6 +50,7 @@ impl Ledger {
             let waiter = IdleWaiter { namespace, object, until, deadline, reply_to };
             self.idle_waiters.insert((connection, token), waiter);
             self.clients.add(self.sessions.owner_of(connection), Counted::Waiters, 1);
+            self.add_bytes(connection.session(), IDLE_WAITER_BYTES);
             self.alarm.ring(Due::At(deadline));
         } else {
             self.untrack_unawaited(namespace, &object);
@@ -61,8 +65,8 @@ impl Ledger {
         namespace: Namespace,
         object: &ObjectRef,
     ) -> Result<(), Refusal> {
-        let LedgerLimits { grants_max, memory, .. } = self.limits;
-        memory.check()?;
+        self.check_memory_uncounted(connection)?;
+        let grants_max = self.limits.grants_max;
         if self.idle_waiters.count_of(connection) >= grants_max {
             return Err(Limit::reached(LimitKind::Grants, grants_max));
         }
@@ -98,6 +102,7 @@ impl Ledger {
     fn remove_idle_waiter(&mut self, request: IdleRequest) -> Option<IdleWaiter> {
         let waiter = self.idle_waiters.remove(request)?;
         self.clients.subtract(self.sessions.owner_of(request.0), Counted::Waiters, 1);
+        self.subtract_bytes(request.0.session(), IDLE_WAITER_BYTES);
         Some(waiter)
     }
 

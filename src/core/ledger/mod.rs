@@ -112,7 +112,7 @@ pub struct LedgerLimits {
     pub watches_max: usize,
     /// Past it, no session, grant, waiter, watch or declaration is added.
     pub memory: MemoryLimit,
-    /// How much of the sessions, of the waiters of a name and of the watches one client may have.
+    /// How much of the sessions, of the waiters of a name, of the watches and of the memory one client may have.
     pub client_share: ClientShare,
 }
 
@@ -245,11 +245,6 @@ impl Ledger {
     /// Refuses requests that would wait or stay, once the server shuts down.
     fn check_open(&self) -> Result<(), Refusal> {
         if self.shut_down_up_to.is_some() { Err(Refusal::ShuttingDown) } else { Ok(()) }
-    }
-
-    /// Refuses requests that need memory, once there is too little.
-    fn check_memory(&mut self) -> Result<(), Refusal> {
-        self.limits.memory.check().inspect_err(|_| self.counts.limited += 1)
     }
 }
 

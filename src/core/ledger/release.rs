@@ -67,6 +67,7 @@ impl Ledger {
         } else {
             state.remove_grant(id);
         }
+        self.subtract_bytes(grant.session, grant.bytes());
         self.note_if_unused(grant.session);
         grant
     }

@@ -112,6 +112,7 @@ impl Ledger {
         let revoked = record.revoked_grace_ms.map(|grace_ms| now.after(grace_ms));
         let grant = Grant::held(record.session, record.request, parts, record.since, revoked);
         let reply = CachedReply::Granted(Box::new(grant.cached(id, &self.slots)));
+        self.add_bytes(record.session, grant.bytes());
         self.grants.insert(id, grant);
         self.sessions.known_mut(record.session).add_grant(id);
         self.sessions.cache(record.session, record.request, reply);

@@ -42,6 +42,8 @@ pub(super) struct SessionState {
     grants: RingMap<GrantId, ()>,
     /// How many of them wait.
     waiting: u32,
+    /// What it counts for in the memory of its client.
+    bytes: usize,
     log: RequestLog<CachedReply>,
     /// Waiting requests that will be answered to its connection, by the connection's names for them.
     tokens: RingMap<Token, GrantId>,

@@ -1,14 +1,16 @@
-//! What each client has of sessions, waiters and watches, and its share of them (`docs/semantics.md`, "Shares of
+//! What each client has of sessions, waiters, watches and memory, and its share of them (`docs/semantics.md`, "Shares of
 //! clients").
 //!
 //! A leased session, and what waits in it, counts for the client that attached to it last. One that no connection attached
 //! to since a restart counts for none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::backlog::STEP_GRANTS;
+use super::idle::IDLE_WAITER_BYTES;
 use super::sessions::SessionState;
-use super::{Ledger, LedgerContext};
+use super::watches::Watch;
+use super::{Ledger, LedgerContext, LedgerLimits};
 use crate::core::clients::Counted;
 use crate::core::ids::{ConnectionId, GrantId, SessionId};
 use crate::core::mailbox::EventKind;
@@ -21,13 +23,15 @@ impl Ledger {
         self.sessions.attach(connection, session);
         let client = self.sessions.owner_of(connection);
         let state = self.sessions.known_mut(session);
-        let (before, waiters) = (state.set_owner(client), state.waiting() as usize);
+        let (before, waiters, bytes) = (state.set_owner(client), state.waiting() as usize, state.bytes());
         self.clients.remove_unused(before, session);
         if before != client {
             self.clients.subtract(before, Counted::Sessions, 1);
             self.clients.subtract(before, Counted::Waiters, waiters);
+            self.clients.subtract(before, Counted::Bytes, bytes);
             self.clients.add(client, Counted::Sessions, 1);
             self.clients.add(client, Counted::Waiters, waiters);
+            self.clients.add(client, Counted::Bytes, bytes);
         }
     }
 
@@ -45,7 +49,34 @@ impl Ledger {
         if state.lease().is_some() {
             self.clients.remove_unused(state.owner(), session);
             self.clients.subtract(state.owner(), Counted::Sessions, 1);
+            self.clients.subtract(state.owner(), Counted::Bytes, state.bytes());
         }
+    }
+
+    /// A session takes so much more memory.
+    pub(super) fn add_bytes(&mut self, session: SessionId, bytes: usize) {
+        let state = self.sessions.known_mut(session);
+        state.add_bytes(bytes);
+        self.clients.add(state.owner(), Counted::Bytes, bytes);
+    }
+
+    /// A session takes so much less memory.
+    pub(super) fn subtract_bytes(&mut self, session: SessionId, bytes: usize) {
+        let state = self.sessions.known_mut(session);
+        state.subtract_bytes(bytes);
+        self.clients.subtract(state.owner(), Counted::Bytes, bytes);
+    }
+
+    /// Refuses a request of a connection that needs memory, once there is too little, or its client has its share.
+    pub(super) fn check_memory(&mut self, connection: ConnectionId) -> Result<(), Refusal> {
+        self.check_memory_uncounted(connection).inspect_err(|_| self.counts.limited += 1)
+    }
+
+    /// As [`Self::check_memory`], for a request whose refusal the caller counts.
+    pub(super) fn check_memory_uncounted(&self, connection: ConnectionId) -> Result<(), Refusal> {
+        let own = self.clients.count(self.sessions.owner_of(connection), Counted::Bytes);
+        let LedgerLimits { memory, client_share, .. } = self.limits;
+        memory.check(client_share, own)
     }
 
     /// A session has one more waiter.
@@ -112,9 +143,10 @@ impl Ledger {
         let sessions = self.sessions.iter().map(|(session, state)| {
             let watches = self.watches.ids_of(session.connection()).len();
             let waiters = state.waiting() as usize + self.idle_waiters.count_of(session.connection());
-            (state.owner(), [usize::from(state.lease().is_some()), waiters, watches])
+            (state.owner(), [usize::from(state.lease().is_some()), waiters, watches, state.bytes()])
         });
         self.clients.check(sessions)?;
+        self.check_bytes()?;
         let found: BTreeSet<_> = self.clients.unused().collect();
         let unused = |(session, state): (SessionId, &SessionState)| {
             state.is_unused().then_some((state.owner()?, session))
@@ -122,5 +154,29 @@ impl Ledger {
         // A request that detaches its own session gets its reply afterwards, so some may be used again.
         let lost = self.sessions.iter().filter_map(unused).find(|unused| !found.contains(unused));
         lost.map_or(Ok(()), |(_, session)| Err(format!("session {session} is unused and not found")))
+    }
+
+    /// The memory that is counted for each session is that of what it has.
+    fn check_bytes(&self) -> Result<(), String> {
+        let mut grants = BTreeMap::<SessionId, usize>::new();
+        for (_, grant) in self.grants.iter() {
+            *grants.entry(grant.session).or_default() += grant.bytes();
+        }
+        for (session, state) in self.sessions.iter() {
+            let connection = session.connection();
+            let watches = self.watches.ids_of(connection).into_iter().filter_map(|id| self.watches.get(id));
+            let idle_bytes = self.idle_waiters.count_of(connection) * IDLE_WAITER_BYTES;
+            let expected = state.own_bytes()
+                + grants.get(&session).copied().unwrap_or(0)
+                + watches.map(Watch::bytes).sum::<usize>()
+                + idle_bytes;
+            if expected != state.bytes() {
+                return Err(format!(
+                    "session {session} has {expected} bytes, and {} are counted",
+                    state.bytes()
+                ));
+            }
+        }
+        Ok(())
     }
 }

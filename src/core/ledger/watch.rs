@@ -31,10 +31,12 @@ impl Ledger {
     ) -> Result<(), Refusal> {
         self.sessions.check_staying(connection)?;
         let mailbox = self.sessions.mailbox(connection).cloned().ok_or(Refusal::NoSuchSession)?;
-        self.check_memory()?;
+        self.check_memory(connection)?;
         self.check_watches(connection).inspect_err(|_| self.counts.limited += 1)?;
+        let watch = Watch::new(namespace, scope, mailbox);
         self.clients.add(self.sessions.owner_of(connection), Counted::Watches, 1);
-        self.watches.insert((connection, token), Watch::new(namespace, scope, mailbox));
+        self.add_bytes(connection.session(), watch.bytes());
+        self.watches.insert((connection, token), watch);
         self.update_registry(namespace, context);
         Ok(())
     }
@@ -63,6 +65,7 @@ impl Ledger {
     fn remove_watch(&mut self, id: WatchId) -> Option<Watch> {
         let watch = self.watches.remove(id)?;
         self.clients.subtract(self.sessions.owner_of(id.0), Counted::Watches, 1);
+        self.subtract_bytes(id.0.session(), watch.bytes());
         Some(watch)
     }
 

@@ -35,6 +35,9 @@ pub(super) struct Watch {
     mailbox: Arc<Mailbox>,
 }
 
+/// A watch with its entries in the tables, rounded up.
+const WATCH_BYTES: usize = 512;
+
 /// The watches of one namespace.
 #[derive(Debug, Default)]
 struct Scopes {
@@ -63,6 +66,12 @@ impl Watch {
 
     pub(super) fn covers(&self, name: &[u8]) -> bool {
         self.scope.covers(name)
+    }
+
+    /// What it counts for in the memory of its client, in bytes: its entries in the tables, and its name in two of them.
+    pub(super) fn bytes(&self) -> usize {
+        let (Scope::Name(name) | Scope::Prefix(name)) = &self.scope;
+        WATCH_BYTES + 2 * name.len()
     }
 
     /// Whether the reader keeps up, so that one more event would be kept.

@@ -167,9 +167,7 @@ impl Sysv {
         if let Some(deadline) = waiter.deadline {
             self.timeouts.remove(&(deadline, set, place));
         }
-        if let Some(process) = self.processes.get_mut(waiter.process) {
-            process.waiting.remove(&waiter.request);
-        }
+        self.processes.remove_waiting(waiter.process, waiter.request);
         let done = Done { result: result.map(|()| SetAnswer::Done), is_stored: is_durable && result.is_ok() };
         if is_durable && !self.is_stored() {
             self.hold(waiter.process, waiter.request, done, waiter.reply_to);

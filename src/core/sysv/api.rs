@@ -106,7 +106,7 @@ impl Core {
     }
 
     /// Performs operations, all or none: `semop` and `semtimedop`. The call waits for `wait_ms` milliseconds at most;
-    /// `None`: without an end.
+    /// `None`: without an end. If it may not wait because of a limit, the second value says of which.
     pub fn sem_op(
         &self,
         call: SysvCall,
@@ -114,7 +114,7 @@ impl Core {
         operations: &[Operation],
         wait_ms: Option<u32>,
         now: Moment,
-    ) -> SysvOutcome {
+    ) -> (SysvOutcome, Option<Refusal>) {
         self.sysv().operate(call, set, operations, wait_ms, now)
     }
 

@@ -12,6 +12,7 @@ use super::{Errno, OPERATIONS_MAX, SEMAPHORES_MAX, Sysv, VALUE_MAX};
 use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, RequestIds, Token};
 use crate::core::time::{Due, Moment};
+use crate::core::{ClientShare, Limit, LimitKind};
 
 /// The user and the group that a call is checked against, as the client states them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,19 @@ pub enum SysvOutcome {
     Waiting,
     /// The request is not a call of a process.
     Refused(Refusal),
+}
+
+/// Why a call does not wait.
+enum NotWaiting {
+    Errno(Errno),
+    /// A limit is reached: the call fails with ENOMEM.
+    Limit(Refusal),
+}
+
+impl From<Errno> for NotWaiting {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
 }
 
 /// What `semctl` does.
@@ -162,7 +176,7 @@ impl Sysv {
     }
 
     /// Performs operations, all or none: `semop` and `semtimedop`. The call waits for `wait_ms` milliseconds at most;
-    /// `None`: without an end.
+    /// `None`: without an end. If it may not wait because of a limit, the second value says of which.
     pub(in crate::core) fn operate(
         &mut self,
         call: SysvCall,
@@ -170,7 +184,7 @@ impl Sysv {
         operations: &[Operation],
         wait_ms: Option<u32>,
         now: Moment,
-    ) -> SysvOutcome {
+    ) -> (SysvOutcome, Option<Refusal>) {
         let is_durable = self.is_named_durable(set);
         let waits = |sysv: &mut Self, set, place| {
             sysv.redirect(call, set, place);
@@ -178,20 +192,25 @@ impl Sysv {
         };
         let process = match self.first_time(call, is_durable, waits) {
             Ok(process) => process,
-            Err(outcome) => return outcome,
+            Err(outcome) => return (outcome, None),
         };
+        let mut limit = None;
         let result = match self.start(call, process, set, operations, now) {
             Err(errno) => Err(errno),
             Ok((_, Verdict::Performed)) => Ok((SetAnswer::Done, is_durable)),
             Ok((_, Verdict::Failed(errno))) => Err(errno),
             Ok((id, Verdict::Blocked(blocking))) => {
                 match self.wait(call, (id, process), operations, blocking, wait_ms, now) {
-                    Ok(()) => return SysvOutcome::Waiting,
-                    Err(errno) => Err(errno),
+                    Ok(()) => return (SysvOutcome::Waiting, None),
+                    Err(NotWaiting::Errno(errno)) => Err(errno),
+                    Err(NotWaiting::Limit(refusal)) => {
+                        limit = Some(refusal);
+                        Err(Errno::NoMem)
+                    }
                 }
             }
         };
-        self.settle(call, process, is_durable, result)
+        (self.settle(call, process, is_durable, result), limit)
     }
 
     /// Performs the operations of a call if it does not have to wait.
@@ -241,35 +260,36 @@ impl Sysv {
         blocking: usize,
         wait_ms: Option<u32>,
         now: Moment,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), NotWaiting> {
         if wait_ms == Some(0) {
-            return Err(Errno::Again);
+            return Err(Errno::Again.into());
         }
         let is_durable = self.is_durable(id);
         // A call on a durable set goes on with the next server.
         if self.is_shutting_down && !is_durable {
-            return Err(Errno::IdRm);
+            return Err(Errno::IdRm.into());
         }
         if is_durable {
             self.store_process(process);
         }
         let reply_to = self.reply_to(call);
-        let acting = self.processes.get_mut(process).ok_or(Errno::Inval)?;
+        let pid = self.processes.get(process).ok_or(Errno::Inval)?.pid;
         let set = self.sets.get_mut(id).ok_or(Errno::Inval)?;
-        if set.waiters.len() >= self.limits.waiters_max || self.limits.memory.is_exceeded() {
-            return Err(Errno::NoMem);
-        }
+        let own = self.processes.waiting_of_client(process);
+        let limit = (self.limits.waiters_max, self.limits.client_share);
+        Limit::check(LimitKind::Waiters, limit, set.waiters.len(), own).map_err(NotWaiting::Limit)?;
+        self.limits.memory.check(ClientShare::NONE, 0).map_err(NotWaiting::Limit)?;
         let deadline = wait_ms.map(|wait_ms| now.monotonic.after(wait_ms));
         let place = set.waiters.push(Waiter {
             process,
             request: call.ids.own,
-            pid: acting.pid,
+            pid,
             operations: operations.into(),
             blocking,
             deadline,
             reply_to,
         });
-        acting.waiting.insert(call.ids.own, (id, place));
+        self.processes.add_waiting(process, call.ids.own, (id, place));
         if let Some(deadline) = deadline {
             self.timeouts.insert((deadline, id, place));
             self.alarm.ring(Due::At(deadline));
@@ -399,7 +419,7 @@ impl Sysv {
             let reply_to = waiter.reply_to.as_ref();
             reply_to.is_some_and(|to| to.token == token && Arc::ptr_eq(&to.mailbox, mailbox))
         };
-        let found = acting.waiting.values().copied().find(|(set, place)| {
+        let found = acting.waiting().values().copied().find(|(set, place)| {
             self.sets.get(*set).and_then(|set| set.waiters.get(*place)).is_some_and(is_its)
         });
         let Some((set, place)) = found else { return false };

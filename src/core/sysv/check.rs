@@ -76,7 +76,7 @@ impl Sysv {
         set.waiters.check()?;
         for (place, waiter) in set.waiters.iter() {
             let process = self.processes.get(waiter.process);
-            if process.and_then(|process| process.waiting.get(&waiter.request)) != Some(&(id, place)) {
+            if process.and_then(|process| process.waiting().get(&waiter.request)) != Some(&(id, place)) {
                 return Err(format!("a waiting call of set {number} belongs to no process"));
             }
             let could_run = match waiter.list() {

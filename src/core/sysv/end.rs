@@ -55,7 +55,7 @@ impl Sysv {
         let (process, mailbox) = self.processes.acting(connection)?;
         let mailbox = Arc::clone(mailbox);
         if let Some(left) = self.processes.get(process) {
-            for (set, place) in left.waiting.values() {
+            for (set, place) in left.waiting().values() {
                 let waiter = self.sets.get_mut(*set).and_then(|set| set.waiters.get_mut(*place));
                 if let Some(waiter) = waiter {
                     waiter.reply_to.take_if(|to| Arc::ptr_eq(&to.mailbox, &mailbox));
@@ -69,7 +69,7 @@ impl Sysv {
     /// the set first that it used last, as the kernel does. Returns whether there is more to do.
     pub(super) fn end_process_step(&mut self, process: ProcessId, now: Moment) -> bool {
         let Some(ending) = self.processes.get_mut(process) else { return false };
-        let waiting: Vec<_> = ending.waiting.values().copied().collect();
+        let waiting: Vec<_> = ending.waiting().values().copied().collect();
         let pid = ending.pid;
         let set = ending.adjusts.pop_last();
         let is_last = ending.adjusts.is_empty();
@@ -142,7 +142,7 @@ impl Sysv {
     /// Returns whether there is more to do.
     pub(in crate::core) fn shut_down(&mut self, now: Moment) -> bool {
         self.is_shutting_down = true;
-        let waiting = self.processes.iter().flat_map(|(_, process)| process.waiting.values().copied());
+        let waiting = self.processes.iter().flat_map(|(_, process)| process.waiting().values().copied());
         let waiting = waiting.filter(|(set, _)| !self.is_durable(*set));
         let some: Vec<_> = waiting.take(STEP_WAITERS).collect();
         for (set, place) in &some {

@@ -140,7 +140,7 @@ impl Sysv {
                 is_attached: process.is_connected(),
                 age_ms: process.opened.map(|opened| opened.age_ms(now)),
                 grants: count(process.adjusts.len()),
-                waiting: count(process.waiting.len()),
+                waiting: count(process.waiting().len()),
                 ttl_left_ms: process.deadline().map(|deadline| now.until(deadline)),
             };
             (id, listed)

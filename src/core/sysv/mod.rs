@@ -96,7 +96,7 @@ pub struct SysvLimits {
     pub waiters_max: usize,
     /// Past it, no process, set, waiting call or adjustment is added.
     pub memory: MemoryLimit,
-    /// How much of the processes one client may have.
+    /// How much of the processes, and of the calls that wait for a set, one client may have.
     pub client_share: ClientShare,
 }
 

@@ -74,8 +74,8 @@ pub(super) struct Process {
     pub(super) grace_ms: Option<u32>,
     deadline: Option<MonotonicMs>,
     pub(super) log: RequestLog<Reply>,
-    /// Its calls that wait.
-    pub(super) waiting: BTreeMap<RequestId, (SetId, Place)>,
+    /// Its calls that wait. They count for the client that the process counts for.
+    waiting: BTreeMap<RequestId, (SetId, Place)>,
     /// The sets that it has adjustments of, by a number that grows with each first operation with SEM_UNDO.
     pub(super) adjusts: BTreeMap<u64, SetId>,
     /// Whether the store has it, because it has used a durable set.
@@ -144,6 +144,11 @@ impl Process {
         self.adjusts.iter().find_map(|(turn, adjusted)| (*adjusted == set).then_some(*turn))
     }
 
+    /// Its calls that wait, by the numbers of their requests.
+    pub(super) fn waiting(&self) -> &BTreeMap<RequestId, (SetId, Place)> {
+        &self.waiting
+    }
+
     pub(super) fn deadline(&self) -> Option<MonotonicMs> {
         self.deadline
     }
@@ -185,6 +190,7 @@ impl Processes {
         }
         self.clients.remove_unused(process.owner, id);
         self.clients.subtract(process.owner, Counted::Sessions, 1);
+        self.clients.subtract(process.owner, Counted::Waiters, process.waiting.len());
         Some(process)
     }
 
@@ -199,8 +205,11 @@ impl Processes {
         let owner = mailbox.owner();
         let before = mem::replace(&mut process.owner, owner);
         self.clients.remove_unused(before, id);
+        let waiting = process.waiting.len();
         self.clients.subtract(before, Counted::Sessions, 1);
+        self.clients.subtract(before, Counted::Waiters, waiting);
         self.clients.add(owner, Counted::Sessions, 1);
+        self.clients.add(owner, Counted::Waiters, waiting);
         self.attached.insert(connection, Attached { process: id, mailbox: Arc::clone(mailbox) });
     }
 
@@ -230,6 +239,28 @@ impl Processes {
             self.clients.add_unused(process.owner, id);
         }
         self.deadlines.insert((at, id));
+    }
+
+    /// A call of a process waits at a place of a set.
+    pub(super) fn add_waiting(&mut self, id: ProcessId, request: RequestId, place: (SetId, Place)) {
+        let Some(process) = self.all.get_mut(&id) else { return };
+        if process.waiting.insert(request, place).is_none() {
+            self.clients.add(process.owner, Counted::Waiters, 1);
+        }
+    }
+
+    /// A call of a process waits no more.
+    pub(super) fn remove_waiting(&mut self, id: ProcessId, request: RequestId) {
+        let Some(process) = self.all.get_mut(&id) else { return };
+        if process.waiting.remove(&request).is_some() {
+            self.clients.subtract(process.owner, Counted::Waiters, 1);
+        }
+    }
+
+    /// How many calls of the client of a process wait.
+    pub(super) fn waiting_of_client(&self, id: ProcessId) -> usize {
+        let owner = self.all.get(&id).and_then(|process| process.owner);
+        self.clients.count(owner, Counted::Waiters)
     }
 
     /// How many processes a client has.
@@ -282,6 +313,6 @@ impl Processes {
         if let Some((_, id)) = self.clients.unused().find(is_used) {
             return Err(format!("process {id} is used and may be ended"));
         }
-        self.clients.check(self.all.values().map(|process| (process.owner, [1, 0, 0])))
+        self.clients.check(self.all.values().map(|process| (process.owner, [1, process.waiting.len(), 0, 0])))
     }
 }

@@ -260,8 +260,8 @@ impl OpenConnection {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let Self { admission, client, security: _, mut holder, place, extended, inbound } = *self;
-        let (server, port, turns) = (admission.server(), admission.port(), admission.turns());
-        let mut served = Connection::new(server, port, turns, seat, stream, inbound, extended);
+        let (server, port, usage) = (admission.server(), admission.port(), admission.client_usage());
+        let mut served = Connection::new(server, port, usage, seat, stream, inbound, extended);
         // Before the first turn looks for messages: each is found by that turn, or wakes this task.
         poll_fn(|context| {
             served.extended.set_reader(context.waker());

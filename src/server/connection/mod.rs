@@ -23,6 +23,7 @@ mod work;
 use std::future::poll_fn;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
@@ -30,8 +31,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::buffers::Buffers;
 use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
+use super::memory::MemoryLack;
 use super::metrics::Tally;
-use super::shares::Turns;
+use super::shares::{ClientUsage, HoldingBytes, Turns};
 use super::workers::{ConnectionLoad, Seat, WorkerIndex};
 use super::{Port, Server, core_yield, steps};
 use crate::core::Session;
@@ -52,6 +54,7 @@ struct Connection<'a, S, T> {
     input: Input,
     work: Work,
     turns: Turns,
+    holding_bytes: HoldingBytes,
     outbound: Outbound,
     extended: ExtendedState,
     busy: Busy<'a>,
@@ -83,7 +86,7 @@ where
     fn new(
         server: &'a Server,
         port: &'a Port,
-        turns: Turns,
+        usage: Arc<ClientUsage>,
         seat: &'a mut T,
         stream: S,
         inbound: Inbound,
@@ -98,7 +101,8 @@ where
             inbound,
             input: Input::default(),
             work: Work::default(),
-            turns,
+            turns: Turns::new(&usage),
+            holding_bytes: HoldingBytes::new(usage),
             outbound: Outbound::default(),
             extended,
             busy: Busy { server, is_busy: false },
@@ -113,6 +117,8 @@ where
     /// Runs until the connection ends or moves. A panic ends only this connection; the core aborts the process by itself if
     /// its invariants break.
     async fn run(&mut self, session: &mut Session) -> Departure {
+        // One that has moved here holds something already.
+        self.holding_bytes.set(session.bytes());
         loop {
             let turn = poll_fn(|context| {
                 let turn = catch_unwind(AssertUnwindSafe(|| self.poll_turn(session, context)));
@@ -287,14 +293,15 @@ where
             Work::Frames(frames) => frames,
             other => return self.work = other,
         };
-        let is_memory_exhausted = self.server.memory.is_exhausted();
+        let lack = self.server.memory.lack_for(self.server.shares.share(), self.holding_bytes.of_client());
+        let is_memory_exhausted = matches!(lack, Some(MemoryLack::All));
         let mut executor = Executor {
             server: self.server,
             port: self.port,
             session,
             extended: &mut self.extended,
             now: self.server.clock.now(),
-            is_memory_exhausted,
+            lack,
             tally: Tally::default(),
             extended_requests: 0,
         };
@@ -320,6 +327,7 @@ where
             }
         }
         executor.record_commands();
+        self.holding_bytes.set(session.bytes());
         self.load.count_requests(executed);
         self.work = match stream {
             Some(response) => Work::stream(response, frames),

@@ -39,7 +39,7 @@ fn connection<'a>(
     let port = server.port(Namespace::Counters);
     // It has no size, so nothing leaks.
     let seat = Box::leak(Box::new(OnlySeat));
-    let turns = Turns::new(Arc::new(Semaphore::new(1)));
+    let turns = Arc::default();
     Connection::new(server, port, turns, seat, stream, Inbound::new(false), extended)
 }
 

@@ -12,7 +12,7 @@ use super::convert::{
     place_of, place_on_wire, removal_of, resizing_of, scope_of, slot_change_of, token_of, ttl_left_on_wire,
     until_of, want_of,
 };
-use super::{Executor, NextStep, ResponseStream, note_refusal};
+use super::{Executor, NextStep, ResponseStream};
 use crate::core::{
     Answer, Call, DeclarationRecord, Declare, GrantId, Lease, ListingKind, Moment, Outcome, Place, Queueing,
     REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
@@ -72,8 +72,7 @@ impl Executor<'_> {
             }
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(Denial::Refused(refusal)) => {
-                let (connection, client) = (self.extended.connection, self.extended.client.address);
-                note_refusal(self.server, self.port, connection, client, refusal);
+                self.note_refusal(refusal);
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),

@@ -20,13 +20,16 @@ pub(super) use convert::status_of;
 pub(super) use extended_state::{ExtendedState, Revoked};
 pub(super) use response_stream::ResponseStream;
 
-use super::client_address::ClientAddress;
+use super::memory::MemoryLack;
 use super::metrics::Tally;
 use super::{Port, Server, port_name};
-use crate::core::{Claim, ConnectionId, Limit, LimitKind, Refusal, Session, UnixSeconds};
+use crate::core::{Claim, Limit, LimitKind, Refusal, Session, UnixSeconds};
 use crate::protocol::{Frame, FrameClass, Request, Response, Status};
 use answer::compose_status;
 use convert::limit_on_wire;
+
+/// The key of the memory budget.
+const MEMORY_MAX: &str = "memory_max";
 
 /// What the connection does after a frame was executed.
 #[derive(Debug)]
@@ -46,8 +49,8 @@ pub(super) struct Executor<'a> {
     pub(super) session: &'a mut Session,
     pub(super) extended: &'a mut ExtendedState,
     pub(super) now: UnixSeconds,
-    /// Nothing may grow: plain Acquires are refused. The core refuses the rest.
-    pub(super) is_memory_exhausted: bool,
+    /// Why nothing may grow, so that plain Acquires are refused. The core refuses the rest.
+    pub(super) lack: Option<MemoryLack>,
     pub(super) tally: Tally,
     /// Extended requests executed so far.
     pub(super) extended_requests: usize,
@@ -118,8 +121,8 @@ impl Executor<'_> {
         let Some(claim) = Claim::new(resources, maximum) else {
             return Response::Failed(Status::InvalidArguments);
         };
-        if self.is_memory_exhausted {
-            self.server.memory.note_refusal();
+        if let Some(lack) = self.lack {
+            self.note_lack(lack);
             return Response::Failed(Status::OutOfMemory);
         }
         let taken = self.server.core.acquire(self.port.namespace, name, claim, self.session, self.now);
@@ -132,35 +135,44 @@ impl Executor<'_> {
         given.map_or_else(|refusal| self.refused(refusal), |()| Response::Done)
     }
 
-    fn refused(&self, refusal: Refusal) -> Response<'static> {
-        note_refusal(self.server, self.port, self.session.id(), self.extended.client.address, refusal);
-        Response::Failed(status_of(refusal))
-    }
-}
-
-/// Counts refusals because of the limits on names and memory and of shares, and warns of them.
-fn note_refusal(
-    server: &Server,
-    port: &Port,
-    connection: ConnectionId,
-    client: ClientAddress,
-    refusal: Refusal,
-) {
-    match refusal {
-        Refusal::TooManyNames => {
-            port.metrics.refused_names.add(1);
-            if port.warnings.refused_name.permits() {
-                warn!(
-                    port = port_name(port.namespace),
-                    session = %connection,
-                    "new names are refused: max_names is reached; raise it, or find the client that makes so many"
-                );
+    #[cold]
+    fn note_lack(&self, lack: MemoryLack) {
+        match lack {
+            MemoryLack::All => self.server.memory.note_refusal(),
+            MemoryLack::Share(share) => {
+                self.server.shares.note_refusal(self.extended.client.address, MEMORY_MAX, share);
             }
         }
-        Refusal::LimitReached(Limit { kind: LimitKind::Memory, .. }) => server.memory.note_refusal(),
-        Refusal::LimitReached(limit @ Limit { is_share: true, max: share, .. }) => {
-            server.shares.note_refusal(client, limit_on_wire(limit).limit.key(), share);
+    }
+
+    fn refused(&self, refusal: Refusal) -> Response<'static> {
+        self.note_refusal(refusal);
+        Response::Failed(status_of(refusal))
+    }
+
+    /// Counts refusals because of the limits on names and memory and of shares, and warns of them.
+    fn note_refusal(&self, refusal: Refusal) {
+        let (server, port) = (self.server, self.port);
+        match refusal {
+            Refusal::TooManyNames => {
+                port.metrics.refused_names.add(1);
+                if port.warnings.refused_name.permits() {
+                    warn!(
+                        port = port_name(port.namespace),
+                        session = %self.session.id(),
+                        "new names are refused: max_names is reached; raise it, or find the client that makes so many"
+                    );
+                }
+            }
+            Refusal::LimitReached(limit @ Limit { is_share: true, max: share, .. }) => {
+                server.shares.note_refusal(
+                    self.extended.client.address,
+                    limit_on_wire(limit).limit.key(),
+                    share,
+                );
+            }
+            Refusal::LimitReached(Limit { kind: LimitKind::Memory, .. }) => server.memory.note_refusal(),
+            _ => {}
         }
-        _ => {}
     }
 }

@@ -6,7 +6,7 @@ use super::super::steps;
 use super::answer::{compose_refusal, compose_status};
 use super::convert::{ids_of, token_of};
 use super::extended::{Denial, random_key};
-use super::{Executor, NextStep, ResponseStream, note_refusal};
+use super::{Executor, NextStep, ResponseStream};
 use crate::core::{
     Caller, Errno, ListedSet, ListedUser, Operation, Order, Ownership, ProcessId, SessionKey, SetAnswer,
     SetCommand, SetStat, SysvCall, SysvOutcome, UserRole,
@@ -48,8 +48,7 @@ impl Executor<'_> {
             Ok(Execution::Later) => {}
             Ok(Execution::Stream(response)) => return NextStep::Stream(Box::new(response)),
             Err(Denial::Refused(refusal)) => {
-                let (connection, client) = (self.extended.connection, self.extended.client.address);
-                note_refusal(self.server, self.port, connection, client, refusal);
+                self.note_refusal(refusal);
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
@@ -101,7 +100,11 @@ impl Executor<'_> {
                 self.check_opaque(opaque)?;
                 let operations: Vec<_> = operations.iter().map(operation_of).collect();
                 let wait_ms = (wait_ms != WAIT_FOREVER_MS).then_some(wait_ms);
-                core.sem_op(call(ids, caller), set, &operations, wait_ms, now)
+                let (outcome, limit) = core.sem_op(call(ids, caller), set, &operations, wait_ms, now);
+                if let Some(limit) = limit {
+                    self.note_refusal(limit);
+                }
+                outcome
             }
             SysvRequest::SemCtl { ids, caller, set, command } => {
                 self.check_opaque(opaque)?;

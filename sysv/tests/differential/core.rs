@@ -66,7 +66,7 @@ impl CoreWorld {
             Timeout::Short => Some(SHORT_MS),
         };
         let call = self.processes[by].call();
-        let outcome = self.core.sem_op(call, self.sets[key], &operations, wait_ms, self.now());
+        let outcome = self.core.sem_op(call, self.sets[key], &operations, wait_ms, self.now()).0;
         self.note(by, outcome);
         if timeout == Timeout::Short && self.processes[by].state == State::Waits {
             self.now_ms += u64::from(SHORT_MS);

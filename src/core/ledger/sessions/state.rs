@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{Ending, SessionKind, SessionState};
 use crate::core::Refusal;
 use crate::core::ids::{GrantId, SessionKey, Token};
+use crate::core::invariant::invariant;
 use crate::core::ledger::cached_reply::CachedReply;
 use crate::core::ledger::leases::Lease;
 use crate::core::mailbox::{EventKind, ReplyTo};
@@ -15,19 +16,34 @@ use crate::core::ring_map::RingMap;
 use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
 
+/// A leased session with its entries in the tables of the ledger, rounded up.
+const LEASED_SESSION_BYTES: usize = 1024;
+
 impl SessionState {
     pub(super) fn new(kind: SessionKind, label: &[u8]) -> Self {
-        Self {
+        let mut state = Self {
             kind,
             label: label.into(),
             grants: RingMap::default(),
             waiting: 0,
+            bytes: 0,
             owner: None,
             log: RequestLog::default(),
             tokens: RingMap::default(),
             revoked: None,
             deadline: None,
             ending: None,
+        };
+        state.bytes = state.own_bytes();
+        state
+    }
+
+    /// What a leased session by itself counts for in the memory of its client, in bytes; nothing of a connection's session,
+    /// whose number is limited by the connections.
+    pub(in crate::core::ledger) fn own_bytes(&self) -> usize {
+        match self.kind {
+            SessionKind::Connection { .. } => 0,
+            SessionKind::Leased { .. } => LEASED_SESSION_BYTES + self.label.len(),
         }
     }
 
@@ -119,6 +135,20 @@ impl SessionState {
     /// How many requests wait.
     pub(in crate::core::ledger) fn waiting(&self) -> u32 {
         self.waiting
+    }
+
+    /// What the session counts for in the memory of its client, in bytes: itself, and what was added.
+    pub(in crate::core::ledger) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(in crate::core::ledger) fn add_bytes(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
+    pub(in crate::core::ledger) fn subtract_bytes(&mut self, bytes: usize) {
+        invariant!(self.bytes >= bytes, "a session gives back the memory that was counted for it");
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     /// The client that is attached to a leased session or was last; `None`: not known, or no leased session.
