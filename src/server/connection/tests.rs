@@ -6,7 +6,6 @@ use std::task::Waker;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::super::client_address::{Client, ClientAddress};
