@@ -1,0 +1,140 @@
+// Tables and lists of figures, which are updated in place: a row stays the same element while its key stays, so the focus
+// of a keyboard and the place of a screen reader stay as well.
+
+// An element with these children: elements or texts.
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "onclick") {
+      made.addEventListener("click", value);
+    } else if (value !== undefined && value !== false) {
+      made.setAttribute(name, value === true ? "" : value);
+    }
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+// A table. Each column has a title, and `cell` makes the content of its cells; `sort` is its name in requests.
+export class Table {
+  constructor(caption, columns, onSort) {
+    this.columns = columns;
+    this.caption = element("caption", {}, caption);
+    this.heads = columns.map((column) => {
+      const title = column.sort
+        ? element("button", { type: "button", onclick: () => onSort(column.sort) }, column.title)
+        : column.title;
+      return element("th", { scope: "col", class: column.number ? "number" : undefined }, title);
+    });
+    this.body = element("tbody");
+    this.rows = new Map();
+    this.empty = element("p", { class: "quiet", hidden: true }, "There are none.");
+    const table = element("table", {}, this.caption, element("thead", {}, element("tr", {}, ...this.heads)), this.body);
+    this.element = element("div", {}, table, this.empty);
+  }
+
+  setCaption(text) {
+    if (this.caption.textContent !== text) {
+      this.caption.textContent = text;
+    }
+  }
+
+  // Marks the column that the rows are sorted by.
+  setSort(sort, order) {
+    this.columns.forEach((column, index) => {
+      if (column.sort) {
+        const value = column.sort === sort ? (order === "desc" ? "descending" : "ascending") : "none";
+        this.heads[index].setAttribute("aria-sort", value);
+      }
+    });
+  }
+
+  update(items, keyOf) {
+    const before = this.rows;
+    this.rows = new Map();
+    let last = null;
+    for (const item of items) {
+      const key = keyOf(item);
+      const row = before.get(key) ?? this.makeRow();
+      before.delete(key);
+      this.fill(row, item);
+      this.rows.set(key, row);
+      const next = last ? last.nextSibling : this.body.firstChild;
+      if (row.element !== next) {
+        this.body.insertBefore(row.element, next);
+      }
+      last = row.element;
+    }
+    for (const row of before.values()) {
+      row.element.remove();
+    }
+    this.empty.hidden = items.length > 0;
+  }
+
+  makeRow() {
+    const cells = this.columns.map((column) =>
+      element("td", { "data-label": column.title, class: column.number ? "number" : undefined }),
+    );
+    return { element: element("tr", {}, ...cells), cells, shown: [] };
+  }
+
+  // Replaces the content of cells that changed. Cells with buttons keep their elements while `state` says the same.
+  fill(row, item) {
+    this.columns.forEach((column, index) => {
+      const state = String(column.state(item));
+      if (row.shown[index] !== state) {
+        row.shown[index] = state;
+        row.cells[index].replaceChildren(column.cell ? column.cell(item) : state);
+      }
+    });
+  }
+}
+
+// Figures with their names.
+export class Figures {
+  constructor() {
+    this.element = element("dl", { class: "figures" });
+    this.shown = new Map();
+  }
+
+  // Each is [name, text, part from 0 to 1 if there is a bar].
+  update(figures) {
+    for (const [name, text, part] of figures) {
+      let entry = this.shown.get(name);
+      if (!entry) {
+        entry = { value: element("span"), bar: part === undefined ? null : element("progress", { max: "1", "aria-label": name }) };
+        this.shown.set(name, entry);
+        this.element.append(element("div", {}, element("dt", {}, name), element("dd", {}, entry.value, entry.bar)));
+      }
+      if (entry.value.textContent !== text) {
+        entry.value.textContent = text;
+      }
+      if (entry.bar) {
+        entry.bar.value = part ?? 0;
+      }
+    }
+  }
+}
+
+// Buttons to the pages of a list.
+export class Pages {
+  constructor(onOffset) {
+    this.before = element("button", { type: "button", onclick: () => onOffset(Math.max(0, this.offset - this.limit)) }, "Previous");
+    this.after = element("button", { type: "button", onclick: () => onOffset(this.offset + this.limit) }, "Next");
+    this.text = element("span");
+    this.element = element("nav", { class: "pages", "aria-label": "Pages" }, this.before, this.text, this.after);
+  }
+
+  update({ offset, limit, total, items }) {
+    this.offset = offset;
+    this.limit = limit;
+    this.before.disabled = offset === 0;
+    this.after.disabled = offset + limit >= total;
+    const last = offset + items.length;
+    const number = (value) => value.toLocaleString("en");
+    const text = items.length === 0 ? `none of ${number(total)}` : `${number(offset + 1)} to ${number(last)} of ${number(total)}`;
+    if (this.text.textContent !== text) {
+      this.text.textContent = text;
+    }
+  }
+}
