@@ -129,6 +129,11 @@ impl Traffic {
         self.sum(|part| &part.commands[index_of(opcode)])
     }
 
+    /// How many commands of both kinds there were.
+    pub(super) fn acquires_and_releases(&self) -> (u64, u64) {
+        (self.commands(Opcode::Acquire), self.commands(Opcode::Release))
+    }
+
     pub(super) fn bytes_received(&self) -> u64 {
         self.sum(|part| &part.bytes_received)
     }

@@ -20,6 +20,7 @@ mod ending;
 mod expiry;
 mod export;
 mod gc;
+mod http;
 mod listener;
 mod log;
 mod memory;
@@ -209,13 +210,13 @@ impl Server {
     /// # Errors
     /// [`TlsError`], which names the file and what is wrong with it.
     pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
-        self.set_tls(Tls::read(config, self.clock.now())?);
+        self.set_tls(Tls::read(config, self.clock.now())?.map(Arc::new));
         Ok(())
     }
 
     /// Replaces the certificates of TLS, for connections from now on.
-    fn set_tls(&self, tls: Option<Tls>) {
-        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls.map(Arc::new);
+    fn set_tls(&self, tls: Option<Arc<Tls>>) {
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
     }
 
     /// What TLS needs; `None`: it is not configured.
