@@ -243,11 +243,11 @@ impl ObjectRef {
         (state.dump_item(interval), availability)
     }
 
-    /// As [`Self::usage`], and whether requests wait for the name.
-    pub(super) fn survey(&self, interval: Interval) -> (DumpItem, Option<Availability>, bool) {
+    /// As [`Self::usage`], and whether requests wait for the name, and whether it is declared.
+    pub(super) fn survey(&self, interval: Interval) -> (DumpItem, Option<Availability>, bool, bool) {
         let (item, availability) = self.usage(interval);
         let (_, is_queued) = self.ledger_marks();
-        (item, availability, is_queued)
+        (item, availability, is_queued, self.lifecycle() != Lifecycle::Implicit)
     }
 
     /// The capacity of a semaphore; `None`: the object is a counter.

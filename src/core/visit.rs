@@ -90,6 +90,8 @@ pub struct Surveyed {
     pub availability: Option<Availability>,
     /// Requests that wait.
     pub waiting: u32,
+    /// Whether it is a declared semaphore.
+    pub is_declared: bool,
 }
 
 impl Survey {
@@ -112,10 +114,10 @@ impl Survey {
         }
         let interval = core.interval(now);
         for object in self.visit.objects.by_ref().take(names) {
-            let (usage, availability, is_queued) = object.survey(interval);
+            let (usage, availability, is_queued, is_declared) = object.survey(interval);
             // Most names have no queue, and need no lock of the ledger.
             let waiting = if is_queued { core.ledger().waiting(self.namespace, &object) } else { 0 };
-            show(object.name(), Surveyed { usage, availability, waiting });
+            show(object.name(), Surveyed { usage, availability, waiting, is_declared });
         }
         true
     }

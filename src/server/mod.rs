@@ -66,7 +66,7 @@ use crate::core::{
 use client_address::ClientAddress;
 use export::Exports;
 use memory::MemoryBudget;
-use metrics::{Metrics, Stored};
+use metrics::{Durations, Metrics, Stored};
 use peers::Peers;
 use shares::Shares;
 use statistics::Conflicts;
@@ -94,6 +94,8 @@ pub struct Server {
     /// Whether declared semaphores and leased sessions are stored.
     durable: AtomicBool,
     stored: Stored,
+    /// How long requests for grants waited that were not answered at once.
+    waits: Durations,
     exports: Exports,
     memory: MemoryBudget,
     shares: Shares,
@@ -173,6 +175,7 @@ impl Server {
             closing: AtomicBool::new(false),
             durable: AtomicBool::new(false),
             stored: Stored::default(),
+            waits: Durations::default(),
             exports: Exports::default(),
             memory: MemoryBudget::default(),
             shares: Shares::default(),

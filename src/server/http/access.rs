@@ -27,13 +27,18 @@ pub(super) enum Target<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Permissions {
     may_read: bool,
+    may_administer: bool,
 }
 
 impl Permissions {
+    /// Those of a client that may do everything.
+    #[cfg(test)]
+    pub(super) const ALL: Self = Self { may_read: true, may_administer: true };
+
     /// The permissions of the client, by its token if it presents one.
     pub(super) fn of(_shared: &Shared, _peer: &Peer, headers: &HeaderMap) -> Result<Self, ApiError> {
         match headers.get(AUTHORIZATION) {
-            None => Ok(Self { may_read: true }),
+            None => Ok(Self { may_read: true, may_administer: false }),
             Some(_) => {
                 Err(unauthorized("the token is not known; use one that \"signalbox token create\" has made"))
             }
@@ -43,7 +48,7 @@ impl Permissions {
     pub(super) fn may(&self, right: Right, _target: Target<'_>) -> bool {
         match right {
             Right::Read => self.may_read,
-            Right::Administer => false,
+            Right::Administer => self.may_administer,
         }
     }
 }
@@ -57,6 +62,12 @@ pub(super) fn require_token(headers: &HeaderMap) -> Result<(), ApiError> {
         "a change needs a token, also from this machine; send it in the header Authorization: Bearer, with the right to \
          administer",
     ))
+}
+
+/// The client may not do this.
+pub(super) fn not_permitted(what: &str, right: &str) -> ApiError {
+    let message = format!("the client may not {what}; send a token with {right}");
+    ApiError::new(StatusCode::FORBIDDEN, "not_permitted", message)
 }
 
 fn unauthorized(message: &str) -> ApiError {

@@ -114,6 +114,16 @@ pub(super) struct Peer {
     pub(super) is_encrypted: bool,
 }
 
+#[cfg(test)]
+impl Peer {
+    /// A client on this machine.
+    pub(super) fn of_test() -> Self {
+        let address = ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, 1], 1)));
+        let client = Arc::new(Client { address, certificate: None });
+        Self { client, local: IpAddr::from([127, 0, 0, 1]), is_encrypted: false }
+    }
+}
+
 /// Serves all listeners, until the returned future is dropped.
 pub(super) async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
     let router = routes::router(&shared);

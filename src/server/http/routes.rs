@@ -9,14 +9,15 @@ use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, get, post};
 
-use super::access::Permissions;
+use super::access::{Permissions, require_token};
 use super::answer::{Answer, ApiError};
 use super::api::{self, Context};
 use super::guard::guard;
 use super::health;
 use super::listener::Peer;
+use super::metrics;
 use super::page;
 use super::query::Parameters;
 use super::shared::Shared;
@@ -36,6 +37,8 @@ pub(super) struct Route {
 enum Kind {
     /// It reads. It may also be a POST, whose body has the parameters: names that are too long for a URL.
     Read,
+    /// It changes something, which needs a token.
+    Change,
 }
 
 macro_rules! routes {
@@ -59,6 +62,14 @@ pub(super) const ROUTES: &[Route] = routes! {
     "/api/v1/declared" Read api::declared::declared;
     "/api/v1/sysv/sets" Read api::sysv::sets;
     "/api/v1/sysv/users" Read api::sysv::users;
+    "/api/v1/declare" Change api::changes::declare;
+    "/api/v1/resize" Change api::changes::resize;
+    "/api/v1/pause" Change api::changes::pause;
+    "/api/v1/resume" Change api::changes::resume;
+    "/api/v1/slot" Change api::changes::slot;
+    "/api/v1/remove" Change api::changes::remove;
+    "/api/v1/revoke" Change api::changes::revoke;
+    "/api/v1/delete-counter" Change api::changes::delete_counter;
 };
 
 /// The routes and what surrounds them.
@@ -66,6 +77,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
     let mut router = Router::new()
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
+        .route("/metrics", get(metrics::metrics))
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method);
     for file in page::FILES {
@@ -83,6 +95,7 @@ fn methods(route: &'static Route) -> MethodRouter<Arc<Shared>> {
     };
     match route.kind {
         Kind::Read => get(answer).post(answer),
+        Kind::Change => post(answer),
     }
 }
 
@@ -90,6 +103,9 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
     let (head, body) = request.into_parts();
     // The listener sets it for each request.
     let peer = head.extensions.get::<Peer>().cloned().ok_or_else(ApiError::no_server)?;
+    if route.kind == Kind::Change {
+        require_token(&head.headers)?;
+    }
     let permissions = Permissions::of(&shared, &peer, &head.headers)?;
     let query = head.uri.query().unwrap_or_default();
     let parameters = match head.method {
@@ -101,7 +117,7 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
         }
         _ => Parameters::of_json(&read(body).await?)?,
     };
-    let context = Context { shared, permissions, parameters };
+    let context = Context { shared, permissions, peer, parameters };
     Ok((route.handler)(context).await?.into_response())
 }
 

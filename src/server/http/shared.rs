@@ -8,7 +8,9 @@ use super::super::tls::Tls;
 use super::super::{Clock, Server};
 use super::answer::ApiError;
 use super::listener::Places;
+use super::metrics::Selection;
 use super::names::Overview;
+use super::requester::Requester;
 use crate::config::{ClusterConfig, Config};
 use crate::core::UnixSeconds;
 
@@ -23,6 +25,8 @@ pub(super) struct Shared {
     pub(super) started: UnixSeconds,
     pub(super) places: Places,
     pub(super) overview: Overview,
+    pub(super) series: Selection,
+    pub(super) requester: Requester,
     pub(super) requests: Count,
 }
 
@@ -45,11 +49,20 @@ pub(super) struct Settings {
     /// In lower case.
     pub(super) hosts: Vec<String>,
     pub(super) client_share: u32,
+    /// Names that begin with one of these have series of their own.
+    pub(super) names: Vec<String>,
+    /// The most names of a namespace that have.
+    pub(super) names_max: usize,
 }
 
 impl Settings {
     fn of(config: &Config) -> Self {
-        Self { hosts: config.http.hosts.clone(), client_share: config.client_share }
+        Self {
+            hosts: config.http.hosts.clone(),
+            client_share: config.client_share,
+            names: config.http.names.clone(),
+            names_max: config.http.names_max as usize,
+        }
     }
 }
 
@@ -63,6 +76,8 @@ impl Shared {
             started: Clock::system().now(),
             places: Places::default(),
             overview: Overview::default(),
+            series: Selection::default(),
+            requester: Requester::default(),
             requests: Count::default(),
         }
     }

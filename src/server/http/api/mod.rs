@@ -1,5 +1,6 @@
 //! The JSON API. Its objects have the keys of the objects that the command line prints with `--json` (`docs/cli.md`).
 
+pub(super) mod changes;
 pub(super) mod declared;
 pub(super) mod entries;
 pub(super) mod names;
@@ -10,26 +11,43 @@ pub(super) mod sysv;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use serde::Serialize;
 
 use super::super::Server;
-use super::access::{Permissions, Right, Target};
+use super::access::{Permissions, Right, Target, not_permitted};
 use super::answer::ApiError;
+use super::listener::Peer;
 use super::query::Parameters;
-use super::shared::Shared;
+use super::shared::{Shared, Stage};
 use crate::core::Namespace;
 
 /// A request that passed the guard.
 pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
     pub(super) permissions: Permissions,
+    pub(super) peer: Peer,
     pub(super) parameters: Parameters,
 }
 
 impl Context {
     fn server(&self) -> Result<Arc<Server>, ApiError> {
         self.shared.server()
+    }
+
+    /// The server, if it serves clients: one that is being stopped changes nothing.
+    fn serving(&self) -> Result<Arc<Server>, ApiError> {
+        match self.shared.stage() {
+            Stage::Serving(server) => Ok(server),
+            _ => Err(ApiError::no_server()),
+        }
+    }
+
+    /// Refuses the request if its client may not change this.
+    fn check_administer(&self, target: Target<'_>) -> Result<(), ApiError> {
+        if self.permissions.may(Right::Administer, target) {
+            return Ok(());
+        }
+        Err(not_permitted("change this", "the right to administer it"))
     }
 
     /// Refuses the request if its client may not read this.
@@ -41,11 +59,7 @@ impl Context {
             Target::Server => "this list, which concerns all names".to_owned(),
             Target::Name(namespace, name) => format!("{} {}", kind_name(namespace), quoted(name)),
         };
-        Err(ApiError::new(
-            StatusCode::FORBIDDEN,
-            "not_permitted",
-            format!("the client may not read {what}; send a token with the right to read it"),
-        ))
+        Err(not_permitted(&format!("read {what}"), "the right to read it"))
     }
 }
 
