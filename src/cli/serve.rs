@@ -52,6 +52,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "PORT", value_parser = within(0..=u16::MAX))]
     semaphore_port: Option<u16>,
 
+    /// Port for HTTP (metrics, health and the JSON API), instead of the configured one; it enables the listener; 0 for any
+    /// free port, which is logged
+    #[arg(long, value_name = "PORT", value_parser = within(0..=u16::MAX))]
+    http_port: Option<u16>,
+
     /// Directory for declared semaphores and leased sessions, which then survive a restart, instead of the configured one
     #[arg(long, value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
@@ -86,6 +91,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         bind: arguments.bind.clone(),
         counter_port: arguments.counter_port,
         semaphore_port: arguments.semaphore_port,
+        http_port: arguments.http_port,
         log_level: arguments.log_level,
         log_format: match arguments.log_format {
             Format::Auto => LogFormat::Auto,

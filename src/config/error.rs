@@ -78,6 +78,16 @@ pub enum ConfigError {
         /// The port.
         port: u16,
     },
+    /// The HTTP listener has the port of another one.
+    #[error(
+        "http.port and {key} are both {port}; set http.port to another port, such as `http.port = 11217`"
+    )]
+    SameHttpPort {
+        /// The port.
+        port: u16,
+        /// The key of the other one.
+        key: &'static str,
+    },
     /// Semaphore sets are to be durable, and there is no store.
     #[error(
         "sysv.durable_keys is set, but data_dir is not; set data_dir to the directory in which these sets are kept, such as \

@@ -10,6 +10,7 @@
 mod apply;
 mod cluster;
 mod error;
+mod http;
 mod language;
 mod network;
 mod origin;
@@ -32,6 +33,7 @@ use std::str::FromStr;
 
 pub use cluster::ClusterConfig;
 pub use error::{ConfigError, Notice, Reason, Severity};
+pub use http::HttpConfig;
 pub use language::Language;
 pub use network::{Network, UnknownNetwork};
 pub use origin::VARIABLE_PREFIX;
@@ -74,8 +76,10 @@ pub struct Config {
     pub admin_from: Vec<IpAddr>,
     /// Where proxies are, whose connections must begin with a header of the PROXY protocol; without duplicates.
     pub proxies: Vec<Network>,
-    /// TLS on the service ports.
+    /// TLS on the service ports and on the HTTP listener.
     pub tls: TlsConfig,
+    /// The HTTP listener.
+    pub http: HttpConfig,
     /// The directory for declared semaphores and leased sessions; `None` means that a restart loses them.
     pub data_dir: Option<PathBuf>,
     /// The log.
@@ -275,6 +279,7 @@ impl Config {
         if !self.sysv.durable_keys.is_empty() && !self.has_store() {
             return Err(ConfigError::NoStore);
         }
+        self.http.validate(self)?;
         self.tls.validate()?;
         self.cluster.validate(self)?;
         self.session.validate()
@@ -396,6 +401,7 @@ impl Default for Config {
             admin_from: Vec::new(),
             proxies: Vec::new(),
             tls: TlsConfig::default(),
+            http: HttpConfig::default(),
             data_dir: None,
             log: Log::default(),
             counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },

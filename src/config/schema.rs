@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::cluster::{is_member, is_name};
+use super::http::is_host;
 use super::setting::Value;
 use super::{ClientCert, Config, DeclareConfig, Network, PlainRule, Threshold};
 
@@ -193,6 +194,33 @@ static KEYS: &[Key] = &[
     Key::new("tls.plain", Kind::Plain(|config, rule| config.tls.plain = rule), |config| {
         config.tls.plain.to_string()
     })
+    .while_running(),
+    Key::new("http.enable", Kind::Flag(|config, flag| config.http.enable = flag), |config| {
+        config.http.enable.to_string()
+    }),
+    Key::new(
+        "http.bind_ip",
+        Kind::Addresses { empty: "every address", put: |config, addresses| config.http.bind = addresses },
+        |config| in_a_row(&config.http.bind),
+    ),
+    Key::new(
+        "http.port",
+        Kind::Number { least: 1, most: 65_535, put: |config, n| config.http.port = narrow(n) },
+        |config| config.http.port.to_string(),
+    ),
+    Key::new("http.hosts", Kind::Hosts(|config, hosts| config.http.hosts = hosts), |config| {
+        in_a_row(&config.http.hosts)
+    })
+    .while_running(),
+    Key::new("http.names", Kind::Prefixes(|config, names| config.http.names = names), |config| {
+        in_a_row(&config.http.names)
+    })
+    .while_running(),
+    Key::new(
+        "http.names_max",
+        Kind::Number { least: 0, most: 10_000, put: |config, n| config.http.names_max = narrow(n) },
+        |config| config.http.names_max.to_string(),
+    )
     .while_running(),
     Key::new("counter.enable", Kind::Flag(|config, flag| config.counter.port.enable = flag), |config| {
         config.counter.port.enable.to_string()
@@ -490,6 +518,10 @@ enum Kind {
     Name(fn(&mut Config, String)),
     /// URLs of members of etcd.
     Members(fn(&mut Config, Vec<String>)),
+    /// Names of hosts.
+    Hosts(fn(&mut Config, Vec<String>)),
+    /// Beginnings of names.
+    Prefixes(fn(&mut Config, Vec<String>)),
     /// Ranges of keys of System V semaphore sets.
     KeyRanges(fn(&mut Config, Vec<RangeInclusive<u32>>)),
     /// A further declaration. Its keys follow.
@@ -533,6 +565,16 @@ impl Kind {
                  empty for none"
                     .to_owned()
             }
+            Self::Hosts(_) => {
+                "names of hosts without ports, with spaces between them, such as \"signalbox.example.org\", or empty for \
+                 none"
+                    .to_owned()
+            }
+            Self::Prefixes(_) => {
+                "beginnings of names with spaces between them, such as \"jobs/ licences/\", or a list of them, or empty for \
+                 none"
+                    .to_owned()
+            }
             Self::KeyRanges(_) => {
                 "keys and ranges of keys with spaces between them, such as \"0x1000-0x1fff 42\", or empty for none"
                     .to_owned()
@@ -569,6 +611,14 @@ impl Kind {
             Self::Members(put) => {
                 let members: Vec<String> = each_once(value)?;
                 put(config, members.iter().all(|member| is_member(member)).then_some(members)?);
+            }
+            Self::Hosts(put) => {
+                let hosts: Vec<String> = each_once(&in_lower_case(value)?)?;
+                put(config, hosts.iter().all(|host| is_host(host)).then_some(hosts)?);
+            }
+            Self::Prefixes(put) => {
+                let prefixes: Vec<String> = each_once(value)?;
+                put(config, prefixes.iter().all(|prefix| !prefix.is_empty()).then_some(prefixes)?);
             }
             Self::KeyRanges(put) => put(config, key_ranges(value)?),
             Self::Declarations => match value {
@@ -660,6 +710,14 @@ fn each_once<T: FromStr + PartialEq>(value: &Value) -> Option<Vec<T>> {
         }
     }
     Some(found)
+}
+
+/// The same texts in lower case.
+fn in_lower_case(value: &Value) -> Option<Value> {
+    match value {
+        Value::List(values) => Some(Value::List(values.iter().map(in_lower_case).collect::<Option<_>>()?)),
+        value => Some(Value::Text(text(value)?.to_ascii_lowercase())),
+    }
 }
 
 fn account(name: &str) -> Option<Option<String>> {

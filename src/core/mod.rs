@@ -76,7 +76,7 @@ pub use sysv::{
     SysvRecord, SysvStats, UserListing, UserRole,
 };
 pub use time::{Due, Moment, MonotonicMs, UnixSeconds};
-pub use visit::{Check, CheckFailure, Dump, Sweep};
+pub use visit::{Check, CheckFailure, Dump, Survey, Surveyed, Sweep};
 
 use counter::Interval;
 use ledger::Ledger;
@@ -263,6 +263,11 @@ impl Core {
     /// created or collected during the Dump may be listed or not.
     pub fn dump(&self, namespace: Namespace) -> Dump {
         Dump::new(namespace)
+    }
+
+    /// Visits all names of a namespace with their queues. It is not a snapshot, as [`Self::dump`] is none.
+    pub fn survey(&self, namespace: Namespace) -> Survey {
+        Survey::new(namespace)
     }
 
     /// Removes the names that nothing refers to (invariant 6).

@@ -243,6 +243,13 @@ impl ObjectRef {
         (state.dump_item(interval), availability)
     }
 
+    /// As [`Self::usage`], and whether requests wait for the name, and whether it is declared.
+    pub(super) fn survey(&self, interval: Interval) -> (DumpItem, Option<Availability>, bool, bool) {
+        let (item, availability) = self.usage(interval);
+        let (_, is_queued) = self.ledger_marks();
+        (item, availability, is_queued, self.lifecycle() != Lifecycle::Implicit)
+    }
+
     /// The capacity of a semaphore; `None`: the object is a counter.
     pub(super) fn capacity(&self) -> Option<u32> {
         match &lock(&self.0.state).kind {

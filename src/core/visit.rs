@@ -1,9 +1,9 @@
-//! Work that visits every name: Dump, the sweep, the check of invariant 1.
+//! Work that visits every name: Dump, the survey, the sweep, the check of invariant 1.
 //!
 //! A visit copies the handles of one shard at a time and then works through them without any lock on the map. So its
 //! caller may pause it at any time without blocking requests; in return, a visit is not a consistent snapshot.
 
-use super::object::{DumpItem, ObjectRef};
+use super::object::{Availability, DumpItem, ObjectRef};
 use super::registry::Registry;
 use super::{Core, Namespace, UnixSeconds};
 
@@ -71,6 +71,55 @@ impl Dump {
     ) -> Option<R> {
         let object = self.visit.next(core.registry(self.namespace))?;
         Some(show(object.name(), object.dump_item(core.interval(now))))
+    }
+}
+
+/// A survey in progress: the usage and the queue of every name, for an overview.
+#[derive(Debug)]
+pub struct Survey {
+    namespace: Namespace,
+    visit: Visit,
+}
+
+/// A name as a survey finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Surveyed {
+    /// Resources in use, and the peak.
+    pub usage: DumpItem,
+    /// The capacity of a semaphore; `None`: the name is a counter.
+    pub availability: Option<Availability>,
+    /// Requests that wait.
+    pub waiting: u32,
+    /// Whether it is a declared semaphore.
+    pub is_declared: bool,
+}
+
+impl Survey {
+    pub(super) fn new(namespace: Namespace) -> Self {
+        Self { namespace, visit: Visit::default() }
+    }
+
+    /// Visits at most `names` names, or copies the handles of the next shard, and passes each name to `show`. Returns
+    /// whether there is more to do.
+    pub fn step(
+        &mut self,
+        core: &Core,
+        names: usize,
+        now: UnixSeconds,
+        mut show: impl FnMut(&[u8], Surveyed),
+    ) -> bool {
+        let registry = core.registry(self.namespace);
+        if self.visit.objects.len() == 0 {
+            return self.visit.take_shard(registry);
+        }
+        let interval = core.interval(now);
+        for object in self.visit.objects.by_ref().take(names) {
+            let (usage, availability, is_queued, is_declared) = object.survey(interval);
+            // Most names have no queue, and need no lock of the ledger.
+            let waiting = if is_queued { core.ledger().waiting(self.namespace, &object) } else { 0 };
+            show(object.name(), Surveyed { usage, availability, waiting, is_declared });
+        }
+        true
     }
 }
 

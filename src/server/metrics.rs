@@ -48,9 +48,50 @@ impl Metrics {
     }
 }
 
+/// Upper bounds of durations in a histogram, in microseconds. Longer ones are above all of them.
+pub(super) const DURATION_BOUNDS_US: [u64; 14] = [
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    1_000_000,
+    5_000_000,
+    30_000_000,
+    300_000_000,
+    3_600_000_000,
+];
+
+/// How many durations there were, by length.
+#[derive(Debug, Default)]
+pub(super) struct Durations {
+    /// By the first bound that a duration does not exceed; the last is for those above all bounds.
+    counts: [Count; DURATION_BOUNDS_US.len() + 1],
+    sum_us: Count,
+}
+
+impl Durations {
+    pub(super) fn note(&self, duration: Duration) {
+        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.counts[DURATION_BOUNDS_US.partition_point(|bound| *bound < us)].add(1);
+        self.sum_us.add(us);
+    }
+
+    /// How many there were by length, and their sum.
+    pub(super) fn values(&self) -> ([u64; DURATION_BOUNDS_US.len() + 1], Duration) {
+        (std::array::from_fn(|index| self.counts[index].value()), Duration::from_micros(self.sum_us.value()))
+    }
+}
+
 /// The figures of the store.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
+    /// How long the batches took that were committed.
+    pub(super) times: Durations,
     /// Batches that were committed.
     pub(super) commits: Count,
     /// Changes in those batches.
@@ -101,6 +142,22 @@ fn index_of(opcode: Opcode) -> usize {
     }
 }
 
+/// Why a plain Acquire took nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AcquireRefusal {
+    /// The resources are in use.
+    NotAvailable,
+    /// The request claims nothing, or more than its maximum.
+    Invalid,
+    /// A limit on names or memory is reached.
+    Limit,
+}
+
+impl AcquireRefusal {
+    /// All of them.
+    pub(super) const ALL: [Self; 3] = [Self::NotAvailable, Self::Invalid, Self::Limit];
+}
+
 /// The counters that every turn of every connection changes. Each thread adds to a part of its own, because a cache line
 /// that several threads write to costs more than the counting itself. A reader adds up the parts.
 #[derive(Debug, Default)]
@@ -113,6 +170,7 @@ const TRAFFIC_PARTS: usize = 16;
 #[repr(align(128))]
 struct TrafficPart {
     commands: [Count; OPCODES.len()],
+    refused_acquires: [Count; AcquireRefusal::ALL.len()],
     bytes_received: Count,
     bytes_sent: Count,
 }
@@ -127,6 +185,16 @@ thread_local! {
 impl Traffic {
     pub(super) fn commands(&self, opcode: Opcode) -> u64 {
         self.sum(|part| &part.commands[index_of(opcode)])
+    }
+
+    /// Plain Acquires that took nothing, for this reason.
+    pub(super) fn refused_acquires(&self, refusal: AcquireRefusal) -> u64 {
+        self.sum(|part| &part.refused_acquires[refusal as usize])
+    }
+
+    /// How many commands of both kinds there were.
+    pub(super) fn acquires_and_releases(&self) -> (u64, u64) {
+        (self.commands(Opcode::Acquire), self.commands(Opcode::Release))
     }
 
     pub(super) fn bytes_received(&self) -> u64 {
@@ -156,20 +224,62 @@ impl Traffic {
 
 /// The commands of one run of frames, collected on the stack before they are added to the shared counters.
 #[derive(Debug, Default)]
-pub(super) struct Tally([u64; OPCODES.len()]);
+pub(super) struct Tally {
+    commands: [u64; OPCODES.len()],
+    refused_acquires: [u64; AcquireRefusal::ALL.len()],
+}
 
 impl Tally {
     #[inline]
     pub(super) fn count(&mut self, opcode: Opcode) {
-        self.0[index_of(opcode)] += 1;
+        self.commands[index_of(opcode)] += 1;
+    }
+
+    /// Counts a plain Acquire that took nothing; it is counted as a command too.
+    pub(super) fn refuse(&mut self, refusal: AcquireRefusal) {
+        self.refused_acquires[refusal as usize] += 1;
     }
 
     /// Adds the commands to the statistics, and starts again from zero.
     pub(super) fn record(&mut self, traffic: &Traffic) {
-        for (amount, count) in self.0.iter_mut().zip(&traffic.own_part().commands) {
+        let part = traffic.own_part();
+        for (amount, count) in self.commands.iter_mut().zip(&part.commands) {
             if *amount > 0 {
                 count.add(std::mem::take(amount));
             }
         }
+        if self.refused_acquires != [0; AcquireRefusal::ALL.len()] {
+            for (amount, count) in self.refused_acquires.iter_mut().zip(&part.refused_acquires) {
+                count.add(std::mem::take(amount));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_counted_by_their_bounds() {
+        let durations = Durations::default();
+        for us in [0, 500, 501, 3_600_000_000, 3_600_000_001] {
+            durations.note(Duration::from_micros(us));
+        }
+        let (counts, sum) = durations.values();
+        let last = DURATION_BOUNDS_US.len();
+        assert_eq!((counts[0], counts[1], counts[last - 1], counts[last]), (2, 1, 1, 1));
+        assert_eq!(sum, Duration::from_micros(7_200_001_002));
+    }
+
+    #[test]
+    fn refused_acquires_are_added_once() {
+        let (traffic, mut tally) = (Traffic::default(), Tally::default());
+        tally.refuse(AcquireRefusal::NotAvailable);
+        tally.refuse(AcquireRefusal::NotAvailable);
+        tally.refuse(AcquireRefusal::Limit);
+        tally.record(&traffic);
+        tally.record(&traffic);
+        assert_eq!(AcquireRefusal::ALL.map(|refusal| traffic.refused_acquires(refusal)), [2, 0, 1]);
     }
 }

@@ -20,6 +20,7 @@ mod ending;
 mod expiry;
 mod export;
 mod gc;
+mod http;
 mod listener;
 mod log;
 mod memory;
@@ -65,7 +66,7 @@ use crate::core::{
 use client_address::ClientAddress;
 use export::Exports;
 use memory::MemoryBudget;
-use metrics::{Metrics, Stored};
+use metrics::{Durations, Metrics, Stored};
 use peers::Peers;
 use shares::Shares;
 use statistics::Conflicts;
@@ -93,6 +94,8 @@ pub struct Server {
     /// Whether declared semaphores and leased sessions are stored.
     durable: AtomicBool,
     stored: Stored,
+    /// How long requests for grants waited that were not answered at once.
+    waits: Durations,
     exports: Exports,
     memory: MemoryBudget,
     shares: Shares,
@@ -172,6 +175,7 @@ impl Server {
             closing: AtomicBool::new(false),
             durable: AtomicBool::new(false),
             stored: Stored::default(),
+            waits: Durations::default(),
             exports: Exports::default(),
             memory: MemoryBudget::default(),
             shares: Shares::default(),
@@ -209,13 +213,13 @@ impl Server {
     /// # Errors
     /// [`TlsError`], which names the file and what is wrong with it.
     pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
-        self.set_tls(Tls::read(config, self.clock.now())?);
+        self.set_tls(Tls::read(config, self.clock.now())?.map(Arc::new));
         Ok(())
     }
 
     /// Replaces the certificates of TLS, for connections from now on.
-    fn set_tls(&self, tls: Option<Tls>) {
-        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls.map(Arc::new);
+    fn set_tls(&self, tls: Option<Arc<Tls>>) {
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
     }
 
     /// What TLS needs; `None`: it is not configured.

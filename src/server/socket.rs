@@ -18,13 +18,7 @@ pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListene
     // A node of a cluster accepts nothing before it leads.
     let accept = if config.cluster.is_enabled() { Accept::Later } else { Accept::Now };
     if config.bind.is_empty() {
-        let every_address = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Owned, accept);
-        return match every_address {
-            Err(error) if lacks_ipv6(&error) => {
-                Ok(vec![bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Need::Owned, accept)?])
-            }
-            listener => Ok(vec![listener?]),
-        };
+        return bind_every_address(port, accept);
     }
     let floating = config.floating_ip().map(|ip| (ip, Need::MayComeLater));
     let owned = config.owned_ips().map(|ip| (ip, Need::Owned));
@@ -33,6 +27,32 @@ pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListene
         .chain(owned)
         .map(|(ip, need)| bind(SocketAddr::new(ip, port), need, accept))
         .collect()
+}
+
+/// Binds a port on these addresses, or on every address if there is none. It accepts connections at once.
+pub(super) fn bind_addresses(addresses: &[IpAddr], port: u16) -> io::Result<Vec<TcpListener>> {
+    if addresses.is_empty() {
+        return bind_every_address(port, Accept::Now);
+    }
+    // Binding an address beside a wildcard that covers it fails.
+    let is_covered = |address: &IpAddr| {
+        let covers = |other: &IpAddr| {
+            other.is_unspecified() && other != address && (other.is_ipv6() || address.is_ipv4())
+        };
+        addresses.iter().any(covers)
+    };
+    let owned = addresses.iter().filter(|address| !is_covered(address));
+    owned.map(|ip| bind(SocketAddr::new(*ip, port), Need::Owned, Accept::Now)).collect()
+}
+
+/// Binds every address of both families, or of IPv4 only if the machine has no IPv6.
+fn bind_every_address(port: u16, accept: Accept) -> io::Result<Vec<TcpListener>> {
+    match bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), Need::Owned, accept) {
+        Err(error) if lacks_ipv6(&error) => {
+            Ok(vec![bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Need::Owned, accept)?])
+        }
+        listener => Ok(vec![listener?]),
+    }
 }
 
 /// Whether the machine must have an address already.

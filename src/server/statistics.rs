@@ -36,6 +36,13 @@ impl Conflicts {
     }
 }
 
+impl Port {
+    /// The item `conflicts`.
+    pub(super) fn conflicts_of(&self, server: &Server) -> u64 {
+        self.conflicts.value(|| server.core.conflicts(self.namespace))
+    }
+}
+
 /// Name and value of every item, in order. Times are in seconds, but in microseconds where yrmcds has them so.
 pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)> {
     let names = server.core.stats(port.namespace);
@@ -44,7 +51,7 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("objects", names.objects),
         ("total_objects", names.total_objects),
         ("used_memory", MemoryBudget::in_use()),
-        ("conflicts", port.conflicts.value(|| server.core.conflicts(port.namespace))),
+        ("conflicts", port.conflicts_of(server)),
         ("gc_count", metrics.gc_count.value()),
         ("last_gc_elapsed", metrics.last_gc_elapsed_us.value()),
         ("total_gc_elapsed", metrics.total_gc_elapsed_us.value()),
@@ -96,6 +103,12 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
     items.push(("version", env!("CARGO_PKG_VERSION").to_owned()));
     items.extend(further.map(number));
     items
+}
+
+/// How many plain requests of each command a port has had.
+pub(super) fn commands(port: &Port) -> [(&'static str, u64); OPCODES.len()] {
+    let name = |opcode| command_item(opcode).trim_start_matches("command:");
+    OPCODES.map(|opcode| (name(opcode), port.metrics.traffic.commands(opcode)))
 }
 
 fn command_item(opcode: Opcode) -> &'static str {

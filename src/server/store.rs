@@ -101,7 +101,11 @@ impl Server {
     pub fn store(&self, storage: &mut dyn Storage) -> Result<bool, StoreError> {
         self.exports.give_snapshots(storage);
         let Some(batch) = self.core.take_batch(storage.batch_limit()) else { return Ok(false) };
+        let begun = Instant::now();
         let committed = storage.commit(&batch.changes);
+        if committed.is_ok() {
+            self.stored.times.note(begun.elapsed());
+        }
         self.committed(&batch, committed)?;
         Ok(true)
     }

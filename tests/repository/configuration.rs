@@ -50,10 +50,17 @@ fn the_stock_file_with_counters_enabled_means_what_it_means_to_yrmcds() {
     }
 }
 
+/// What the shipped file means: as without a file, and with HTTP.
+fn shipped_config() -> Config {
+    let mut config = Config::without_file();
+    config.http.enable = true;
+    config
+}
+
 #[test]
 fn the_shipped_file_has_the_default_values() {
     let loaded = parse(SHIPPED, "etc/signalbox.toml", Language::Toml);
-    assert_eq!(loaded.config, Config::without_file());
+    assert_eq!(loaded.config, shipped_config());
     assert_eq!(loaded.notices, []);
     loaded.config.validate().unwrap();
 }
@@ -83,7 +90,7 @@ fn the_shipped_file_has_every_key() {
 #[test]
 fn commented_settings_of_the_shipped_file_are_the_defaults() {
     let config = parse(&shipped_with_everything(), "etc/signalbox.toml", Language::Toml).config;
-    let (shipped, default) = (Config::without_file(), Config::default());
+    let (shipped, default) = (shipped_config(), Config::default());
     for key in Key::all() {
         let is_an_example = key.value_in(&default).is_empty();
         if !is_an_example {

@@ -11,8 +11,9 @@ struct Layer {
 }
 
 /// All names that the check knows: `std`, the crates, and the modules.
-const CRATES: [&str; 33] = [
+const CRATES: [&str; 37] = [
     "ahash",
+    "axum",
     "bytes",
     "clap",
     "clap_complete",
@@ -21,9 +22,12 @@ const CRATES: [&str; 33] = [
     "fastrand",
     "getrandom",
     "hdrhistogram",
+    "hyper",
+    "hyper_util",
     "listenfd",
     "mio",
     "nix",
+    "prometheus_client",
     "prost",
     "redb",
     "rustls",

@@ -7,12 +7,20 @@ use tracing::warn;
 
 use super::super::{port_config, port_name, socket, systemd};
 use super::error::DaemonError;
-use crate::config::Config;
+use crate::config::{Config, HttpConfig};
 use crate::core::Namespace;
+
+/// What was bound.
+pub(super) struct Bound {
+    /// The service ports.
+    pub(super) ports: Vec<(Namespace, TcpListener)>,
+    /// The HTTP listener; none if it is not enabled. Its sockets accept connections at once.
+    pub(super) http: Vec<TcpListener>,
+}
 
 /// Binds the enabled ports. A port may have several listeners. Those of a node of a cluster refuse connections until
 /// [`listen`] is called.
-pub(super) fn bind(config: &Config) -> Result<Vec<(Namespace, TcpListener)>, DaemonError> {
+pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
     let mut inherited = systemd::inherited_listeners()?;
     if config.cluster.is_enabled() && !inherited.is_empty() {
         let problem = "systemd has handed over sockets, and would accept connections while this node does not lead; disable \
@@ -25,15 +33,22 @@ pub(super) fn bind(config: &Config) -> Result<Vec<(Namespace, TcpListener)>, Dae
         if !port_config.enable {
             continue;
         }
-        let has_port = |listener: &mut TcpListener| {
-            listener.local_addr().is_ok_and(|address| address.port() == port_config.port)
-        };
-        let mut listeners: Vec<_> = inherited.extract_if(.., has_port).collect();
+        let mut listeners = with_port(&mut inherited, port_config.port);
         if listeners.is_empty() {
             let bound = socket::bind_port(config, port_config.port);
             listeners = bound.map_err(|source| not_bound(namespace, port_config.port, source))?;
         }
         bound.extend(listeners.into_iter().map(|listener| (namespace, listener)));
+    }
+    let mut http = Vec::new();
+    if config.http.enable {
+        http = with_port(&mut inherited, config.http.port);
+        if http.is_empty() {
+            let HttpConfig { bind, port, .. } = &config.http;
+            let key = || format!("http.port = {port}");
+            let bound = socket::bind_addresses(bind, *port);
+            http = bound.map_err(|source| DaemonError::Bind { key: key(), source })?;
+        }
     }
     for listener in inherited {
         let address = listener.local_addr().map_or_else(|error| error.to_string(), |a| a.to_string());
@@ -42,7 +57,14 @@ pub(super) fn bind(config: &Config) -> Result<Vec<(Namespace, TcpListener)>, Dae
             "a socket was handed over for a port that the configuration does not enable; it is closed"
         );
     }
-    Ok(bound)
+    Ok(Bound { ports: bound, http })
+}
+
+/// Takes the sockets of a port out of those that were handed over.
+fn with_port(inherited: &mut Vec<TcpListener>, port: u16) -> Vec<TcpListener> {
+    let has_port =
+        |listener: &mut TcpListener| listener.local_addr().is_ok_and(|address| address.port() == port);
+    inherited.extract_if(.., has_port).collect()
 }
 
 /// Has the bound ports accept connections.

@@ -14,12 +14,14 @@ mod signals;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tracing::{error, info, warn};
 
+use super::http::{self, Http};
 use super::log::{Log, Settings};
 use super::privileges::{self, Identity};
 use super::tls::Tls;
@@ -28,7 +30,7 @@ use super::{Clock, systemd};
 use crate::cluster::leadership::Term;
 use crate::config::{Config, Loaded};
 use crate::core::Namespace;
-use bind::{bind, listen};
+use bind::{Bound, bind, listen};
 pub use error::DaemonError;
 use node::{Node, Prepared};
 pub use options::Options;
@@ -76,9 +78,9 @@ fn serve(
     identity: Identity,
     log: &Log,
 ) -> Result<(), DaemonError> {
-    let tls = Tls::read(&config.tls, Clock::system().now())?;
+    let tls = Tls::read(&config.tls, Clock::system().now())?.map(Arc::new);
     let files_max = raise_file_limit();
-    let listeners = bind(config)?;
+    let Bound { ports: listeners, http } = bind(config)?;
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(&config.cluster)).transpose()?;
     identity.assume()?;
 
@@ -89,10 +91,13 @@ fn serve(
         listener.local_addr().map(|address| (*namespace, address))
     };
     let addresses: Vec<_> = listeners.iter().map(address).collect::<io::Result<_>>()?;
+    let http_addresses = http::addresses(&http)?;
+    let http = Http::start(config, http, tls.clone())?;
     let mut node = cluster.map(|cluster| cluster.join(&addresses)).transpose()?;
     let store = match &mut node {
         None => Store::of(config),
         Some(node) => {
+            http.stand_by();
             // A standby is ready: units that are ordered after this one can connect to the node that leads.
             systemd::notify_ready();
             match runtime.block_on(stand_by(node, &mut signals, log)) {
@@ -120,10 +125,12 @@ fn serve(
     let mut service = Service::start(runtime, config, tls, store, fence, listeners, &workers)?;
 
     runtime.block_on(async {
-        log_start(config, &addresses, count, files_max);
+        http.serve(service.server());
+        log_start(config, &addresses, &http_addresses, count, files_max);
         systemd::notify_ready();
         let serve = async {
-            signals.obey(service.server(), options, config, log).await;
+            signals.obey(service.server(), &http, options, config, log).await;
+            http.drain();
             info!("stopping");
             systemd::notify_stopping();
             service.drain(&workers).await;
@@ -159,16 +166,24 @@ async fn stand_by(node: &mut Node, signals: &mut Signals, log: &Log) -> Option<R
     }
 }
 
-fn log_start(config: &Config, addresses: &[(Namespace, SocketAddr)], workers: NonZeroUsize, files_max: u64) {
-    let list = |namespace| {
-        let addresses: Vec<_> =
-            addresses.iter().filter(|(n, _)| *n == namespace).map(|(_, a)| a.to_string()).collect();
+fn log_start(
+    config: &Config,
+    addresses: &[(Namespace, SocketAddr)],
+    http: &[SocketAddr],
+    workers: NonZeroUsize,
+    files_max: u64,
+) {
+    let shown = |addresses: Vec<String>| {
         if addresses.is_empty() { "disabled".to_owned() } else { addresses.join(" ") }
+    };
+    let list = |namespace| {
+        shown(addresses.iter().filter(|(n, _)| *n == namespace).map(|(_, a)| a.to_string()).collect())
     };
     info!(
         version = env!("CARGO_PKG_VERSION"),
         counter = list(Namespace::Counters),
         semaphore = list(Namespace::Semaphores),
+        http = shown(http.iter().map(SocketAddr::to_string).collect()),
         workers,
         counter_max_connections = config.counter.port.max_connections,
         semaphore_max_connections = config.semaphore.port.max_connections,

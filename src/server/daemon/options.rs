@@ -19,6 +19,8 @@ pub struct Options {
     pub counter_port: Option<u16>,
     /// The semaphores' port, likewise.
     pub semaphore_port: Option<u16>,
+    /// The port of the HTTP listener, likewise; it enables the listener.
+    pub http_port: Option<u16>,
     /// The data directory instead of the configuration's; an absolute path.
     pub data_dir: Option<PathBuf>,
     /// The log's threshold instead of the configuration's.
@@ -47,6 +49,11 @@ impl Options {
         if let Some(port) = self.semaphore_port {
             loaded.config.semaphore.port.port = port;
             loaded.note_option("semaphore.port", "--semaphore-port");
+        }
+        if let Some(port) = self.http_port {
+            loaded.config.http.enable = true;
+            loaded.config.http.port = port;
+            loaded.note_option("http.port", "--http-port");
         }
         loaded.validate()?;
         Ok(loaded)

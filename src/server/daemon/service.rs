@@ -55,7 +55,7 @@ impl Service {
     pub(super) fn start(
         runtime: &Runtime,
         config: &Config,
-        tls: Option<Tls>,
+        tls: Option<Arc<Tls>>,
         store: Store,
         fence: Option<Fence>,
         listeners: Vec<(Namespace, StdTcpListener)>,
@@ -90,7 +90,7 @@ impl Service {
         Ok(Self { server, store, tasks })
     }
 
-    pub(super) fn server(&self) -> &Server {
+    pub(super) fn server(&self) -> &Arc<Server> {
         &self.server
     }
 

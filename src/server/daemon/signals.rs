@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
+use super::super::http::Http;
 use super::super::log::Log;
 use super::super::{Server, port_config, port_name, statistics, steps};
 use super::options::{Options, log_notices};
@@ -61,14 +62,21 @@ impl Signals {
     }
 
     /// Handles signals until one stops the daemon.
-    pub(super) async fn obey(&mut self, server: &Server, options: &Options, config: &Config, log: &Log) {
+    pub(super) async fn obey(
+        &mut self,
+        server: &Server,
+        http: &Http,
+        options: &Options,
+        config: &Config,
+        log: &Log,
+    ) {
         let mut applied = config.clone();
         if std::mem::take(&mut self.reload_is_due) {
-            reload(server, options, config, &mut applied, log);
+            reload(server, http, options, config, &mut applied, log);
         }
         loop {
             tokio::select! {
-                _ = self.hangup.recv() => reload(server, options, config, &mut applied, log),
+                _ = self.hangup.recv() => reload(server, http, options, config, &mut applied, log),
                 _ = self.user1.recv() => report(server, config, log).await,
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
@@ -80,7 +88,14 @@ impl Signals {
 /// SIGHUP: reopens the log, and applies the settings that may change while the server runs. `started` is the
 /// configuration that the server was started with; the other settings stay as they are there. `applied` is the one that
 /// was read last.
-fn reload(server: &Server, options: &Options, started: &Config, applied: &mut Config, log: &Log) {
+fn reload(
+    server: &Server,
+    http: &Http,
+    options: &Options,
+    started: &Config,
+    applied: &mut Config,
+    log: &Log,
+) {
     if let Err(error) = log.reopen() {
         error!(%error, "the log file could not be reopened; the old one stays in use");
     }
@@ -100,6 +115,7 @@ fn reload(server: &Server, options: &Options, started: &Config, applied: &mut Co
         warn!(key, from, to, "this change takes effect only when the server is restarted");
     }
     server.apply(&loaded.config);
+    http.apply(&loaded.config);
     let refused = server.declare_configured(&loaded.config.semaphore.declare);
     let refused: Vec<_> =
         refused.iter().map(|name| declaration_key(&String::from_utf8_lossy(name))).collect();

@@ -238,7 +238,7 @@ impl Executor<'_> {
             Outcome::Answered(answer) => Ok(Execution::Answer(answer)),
             Outcome::Refused(refusal) => Err(refusal.into()),
             Outcome::Waiting => {
-                self.extended.waiting.insert(opaque, request.opcode());
+                self.extended.waiting.insert(opaque, (request.opcode(), now.monotonic));
                 Ok(place.map_or(Execution::Later, Execution::Queued))
             }
         }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::BytesMut;
 
@@ -12,7 +13,7 @@ use super::super::{Server, steps};
 use super::answer::{compose_answer, compose_refusal};
 use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
 use super::sysv::compose_result;
-use crate::core::{ConnectionId, Lease, Mailbox, Message, Notice, WatchSnapshot};
+use crate::core::{ConnectionId, Lease, Mailbox, Message, MonotonicMs, Notice, WatchSnapshot};
 use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque, SysvOpcode};
 
 /// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
@@ -26,8 +27,8 @@ pub(in crate::server) struct ExtendedState {
     pub(super) hello: Option<Opaque>,
     /// Whether the client has asked to be told the places of its waiting requests.
     pub(super) is_told_places: bool,
-    /// The opcode of each request that is not answered yet, by its opaque.
-    pub(super) waiting: HashMap<Opaque, ExtendedOpcode>,
+    /// The opcode of each request that is not answered yet, and when it came, by its opaque.
+    pub(super) waiting: HashMap<Opaque, (ExtendedOpcode, MonotonicMs)>,
     /// The opcode of each call on a semaphore set that is not answered yet, by its opaque.
     pub(super) waiting_calls: HashMap<Opaque, SysvOpcode>,
     /// The number of the last event of each watch.
@@ -159,7 +160,11 @@ impl ExtendedState {
         match message {
             Message::Answer { token, outcome } => {
                 let opaque = opaque_of(token);
-                if let Some(opcode) = self.waiting.remove(&opaque) {
+                if let Some((opcode, since)) = self.waiting.remove(&opaque) {
+                    if let ExtendedOpcode::AcquireGrant | ExtendedOpcode::AcquireAll = opcode {
+                        let waited_ms = server.monotonic().0.saturating_sub(since.0);
+                        server.waits.note(Duration::from_millis(waited_ms));
+                    }
                     match &outcome {
                         Ok(answer) => compose_answer(opcode, opaque, answer, out),
                         Err(refusal) => compose_refusal(opcode.code(), opaque, *refusal, out),

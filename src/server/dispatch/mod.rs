@@ -20,8 +20,13 @@ pub(super) use convert::status_of;
 pub(super) use extended_state::{ExtendedState, Revoked};
 pub(super) use response_stream::ResponseStream;
 
+<<<<<<< HEAD
 use super::memory::MemoryLack;
 use super::metrics::Tally;
+=======
+use super::client_address::ClientAddress;
+use super::metrics::{AcquireRefusal, Tally};
+>>>>>>> w-http
 use super::{Port, Server, port_name};
 use crate::core::{Claim, Limit, LimitKind, Refusal, Session, UnixSeconds};
 use crate::protocol::{Frame, FrameClass, Request, Response, Status};
@@ -119,14 +124,32 @@ impl Executor<'_> {
     #[inline]
     fn acquire(&mut self, name: &[u8], resources: u32, maximum: u32) -> Response<'static> {
         let Some(claim) = Claim::new(resources, maximum) else {
+            self.tally.refuse(AcquireRefusal::Invalid);
             return Response::Failed(Status::InvalidArguments);
         };
+<<<<<<< HEAD
         if let Some(lack) = self.lack {
             self.note_lack(lack);
+=======
+        if self.is_memory_exhausted {
+            self.server.memory.note_refusal();
+            self.tally.refuse(AcquireRefusal::Limit);
+>>>>>>> w-http
             return Response::Failed(Status::OutOfMemory);
         }
         let taken = self.server.core.acquire(self.port.namespace, name, claim, self.session, self.now);
-        taken.map_or_else(|refusal| self.refused(refusal), |()| Response::Resources(resources))
+        match taken {
+            Ok(()) => Response::Resources(resources),
+            Err(refusal) => self.refused_acquire(refusal),
+        }
+    }
+
+    fn refused_acquire(&mut self, refusal: Refusal) -> Response<'static> {
+        self.tally.refuse(match refusal {
+            Refusal::TooManyNames | Refusal::LimitReached(_) => AcquireRefusal::Limit,
+            _ => AcquireRefusal::NotAvailable,
+        });
+        self.refused(refusal)
     }
 
     #[inline]

@@ -1,0 +1,87 @@
+//! The section `[http]`.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{Config, ConfigError};
+
+/// The HTTP listener: metrics, health and the JSON API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Whether there is one.
+    pub enable: bool,
+    /// Addresses to listen on, without duplicates. An empty list means every address of the machine.
+    pub bind: Vec<IpAddr>,
+    /// The TCP port, from 1.
+    pub port: u16,
+    /// What requests may name as their host, besides loopback and the addresses of the machine; in lower case, without
+    /// duplicates.
+    pub hosts: Vec<String>,
+    /// Names that begin with one of these have metrics of their own, as declared semaphores have.
+    pub names: Vec<String>,
+    /// The most names that have metrics of their own.
+    pub names_max: u32,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            enable: false,
+            bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            port: 11217,
+            hosts: Vec::new(),
+            names: Vec::new(),
+            names_max: 1000,
+        }
+    }
+}
+
+impl HttpConfig {
+    /// Checks that no other port of the configuration is the same.
+    pub(super) fn validate(&self, config: &Config) -> Result<(), ConfigError> {
+        let others = [("counter.port", &config.counter.port), ("semaphore.port", &config.semaphore.port)];
+        // Port 0, which only the command line can set, means any free port, and so a different one each time.
+        let is_same =
+            |port: &super::PortConfig| self.enable && self.port != 0 && port.enable && port.port == self.port;
+        match others.into_iter().find(|(_, port)| is_same(port)) {
+            Some((key, _)) => Err(ConfigError::SameHttpPort { port: self.port, key }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a request can name this as its host: a name of the domain name system, in lower case, without a port.
+pub(super) fn is_host(name: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'))
+    };
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_names_without_a_port() {
+        for host in ["localhost", "box.example.org", "a_b-c.d9"] {
+            assert!(is_host(host), "{host}");
+        }
+        for other in ["", "Box", "a..b", ".", "a:80", "http://a", "a/b", "a.", "*.a", "[::1]", "ä"] {
+            assert!(!is_host(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_port_must_be_free() {
+        let mut config = Config::without_file();
+        config.http.enable = true;
+        assert!(config.validate().is_ok());
+        config.http.port = 11216;
+        let refused = config.validate().unwrap_err().to_string();
+        assert!(refused.starts_with("http.port and semaphore.port are both 11216"), "{refused}");
+        config.http.enable = false;
+        assert!(config.validate().is_ok());
+    }
+}

@@ -1,0 +1,346 @@
+//! What administrators change. Each request needs a token with the right to administer what it changes, and is logged.
+
+use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use serde::Serialize;
+use tracing::info;
+
+use super::super::super::Server;
+use super::super::access::Target;
+use super::super::answer::{Answer, ApiError, Json};
+use super::super::query::Parameters;
+use super::super::requester::refused;
+use super::Context;
+use crate::config::Network;
+use crate::core::{
+    self, Call, Declare, GrantId, IfExists, Moment, Namespace, Outcome, Removal, Resizing, ServiceChange,
+    SessionId,
+};
+
+/// The longest label.
+const LABEL_BYTES_MAX: usize = 255;
+
+/// A semaphore after its change.
+#[derive(Serialize)]
+struct State {
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    generation: String,
+    capacity: u32,
+    in_use: u32,
+}
+
+/// What else a change answers.
+#[derive(Serialize)]
+struct Done {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<u64>,
+}
+
+/// A request for a change of a declared semaphore.
+struct Change {
+    context: Context,
+    server: Arc<Server>,
+    name: Vec<u8>,
+    generation: Option<u64>,
+}
+
+impl Change {
+    /// Reads the name and the expected generation, and checks the right.
+    fn of(mut context: Context) -> Result<Self, ApiError> {
+        let name = context.parameters.name()?;
+        let generation = context.parameters.number("generation", u64::MAX)?;
+        context.check_administer(Target::Name(Namespace::Semaphores, &name))?;
+        let server = context.serving()?;
+        Ok(Self { context, server, name, generation })
+    }
+
+    fn parameters(&mut self) -> &mut Parameters {
+        &mut self.context.parameters
+    }
+
+    /// Makes the change. Every parameter has been read.
+    async fn make(
+        mut self,
+        what: &str,
+        ask: impl FnOnce(&Server, &[u8], Option<u64>, Call, Moment) -> Outcome,
+    ) -> Answer {
+        std::mem::take(self.parameters()).end()?;
+        let Self { context, server, name, generation } = self;
+        let ask = |call, now| ask(&server, &name, generation, call, now);
+        let answer = context.shared.requester.request(&server, ask).await?;
+        info!(name = %name.escape_ascii(), by = %context.peer.client, "{what}, over HTTP");
+        answered(&answer)
+    }
+}
+
+fn answered(answer: &core::Answer) -> Answer {
+    match answer {
+        core::Answer::Declared(states) if !states.is_empty() => {
+            let state = &states[0];
+            Json::of(&State {
+                generation: state.generation.to_string(),
+                capacity: state.capacity,
+                in_use: state.in_use,
+            })
+        }
+        core::Answer::Revoked { sessions } => Json::of(&Done { sessions: Some(*sessions) }),
+        _ => Json::of(&Done { sessions: None }),
+    }
+}
+
+pub(in super::super) async fn declare(context: Context) -> Answer {
+    let mut change = Change::of(context)?;
+    let parameters = change.parameters();
+    let capacity = required_u32(parameters, "capacity")?;
+    let numbered = parameters.flag("slots")?;
+    let label = parameters.bytes("label")?.unwrap_or_default();
+    if label.len() > LABEL_BYTES_MAX {
+        return Err(ApiError::bad_request(format!("\"label\" must be at most {LABEL_BYTES_MAX} bytes")));
+    }
+    let rules = [("fail", IfExists::Fail), ("keep", IfExists::Keep), ("set", IfExists::Set)];
+    let if_exists = parameters.word("if_exists", &rules)?;
+    let what = format!("declared with capacity {capacity}");
+    change
+        .make(&what, |server, name, _, call, now| {
+            let wanted = Declare { name, capacity, numbered, label: &label };
+            server.core.declare(call, &[wanted], if_exists, now)
+        })
+        .await
+}
+
+pub(in super::super) async fn resize(context: Context) -> Answer {
+    let mut change = Change::of(context)?;
+    let parameters = change.parameters();
+    let mut number =
+        |key| parameters.number(key, u32::MAX.into()).map(|number| number.map(|number| number as u32));
+    let resizing = match (number("capacity")?, number("grow_by")?, number("shrink_by")?) {
+        (Some(capacity), None, None) => Resizing::To(capacity),
+        (None, Some(by), None) => Resizing::Grow(by),
+        (None, None, Some(by)) => Resizing::Shrink(by),
+        _ => return Err(ApiError::bad_request("give one of \"capacity\", \"grow_by\" and \"shrink_by\"")),
+    };
+    let what = format!("resized ({resizing:?})");
+    change
+        .make(&what, |server, name, generation, call, now| {
+            server.core.resize(call, name, resizing, generation, now)
+        })
+        .await
+}
+
+pub(in super::super) async fn pause(context: Context) -> Answer {
+    serve(Change::of(context)?, "paused", ServiceChange::Pause).await
+}
+
+pub(in super::super) async fn resume(context: Context) -> Answer {
+    serve(Change::of(context)?, "resumed", ServiceChange::Resume).await
+}
+
+pub(in super::super) async fn slot(context: Context) -> Answer {
+    let mut change = Change::of(context)?;
+    let parameters = change.parameters();
+    let slot = parameters.number("slot", u16::MAX.into())?;
+    let slot =
+        slot.ok_or_else(|| ApiError::bad_request("\"slot\" is missing; give the number of a slot"))? as u16;
+    let is_out = parameters.text("service")?;
+    let (what, service) = match is_out.as_deref() {
+        Some("out") => (format!("slot {slot} taken out of service"), ServiceChange::SlotOut(slot)),
+        Some("in") => (format!("slot {slot} put back into service"), ServiceChange::SlotIn(slot)),
+        _ => return Err(ApiError::bad_request("\"service\" must be \"out\" or \"in\"")),
+    };
+    serve(change, &what, service).await
+}
+
+async fn serve(change: Change, what: &str, service: ServiceChange) -> Answer {
+    change
+        .make(what, |server, name, generation, call, now| {
+            server.core.change_service(call, name, service, generation, now)
+        })
+        .await
+}
+
+pub(in super::super) async fn remove(context: Context) -> Answer {
+    let mut change = Change::of(context)?;
+    let parameters = change.parameters();
+    let grace_ms = grace_ms(parameters)?;
+    let ways = [
+        ("if_idle", Removal::IfIdle),
+        ("with_last_holder", Removal::WithLastHolder),
+        ("now", Removal::Now { grace_ms }),
+    ];
+    let removal = parameters.word("how", &ways)?;
+    change
+        .make("removed", |server, name, generation, call, now| {
+            server.core.remove(call, name, removal, generation, now)
+        })
+        .await
+}
+
+pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
+    let name = context.parameters.name()?;
+    context.check_administer(Target::Name(Namespace::Counters, &name))?;
+    let server = context.serving()?;
+    context.parameters.end()?;
+    server.core.delete_counter(&name).map_err(refused)?;
+    info!(name = %name.escape_ascii(), by = %context.peer.client, "counter deleted, over HTTP");
+    Json::of(&Done { sessions: None })
+}
+
+/// What is revoked.
+enum Revoked {
+    Grant(GrantId),
+    Session(SessionId),
+    Clients(RangeInclusive<Ipv6Addr>),
+}
+
+pub(in super::super) async fn revoke(mut context: Context) -> Answer {
+    let parameters = &mut context.parameters;
+    let grace_ms = grace_ms(parameters)?;
+    let grant = parameters.number("grant", u64::MAX)?;
+    let session = parameters.number("session", u64::MAX)?;
+    let client = parameters.text("client")?;
+    let what =
+        format!("revoked (grant {grant:?}, session {session:?}, client {client:?}, grace {grace_ms} ms)");
+    let revoked = match (grant, session, client) {
+        (Some(grant), None, None) => Revoked::Grant(GrantId(grant)),
+        (None, Some(number), None) => Revoked::Session(
+            SessionId::from_number(number).ok_or_else(|| refused(core::Refusal::NoSuchSession))?,
+        ),
+        (None, None, Some(client)) => Revoked::Clients(clients(&client)?),
+        _ => return Err(ApiError::bad_request("give one of \"grant\", \"session\" and \"client\"")),
+    };
+    context.check_administer(Target::Server)?;
+    let server = context.serving()?;
+    std::mem::take(&mut context.parameters).end()?;
+    let ask = |call: Call, now| match revoked {
+        Revoked::Grant(grant) => server.core.revoke_grant(call, grant, grace_ms, now),
+        Revoked::Session(session) => {
+            // The ledger may not know the connection of a plain client yet.
+            if let Some(peer) = server.peers.find_session(session) {
+                server.core.join(peer.connection, None, &peer.mailbox);
+            }
+            server.core.revoke_session(call, session, grace_ms, now)
+        }
+        Revoked::Clients(clients) => {
+            server.core.revoke_clients((call.connection, call.token), clients, grace_ms, now)
+        }
+    };
+    let answer = context.shared.requester.request(&server, ask).await?;
+    info!(by = %context.peer.client, "{what}, over HTTP");
+    answered(&answer)
+}
+
+/// The addresses of an address or a network, those of IPv4 as they are mapped to IPv6.
+fn clients(text: &str) -> Result<RangeInclusive<Ipv6Addr>, ApiError> {
+    let network: Network = text.parse().map_err(|_| {
+        ApiError::bad_request(
+            "\"client\" must be an IP address or a network, such as \"192.0.2.1\" or \"10.0.0.0/8\"",
+        )
+    })?;
+    Ok(network.range())
+}
+
+fn required_u32(parameters: &mut Parameters, key: &str) -> Result<u32, ApiError> {
+    let number = parameters.number(key, u32::MAX.into())?;
+    number
+        .map(|number| number as u32)
+        .ok_or_else(|| ApiError::bad_request(format!("\"{key}\" is missing; give a number")))
+}
+
+/// A grace period; none if it is missing.
+fn grace_ms(parameters: &mut Parameters) -> Result<u32, ApiError> {
+    Ok(parameters.number("grace_ms", u32::MAX.into())?.unwrap_or(0) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::access::Permissions;
+    use super::super::super::listener::Peer;
+    use super::super::super::shared::{Shared, Stage};
+    use super::*;
+    use crate::config::Config;
+    use crate::core::NameHasher;
+    use crate::server::Clock;
+
+    /// A server, and a request to it by a client that may do everything.
+    fn context(shared: &Arc<Shared>, json: &str) -> Context {
+        Context {
+            shared: Arc::clone(shared),
+            permissions: Permissions::ALL,
+            peer: Peer::of_test(),
+            parameters: Parameters::of_json(json.as_bytes()).unwrap(),
+        }
+    }
+
+    fn serving() -> (Arc<Shared>, Arc<Server>) {
+        let config = Config::without_file();
+        let server = Server::new(&config, Clock::system(), NameHasher::new());
+        let shared = Arc::new(Shared::new(&config, None));
+        shared.set_stage(Stage::Serving(Arc::clone(&server)));
+        (shared, server)
+    }
+
+    #[tokio::test]
+    async fn a_semaphore_is_declared_changed_and_removed() {
+        let (shared, server) = serving();
+        let on = |json| context(&shared, json);
+        assert!(
+            declare(on(r#"{"name": "gpu", "capacity": 4, "slots": true, "label": "room 3"}"#)).await.is_ok()
+        );
+        let again = declare(on(r#"{"name": "gpu", "capacity": 5}"#)).await;
+        assert_eq!(again.err().map(|error| error.code), Some("already_exists"));
+        assert!(resize(on(r#"{"name": "gpu", "shrink_by": 1}"#)).await.is_ok());
+        let old = resize(on(r#"{"name": "gpu", "capacity": 9, "generation": "1"}"#)).await;
+        assert_eq!(old.err().map(|error| error.code), Some("generation_differs"));
+        assert!(pause(on(r#"{"name": "gpu"}"#)).await.is_ok());
+        assert!(slot(on(r#"{"name": "gpu", "slot": 2, "service": "out"}"#)).await.is_ok());
+        let found = server.core.list_declared(&mut server.core.declared(b"gpu")).remove(0).record;
+        assert_eq!((found.capacity, found.service.paused, &found.service.slots_out[..]), (3, true, &[2][..]));
+        assert!(resume(on(r#"{"name": "gpu"}"#)).await.is_ok());
+        assert!(slot(on(r#"{"name": "gpu", "slot": 2, "service": "in"}"#)).await.is_ok());
+        assert!(remove(on(r#"{"name": "gpu"}"#)).await.is_ok());
+        assert!(server.core.list_declared(&mut server.core.declared(b"gpu")).is_empty());
+        let gone = remove(on(r#"{"name": "gpu"}"#)).await;
+        assert_eq!(gone.err().map(|error| error.code), Some("not_found"));
+    }
+
+    #[tokio::test]
+    async fn a_draining_server_changes_nothing() {
+        let (shared, _server) = serving();
+        shared.drain();
+        let refused = declare(context(&shared, r#"{"name": "gpu", "capacity": 4}"#)).await;
+        assert_eq!(refused.err().map(|error| error.code), Some("not_serving"));
+    }
+
+    #[tokio::test]
+    async fn what_is_revoked_must_exist() {
+        let (shared, _server) = serving();
+        for (json, code) in [
+            (r#"{"grant": "7"}"#, "no_such_grant"),
+            (r#"{"session": 7}"#, "no_such_session"),
+            (r#"{}"#, "bad_request"),
+            (r#"{"grant": 1, "session": 1}"#, "bad_request"),
+            (r#"{"client": "somewhere"}"#, "bad_request"),
+        ] {
+            let refused = revoke(context(&shared, json)).await;
+            assert_eq!(refused.err().map(|error| error.code), Some(code), "{json}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_counter_that_is_held_is_not_deleted() {
+        let (shared, server) = serving();
+        let mut session = server.core.open_session();
+        let claim = crate::core::Claim::new(1, 1).unwrap();
+        server.core.acquire(Namespace::Counters, b"a", claim, &mut session, server.clock.now()).unwrap();
+        let on = |json| context(&shared, json);
+        assert_eq!(
+            delete_counter(on(r#"{"name": "a"}"#)).await.err().map(|error| error.code),
+            Some("in_use")
+        );
+        server.core.release(Namespace::Counters, b"a", 1, &mut session, server.clock.now()).unwrap();
+        assert!(delete_counter(on(r#"{"name": "a"}"#)).await.is_ok());
+        assert_eq!(server.core.stats(Namespace::Counters).objects, 0);
+    }
+}

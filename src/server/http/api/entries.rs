@@ -1,0 +1,85 @@
+//! The holders and the waiters of a name, as `signalbox holders` and `signalbox waiters` print them.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::super::super::Server;
+use super::super::access::Target;
+use super::super::answer::{Answer, ApiError, Json};
+use super::super::paging::{Page, Paged};
+use super::names::no_such_name;
+use super::{Context, Labeled};
+use crate::core::{Listed, ListingKind, Namespace, Refusal};
+
+/// A holder or a waiter.
+#[derive(Debug, Serialize)]
+pub(super) struct Entry {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<u32>,
+    /// A string: many JSON readers convert numbers to doubles, which would round it.
+    grant: Option<String>,
+    session: u64,
+    resources: u32,
+    /// For holders only; empty if the resources are not numbered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<Box<[u16]>>,
+    /// In seconds since the Unix epoch.
+    since: Option<u64>,
+    address: Option<String>,
+    #[serde(flatten)]
+    label: Labeled,
+}
+
+impl Entry {
+    fn of(server: &Server, listed: Listed) -> Self {
+        let peer = listed.connection.and_then(|connection| server.peers.find(connection));
+        let is_holder = listed.position == 0;
+        Self {
+            position: (!is_holder).then_some(listed.position),
+            grant: listed.grant.map(|grant| grant.0.to_string()),
+            session: listed.session.number(),
+            resources: listed.resources,
+            slots: is_holder.then_some(listed.slots),
+            since: listed.since.map(|since| since.0),
+            address: peer.map(|peer| peer.address.to_string()),
+            label: Labeled::of(listed.label),
+        }
+    }
+}
+
+/// A page of the holders or the waiters of a name.
+pub(super) async fn entries(
+    server: &Arc<Server>,
+    namespace: Namespace,
+    name: &[u8],
+    kind: ListingKind,
+    page: Page,
+) -> Result<Paged<Entry>, Refusal> {
+    let mut listing = server.core.listing(namespace, name, kind)?;
+    Ok(page.take(|| server.core.list(&mut listing), |_| true, |listed| Entry::of(server, listed)).await)
+}
+
+pub(in super::super) async fn holders(context: Context) -> Answer {
+    list(context, ListingKind::Holders).await
+}
+
+pub(in super::super) async fn waiters(context: Context) -> Answer {
+    list(context, ListingKind::Waiters).await
+}
+
+async fn list(mut context: Context, kind: ListingKind) -> Answer {
+    let parameters = &mut context.parameters;
+    let wanted = parameters.kind()?;
+    let namespace = wanted.ok_or_else(|| {
+        ApiError::bad_request("whether a counter or a semaphore is meant is missing; give \"kind\"")
+    })?;
+    let (name, page) = (parameters.name()?, Page::of(parameters)?);
+    let server = context.server()?;
+    context.check_read(Target::Name(namespace, &name))?;
+    context.parameters.end()?;
+    match entries(&server, namespace, &name, kind, page).await {
+        Ok(entries) => Json::of(&entries),
+        Err(_) => Err(no_such_name(wanted, &name)),
+    }
+}

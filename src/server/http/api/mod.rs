@@ -1,0 +1,129 @@
+//! The JSON API. Its objects have the keys of the objects that the command line prints with `--json` (`docs/cli.md`).
+
+pub(super) mod changes;
+pub(super) mod declared;
+pub(super) mod entries;
+pub(super) mod names;
+pub(super) mod sessions;
+pub(super) mod status;
+pub(super) mod sysv;
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::super::Server;
+use super::access::{Permissions, Right, Target, not_permitted};
+use super::answer::ApiError;
+use super::listener::Peer;
+use super::query::Parameters;
+use super::shared::{Shared, Stage};
+use crate::core::Namespace;
+
+/// A request that passed the guard.
+pub(super) struct Context {
+    pub(super) shared: Arc<Shared>,
+    pub(super) permissions: Permissions,
+    pub(super) peer: Peer,
+    pub(super) parameters: Parameters,
+}
+
+impl Context {
+    fn server(&self) -> Result<Arc<Server>, ApiError> {
+        self.shared.server()
+    }
+
+    /// The server, if it serves clients: one that is being stopped changes nothing.
+    fn serving(&self) -> Result<Arc<Server>, ApiError> {
+        match self.shared.stage() {
+            Stage::Serving(server) => Ok(server),
+            _ => Err(ApiError::no_server()),
+        }
+    }
+
+    /// Refuses the request if its client may not change this.
+    fn check_administer(&self, target: Target<'_>) -> Result<(), ApiError> {
+        if self.permissions.may(Right::Administer, target) {
+            return Ok(());
+        }
+        Err(not_permitted("change this", "the right to administer it"))
+    }
+
+    /// Refuses the request if its client may not read this.
+    fn check_read(&self, target: Target<'_>) -> Result<(), ApiError> {
+        if self.permissions.may(Right::Read, target) {
+            return Ok(());
+        }
+        let what = match target {
+            Target::Server => "this list, which concerns all names".to_owned(),
+            Target::Name(namespace, name) => format!("{} {}", kind_name(namespace), quoted(name)),
+        };
+        Err(not_permitted(&format!("read {what}"), "the right to read it"))
+    }
+}
+
+/// The word for a namespace in requests and answers.
+pub(super) fn kind_name(namespace: Namespace) -> &'static str {
+    match namespace {
+        Namespace::Counters => "counter",
+        Namespace::Semaphores => "semaphore",
+    }
+}
+
+/// A name in a message: its start, in quotes.
+fn quoted(name: &[u8]) -> String {
+    const SHOWN_MAX: usize = 80;
+    let text: String = String::from_utf8_lossy(name).escape_debug().take(SHOWN_MAX).collect();
+    format!("\"{text}\"")
+}
+
+/// A name in an object. A JSON string cannot hold bytes that are not UTF-8, so such a name has another key.
+#[derive(Debug, Serialize)]
+enum Named {
+    #[serde(rename = "name")]
+    Text(String),
+    #[serde(rename = "name_hex")]
+    Hex(String),
+}
+
+impl Named {
+    fn of(name: Box<[u8]>) -> Self {
+        match String::from_utf8(name.into()) {
+            Ok(text) => Self::Text(text),
+            Err(error) => Self::Hex(hex(error.as_bytes())),
+        }
+    }
+}
+
+/// A label in an object, with the two keys of a name.
+#[derive(Debug, Serialize)]
+enum Labeled {
+    #[serde(rename = "label")]
+    Text(String),
+    #[serde(rename = "label_hex")]
+    Hex(String),
+}
+
+impl Labeled {
+    fn of(label: Box<[u8]>) -> Self {
+        match String::from_utf8(label.into()) {
+            Ok(text) => Self::Text(text),
+            Err(error) => Self::Hex(hex(error.as_bytes())),
+        }
+    }
+}
+
+/// The bytes as hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        write!(text, "{byte:02x}").expect("a String takes everything");
+    }
+    text
+}
+
+/// Milliseconds as seconds.
+fn seconds(ms: impl Into<u64>) -> f64 {
+    ms.into() as f64 / 1000.0
+}

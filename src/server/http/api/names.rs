@@ -1,0 +1,168 @@
+//! All names, page by page, and one name with its holders and its queue.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::super::super::Server;
+use super::super::access::{Right, Target};
+use super::super::answer::{Answer, ApiError, Json};
+use super::super::names::{Selected, Selection, Sort};
+use super::super::paging::{Page, Paged};
+use super::declared::Declaration;
+use super::entries::{Entry, entries};
+use super::{Context, Named, kind_name, quoted};
+use crate::core::{Inspected, ListingKind, Namespace};
+
+/// A page of all names.
+#[derive(Serialize)]
+struct Names {
+    #[serde(flatten)]
+    page: Paged<Usage>,
+    /// How old the selection is, in seconds; the figures of each name are new. `None`: names are still being collected.
+    age: Option<f64>,
+    /// Whether every name was considered.
+    complete: bool,
+}
+
+/// What is in use of a name, and waits for it.
+#[derive(Debug, Serialize)]
+struct Usage {
+    kind: &'static str,
+    #[serde(flatten)]
+    name: Named,
+    in_use: u32,
+    /// `None`: it is a counter.
+    capacity: Option<u32>,
+    available: Option<u32>,
+    peak: u32,
+    waiting: u32,
+}
+
+impl Usage {
+    fn of(namespace: Namespace, name: Box<[u8]>, inspected: Inspected) -> Self {
+        let Inspected { in_use, peak, waiting, availability } = inspected;
+        Self {
+            kind: kind_name(namespace),
+            name: Named::of(name),
+            in_use,
+            capacity: availability.map(|availability| availability.capacity),
+            available: availability.map(|availability| availability.available),
+            peak,
+            waiting,
+        }
+    }
+}
+
+pub(in super::super) async fn names(mut context: Context) -> Answer {
+    let parameters = &mut context.parameters;
+    let kind = parameters.kind()?;
+    let prefix = parameters.bytes("prefix")?.unwrap_or_default();
+    let search = parameters.bytes("search")?.unwrap_or_default();
+    let sort = parameters
+        .word("sort", &[("name", Sort::Name), ("in_use", Sort::InUse), ("waiting", Sort::Waiting)])?;
+    // The greatest figures first, but names from the first letter.
+    let usual = ("desc", true);
+    let orders = if sort == Sort::Name { [("asc", false), usual] } else { [usual, ("asc", false)] };
+    let is_descending = parameters.word("order", &orders)?;
+    let page = Page::of(parameters)?;
+    let server = context.server()?;
+    std::mem::take(&mut context.parameters).end()?;
+    let selection = Selection { prefix: &prefix, search: &search, sort, is_descending };
+    let names = select(&context, &server, kind, selection, page).await;
+    Json::of(&names)
+}
+
+async fn select(
+    context: &Context,
+    server: &Arc<Server>,
+    kind: Option<Namespace>,
+    selection: Selection<'_>,
+    page: Page,
+) -> Names {
+    let (mut found, mut total, mut age, mut complete) = (Vec::new(), 0, Some(0.0_f64), true);
+    let may_read_all = context.permissions.may(Right::Read, Target::Server);
+    for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
+    {
+        let view = context.shared.overview.view(server, namespace).await;
+        let may_read =
+            |name: &[u8]| may_read_all || context.permissions.may(Right::Read, Target::Name(namespace, name));
+        let (selected, count) = view.select(selection, page.offset.saturating_add(page.limit), may_read);
+        found.extend(selected.into_iter().map(|selected| (namespace, selected)));
+        total += count;
+        age = age.zip(view.age).map(|(age, of_view)| age.max(of_view.as_secs_f64()));
+        complete &= view.is_complete();
+    }
+    found.sort_by(|(_, one), (_, other)| selection.order(one, other));
+    let shown = found.into_iter().skip(page.offset).take(page.limit);
+    // A name that was collected since is left out.
+    let items = shown.filter_map(|(namespace, selected)| usage(server, namespace, selected)).collect();
+    let page = Paged { items, total, offset: page.offset, limit: page.limit };
+    Names { page, age: age.map(|age| (age * 1000.0).round() / 1000.0), complete }
+}
+
+fn usage(server: &Server, namespace: Namespace, selected: Selected) -> Option<Usage> {
+    let inspected = server.core.inspect(namespace, &selected.name, server.moment()).ok()?;
+    Some(Usage::of(namespace, selected.name, inspected))
+}
+
+/// One name. Where a counter and a semaphore have it, both.
+#[derive(Serialize)]
+struct Found {
+    items: Vec<Details>,
+}
+
+/// A name as `signalbox status --json` prints it, with the first holders and waiters.
+#[derive(Serialize)]
+struct Details {
+    #[serde(flatten)]
+    usage: Usage,
+    declared: Option<Declaration>,
+    holders: Vec<Entry>,
+    /// How many there are.
+    holders_total: usize,
+    queue: Vec<Entry>,
+}
+
+pub(in super::super) async fn name(mut context: Context) -> Answer {
+    let parameters = &mut context.parameters;
+    let (kind, name) = (parameters.kind()?, parameters.name()?);
+    let page = Page::of(parameters)?;
+    let server = context.server()?;
+    std::mem::take(&mut context.parameters).end()?;
+    let mut items = Vec::new();
+    for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
+    {
+        context.check_read(Target::Name(namespace, &name))?;
+        items.extend(details(&server, namespace, &name, page).await);
+    }
+    if items.is_empty() {
+        return Err(no_such_name(kind, &name));
+    }
+    Json::of(&Found { items })
+}
+
+/// `None`: there is no such name.
+async fn details(server: &Arc<Server>, namespace: Namespace, name: &[u8], page: Page) -> Option<Details> {
+    let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
+    let holders = entries(server, namespace, name, ListingKind::Holders, page).await.ok()?;
+    let queue = entries(server, namespace, name, ListingKind::Waiters, page).await.ok()?;
+    Some(Details {
+        usage: Usage::of(namespace, name.into(), inspected),
+        declared: if namespace == Namespace::Semaphores { Declaration::find(server, name) } else { None },
+        holders_total: holders.total,
+        holders: holders.items,
+        queue: queue.items,
+    })
+}
+
+/// The error about a name that does not exist; `kind` as in the request.
+pub(super) fn no_such_name(kind: Option<Namespace>, name: &[u8]) -> ApiError {
+    let what = match kind {
+        None => "neither a counter nor a semaphore",
+        Some(Namespace::Counters) => "no counter",
+        Some(Namespace::Semaphores) => "no semaphore",
+    };
+    let name = quoted(name);
+    ApiError::not_found(format!("{what} {name} exists; check the name; /api/v1/names lists names"))
+}

@@ -1,0 +1,240 @@
+//! What concerns the whole process: its stage, its statistics, refusals, the store and the cluster.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::super::super::memory::MemoryBudget;
+use super::super::super::{Clock, Server, statistics};
+use super::super::access::Target;
+use super::super::answer::{Answer, Json};
+use super::{Context, kind_name};
+use crate::core::Namespace;
+
+/// The process at a glance.
+#[derive(Serialize)]
+struct Status {
+    version: &'static str,
+    /// `starting`, `standby`, `serving` or `draining`.
+    state: &'static str,
+    /// The time, and that of the start, in seconds since the Unix epoch.
+    time: u64,
+    started: u64,
+    cluster: Option<Cluster>,
+    /// Missing while no clients are served.
+    server: Option<Overall>,
+}
+
+#[derive(Serialize)]
+struct Overall {
+    counters: Port,
+    semaphores: Port,
+    sessions: u64,
+    grants: u64,
+    waiting: u64,
+    watches: u64,
+    declared: u64,
+    sysv_sets: u64,
+    sysv_processes: u64,
+    sysv_waiting: u64,
+    memory: Memory,
+    durable: bool,
+}
+
+#[derive(Serialize)]
+struct Port {
+    names: u64,
+    connections: u64,
+    acquires: u64,
+    releases: u64,
+}
+
+#[derive(Serialize)]
+struct Memory {
+    used: u64,
+    /// `None`: no limit.
+    max: Option<u64>,
+}
+
+pub(in super::super) async fn status(context: Context) -> Answer {
+    let shared = &context.shared;
+    let stage = shared.stage();
+    let server = stage.server();
+    context.check_read(Target::Server)?;
+    let status = Status {
+        version: env!("CARGO_PKG_VERSION"),
+        state: stage.name(),
+        time: Clock::system().now().0,
+        started: shared.started.0,
+        cluster: cluster_of(&context, server.as_ref()),
+        server: server.as_deref().map(overall),
+    };
+    context.parameters.end()?;
+    Json::of(&status)
+}
+
+fn overall(server: &Server) -> Overall {
+    let port = |namespace| {
+        let metrics = &server.port(namespace).metrics;
+        let (acquires, releases) = metrics.traffic.acquires_and_releases();
+        Port {
+            names: server.core.stats(namespace).objects,
+            connections: metrics.curr_connections.value(),
+            acquires,
+            releases,
+        }
+    };
+    let (ledger, sysv) = (server.core.ledger_stats(), server.core.sysv_stats());
+    Overall {
+        counters: port(Namespace::Counters),
+        semaphores: port(Namespace::Semaphores),
+        sessions: ledger.sessions,
+        grants: ledger.grants,
+        waiting: ledger.waiters,
+        watches: ledger.watches,
+        declared: ledger.declared,
+        sysv_sets: sysv.sets,
+        sysv_processes: sysv.processes,
+        sysv_waiting: sysv.waiting,
+        memory: Memory {
+            used: MemoryBudget::in_use(),
+            max: Some(server.memory.max()).filter(|max| *max > 0),
+        },
+        durable: server.is_durable(),
+    }
+}
+
+/// The items of Stats, as `signalbox stats --json` prints them; of both ports if the request does not say.
+pub(in super::super) async fn stats(mut context: Context) -> Answer {
+    let kind = context.parameters.kind()?;
+    let server = context.server()?;
+    context.check_read(Target::Server)?;
+    context.parameters.end()?;
+    let of_port = |namespace| {
+        let number = |text: String| text.parse::<u64>().map_or_else(|_| Value::from(text), Value::from);
+        let items = statistics::items(&server, server.port(namespace)).into_iter();
+        items.map(|(name, value)| (name.to_owned(), number(value))).collect::<Map<_, _>>()
+    };
+    match kind {
+        Some(namespace) => Json::of(&of_port(namespace)),
+        None => {
+            let ports =
+                Namespace::ALL.map(|namespace| (kind_name(namespace).to_owned(), of_port(namespace).into()));
+            Json::of(&Map::from_iter(ports))
+        }
+    }
+}
+
+/// How many requests and connections were refused since the start, by reason.
+#[derive(Serialize)]
+struct Refusals {
+    memory: u64,
+    client_share: u64,
+    queue_full: u64,
+    limit_reached: u64,
+    timed_out: u64,
+    not_stored: u64,
+    counters: PortRefusals,
+    semaphores: PortRefusals,
+    http_connections: u64,
+}
+
+#[derive(Serialize)]
+struct PortRefusals {
+    connections: u64,
+    names: u64,
+    plain: u64,
+    failed_handshakes: u64,
+    bad_input: u64,
+    frame_timeouts: u64,
+}
+
+pub(in super::super) async fn refusals(context: Context) -> Answer {
+    let server = context.server()?;
+    context.check_read(Target::Server)?;
+    let ledger = server.core.ledger_stats();
+    let port = |namespace| {
+        let metrics = &server.port(namespace).metrics;
+        PortRefusals {
+            connections: metrics.refused_connections.value(),
+            names: metrics.refused_names.value(),
+            plain: metrics.refused_plain.value(),
+            failed_handshakes: metrics.failed_handshakes.value(),
+            bad_input: metrics.bad_input.value(),
+            frame_timeouts: metrics.frame_timeouts.value(),
+        }
+    };
+    let refusals = Refusals {
+        memory: server.memory.refused.value(),
+        client_share: server.shares.refused.value(),
+        queue_full: ledger.queue_full,
+        limit_reached: ledger.limited,
+        timed_out: ledger.timed_out,
+        not_stored: ledger.not_stored,
+        counters: port(Namespace::Counters),
+        semaphores: port(Namespace::Semaphores),
+        http_connections: context.shared.places.refused.value(),
+    };
+    context.parameters.end()?;
+    Json::of(&refusals)
+}
+
+/// Where durable state is kept.
+#[derive(Serialize)]
+struct Store {
+    /// `memory`, `directory` or `cluster`.
+    kind: &'static str,
+    durable: bool,
+    commits: u64,
+    changes: u64,
+    failures: u64,
+    not_stored: u64,
+}
+
+pub(in super::super) async fn store(context: Context) -> Answer {
+    let server = context.server()?;
+    context.check_read(Target::Server)?;
+    let store = Store {
+        kind: match (server.is_durable(), server.is_node()) {
+            (false, _) => "memory",
+            (true, false) => "directory",
+            (true, true) => "cluster",
+        },
+        durable: server.is_durable(),
+        commits: server.stored.commits.value(),
+        changes: server.stored.changes.value(),
+        failures: server.stored.failures.value(),
+        not_stored: server.core.ledger_stats().not_stored,
+    };
+    context.parameters.end()?;
+    Json::of(&store)
+}
+
+/// The cluster of this node.
+#[derive(Serialize)]
+struct Cluster {
+    name: String,
+    node: Option<String>,
+    leads: bool,
+    fenced: bool,
+}
+
+pub(in super::super) async fn cluster(context: Context) -> Answer {
+    context.check_read(Target::Server)?;
+    let server = context.shared.stage().server();
+    let cluster = cluster_of(&context, server.as_ref());
+    context.parameters.end()?;
+    Json::of(&cluster)
+}
+
+/// `None`: this process is no node of a cluster.
+fn cluster_of(context: &Context, server: Option<&Arc<Server>>) -> Option<Cluster> {
+    let cluster = &context.shared.cluster;
+    cluster.is_enabled().then(|| Cluster {
+        name: cluster.name.clone(),
+        node: cluster.node.clone(),
+        leads: server.is_some(),
+        fenced: server.is_some_and(|server| server.is_fenced()),
+    })
+}

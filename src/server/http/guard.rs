@@ -1,0 +1,267 @@
+//! What each request has to fulfil before its handler sees it, and the headers of each answer.
+//!
+//! A page of another site can have its visitor's browser send requests here. It must not learn anything, and must not
+//! change anything:
+//!
+//! - The host that a request names has to be known. A page whose own name was made to lead here (DNS rebinding) names that.
+//! - What is no GET must have a body of JSON, which a page can send to another site only if that permits it (CORS), and
+//!   nothing here permits it. If the browser names the page's origin, that has to be the one of the request's host.
+//! - No answer sets a cookie, and no cookie is read.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue, ORIGIN, REFERRER_POLICY, TRANSFER_ENCODING, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use axum::http::uri::Authority;
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::answer::ApiError;
+use super::listener::Peer;
+use super::shared::{Settings, Shared};
+
+/// How long a request may take, with its body.
+const REQUEST_MAX: Duration = Duration::from_secs(30);
+
+/// The headers of every answer.
+const HEADERS: [(HeaderName, HeaderValue); 8] = [
+    (
+        CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+             trusted-types 'none'",
+        ),
+    ),
+    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+    (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
+    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+    (HeaderName::from_static("cross-origin-embedder-policy"), HeaderValue::from_static("require-corp")),
+];
+
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
+/// Checks a request, passes it on, and adds the headers of every answer.
+pub(super) async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    shared.requests.add(1);
+    let mut response = match check(&shared.settings(), &request) {
+        Ok(()) => match tokio::time::timeout(REQUEST_MAX, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => too_slow().into_response(),
+        },
+        Err(error) => error.into_response(),
+    };
+    response.headers_mut().extend(HEADERS);
+    response
+}
+
+fn too_slow() -> ApiError {
+    let message = format!("the request was not complete or not answered within {} s", REQUEST_MAX.as_secs());
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
+}
+
+fn check(settings: &Settings, request: &Request) -> Result<(), ApiError> {
+    let headers = request.headers();
+    if headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH) {
+        return Err(ApiError::bad_request(
+            "Transfer-Encoding and Content-Length exclude each other; send one",
+        ));
+    }
+    // The listener sets it for each request.
+    let peer = request.extensions().get::<Peer>().ok_or_else(ApiError::no_server)?;
+    let host = host_of(request)?;
+    if !is_known(&host, peer.local, &settings.hosts) {
+        return Err(ApiError::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            "host_not_allowed",
+            format!(
+                "this server does not know the host \"{}\"; use its address, or add the name to http.hosts of the \
+                 configuration",
+                host.host().escape_debug()
+            ),
+        ));
+    }
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(());
+    }
+    check_origin(headers, &host, peer.is_encrypted)?;
+    check_content_type(headers)
+}
+
+/// The host that the request is for. A request names it once: in the header, and perhaps the same in its line.
+fn host_of(request: &Request) -> Result<Authority, ApiError> {
+    let wrong = |problem: &str| {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "bad_host",
+            format!("{problem}; send one header Host with a host and a port"),
+        )
+    };
+    let mut named = request.headers().get_all(HOST).iter();
+    let host = match (named.next(), named.next()) {
+        (Some(host), None) => host,
+        (None, _) => return Err(wrong("the request has no header Host")),
+        (Some(_), Some(_)) => return Err(wrong("the request has several headers Host")),
+    };
+    let host = host.to_str().ok().and_then(|host| Authority::from_str(host).ok());
+    let host = host
+        .filter(|host| !host.as_str().contains('@'))
+        .ok_or_else(|| wrong("the header Host names no host"))?;
+    match request.uri().authority() {
+        Some(line) if !line.as_str().eq_ignore_ascii_case(host.as_str()) => {
+            Err(wrong("the line of the request and the header Host name different hosts"))
+        }
+        _ => Ok(host),
+    }
+}
+
+/// Whether a host is this server: loopback, the address that the client has connected to, or a name of the configuration.
+/// The port is not compared, because a tunnel may have another one.
+fn is_known(host: &Authority, local: IpAddr, names: &[String]) -> bool {
+    let name = host.host();
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let address =
+        name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse::<IpAddr>();
+    match address.map(|address| address.to_canonical()) {
+        Ok(address) => address.is_loopback() || address == local,
+        Err(_) => {
+            name.eq_ignore_ascii_case("localhost")
+                || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+        }
+    }
+}
+
+/// If a browser says which page sends the request, it has to be one of this host.
+fn check_origin(headers: &HeaderMap, host: &Authority, is_encrypted: bool) -> Result<(), ApiError> {
+    let refused = || {
+        ApiError::new(
+            StatusCode::FORBIDDEN,
+            "origin_not_allowed",
+            "a page of another site has sent this request, which only a page of this server may; open the page of this \
+             server",
+        )
+    };
+    let mut origins = headers.get_all(ORIGIN).iter();
+    if let Some(origin) = origins.next() {
+        let is_ours = origin.to_str().is_ok_and(|origin| is_origin_of(origin, host, is_encrypted));
+        if !is_ours || origins.next().is_some() {
+            return Err(refused());
+        }
+    }
+    match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
+        None | Some(b"same-origin" | b"none") => Ok(()),
+        Some(_) => Err(refused()),
+    }
+}
+
+/// Whether an origin is that of a host. A page over TLS must not be one without.
+fn is_origin_of(origin: &str, host: &Authority, is_encrypted: bool) -> bool {
+    let Some((scheme, authority)) = origin.split_once("://") else { return false };
+    let default_port = match scheme {
+        "https" => 443,
+        // A proxy in front may have ended TLS, so a plain connection may have an origin of either.
+        "http" if !is_encrypted => 80,
+        _ => return false,
+    };
+    let Ok(authority) = Authority::from_str(authority) else { return false };
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(default_port);
+    !authority.as_str().contains('@')
+        && authority.host().eq_ignore_ascii_case(host.host())
+        && port(&authority) == port(host)
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let is_json = types.next().and_then(|value| value.to_str().ok()).is_some_and(|value| {
+        let (kind, parameters) = value.split_once(';').unwrap_or((value, ""));
+        let parameters = parameters.trim();
+        kind.trim().eq_ignore_ascii_case("application/json")
+            && (parameters.is_empty() || parameters.eq_ignore_ascii_case("charset=utf-8"))
+    });
+    if is_json && types.next().is_none() {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "content_type",
+        "a request that is no GET needs a body of JSON; send Content-Type: application/json",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn authority(text: &str) -> Authority {
+        Authority::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn known_hosts_are_loopback_the_address_and_the_configured_names() {
+        let local: IpAddr = "192.0.2.7".parse().unwrap();
+        let names = ["box.example.org".to_owned()];
+        for host in [
+            "localhost",
+            "LOCALHOST:80",
+            "localhost.",
+            "127.0.0.1:11217",
+            "127.3.2.1",
+            "[::1]:1",
+            "192.0.2.7:11217",
+            "[::ffff:192.0.2.7]",
+            "Box.example.org:443",
+        ] {
+            assert!(is_known(&authority(host), local, &names), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "192.0.2.8",
+            "box.example.org.evil.example",
+            "xbox.example.org",
+            "127.0.0.1.evil.example",
+            "0.0.0.0",
+            "[::]",
+            "2130706433",
+            "example.org",
+        ] {
+            assert!(!is_known(&authority(host), local, &names), "{host}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_that_of_the_host() {
+        let host = authority("box:11217");
+        assert!(is_origin_of("http://box:11217", &host, false));
+        assert!(is_origin_of("https://box:11217", &host, false));
+        assert!(is_origin_of("https://BOX:11217", &host, true));
+        assert!(is_origin_of("https://box", &authority("box:443"), true));
+        assert!(is_origin_of("http://box:80", &authority("box"), false));
+        for other in [
+            "null",
+            "",
+            "http://box",
+            "http://evil:11217",
+            "http://box:11218",
+            "http://box.evil:11217",
+            "file://",
+            "http://box:11217/",
+            "http://box:11217@evil",
+            "ftp://box:11217",
+            "http://user@box:11217",
+        ] {
+            assert!(!is_origin_of(other, &host, false), "{other}");
+        }
+        assert!(!is_origin_of("http://box:11217", &host, true));
+    }
+}

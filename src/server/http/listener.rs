@@ -1,0 +1,249 @@
+//! Accepts connections, and serves HTTP/1.1 on each, within bounds.
+//!
+//! Invariants: at most [`CONNECTIONS_MAX`] connections exist, of which one client has no more than its share once half of
+//! them are in use; each request begins and ends within a limited time, and so does the taking of its answer.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, TcpListener as StdTcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use bytes::BytesMut;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tracing::{debug, warn};
+
+use super::super::client_address::{Client, ClientAddress};
+use super::super::metrics::Count;
+use super::super::socket;
+use super::super::throttle::Throttle;
+use super::super::tls::{FirstBytes, TlsStream, shake_hands};
+use super::routes;
+use super::shared::Shared;
+use super::stream::Bounded;
+use crate::core::{ClientKey, ClientShare};
+
+/// Connections at a time. A few browsers and scrapers need far fewer.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+
+/// How long the head of a request may take, and how long a connection may be idle between two requests.
+pub(super) const HEAD_MAX: Duration = Duration::from_secs(15);
+
+/// How long a vanished peer is not noticed.
+const PEER_MAX: Duration = Duration::from_secs(35);
+
+/// The longest head of a request. A URL of it may be 64 KiB long, for names.
+const HEAD_BYTES_MAX: usize = 72 * 1024;
+
+/// The first byte of a connection over TLS.
+const TLS_BYTE: u8 = 0x16;
+
+/// The answer to a plain request where only TLS is accepted.
+const TLS_REQUIRED: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\
+    Content-Length: 42\r\n\r\nThis port accepts only TLS; use https://.\n\n";
+
+/// How long the listener waits after it could not accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The connections of the listener.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    clients: Mutex<HashMap<ClientKey, usize>>,
+    pub(super) accepted: Count,
+    pub(super) refused: Count,
+    refusals: Throttle,
+}
+
+/// The place of one connection, until it is dropped.
+struct Place {
+    shared: Arc<Shared>,
+    client: ClientKey,
+}
+
+impl Places {
+    /// Connections that exist.
+    pub(super) fn in_use(&self) -> usize {
+        self.clients().values().sum()
+    }
+
+    fn take(&self, client: ClientKey, share: ClientShare) -> bool {
+        let mut clients = self.clients();
+        let in_use: usize = clients.values().sum();
+        let own = clients.get(&client).copied().unwrap_or(0);
+        if in_use >= CONNECTIONS_MAX || share.is_exhausted(CONNECTIONS_MAX, in_use, own) {
+            return false;
+        }
+        *clients.entry(client).or_default() += 1;
+        true
+    }
+
+    fn give_back(&self, client: ClientKey) {
+        let mut clients = self.clients();
+        if let Some(own) = clients.get_mut(&client) {
+            *own -= 1;
+            if *own == 0 {
+                clients.remove(&client);
+            }
+        }
+    }
+
+    /// Nothing is left half done by a panic while it is locked.
+    fn clients(&self) -> MutexGuard<'_, HashMap<ClientKey, usize>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.places.give_back(self.client);
+    }
+}
+
+/// Who sends a request, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) client: Arc<Client>,
+    /// The address of this machine that the client has connected to.
+    pub(super) local: IpAddr,
+    pub(super) is_encrypted: bool,
+}
+
+#[cfg(test)]
+impl Peer {
+    /// A client on this machine.
+    pub(super) fn of_test() -> Self {
+        let address = ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, 1], 1)));
+        let client = Arc::new(Client { address, certificate: None });
+        Self { client, local: IpAddr::from([127, 0, 0, 1]), is_encrypted: false }
+    }
+}
+
+/// Serves all listeners, until the returned future is dropped.
+pub(super) async fn serve(shared: Arc<Shared>, listeners: Vec<StdTcpListener>) {
+    let router = routes::router(&shared);
+    let mut ports = tokio::task::JoinSet::new();
+    for listener in listeners {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => drop(ports.spawn(accept_all(Arc::clone(&shared), listener, router.clone()))),
+            Err(error) => warn!(%error, "the HTTP listener cannot be served"),
+        }
+    }
+    while ports.join_next().await.is_some() {}
+}
+
+async fn accept_all(shared: Arc<Shared>, listener: TcpListener, router: Router) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => accept(&shared, stream, peer, &router),
+            Err(error) => {
+                debug!(%error, "an HTTP connection cannot be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn accept(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, router: &Router) {
+    let address = ClientAddress::of_peer(peer);
+    let share = ClientShare::of_percent(shared.settings().client_share);
+    if !shared.places.take(address.key(), share) {
+        shared.places.refused.add(1);
+        if shared.places.refusals.permits() {
+            warn!(%peer, "HTTP connections are refused: there are too many; find the client that opens so many");
+        }
+        return;
+    }
+    shared.places.accepted.add(1);
+    let place = Place { shared: Arc::clone(shared), client: address.key() };
+    let router = router.clone();
+    tokio::spawn(async move {
+        let outcome = begin(&place.shared, stream, address, router).await;
+        if let Err(error) = outcome {
+            debug!(%peer, %error, "an HTTP connection has ended");
+        }
+    });
+}
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Begins TLS if the client does, and serves the connection.
+async fn begin(shared: &Shared, mut stream: TcpStream, address: ClientAddress, router: Router) -> Outcome {
+    socket::prepare_connection(&stream, PEER_MAX)?;
+    let local = stream.local_addr()?.ip().to_canonical();
+    let mut first = [0];
+    if tokio::time::timeout(HEAD_MAX, stream.peek(&mut first)).await?? == 0 {
+        return Ok(());
+    }
+    let tls = shared.tls();
+    let first_bytes = tls.as_ref().map(|tls| (tls.first_bytes_of(address), tls.config()));
+    let mut client = Client { address, certificate: None };
+    match first_bytes {
+        Some((_, config)) if first[0] == TLS_BYTE => {
+            let (session, name) = shake_hands(&mut stream, config, BytesMut::new(), HEAD_MAX).await?;
+            client.certificate = name;
+            let peer = Peer { client: Arc::new(client), local, is_encrypted: true };
+            serve_requests(TlsStream::new(stream, session), peer, router).await
+        }
+        Some((FirstBytes::Tls, _)) => {
+            tokio::time::timeout(HEAD_MAX, stream.write_all(TLS_REQUIRED)).await??;
+            Ok(())
+        }
+        _ => {
+            let peer = Peer { client: Arc::new(client), local, is_encrypted: false };
+            serve_requests(stream, peer, router).await
+        }
+    }
+}
+
+async fn serve_requests<S>(stream: S, peer: Peer, router: Router) -> Outcome
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(peer.clone());
+        routes.call(request)
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
+    http.serve_connection(TokioIo::new(Bounded::new(stream)), service).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_no_more_than_its_share() {
+        let (places, share) = (Places::default(), ClientShare::of_percent(25));
+        let key = |number| ClientKey([number; 16]);
+        let mut taken = 0;
+        while places.take(key(1), share) {
+            taken += 1;
+        }
+        assert_eq!(taken, CONNECTIONS_MAX / 2, "a share binds once half is in use");
+        let mut others = 0;
+        while places.take(key(2), share) {
+            others += 1;
+        }
+        assert_eq!(others, 16);
+        places.give_back(key(2));
+        assert!(!places.take(key(1), share));
+        assert!(places.take(key(3), share));
+        assert_eq!(places.in_use(), CONNECTIONS_MAX / 2 + 16);
+    }
+
+    #[test]
+    fn the_answer_to_plain_requests_is_complete() {
+        let text = str::from_utf8(TLS_REQUIRED).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head} {}", body.len());
+    }
+}

@@ -1,0 +1,74 @@
+//! `/metrics` in the text format of OpenMetrics (`docs/metrics.md`).
+//!
+//! Everything is read from the server's figures when it is asked for: nothing is added to the paths of requests, except the
+//! counts of refused Acquires and of waits. `families` has the metrics of the process and of each port, `series` those of
+//! single names, `process` what the system knows.
+//!
+//! Invariant: the number of series does not depend on clients. Grants, sessions and addresses are no labels, and at most
+//! `http.names_max` names of a namespace have series.
+
+mod families;
+mod process;
+mod series;
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
+use super::access::{Permissions, Right, Target};
+use super::answer::ApiError;
+use super::listener::Peer;
+use super::shared::Shared;
+use families::Families;
+pub(super) use series::Selection;
+use series::Series;
+
+const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Answers a scrape.
+pub(super) async fn metrics(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    // The listener sets it for each request.
+    let peer = request.extensions().get::<Peer>().cloned().ok_or_else(ApiError::no_server)?;
+    let permissions = Permissions::of(&shared, &peer, request.headers())?;
+    if !permissions.may(Right::Read, Target::Server) {
+        return Err(super::access::not_permitted("read the metrics", "the right to read"));
+    }
+    let mut registry = Registry::default();
+    let series = shared.stage().server().map(|server| shared.series.of(&shared, &server));
+    registry.register_collector(Box::new(Scrape { shared, series }));
+    let mut text = String::new();
+    encode(&mut text, &registry).map_err(|error| ApiError::internal(&error))?;
+    Ok(([(CONTENT_TYPE, TEXT)], text).into_response())
+}
+
+/// One scrape.
+#[derive(Debug)]
+struct Scrape {
+    shared: Arc<Shared>,
+    series: Option<Series>,
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut families = Families::new(encoder);
+        families.process(&self.shared)?;
+        families.listener(&self.shared)?;
+        let stage = self.shared.stage();
+        if let Some(server) = stage.server() {
+            families.ports(&server)?;
+            families.ledger(&server)?;
+            families.store(&server)?;
+        }
+        self.series.iter().try_for_each(|series| families.names(series))
+    }
+}

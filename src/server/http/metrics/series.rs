@@ -1,0 +1,235 @@
+//! Names that have series of their own: declared semaphores, and names that begin with a prefix of `http.names`.
+//!
+//! A scrape never visits all names. The first declared semaphores are listed in the order of their names. Names with a
+//! prefix are found by a walk in bursts with pauses, which is made again every [`WALK_PERIOD`] while somebody scrapes; the
+//! walk also sums up the names for which there is no room.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::super::{Server, steps};
+use super::super::shared::Shared;
+use crate::core::{Inspected, Namespace};
+
+/// How old the selection of names may be.
+const WALK_PERIOD: Duration = Duration::from_secs(10);
+
+/// Names that are visited between two pauses: about a millisecond of work.
+const BURST: usize = 4096;
+
+/// The selection of names.
+#[derive(Debug, Default)]
+pub(in super::super) struct Selection(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    walked: Walked,
+    /// When the last walk began.
+    begun: Option<Instant>,
+    is_walking: bool,
+}
+
+/// What a walk has found.
+#[derive(Clone, Debug, Default)]
+struct Walked {
+    names: [Vec<Box<[u8]>>; Namespace::ALL.len()],
+    others: [Option<Figures>; Namespace::ALL.len()],
+}
+
+/// The figures of a name, or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub(super) capacity: u64,
+    pub(super) in_use: u64,
+    pub(super) waiting: u64,
+}
+
+impl Figures {
+    fn add(&mut self, other: Self) {
+        self.capacity += other.capacity;
+        self.in_use += other.in_use;
+        self.waiting += other.waiting;
+    }
+
+    fn of(inspected: Inspected) -> Self {
+        Self {
+            capacity: inspected.availability.map_or(0, |availability| availability.capacity.into()),
+            in_use: inspected.in_use.into(),
+            waiting: inspected.waiting.into(),
+        }
+    }
+}
+
+/// The series of names of one scrape.
+#[derive(Debug, Default)]
+pub(super) struct Series {
+    pub(super) names: [Vec<(String, Figures)>; Namespace::ALL.len()],
+    /// The sum of the names for which there is no room.
+    pub(super) others: [Option<Figures>; Namespace::ALL.len()],
+}
+
+impl Selection {
+    /// The series of a scrape. Begins a walk if the last one is old.
+    pub(super) fn of(&self, shared: &Shared, server: &Arc<Server>) -> Series {
+        let settings = shared.settings();
+        let names_max = settings.names_max;
+        let declared = declared(server, names_max);
+        let needs_walk = !settings.names.is_empty() || declared.len() > names_max;
+        let mut walked = Walked::default();
+        if needs_walk {
+            let mut state = lock(&self.0);
+            walked = state.walked.clone();
+            let is_due = state.begun.is_none_or(|begun| begun.elapsed() >= WALK_PERIOD);
+            if is_due && !std::mem::replace(&mut state.is_walking, true) {
+                state.begun = Some(Instant::now());
+                let prefixes = settings.names.clone();
+                tokio::spawn(walk(Arc::clone(&self.0), Arc::clone(server), prefixes, names_max));
+            }
+        }
+        let [counters, semaphores] = walked.names;
+        let semaphores: BTreeSet<_> = declared.into_iter().chain(semaphores).collect();
+        let names = [counters.into_iter().collect(), semaphores];
+        let figures = |namespace| {
+            let names: &BTreeSet<Box<[u8]>> = &names[namespace as usize];
+            let found = names.iter().filter_map(|name| {
+                let inspected = server.core.inspect(namespace, name, server.moment()).ok()?;
+                Some((escaped(name), Figures::of(inspected)))
+            });
+            found.take(names_max).collect()
+        };
+        Series { names: Namespace::ALL.map(figures), others: walked.others }
+    }
+}
+
+/// The names of the first declared semaphores, and of one more than has room, so that it is known whether there is one.
+fn declared(server: &Server, names_max: usize) -> Vec<Box<[u8]>> {
+    let mut listing = server.core.declared(b"");
+    let mut names = Vec::new();
+    while names.len() <= names_max {
+        let some = server.core.list_declared(&mut listing);
+        if some.is_empty() {
+            return names;
+        }
+        names.extend(some.into_iter().map(|declared| declared.record.name));
+    }
+    names.truncate(names_max + 1);
+    names
+}
+
+/// Visits all names, and keeps the first of those that are selected.
+async fn walk(state: Arc<Mutex<State>>, server: Arc<Server>, prefixes: Vec<String>, names_max: usize) {
+    let mut walked = Walked::default();
+    for namespace in Namespace::ALL {
+        let (mut first, mut others) = (First::new(names_max), None);
+        let (mut survey, now) = (server.core.survey(namespace), server.clock.now());
+        let mut visited = 0;
+        while survey.step(&server.core, BURST, now, |name, found| {
+            visited += 1;
+            if found.is_declared || prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes())) {
+                let figures = Figures {
+                    capacity: found.availability.map_or(0, |availability| availability.capacity.into()),
+                    in_use: found.usage.consumption.into(),
+                    waiting: found.waiting.into(),
+                };
+                if let Some(left) = first.insert(name, figures) {
+                    others.get_or_insert_with(Figures::default).add(left);
+                }
+            }
+        }) {
+            if visited >= BURST {
+                visited = 0;
+                tokio::time::sleep(steps::PAUSE).await;
+            }
+        }
+        walked.names[namespace as usize] = first.names.into_keys().collect();
+        walked.others[namespace as usize] = others;
+    }
+    let mut state = lock(&state);
+    state.walked = walked;
+    state.is_walking = false;
+}
+
+/// The first names in their order, at most so many.
+struct First {
+    names: BTreeMap<Box<[u8]>, Figures>,
+    names_max: usize,
+}
+
+impl First {
+    fn new(names_max: usize) -> Self {
+        Self { names: BTreeMap::new(), names_max }
+    }
+
+    /// Keeps a name if it is one of the first. Returns the figures of the name that has no room.
+    fn insert(&mut self, name: &[u8], figures: Figures) -> Option<Figures> {
+        if self.names.len() >= self.names_max
+            && self.names.last_key_value().is_none_or(|(last, _)| **last < *name)
+        {
+            return Some(figures);
+        }
+        self.names.insert(name.into(), figures);
+        if self.names.len() <= self.names_max {
+            return None;
+        }
+        self.names.pop_last().map(|(_, figures)| figures)
+    }
+}
+
+/// A name as a label. A backslash is doubled, and bytes that are not UTF-8 or control characters are `\xNN`, so that
+/// different names are different labels.
+fn escaped(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len());
+    let push_hex = |text: &mut String, bytes: &[u8]| {
+        for byte in bytes {
+            text.push_str("\\x");
+            text.extend(
+                [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0')),
+            );
+        }
+    };
+    for chunk in name.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\\' => text.push_str("\\\\"),
+                control if control.is_control() => {
+                    push_hex(&mut text, control.encode_utf8(&mut [0; 4]).as_bytes())
+                }
+                other => text.push(other),
+            }
+        }
+        push_hex(&mut text, chunk.invalid());
+    }
+    text
+}
+
+/// Nothing is left half done by a panic while it is locked.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_names_have_room_and_the_others_are_returned() {
+        let mut first = First::new(2);
+        let figures = |in_use| Figures { capacity: 9, in_use, waiting: 0 };
+        assert_eq!(first.insert(b"c", figures(3)), None);
+        assert_eq!(first.insert(b"b", figures(2)), None);
+        assert_eq!(first.insert(b"d", figures(4)), Some(figures(4)));
+        assert_eq!(first.insert(b"a", figures(1)), Some(figures(3)), "the last of them makes room");
+        assert_eq!(first.names.into_keys().collect::<Vec<_>>(), [Box::from(*b"a"), Box::from(*b"b")]);
+        assert_eq!(First::new(0).insert(b"a", figures(1)), Some(figures(1)));
+    }
+
+    #[test]
+    fn different_names_are_different_labels() {
+        assert_eq!(escaped("größe/1".as_bytes()), "größe/1");
+        assert_eq!(escaped(b"a\\x"), r"a\\x");
+        assert_eq!(escaped(b"a\xff\n\x1b"), r"a\xff\x0a\x1b");
+    }
+}

@@ -1,0 +1,229 @@
+//! Parameters of requests: in the URL, or in a body of JSON, which names that are too long for a URL need.
+//!
+//! A name is any bytes. It is the parameter `name` if it is UTF-8, or else `name_hex`: its bytes in hexadecimal digits. The
+//! same two keys have it in every answer.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::answer::ApiError;
+use super::api::kind_name;
+use crate::core::Namespace;
+
+/// The longest name.
+pub(super) const NAME_BYTES_MAX: usize = 65_535;
+
+/// The parameters of one request, by their names. Each is read once; what is left at the end is unknown.
+#[derive(Debug, Default)]
+pub(super) struct Parameters(BTreeMap<String, Value>);
+
+impl Parameters {
+    /// Reads the query of a URL.
+    pub(super) fn of_query(query: &str) -> Result<Self, ApiError> {
+        let mut parameters = BTreeMap::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (key, value) = (decoded(key)?, decoded(value)?);
+            if parameters.contains_key(&key) {
+                return Err(ApiError::bad_request(format!(
+                    "the parameter \"{}\" is given twice; give it once",
+                    key.escape_debug()
+                )));
+            }
+            parameters.insert(key, Value::String(value));
+        }
+        Ok(Self(parameters))
+    }
+
+    /// Reads a body, which has to be one object of JSON.
+    pub(super) fn of_json(body: &[u8]) -> Result<Self, ApiError> {
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(fields)) => Ok(Self(fields.into_iter().collect())),
+            Ok(_) => Err(ApiError::bad_request(
+                "the body is not an object of JSON; send one, such as {\"name\": \"gpu\"}",
+            )),
+            Err(error) => {
+                Err(ApiError::bad_request(format!("the body is not JSON: {error}; send an object of JSON")))
+            }
+        }
+    }
+
+    fn take(&mut self, key: &str) -> Option<Value> {
+        self.0.remove(key).filter(|value| !value.is_null())
+    }
+
+    /// A text that may be missing.
+    pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, ApiError> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be a string"))),
+        }
+    }
+
+    /// A whole number that may be missing. In JSON it may be a string too, as large ones are in answers.
+    pub(super) fn number(&mut self, key: &str, most: u64) -> Result<Option<u64>, ApiError> {
+        let wrong = || ApiError::bad_request(format!("\"{key}\" must be a whole number from 0 to {most}"));
+        let number = match self.take(key) {
+            None => return Ok(None),
+            Some(Value::Number(number)) => number.as_u64(),
+            Some(Value::String(text)) => text.parse().ok(),
+            Some(_) => None,
+        };
+        number.filter(|number| *number <= most).map(Some).ok_or_else(wrong)
+    }
+
+    /// `true` or `false`, which is meant if it is missing.
+    pub(super) fn flag(&mut self, key: &str) -> Result<bool, ApiError> {
+        match self.take(key) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(flag),
+            Some(Value::String(text)) if text == "true" => Ok(true),
+            Some(Value::String(text)) if text == "false" => Ok(false),
+            Some(_) => Err(ApiError::bad_request(format!("\"{key}\" must be true or false"))),
+        }
+    }
+
+    /// One of these words, or the first if it is missing.
+    pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Result<T, ApiError> {
+        let (first, rest) = words.split_first().expect("every parameter has words");
+        let Some(given) = self.text(key)? else { return Ok(first.1) };
+        let found = words.iter().find(|(word, _)| *word == given).map(|(_, value)| *value);
+        found.ok_or_else(|| {
+            let mut words: Vec<_> = rest.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+            words.insert(0, format!("\"{}\"", first.0));
+            ApiError::bad_request(format!("\"{key}\" must be {}", words.join(" or ")))
+        })
+    }
+
+    /// The namespace; `None`: both.
+    pub(super) fn kind(&mut self) -> Result<Option<Namespace>, ApiError> {
+        let words = Namespace::ALL.map(|namespace| (kind_name(namespace), Some(namespace)));
+        let [counter, semaphore] = words;
+        self.word("kind", &[("any", None), counter, semaphore])
+    }
+
+    /// Bytes that may be missing: the text of this key, or the hexadecimal digits of the key with `_hex`.
+    pub(super) fn bytes(&mut self, key: &str) -> Result<Option<Vec<u8>>, ApiError> {
+        let hex_key = format!("{key}_hex");
+        match (self.text(key)?, self.text(&hex_key)?) {
+            (Some(_), Some(_)) => Err(ApiError::bad_request(format!(
+                "\"{key}\" and \"{hex_key}\" are both given; give one of them"
+            ))),
+            (Some(text), None) => Ok(Some(text.into_bytes())),
+            (None, Some(digits)) => unhexed(&digits).map(Some).ok_or_else(|| {
+                ApiError::bad_request(format!("\"{hex_key}\" must be an even number of hexadecimal digits"))
+            }),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The name that the request is about.
+    pub(super) fn name(&mut self) -> Result<Vec<u8>, ApiError> {
+        let name = self.bytes("name")?.unwrap_or_default();
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            let message = format!(
+                "a name of 1 to {NAME_BYTES_MAX} bytes is required; give \"name\", or \"name_hex\" if it is not UTF-8"
+            );
+            return Err(ApiError::bad_request(message));
+        }
+        Ok(name)
+    }
+
+    /// Every parameter has been read.
+    pub(super) fn end(self) -> Result<(), ApiError> {
+        match self.0.into_keys().next() {
+            None => Ok(()),
+            Some(key) => Err(ApiError::bad_request(format!(
+                "there is no parameter \"{}\" here; docs/http.md and /api/v1/openapi.json list them",
+                key.escape_debug()
+            ))),
+        }
+    }
+}
+
+/// A part of a query, which has to be UTF-8.
+fn decoded(text: &str) -> Result<String, ApiError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, tail @ ..] = rest {
+        rest = tail;
+        match byte {
+            b'%' => {
+                let digits = rest.split_at_checked(2).and_then(|(digits, tail)| {
+                    rest = tail;
+                    unhexed(str::from_utf8(digits).ok()?)
+                });
+                let wrong =
+                    || ApiError::bad_request("a % in the URL must be followed by two hexadecimal digits");
+                bytes.extend(digits.ok_or_else(wrong)?);
+            }
+            b'+' => bytes.push(b' '),
+            other => bytes.push(*other),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| {
+        ApiError::bad_request(
+            "a parameter is not UTF-8; give bytes in hexadecimal digits, such as name_hex=ff00",
+        )
+    })
+}
+
+/// The bytes of hexadecimal digits.
+fn unhexed(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let byte = |[high, low]: &[u8; 2]| Some((digit(*high)? << 4 | digit(*low)?) as u8);
+    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_as_text_or_in_hexadecimal_digits() {
+        for (query, expected) in [
+            ("name=a%2Fb+c%C3%A4", Some("a/b cä".as_bytes())),
+            ("name_hex=fF00", Some(&[0xff, 0x00][..])),
+            ("name=%00", Some(&[0][..])),
+            ("name=", None),
+            ("", None),
+            ("name=%ff", None),
+            ("name=%4", None),
+            ("name=%zz", None),
+            ("name_hex=fff", None),
+            ("name_hex=+f", None),
+            ("name=a&name_hex=61", None),
+            ("name=a&name=b", None),
+        ] {
+            let name = Parameters::of_query(query).and_then(|mut parameters| parameters.name());
+            assert_eq!(name.ok().as_deref(), expected, "{query}");
+        }
+        let long = format!("name={}", "a".repeat(NAME_BYTES_MAX + 1));
+        assert!(Parameters::of_query(&long).unwrap().name().is_err());
+    }
+
+    #[test]
+    fn numbers_words_and_flags_are_checked() {
+        let mut json =
+            Parameters::of_json(br#"{"a": 7, "b": "18446744073709551615", "c": true, "d": 1.5, "e": null}"#)
+                .unwrap();
+        assert_eq!(json.number("a", 10).unwrap(), Some(7));
+        assert_eq!(json.number("b", u64::MAX).unwrap(), Some(u64::MAX));
+        assert!(json.flag("c").unwrap());
+        assert!(json.number("d", 10).is_err());
+        assert_eq!(json.number("e", 10).unwrap(), None);
+        json.end().unwrap();
+        let mut query = Parameters::of_query("a=11&kind=semaphore&order=up&f=yes&x").unwrap();
+        assert!(query.number("a", 10).is_err());
+        assert_eq!(query.kind().unwrap(), Some(Namespace::Semaphores));
+        let refused = query.word("order", &[("asc", 1), ("desc", 2)]).unwrap_err();
+        assert_eq!(refused.message, "\"order\" must be \"asc\" or \"desc\"");
+        assert!(query.flag("f").is_err());
+        assert!(query.end().unwrap_err().message.contains("\"x\""));
+        assert!(Parameters::of_json(b"[]").is_err());
+        assert!(Parameters::of_json(b"{").is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! Changes that the API makes: each is a request to the core like that of any other connection, and its answer may have to
+//! wait for the store.
+//!
+//! Invariant: one change is in progress at a time, so the answer that comes is the one that is waited for.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use tokio::sync::Mutex;
+
+use super::super::Server;
+use super::super::dispatch::status_of;
+use super::answer::ApiError;
+use crate::core::{
+    Answer, Call, Mailbox, Message, Moment, Outcome, Refusal, RequestId, RequestIds, Session, Token,
+};
+
+/// How long a change may wait for the store.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Makes changes, on a connection of its own to the core.
+#[derive(Debug, Default)]
+pub(super) struct Requester(Mutex<Option<Line>>);
+
+/// The connection to the core.
+#[derive(Debug)]
+struct Line {
+    session: Session,
+    mailbox: Arc<Mailbox>,
+    last: u64,
+}
+
+impl Line {
+    fn open(server: &Server) -> Self {
+        let (session, mailbox) = (server.core.open_session(), Arc::new(Mailbox::default()));
+        server.core.join(session.id(), Some(b"http"), &mailbox);
+        Self { session, mailbox, last: 0 }
+    }
+}
+
+impl Requester {
+    /// Makes a change, and waits for its answer.
+    pub(super) async fn request(
+        &self,
+        server: &Server,
+        ask: impl FnOnce(Call, Moment) -> Outcome,
+    ) -> Result<Answer, ApiError> {
+        let mut line = self.0.lock().await;
+        let line = line.get_or_insert_with(|| Line::open(server));
+        line.last += 1;
+        let (own, token) = (RequestId(line.last), Token(line.last));
+        let ids = RequestIds { own, lowest_unanswered: own };
+        let call = Call { connection: line.session.id(), ids, token };
+        match ask(call, server.moment()) {
+            Outcome::Answered(answer) => Ok(answer),
+            Outcome::Refused(refusal) => Err(refused(refusal)),
+            Outcome::Waiting => {
+                let answer = tokio::time::timeout(ANSWER_MAX, answer_to(&line.mailbox, token)).await;
+                answer.map_err(|_| no_answer())?.map_err(refused)
+            }
+        }
+    }
+}
+
+/// Waits for the answer to a request. Answers to earlier requests, which have been given up, are dropped.
+async fn answer_to(mailbox: &Mailbox, wanted: Token) -> Result<Answer, Refusal> {
+    poll_fn(|context| {
+        mailbox.set_reader(context.waker());
+        while let Some(message) = mailbox.take() {
+            if let Message::Answer { token, outcome } = message
+                && token == wanted
+            {
+                return Poll::Ready(outcome);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+fn no_answer() -> ApiError {
+    ApiError::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "no_answer",
+        format!(
+            "the change was not stored within {} s and may still be; look whether it was made before it is repeated",
+            ANSWER_MAX.as_secs()
+        ),
+    )
+}
+
+/// The error for a refusal of the core.
+pub(super) fn refused(refusal: Refusal) -> ApiError {
+    let (status, code) = match refusal {
+        Refusal::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+        Refusal::NotAcquired => (StatusCode::NOT_FOUND, "no_such_grant"),
+        Refusal::NoSuchSession => (StatusCode::NOT_FOUND, "no_such_session"),
+        Refusal::NoSuchSlot => (StatusCode::NOT_FOUND, "no_such_slot"),
+        Refusal::AlreadyExists => (StatusCode::CONFLICT, "already_exists"),
+        Refusal::GenerationDiffers => (StatusCode::CONFLICT, "generation_differs"),
+        Refusal::InUse => (StatusCode::CONFLICT, "in_use"),
+        Refusal::Removed => (StatusCode::CONFLICT, "removed"),
+        Refusal::NotPermitted => (StatusCode::CONFLICT, "configured"),
+        Refusal::OutOfRange | Refusal::StaleRequest => (StatusCode::BAD_REQUEST, "bad_request"),
+        Refusal::TooManyNames | Refusal::LimitReached(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "limit_reached")
+        }
+        Refusal::NotStored => (StatusCode::SERVICE_UNAVAILABLE, "not_stored"),
+        Refusal::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "not_serving"),
+        Refusal::NotAvailable
+        | Refusal::TimedOut
+        | Refusal::QueueFull
+        | Refusal::Canceled
+        | Refusal::Revoked => (StatusCode::CONFLICT, "refused"),
+    };
+    let advice = match code {
+        "generation_differs" => "; read it again and decide anew",
+        "configured" => "; the configuration declares it: change it there and send SIGHUP",
+        "in_use" => "; wait until nothing holds it, or revoke its grants",
+        "not_stored" => "; the change was rolled back: look at the disk or at etcd",
+        "limit_reached" => "; raise the limit, or remove what is not needed",
+        _ => "",
+    };
+    ApiError::new(
+        status,
+        code,
+        format!("the server has refused the change: {}{advice}", status_of(refusal).message()),
+    )
+}

@@ -1,0 +1,139 @@
+//! What the connections of the listener share: the stage of the process, its settings, and what it has computed for
+//! requests to come.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::super::metrics::Count;
+use super::super::tls::Tls;
+use super::super::{Clock, Server};
+use super::answer::ApiError;
+use super::listener::Places;
+use super::metrics::Selection;
+use super::names::Overview;
+use super::requester::Requester;
+use crate::config::{ClusterConfig, Config};
+use crate::core::UnixSeconds;
+
+/// The state of the listener.
+#[derive(Debug)]
+pub(super) struct Shared {
+    stage: RwLock<Stage>,
+    settings: RwLock<Arc<Settings>>,
+    /// For connections before there is a server, which has its own.
+    tls: Option<Arc<Tls>>,
+    pub(super) cluster: ClusterConfig,
+    pub(super) started: UnixSeconds,
+    pub(super) places: Places,
+    pub(super) overview: Overview,
+    pub(super) series: Selection,
+    pub(super) requester: Requester,
+    pub(super) requests: Count,
+}
+
+/// What the process does.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// It begins.
+    Starting,
+    /// It is a node of a cluster that another node leads.
+    Standby,
+    /// It serves clients.
+    Serving(Arc<Server>),
+    /// It is being stopped.
+    Draining(Arc<Server>),
+}
+
+/// Settings that may change while the server runs.
+#[derive(Debug)]
+pub(super) struct Settings {
+    /// In lower case.
+    pub(super) hosts: Vec<String>,
+    pub(super) client_share: u32,
+    /// Names that begin with one of these have series of their own.
+    pub(super) names: Vec<String>,
+    /// The most names of a namespace that have.
+    pub(super) names_max: usize,
+}
+
+impl Settings {
+    fn of(config: &Config) -> Self {
+        Self {
+            hosts: config.http.hosts.clone(),
+            client_share: config.client_share,
+            names: config.http.names.clone(),
+            names_max: config.http.names_max as usize,
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(config: &Config, tls: Option<Arc<Tls>>) -> Self {
+        Self {
+            stage: RwLock::new(Stage::Starting),
+            settings: RwLock::new(Arc::new(Settings::of(config))),
+            tls,
+            cluster: config.cluster.clone(),
+            started: Clock::system().now(),
+            places: Places::default(),
+            overview: Overview::default(),
+            series: Selection::default(),
+            requester: Requester::default(),
+            requests: Count::default(),
+        }
+    }
+
+    pub(super) fn set_stage(&self, stage: Stage) {
+        *self.stage.write().unwrap_or_else(PoisonError::into_inner) = stage;
+    }
+
+    pub(super) fn drain(&self) {
+        let mut stage = self.stage.write().unwrap_or_else(PoisonError::into_inner);
+        if let Stage::Serving(server) = &*stage {
+            *stage = Stage::Draining(Arc::clone(server));
+        }
+    }
+
+    pub(super) fn apply(&self, config: &Config) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Settings::of(config));
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        self.stage.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The server, also while it is being stopped.
+    pub(super) fn server(&self) -> Result<Arc<Server>, ApiError> {
+        self.stage().server().ok_or_else(ApiError::no_server)
+    }
+
+    /// What connections over TLS need; `None`: TLS is not configured.
+    pub(super) fn tls(&self) -> Option<Arc<Tls>> {
+        match self.stage().server() {
+            Some(server) => server.tls(),
+            None => self.tls.clone(),
+        }
+    }
+}
+
+impl Stage {
+    pub(super) fn server(&self) -> Option<Arc<Server>> {
+        match self {
+            Self::Starting | Self::Standby => None,
+            Self::Serving(server) | Self::Draining(server) => Some(Arc::clone(server)),
+        }
+    }
+
+    /// The word for it in answers.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Standby => "standby",
+            Self::Serving(_) => "serving",
+            Self::Draining(_) => "draining",
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A connection whose output has to be taken in time.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// How long a client may take to receive an answer, once it takes less than there is.
+pub(super) const TAKE_MAX: Duration = Duration::from_secs(30);
+
+/// A stream that fails when output has waited for [`TAKE_MAX`]. The time runs from the first write that has to wait until
+/// everything is sent: a client that takes a byte now and then gains nothing.
+pub(super) struct Bounded<S> {
+    io: S,
+    /// Runs while output waits.
+    limit: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Bounded<S> {
+    pub(super) fn new(io: S) -> Self {
+        Self { io, limit: None }
+    }
+
+    /// The outcome of a write: an error if it has waited for too long.
+    fn limited<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if written.is_pending() {
+            let limit = self.limit.get_or_insert_with(|| Box::pin(tokio::time::sleep(TAKE_MAX)));
+            if limit.as_mut().poll(context).is_ready() {
+                let message = "the client has not taken its answer in time";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)));
+            }
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.limited(written, context)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.io).poll_flush(context);
+        if flushed.is_ready() {
+            self.limit = None;
+        }
+        self.limited(flushed, context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let closed = Pin::new(&mut self.io).poll_shutdown(context);
+        self.limited(closed, context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_a_little_now_and_then_gains_nothing() {
+        let (near, mut far) = duplex(10);
+        let mut bounded = Bounded::new(near);
+        let begun = Instant::now();
+        let reader = tokio::spawn(async move {
+            let mut byte = [0];
+            while far.read(&mut byte).await.is_ok_and(|read| read > 0) {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let failed = bounded.write_all(&[0; 1000]).await.unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed().as_secs(), TAKE_MAX.as_secs());
+        drop(bounded);
+        reader.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_answer_has_its_own_time() {
+        let (near, mut far) = duplex(10);
+        let mut bounded = Bounded::new(near);
+        for _ in 0..3 {
+            let reading = async {
+                tokio::time::sleep(TAKE_MAX - Duration::from_secs(1)).await;
+                far.read_exact(&mut [0; 20]).await.unwrap();
+            };
+            let writing = async {
+                bounded.write_all(&[0; 20]).await.unwrap();
+                bounded.flush().await.unwrap();
+            };
+            tokio::join!(reading, writing);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Clients that are slow, and clients that are many.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::client::{HttpDaemon, read_reply};
+
+/// Longer than every limit of the listener.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Waits until the server closes the connection.
+#[track_caller]
+fn assert_closed_in_time(mut stream: TcpStream) {
+    let begun = Instant::now();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let mut rest = Vec::new();
+    // An answer may come first; a reset is an end too.
+    let _ = stream.read_to_end(&mut rest);
+    assert!(begun.elapsed() < LONG, "the server waits for ever");
+}
+
+#[test]
+fn a_head_that_never_ends_is_closed_and_others_are_served() {
+    let http = HttpDaemon::start();
+    let slow: Vec<_> =
+        ["", "G", "GET /healthz HTTP/1.1\r\n", "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "]
+            .map(|start| {
+                let mut stream = http.connect();
+                stream.write_all(start.as_bytes()).unwrap();
+                stream
+            })
+            .into();
+    assert_eq!(http.get("/healthz").status, 200);
+    slow.into_iter().for_each(assert_closed_in_time);
+}
+
+#[test]
+fn a_body_that_never_ends_is_closed() {
+    let http = HttpDaemon::start();
+    let mut stream = http.connect();
+    let head = "POST /api/v1/names HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let reply = read_reply(&mut stream);
+    assert_eq!((reply.status, reply.code()), (408, "timeout".to_owned()));
+}
+
+#[test]
+fn a_client_that_does_not_read_is_closed() {
+    let http = HttpDaemon::start();
+    let mut stream = http.connect();
+    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
+    // Until nothing more is taken: the server waits for this client to read.
+    while stream.write_all(&request).is_ok() {}
+    let connections = || {
+        let text = http.get("/metrics").text();
+        let line =
+            text.lines().find(|line| line.starts_with("signalbox_http_connections ")).unwrap().to_owned();
+        line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(connections() >= 2);
+    let begun = Instant::now();
+    while connections() > 1 {
+        assert!(begun.elapsed() < LONG, "the connection is kept for ever");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_head_and_a_body_have_a_longest_length() {
+    let http = HttpDaemon::start();
+    let long = "a".repeat(80_000);
+    let reply = http.send(format!("GET /{long} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
+    assert!([414, 431].contains(&reply.status), "{}", reply.status);
+    let name = "a".repeat(65_535);
+    let reply = http.post("/api/v1/name", &[], &format!("{{\"name\": \"{name}\"}}"));
+    assert_eq!(reply.status, 404, "the longest name fits");
+    let reply = http.post("/api/v1/name", &[], &format!("{{\"name\": \"{}\"}}", "a".repeat(600_000)));
+    assert_eq!((reply.status, reply.code()), (413, "body_too_large".to_owned()));
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed() {
+    let http = HttpDaemon::start();
+    // Half of the connections are for everybody; this client is alone.
+    let idle: Vec<_> = (0..80).map(|_| http.connect()).collect();
+    let mut served = 0;
+    for mut stream in idle {
+        let asked = write!(stream, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let mut byte = [0];
+        if asked.is_ok() && stream.read(&mut byte).is_ok_and(|read| read == 1) {
+            served += 1;
+            std::mem::forget(stream);
+        }
+    }
+    assert!((16..=64).contains(&served), "{served} connections are served");
+}

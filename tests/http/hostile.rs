@@ -1,0 +1,119 @@
+//! Pages of other sites, names that were made to lead here, and requests that two parsers read differently.
+
+use crate::client::HttpDaemon;
+
+#[test]
+fn a_request_for_another_host_is_refused() {
+    let http = HttpDaemon::start();
+    let port = http.address.port();
+    for host in [
+        "evil.example".to_owned(),
+        format!("evil.example:{port}"),
+        "127.0.0.1.evil.example".to_owned(),
+        "192.0.2.1".to_owned(),
+        "[::]".to_owned(),
+    ] {
+        for path in ["/", "/healthz", "/metrics", "/api/v1/names", "/nothing"] {
+            let reply = http.request("GET", path, &[("Host", &host)], "");
+            assert_eq!((reply.status, reply.code()), (421, "host_not_allowed".to_owned()), "{host} {path}");
+        }
+    }
+    for host in ["localhost", "127.0.0.1", "[::1]:1", "127.9.9.9:8080"] {
+        assert_eq!(http.request("GET", "/healthz", &[("Host", host)], "").status, 200, "{host}");
+    }
+}
+
+#[test]
+fn a_request_names_one_host() {
+    let http = HttpDaemon::start();
+    for request in [
+        "GET /healthz HTTP/1.1\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: \r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: evil.example@localhost\r\n\r\n",
+        "GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET http://localhost/healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    ] {
+        let reply = http.send(request.as_bytes());
+        assert_eq!((reply.status, reply.code()), (400, "bad_host".to_owned()), "{request:?}");
+    }
+    let same = http.send(b"GET http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(same.status, 200);
+    let other = http.send(b"GET http://evil.example/healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert_eq!(other.status, 421);
+}
+
+#[test]
+fn pages_of_other_sites_can_send_nothing() {
+    let http = HttpDaemon::start();
+    let port = http.address.port();
+    let own = format!("http://{}", http.address);
+    let ask = |headers: &[(&str, &str)]| http.post("/api/v1/names", headers, "{}");
+    assert_eq!(ask(&[]).status, 200, "a program sends no origin");
+    assert_eq!(ask(&[("Origin", &own), ("Sec-Fetch-Site", "same-origin")]).status, 200);
+    let other_port = format!("http://127.0.0.1:{}", if port == 1 { 2 } else { port - 1 });
+    let origins = [
+        "null",
+        "https://evil.example",
+        "http://localhost",
+        &*other_port,
+        "http://127.0.0.1.evil.example",
+        "",
+    ];
+    for origin in origins {
+        let reply = ask(&[("Origin", origin)]);
+        assert_eq!((reply.status, reply.code()), (403, "origin_not_allowed".to_owned()), "{origin}");
+        assert_eq!(reply.header("access-control-allow-origin"), None);
+    }
+    assert_eq!(ask(&[("Origin", &own), ("Origin", "https://evil.example")]).status, 403);
+    for site in ["cross-site", "same-site"] {
+        assert_eq!(ask(&[("Sec-Fetch-Site", site)]).status, 403, "{site}");
+    }
+    let preflight = [
+        ("Host", &*http.address.to_string()),
+        ("Origin", "https://evil.example"),
+        ("Access-Control-Request-Method", "POST"),
+    ];
+    let reply = http.request("OPTIONS", "/api/v1/names", &preflight, "");
+    assert_eq!((reply.status, reply.header("access-control-allow-origin")), (403, None));
+}
+
+#[test]
+fn a_body_that_a_form_can_send_is_refused() {
+    let http = HttpDaemon::start();
+    let host = http.address.to_string();
+    for kind in [
+        Some("text/plain"),
+        Some("application/x-www-form-urlencoded"),
+        Some("multipart/form-data; boundary=a"),
+        Some("application/json; charset=utf-16"),
+        Some("application/jsonp"),
+        Some("text/plain, application/json"),
+        None,
+    ] {
+        let kind = kind.map(|kind| ("Content-Type", kind));
+        let headers: Vec<_> = [("Host", &*host)].into_iter().chain(kind).collect();
+        let reply = http.request("POST", "/api/v1/names", &headers, "{}");
+        assert_eq!((reply.status, reply.code()), (415, "content_type".to_owned()), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_body_with_two_lengths_is_refused() {
+    let http = HttpDaemon::start();
+    let head = "POST /api/v1/names HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    for lengths in [
+        "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n",
+        "Content-Length: 2\r\nContent-Length: 3\r\n",
+        "Transfer-Encoding: identity\r\n",
+        "Transfer-Encoding: chunked, identity\r\n",
+        "Content-Length: +2\r\n",
+    ] {
+        let reply = http.send(format!("{head}{lengths}\r\n2\r\n{{}}\r\n0\r\n\r\n").as_bytes());
+        assert!((400..=501).contains(&reply.status), "{lengths:?}: {reply:?}");
+    }
+    let chunked =
+        http.send(format!("{head}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n").as_bytes());
+    assert_eq!(chunked.status, 200);
+}

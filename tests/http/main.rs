@@ -1,0 +1,10 @@
+//! The HTTP listener: health, metrics and the JSON API, over real sockets.
+
+mod bounds;
+mod client;
+mod hostile;
+mod lists;
+mod metrics;
+mod serving;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,220 @@
+//! `/metrics`: what is in it, and that Prometheus accepts it.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+use crate::client::HttpDaemon;
+use crate::support::daemon::works;
+use crate::support::ports::free_ports;
+use crate::support::{PATIENCE, eventually, skipped};
+
+const PAGE: &str = include_str!("../../docs/metrics.md");
+
+/// The samples of a scrape, by their names and labels.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(series, value)| (series.to_owned(), value.parse().unwrap()))
+        .collect()
+}
+
+#[track_caller]
+fn value(http: &HttpDaemon, series: &str) -> f64 {
+    let text = http.get("/metrics").text();
+    *samples(&text).get(series).unwrap_or_else(|| panic!("no {series} in:\n{text}"))
+}
+
+#[test]
+fn the_page_lists_every_metric_with_its_type() {
+    let (mut http, _file) = HttpDaemon::with("names = 'job'\n");
+    http.command(&["declare", "gpu", "--capacity", "4"]);
+    let text = http.get("/metrics").text();
+    assert!(text.ends_with("# EOF\n"));
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let mut served: Vec<_> = types
+        .map(|(name, kind)| match kind {
+            "counter" => (format!("{name}_total"), kind.to_owned()),
+            "info" => (format!("{name}_info"), kind.to_owned()),
+            _ => (name.to_owned(), kind.to_owned()),
+        })
+        .collect();
+    let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows = rows
+        .filter_map(|row| row.split_once("` | ").map(|(name, rest)| (name, rest.split(' ').next().unwrap())));
+    let mut listed: Vec<_> = rows.map(|(name, kind)| (name.to_owned(), kind.to_owned())).collect();
+    listed.retain(|(name, _)| name != "signalbox_cluster_leader");
+    served.sort();
+    listed.sort();
+    assert_eq!(served, listed);
+}
+
+#[test]
+fn acquires_are_counted_by_result() {
+    let mut http = HttpDaemon::start();
+    let mut counter = http.daemon.counter();
+    counter.acquire(b"a", 1, 1);
+    counter.acquire(b"a", 1, 1);
+    counter.acquire(b"a", 2, 1);
+    counter.acquire(b"b", 1, 1);
+    for (result, expected) in [("granted", 2.0), ("not_available", 1.0), ("invalid", 1.0), ("limit", 0.0)] {
+        let series = format!("signalbox_acquire_total{{namespace=\"counter\",result=\"{result}\"}}");
+        eventually(&series, || value(&http, &series) == expected);
+    }
+    assert_eq!(value(&http, "signalbox_names{namespace=\"counter\"}"), 2.0);
+}
+
+#[test]
+fn waits_are_in_the_histogram() {
+    let mut http = HttpDaemon::start();
+    assert_eq!(value(&http, "signalbox_wait_seconds_count"), 0.0);
+    http.command(&["declare", "gpu", "--capacity", "1"]);
+    http.command(&["acquire", "gpu=1/", "--lease", "1h"]);
+    let server = http.daemon.address("counter").to_string();
+    let mut waiting = Command::new(crate::support::daemon::SIGNALBOX)
+        .args(["run", "gpu=1/", "--wait", "max", "--", "true"])
+        .env("SIGNALBOX_SERVER", &server)
+        .spawn()
+        .unwrap();
+    eventually("it waits", || value(&http, "signalbox_waiters") == 1.0);
+    assert_eq!(value(&http, "signalbox_semaphore_waiters{name=\"gpu\"}"), 1.0);
+    http.command(&["resize", "gpu", "2"]);
+    assert!(waiting.wait().unwrap().success());
+    eventually("its wait is counted", || value(&http, "signalbox_wait_seconds_count") == 1.0);
+    assert_eq!(value(&http, "signalbox_wait_seconds_bucket{le=\"+Inf\"}"), 1.0);
+    assert!(value(&http, "signalbox_wait_seconds_sum") < PATIENCE.as_secs_f64());
+}
+
+#[test]
+fn names_have_series_only_if_they_are_selected_and_up_to_the_cap() {
+    let (mut http, _file) = HttpDaemon::with("names = 'job/'\nnames_max = 2\n");
+    let mut counter = http.daemon.counter();
+    for (name, resources) in
+        [(&b"job/c"[..], 4), (b"job/a", 1), (b"job/b", 2), (b"job/\xff\"\n", 8), (b"secret", 16)]
+    {
+        counter.acquire(name, resources, 100);
+    }
+    for number in 0..4 {
+        http.command(&["declare", &format!("sem/{number}"), "--capacity", "3"]);
+    }
+    let other = "signalbox_counter_in_use{other=\"true\"}";
+    eventually("the walk has found the names", || samples(&http.get("/metrics").text()).contains_key(other));
+    let text = http.get("/metrics").text();
+    let found = samples(&text);
+    assert_eq!(found["signalbox_counter_in_use{name=\"job/a\"}"], 1.0);
+    assert_eq!(found["signalbox_counter_in_use{name=\"job/b\"}"], 2.0);
+    assert_eq!(found[other], 12.0);
+    assert_eq!(found["signalbox_semaphore_capacity{name=\"sem/0\"}"], 3.0);
+    assert_eq!(found["signalbox_semaphore_capacity{other=\"true\"}"], 6.0);
+    for absent in ["job/c", "sem/2", "secret"] {
+        assert!(!text.contains(absent), "{absent}");
+    }
+}
+
+/// Whether the programs of Prometheus are installed.
+fn has_prometheus() -> bool {
+    let is_there = works("promtool", &["--version"]) && works("prometheus", &["--version"]);
+    if !is_there {
+        assert!(std::env::var_os("SIGNALBOX_REQUIRE_PEERS").is_none(), "prometheus is not installed");
+        skipped("prometheus is not installed");
+    }
+    is_there
+}
+
+#[test]
+fn promtool_accepts_the_metrics() {
+    if !has_prometheus() {
+        return;
+    }
+    let (mut http, _file) = HttpDaemon::with("names = 'job'\n");
+    http.command(&["declare", "gpu", "--capacity", "4"]);
+    http.daemon.counter().acquire(b"job\xff\\\"\n<>", 1, 2);
+    let text = http.get("/metrics").text();
+    // promtool reads the older format, in which the names of counters are those of their samples.
+    let names: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .map(str::to_owned)
+        .collect();
+    let older = |line: &str| -> Option<String> {
+        let mut words = line.splitn(4, ' ');
+        if let (Some("#"), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) {
+            let rest = words.next().unwrap_or_default();
+            return match (kind, rest) {
+                ("UNIT" | "EOF", _) => None,
+                (_, "info") => Some(format!("# {kind} {name}_info gauge")),
+                ("HELP", _) if name == "signalbox_build" => Some(format!("# {kind} {name}_info {rest}")),
+                _ if names.iter().any(|counter| counter == name) => {
+                    Some(format!("# {kind} {name}_total {rest}"))
+                }
+                _ => Some(line.to_owned()),
+            };
+        }
+        Some(line.to_owned()).filter(|line| line != "# EOF")
+    };
+    let older: String = text.lines().filter_map(older).flat_map(|line| [line, "\n".to_owned()]).collect();
+    let mut checked = Command::new("promtool")
+        .args(["check", "metrics", "--extended"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    checked.stdin.take().unwrap().write_all(older.as_bytes()).unwrap();
+    let output = checked.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}\n{older}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A Prometheus that is killed at the end of the test.
+struct Prometheus(Child);
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn prometheus_scrapes_a_server_under_load() {
+    if !has_prometheus() {
+        return;
+    }
+    let mut http = HttpDaemon::start();
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("prometheus.yml");
+    let text = format!(
+        "global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\nscrape_configs:\n  - job_name: signalbox\n    static_configs:\n      \
+         - targets: ['{}']\n",
+        http.address
+    );
+    std::fs::write(&config, text).unwrap();
+    let [port] = free_ports();
+    let address = format!("127.0.0.1:{port}");
+    let prometheus = Command::new("prometheus")
+        .args(["--web.listen-address", &address, "--log.level", "error"])
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.tsdb.path={}", directory.path().join("data").display()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _prometheus = Prometheus(prometheus);
+    let mut counter = http.daemon.counter();
+    let mut acquires = 0_u32;
+    let query = format!("http://{address}");
+    let asked = |expression: &str| {
+        let output =
+            Command::new("promtool").args(["query", "instant", &query, expression]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    eventually("Prometheus has the count of Acquires", || {
+        for _ in 0..500 {
+            assert_eq!(counter.acquire(b"load", 1, u32::MAX).status, 0);
+            acquires += 1;
+        }
+        asked("signalbox_acquire_total{result=\"granted\",namespace=\"counter\"} > 1000").contains("=> ")
+    });
+    assert!(asked("up{job=\"signalbox\"}").contains("=> 1 "), "{}", asked("up"));
+}

@@ -1,0 +1,138 @@
+//! Health, the start and the configuration.
+
+use std::io::Read;
+
+use crate::client::HttpDaemon;
+use crate::support::daemon::{ANY_PORTS, Daemon, serve, text};
+use crate::support::{ACQUIRE, eventually, named};
+use nix::sys::signal::Signal;
+
+#[test]
+fn health_and_readiness_are_plain_text() {
+    let http = HttpDaemon::start();
+    let health = http.get("/healthz");
+    assert_eq!((health.status, &*health.text()), (200, "ok\n"));
+    let ready = http.get("/readyz");
+    assert_eq!((ready.status, &*ready.text()), (200, "serving\n"));
+    assert_eq!(ready.header("content-type"), Some("text/plain; charset=utf-8"));
+}
+
+#[test]
+fn without_a_setting_there_is_no_listener() {
+    let mut daemon = Daemon::spawn(serve(ANY_PORTS));
+    assert_eq!(text(&daemon.ready(), "http"), "disabled");
+}
+
+#[test]
+fn every_answer_has_the_headers_that_protect_it() {
+    let http = HttpDaemon::start();
+    for path in ["/", "/healthz", "/metrics", "/api/v1/status", "/api/v1/missing"] {
+        let reply = http.get(path);
+        let policy = reply.header("content-security-policy").unwrap();
+        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        for (header, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-store"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("cross-origin-opener-policy", "same-origin"),
+        ] {
+            assert_eq!(reply.header(header), Some(value), "{path}");
+        }
+        for absent in ["set-cookie", "access-control-allow-origin"] {
+            assert_eq!(reply.header(absent), None, "{path}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_serves_several_requests() {
+    use std::io::Write;
+    let http = HttpDaemon::start();
+    let mut stream = http.connect();
+    for _ in 0..3 {
+        write!(stream, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        assert_eq!(crate::client::read_reply(&mut stream).status, 200);
+    }
+    write!(stream, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    assert_eq!(crate::client::read_reply(&mut stream).status, 200);
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn errors_are_json_with_a_code() {
+    let http = HttpDaemon::start();
+    for (path, status, code) in [
+        ("/nothing", 404, "not_found"),
+        ("/api/v1/name?name=a", 404, "not_found"),
+        ("/api/v1/name", 400, "bad_request"),
+        ("/api/v1/names?sort=size", 400, "bad_request"),
+        ("/api/v1/names?limit=1001", 400, "bad_request"),
+        ("/api/v1/status?x=1", 400, "bad_request"),
+        ("/api/v1/holders?name=a", 400, "bad_request"),
+    ] {
+        let reply = http.get(path);
+        assert_eq!((reply.status, reply.code()), (status, code.to_owned()), "{path}");
+        assert_eq!(reply.header("content-type"), Some("application/json"));
+    }
+    let host = http.address.to_string();
+    let headers = [("Host", &*host), ("Content-Type", "application/json")];
+    let reply = http.request("DELETE", "/api/v1/names", &headers, "");
+    assert_eq!((reply.status, reply.code()), (405, "method_not_allowed".to_owned()));
+}
+
+#[test]
+fn a_draining_server_is_not_ready() {
+    let mut http = HttpDaemon::start();
+    // A client that does not take its answers keeps the server from stopping for some seconds.
+    let mut slow = http.daemon.counter();
+    let mut requests = Vec::new();
+    for number in 0..20_000 {
+        let name = format!("{number:0>100}");
+        requests.extend(crate::support::frame(ACQUIRE, [0; 4], &named(&[1, 1], name.as_bytes())));
+    }
+    slow.send(&requests);
+    for _ in 0..200 {
+        slow.send(&crate::support::frame(crate::support::DUMP, [0; 4], b""));
+    }
+    let mut stream = http.connect();
+    http.daemon.signal(Signal::SIGTERM);
+    http.daemon.logged_message("stopping");
+    let mut state = String::new();
+    eventually("it is not ready", || {
+        use std::io::Write;
+        if write!(stream, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").is_err() {
+            return false;
+        }
+        let reply = crate::client::read_reply(&mut stream);
+        state = reply.text();
+        reply.status == 503
+    });
+    assert_eq!(state, "draining\n");
+}
+
+#[test]
+fn the_hosts_of_the_configuration_change_on_reload() {
+    let (mut http, file) = HttpDaemon::with("hosts = 'box.example.org'\n");
+    let asked = |http: &HttpDaemon, host: &str| http.request("GET", "/healthz", &[("Host", host)], "").status;
+    assert_eq!(asked(&http, "Box.Example.org:80"), 200);
+    assert_eq!(asked(&http, "other.example.org"), 421);
+    let before = std::fs::read_to_string(file.path()).unwrap();
+    file.write(&before.replace("box.example.org", "other.example.org"));
+    http.daemon.reload("the configuration was read again");
+    assert_eq!(asked(&http, "box.example.org"), 421);
+    assert_eq!(asked(&http, "other.example.org"), 200);
+}
+
+#[test]
+fn a_port_that_is_in_use_is_reported() {
+    let http = HttpDaemon::start();
+    let port = http.address.port().to_string();
+    let mut other = Daemon::spawn(serve(ANY_PORTS.into_iter().chain(["--http-port", &port])));
+    assert!(!other.exit_status().success());
+    assert!(
+        other.said().contains(&format!("http.port = {port}: the port cannot be bound")),
+        "{}",
+        other.said()
+    );
+}
