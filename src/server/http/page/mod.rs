@@ -1,6 +1,8 @@
 //! The status page: static files that are part of the program.
 //!
 //! The Content-Security-Policy of every answer (`guard`) permits scripts and styles of this server only, and none inline.
+//! `page.js` shows the view that the address names; `views.js` has the views, `actions.js` the changes, `api.js` the
+//! requests, `table.js` what is updated in place, and `text.js` how names are shown.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -14,9 +16,26 @@ pub(super) struct File {
     content: &'static str,
 }
 
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+macro_rules! script {
+    ($name:literal) => {
+        File { path: concat!("/", $name), kind: SCRIPT, content: include_str!($name) }
+    };
+}
+
 /// The files of the page.
-pub(super) const FILES: &[File] =
-    &[File { path: "/", kind: "text/html; charset=utf-8", content: include_str!("index.html") }];
+pub(super) const FILES: &[File] = &[
+    File { path: "/", kind: "text/html; charset=utf-8", content: include_str!("index.html") },
+    File { path: "/page.css", kind: "text/css; charset=utf-8", content: include_str!("page.css") },
+    File { path: "/icon.svg", kind: "image/svg+xml", content: include_str!("icon.svg") },
+    script!("page.js"),
+    script!("views.js"),
+    script!("actions.js"),
+    script!("api.js"),
+    script!("table.js"),
+    script!("text.js"),
+];
 
 impl File {
     pub(super) fn answer(&self) -> Response {
