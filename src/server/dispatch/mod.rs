@@ -2,6 +2,7 @@
 //!
 //! Only this folder uses both the protocol and the core. This file has yrmcds' operations, `extended` the extended ones,
 //! `sysv` those of System V semaphores, `administration` what concerns all sessions and all records.
+//! `rights` is the table of what each operation needs.
 //! `extended_state` is what a connection keeps between extended requests, `response_stream` a response of many frames,
 //! `answer` composes the answers of the core, and `convert` converts between the types of the two sides.
 
@@ -11,6 +12,7 @@ mod convert;
 mod extended;
 mod extended_state;
 mod response_stream;
+mod rights;
 mod sysv;
 
 use bytes::BytesMut;
@@ -40,6 +42,8 @@ pub(super) enum NextStep {
     Yield,
     /// It sends this response first.
     Stream(Box<ResponseStream>),
+    /// It closes the connection, once this is answered.
+    Close,
 }
 
 /// Executes the requests of one connection at one point in time.
@@ -83,6 +87,10 @@ impl Executor<'_> {
             }
         };
         self.tally.count(request.opcode());
+        if self.extended.standing.restricts_plain() && self.refuses_plain(&request) {
+            answer(Response::Failed(Status::NotPermitted), out);
+            return NextStep::Continue;
+        }
         match request {
             Request::Noop => answer(Response::Done, out),
             Request::Get { name } => answer(self.get(name), out),
@@ -104,6 +112,25 @@ impl Executor<'_> {
             }
         }
         NextStep::Continue
+    }
+
+    /// Whether the client lacks the right that a request needs. It is counted and logged then.
+    #[cold]
+    fn refuses_plain(&self, request: &Request<'_>) -> bool {
+        let needed = rights::needed_for_plain(request, self.port.namespace);
+        let Some(missing) = needed.filter(|(right, target)| !self.extended.standing.may(*right, *target))
+        else {
+            return false;
+        };
+        self.note_missing(&format!("{:?}", request.opcode()), missing);
+        true
+    }
+
+    /// Counts and logs a request that is refused because the client lacks a right.
+    fn note_missing(&self, operation: &str, (right, _): rights::Needed<'_>) {
+        let reason = format!("it lacks the right \"{}\" there", right.name());
+        let identity = self.extended.standing.permissions().identity();
+        self.server.access().note_refusal(&self.extended.client, identity, operation, &reason);
     }
 
     /// Adds the commands executed so far to the statistics.
