@@ -11,7 +11,7 @@ struct Layer {
 }
 
 /// All names that the check knows: `std`, the crates, and the modules.
-const CRATES: [&str; 33] = [
+const CRATES: [&str; 34] = [
     "ahash",
     "bytes",
     "clap",
@@ -26,6 +26,7 @@ const CRATES: [&str; 33] = [
     "nix",
     "prost",
     "redb",
+    "ring",
     "rustls",
     "rustls_native_certs",
     "rustls_webpki",
@@ -46,10 +47,10 @@ const CRATES: [&str; 33] = [
     "tracing",
     "tracing_subscriber",
 ];
-const MODULES: [&str; 9] =
-    ["protocol", "core", "config", "server", "storage", "cluster", "client", "cli", "tls"];
+const MODULES: [&str; 10] =
+    ["protocol", "core", "config", "server", "storage", "cluster", "client", "cli", "tls", "access"];
 
-const LAYERS: [Layer; 8] = [
+const LAYERS: [Layer; 9] = [
     Layer {
         module: "protocol",
         may_use: &["protocol", "bytes", "thiserror"],
@@ -104,8 +105,13 @@ const LAYERS: [Layer; 8] = [
             ("keys.rs", "serde_json"),
         ],
     },
+    Layer {
+        module: "access",
+        may_use: &["access", "ring", "thiserror"],
+        exceptions: &[("text.rs", "toml"), ("text.rs", "serde")],
+    },
     Layer { module: "tls", may_use: &["rustls", "thiserror"], exceptions: &[] },
-    Layer { module: "config", may_use: &["config", "serde", "toml", "thiserror"], exceptions: &[] },
+    Layer { module: "config", may_use: &["config", "access", "serde", "toml", "thiserror"], exceptions: &[] },
     Layer {
         module: "client",
         may_use: &[
@@ -144,6 +150,8 @@ const LAYERS: [Layer; 8] = [
         ],
         exceptions: &[
             ("serve.rs", "server"),
+            ("token.rs", "access"),
+            ("token.rs", "getrandom"),
             ("data.rs", "storage"),
             ("data.rs", "cluster"),
             ("cluster/mod.rs", "cluster"),
