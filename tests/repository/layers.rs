@@ -110,7 +110,8 @@ const LAYERS: [Layer; 9] = [
         may_use: &["access", "ring", "thiserror"],
         exceptions: &[("text.rs", "toml"), ("text.rs", "serde")],
     },
-    Layer { module: "tls", may_use: &["rustls", "thiserror"], exceptions: &[] },
+    // The provider of rustls is a module called ring.
+    Layer { module: "tls", may_use: &["rustls", "thiserror"], exceptions: &[("mod.rs", "ring")] },
     Layer { module: "config", may_use: &["config", "access", "serde", "toml", "thiserror"], exceptions: &[] },
     Layer {
         module: "client",
