@@ -9,6 +9,8 @@
 #![warn(clippy::unwrap_used)]
 
 #[cfg(feature = "program")]
+mod access;
+#[cfg(feature = "program")]
 pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;

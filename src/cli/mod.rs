@@ -53,6 +53,8 @@ mod sysv;
 mod table;
 mod time;
 mod tls;
+mod token;
+mod token_source;
 mod verify;
 mod waiters;
 mod wanted;
@@ -189,6 +191,7 @@ enum Command {
     Sysv(sysv::Arguments),
     Cluster(cluster::Arguments),
     Data(data::Arguments),
+    Token(token::Arguments),
     Completions(completions::Arguments),
     #[command(hide = true)]
     CompleteNames(complete_names::Arguments),
@@ -240,6 +243,7 @@ pub fn main() -> ExitCode {
         Command::Sysv(arguments) => sysv::run(&arguments),
         Command::Cluster(arguments) => cluster::run(&arguments),
         Command::Data(arguments) => data::run(&arguments),
+        Command::Token(arguments) => token::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::CompleteNames(arguments) => complete_names::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),

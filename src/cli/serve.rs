@@ -107,10 +107,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 impl From<DaemonError> for Failure {
     fn from(error: DaemonError) -> Self {
         let exit = match &error {
-            DaemonError::Config(_) | DaemonError::Tls(_) | DaemonError::ClusterSettings { .. } => {
-                Exit::Configuration
-            }
-            DaemonError::Log(_) => Exit::Output,
+            DaemonError::Config(_)
+            | DaemonError::Tls(_)
+            | DaemonError::Tokens { .. }
+            | DaemonError::ClusterSettings { .. } => Exit::Configuration,
+            DaemonError::Log(_) | DaemonError::AuditLog { .. } => Exit::Output,
             DaemonError::Privileges(_) => Exit::NoPermission,
             DaemonError::Data { source: RestoreError::Storage(error), .. } => data::exit_for(error),
             DaemonError::Data { source: RestoreError::Contradiction(_), .. } => Exit::Data,

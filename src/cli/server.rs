@@ -13,6 +13,7 @@ use super::name::Name;
 use super::pattern::looks_like_pattern;
 use super::time::time;
 use super::tls::TlsOptions;
+use super::token_source::TokenSource;
 use crate::client::{
     Address, AddressError, Builder, COUNTER_PORT, Client, ConnectError, Direct, Error, HelloAnswer,
     Namespace, PlainClient, SEMAPHORE_PORT, Status, Tls, Transport,
@@ -47,6 +48,9 @@ pub(super) struct Server {
 
     #[command(flatten)]
     tls: TlsOptions,
+
+    #[command(flatten)]
+    token: TokenSource,
 }
 
 /// The addresses of one server, or of the nodes of one cluster; at least one.
@@ -139,15 +143,21 @@ impl Server {
         let mut addresses = self.addresses().0.into_iter();
         let first = addresses.next().expect("the option has at least one address");
         let builder = addresses.fold(Client::builder(first), Builder::address).label(label(task));
-        Ok(match self.tls.load()? {
+        let builder = match self.tls.load()? {
             Some(tls) => builder.transport(tls),
             None => builder,
-        })
+        };
+        Ok(self.token.load()?.into_iter().fold(builder, Builder::token))
     }
 
     /// The options of TLS.
     pub(super) fn tls(&self) -> &TlsOptions {
         &self.tls
+    }
+
+    /// Where the token comes from.
+    pub(super) fn token(&self) -> &TokenSource {
+        &self.token
     }
 
     /// Whether a port was given. Otherwise `--semaphore` selects it.
@@ -277,7 +287,8 @@ impl Server {
     /// As [`Self::connect`]; the task is the label in lists of holders.
     pub(super) async fn connect_for(&self, task: &str) -> Result<(PlainClient, ServerKind), Failure> {
         let (_, client) = self.connect_to_first().await?;
-        let server = self.answer(client.introduce(&label(task))).await??;
+        let token = self.token.load()?;
+        let server = self.answer(client.introduce_with(&label(task), token.as_ref())).await??;
         self.check_port(server)?;
         let kind = server.map_or(ServerKind::Other, |_| ServerKind::Signalbox);
         Ok((client, kind))

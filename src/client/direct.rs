@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::connection::Connection;
 use super::{
-    Disconnect, Dump, Error, Export, Listing, Requested, Revocation, Sessions, Watch, checked, requesting,
+    Disconnect, Dump, Error, Export, Listing, Requested, Revocation, Sessions, Token, Watch, checked,
+    requesting,
 };
 use crate::protocol::{
     EXTENDED_VERSION, Extended, Features, GrantId, HelloAnswer, Inspected, Milliseconds, Namespace, Request,
@@ -40,12 +41,16 @@ pub struct Direct {
 }
 
 impl Direct {
-    pub(super) async fn enter(connection: Connection, label: &[u8]) -> Result<Self, Error> {
+    pub(super) async fn enter(
+        connection: Connection,
+        label: &[u8],
+        token: Option<&Token>,
+    ) -> Result<Self, Error> {
         let connection = Arc::new(connection);
         let hello = Extended::Hello {
             version: EXTENDED_VERSION,
             label,
-            credentials: &[],
+            credentials: Token::of(token),
             features: Features::default(),
         };
         let server = connection.ask_for_success(hello).await?.hello()?;

@@ -95,6 +95,7 @@ pub mod sysv;
 mod text;
 #[cfg(feature = "tls")]
 mod tls;
+mod token;
 
 use std::fmt;
 use std::time::Duration;
@@ -122,6 +123,7 @@ pub use crate::protocol::{
     Pausing, ReachedLimit, Removal, Resizing, Scope, SessionEntry, SessionKey, SessionKind, Shares,
     SlotChange, Statistic, Status, TtlLeft, VerifiedGrant, Wait,
 };
+pub use token::Token;
 
 use requested::requesting;
 pub(crate) use text::is_unsafe;

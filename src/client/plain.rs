@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::connection::Connection;
 use super::{
     Address, CONNECT_TIMEOUT, ConnectError, Disconnect, Dump, Error, Maximum, PlainPermit, Requested,
-    RequestedAmount, Resources, checked, requesting, socket,
+    RequestedAmount, Resources, Token, checked, requesting, socket,
 };
 use crate::protocol::{
     EXTENDED_VERSION, Extended, Features, HelloAnswer, Request, ResponseFrame, Statistic, Status,
@@ -117,10 +117,32 @@ impl PlainClient {
     /// # }
     /// ```
     pub async fn introduce(&self, label: &[u8]) -> Result<Option<HelloAnswer>, Error> {
+        self.introduce_with(label, None).await
+    }
+
+    /// As [`Self::introduce`], and shows a token, which decides what this connection may do from now on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Status`](super::ErrorKind::Status) with `NotPermitted` if the server does not accept the token.
+    ///
+    /// ```no_run
+    /// # async fn example(client: signalbox::client::PlainClient) -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox::client::Token;
+    ///
+    /// let token = Token::from_file("/etc/worker/token".as_ref())?;
+    /// client.introduce_with(b"backup on db1", Some(&token)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn introduce_with(
+        &self,
+        label: &[u8],
+        token: Option<&Token>,
+    ) -> Result<Option<HelloAnswer>, Error> {
         let hello = Extended::Hello {
             version: EXTENDED_VERSION,
             label,
-            credentials: &[],
+            credentials: Token::of(token),
             features: Features::default(),
         };
         match self.connection.ask_for_success(hello).await {

@@ -7,6 +7,7 @@
 //! Variables of the environment override the file. The caller overrides keys from the command line and then calls
 //! [`Loaded::validate`], logs the notices, looks up accounts, binds addresses and opens the log file.
 
+mod access;
 mod apply;
 mod cluster;
 mod error;
@@ -31,6 +32,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+pub use access::{AccessConfig, CertificateRule, NetworkRule};
 pub use cluster::ClusterConfig;
 pub use error::{ConfigError, Notice, Reason, Severity};
 pub use http::HttpConfig;
@@ -80,6 +82,8 @@ pub struct Config {
     pub tls: TlsConfig,
     /// The HTTP listener.
     pub http: HttpConfig,
+    /// What clients may do.
+    pub access: AccessConfig,
     /// The directory for declared semaphores and leased sessions; `None` means that a restart loses them.
     pub data_dir: Option<PathBuf>,
     /// The log.
@@ -402,6 +406,7 @@ impl Default for Config {
             proxies: Vec::new(),
             tls: TlsConfig::default(),
             http: HttpConfig::default(),
+            access: AccessConfig::default(),
             data_dir: None,
             log: Log::default(),
             counter: Counter { port: PortConfig::default(), stat_interval_s: 86_400 },

@@ -13,7 +13,8 @@ use std::str::FromStr;
 use super::cluster::{is_member, is_name};
 use super::http::is_host;
 use super::setting::Value;
-use super::{ClientCert, Config, DeclareConfig, Network, PlainRule, Threshold};
+use super::{CertificateRule, ClientCert, Config, DeclareConfig, Network, NetworkRule, PlainRule, Threshold};
+use crate::access::Rights;
 
 /// A row of the table of keys.
 #[derive(Debug)]
@@ -222,6 +223,45 @@ static KEYS: &[Key] = &[
         |config| config.http.names_max.to_string(),
     )
     .while_running(),
+    Key::new(
+        "access.tokens",
+        Kind::File {
+            example: "/etc/signalbox/tokens.toml",
+            put: |config, path| config.access.tokens = Some(path),
+        },
+        |config| shown_if_set(config.access.tokens.as_ref().map(|path| path.display())),
+    )
+    .while_running(),
+    Key::new(
+        "access.tokens_over_plain",
+        Kind::Flag(|config, flag| config.access.tokens_over_plain = flag),
+        |config| config.access.tokens_over_plain.to_string(),
+    )
+    .while_running(),
+    Key::new("access.anonymous", Kind::Rights(|config, rights| config.access.anonymous = rights), |config| {
+        shown_if_set(config.access.anonymous.as_ref())
+    })
+    .while_running(),
+    Key::new(
+        "access.networks",
+        Kind::NetworkRules(|config, rules| config.access.networks = rules),
+        |config| rules_in_a_row(&config.access.networks),
+    )
+    .while_running(),
+    Key::new(
+        "access.certificates",
+        Kind::CertificateRules(|config, rules| config.access.certificates = rules),
+        |config| rules_in_a_row(&config.access.certificates),
+    )
+    .while_running(),
+    Key::new(
+        "access.audit_log",
+        Kind::File {
+            example: "/var/log/signalbox-audit.log",
+            put: |config, path| config.access.audit_log = Some(path),
+        },
+        |config| shown_if_set(config.access.audit_log.as_ref().map(|path| path.display())),
+    ),
     Key::new("counter.enable", Kind::Flag(|config, flag| config.counter.port.enable = flag), |config| {
         config.counter.port.enable.to_string()
     }),
@@ -509,6 +549,12 @@ enum Kind {
     Threshold(fn(&mut Config, Threshold)),
     ClientCert(fn(&mut Config, ClientCert)),
     Plain(fn(&mut Config, PlainRule)),
+    /// What clients may do; empty: the default.
+    Rights(fn(&mut Config, Option<Rights>)),
+    /// What the clients of networks may do.
+    NetworkRules(fn(&mut Config, Vec<NetworkRule>)),
+    /// What the clients with certificates may do.
+    CertificateRules(fn(&mut Config, Vec<CertificateRule>)),
     Text {
         least_bytes: usize,
         most_bytes: usize,
@@ -555,6 +601,21 @@ impl Kind {
             Self::Threshold(_) => "error, warning, info or debug".to_owned(),
             Self::ClientCert(_) => ClientCert::ALLOWED.to_owned(),
             Self::Plain(_) => PlainRule::ALLOWED.to_owned(),
+            Self::Rights(_) => {
+                "rights and where they hold, such as \"read,acquire counter:web/ semaphore\", \"all\" or \"none\", or empty for \
+                 the default"
+                    .to_owned()
+            }
+            Self::NetworkRules(_) => {
+                "rules of a network and rights, such as [\"10.0.0.0/8 read,acquire counter:web/\"], in yrmcds.conf with \
+                 semicolons between them, or empty for none"
+                    .to_owned()
+            }
+            Self::CertificateRules(_) => {
+                "rules of a name and rights, such as [\"worker-1 read,acquire counter:web/\"], in yrmcds.conf with semicolons \
+                 between them, or empty for none"
+                    .to_owned()
+            }
             Self::Text { least_bytes: 0, most_bytes, .. } => format!("a text of at most {most_bytes} bytes"),
             Self::Text { least_bytes, most_bytes, .. } => {
                 format!("a text of {least_bytes} to {most_bytes} bytes")
@@ -602,6 +663,12 @@ impl Kind {
             Self::Threshold(put) => put(config, text(value)?.parse().ok()?),
             Self::ClientCert(put) => put(config, text(value)?.parse().ok()?),
             Self::Plain(put) => put(config, text(value)?.parse().ok()?),
+            Self::Rights(put) => {
+                let text = text(value)?;
+                put(config, if text.is_empty() { None } else { Some(text.parse().ok()?) });
+            }
+            Self::NetworkRules(put) => put(config, rules(value)?),
+            Self::CertificateRules(put) => put(config, rules(value)?),
             Self::Text { least_bytes, most_bytes, put } => {
                 let text = text(value)?;
                 let is_allowed = (*least_bytes..=*most_bytes).contains(&text.len());
@@ -718,6 +785,19 @@ fn in_lower_case(value: &Value) -> Option<Value> {
         Value::List(values) => Some(Value::List(values.iter().map(in_lower_case).collect::<Option<_>>()?)),
         value => Some(Value::Text(text(value)?.to_ascii_lowercase())),
     }
+}
+
+/// The rules of a list, or of a text with semicolons between them.
+fn rules<T: FromStr>(value: &Value) -> Option<Vec<T>> {
+    let rules: Vec<&str> = match value {
+        Value::List(values) => values.iter().map(text).collect::<Option<_>>()?,
+        _ => text(value)?.split(';').filter(|rule| !rule.trim().is_empty()).collect(),
+    };
+    rules.into_iter().map(|rule| rule.parse().ok()).collect()
+}
+
+fn rules_in_a_row<T: ToString>(rules: &[T]) -> String {
+    rules.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn account(name: &str) -> Option<Option<String>> {

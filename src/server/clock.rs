@@ -2,12 +2,15 @@
 
 use std::fmt;
 
+use std::sync::Arc;
+
 use nix::time::{ClockId, clock_gettime};
 
 use crate::core::UnixSeconds;
 
 /// A clock of Unix time. It may be set back and forth: only the intervals of counters and the times of listings use it.
-pub struct Clock(Box<dyn Fn() -> UnixSeconds + Send + Sync>);
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> UnixSeconds + Send + Sync>);
 
 impl Clock {
     /// The clock of the system. Times before 1970 are returned as 1970.
@@ -22,7 +25,7 @@ impl Clock {
 
     /// A clock that calls a function.
     pub fn from_fn(read: impl Fn() -> UnixSeconds + Send + Sync + 'static) -> Self {
-        Self(Box::new(read))
+        Self(Arc::new(read))
     }
 
     /// The time now.

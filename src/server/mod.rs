@@ -8,6 +8,7 @@
 //! The shell is generic over stream and listener, and gets its clock and its hash seed from outside, so that a simulated
 //! network and clock run the same code as real ones.
 
+mod access;
 mod admission;
 mod buffers;
 mod client_address;
@@ -57,12 +58,14 @@ pub use workers::{SameThread, Spawn, Workers};
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::time::Instant;
 
+pub use crate::access::TokenFileError;
 use crate::cluster::fence::Fence;
-use crate::config::{Config, Network, PortConfig, TlsConfig};
+use crate::config::{AccessConfig, Config, Network, PortConfig, TlsConfig};
 use crate::core::{
     ClientShare, Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher,
     Namespace, Order, SysvLimits,
 };
+use access::{Access, Audit};
 use client_address::ClientAddress;
 use export::Exports;
 use memory::MemoryBudget;
@@ -86,6 +89,8 @@ pub struct Server {
     session_limits: RwLock<Arc<SessionLimits>>,
     /// `None`: TLS is not configured. In an `Arc`, as above.
     tls: RwLock<Option<Arc<Tls>>>,
+    access: Access,
+    audit: Audit,
     frame_timeout_s: AtomicU32,
     peer_timeout_s: AtomicU32,
     /// Connections that have something to do for their peers. A stop waits for them.
@@ -110,7 +115,7 @@ const GRANT_ID_TIME_SHIFT: u32 = 20;
 /// Numbers of processes begin at the Unix time of the start in seconds, shifted by this many bits.
 const PROCESS_ID_TIME_SHIFT: u32 = 24;
 
-/// Limits of the extended operations, also those that Hello divides into shares, and the addresses of administrators and proxies. Times are in milliseconds.
+/// Limits of the extended operations, also those that Hello divides into shares, and the addresses of proxies. Times are in milliseconds.
 #[derive(Debug, Default)]
 struct SessionLimits {
     default_ttl_ms: u32,
@@ -121,8 +126,6 @@ struct SessionLimits {
     sessions_max: u32,
     waiters_max: u32,
     watches_max: u32,
-    /// The addresses of administrators, besides loopback.
-    admin_from: Vec<IpAddr>,
     /// Where proxies are, whose connections begin with a header.
     proxies: Vec<Network>,
 }
@@ -163,12 +166,14 @@ impl Server {
         let first_set = hasher.hash_one(clock.now().0) as u32;
         let server = Self {
             core: Core::new(stat_interval_s, hasher),
-            clock,
             counters: Port::new(Namespace::Counters),
             semaphores: Port::new(Namespace::Semaphores),
             peers: Peers::default(),
             session_limits: RwLock::default(),
             tls: RwLock::default(),
+            access: Access::of(config, clock.clone()),
+            audit: Audit::default(),
+            clock,
             frame_timeout_s: AtomicU32::new(0),
             peer_timeout_s: AtomicU32::new(0),
             busy: AtomicUsize::new(0),
@@ -197,6 +202,7 @@ impl Server {
         self.semaphores.apply(&config.semaphore.port, &self.core);
         let session_limits = Arc::new(SessionLimits::of(config));
         *self.session_limits.write().unwrap_or_else(PoisonError::into_inner) = session_limits;
+        self.access.configure(config);
         self.memory.set_max(config.memory_max);
         self.shares.set(config.client_share, files_max());
         let share = self.shares.share();
@@ -215,6 +221,24 @@ impl Server {
     pub fn load_tls(&self, config: &TlsConfig) -> Result<(), TlsError> {
         self.set_tls(Tls::read(config, self.clock.now())?.map(Arc::new));
         Ok(())
+    }
+
+    /// Reads the file of tokens. If it cannot be used, those before stay in use.
+    ///
+    /// # Errors
+    /// [`TokenFileError`], which names the file and what is wrong with it.
+    pub fn load_tokens(&self, config: &AccessConfig) -> Result<(), TokenFileError> {
+        self.access.load_tokens(config)
+    }
+
+    /// What clients may do.
+    fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// The log of administrative changes.
+    fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// Replaces the certificates of TLS, for connections from now on.
@@ -250,10 +274,6 @@ impl Server {
 
     fn session_limits(&self) -> Arc<SessionLimits> {
         Arc::clone(&self.session_limits.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn is_administrator(&self, client: ClientAddress) -> bool {
-        client.is_administrator(&self.session_limits().admin_from)
     }
 
     /// Whether the connections of this peer have to begin with a proxy's header.
@@ -337,8 +357,6 @@ impl SessionLimits {
             sessions_max: session.max_sessions,
             waiters_max: session.max_waiters,
             watches_max: session.max_watches,
-            // In the form in which peers are looked up: IPv4 peers of a dual-stack socket are mapped to IPv4.
-            admin_from: config.admin_from.iter().map(|address| address.to_canonical()).collect(),
             proxies: config.proxies.clone(),
         }
     }

@@ -71,6 +71,8 @@ pub(super) fn items(server: &Server, port: &Port) -> Vec<(&'static str, String)>
         ("refused_memory", server.memory.refused.value()),
         ("client_share", server.shares.percent().into()),
         ("refused_shares", server.shares.refused.value()),
+        ("refused_rights", server.access.refused.value()),
+        ("failed_authentications", server.access.failed_authentications.value()),
         ("bad_input", metrics.bad_input.value()),
         ("frame_timeouts", metrics.frame_timeouts.value()),
         ("tls_connections", metrics.tls_connections.value()),

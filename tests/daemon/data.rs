@@ -117,7 +117,12 @@ fn acknowledged_state_survives_a_stop_and_a_crash() {
         let mut daemon = start(&file);
         let [mut one, mut bound] = [caller(&mut daemon), caller(&mut daemon)];
         let features = one
-            .ask(&Extended::Hello { version: 1, label: b"", credentials: b"", features: Features::default() })
+            .ask(&Extended::Hello {
+                version: 1,
+                label: b"",
+                credentials: signalbox::protocol::Credentials(b""),
+                features: Features::default(),
+            })
             .hello()
             .unwrap();
         assert!(features.features.contains(signalbox::protocol::Features::DURABLE));
@@ -195,7 +200,12 @@ fn without_a_data_directory_the_daemon_logs_what_a_restart_forgets() {
     assert!(!message(&said).contains("  "), "{said}");
     let mut caller = caller(&mut daemon);
     let hello = caller
-        .ask(&Extended::Hello { version: 1, label: b"", credentials: b"", features: Features::default() })
+        .ask(&Extended::Hello {
+            version: 1,
+            label: b"",
+            credentials: signalbox::protocol::Credentials(b""),
+            features: Features::default(),
+        })
         .hello()
         .unwrap();
     assert!(!hello.features.contains(signalbox::protocol::Features::DURABLE));

@@ -1,5 +1,6 @@
 //! The daemon as a process: its files and its signals.
 
+mod access;
 mod backup;
 mod configuration;
 mod crash;

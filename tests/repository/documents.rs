@@ -206,7 +206,7 @@ fn modules_depend_on_each_other_as_the_design_states() {
     let modules: Vec<_> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
     assert_eq!(
         modules,
-        ["protocol", "core", "storage", "cluster", "config", "tls", "client", "server", "cli"]
+        ["protocol", "core", "storage", "cluster", "config", "tls", "access", "client", "server", "cli"]
     );
     for row in &rows {
         let module = row[0].trim_matches('`');

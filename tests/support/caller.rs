@@ -76,7 +76,7 @@ impl Caller {
         let request = Extended::Hello {
             version: 1,
             label: label.as_bytes(),
-            credentials: &[],
+            credentials: signalbox::protocol::Credentials(&[]),
             features: Features::default(),
         };
         self.ask(&request).hello().unwrap().session

@@ -13,7 +13,12 @@ use crate::support::{NOOP, OK, TestServer, eventually, frame};
 const LONG_MS: u32 = 60_000;
 
 fn features(caller: &mut Caller) -> Features {
-    let hello = Extended::Hello { version: 1, label: b"", credentials: b"", features: Features::default() };
+    let hello = Extended::Hello {
+        version: 1,
+        label: b"",
+        credentials: signalbox::protocol::Credentials(b""),
+        features: Features::default(),
+    };
     caller.ask(&hello).hello().unwrap().features
 }
 

@@ -16,8 +16,12 @@ fn hello_says_which_namespace_the_port_serves() {
     let server = TestServer::start();
     for namespace in Namespace::ALL {
         let wire = crate::support::Wire::connect(server.address(namespace));
-        let hello =
-            Extended::Hello { version: 1, label: b"", credentials: &[], features: Features::default() };
+        let hello = Extended::Hello {
+            version: 1,
+            label: b"",
+            credentials: signalbox::protocol::Credentials(&[]),
+            features: Features::default(),
+        };
         assert_eq!(Caller::new(wire).ask(&hello).hello().unwrap().port, Some(on_wire(namespace)));
     }
 }

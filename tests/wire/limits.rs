@@ -112,7 +112,12 @@ fn hello_reports_the_shares_of_a_client() {
         config.session.max_waiters = 3_000;
         config.session.max_watches = 10;
     });
-    let hello = Extended::Hello { version: 1, label: b"", credentials: &[], features: Features::default() };
+    let hello = Extended::Hello {
+        version: 1,
+        label: b"",
+        credentials: signalbox::protocol::Credentials(&[]),
+        features: Features::default(),
+    };
     let answer = Caller::new(server.counter()).ask(&hello).hello().unwrap();
     // A small limit is not divided.
     let shares = Shares { connections: 250, sessions: 500, waiters: 750, watches: 10 };

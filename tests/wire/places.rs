@@ -22,7 +22,12 @@ fn caller(server: &StoredServer) -> Caller {
 /// Says that the client wants to be told places. Returns whether the server tells them.
 fn want_places(caller: &mut Caller) -> bool {
     let features = Features::PLACES;
-    let hello = caller.ask(&Extended::Hello { version: 1, label: b"", credentials: b"", features });
+    let hello = caller.ask(&Extended::Hello {
+        version: 1,
+        label: b"",
+        credentials: signalbox::protocol::Credentials(b""),
+        features,
+    });
     hello.hello().unwrap().features.contains(features)
 }
 

@@ -448,7 +448,12 @@ fn the_server_says_that_it_knows_slots() {
     let server = start();
     let mut caller = caller(&server);
     let hello = caller
-        .ask(&Extended::Hello { version: 1, label: b"", credentials: &[], features: Features::default() })
+        .ask(&Extended::Hello {
+            version: 1,
+            label: b"",
+            credentials: signalbox::protocol::Credentials(&[]),
+            features: Features::default(),
+        })
         .hello()
         .unwrap();
     assert!(hello.features.contains(Features::SLOTS));

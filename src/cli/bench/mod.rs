@@ -28,6 +28,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     arguments.pid.map(Usage::of).transpose()?;
     let leader = block_on(leader(&arguments.server))?;
     let address = resolve(&leader, arguments.server.timeout())?;
+    arguments.server.token().refuse(
+        "\"bench\" shows no token, because yrmcds' requests have none; permit its machine by access.networks of the server, and \
+         remove --token-file and SIGNALBOX_TOKEN",
+    )?;
     load.set_tls(arguments.server.tls().load()?, &leader);
     let mut generators = connect(&load, address)?;
     if let Some(time) = arguments.warmup() {

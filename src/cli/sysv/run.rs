@@ -88,6 +88,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
          SIGNALBOX_TLS, SIGNALBOX_CA and SIGNALBOX_CERT, and give it a server on this machine, or a proxy here that connects \
          over TLS",
     )?;
+    arguments.server.token().refuse(
+        "the library for System V semaphores shows no token; permit its machine by access.networks of the server, and remove \
+         --token-file and SIGNALBOX_TOKEN",
+    )?;
     let settings = settings::read(config.as_deref())?;
     let keys: Vec<_> = keys.iter().chain(mappings).cloned().collect();
     if keys.is_empty() && !settings.has_keys {

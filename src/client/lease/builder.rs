@@ -8,7 +8,7 @@ use super::clock::{BootClock, Clock};
 use super::executor::Executor;
 use super::settings::{Settings, Terms, cut_label};
 use super::transport::{Dial, Tcp, Transport, dial_over};
-use crate::client::{Address, ConnectError, Error};
+use crate::client::{Address, ConnectError, Error, Token};
 
 /// The default of [`Builder::unreachable_after`].
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
@@ -34,6 +34,7 @@ pub struct Builder {
     addresses: Vec<Address>,
     label: Vec<u8>,
     ttl: Option<Duration>,
+    token: Option<Token>,
     unreachable_after: Duration,
     dial: Dial,
     clock: Arc<dyn Clock>,
@@ -94,6 +95,7 @@ impl Builder {
             addresses: vec![address],
             label: Vec::new(),
             ttl: None,
+            token: None,
             unreachable_after: UNREACHABLE_AFTER,
             dial: dial_over(Tcp),
             clock: Arc::new(BootClock),
@@ -149,6 +151,23 @@ impl Builder {
     /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
+        self
+    }
+
+    /// The token that every connection shows, which decides what the client may do. Send it over TLS: a server refuses
+    /// tokens over plain connections from other machines.
+    ///
+    /// ```no_run
+    /// # use signalbox::client::Client;
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use signalbox::client::Token;
+    /// let token = Token::from_file("/etc/worker/token".as_ref())?;
+    /// let builder = Client::builder("lock.example.org".parse()?).token(token);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn token(mut self, token: Token) -> Self {
+        self.token = Some(token);
         self
     }
 
@@ -270,6 +289,7 @@ impl Builder {
         let settings = Settings {
             addresses: self.addresses,
             terms: Terms { label: self.label, ttl: self.ttl },
+            token: self.token,
             unreachable_after: self.unreachable_after,
             dial: self.dial,
             clock: self.clock,

@@ -108,7 +108,7 @@ impl Client {
     /// # }
     /// ```
     pub async fn direct(&self) -> Result<Direct, Error> {
-        let Settings { addresses, dial, terms, .. } = &self.inner.settings;
+        let Settings { addresses, dial, terms, token, .. } = &self.inner.settings;
         let mut result = Err(Disconnect::Stopped.into());
         for address in addresses {
             let connection = match dial(address.clone(), ATTEMPT_MAX).await {
@@ -119,7 +119,8 @@ impl Client {
                 }
             };
             // A server that is frozen accepts the connection all the same.
-            result = match timeout(ATTEMPT_MAX, Direct::enter(connection, &terms.label)).await {
+            result = match timeout(ATTEMPT_MAX, Direct::enter(connection, &terms.label, token.as_ref())).await
+            {
                 Ok(entered) => entered,
                 Err(_) => {
                     Err(ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX }.into())

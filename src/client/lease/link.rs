@@ -13,7 +13,7 @@ use super::revocation::NoticeCount;
 use super::settings::{ATTEMPT_MAX, Settings, Terms};
 use super::transport::{Dial, Dialing};
 use crate::client::connection::{Answers, Connection};
-use crate::client::{Address, ConnectError, Disconnect, Error, success};
+use crate::client::{Address, ConnectError, Disconnect, Error, Token, success};
 use crate::protocol::{
     EXTENDED_VERSION, Extended, Features, GrantId, Milliseconds, OpenedSession, RequestId, ResponseFrame,
     SessionKey,
@@ -207,10 +207,11 @@ pub(super) enum Target {
 pub(super) fn attach(settings: &Settings, address: Address, target: Target, repetitions: u32) -> Attaching {
     let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX);
     let (clock, terms) = (Arc::clone(&settings.clock), settings.terms.clone());
+    let token = settings.token.clone();
     Box::pin(async move {
         let attempt = async move {
             let connection = dialing.await?;
-            attach_over(connection, clock.as_ref(), &terms, target, repetitions).await
+            attach_over(connection, clock.as_ref(), &terms, token.as_ref(), target, repetitions).await
         };
         let late = || ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX };
         timeout(ATTEMPT_MAX, attempt).await.unwrap_or_else(|_| Err(late().into()))
@@ -221,6 +222,7 @@ async fn attach_over(
     connection: Connection,
     clock: &dyn Clock,
     Terms { label, ttl }: &Terms,
+    token: Option<&Token>,
     target: Target,
     repetitions: u32,
 ) -> Result<(OpenedSession, SessionConnection), AttemptFailure> {
@@ -228,7 +230,8 @@ async fn attach_over(
     // On the wire, 0 stands for the server's default.
     let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
     let features = Features::PLACES;
-    let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials: &[], features };
+    let credentials = Token::of(token);
+    let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
     connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
     let sent = clock.now();
     let answer = connection.ask_now(match target {

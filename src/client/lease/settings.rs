@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::transport::Dial;
-use crate::client::Address;
+use crate::client::{Address, Token};
 use crate::protocol::LABEL_BYTES_MAX;
 
 /// The longest time for one attempt to connect and to attach a session.
@@ -29,6 +29,7 @@ pub(super) struct Settings {
     /// At least one; tried in turn.
     pub(super) addresses: Vec<Address>,
     pub(super) terms: Terms,
+    pub(super) token: Option<Token>,
     /// For how long no server may be reachable before acquires fail.
     pub(super) unreachable_after: Duration,
     pub(super) dial: Dial,

@@ -4,6 +4,7 @@
 //! They are separate from yrmcds' operations, whose requests are smaller and faster to parse.
 
 mod claims;
+mod credentials;
 mod declaration;
 mod declared;
 mod event;
@@ -15,6 +16,7 @@ mod session;
 mod value;
 
 pub use claims::{AS_DECLARED, Claim, Claims, ClaimsError, ClaimsIter};
+pub use credentials::Credentials;
 pub use declaration::{
     Declaration, DeclarationError, Declarations, DeclarationsIter, Idle, IfExists, Pausing, Removal,
     Resizing, SlotChange,

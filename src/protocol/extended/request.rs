@@ -4,9 +4,9 @@ use bytes::{BufMut, BytesMut};
 
 use super::claims::{FLAG_PLACE, FLAG_SLOT, flags_of};
 use super::{
-    AddressRange, Claim, Claims, Declarations, ExtendedOpcode, Features, Generation, GrantId, Idle, IfExists,
-    Milliseconds, NO_NUMBER, Namespace, Pausing, Place, Removal, RequestId, RequestIds, Resizing, SessionKey,
-    SlotChange, Wait, checked_label, length_of,
+    AddressRange, Claim, Claims, Credentials, Declarations, ExtendedOpcode, Features, Generation, GrantId,
+    Idle, IfExists, Milliseconds, NO_NUMBER, Namespace, Pausing, Place, Removal, RequestId, RequestIds,
+    Resizing, SessionKey, SlotChange, Wait, checked_label, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque};
@@ -22,8 +22,8 @@ pub enum Extended<'a> {
         version: u32,
         /// The label of the connection's session in listings.
         label: &'a [u8],
-        /// Reserved; must be empty.
-        credentials: &'a [u8],
+        /// The client's token; empty: it shows none.
+        credentials: Credentials<'a>,
         /// What the client wants of the server: [`Features::PLACES`] or nothing.
         features: Features,
     },
@@ -268,10 +268,7 @@ pub enum Revocation {
 impl<'a> Extended<'a> {
     /// Decodes the body of a request. If it breaks a rule of the operation, the error is the status of the response.
     pub(in crate::protocol) fn parse(opcode: ExtendedOpcode, body: &'a [u8]) -> Result<Self, Status> {
-        match Self::read(opcode, &mut Fields::new(body)) {
-            Some(Self::Hello { credentials: [_, ..], .. }) => Err(Status::NotPermitted),
-            request => request.ok_or(Status::InvalidArguments),
-        }
+        Self::read(opcode, &mut Fields::new(body)).ok_or(Status::InvalidArguments)
     }
 
     fn read(opcode: ExtendedOpcode, fields: &mut Fields<'a>) -> Option<Self> {
@@ -280,7 +277,7 @@ impl<'a> Extended<'a> {
                 let version = fields.u32()?;
                 let (label_bytes, credentials_bytes) = (fields.length()?, fields.length()?);
                 let label = checked_label(fields.bytes(label_bytes)?)?;
-                let credentials = fields.bytes(credentials_bytes)?;
+                let credentials = Credentials(fields.bytes(credentials_bytes)?);
                 let features = if fields.is_empty() { 0 } else { fields.u32()? };
                 Self::Hello { version, label, credentials, features: Features(features) }
             }
@@ -451,9 +448,9 @@ impl<'a> Extended<'a> {
             Self::Hello { version, label, credentials, features } => {
                 out.put_u32(*version);
                 out.put_u16(length_of(label));
-                out.put_u16(length_of(credentials));
+                out.put_u16(length_of(credentials.0));
                 out.put_slice(label);
-                out.put_slice(credentials);
+                out.put_slice(credentials.0);
                 if *features != Features::default() {
                     out.put_u32(features.0);
                 }

@@ -35,6 +35,8 @@ pub(super) enum End {
     PlainRefused,
     #[error("its task panicked; please report this with the lines above it")]
     Panic,
+    #[error("it has shown too many wrong tokens")]
+    WrongTokens,
     #[error("its session was revoked")]
     Revoked,
     #[error("the server stops")]
@@ -53,6 +55,7 @@ impl End {
                 | Self::OutOfMemory
                 | Self::Handshake(_)
                 | Self::PlainRefused
+                | Self::WrongTokens
                 | Self::Revoked
                 | Self::Shutdown
                 | Self::Fenced

@@ -174,7 +174,7 @@ impl OpenConnection {
             opened: server.monotonic(),
             mailbox: Arc::clone(&mailbox),
         });
-        let extended = ExtendedState::new(connection, mailbox, client.clone());
+        let extended = ExtendedState::new(server, connection, mailbox, client.clone());
         debug!(port = port_name(admission.port().namespace), %peer, session = %connection.session(), "connection opened");
         let (security, inbound) = (Security::Plain, Inbound::new(may_begin_tls));
         Box::new(Self { admission, client, security, holder, place, extended, inbound })
@@ -247,7 +247,7 @@ impl OpenConnection {
         let (session, certificate) = handshake.await.map_err(End::of_handshake)?;
         port.metrics.tls_connections.add(1);
         self.client.certificate = certificate;
-        self.extended.set_client(self.client.clone());
+        self.extended.set_encrypted(server, self.client.clone());
         let id = self.holder.id().session();
         debug!(port = port_name(port.namespace), client = %self.client, session = %id, "TLS established");
         Ok(session)
@@ -332,6 +332,7 @@ fn process_end(end: &End, client: ClientAddress) -> ConnectionEnd {
         | End::Handshake(_)
         | End::PlainRefused
         | End::Panic
+        | End::WrongTokens
         | End::Revoked
         | End::Shutdown
         | End::Fenced => ConnectionEnd::Lost,
@@ -355,7 +356,7 @@ fn record_end(end: &End, port: &Port, peer: SocketAddr, session: Option<SessionI
     let port_name = port_name(port.namespace);
     let session = session.map(display);
     match end {
-        End::Peer | End::OutOfMemory | End::Revoked | End::Shutdown | End::Fenced => {
+        End::Peer | End::OutOfMemory | End::WrongTokens | End::Revoked | End::Shutdown | End::Fenced => {
             debug!(%peer, session, "connection closed")
         }
         End::Io(error) => debug!(%peer, session, %error, "connection lost"),

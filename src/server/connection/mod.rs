@@ -293,6 +293,8 @@ where
             Work::Frames(frames) => frames,
             other => return self.work = other,
         };
+        let now = self.server.clock.now();
+        self.extended.refresh_standing(self.server, now, self.outbound.buffer());
         let lack = self.server.memory.lack_for(self.server.shares.share(), self.holding_bytes.of_client());
         let is_memory_exhausted = matches!(lack, Some(MemoryLack::All));
         let mut executor = Executor {
@@ -300,13 +302,14 @@ where
             port: self.port,
             session,
             extended: &mut self.extended,
-            now: self.server.clock.now(),
+            now,
             lack,
             tally: Tally::default(),
             extended_requests: 0,
         };
         let mut executed = 0_usize;
         let mut stream = None;
+        let mut is_closed = false;
         while !self.outbound.is_full(is_memory_exhausted)
             && let Some(frame) = frames.next()
         {
@@ -320,6 +323,10 @@ where
                 }
                 NextStep::Continue => {}
                 NextStep::Yield => break,
+                NextStep::Close => {
+                    is_closed = true;
+                    break;
+                }
                 NextStep::Stream(response) => {
                     stream = Some(response);
                     break;
@@ -331,13 +338,19 @@ where
         self.load.count_requests(executed);
         self.work = match stream {
             Some(response) => Work::stream(response, frames),
+            None if is_closed => Work::None,
             None => Work::remaining(frames),
         };
+        if is_closed {
+            self.input = Input::ended(End::WrongTokens);
+        }
     }
 
     /// Encodes messages of the core into the output.
     fn encode_messages(&mut self) {
         let out = self.outbound.buffer();
+        // A message may show what the client may not see any more.
+        self.extended.refresh_standing(self.server, self.server.clock.now(), out);
         let bytes = out.len() + steps::DUMP_CHUNK_BYTES;
         if let Err(Revoked) = self.extended.encode_messages(self.server, bytes, out) {
             self.work = Work::None;

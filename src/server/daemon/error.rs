@@ -1,9 +1,11 @@
 //! Why the daemon did not start.
 
 use std::io;
+use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::super::TokenFileError;
 use super::super::log::LogError;
 use super::super::privileges::PrivilegeError;
 use super::super::store::RestoreError;
@@ -36,6 +38,23 @@ pub enum DaemonError {
     /// The certificates of TLS cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The file of tokens cannot be used.
+    #[error("access.tokens: {source}")]
+    Tokens {
+        /// The file, and what to do.
+        source: TokenFileError,
+    },
+    /// The audit log cannot be opened.
+    #[error(
+        "access.audit_log: {} cannot be opened: {source}; make its directory, and let the server's user write there",
+        path.display()
+    )]
+    AuditLog {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
     /// The data directory cannot be used.
     #[error("data_dir: {source}")]
     Data {

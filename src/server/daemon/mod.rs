@@ -17,6 +17,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tracing::{error, info, warn};
@@ -83,6 +84,10 @@ fn serve(
     let Bound { ports: listeners, http } = bind(config)?;
     let cluster = config.cluster.is_enabled().then(|| Prepared::read(&config.cluster)).transpose()?;
     identity.assume()?;
+    if config.access.tokens.is_some() {
+        // A core dump could have a token that a client has sent. The kernel then also refuses debuggers of the same user.
+        set_dumpable(false).map_err(io::Error::from)?;
+    }
 
     let count = config.workers.or_else(|| std::thread::available_parallelism().ok());
     let count = count.unwrap_or(NonZeroUsize::MIN);

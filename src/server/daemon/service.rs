@@ -20,7 +20,7 @@ use super::error::DaemonError;
 use crate::cluster::etcd::EtcdClient;
 use crate::cluster::fence::Fence;
 use crate::cluster::store::ClusterStorage;
-use crate::config::Config;
+use crate::config::{ClientCert, Config, PlainRule};
 use crate::core::{NameHasher, Namespace};
 use crate::storage::{self, FileStorage, Storage, StorageError};
 
@@ -63,6 +63,13 @@ impl Service {
     ) -> Result<Self, DaemonError> {
         let server = Server::with_fence(config, Clock::system(), NameHasher::new(), fence);
         server.set_tls(tls);
+        // As the configured account, which reads it again on SIGHUP.
+        server.load_tokens(&config.access).map_err(|source| DaemonError::Tokens { source })?;
+        if let Some(path) = &config.access.audit_log {
+            let unusable = |source| DaemonError::AuditLog { path: path.clone(), source };
+            server.audit().open(path.clone()).map_err(unusable)?;
+        }
+        warn_if_open(config);
         let store = match store {
             Store::Directory(directory) => {
                 let writer =
@@ -125,6 +132,22 @@ impl Service {
         if let Some(store) = self.store {
             store.end();
         }
+    }
+}
+
+/// Warns of a server that anybody on the network may use.
+fn warn_if_open(config: &Config) {
+    let access = &config.access;
+    let is_remote = config.bind.is_empty() || config.bind.iter().any(|ip| !ip.to_canonical().is_loopback());
+    let has_rules = access.tokens.is_some() || !access.networks.is_empty() || !access.certificates.is_empty();
+    let needs_certificates =
+        config.tls.client_cert == ClientCert::Required && config.tls.plain != PlainRule::Allow;
+    if is_remote && !has_rules && !needs_certificates && !access.restricts() {
+        warn!(
+            "every client that reaches this server may read and acquire everything; limit that with access.anonymous, \
+             access.networks, access.certificates or access.tokens, require client certificates, or listen on loopback \
+             only (bind_ip)"
+        );
     }
 }
 

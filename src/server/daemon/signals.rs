@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
+use super::super::access::{Outcome, Target};
 use super::super::http::Http;
 use super::super::log::Log;
 use super::super::{Server, port_config, port_name, statistics, steps};
@@ -108,6 +109,19 @@ fn reload(
     if let Err(error) = server.load_tls(&loaded.config.tls) {
         error!(%error, "the certificates and the rules of TLS are left as they were");
         loaded.config.tls.clone_from(&applied.tls);
+    }
+    if let Err(error) = server.audit().reopen() {
+        error!(%error, "the audit log could not be reopened; the old one stays in use");
+    }
+    let tokens = server.load_tokens(&loaded.config.access);
+    let outcome = match &tokens {
+        Ok(()) => Outcome::Done,
+        Err(_) => Outcome::Refused("the file cannot be used"),
+    };
+    server.audit().record(None, None, "Reload", &Target::Server, outcome);
+    if let Err(error) = tokens {
+        error!(%error, "the tokens are left as they were");
+        loaded.config.access.tokens.clone_from(&applied.access.tokens);
     }
     for Change { key, from, to, .. } in
         started.changes(&loaded.config).into_iter().filter(|change| !change.takes_effect)

@@ -1,15 +1,78 @@
-//! What an administrator does with all sessions of a client, or with all records (`docs/protocol.md`, "RevokeClient" and
+//! Who a client is, and what an administrator does with all sessions of a client, or with all records (`docs/protocol.md`, "RevokeClient" and
 //! "Export").
 
 use tracing::{info, warn};
 
+use super::super::access::{IsClosed, Outcome as Audited, Target};
 use super::super::export::{EXPORTS_MAX, Refused};
+use super::convert::status_of;
 use super::extended::{Denial, Execution};
-use super::{Executor, ResponseStream};
-use crate::core::{ConnectionId, Moment, Outcome, Token};
-use crate::protocol::{AddressRange, ExtendedResponse, Limit, Milliseconds, Opaque, ReachedLimit, Status};
+use super::{Executor, ExtendedState, ResponseStream};
+use crate::core::{ConnectionId, Moment, Namespace, Outcome, Token};
+use crate::protocol::{
+    AddressRange, Credentials, Extended, ExtendedResponse, Limit, Milliseconds, Opaque, Pausing,
+    ReachedLimit, Revocation, Status,
+};
 
 impl Executor<'_> {
+    /// Takes the rights of the token in Hello, if there is one.
+    pub(super) fn authenticate(&mut self, credentials: Credentials<'_>) -> Result<(), Denial> {
+        if credentials.0.is_empty() {
+            return Ok(());
+        }
+        let ExtendedState { standing, client, is_encrypted, .. } = &mut *self.extended;
+        let proven = standing.authenticate(self.server.access(), client, *is_encrypted, credentials.0);
+        proven.map_err(
+            |IsClosed(is_closed)| {
+                if is_closed { Denial::Closed } else { Denial::Status(Status::NotPermitted) }
+            },
+        )?;
+        self.extended.regain_lease(self.server);
+        Ok(())
+    }
+
+    /// Writes an administrative request to the audit log: a line for each of its names.
+    pub(super) fn audit(
+        &self,
+        request: &Extended<'_>,
+        target: Target<'_>,
+        executed: &Result<Execution<'_>, Denial>,
+    ) {
+        let status = match executed {
+            Ok(_) => Status::NoError,
+            Err(Denial::Refused(refusal)) => status_of(*refusal),
+            Err(Denial::Status(status)) => *status,
+            Err(Denial::Closed) => Status::NotPermitted,
+        };
+        let outcome = match executed {
+            Ok(Execution::Later | Execution::Queued(_) | Execution::Stream(_)) => Audited::Accepted,
+            Ok(_) => Audited::Done,
+            Err(_) => Audited::Refused(status.message()),
+        };
+        let identity = self.extended.standing.permissions().identity();
+        let record = |operation: &str, target: &Target<'_>| {
+            self.server.audit().record(Some(&self.extended.client), identity, operation, target, outcome);
+        };
+        match request {
+            Extended::Declare { declarations, .. } => {
+                for declaration in declarations.iter() {
+                    record("Declare", &Target::Name(Namespace::Semaphores, declaration.name));
+                }
+            }
+            Extended::Revoke { what: Revocation::Grant(grant), .. } => {
+                record(&format!("Revoke grant {}", grant.0), &target);
+            }
+            Extended::Revoke { what: Revocation::Session(session), .. } => {
+                record(&format!("Revoke session {session}"), &target);
+            }
+            Extended::RevokeClient { clients: AddressRange { first, last }, .. } => {
+                record(&format!("RevokeClient {first}-{last}"), &target);
+            }
+            Extended::Pause { how: Pausing::Resume, .. } => record("Resume", &target),
+            other => record(&format!("{:?}", other.opcode()), &target),
+        }
+    }
+
     pub(super) fn revoke_clients(
         &self,
         request: (ConnectionId, Token),

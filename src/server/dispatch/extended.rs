@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use tracing::{debug, info};
+use tracing::info;
 
+use super::super::access::Right;
 use super::super::{SessionLimits, steps};
 use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::convert::{
@@ -12,7 +13,7 @@ use super::convert::{
     place_of, place_on_wire, removal_of, resizing_of, scope_of, slot_change_of, token_of, ttl_left_on_wire,
     until_of, want_of,
 };
-use super::{Executor, NextStep, ResponseStream};
+use super::{Executor, NextStep, ResponseStream, rights};
 use crate::core::{
     Answer, Call, DeclarationRecord, Declare, GrantId, Lease, ListingKind, Moment, Outcome, Place, Queueing,
     REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
@@ -61,7 +62,7 @@ impl Executor<'_> {
         let outcome = frame.parse_extended().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
             self.extended.join(self.server);
-            self.execute_request(opaque, &request)
+            self.execute_permitted(opaque, &request)
         });
         match outcome {
             Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
@@ -76,9 +77,32 @@ impl Executor<'_> {
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
+            Err(Denial::Closed) => {
+                compose_status(opcode.code(), opaque, Status::NotPermitted, out);
+                return NextStep::Close;
+            }
         }
         self.extended_requests += 1;
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }
+    }
+
+    /// Executes a request if the client has the right to. Administrative ones go to the audit log in any case.
+    fn execute_permitted(
+        &mut self,
+        opaque: Opaque,
+        request: &Extended<'_>,
+    ) -> Result<Execution<'static>, Denial> {
+        let executed = match rights::missing(&self.extended.standing, request) {
+            None => self.execute_request(opaque, request),
+            Some(missing) => {
+                self.note_missing(&format!("{:?}", request.opcode()), missing);
+                Err(Denial::Status(Status::NotPermitted))
+            }
+        };
+        if let Some((Right::Administer, target)) = rights::needed(request) {
+            self.audit(request, target, &executed);
+        }
+        executed
     }
 
     fn execute_request(
@@ -92,7 +116,8 @@ impl Executor<'_> {
         let call = |ids| Call { connection, ids: ids_of(ids), token };
         let mut place = None;
         let outcome = match *request {
-            Extended::Hello { version, label, features, .. } => {
+            Extended::Hello { version, label, credentials, features } => {
+                self.authenticate(credentials)?;
                 return self.hello(opaque, version, label, features);
             }
             Extended::OpenSession { ttl, label, key } => self.open_session(opaque, ttl, label, key, now)?,
@@ -154,18 +179,18 @@ impl Executor<'_> {
                 return Ok(DONE);
             }
             Extended::Revoke { ids, what, grace } => {
-                self.check_administrator(opaque)?;
+                self.check_opaque(opaque)?;
                 self.revoke(call(ids), what, grace, now)?
             }
             Extended::Sessions => {
                 return Ok(Execution::Stream(ResponseStream::sessions(core.sessions(), opaque)));
             }
             Extended::RevokeClient { clients, grace } => {
-                self.check_administrator(opaque)?;
+                self.check_opaque(opaque)?;
                 self.revoke_clients((connection, token), clients, grace, now)
             }
             Extended::Export => {
-                self.check_administrator(opaque)?;
+                self.check_opaque(opaque)?;
                 return self.export(opaque);
             }
             Extended::Inspect { namespace, name } => {
@@ -173,17 +198,17 @@ impl Executor<'_> {
                 return Ok(Execution::Response(ExtendedResponse::Inspected(inspected_on_wire(inspected))));
             }
             Extended::DeleteCounter { name } => {
-                self.check_administrator(opaque)?;
+                self.check_opaque(opaque)?;
                 core.delete_counter(name)?;
                 info!(name = %name.escape_ascii(), by = %self.extended.client, "counter deleted");
                 return Ok(DONE);
             }
             Extended::Declare { ids, if_exists, declarations } => {
-                self.check_administrator(opaque)?;
+                self.check_opaque(opaque)?;
                 self.declare(call(ids), declarations, if_exists, now)
             }
             Extended::Resize { ids, expected, how, name } => {
-                self.check_administrator(opaque)?;
+                self.check_opaque(opaque)?;
                 let before = self.declared(name);
                 let outcome = core.resize(call(ids), name, resizing_of(how), generation_of(expected), now);
                 if before != self.declared(name) {
@@ -192,13 +217,13 @@ impl Executor<'_> {
                 outcome
             }
             Extended::Remove { ids, expected, how, name } => {
-                self.check_administrator(opaque)?;
+                self.check_opaque(opaque)?;
                 let outcome = core.remove(call(ids), name, removal_of(how), generation_of(expected), now);
                 self.log_change(&outcome, name, removed(how));
                 outcome
             }
             Extended::Pause { ids, expected, how, name } => {
-                self.check_administrator(opaque)?;
+                self.check_opaque(opaque)?;
                 let (change, expected) = (pausing_of(how), generation_of(expected));
                 let before = self.declared(name);
                 let outcome = core.change_service(call(ids), name, change, expected, now);
@@ -212,7 +237,7 @@ impl Executor<'_> {
                 outcome
             }
             Extended::SetSlot { ids, expected, how, name } => {
-                self.check_administrator(opaque)?;
+                self.check_opaque(opaque)?;
                 let (change, expected) = (slot_change_of(how), generation_of(expected));
                 let before = self.declared(name);
                 let outcome = core.change_service(call(ids), name, change, expected, now);
@@ -458,22 +483,14 @@ impl Executor<'_> {
         }
         Ok(())
     }
-
-    /// Checks that the client may send administrative requests: it is on this machine or has an address that the
-    /// configuration lists. Also checks the opaque.
-    fn check_administrator(&self, opaque: Opaque) -> Result<(), Denial> {
-        if !self.server.is_administrator(self.extended.client.address) {
-            debug!(client = %self.extended.client, "an administrative request was refused");
-            return Err(Denial::Status(Status::NotPermitted));
-        }
-        self.check_opaque(opaque)
-    }
 }
 
 /// Why a request was not executed.
 pub(super) enum Denial {
     Refused(Refusal),
     Status(Status),
+    /// Not permitted, and the connection is closed.
+    Closed,
 }
 
 impl From<Refusal> for Denial {

@@ -8,19 +8,25 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+use super::super::access::{Change, Right, Standing, Target};
 use super::super::client_address::Client;
 use super::super::{Server, steps};
-use super::answer::{compose_answer, compose_refusal};
+use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
 use super::sysv::compose_result;
-use crate::core::{ConnectionId, Lease, Mailbox, Message, MonotonicMs, Notice, WatchSnapshot};
-use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque, SysvOpcode};
+use crate::core::{
+    ConnectionId, Lease, Mailbox, Message, MonotonicMs, Notice, UnixSeconds, Waiting, WatchSnapshot,
+};
+use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque, Status, SysvOpcode};
 
 /// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
 /// so that connections of plain clients cost it nothing.
 pub(in crate::server) struct ExtendedState {
     pub(super) connection: ConnectionId,
     pub(super) client: Client,
+    pub(super) is_encrypted: bool,
+    /// What the client may do.
+    pub(super) standing: Standing,
     mailbox: Arc<Mailbox>,
     has_joined: bool,
     /// The opaque of the connection's Hello. Notices are sent with it.
@@ -44,10 +50,18 @@ pub(in crate::server) struct ExtendedState {
 pub(in crate::server) struct Revoked;
 
 impl ExtendedState {
-    pub(in crate::server) fn new(connection: ConnectionId, mailbox: Arc<Mailbox>, client: Client) -> Self {
+    pub(in crate::server) fn new(
+        server: &Server,
+        connection: ConnectionId,
+        mailbox: Arc<Mailbox>,
+        client: Client,
+    ) -> Self {
+        let standing = Standing::of(server.access(), &client, false);
         Self {
             connection,
             client,
+            is_encrypted: false,
+            standing,
             mailbox,
             has_joined: false,
             hello: None,
@@ -65,9 +79,57 @@ impl ExtendedState {
         self.mailbox.set_reader(reader);
     }
 
-    /// Replaces what is known of the client, when TLS has shown its certificate.
-    pub(in crate::server) fn set_client(&mut self, client: Client) {
+    /// The connection uses TLS now, which may have shown the client's certificate.
+    pub(in crate::server) fn set_encrypted(&mut self, server: &Server, client: Client) {
+        self.standing = Standing::of(server.access(), &client, true);
         self.client = client;
+        self.is_encrypted = true;
+    }
+
+    /// Decides again what the client may do, if the rules were replaced or its token has expired. What it may not do any
+    /// more ends: watches with a refusal, waiting requests are canceled, and its session is not renewed.
+    #[inline]
+    pub(in crate::server) fn refresh_standing(
+        &mut self,
+        server: &Server,
+        now: UnixSeconds,
+        out: &mut BytesMut,
+    ) {
+        if self.standing.is_stale(server.access(), now) {
+            self.look_at_rules(server, out);
+        }
+    }
+
+    #[cold]
+    fn look_at_rules(&mut self, server: &Server, out: &mut BytesMut) {
+        if self.standing.refresh(server.access(), &self.client, self.is_encrypted) == Change::None {
+            return;
+        }
+        let now = server.moment();
+        if !self.standing.may(Right::Read, Target::Server) {
+            for watch in self.watches.keys().copied().collect::<Vec<_>>() {
+                // It exists, so this does not fail.
+                let _ = server.core.unwatch(self.connection, token_of(watch), now);
+                self.end_watch(watch);
+                compose_status(ExtendedOpcode::Watch.code(), watch, Status::NotPermitted, out);
+            }
+        }
+        if !self.standing.may(Right::Acquire, Target::Server) {
+            for waiting in self.waiting.keys() {
+                // Another answer may be under way.
+                let _ = server.core.cancel(self.connection, Waiting::Token(token_of(*waiting)), now);
+            }
+            for call in self.waiting_calls.keys() {
+                server.core.cancel_sem_op(self.connection, token_of(*call), now);
+            }
+        }
+        self.regain_lease(server);
+    }
+
+    /// Renews the lease of the attached session from now on if the client may acquire anything, and else not any more.
+    pub(super) fn regain_lease(&mut self, server: &Server) {
+        let may_renew = self.standing.may(Right::Acquire, Target::Anywhere);
+        self.lease = if may_renew { server.core.lease(self.connection) } else { None };
     }
 
     /// Makes the connection known to the ledger, unless it is known already.
@@ -188,7 +250,7 @@ impl ExtendedState {
             Message::Notice(notice) => {
                 if let Notice::AttachedElsewhere { .. } = notice {
                     // The connection may have attached to another session since.
-                    self.lease = server.core.lease(self.connection);
+                    self.regain_lease(server);
                 }
                 if let Some(hello) = self.hello {
                     let response = ExtendedResponse::Notice(notice_on_wire(notice));

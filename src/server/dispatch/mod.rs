@@ -2,6 +2,7 @@
 //!
 //! Only this folder uses both the protocol and the core. This file has yrmcds' operations, `extended` the extended ones,
 //! `sysv` those of System V semaphores, `administration` what concerns all sessions and all records.
+//! `rights` is the table of what each operation needs.
 //! `extended_state` is what a connection keeps between extended requests, `response_stream` a response of many frames,
 //! `answer` composes the answers of the core, and `convert` converts between the types of the two sides.
 
@@ -11,6 +12,7 @@ mod convert;
 mod extended;
 mod extended_state;
 mod response_stream;
+mod rights;
 mod sysv;
 
 use bytes::BytesMut;
@@ -20,13 +22,8 @@ pub(super) use convert::status_of;
 pub(super) use extended_state::{ExtendedState, Revoked};
 pub(super) use response_stream::ResponseStream;
 
-<<<<<<< HEAD
 use super::memory::MemoryLack;
-use super::metrics::Tally;
-=======
-use super::client_address::ClientAddress;
 use super::metrics::{AcquireRefusal, Tally};
->>>>>>> w-http
 use super::{Port, Server, port_name};
 use crate::core::{Claim, Limit, LimitKind, Refusal, Session, UnixSeconds};
 use crate::protocol::{Frame, FrameClass, Request, Response, Status};
@@ -45,6 +42,8 @@ pub(super) enum NextStep {
     Yield,
     /// It sends this response first.
     Stream(Box<ResponseStream>),
+    /// It closes the connection, once this is answered.
+    Close,
 }
 
 /// Executes the requests of one connection at one point in time.
@@ -88,6 +87,10 @@ impl Executor<'_> {
             }
         };
         self.tally.count(request.opcode());
+        if self.extended.standing.restricts_plain() && self.refuses_plain(&request) {
+            answer(Response::Failed(Status::NotPermitted), out);
+            return NextStep::Continue;
+        }
         match request {
             Request::Noop => answer(Response::Done, out),
             Request::Get { name } => answer(self.get(name), out),
@@ -111,6 +114,25 @@ impl Executor<'_> {
         NextStep::Continue
     }
 
+    /// Whether the client lacks the right that a request needs. It is counted and logged then.
+    #[cold]
+    fn refuses_plain(&self, request: &Request<'_>) -> bool {
+        let needed = rights::needed_for_plain(request, self.port.namespace);
+        let Some(missing) = needed.filter(|(right, target)| !self.extended.standing.may(*right, *target))
+        else {
+            return false;
+        };
+        self.note_missing(&format!("{:?}", request.opcode()), missing);
+        true
+    }
+
+    /// Counts and logs a request that is refused because the client lacks a right.
+    fn note_missing(&self, operation: &str, (right, _): rights::Needed<'_>) {
+        let reason = format!("it lacks the right \"{}\" there", right.name());
+        let identity = self.extended.standing.permissions().identity();
+        self.server.access().note_refusal(&self.extended.client, identity, operation, &reason);
+    }
+
     /// Adds the commands executed so far to the statistics.
     pub(super) fn record_commands(&mut self) {
         self.tally.record(&self.port.metrics.traffic);
@@ -127,14 +149,9 @@ impl Executor<'_> {
             self.tally.refuse(AcquireRefusal::Invalid);
             return Response::Failed(Status::InvalidArguments);
         };
-<<<<<<< HEAD
         if let Some(lack) = self.lack {
             self.note_lack(lack);
-=======
-        if self.is_memory_exhausted {
-            self.server.memory.note_refusal();
             self.tally.refuse(AcquireRefusal::Limit);
->>>>>>> w-http
             return Response::Failed(Status::OutOfMemory);
         }
         let taken = self.server.core.acquire(self.port.namespace, name, claim, self.session, self.now);

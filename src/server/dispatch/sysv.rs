@@ -6,14 +6,14 @@ use super::super::steps;
 use super::answer::{compose_refusal, compose_status};
 use super::convert::{ids_of, token_of};
 use super::extended::{Denial, random_key};
-use super::{Executor, NextStep, ResponseStream};
+use super::{Executor, NextStep, ResponseStream, rights};
 use crate::core::{
     Caller, Errno, ListedSet, ListedUser, Operation, Order, Ownership, ProcessId, SessionKey, SetAnswer,
     SetCommand, SetStat, SysvCall, SysvOutcome, UserRole,
 };
 use crate::protocol::{
     self as wire, Frame, IPC_CREAT, IPC_EXCL, IPC_NOWAIT, Milliseconds, Opaque, OpenedProcess, Response,
-    SEM_UNDO, SysvAnswer, SysvOpcode, SysvRequest, WAIT_FOREVER_MS,
+    SEM_UNDO, Status, SysvAnswer, SysvOpcode, SysvRequest, WAIT_FOREVER_MS,
 };
 
 /// How a valid request is answered.
@@ -39,6 +39,13 @@ impl Executor<'_> {
         let opaque = frame.opaque();
         let outcome = frame.parse_sysv().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
+            let needed = rights::needed_for_sysv(&request);
+            if let Some(missing) =
+                needed.filter(|(right, target)| !self.extended.standing.may(*right, *target))
+            {
+                self.note_missing(&format!("{opcode:?}"), missing);
+                return Err(Denial::Status(Status::NotPermitted));
+            }
             self.execute_call(opcode, opaque, request)
         });
         match outcome {
@@ -52,6 +59,7 @@ impl Executor<'_> {
                 compose_refusal(opcode.code(), opaque, refusal, out);
             }
             Err(Denial::Status(status)) => compose_status(opcode.code(), opaque, status, out),
+            Err(Denial::Closed) => unreachable!("only Hello closes the connection"),
         }
         self.extended_requests += 1;
         if self.extended_requests < steps::LEDGER_REQUESTS { NextStep::Continue } else { NextStep::Yield }

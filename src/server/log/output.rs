@@ -15,7 +15,7 @@ const FILE_MODE: u32 = 0o640;
 
 /// The destination of log lines.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(in crate::server) struct Output {
     /// `None` is standard error.
     file: Option<LogFile>,
 }
@@ -32,12 +32,12 @@ impl Output {
         Self { file: None }
     }
 
-    pub(super) fn file(path: PathBuf) -> io::Result<Self> {
+    pub(in crate::server) fn file(path: PathBuf) -> io::Result<Self> {
         let open = Mutex::new(open_file(&path)?);
         Ok(Self { file: Some(LogFile { path, open }) })
     }
 
-    pub(super) fn reopen(&self) -> io::Result<()> {
+    pub(in crate::server) fn reopen(&self) -> io::Result<()> {
         if let Some(file) = &self.file {
             let opened = open_file(&file.path)?;
             *file.open.lock().unwrap_or_else(PoisonError::into_inner) = opened;
@@ -45,7 +45,7 @@ impl Output {
         Ok(())
     }
 
-    pub(super) fn write(&self, line: &str) {
+    pub(in crate::server) fn write(&self, line: &str) {
         if let Some(file) = &self.file {
             let mut open = file.open.lock().unwrap_or_else(PoisonError::into_inner);
             if open.write_all(line.as_bytes()).is_ok() {

@@ -120,7 +120,7 @@ impl AdministratorConnection {
             .ask(Extended::Hello {
                 version: EXTENDED_VERSION,
                 label: b"admin",
-                credentials: &[],
+                credentials: signalbox::protocol::Credentials(&[]),
                 features: Features::default(),
             })
             .await?;

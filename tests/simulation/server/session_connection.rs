@@ -156,8 +156,12 @@ impl SessionConnection {
     /// Appends a Hello to `bytes`.
     pub fn compose_hello(&mut self, bytes: &mut BytesMut) {
         self.says_hello = true;
-        let hello =
-            Extended::Hello { version: 1, label: b"leased", credentials: &[], features: Features::default() };
+        let hello = Extended::Hello {
+            version: 1,
+            label: b"leased",
+            credentials: signalbox::protocol::Credentials(&[]),
+            features: Features::default(),
+        };
         self.compose(&hello, RequestKind::Hello, bytes);
     }
 

@@ -184,7 +184,7 @@ impl Values {
             Extended::Hello {
                 version: self.small[3],
                 label: &self.label,
-                credentials: b"",
+                credentials: signalbox::protocol::Credentials(b""),
                 features: Features(self.small[7].max(1)),
             },
             Extended::OpenSession {
@@ -832,14 +832,17 @@ fn request_ids_start_at_one_and_the_lowest_unanswered_does_not_exceed_the_own_id
 }
 
 #[test]
-fn hello_with_credentials_is_not_permitted() {
-    let mut body = body_of(&Extended::Hello {
+fn hello_may_have_credentials_which_debug_output_hides() {
+    let hello = Extended::Hello {
         version: 1,
         label: b"me",
-        credentials: b"secret",
+        credentials: signalbox::protocol::Credentials(b"secret"),
         features: Features::default(),
-    });
-    assert_eq!(status_of(ExtendedOpcode::Hello, &body), Status::NotPermitted);
+    };
+    let shown = format!("{hello:?}");
+    assert!(shown.contains("hidden") && !shown.contains(&format!("{:?}", b"secret")), "{shown}");
+    let mut body = body_of(&hello);
+    assert_eq!(status_of(ExtendedOpcode::Hello, &body), Status::NoError);
     body.truncate(body.len() - 1);
     assert_eq!(status_of(ExtendedOpcode::Hello, &body), Status::InvalidArguments);
 }
@@ -848,7 +851,12 @@ fn hello_with_credentials_is_not_permitted() {
 fn a_label_has_at_most_255_bytes() {
     for (bytes, status) in [(255, Status::NoError), (256, Status::InvalidArguments)] {
         let label = &vec![b'l'; bytes][..];
-        let hello = Extended::Hello { version: 1, label, credentials: b"", features: Features::default() };
+        let hello = Extended::Hello {
+            version: 1,
+            label,
+            credentials: signalbox::protocol::Credentials(b""),
+            features: Features::default(),
+        };
         let open = Extended::OpenSession { ttl: None, label, key: None };
         for request in [hello, open] {
             assert_eq!(status_of(request.opcode(), &body_of(&request)), status, "{bytes}");

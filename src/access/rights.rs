@@ -1,0 +1,279 @@
+//! Rights: which kinds of operations are permitted, and on which names.
+//!
+//! Invariant: what is not listed is refused. Rights do not imply each other.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// To see what exists and who uses it.
+    Read,
+    /// To take resources and to wait for them.
+    Acquire,
+    /// To change what others have: to declare, resize, revoke, delete.
+    Administer,
+}
+
+/// The kinds of objects, each with names of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Counters.
+    Counter,
+    /// Semaphores.
+    Semaphore,
+    /// System V semaphore sets, which have no names.
+    Sysv,
+}
+
+/// Objects of one space whose names begin with a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Area {
+    space: Space,
+    /// Empty: all names.
+    prefix: String,
+}
+
+/// What an operation concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where<'a> {
+    /// The whole server, or all names of all spaces.
+    Server,
+    /// Whatever the operation names later: a right anywhere is enough.
+    Anywhere,
+    /// One name.
+    Name(Space, &'a [u8]),
+    /// All names that begin like this.
+    Prefix(Space, &'a [u8]),
+}
+
+/// Which operations are permitted, and on which objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// By [`Right`].
+    permitted: [bool; 3],
+    /// `None`: everywhere.
+    areas: Option<Vec<Area>>,
+}
+
+/// The text does not describe rights.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownRights {
+    /// A word is no right.
+    #[error("\"{}\" is no right; write read, acquire, administer, all or none, with commas between them", .0.escape_debug())]
+    Right(String),
+    /// A word is no area.
+    #[error(
+        "\"{}\" is no area; write counter, semaphore or sysv, or with a prefix counter:PREFIX or semaphore:PREFIX",
+        .0.escape_debug()
+    )]
+    Area(String),
+}
+
+impl Rights {
+    /// All rights everywhere.
+    pub const ALL: Self = Self { permitted: [true; 3], areas: None };
+
+    /// No rights.
+    pub const NONE: Self = Self { permitted: [false; 3], areas: None };
+
+    /// To read and to acquire, everywhere.
+    pub const READ_AND_ACQUIRE: Self = Self { permitted: [true, true, false], areas: None };
+
+    /// Reads rights, such as `read,acquire`, limited to these areas; without areas, everywhere.
+    pub fn parse<'a>(rights: &str, areas: impl IntoIterator<Item = &'a str>) -> Result<Self, UnknownRights> {
+        let mut parsed = Self::NONE;
+        match rights {
+            "none" => {}
+            "all" => parsed.permitted = [true; 3],
+            list => {
+                for word in list.split(',') {
+                    let right = Right::ALL.into_iter().find(|right| right.name() == word);
+                    let right = right.ok_or_else(|| UnknownRights::Right(word.to_owned()))?;
+                    parsed.permitted[right as usize] = true;
+                }
+            }
+        }
+        let areas = areas.into_iter().map(str::parse).collect::<Result<Vec<Area>, _>>()?;
+        parsed.areas = (!areas.is_empty()).then_some(areas);
+        Ok(parsed)
+    }
+
+    /// Whether an operation is permitted.
+    pub fn permit(&self, right: Right, place: Where<'_>) -> bool {
+        self.permitted[right as usize]
+            && match &self.areas {
+                None => true,
+                Some(areas) => areas.iter().any(|area| area.covers(place)),
+            }
+    }
+
+    /// Whether they include all of `other`.
+    pub fn include(&self, other: &Self) -> bool {
+        let rights_included =
+            Right::ALL.into_iter().all(|r| self.permitted[r as usize] || !other.permitted[r as usize]);
+        let areas_included = match (&self.areas, &other.areas) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(own), Some(others)) => others.iter().all(|other| {
+                let place = Where::Prefix(other.space, other.prefix.as_bytes());
+                own.iter().any(|area| area.covers(place))
+            }),
+        };
+        *other == Self::NONE || (rights_included && areas_included)
+    }
+
+    /// The rights alone, as they are written.
+    pub fn words(&self) -> String {
+        let words = Right::ALL.into_iter().filter(|right| self.permitted[*right as usize]).map(Right::name);
+        let words: Vec<_> = words.collect();
+        if words.is_empty() { "none".to_owned() } else { words.join(",") }
+    }
+
+    /// The areas; empty: everywhere.
+    pub fn areas(&self) -> &[Area] {
+        self.areas.as_deref().unwrap_or_default()
+    }
+}
+
+impl FromStr for Rights {
+    type Err = UnknownRights;
+
+    /// Rights and areas, with spaces between them: `read,acquire counter:web/ semaphore`.
+    fn from_str(text: &str) -> Result<Self, UnknownRights> {
+        let mut words = text.split_whitespace();
+        Self::parse(words.next().unwrap_or_default(), words)
+    }
+}
+
+impl fmt::Display for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words())?;
+        self.areas().iter().try_for_each(|area| write!(f, " {area}"))
+    }
+}
+
+impl Right {
+    const ALL: [Self; 3] = [Self::Read, Self::Acquire, Self::Administer];
+
+    /// As it is written in rules, tokens and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Acquire => "acquire",
+            Self::Administer => "administer",
+        }
+    }
+}
+
+impl Area {
+    fn covers(&self, place: Where<'_>) -> bool {
+        match place {
+            Where::Server => false,
+            Where::Anywhere => true,
+            // A listing of a prefix shows only names that begin with it, so it is covered if the prefix itself is.
+            Where::Name(space, name) | Where::Prefix(space, name) => {
+                self.space == space && name.starts_with(self.prefix.as_bytes())
+            }
+        }
+    }
+}
+
+impl FromStr for Area {
+    type Err = UnknownRights;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRights> {
+        let (space, prefix) =
+            text.split_once(':').map_or((text, None), |(space, prefix)| (space, Some(prefix)));
+        let space = match (space, prefix) {
+            ("counter", _) => Space::Counter,
+            ("semaphore", _) => Space::Semaphore,
+            ("sysv", None) => Space::Sysv,
+            _ => return Err(UnknownRights::Area(text.to_owned())),
+        };
+        Ok(Self { space, prefix: prefix.unwrap_or_default().to_owned() })
+    }
+}
+
+impl fmt::Display for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.space {
+            Space::Counter => "counter",
+            Space::Semaphore => "semaphore",
+            Space::Sysv => "sysv",
+        })?;
+        if self.prefix.is_empty() { Ok(()) } else { write!(f, ":{}", self.prefix) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rights(text: &str) -> Rights {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn rights_hold_for_names_that_begin_with_the_prefix_and_for_nothing_else() {
+        use Right::{Acquire, Administer, Read};
+        use Space::{Counter, Semaphore, Sysv};
+        let limited = rights("read,acquire counter:web/ semaphore");
+        for (right, place, expected) in [
+            (Read, Where::Name(Counter, b"web/1"), true),
+            (Acquire, Where::Name(Counter, b"web/"), true),
+            (Read, Where::Name(Counter, b"web"), false),
+            (Read, Where::Name(Counter, b"my-web/1"), false),
+            (Read, Where::Name(Counter, b"WEB/1"), false),
+            (Read, Where::Name(Semaphore, b"x"), true),
+            (Administer, Where::Name(Semaphore, b"x"), false),
+            (Read, Where::Prefix(Counter, b""), false),
+            (Read, Where::Prefix(Counter, b"web"), false),
+            (Read, Where::Prefix(Counter, b"web/1"), true),
+            (Read, Where::Prefix(Semaphore, b""), true),
+            (Read, Where::Prefix(Sysv, b""), false),
+            (Read, Where::Server, false),
+            (Acquire, Where::Anywhere, true),
+            (Administer, Where::Anywhere, false),
+        ] {
+            assert_eq!(limited.permit(right, place), expected, "{right:?} {place:?}");
+        }
+        assert!(Rights::ALL.permit(Administer, Where::Server));
+        assert!(!Rights::NONE.permit(Read, Where::Anywhere));
+    }
+
+    #[test]
+    fn rights_are_shown_as_they_are_written() {
+        for text in ["none", "read", "read,acquire,administer counter:a:b sysv", "acquire semaphore:x"] {
+            assert_eq!(rights(text).to_string(), text);
+        }
+        assert_eq!(rights("all"), Rights::ALL);
+        for text in ["", "write", "read,", "Read", "read sysv:1", "read queue", "read,none"] {
+            assert!(text.parse::<Rights>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        /// What includes other rights permits all that they permit.
+        #[test]
+        fn included_rights_are_permitted(
+            one in "(read|acquire|read,acquire|all|none)( counter| counter:[ab]{1,2}| semaphore| sysv){0,3}",
+            other in "(read|acquire|read,acquire|all|none)( counter| counter:[ab]{1,2}| semaphore| sysv){0,3}",
+            name in "[ab]{1,3}",
+        ) {
+            let (one, other) = (rights(&one), rights(&other));
+            if one.include(&other) {
+                for right in Right::ALL {
+                    for space in [Space::Counter, Space::Semaphore, Space::Sysv] {
+                        for place in [Where::Name(space, name.as_bytes()), Where::Prefix(space, b""), Where::Server] {
+                            prop_assert!(one.permit(right, place) || !other.permit(right, place));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

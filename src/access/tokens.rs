@@ -1,0 +1,177 @@
+//! The tokens of a file: their names, hashes, rights and expiry.
+//!
+//! Invariant: names and ids are unique.
+
+use super::rights::{Rights, UnknownRights};
+use super::token::{HASH_BYTES, Token, TokenId};
+
+/// What is kept of one token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// 1 to 64 letters, digits, dots, hyphens and underscores.
+    pub name: String,
+    /// By which the token is found.
+    pub id: TokenId,
+    pub(super) hash: [u8; HASH_BYTES],
+    /// What it permits.
+    pub rights: Rights,
+    /// When it was made, in seconds of Unix time.
+    pub created_at_s: u64,
+    /// From when on it is refused, in seconds of Unix time; `None`: never.
+    pub expires_at_s: Option<u64>,
+}
+
+/// The tokens of a file, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokens(Vec<Entry>);
+
+/// What a token proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// It is this one.
+    Valid(&'a Entry),
+    /// It was this one, until it expired.
+    Expired(&'a Entry),
+    /// It is none of the file's.
+    Unknown,
+}
+
+/// Why entries cannot be tokens of one file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokensError {
+    /// The text is no TOML, or has other keys.
+    #[error("{0}")]
+    Syntax(String),
+    /// The name has other characters.
+    #[error("the name \"{}\" must be 1 to 64 letters, digits, dots, hyphens and underscores", .0.escape_debug())]
+    Name(String),
+    /// Two tokens have it.
+    #[error("there is a token \"{0}\" already; choose another name, or revoke that one first")]
+    NameTaken(String),
+    /// Two tokens have the same id.
+    #[error("the id of the token \"{0}\" is that of another one; remove one of the two")]
+    IdTaken(String),
+    /// The id or the hash is damaged.
+    #[error(
+        "the {part} of the token \"{name}\" is not what \"signalbox token create\" writes; create the token again"
+    )]
+    Damaged {
+        /// Whose.
+        name: String,
+        /// Which key.
+        part: &'static str,
+    },
+    /// The rights cannot be read.
+    #[error("the rights of the token \"{name}\": {problem}")]
+    Rights {
+        /// Whose.
+        name: String,
+        /// What is wrong.
+        problem: UnknownRights,
+    },
+}
+
+/// There is no token of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no token \"{}\"; \"signalbox token list\" shows all", .0.escape_debug())]
+pub struct NoSuchToken(pub String);
+
+impl Entry {
+    /// What is kept of a token.
+    pub fn of(
+        token: &Token,
+        name: String,
+        rights: Rights,
+        created_at_s: u64,
+        expires_at_s: Option<u64>,
+    ) -> Self {
+        Self { name, id: token.id(), hash: token.hash(), rights, created_at_s, expires_at_s }
+    }
+
+    /// Whether it is refused at this time.
+    pub fn is_expired(&self, now_s: u64) -> bool {
+        self.expires_at_s.is_some_and(|at| at <= now_s)
+    }
+}
+
+impl Tokens {
+    /// Adds a token.
+    pub fn add(&mut self, entry: Entry) -> Result<(), TokensError> {
+        let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        if !(1..=64).contains(&entry.name.len()) || !entry.name.chars().all(is_usual) {
+            return Err(TokensError::Name(entry.name));
+        }
+        if self.0.iter().any(|other| other.name == entry.name) {
+            return Err(TokensError::NameTaken(entry.name));
+        }
+        if self.0.iter().any(|other| other.id == entry.id) {
+            return Err(TokensError::IdTaken(entry.name));
+        }
+        self.0.push(entry);
+        Ok(())
+    }
+
+    /// Removes the token of this name.
+    pub fn remove(&mut self, name: &str) -> Result<Entry, NoSuchToken> {
+        let found = self.0.iter().position(|entry| entry.name == name);
+        found.map(|index| self.0.remove(index)).ok_or_else(|| NoSuchToken(name.to_owned()))
+    }
+
+    /// In the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter()
+    }
+
+    /// What a token proves at this time. The time that this takes depends on its public id alone.
+    pub fn verify(&self, token: &Token, now_s: u64) -> Verdict<'_> {
+        match self.0.iter().find(|entry| entry.id == token.id()) {
+            Some(entry) if !token.has_hash(&entry.hash) => Verdict::Unknown,
+            Some(entry) if entry.is_expired(now_s) => Verdict::Expired(entry),
+            Some(entry) => Verdict::Valid(entry),
+            None => Verdict::Unknown,
+        }
+    }
+
+    /// The present entry of a token that was verified with `earlier`; `None`: it was removed or has expired.
+    pub fn still(&self, earlier: &Entry, now_s: u64) -> Option<&Entry> {
+        let same = |entry: &&Entry| entry.id == earlier.id && entry.hash == earlier.hash;
+        self.0.iter().find(same).filter(|entry| !entry.is_expired(now_s))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_valid_until_it_expires_or_is_removed() {
+        let token = Token::random(|bytes| {
+            bytes.fill(7);
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+        let stranger = Token::random(|bytes| {
+            bytes.fill(8);
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+        let entry = Entry::of(&token, "web".to_owned(), Rights::ALL, 1, Some(100));
+        let mut tokens = Tokens::default();
+        tokens.add(entry.clone()).unwrap();
+        assert_eq!(tokens.verify(&token, 99), Verdict::Valid(&entry));
+        assert_eq!(tokens.verify(&token, 100), Verdict::Expired(&entry));
+        assert_eq!(tokens.verify(&stranger, 99), Verdict::Unknown);
+        assert_eq!(tokens.still(&entry, 99), Some(&entry));
+        assert_eq!(tokens.still(&entry, 100), None);
+        assert_eq!(tokens.add(entry.clone()), Err(TokensError::NameTaken("web".to_owned())));
+        let twin = Entry { name: "twin".to_owned(), ..entry.clone() };
+        assert_eq!(tokens.add(twin), Err(TokensError::IdTaken("twin".to_owned())));
+        for name in ["", "a b", "ä", &"x".repeat(65)] {
+            let named = Entry { name: name.to_owned(), ..entry.clone() };
+            assert!(matches!(tokens.add(named), Err(TokensError::Name(_))), "{name}");
+        }
+        tokens.remove("web").unwrap();
+        assert_eq!(tokens.still(&entry, 99), None);
+        assert!(tokens.remove("web").is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! `signalbox token`: creates, revokes and lists the tokens in a file. It needs no server.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::output::json;
+use super::time::time;
+use crate::access::{Entry, Rights, Token, TokenFileError, Tokens, read_tokens, update_tokens};
+
+const LONG: &str = "\
+Create, revoke and list the tokens of clients
+
+A token is a random secret that proves what its client may do. These commands change the file that access.tokens names in \
+the configuration of the server; the server reads it at its start and on SIGHUP. The file has no secret, only hashes.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox token create web --rights read,acquire --area counter:web/ > web.token
+  signalbox token create operator --rights all --expires-in 2160h
+  signalbox token revoke web && systemctl reload signalbox
+  signalbox token list --json";
+
+/// Create, revoke and list the tokens of clients
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Create(Create),
+    Revoke(Revoke),
+    List(List),
+}
+
+/// The file of tokens.
+#[derive(Debug, Args)]
+struct Source {
+    /// File of tokens, as access.tokens names it in the configuration of the server
+    #[arg(long, value_name = "FILE", default_value = "/etc/signalbox/tokens.toml")]
+    file: PathBuf,
+}
+
+/// Create a token, and print it once
+///
+/// The token goes to standard output, and is kept nowhere else. The server accepts it after SIGHUP.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  signalbox token create web --rights read,acquire --area counter:web/ > web.token"
+)]
+struct Create {
+    /// Name of the token in logs, of 1 to 64 letters, digits, dots, hyphens and underscores
+    name: String,
+
+    /// What the token permits: read, acquire and administer, with commas between them, or all
+    #[arg(long, value_name = "RIGHTS")]
+    rights: String,
+
+    /// Where: counter, semaphore or sysv, or names that begin with a prefix, as counter:PREFIX; may be repeated
+    /// [default: everywhere]
+    #[arg(long = "area", value_name = "AREA")]
+    areas: Vec<String>,
+
+    /// After which time the token is refused, in seconds or with a unit (30s, 5m, 24h) [default: never]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    expires_in: Option<Duration>,
+
+    #[command(flatten)]
+    source: Source,
+}
+
+/// Remove a token
+///
+/// It loses its rights when the server gets SIGHUP, on open connections too.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  signalbox token revoke web && systemctl reload signalbox")]
+struct Revoke {
+    /// Name of the token
+    name: String,
+
+    #[command(flatten)]
+    source: Source,
+}
+
+/// List the tokens
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  signalbox token list\n  signalbox token list --json")]
+struct List {
+    /// Print one JSON object per line, with the keys name, id, rights, areas, created_at, expires_at (both in seconds of Unix
+    /// time; null: never) and is_expired
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    source: Source,
+}
+
+/// A token in JSON.
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    id: String,
+    rights: String,
+    areas: Vec<String>,
+    created_at: u64,
+    expires_at: Option<u64>,
+    is_expired: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.action {
+        Action::Create(arguments) => create(arguments)?,
+        Action::Revoke(Revoke { name, source }) => {
+            update_tokens(&source.file, |tokens| {
+                tokens.remove(name).map_err(|error| failure(error.to_string()))
+            })?;
+        }
+        Action::List(arguments) => list(arguments)?,
+    }
+    Ok(Exit::Success.into())
+}
+
+fn create(arguments: &Create) -> Result<(), Failure> {
+    let Create { name, rights, areas, expires_in, source } = arguments;
+    let usage = |error: String| Failure::new(Exit::Usage, error);
+    let rights =
+        Rights::parse(rights, areas.iter().map(String::as_str)).map_err(|error| usage(error.to_string()))?;
+    if rights.words() == "none" {
+        return Err(usage(
+            "a token without rights permits nothing; give --rights read, acquire, administer or all"
+                .to_owned(),
+        ));
+    }
+    let token = Token::random(getrandom::fill)
+        .map_err(|error| failure(format!("the system has no random numbers: {error}; check /dev/urandom")))?;
+    let now = now_s();
+    // A part of a second counts as one, so that the token is valid for the whole time.
+    let expires_at = expires_in.map(|time| now + time.as_secs() + u64::from(time.subsec_nanos() > 0));
+    let entry = Entry::of(&token, name.clone(), rights, now, expires_at);
+    update_tokens(&source.file, |tokens| tokens.add(entry).map_err(|error| usage(error.to_string())))?;
+    writeln!(std::io::stdout(), "{}", token.reveal())?;
+    Ok(())
+}
+
+fn list(arguments: &List) -> Result<(), Failure> {
+    let tokens = read_tokens(&arguments.source.file)?;
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        for entry in listed(&tokens) {
+            writeln!(out, "{}", json(&entry))?;
+        }
+        return Ok(());
+    }
+    let now = now_s();
+    let width = tokens.iter().map(|entry| entry.name.len()).max().unwrap_or(0).max(4);
+    writeln!(out, "{:width$}  {:16}  {:12}  RIGHTS", "NAME", "ID", "EXPIRES")?;
+    for entry in tokens.iter() {
+        let expires = match entry.expires_at_s {
+            None => "never".to_owned(),
+            Some(_) if entry.is_expired(now) => "expired".to_owned(),
+            Some(at) if at - now < 3600 => format!("in {} s", at - now),
+            Some(at) => format!("in {} h", (at - now) / 3600),
+        };
+        let rights = entry.rights.to_string();
+        writeln!(
+            out,
+            "{:width$}  {:16}  {expires:12}  {}",
+            entry.name,
+            entry.id.to_string(),
+            rights.escape_debug()
+        )?;
+    }
+    Ok(())
+}
+
+fn listed(tokens: &Tokens) -> impl Iterator<Item = Listed> {
+    let now = now_s();
+    tokens.iter().map(move |entry| Listed {
+        name: entry.name.clone(),
+        id: entry.id.to_string(),
+        rights: entry.rights.words(),
+        areas: entry.rights.areas().iter().map(ToString::to_string).collect(),
+        created_at: entry.created_at_s,
+        expires_at: entry.expires_at_s,
+        is_expired: entry.is_expired(now),
+    })
+}
+
+fn failure(message: String) -> Failure {
+    Failure::new(Exit::Failure, message)
+}
+
+fn now_s() -> u64 {
+    // A clock before 1970 is wrong, and no token expires by it.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+impl From<TokenFileError> for Failure {
+    fn from(error: TokenFileError) -> Self {
+        Self::new(Exit::Failure, error.to_string())
+    }
+}

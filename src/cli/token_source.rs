@@ -1,0 +1,48 @@
+//! Where the token of the client subcommands comes from: a file or the environment. It is no argument, because every user
+//! of a machine can read the arguments of all processes.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use nix::sys::prctl::set_dumpable;
+
+use super::exit::{Exit, Failure};
+use crate::client::Token;
+
+/// The variable that has the token itself.
+const VARIABLE: &str = "SIGNALBOX_TOKEN";
+
+/// The options of the token of all client subcommands.
+#[derive(Clone, Debug, Args)]
+pub(super) struct TokenSource {
+    /// File with the token that proves what this client may do; without it, the environment variable SIGNALBOX_TOKEN may
+    /// have the token itself
+    #[arg(long, value_name = "FILE", env = "SIGNALBOX_TOKEN_FILE", global = true)]
+    token_file: Option<PathBuf>,
+}
+
+impl TokenSource {
+    /// The token; `None`: there is none.
+    pub(super) fn load(&self) -> Result<Option<Token>, Failure> {
+        let token = match &self.token_file {
+            Some(path) => Some(Token::from_file(path).map_err(|error| {
+                let message =
+                    format!("cannot read the token from {}: {error}; check --token-file", path.display());
+                Failure::new(Exit::Usage, message)
+            })?),
+            None => {
+                std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| Token::new(&text))
+            }
+        };
+        if token.is_some() {
+            // A core dump would have it. If the system refuses this, the command works all the same.
+            let _ = set_dumpable(false);
+        }
+        Ok(token)
+    }
+
+    /// Refuses a token for a command that cannot show it.
+    pub(super) fn refuse(&self, why: &str) -> Result<(), Failure> {
+        if self.load()?.is_some() { Err(Failure::new(Exit::Usage, why)) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,127 @@
+//! The section `[access]`: what clients may do.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::Network;
+use crate::access::Rights;
+
+/// What clients may do. The default is that of an empty section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessConfig {
+    /// The file of tokens; `None`: no token is accepted.
+    pub tokens: Option<PathBuf>,
+    /// Whether tokens are accepted over connections without TLS from other machines.
+    pub tokens_over_plain: bool,
+    /// What clients may do that no rule is about; `None`: to read and to acquire.
+    pub anonymous: Option<Rights>,
+    /// What clients in networks may do; the first that has the address decides.
+    pub networks: Vec<NetworkRule>,
+    /// What clients with certificates may do; the first that has the name decides.
+    pub certificates: Vec<CertificateRule>,
+    /// The log of administrative changes; `None`: there is none.
+    pub audit_log: Option<PathBuf>,
+}
+
+/// What the clients in a network may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkRule {
+    /// Where they are.
+    pub network: Network,
+    /// What they may do.
+    pub rights: Rights,
+}
+
+/// What the clients with a certificate may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateRule {
+    /// The name in the certificate; `*`: any.
+    pub name: String,
+    /// What they may do.
+    pub rights: Rights,
+}
+
+/// The text is no rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownRule;
+
+impl AccessConfig {
+    /// Whether a client needs more than an address to do everything but administer.
+    pub fn restricts(&self) -> bool {
+        self.anonymous.as_ref().is_some_and(|rights| !rights.include(&Rights::READ_AND_ACQUIRE))
+    }
+}
+
+impl CertificateRule {
+    /// Whether the rule is about a certificate with this name.
+    pub fn is_about(&self, name: &str) -> bool {
+        self.name == "*" || self.name == name
+    }
+}
+
+impl FromStr for NetworkRule {
+    type Err = UnknownRule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRule> {
+        let (network, rights) = subject_and_rights(text)?;
+        Ok(Self { network: network.parse().map_err(|_| UnknownRule)?, rights })
+    }
+}
+
+impl FromStr for CertificateRule {
+    type Err = UnknownRule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRule> {
+        let (name, rights) = subject_and_rights(text)?;
+        Ok(Self { name: name.to_owned(), rights })
+    }
+}
+
+fn subject_and_rights(rule: &str) -> Result<(&str, Rights), UnknownRule> {
+    let (subject, rights) = rule.trim().split_once(char::is_whitespace).ok_or(UnknownRule)?;
+    Ok((subject, rights.parse().map_err(|_| UnknownRule)?))
+}
+
+impl fmt::Display for NetworkRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.network, self.rights)
+    }
+}
+
+impl fmt::Display for CertificateRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.rights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_shown_as_they_are_written() {
+        for text in ["10.0.0.0/8 read,acquire counter:web/ sysv", "::1 none"] {
+            assert_eq!(text.parse::<NetworkRule>().unwrap().to_string(), text);
+        }
+        for text in ["worker-1 read", "* acquire semaphore"] {
+            assert_eq!(text.parse::<CertificateRule>().unwrap().to_string(), text);
+        }
+        for text in ["", "10.0.0.0/8", "10.0.0.1/8 read", "10.0.0.0/8 write", "10.0.0.0/8 read queue"] {
+            assert!(text.parse::<NetworkRule>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_fewer_anonymous_rights_are_a_restriction() {
+        let with = |rights: Option<&str>| AccessConfig {
+            anonymous: rights.map(|rights| rights.parse().unwrap()),
+            ..AccessConfig::default()
+        };
+        for (rights, expected) in
+            [(None, false), (Some("all"), false), (Some("read"), true), (Some("none"), true)]
+        {
+            assert_eq!(with(rights).restricts(), expected, "{rights:?}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Access control: what a client may do, and who is told when it may not.
+//!
+//! `policy` decides, without I/O; `permissions` is what it decided for one client; `standing` keeps that for a connection,
+//! and notices reloads and expiry; `refusals` counts and logs what was refused; `audit` writes administrative changes to a
+//! file. The operations and their rights are in one table, `src/server/dispatch/rights.rs`.
+
+mod audit;
+mod permissions;
+mod policy;
+mod refusals;
+mod standing;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+pub(super) use audit::{Audit, Outcome};
+pub(super) use permissions::{Identity, Permissions, Target};
+pub(super) use policy::Denied;
+pub(super) use standing::{Change, IsClosed, Standing};
+
+use super::client_address::Client;
+use super::clock::Clock;
+use super::metrics::Count;
+pub(super) use crate::access::Right;
+use crate::access::{Entry, TokenFileError, Tokens, read_tokens};
+use crate::config::{AccessConfig, Config};
+use crate::core::UnixSeconds;
+use policy::{Policy, Proven};
+use refusals::Refusals;
+
+/// The rules in force, and the refusals that they caused.
+#[derive(Debug)]
+pub(super) struct Access {
+    clock: Clock,
+    policy: RwLock<Arc<Policy>>,
+    /// Grows whenever the policy is replaced, so that connections notice with one comparison.
+    generation: AtomicU64,
+    refusals: Refusals,
+    /// Requests that were answered with `Not permitted`.
+    pub(super) refused: Count,
+    /// Tokens that were refused.
+    pub(super) failed_authentications: Count,
+}
+
+impl Access {
+    /// The rules of a configuration, without tokens.
+    pub(super) fn of(config: &Config, clock: Clock) -> Self {
+        Self {
+            clock,
+            policy: RwLock::new(Arc::new(Policy::of(config, Arc::default()))),
+            generation: AtomicU64::new(0),
+            refusals: Refusals::default(),
+            refused: Count::default(),
+            failed_authentications: Count::default(),
+        }
+    }
+
+    /// What a client may do that has shown no token.
+    pub(super) fn permissions_of(&self, client: &Client, _is_encrypted: bool) -> Permissions {
+        self.policy().permissions_of(client)
+    }
+
+    /// What a client may do that shows a token. Connections use [`Standing::authenticate`], which remembers the token.
+    #[expect(dead_code, reason = "for listeners whose requests each show a token")]
+    pub(super) fn authenticate(
+        &self,
+        client: &Client,
+        is_encrypted: bool,
+        token: &[u8],
+    ) -> Result<Permissions, Denied> {
+        self.prove(client, is_encrypted, token).map(|proven| proven.permissions)
+    }
+
+    /// Counts and logs a request that is answered with `Not permitted`.
+    pub(super) fn note_refusal(
+        &self,
+        client: &Client,
+        identity: Option<&Identity>,
+        operation: &str,
+        reason: &str,
+    ) {
+        self.refused.add(1);
+        self.refusals.note(client, identity, operation, reason);
+    }
+
+    /// Counts and logs a token that was refused. Returns whether the connection must be closed, because the client has
+    /// shown too many.
+    pub(super) fn note_failure(&self, client: &Client, denied: &Denied) -> bool {
+        self.failed_authentications.add(1);
+        self.note_refusal(client, None, "Hello", &denied.to_string());
+        self.refusals.count_failure(client)
+    }
+
+    /// Replaces the rules. The tokens stay.
+    pub(super) fn configure(&self, config: &Config) {
+        self.replace(|before| Policy::of(config, before.tokens()));
+    }
+
+    /// Reads the file of tokens. If it cannot be used, those before stay in use.
+    pub(super) fn load_tokens(&self, config: &AccessConfig) -> Result<(), TokenFileError> {
+        let tokens = match &config.tokens {
+            Some(path) => read_tokens(path)?,
+            None => Tokens::default(),
+        };
+        let tokens = Arc::new(tokens);
+        self.replace(|before| before.with_tokens(tokens));
+        Ok(())
+    }
+
+    fn prove(&self, client: &Client, is_encrypted: bool, token: &[u8]) -> Result<Proven, Denied> {
+        self.policy().authenticate(client, is_encrypted, token, self.clock.now())
+    }
+
+    /// What a token still permits that was proven before; `None`: it was removed or has expired.
+    fn still(&self, entry: &Entry) -> Option<Proven> {
+        self.policy().still(entry, self.clock.now())
+    }
+
+    fn now(&self) -> UnixSeconds {
+        self.clock.now()
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn replace(&self, change: impl FnOnce(&Policy) -> Policy) {
+        let mut policy = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        *policy = Arc::new(change(&policy));
+        // After the change, so that who sees the number sees the rules.
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,114 @@
+//! What one client may do, and as whom.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::access::{Right, Rights, Space, Where};
+use crate::core::{Namespace, UnixSeconds};
+
+/// What an operation concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Target<'a> {
+    /// The whole server.
+    Server,
+    /// Whatever the client names later.
+    Anywhere,
+    /// One name.
+    Name(Namespace, &'a [u8]),
+    /// A listing of the names that begin like this.
+    Prefix(Namespace, &'a [u8]),
+    /// The System V semaphore sets.
+    Sets,
+}
+
+/// Who a client has proven to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Identity {
+    /// The name of its token.
+    Token(Arc<str>),
+    /// The name in its certificate, which a rule is about.
+    Certificate(Arc<str>),
+}
+
+/// What a client may do.
+#[derive(Clone, Debug)]
+pub(in crate::server) struct Permissions {
+    rights: Arc<Rights>,
+    identity: Option<Identity>,
+    /// When the token that gives them expires.
+    expires_at: Option<UnixSeconds>,
+}
+
+impl Permissions {
+    pub(super) fn new(
+        rights: Arc<Rights>,
+        identity: Option<Identity>,
+        expires_at: Option<UnixSeconds>,
+    ) -> Self {
+        Self { rights, identity, expires_at }
+    }
+
+    /// Whether the client may do this.
+    pub(in crate::server) fn may(&self, right: Right, target: Target<'_>) -> bool {
+        self.rights.permit(right, target.place())
+    }
+
+    /// Who the client has proven to be.
+    pub(in crate::server) fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    /// Whether some plain request must be refused.
+    pub(super) fn restrict_plain(&self) -> bool {
+        !self.rights.include(&Rights::READ_AND_ACQUIRE)
+    }
+
+    pub(super) fn expires_at(&self) -> Option<UnixSeconds> {
+        self.expires_at
+    }
+}
+
+impl<'a> Target<'a> {
+    fn place(self) -> Where<'a> {
+        match self {
+            Self::Server => Where::Server,
+            Self::Anywhere => Where::Anywhere,
+            Self::Name(namespace, name) => Where::Name(space(namespace), name),
+            Self::Prefix(namespace, prefix) => Where::Prefix(space(namespace), prefix),
+            Self::Sets => Where::Prefix(Space::Sysv, b""),
+        }
+    }
+}
+
+fn space(namespace: Namespace) -> Space {
+    match namespace {
+        Namespace::Counters => Space::Counter,
+        Namespace::Semaphores => Space::Semaphore,
+    }
+}
+
+impl fmt::Display for Target<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = |namespace: &Namespace| match namespace {
+            Namespace::Counters => "counter",
+            Namespace::Semaphores => "semaphore",
+        };
+        match self {
+            Self::Server | Self::Anywhere => f.write_str("server"),
+            Self::Name(namespace, name) => write!(f, "{} \"{}\"", kind(namespace), name.escape_ascii()),
+            Self::Prefix(namespace, prefix) => {
+                write!(f, "{} \"{}\"*", kind(namespace), prefix.escape_ascii())
+            }
+            Self::Sets => f.write_str("semaphore sets"),
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(name) => write!(f, "token \"{name}\""),
+            Self::Certificate(name) => write!(f, "certificate of \"{}\"", name.escape_default()),
+        }
+    }
+}

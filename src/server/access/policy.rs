@@ -1,0 +1,247 @@
+//! The rules: who may do what. They do no I/O and read no clock.
+//!
+//! The first of these decides alone: a token that the client has shown, a rule about its certificate, a rule about its
+//! network, that it is an administrator by its address, and else the anonymous rights.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::super::client_address::Client;
+use super::permissions::{Identity, Permissions};
+use crate::access::{Entry, Rights, Token, Tokens, Verdict};
+use crate::config::{AccessConfig, CertificateRule, Config, NetworkRule};
+use crate::core::UnixSeconds;
+
+/// Why a token was refused. A client learns only that it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(in crate::server) enum Denied {
+    #[error("the server has no tokens (access.tokens)")]
+    NoTokens,
+    #[error("its token is sent without TLS from another machine; use TLS, or set access.tokens_over_plain")]
+    OverPlain,
+    #[error("its token does not have the form of one")]
+    Malformed,
+    #[error("its token is unknown or was revoked")]
+    Unknown,
+    #[error("its token has expired")]
+    Expired,
+}
+
+/// What a valid token gives.
+#[derive(Debug)]
+pub(super) struct Proven {
+    pub(super) permissions: Permissions,
+    pub(super) entry: Entry,
+}
+
+/// The rules in force.
+#[derive(Clone, Debug)]
+pub(super) struct Policy {
+    anonymous: Arc<Rights>,
+    administrator: Arc<Rights>,
+    networks: Vec<(NetworkRule, Arc<Rights>)>,
+    certificates: Vec<(CertificateRule, Arc<Rights>)>,
+    admin_from: Vec<IpAddr>,
+    accepts_tokens: bool,
+    tokens_over_plain: bool,
+    tokens: Arc<Tokens>,
+}
+
+impl Policy {
+    pub(super) fn of(config: &Config, tokens: Arc<Tokens>) -> Self {
+        let AccessConfig { anonymous, networks, certificates, tokens_over_plain, .. } = &config.access;
+        let shared = |rights: &Rights| Arc::new(rights.clone());
+        Self {
+            anonymous: Arc::new(anonymous.clone().unwrap_or(Rights::READ_AND_ACQUIRE)),
+            administrator: Arc::new(Rights::ALL),
+            networks: networks.iter().map(|rule| (rule.clone(), shared(&rule.rights))).collect(),
+            certificates: certificates.iter().map(|rule| (rule.clone(), shared(&rule.rights))).collect(),
+            // In the form in which clients are looked up: IPv4 as such.
+            admin_from: config.admin_from.iter().map(IpAddr::to_canonical).collect(),
+            accepts_tokens: config.access.tokens.is_some(),
+            tokens_over_plain: *tokens_over_plain,
+            tokens,
+        }
+    }
+
+    pub(super) fn tokens(&self) -> Arc<Tokens> {
+        Arc::clone(&self.tokens)
+    }
+
+    pub(super) fn with_tokens(&self, tokens: Arc<Tokens>) -> Self {
+        Self { tokens, ..self.clone() }
+    }
+
+    /// What a client may do that has shown no token.
+    pub(super) fn permissions_of(&self, client: &Client) -> Permissions {
+        if let Some(name) = &client.certificate
+            && let Some((_, rights)) = self.certificates.iter().find(|(rule, _)| rule.is_about(name))
+        {
+            let identity = Identity::Certificate(Arc::clone(name));
+            return Permissions::new(Arc::clone(rights), Some(identity), None);
+        }
+        let rights = match self.rule_of_network(client) {
+            Some(rights) => rights,
+            None if client.address.is_administrator(&self.admin_from) => &self.administrator,
+            None => &self.anonymous,
+        };
+        Permissions::new(Arc::clone(rights), None, None)
+    }
+
+    fn rule_of_network(&self, client: &Client) -> Option<&Arc<Rights>> {
+        let ip = client.address.socket().ip().to_canonical();
+        // Loopback of a remote proxy is another machine.
+        if ip.is_loopback() && !client.address.is_local() {
+            return None;
+        }
+        self.networks.iter().find(|(rule, _)| rule.network.contains(ip)).map(|(_, rights)| rights)
+    }
+
+    /// What a client may do that shows a token.
+    pub(super) fn authenticate(
+        &self,
+        client: &Client,
+        is_encrypted: bool,
+        token: &[u8],
+        now: UnixSeconds,
+    ) -> Result<Proven, Denied> {
+        if !self.accepts_tokens {
+            return Err(Denied::NoTokens);
+        }
+        if !is_encrypted && !client.address.is_local() && !self.tokens_over_plain {
+            return Err(Denied::OverPlain);
+        }
+        let token = Token::parse(token).ok_or(Denied::Malformed)?;
+        match self.tokens.verify(&token, now.0) {
+            Verdict::Valid(entry) => Ok(Proven::of(entry)),
+            Verdict::Expired(_) => Err(Denied::Expired),
+            Verdict::Unknown => Err(Denied::Unknown),
+        }
+    }
+
+    /// What a token permits now that was proven before.
+    pub(super) fn still(&self, earlier: &Entry, now: UnixSeconds) -> Option<Proven> {
+        let accepted = self.accepts_tokens.then_some(&self.tokens)?;
+        accepted.still(earlier, now.0).map(Proven::of)
+    }
+}
+
+impl Proven {
+    fn of(entry: &Entry) -> Self {
+        let identity = Identity::Token(entry.name.as_str().into());
+        let rights = Arc::new(entry.rights.clone());
+        let permissions = Permissions::new(rights, Some(identity), entry.expires_at_s.map(UnixSeconds));
+        Self { permissions, entry: entry.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::super::super::client_address::ClientAddress;
+    use super::super::{Right, Target};
+    use super::*;
+    use crate::core::Namespace;
+
+    const NOW: UnixSeconds = UnixSeconds(100);
+
+    fn client(ip: &str, certificate: Option<&str>) -> Client {
+        let address = ClientAddress::of_peer(SocketAddr::new(ip.parse().unwrap(), 1));
+        Client { address, certificate: certificate.map(Into::into) }
+    }
+
+    fn token(byte: u8) -> Token {
+        let fill = |bytes: &mut [u8]| {
+            bytes.fill(byte);
+            Ok::<_, ()>(())
+        };
+        Token::random(fill).unwrap()
+    }
+
+    fn policy(change: impl FnOnce(&mut Config)) -> Policy {
+        let mut config = Config::without_file();
+        config.access.tokens = Some("/tokens".into());
+        change(&mut config);
+        let mut tokens = Tokens::default();
+        let rights = "acquire counter:web/".parse().unwrap();
+        tokens.add(Entry::of(&token(1), "web".to_owned(), rights, 1, None)).unwrap();
+        tokens.add(Entry::of(&token(2), "old".to_owned(), Rights::ALL, 1, Some(NOW.0))).unwrap();
+        Policy::of(&config, Arc::new(tokens))
+    }
+
+    fn rights(permissions: &Permissions) -> [bool; 3] {
+        [Right::Read, Right::Acquire, Right::Administer].map(|right| permissions.may(right, Target::Server))
+    }
+
+    #[test]
+    fn by_default_all_read_and_acquire_and_local_and_listed_clients_administer() {
+        let policy = policy(|config| config.admin_from = vec!["192.0.2.7".parse().unwrap()]);
+        for (ip, may_administer) in
+            [("127.0.0.1", true), ("::1", true), ("192.0.2.7", true), ("192.0.2.8", false)]
+        {
+            let permissions = policy.permissions_of(&client(ip, Some("any")));
+            assert_eq!(rights(&permissions), [true, true, may_administer], "{ip}");
+            assert_eq!(permissions.identity(), None);
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_is_about_a_client_decides_alone() {
+        let policy = policy(|config| {
+            config.access.anonymous = Some("none".parse().unwrap());
+            config.access.networks = ["10.1.0.0/16 all", "10.0.0.0/8 read", "127.0.0.0/8 acquire"]
+                .map(|r| r.parse().unwrap())
+                .to_vec();
+            config.access.certificates = ["worker acquire", "* read"].map(|r| r.parse().unwrap()).to_vec();
+            config.admin_from = vec!["10.0.0.9".parse().unwrap()];
+        });
+        for (ip, certificate, expected) in [
+            ("10.1.2.3", None, [true, true, true]),
+            ("10.2.2.3", None, [true, false, false]),
+            ("::ffff:10.2.2.3", None, [true, false, false]),
+            ("10.0.0.9", None, [true, false, false]),
+            ("127.0.0.1", None, [false, true, false]),
+            ("::1", None, [true, true, true]),
+            ("192.0.2.1", None, [false; 3]),
+            ("10.1.2.3", Some("worker"), [false, true, false]),
+            ("192.0.2.1", Some("other"), [true, false, false]),
+        ] {
+            assert_eq!(
+                rights(&policy.permissions_of(&client(ip, certificate))),
+                expected,
+                "{ip} {certificate:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_decides_alone_and_only_where_it_is_accepted() {
+        let open = policy(|_| ());
+        let local = client("127.0.0.1", None);
+        let remote = client("192.0.2.1", None);
+        let reveal = |byte| token(byte).reveal().into_bytes();
+        let web = open.authenticate(&local, false, &reveal(1), NOW).unwrap();
+        assert_eq!(web.permissions.identity(), Some(&Identity::Token("web".into())));
+        assert!(web.permissions.may(Right::Acquire, Target::Name(Namespace::Counters, b"web/1")));
+        assert_eq!(
+            rights(&web.permissions),
+            [false; 3],
+            "an administrator by address has the rights of its token"
+        );
+        let denied = |policy: &Policy, client, is_encrypted, token: &[u8]| {
+            policy.authenticate(client, is_encrypted, token, NOW).map(drop)
+        };
+        assert_eq!(denied(&open, &local, false, &reveal(2)), Err(Denied::Expired));
+        assert_eq!(denied(&open, &local, false, &reveal(3)), Err(Denied::Unknown));
+        assert_eq!(denied(&open, &local, false, b"sbx_"), Err(Denied::Malformed));
+        assert_eq!(denied(&open, &remote, false, &reveal(1)), Err(Denied::OverPlain));
+        assert_eq!(denied(&open, &remote, true, &reveal(1)), Ok(()));
+        let over_plain = policy(|config| config.access.tokens_over_plain = true);
+        assert_eq!(denied(&over_plain, &remote, false, &reveal(1)), Ok(()));
+        let without = policy(|config| config.access.tokens = None);
+        assert_eq!(denied(&without, &local, false, &reveal(1)), Err(Denied::NoTokens));
+    }
+}

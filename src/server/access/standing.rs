@@ -1,0 +1,120 @@
+//! What a connection may do now.
+//!
+//! Invariant: what `may` answers is at most one look at the rules old: `refresh` is called before requests are executed
+//! and before messages are sent, and decides again if the rules were replaced or the token has expired.
+
+use super::super::client_address::Client;
+use super::permissions::{Permissions, Target};
+use super::policy::{Denied, Proven};
+use super::{Access, Right};
+use crate::access::Entry;
+use crate::core::UnixSeconds;
+
+/// After so many refused tokens, a connection is closed.
+const FAILURES_MAX: u32 = 3;
+
+/// What a connection may do, and why.
+#[derive(Debug)]
+pub(in crate::server) struct Standing {
+    permissions: Permissions,
+    restricts_plain: bool,
+    generation: u64,
+    /// The token that the client has proven.
+    proof: Option<Entry>,
+    failures: u32,
+}
+
+/// How a look at the rules ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Change {
+    /// As before.
+    None,
+    /// The rights may be others.
+    Changed,
+}
+
+impl Standing {
+    /// That of a client which has shown no token.
+    pub(in crate::server) fn of(access: &Access, client: &Client, is_encrypted: bool) -> Self {
+        // First, so that rules that are replaced in between are looked at again.
+        let generation = access.generation();
+        let permissions = access.permissions_of(client, is_encrypted);
+        let restricts_plain = permissions.restrict_plain();
+        Self { permissions, restricts_plain, generation, proof: None, failures: 0 }
+    }
+
+    /// Takes the rights of a token. The error says whether the connection must be closed.
+    pub(in crate::server) fn authenticate(
+        &mut self,
+        access: &Access,
+        client: &Client,
+        is_encrypted: bool,
+        token: &[u8],
+    ) -> Result<(), IsClosed> {
+        match access.prove(client, is_encrypted, token) {
+            Ok(proven) => {
+                self.take(proven);
+                Ok(())
+            }
+            Err(denied) => Err(self.fail(access, client, &denied)),
+        }
+    }
+
+    fn fail(&mut self, access: &Access, client: &Client, denied: &Denied) -> IsClosed {
+        self.failures += 1;
+        let is_closed = access.note_failure(client, denied);
+        IsClosed(is_closed || self.failures >= FAILURES_MAX)
+    }
+
+    /// Whether [`Self::refresh`] has something to do.
+    #[inline]
+    pub(in crate::server) fn is_stale(&self, access: &Access, now: UnixSeconds) -> bool {
+        self.generation != access.generation() || self.permissions.expires_at().is_some_and(|at| at <= now)
+    }
+
+    /// Decides again what the connection may do, if the rules were replaced or the token has expired.
+    pub(in crate::server) fn refresh(
+        &mut self,
+        access: &Access,
+        client: &Client,
+        is_encrypted: bool,
+    ) -> Change {
+        if !self.is_stale(access, access.now()) {
+            return Change::None;
+        }
+        self.generation = access.generation();
+        match self.proof.take().and_then(|entry| access.still(&entry)) {
+            Some(proven) => self.take(proven),
+            None => {
+                self.permissions = access.permissions_of(client, is_encrypted);
+                self.restricts_plain = self.permissions.restrict_plain();
+            }
+        }
+        Change::Changed
+    }
+
+    fn take(&mut self, proven: Proven) {
+        self.restricts_plain = proven.permissions.restrict_plain();
+        self.permissions = proven.permissions;
+        self.proof = Some(proven.entry);
+    }
+
+    /// Whether some plain request must be refused.
+    #[inline]
+    pub(in crate::server) fn restricts_plain(&self) -> bool {
+        self.restricts_plain
+    }
+
+    pub(in crate::server) fn permissions(&self) -> &Permissions {
+        &self.permissions
+    }
+
+    /// Whether the client may do this.
+    pub(in crate::server) fn may(&self, right: Right, target: Target<'_>) -> bool {
+        self.permissions.may(right, target)
+    }
+}
+
+/// Whether a connection is closed because of refused tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) struct IsClosed(pub(in crate::server) bool);

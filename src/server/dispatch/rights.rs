@@ -1,0 +1,113 @@
+//! Which right each operation needs, and on what: the one table of access control.
+//!
+//! What gives back is always permitted: Release, ReleaseGrant, Cancel, CloseSession, Unwatch, and the end of a connection
+//! or a process. Nobody is kept from giving back what others wait for.
+
+use super::super::access::{Right, Standing, Target};
+use super::convert::namespace_of;
+use crate::core::Namespace;
+use crate::protocol::{self as wire, Extended, Request, Scope, SetCommand, SysvRequest};
+
+/// A right that a request needs on a target.
+pub(super) type Needed<'a> = (Right, Target<'a>);
+
+/// The right that a plain request needs, if any.
+pub(super) fn needed_for_plain<'a>(request: &Request<'a>, namespace: Namespace) -> Option<Needed<'a>> {
+    match *request {
+        Request::Noop | Request::Release { .. } => None,
+        Request::Get { name } => Some((Right::Read, Target::Name(namespace, name))),
+        Request::Acquire { name, .. } => Some((Right::Acquire, Target::Name(namespace, name))),
+        Request::Stats => Some((Right::Read, Target::Server)),
+        Request::Dump => Some((Right::Read, Target::Prefix(namespace, b""))),
+    }
+}
+
+/// The right that an extended request needs and the client does not have.
+pub(super) fn missing<'a>(standing: &Standing, request: &Extended<'a>) -> Option<Needed<'a>> {
+    let lacks = |needed: &Needed<'_>| !standing.may(needed.0, needed.1);
+    match *request {
+        Extended::AcquireAll { claims, .. } => claims.iter().map(|claim| of_claim(&claim)).find(lacks),
+        Extended::Declare { declarations, .. } => {
+            declarations.iter().map(|declaration| administer(declaration.name)).find(lacks)
+        }
+        ref request => needed(request).filter(lacks),
+    }
+}
+
+/// The right that an extended request needs, of one with several names on the first of them.
+pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
+    let read = |namespace, name| Some((Right::Read, Target::Name(namespace_of(namespace), name)));
+    match *request {
+        Extended::Hello { .. }
+        | Extended::CloseSession
+        | Extended::ReleaseGrant { .. }
+        | Extended::Cancel(_)
+        | Extended::Unwatch { .. } => None,
+        // These keep a session alive, so that they need what made it.
+        Extended::OpenSession { .. } | Extended::AttachSession { .. } | Extended::KeepAlive => {
+            Some((Right::Acquire, Target::Anywhere))
+        }
+        Extended::AcquireGrant { claim, .. } => Some(of_claim(&claim)),
+        Extended::AcquireAll { claims, .. } => claims.iter().next().map(|claim| of_claim(&claim)),
+        // Who knows the id of a grant learns no name by it.
+        Extended::VerifyGrant { .. } => Some((Right::Read, Target::Anywhere)),
+        Extended::Holders { namespace, name }
+        | Extended::Waiters { namespace, name }
+        | Extended::Inspect { namespace, name }
+        | Extended::AwaitIdle { namespace, name, .. } => read(namespace, name),
+        Extended::Watch { namespace, scope: Scope::Name(name) } => read(namespace, name),
+        Extended::Watch { namespace, scope: Scope::Prefix(prefix) } => {
+            Some((Right::Read, Target::Prefix(namespace_of(namespace), prefix)))
+        }
+        Extended::List { prefix } => Some((Right::Read, Target::Prefix(Namespace::Semaphores, prefix))),
+        // Sessions have grants of all names.
+        Extended::Sessions => Some((Right::Read, Target::Server)),
+        Extended::Revoke { .. } | Extended::RevokeClient { .. } | Extended::Export => {
+            Some((Right::Administer, Target::Server))
+        }
+        Extended::DeleteCounter { name } => {
+            Some((Right::Administer, Target::Name(Namespace::Counters, name)))
+        }
+        Extended::Declare { declarations, .. } => {
+            declarations.iter().next().map(|declaration| administer(declaration.name))
+        }
+        Extended::Resize { name, .. }
+        | Extended::Remove { name, .. }
+        | Extended::Pause { name, .. }
+        | Extended::SetSlot { name, .. } => Some(administer(name)),
+    }
+}
+
+/// The right that a request on semaphore sets needs. Within it, their owners and modes decide.
+pub(super) fn needed_for_sysv(request: &SysvRequest<'_>) -> Option<Needed<'static>> {
+    let right = match request {
+        // A process that ends gives back its adjustments.
+        SysvRequest::KeepProcess { .. } => return None,
+        SysvRequest::OpenProcess { .. }
+        | SysvRequest::AttachProcess { .. }
+        | SysvRequest::SemGet { .. }
+        | SysvRequest::SemOp { .. } => Right::Acquire,
+        SysvRequest::SemCtl { command, .. } => match command {
+            SetCommand::Remove
+            | SetCommand::SetOwnership(_)
+            | SetCommand::SetValue(..)
+            | SetCommand::SetAll(_) => Right::Acquire,
+            SetCommand::Stat
+            | SetCommand::GetValue(_)
+            | SetCommand::GetAll
+            | SetCommand::GetPid(_)
+            | SetCommand::GetNCount(_)
+            | SetCommand::GetZCount(_) => Right::Read,
+        },
+        SysvRequest::ListSets | SysvRequest::ListUsers { .. } => Right::Read,
+    };
+    Some((right, Target::Sets))
+}
+
+fn of_claim<'a>(claim: &wire::Claim<'a>) -> Needed<'a> {
+    (Right::Acquire, Target::Name(namespace_of(claim.namespace), claim.name))
+}
+
+fn administer(name: &[u8]) -> Needed<'_> {
+    (Right::Administer, Target::Name(Namespace::Semaphores, name))
+}

@@ -1,0 +1,410 @@
+//! What clients may do: rights by network and by token, reloads, expiry, refusals, and the audit log.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use crate::support::caller::{Caller, LONG, NOW, one_of};
+use crate::support::daemon::*;
+use crate::support::*;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use signalbox::protocol::{
+    AddressRange, Claim, Claims, Credentials, Declaration, Declarations, Extended, Features, GrantId, Idle,
+    IfExists, Milliseconds, Namespace, Pausing, Removal, Resizing, ResponseFrame, Revocation, Scope,
+    SlotChange, Status, Wait,
+};
+
+const NOT_PERMITTED: u8 = Status::NotPermitted as u8;
+
+/// A daemon with a section `[access]`, its configuration, and the file of its tokens.
+struct Guarded {
+    daemon: Daemon,
+    file: ConfigFile,
+}
+
+impl Guarded {
+    fn start(access: &str) -> Self {
+        let file = ConfigFile::toml("");
+        file.write(&Self::config(&file, access));
+        let first = token(&file.directory().join("tokens.toml"), &["create", "first", "--rights", "all"]);
+        assert!(first.status.success(), "{}", stderr(&first));
+        let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+        daemon.ready();
+        Self { daemon, file }
+    }
+
+    fn config(file: &ConfigFile, access: &str) -> String {
+        let directory = file.directory().display();
+        format!(
+            "bind_ip = '127.0.0.1'\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216\n[access]\n\
+             tokens = '{directory}/tokens.toml'\naudit_log = '{directory}/audit.log'\n{access}\n"
+        )
+    }
+
+    fn tokens(&self) -> PathBuf {
+        self.file.directory().join("tokens.toml")
+    }
+
+    /// Creates a token that the server accepts.
+    fn create(&mut self, name: &str, options: &[&str]) -> String {
+        let output = token(&self.tokens(), &[&["create", name][..], options].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        self.reload();
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    fn reload(&mut self) {
+        self.daemon.reload("the configuration was read again");
+    }
+
+    fn from(&mut self, address: &str) -> Caller {
+        Caller::new(Wire::connect_from(address, self.daemon.address("counter")))
+    }
+
+    fn audit(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.file.directory().join("audit.log")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// `signalbox token`.
+fn token(file: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(SIGNALBOX);
+    command.arg("token").args(arguments).arg("--file").arg(file);
+    outcome(command)
+}
+
+fn show(caller: &mut Caller, token: &[u8]) -> ResponseFrame {
+    let features = Features::default();
+    caller.ask(&Extended::Hello { version: 1, label: b"", credentials: Credentials(token), features })
+}
+
+fn get(caller: &mut Caller, name: &[u8]) -> u8 {
+    caller.wire.ask(GET, &[&(name.len() as u16).to_be_bytes()[..], name].concat()).status
+}
+
+fn acquire(caller: &mut Caller, name: &[u8]) -> u8 {
+    let claim = one_of(9, name);
+    let opaque = caller.want(claim, NOW);
+    caller.answer(opaque).status
+}
+
+/// Every extended request that needs a right, by that right.
+fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
+    let ids = caller.ids();
+    let (namespace, name) = (Namespace::Semaphores, &b"s"[..]);
+    let claim = Claim { namespace, name, resources: 1, maximum: 1, slot: None };
+    let claims = Claims::new(Box::leak(vec![claim].into_boxed_slice())).unwrap();
+    let declaration = Declaration { name, capacity: 1, numbered: false, label: b"" };
+    let declarations = Declarations::new(Box::leak(vec![declaration].into_boxed_slice())).unwrap();
+    let grace = Milliseconds(0);
+    let nobody = "2001:db8::1".parse().unwrap();
+    let clients = AddressRange { first: nobody, last: nobody };
+    vec![
+        ("acquire", Extended::OpenSession { ttl: None, label: b"", key: None }),
+        ("acquire", Extended::KeepAlive),
+        ("acquire", Extended::AcquireGrant { ids, claim, queueing: NOW, place: None }),
+        ("acquire", Extended::AcquireAll { ids, queueing: NOW, claims, place: None }),
+        ("read", Extended::VerifyGrant { grant: GrantId(1) }),
+        ("read", Extended::Holders { namespace, name }),
+        ("read", Extended::Waiters { namespace, name }),
+        ("read", Extended::Inspect { namespace, name }),
+        ("read", Extended::AwaitIdle { wait: Wait::NotAtAll, until: Idle::Level(0), namespace, name }),
+        ("read", Extended::List { prefix: b"" }),
+        ("read", Extended::Sessions),
+        ("read", Extended::Watch { namespace, scope: Scope::Name(name) }),
+        ("read", Extended::Watch { namespace, scope: Scope::Prefix(b"") }),
+        ("administer", Extended::Declare { ids, if_exists: IfExists::Fail, declarations }),
+        ("administer", Extended::Resize { ids, expected: None, how: Resizing::To(2), name }),
+        ("administer", Extended::Pause { ids, expected: None, how: Pausing::Pause, name }),
+        ("administer", Extended::SetSlot { ids, expected: None, how: SlotChange::Out(0), name }),
+        ("administer", Extended::Remove { ids, expected: None, how: Removal::IfIdle, name }),
+        ("administer", Extended::DeleteCounter { name }),
+        ("administer", Extended::Revoke { ids, what: Revocation::Grant(GrantId(1)), grace }),
+        ("administer", Extended::RevokeClient { clients, grace }),
+        ("administer", Extended::Export),
+        ("none", Extended::ReleaseGrant { ids, grant: GrantId(1) }),
+        ("none", Extended::CloseSession),
+        (
+            "none",
+            Extended::Hello {
+                version: 1,
+                label: b"",
+                credentials: Credentials(b""),
+                features: Features::default(),
+            },
+        ),
+    ]
+}
+
+#[test]
+fn every_operation_needs_its_right_and_giving_back_needs_none() {
+    let mut guarded = Guarded::start(
+        "networks = ['127.0.0.2 read', '127.0.0.3 acquire', '127.0.0.4 administer', '127.0.0.5 none', '127.0.0.6 all']",
+    );
+    for (address, rights) in [
+        ("127.0.0.2", &["none", "read"][..]),
+        ("127.0.0.3", &["none", "acquire"]),
+        ("127.0.0.4", &["none", "administer"]),
+        ("127.0.0.5", &["none"]),
+        ("127.0.0.6", &["none", "read", "acquire", "administer"]),
+        ("127.0.0.1", &["none", "read", "acquire", "administer"]),
+    ] {
+        let count = requests(&mut guarded.from(address)).len();
+        for index in 0..count {
+            // A connection of its own, because watches and listings send more than one answer.
+            let mut caller = guarded.from(address);
+            // A watch needs one.
+            assert_eq!(show(&mut caller, b"").status, OK);
+            let (right, request) = requests(&mut caller).swap_remove(index);
+            let is_refused = caller.ask(&request).status == NOT_PERMITTED;
+            assert_eq!(is_refused, !rights.contains(&right), "{request:?} from {address}");
+        }
+        let mut caller = guarded.from(address);
+        assert_eq!(caller.wire.ask(NOOP, &[]).status, OK);
+        assert_eq!(get(&mut caller, b"x") == NOT_PERMITTED, !rights.contains(&"read"), "Get from {address}");
+        let acquired = caller.wire.ask(ACQUIRE, &[&[0, 0, 0, 1, 0, 0, 0, 1, 0, 1][..], b"p"].concat()).status;
+        assert_eq!(acquired == NOT_PERMITTED, !rights.contains(&"acquire"), "Acquire from {address}");
+        let released = caller.wire.ask(RELEASE, &[&[0, 0, 0, 1, 0, 1][..], b"p"].concat()).status;
+        assert_ne!(released, NOT_PERMITTED, "Release from {address}");
+    }
+    for plain in [STATS, DUMP] {
+        assert_eq!(guarded.from("127.0.0.3").wire.ask(plain, &[]).status, NOT_PERMITTED);
+    }
+    let mut administrator = guarded.from("127.0.0.1");
+    assert!(administrator.wire.stat("refused_rights") > 50);
+}
+
+#[test]
+fn a_token_limits_its_client_to_its_names() {
+    let mut guarded = Guarded::start("anonymous = 'none'");
+    let secret = guarded.create("web", &["--rights", "read,acquire", "--area", "counter:web/"]);
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+    assert_eq!(acquire(&mut caller, b"web/1"), OK);
+    assert_eq!(get(&mut caller, b"web/1"), OK);
+    for name in [&b"web"[..], b"my-web/1", b"WEB/1", b"other"] {
+        assert_eq!((acquire(&mut caller, name), get(&mut caller, name)), (NOT_PERMITTED, NOT_PERMITTED));
+    }
+    let watch = |prefix| Extended::Watch { namespace: Namespace::Counters, scope: Scope::Prefix(prefix) };
+    assert_eq!(caller.ask(&watch(b"web")).status, NOT_PERMITTED);
+    assert_eq!(caller.wire.ask(DUMP, &[]).status, NOT_PERMITTED);
+    assert_ne!(caller.ask(&watch(b"web/")).status, NOT_PERMITTED);
+}
+
+#[test]
+fn wrong_tokens_are_refused_counted_and_never_logged_and_many_end_the_connection() {
+    let mut guarded = Guarded::start("");
+    let secret = guarded.create("web", &["--rights", "read"]);
+    let wrong: Vec<Vec<u8>> = vec![
+        secret[..secret.len() - 1].into(),
+        secret.to_uppercase().into(),
+        format!("{secret}\0").into(),
+        secret.replace("sbx_", "sbx-").into(),
+        format!("{}{}", &secret[..secret.len() - 1], if secret.ends_with('0') { '1' } else { '0' }).into(),
+        vec![b'x'; 65_000],
+        vec![0; 85],
+    ];
+    for token in &wrong {
+        let mut caller = guarded.from("127.0.0.1");
+        assert_eq!(show(&mut caller, token).status, NOT_PERMITTED);
+        assert_eq!(acquire(&mut caller, b"x"), OK, "the rights are those without a token");
+    }
+    let mut caller = guarded.from("127.0.0.2");
+    for _ in 0..3 {
+        assert_eq!(show(&mut caller, b"sbx_").status, NOT_PERMITTED);
+    }
+    assert!(caller.wire.is_closed());
+    for _ in 0..3 {
+        for _ in 0..2 {
+            // Each client has only so many.
+            let mut caller = guarded.from("127.0.0.1");
+            assert_eq!(show(&mut caller, b"sbx_").status, NOT_PERMITTED);
+        }
+    }
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut caller, b"sbx_").status, NOT_PERMITTED);
+    assert!(caller.wire.is_closed());
+    let mut honest = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut honest, secret.as_bytes()).status, OK, "a right token is accepted all the same");
+    assert_eq!(honest.wire.stat("failed_authentications"), wrong.len() as u64 + 3 + 6 + 1);
+    let line = guarded.daemon.logged_message("a client is refused");
+    assert_eq!(text(&line, "operation"), "Hello");
+    guarded.daemon.signal(Signal::SIGTERM);
+    guarded.daemon.exit_status();
+    let secret_part = secret.rsplit('_').next().unwrap();
+    assert!(!guarded.daemon.said().to_lowercase().contains(&secret_part[..16]));
+}
+
+#[test]
+fn a_revoked_token_loses_its_rights_on_open_connections() {
+    let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("web", &["--rights", "read,acquire"]);
+    let [mut caller, mut waiting, mut watching] = [(); 3].map(|()| {
+        let mut caller = guarded.from("127.0.0.1");
+        assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+        caller
+    });
+    caller.open(60_000);
+    let grant = caller.take(one_of(1, b"x")).grant;
+    let queued = waiting.want(one_of(1, b"x"), LONG);
+    let watch = watching.send(&Extended::Watch { namespace: Namespace::Counters, scope: Scope::Name(b"x") });
+    for _ in 0..2 {
+        watching.answer(watch);
+    }
+    assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
+    assert_eq!(acquire(&mut caller, b"y"), OK, "until the file is read");
+    guarded.reload();
+    assert_eq!(acquire(&mut caller, b"z"), NOT_PERMITTED);
+    assert_eq!(caller.ask(&Extended::KeepAlive).status, NOT_PERMITTED);
+    waiting.wire.send(&frame(NOOP, [9; 4], &[]));
+    let answers = [waiting.next(), waiting.next()];
+    let canceled = answers.iter().find(|answer| answer.opaque == queued);
+    assert_eq!(canceled.unwrap().status, Status::Canceled.code(), "{answers:?}");
+    watching.wire.send(&frame(NOOP, [9; 4], &[]));
+    assert_eq!(watching.answer(watch).status, NOT_PERMITTED);
+    assert_eq!(caller.give_back(grant), OK, "nobody is kept from giving back");
+    assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
+}
+
+#[test]
+fn an_expired_token_loses_its_rights_without_a_reload() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("short", &["--rights", "acquire", "--expires-in", "2"]);
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+    let deadline = Instant::now() + PATIENCE;
+    while acquire(&mut caller, b"x") != NOT_PERMITTED {
+        assert!(Instant::now() < deadline, "it does not expire");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
+}
+
+#[test]
+fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.2 read']");
+    let secret = guarded.create("operator", &["--rights", "all"]);
+    let mut operator = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut operator, secret.as_bytes()).status, OK);
+    let declaration = [Declaration { name: b"gpu", capacity: 2, numbered: false, label: b"" }];
+    let ids = operator.ids();
+    let declarations = Declarations::new(&declaration).unwrap();
+    let declare = Extended::Declare { ids, if_exists: IfExists::Fail, declarations };
+    assert_eq!(operator.ask(&declare).status, OK);
+    assert_eq!(guarded.from("127.0.0.2").ask(&declare).status, NOT_PERMITTED);
+    let lines = guarded.audit();
+    let find = |outcome: &str| {
+        lines.iter().find(|line| line["operation"] == "Declare" && line["outcome"] == outcome)
+    };
+    let done = find("done").unwrap_or_else(|| panic!("{lines:?}"));
+    assert_eq!(done["identity"], "token \"operator\"");
+    assert_eq!(done["target"], "semaphore \"gpu\"");
+    assert!(done["client"].as_str().unwrap().starts_with("127.0.0.1:") && done["time"].is_string());
+    let refused = find("refused").unwrap_or_else(|| panic!("{lines:?}"));
+    assert!(refused["client"].as_str().unwrap().starts_with("127.0.0.2:"));
+    assert_eq!(refused["reason"], Status::NotPermitted.message());
+    let log = guarded.file.directory().join("audit.log");
+    std::fs::rename(&log, log.with_extension("1")).unwrap();
+    guarded.reload();
+    assert!(guarded.audit().iter().any(|line| line["operation"] == "Reload"));
+    assert!(!std::fs::read_to_string(log.with_extension("1")).unwrap().contains(&secret));
+}
+
+#[test]
+fn a_bad_file_of_tokens_is_reported_and_the_tokens_before_stay() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("web", &["--rights", "acquire"]);
+    std::fs::write(guarded.tokens(), "[[token]]\nname = 1\n").unwrap();
+    guarded.daemon.reload("the tokens are left as they were");
+    let mut caller = guarded.from("127.0.0.1");
+    assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+    let output = outcome(serve_file_on_any_ports(&guarded.file.path()));
+    assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+    assert!(stderr(&output).contains("tokens.toml"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_command_line_shows_a_token_of_a_file_or_the_environment_and_not_in_its_arguments() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("web", &["--rights", "all"]);
+    let file = guarded.file.directory().join("web.token");
+    std::fs::write(&file, format!("{secret}\n")).unwrap();
+    let server = guarded.daemon.address("counter").to_string();
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(SIGNALBOX);
+        command
+            .args(arguments)
+            .args(["--server", &server])
+            .env_remove("SIGNALBOX_TOKEN")
+            .envs(variables.iter().copied());
+        outcome(command)
+    };
+    for arguments in [&["stats"][..], &["dump"], &["sessions"], &["run", "x", "--max", "1", "--", "true"]] {
+        let path = file.to_str().unwrap();
+        let (placed, rest) = arguments.split_at(1);
+        let with_file = [placed, &["--token-file", path], rest];
+        let refused = {
+            let mut command = Command::new(SIGNALBOX);
+            command.args(placed).args(["--server", &server]).args(rest);
+            outcome(command)
+        };
+        assert!(!refused.status.success(), "{arguments:?} without a token");
+        let mut command = Command::new(SIGNALBOX);
+        command.args(with_file.concat().first()).args(["--server", &server]).args(&with_file.concat()[1..]);
+        let output = outcome(command);
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    }
+    let output = run(&["stats"], &[("SIGNALBOX_TOKEN", &secret)]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let output = run(&["stats"], &[("SIGNALBOX_TOKEN_FILE", "/nonexistent")]);
+    assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
+    let arguments = std::fs::read(format!("/proc/{}/cmdline", guarded.daemon.pid())).unwrap();
+    assert!(!String::from_utf8_lossy(&arguments).contains("sbx_"));
+}
+
+#[test]
+fn tokens_are_listed_without_secrets_and_wrong_input_is_explained() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tokens.toml");
+    let created =
+        token(&file, &["create", "a", "--rights", "read", "--area", "semaphore:x y", "--expires-in", "1h"]);
+    let secret = String::from_utf8(created.stdout).unwrap();
+    assert!(secret.starts_with("sbx_") && secret.len() == 86, "{secret}");
+    let listed = String::from_utf8(token(&file, &["list", "--json"]).stdout).unwrap();
+    let line: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!((&line["name"], &line["areas"][0]), (&"a".into(), &"semaphore:x y".into()));
+    assert_eq!(line["expires_at"].as_u64().unwrap() - line["created_at"].as_u64().unwrap(), 3600);
+    assert!(
+        !listed.contains(&secret[21..40])
+            && !std::fs::read_to_string(&file).unwrap().contains(&secret[21..40])
+    );
+    for (arguments, expected) in [
+        (&["create", "a", "--rights", "read"][..], "there is a token \"a\" already"),
+        (&["create", "b b", "--rights", "read"], "the name \"b b\" must be"),
+        (&["create", "b", "--rights", "root"], "\"root\" is no right"),
+        (&["create", "b", "--rights", "none"], "permits nothing"),
+        (&["create", "b", "--rights", "read", "--area", "queue"], "\"queue\" is no area"),
+        (&["revoke", "b"], "there is no token \"b\""),
+    ] {
+        let output = token(&file, arguments);
+        assert!(!output.status.success() && stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_server_that_everybody_can_use_warns_once() {
+    const WARNING: &str = "every client that reaches this server";
+    for (lines, is_warned) in [
+        ("bind_ip = '0.0.0.0'", true),
+        ("bind_ip = '127.0.0.1'", false),
+        ("bind_ip = '0.0.0.0'\naccess.anonymous = 'read'", false),
+        ("bind_ip = '0.0.0.0'\naccess.networks = ['10.0.0.0/8 all']", false),
+    ] {
+        let file = ConfigFile::toml(&format!("counter.enable = true\n{lines}\n"));
+        let mut daemon = Daemon::spawn(serve_file_on_any_ports(&file.path()));
+        daemon.ready();
+        assert_eq!(daemon.lines_with(WARNING).len(), usize::from(is_warned), "{lines}");
+    }
+}
