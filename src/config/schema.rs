@@ -196,33 +196,6 @@ static KEYS: &[Key] = &[
         config.tls.plain.to_string()
     })
     .while_running(),
-    Key::new("http.enable", Kind::Flag(|config, flag| config.http.enable = flag), |config| {
-        config.http.enable.to_string()
-    }),
-    Key::new(
-        "http.bind_ip",
-        Kind::Addresses { empty: "every address", put: |config, addresses| config.http.bind = addresses },
-        |config| in_a_row(&config.http.bind),
-    ),
-    Key::new(
-        "http.port",
-        Kind::Number { least: 1, most: 65_535, put: |config, n| config.http.port = narrow(n) },
-        |config| config.http.port.to_string(),
-    ),
-    Key::new("http.hosts", Kind::Hosts(|config, hosts| config.http.hosts = hosts), |config| {
-        in_a_row(&config.http.hosts)
-    })
-    .while_running(),
-    Key::new("http.names", Kind::Prefixes(|config, names| config.http.names = names), |config| {
-        in_a_row(&config.http.names)
-    })
-    .while_running(),
-    Key::new(
-        "http.names_max",
-        Kind::Number { least: 0, most: 10_000, put: |config, n| config.http.names_max = narrow(n) },
-        |config| config.http.names_max.to_string(),
-    )
-    .while_running(),
     Key::new(
         "access.tokens",
         Kind::File {
@@ -440,6 +413,33 @@ static KEYS: &[Key] = &[
         "sysv.durable_keys",
         Kind::KeyRanges(|config, keys| config.sysv.durable_keys = keys),
         |config| in_a_row(config.sysv.durable_keys.iter().map(shown_keys)),
+    )
+    .while_running(),
+    Key::new("http.enable", Kind::Flag(|config, flag| config.http.enable = flag), |config| {
+        config.http.enable.to_string()
+    }),
+    Key::new(
+        "http.bind_ip",
+        Kind::Addresses { empty: "every address", put: |config, addresses| config.http.bind = addresses },
+        |config| in_a_row(&config.http.bind),
+    ),
+    Key::new(
+        "http.port",
+        Kind::Number { least: 1, most: 65_535, put: |config, n| config.http.port = narrow(n) },
+        |config| config.http.port.to_string(),
+    ),
+    Key::new("http.hosts", Kind::Hosts(|config, hosts| config.http.hosts = hosts), |config| {
+        in_a_row(&config.http.hosts)
+    })
+    .while_running(),
+    Key::new("http.names", Kind::Prefixes(|config, names| config.http.names = names), |config| {
+        in_a_row(&config.http.names)
+    })
+    .while_running(),
+    Key::new(
+        "http.names_max",
+        Kind::Number { least: 0, most: 10_000, put: |config, n| config.http.names_max = narrow(n) },
+        |config| config.http.names_max.to_string(),
     )
     .while_running(),
     Key::new("cluster.name", Kind::Name(|config, name| config.cluster.name = name), |config| {
@@ -685,7 +685,7 @@ impl Kind {
             }
             Self::Prefixes(put) => {
                 let prefixes: Vec<String> = each_once(value)?;
-                put(config, prefixes.iter().all(|prefix| !prefix.is_empty()).then_some(prefixes)?);
+                put(config, prefixes.iter().all(|prefix| is_shown(prefix)).then_some(prefixes)?);
             }
             Self::KeyRanges(put) => put(config, key_ranges(value)?),
             Self::Declarations => match value {
@@ -777,6 +777,11 @@ fn each_once<T: FromStr + PartialEq>(value: &Value) -> Option<Vec<T>> {
         }
     }
     Some(found)
+}
+
+/// Whether a beginning of names is not empty and has no characters that cannot be seen.
+fn is_shown(prefix: &str) -> bool {
+    !prefix.is_empty() && !prefix.contains(char::is_control)
 }
 
 /// The same texts in lower case.

@@ -147,15 +147,13 @@ fn index_of(opcode: Opcode) -> usize {
 pub(super) enum AcquireRefusal {
     /// The resources are in use.
     NotAvailable,
-    /// The request claims nothing, or more than its maximum.
-    Invalid,
     /// A limit on names or memory is reached.
     Limit,
 }
 
 impl AcquireRefusal {
     /// All of them.
-    pub(super) const ALL: [Self; 3] = [Self::NotAvailable, Self::Invalid, Self::Limit];
+    pub(super) const ALL: [Self; 2] = [Self::NotAvailable, Self::Limit];
 }
 
 /// The counters that every turn of every connection changes. Each thread adds to a part of its own, because a cache line
@@ -280,6 +278,6 @@ mod tests {
         tally.refuse(AcquireRefusal::Limit);
         tally.record(&traffic);
         tally.record(&traffic);
-        assert_eq!(AcquireRefusal::ALL.map(|refusal| traffic.refused_acquires(refusal)), [2, 0, 1]);
+        assert_eq!(AcquireRefusal::ALL.map(|refusal| traffic.refused_acquires(refusal)), [2, 1]);
     }
 }

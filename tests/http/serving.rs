@@ -1,10 +1,10 @@
 //! Health, the start and the configuration.
 
-use std::io::Read;
+use std::io::{Read, Write};
 
-use crate::client::HttpDaemon;
+use crate::client::{HttpDaemon, read_reply};
 use crate::support::daemon::{ANY_PORTS, Daemon, serve, text};
-use crate::support::{ACQUIRE, eventually, named};
+use crate::support::{DUMP, OK, frame};
 use nix::sys::signal::Signal;
 
 #[test]
@@ -47,15 +47,14 @@ fn every_answer_has_the_headers_that_protect_it() {
 
 #[test]
 fn a_connection_serves_several_requests() {
-    use std::io::Write;
     let http = HttpDaemon::start();
     let mut stream = http.connect();
     for _ in 0..3 {
         write!(stream, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        assert_eq!(crate::client::read_reply(&mut stream).status, 200);
+        assert_eq!(read_reply(&mut stream).status, 200);
     }
     write!(stream, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    assert_eq!(crate::client::read_reply(&mut stream).status, 200);
+    assert_eq!(read_reply(&mut stream).status, 200);
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
 }
 
@@ -84,31 +83,21 @@ fn errors_are_json_with_a_code() {
 #[test]
 fn a_draining_server_is_not_ready() {
     let mut http = HttpDaemon::start();
-    // A client that does not take its answers keeps the server from stopping for some seconds.
-    let mut slow = http.daemon.counter();
-    let mut requests = Vec::new();
+    let mut holder = http.daemon.counter();
     for number in 0..20_000 {
-        let name = format!("{number:0>100}");
-        requests.extend(crate::support::frame(ACQUIRE, [0; 4], &named(&[1, 1], name.as_bytes())));
+        assert_eq!(holder.acquire(format!("{number:0>1000}").as_bytes(), 1, 1).status, OK);
     }
-    slow.send(&requests);
-    for _ in 0..200 {
-        slow.send(&crate::support::frame(crate::support::DUMP, [0; 4], b""));
-    }
+    // A client that does not take its Dump keeps the server from stopping for some seconds.
+    let mut reader = http.daemon.counter();
+    reader.send(&frame(DUMP, *b"dump", &[]));
+    assert!(!reader.answer().body.is_empty());
     let mut stream = http.connect();
     http.daemon.signal(Signal::SIGTERM);
     http.daemon.logged_message("stopping");
-    let mut state = String::new();
-    eventually("it is not ready", || {
-        use std::io::Write;
-        if write!(stream, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").is_err() {
-            return false;
-        }
-        let reply = crate::client::read_reply(&mut stream);
-        state = reply.text();
-        reply.status == 503
-    });
-    assert_eq!(state, "draining\n");
+    write!(stream, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let reply = read_reply(&mut stream);
+    assert_eq!((reply.status, &*reply.text()), (503, "draining\n"));
+    drop((holder, reader));
 }
 
 #[test]

@@ -146,7 +146,6 @@ impl Executor<'_> {
     #[inline]
     fn acquire(&mut self, name: &[u8], resources: u32, maximum: u32) -> Response<'static> {
         let Some(claim) = Claim::new(resources, maximum) else {
-            self.tally.refuse(AcquireRefusal::Invalid);
             return Response::Failed(Status::InvalidArguments);
         };
         if let Some(lack) = self.lack {

@@ -46,7 +46,7 @@ const TLS_BYTE: u8 = 0x16;
 /// The answer to a plain request where only TLS is accepted.
 const TLS_REQUIRED: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\
-    Content-Length: 42\r\n\r\nThis port accepts only TLS; use https://.\n\n";
+    Content-Length: 43\r\n\r\nThis port accepts only TLS; use https://.\n\n";
 
 /// How long the listener waits after it could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

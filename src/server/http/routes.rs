@@ -78,14 +78,15 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(metrics::metrics))
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(wrong_method);
+        .fallback(no_such_path);
     for file in page::FILES {
         router = router.route(file.path, get(async || file.answer()));
     }
     for route in ROUTES {
         router = router.route(route.path, methods(route));
     }
+    // For the routes before it.
+    let router = router.method_not_allowed_fallback(wrong_method);
     router.layer(from_fn_with_state(Arc::clone(shared), guard)).with_state(Arc::clone(shared))
 }
 

@@ -65,8 +65,9 @@ impl<'a> Families<'a> {
 
     fn counter(&mut self, name: &str, help: &str, samples: Vec<Sample<u64>>) -> Result<(), Error> {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        samples.iter().try_for_each(|(labels, value)| {
-            family.encode_family(labels)?.encode_counter::<NoLabelSet, u64, u64>(value, None)
+        samples.iter().try_for_each(|(labels, value)| match &labels[..] {
+            [] => family.encode_counter::<NoLabelSet, u64, u64>(value, None),
+            _ => family.encode_family(labels)?.encode_counter::<NoLabelSet, u64, u64>(value, None),
         })
     }
 
@@ -78,14 +79,18 @@ impl<'a> Families<'a> {
         samples: Vec<Sample<f64>>,
     ) -> Result<(), Error> {
         let mut family = self.0.encode_descriptor(name, help, Some(unit), MetricType::Counter)?;
-        samples.iter().try_for_each(|(labels, value)| {
-            family.encode_family(labels)?.encode_counter::<NoLabelSet, f64, u64>(value, None)
+        samples.iter().try_for_each(|(labels, value)| match &labels[..] {
+            [] => family.encode_counter::<NoLabelSet, f64, u64>(value, None),
+            _ => family.encode_family(labels)?.encode_counter::<NoLabelSet, f64, u64>(value, None),
         })
     }
 
     fn gauge(&mut self, name: &str, help: &str, samples: Vec<Sample<u64>>) -> Result<(), Error> {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        samples.iter().try_for_each(|(labels, value)| family.encode_family(labels)?.encode_gauge(value))
+        samples.iter().try_for_each(|(labels, value)| match &labels[..] {
+            [] => family.encode_gauge(value),
+            _ => family.encode_family(labels)?.encode_gauge(value),
+        })
     }
 
     fn gauge_in(
@@ -96,13 +101,16 @@ impl<'a> Families<'a> {
         samples: Vec<Sample<f64>>,
     ) -> Result<(), Error> {
         let mut family = self.0.encode_descriptor(name, help, Some(unit), MetricType::Gauge)?;
-        samples.iter().try_for_each(|(labels, value)| family.encode_family(labels)?.encode_gauge(value))
+        samples.iter().try_for_each(|(labels, value)| match &labels[..] {
+            [] => family.encode_gauge(value),
+            _ => family.encode_family(labels)?.encode_gauge(value),
+        })
     }
 
     fn histogram(&mut self, name: &str, help: &str, durations: &Durations) -> Result<(), Error> {
         let (counts, sum) = durations.values();
         let seconds = |us: u64| Duration::from_micros(us).as_secs_f64();
-        let bounds = DURATION_BOUNDS_US.into_iter().map(seconds).chain([f64::MAX]);
+        let bounds = DURATION_BOUNDS_US.into_iter().map(seconds).chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(counts).collect();
         let mut family = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
         family.encode_histogram::<NoLabelSet>(sum.as_secs_f64(), counts.iter().sum(), &buckets, None)
@@ -175,9 +183,9 @@ impl<'a> Families<'a> {
         let acquires = |port: &Port| {
             let traffic = &port.metrics.traffic;
             let (all, _) = traffic.acquires_and_releases();
-            let [busy, invalid, limit] = AcquireRefusal::ALL.map(|refusal| traffic.refused_acquires(refusal));
-            let granted = all.saturating_sub(busy + invalid + limit);
-            [("granted", granted), ("not_available", busy), ("invalid", invalid), ("limit", limit)]
+            let [busy, limit] = AcquireRefusal::ALL.map(|refusal| traffic.refused_acquires(refusal));
+            let granted = all.saturating_sub(busy + limit);
+            [("granted", granted), ("not_available", busy), ("limit", limit)]
         };
         self.counter(
             "signalbox_acquire",
