@@ -61,7 +61,6 @@ impl Access {
     }
 
     /// What a client may do that shows a token. Connections use [`Standing::authenticate`], which remembers the token.
-    #[expect(dead_code, reason = "for listeners whose requests each show a token")]
     pub(super) fn authenticate(
         &self,
         client: &Client,

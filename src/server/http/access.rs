@@ -1,59 +1,54 @@
-//! Who may do what. Everything that decides it is in this file.
+//! Who may do what. The rules are those of the service ports (`super::super::access`); here is how requests show tokens,
+//! and how they are refused.
 
 use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, HeaderMap};
+use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 
+use super::super::access::Access;
+pub(super) use super::super::access::{Permissions, Right, Target};
 use super::answer::ApiError;
 use super::listener::Peer;
 use super::shared::Shared;
-use crate::core::Namespace;
 
-/// What a request needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Right {
-    Read,
-    Administer,
-}
+const SCHEME: &str = "Bearer ";
 
-/// What a right is for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Target<'a> {
-    /// Everything.
-    Server,
-    Name(Namespace, &'a [u8]),
-}
-
-/// What the client of a request may do.
-#[derive(Clone, Debug)]
-pub(super) struct Permissions {
-    may_read: bool,
-    may_administer: bool,
-}
-
-impl Permissions {
-    /// Those of a client that may do everything.
-    #[cfg(test)]
-    pub(super) const ALL: Self = Self { may_read: true, may_administer: true };
-
-    /// The permissions of the client, by its token if it presents one.
-    pub(super) fn of(_shared: &Shared, _peer: &Peer, headers: &HeaderMap) -> Result<Self, ApiError> {
-        match headers.get(AUTHORIZATION) {
-            None => Ok(Self { may_read: true, may_administer: false }),
-            Some(_) => {
-                Err(unauthorized("the token is not known; use one that \"signalbox token create\" has made"))
+/// What the client of a request may do: by its token if it shows one, and otherwise by its certificate or its address.
+pub(super) fn permissions_of(
+    shared: &Shared,
+    peer: &Peer,
+    headers: &HeaderMap,
+) -> Result<Permissions, ApiError> {
+    shared.with_access(|access| {
+        let Some(token) = token(headers)? else {
+            return Ok(access.permissions_of(&peer.client, peer.is_encrypted));
+        };
+        let proven = access.authenticate(&peer.client, peer.is_encrypted, token);
+        proven.map_err(|denied| {
+            if access.note_failure(&peer.client, &denied) {
+                return too_many();
             }
-        }
-    }
+            unauthorized(&format!(
+                "the client may not do this: {denied}; use a token that \"signalbox token create\" has made"
+            ))
+        })
+    })
+}
 
-    pub(super) fn may(&self, right: Right, _target: Target<'_>) -> bool {
-        match right {
-            Right::Read => self.may_read,
-            Right::Administer => self.may_administer,
-        }
+/// The token that a request shows; `None`: it shows none.
+fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, ApiError> {
+    let mut shown = headers.get_all(AUTHORIZATION).iter();
+    let Some(first) = shown.next() else { return Ok(None) };
+    let bearer = |value: &'_ HeaderValue| -> Option<usize> {
+        let start = value.as_bytes().get(..SCHEME.len())?;
+        start.eq_ignore_ascii_case(SCHEME.as_bytes()).then_some(SCHEME.len())
+    };
+    match (bearer(first), shown.next()) {
+        (Some(start), None) => Ok(Some(first.as_bytes()[start..].trim_ascii())),
+        _ => Err(unauthorized("the header Authorization must be given once, as \"Bearer\" and a token")),
     }
 }
 
-/// A change needs a token, also from this machine.
+/// A change needs a token, also from this machine: a page in a browser there must not be able to make changes.
 pub(super) fn require_token(headers: &HeaderMap) -> Result<(), ApiError> {
     if headers.contains_key(AUTHORIZATION) {
         return Ok(());
@@ -64,12 +59,39 @@ pub(super) fn require_token(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// The client may not do this.
-pub(super) fn not_permitted(what: &str, right: &str) -> ApiError {
-    let message = format!("the client may not {what}; send a token with {right}");
+/// The client may not do this: it is counted, logged and answered.
+pub(super) fn refuse(
+    shared: &Shared,
+    peer: &Peer,
+    permissions: &Permissions,
+    right: Right,
+    target: Target<'_>,
+) -> ApiError {
+    let (verb, right) = match right {
+        Right::Read => ("read", "the right to read it"),
+        Right::Acquire => ("acquire", "the right to acquire it"),
+        Right::Administer => ("change", "the right to administer it"),
+    };
+    shared.with_access(|access: &Access| {
+        access.note_refusal(&peer.client, permissions.identity(), &format!("HTTP {verb}"), right);
+    });
+    let message = match target {
+        Target::Server => {
+            format!("the client may not {verb} what concerns all names; send a token with {right}")
+        }
+        target => format!("the client may not {verb} {target}; send a token with {right}"),
+    };
     ApiError::new(StatusCode::FORBIDDEN, "not_permitted", message)
 }
 
 fn unauthorized(message: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+}
+
+fn too_many() -> ApiError {
+    ApiError::new(
+        StatusCode::TOO_MANY_REQUESTS,
+        "too_many_wrong_tokens",
+        "this client has shown too many wrong tokens; try again after a minute, with another token",
+    )
 }

@@ -11,7 +11,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 
-use super::access::{Permissions, require_token};
+use super::access::{permissions_of, require_token};
 use super::answer::{Answer, ApiError};
 use super::api::{self, Context};
 use super::guard::guard;
@@ -107,7 +107,7 @@ async fn answer(route: &Route, shared: Arc<Shared>, request: Request) -> Result<
     if route.kind == Kind::Change {
         require_token(&head.headers)?;
     }
-    let permissions = Permissions::of(&shared, &peer, &head.headers)?;
+    let permissions = permissions_of(&shared, &peer, &head.headers)?;
     let query = head.uri.query().unwrap_or_default();
     let parameters = match head.method {
         Method::GET | Method::HEAD => Parameters::of_query(query)?,

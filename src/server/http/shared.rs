@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::super::access::Access;
 use super::super::metrics::Count;
 use super::super::tls::Tls;
 use super::super::{Clock, Server};
@@ -21,6 +22,8 @@ pub(super) struct Shared {
     settings: RwLock<Arc<Settings>>,
     /// For connections before there is a server, which has its own.
     tls: Option<Arc<Tls>>,
+    /// Rules before there is a server, which has its own.
+    access: Access,
     pub(super) cluster: ClusterConfig,
     pub(super) started: UnixSeconds,
     pub(super) places: Places,
@@ -68,10 +71,14 @@ impl Settings {
 
 impl Shared {
     pub(super) fn new(config: &Config, tls: Option<Arc<Tls>>) -> Self {
+        let access = Access::of(config, Clock::system());
+        // The server reads the same file, and reports what is wrong with it.
+        let _ = access.load_tokens(&config.access);
         Self {
             stage: RwLock::new(Stage::Starting),
             settings: RwLock::new(Arc::new(Settings::of(config))),
             tls,
+            access,
             cluster: config.cluster.clone(),
             started: Clock::system().now(),
             places: Places::default(),
@@ -108,6 +115,14 @@ impl Shared {
     /// The server, also while it is being stopped.
     pub(super) fn server(&self) -> Result<Arc<Server>, ApiError> {
         self.stage().server().ok_or_else(ApiError::no_server)
+    }
+
+    /// The rules in force.
+    pub(super) fn with_access<T>(&self, f: impl FnOnce(&Access) -> T) -> T {
+        match self.stage().server() {
+            Some(server) => f(server.access()),
+            None => f(&self.access),
+        }
     }
 
     /// What connections over TLS need; `None`: TLS is not configured.

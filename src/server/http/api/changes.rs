@@ -69,7 +69,9 @@ impl Change {
         std::mem::take(self.parameters()).end()?;
         let Self { context, server, name, generation } = self;
         let ask = |call, now| ask(&server, &name, generation, call, now);
-        let answer = context.shared.requester.request(&server, ask).await?;
+        let answer = context.shared.requester.request(&server, ask).await;
+        context.audit(&server, what, Target::Name(Namespace::Semaphores, &name), &answer);
+        let answer = answer?;
         info!(name = %name.escape_ascii(), by = %context.peer.client, "{what}, over HTTP");
         answered(&answer)
     }
@@ -181,8 +183,10 @@ pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
     let name = context.parameters.name()?;
     context.check_administer(Target::Name(Namespace::Counters, &name))?;
     let server = context.serving()?;
-    context.parameters.end()?;
-    server.core.delete_counter(&name).map_err(refused)?;
+    std::mem::take(&mut context.parameters).end()?;
+    let deleted = server.core.delete_counter(&name).map_err(refused);
+    context.audit(&server, "counter deleted", Target::Name(Namespace::Counters, &name), &deleted);
+    deleted?;
     info!(name = %name.escape_ascii(), by = %context.peer.client, "counter deleted, over HTTP");
     Json::of(&Done { sessions: None })
 }
@@ -226,7 +230,9 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
             server.core.revoke_clients((call.connection, call.token), clients, grace_ms, now)
         }
     };
-    let answer = context.shared.requester.request(&server, ask).await?;
+    let answer = context.shared.requester.request(&server, ask).await;
+    context.audit(&server, &what, Target::Server, &answer);
+    let answer = answer?;
     info!(by = %context.peer.client, "{what}, over HTTP");
     answered(&answer)
 }
@@ -255,19 +261,20 @@ fn grace_ms(parameters: &mut Parameters) -> Result<u32, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::access::Permissions;
+    use super::super::super::access::permissions_of;
     use super::super::super::listener::Peer;
     use super::super::super::shared::{Shared, Stage};
     use super::*;
     use crate::config::Config;
     use crate::core::NameHasher;
     use crate::server::Clock;
+    use axum::http::HeaderMap;
 
     /// A server, and a request to it by a client that may do everything.
     fn context(shared: &Arc<Shared>, json: &str) -> Context {
         Context {
             shared: Arc::clone(shared),
-            permissions: Permissions::ALL,
+            permissions: permissions_of(shared, &Peer::of_test(), &HeaderMap::new()).unwrap(),
             peer: Peer::of_test(),
             parameters: Parameters::of_json(json.as_bytes()).unwrap(),
         }

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::super::Server;
-use super::access::{Permissions, Right, Target, not_permitted};
+use super::super::access::Outcome;
+use super::access::{Permissions, Right, Target, refuse};
 use super::answer::ApiError;
 use super::listener::Peer;
 use super::query::Parameters;
@@ -44,22 +45,29 @@ impl Context {
 
     /// Refuses the request if its client may not change this.
     fn check_administer(&self, target: Target<'_>) -> Result<(), ApiError> {
-        if self.permissions.may(Right::Administer, target) {
-            return Ok(());
-        }
-        Err(not_permitted("change this", "the right to administer it"))
+        self.check(Right::Administer, target)
     }
 
     /// Refuses the request if its client may not read this.
     fn check_read(&self, target: Target<'_>) -> Result<(), ApiError> {
-        if self.permissions.may(Right::Read, target) {
+        self.check(Right::Read, target)
+    }
+
+    fn check(&self, right: Right, target: Target<'_>) -> Result<(), ApiError> {
+        if self.permissions.may(right, target) {
             return Ok(());
         }
-        let what = match target {
-            Target::Server => "this list, which concerns all names".to_owned(),
-            Target::Name(namespace, name) => format!("{} {}", kind_name(namespace), quoted(name)),
+        Err(refuse(&self.shared, &self.peer, &self.permissions, right, target))
+    }
+
+    /// Writes a change to the audit log, whether it was made or refused.
+    fn audit<T>(&self, server: &Server, operation: &str, target: Target<'_>, result: &Result<T, ApiError>) {
+        let outcome = match result {
+            Ok(_) => Outcome::Done,
+            Err(error) => Outcome::Refused(error.code),
         };
-        Err(not_permitted(&format!("read {what}"), "the right to read it"))
+        let identity = self.permissions.identity();
+        server.audit().record(Some(&self.peer.client), identity, operation, &target, outcome);
     }
 }
 

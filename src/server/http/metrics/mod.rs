@@ -22,7 +22,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use super::access::{Permissions, Right, Target};
+use super::access::{Right, Target, permissions_of, refuse};
 use super::answer::ApiError;
 use super::listener::Peer;
 use super::shared::Shared;
@@ -39,9 +39,9 @@ pub(super) async fn metrics(
 ) -> Result<Response, ApiError> {
     // The listener sets it for each request.
     let peer = request.extensions().get::<Peer>().cloned().ok_or_else(ApiError::no_server)?;
-    let permissions = Permissions::of(&shared, &peer, request.headers())?;
+    let permissions = permissions_of(&shared, &peer, request.headers())?;
     if !permissions.may(Right::Read, Target::Server) {
-        return Err(super::access::not_permitted("read the metrics", "the right to read"));
+        return Err(refuse(&shared, &peer, &permissions, Right::Read, Target::Server));
     }
     let mut registry = Registry::default();
     let series = shared.stage().server().map(|server| shared.series.of(&shared, &server));
