@@ -2,13 +2,13 @@
 //! and what to do.
 
 use axum::body::Body;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 /// The type of every answer of the API.
-pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(super) const JSON: &str = "application/json";
 
 /// An answer of the API.
 pub(super) type Answer = Result<Json, ApiError>;

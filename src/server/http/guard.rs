@@ -14,10 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
-    REFERRER_POLICY, TRANSFER_ENCODING, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
-};
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING};
 use axum::http::uri::Authority;
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
@@ -31,22 +28,19 @@ use super::shared::{Settings, Shared};
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// The headers of every answer.
-const HEADERS: [(HeaderName, HeaderValue); 8] = [
+const HEADERS: [(&str, &str); 8] = [
     (
-        CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static(
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-             base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
-             trusted-types 'none'",
-        ),
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
     ),
-    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
-    (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-    (CACHE_CONTROL, HeaderValue::from_static("no-store")),
-    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
-    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
-    (HeaderName::from_static("cross-origin-embedder-policy"), HeaderValue::from_static("require-corp")),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cache-control", "no-store"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cross-origin-embedder-policy", "require-corp"),
 ];
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
@@ -61,7 +55,9 @@ pub(super) async fn guard(State(shared): State<Arc<Shared>>, request: Request, n
         },
         Err(error) => error.into_response(),
     };
-    response.headers_mut().extend(HEADERS);
+    let headers =
+        HEADERS.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+    response.headers_mut().extend(headers);
     response
 }
 
