@@ -243,7 +243,7 @@ fn wrong_tokens_are_refused_counted_and_never_logged_and_many_end_the_connection
 #[test]
 fn a_revoked_token_loses_its_rights_on_open_connections() {
     let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
-    let secret = guarded.create("web", &["--rights", "read,acquire"]);
+    let secret = guarded.create("web", &["--rights", "read,acquire", "--area", "counter"]);
     let [mut caller, mut waiting, mut watching] = [(); 3].map(|()| {
         let mut caller = guarded.from("127.0.0.1");
         assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
@@ -252,10 +252,15 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
     caller.open(60_000);
     let grant = caller.take(one_of(1, b"x")).grant;
     let queued = waiting.want(one_of(1, b"x"), LONG);
+    waiting.sync();
     let watch = watching.send(&Extended::Watch { namespace: Namespace::Counters, scope: Scope::Name(b"x") });
     for _ in 0..2 {
         watching.answer(watch);
     }
+    guarded.reload();
+    // A reload that takes no right changes nothing.
+    waiting.sync();
+    watching.sync();
     assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
     assert_eq!(acquire(&mut caller, b"y"), OK, "until the file is read");
     guarded.reload();
