@@ -124,9 +124,7 @@ mod tests {
     }
 
     fn add(path: &Path, byte: u8) -> Result<(), Box<dyn std::error::Error>> {
-        update_tokens(path, |tokens| {
-            tokens.add(entry(byte)).map_err(|problem| Box::<dyn std::error::Error>::from(problem))
-        })
+        update_tokens(path, |tokens| tokens.add(entry(byte)).map_err(Box::<dyn std::error::Error>::from))
     }
 
     #[test]

@@ -17,6 +17,9 @@ use signalbox::protocol::{
 
 const NOT_PERMITTED: u8 = Status::NotPermitted as u8;
 
+/// The address of a proxy, whose header states another machine as the client.
+const PROXY: &str = "127.0.0.9";
+
 /// A daemon with a section `[access]`, its configuration, and the file of its tokens.
 struct Guarded {
     daemon: Daemon,
@@ -37,7 +40,7 @@ impl Guarded {
     fn config(file: &ConfigFile, access: &str) -> String {
         let directory = file.directory().display();
         format!(
-            "bind_ip = '127.0.0.1'\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216\n[access]\n\
+            "bind_ip = '127.0.0.1'\nproxies = '{PROXY}'\ncounter.enable = true\nsemaphore.enable = true\nsemaphore.port = 11216\n[access]\n\
              tokens = '{directory}/tokens.toml'\naudit_log = '{directory}/audit.log'\n{access}\n"
         )
     }
@@ -240,7 +243,7 @@ fn wrong_tokens_are_refused_counted_and_never_logged_and_many_end_the_connection
 #[test]
 fn a_revoked_token_loses_its_rights_on_open_connections() {
     let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
-    let secret = guarded.create("web", &["--rights", "read,acquire"]);
+    let secret = guarded.create("web", &["--rights", "read,acquire", "--area", "counter"]);
     let [mut caller, mut waiting, mut watching] = [(); 3].map(|()| {
         let mut caller = guarded.from("127.0.0.1");
         assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
@@ -249,10 +252,15 @@ fn a_revoked_token_loses_its_rights_on_open_connections() {
     caller.open(60_000);
     let grant = caller.take(one_of(1, b"x")).grant;
     let queued = waiting.want(one_of(1, b"x"), LONG);
+    waiting.sync();
     let watch = watching.send(&Extended::Watch { namespace: Namespace::Counters, scope: Scope::Name(b"x") });
     for _ in 0..2 {
         watching.answer(watch);
     }
+    guarded.reload();
+    // A reload that takes no right changes nothing.
+    waiting.sync();
+    watching.sync();
     assert!(token(&guarded.tokens(), &["revoke", "web"]).status.success());
     assert_eq!(acquire(&mut caller, b"y"), OK, "until the file is read");
     guarded.reload();
@@ -280,6 +288,25 @@ fn an_expired_token_loses_its_rights_without_a_reload() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(show(&mut caller, secret.as_bytes()).status, NOT_PERMITTED);
+}
+
+#[test]
+fn a_token_over_a_plain_connection_from_another_machine_is_refused_unless_that_is_allowed() {
+    let mut guarded = Guarded::start("anonymous = 'none'");
+    let secret = guarded.create("web", &["--rights", "acquire"]);
+    // Version 2 of the PROXY protocol, TCP over IPv4, from 192.0.2.7.
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    header.extend([192, 0, 2, 7, 192, 0, 2, 1, 0x12, 0x34, 0x2b, 0xcf]);
+    for is_allowed in [false, true] {
+        let access = format!("anonymous = 'none'\ntokens_over_plain = {is_allowed}");
+        guarded.file.write(&Guarded::config(&guarded.file, &access));
+        guarded.reload();
+        let mut caller = guarded.from(PROXY);
+        caller.wire.send(&header);
+        let expected = if is_allowed { OK } else { NOT_PERMITTED };
+        assert_eq!(show(&mut caller, secret.as_bytes()).status, expected);
+        assert_eq!(acquire(&mut caller, b"x"), expected);
+    }
 }
 
 #[test]

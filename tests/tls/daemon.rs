@@ -235,3 +235,30 @@ fn the_key_is_read_before_root_is_given_up() {
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.exit_status().success());
 }
+
+#[test]
+fn rules_give_rights_by_the_name_in_a_certificate() {
+    let (authority, files) = for_loopback();
+    let lines = format!(
+        "{}tls.client_ca = '{}'\naccess.certificates = ['worker acquire counter:web/', '* none']\n\
+         access.networks = ['127.0.0.0/8 read']\n",
+        files.lines(),
+        authority.file().display()
+    );
+    let mut daemon = started(&lines);
+    let not_permitted = signalbox::protocol::Status::NotPermitted.code();
+    for (name, acquired, read) in [
+        (Some("worker"), OK, not_permitted),
+        (Some("other"), not_permitted, not_permitted),
+        (None, not_permitted, NOT_FOUND),
+    ] {
+        let address = daemon.address("counter");
+        let mut wire = match name {
+            Some(name) => connect_as(address, &authority, &authority.sign(name, "")),
+            None => connect(address, &authority),
+        };
+        assert_eq!(wire.acquire(b"web/1", 1, 1).status, acquired, "{name:?}");
+        assert_eq!(wire.acquire(b"other", 1, 1).status, not_permitted, "{name:?}");
+        assert_eq!(wire.get(b"x").status, read, "{name:?}");
+    }
+}

@@ -58,6 +58,11 @@ impl Permissions {
         self.identity.as_ref()
     }
 
+    /// Whether they include all rights of others.
+    pub(super) fn include(&self, others: &Self) -> bool {
+        self.rights.include(&others.rights)
+    }
+
     /// Whether some plain request must be refused.
     pub(super) fn restrict_plain(&self) -> bool {
         !self.rights.include(&Rights::READ_AND_ACQUIRE)

@@ -27,10 +27,10 @@ pub(in crate::server) struct Standing {
 /// How a look at the rules ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Change {
-    /// As before.
+    /// The client may do all that it could before.
     None,
-    /// The rights may be others.
-    Changed,
+    /// The client has lost rights.
+    Lost,
 }
 
 impl Standing {
@@ -83,6 +83,7 @@ impl Standing {
             return Change::None;
         }
         self.generation = access.generation();
+        let before = self.permissions.clone();
         match self.proof.take().and_then(|entry| access.still(&entry)) {
             Some(proven) => self.take(proven),
             None => {
@@ -90,7 +91,7 @@ impl Standing {
                 self.restricts_plain = self.permissions.restrict_plain();
             }
         }
-        Change::Changed
+        if self.permissions.include(&before) { Change::None } else { Change::Lost }
     }
 
     fn take(&mut self, proven: Proven) {

@@ -103,7 +103,8 @@ impl ExtendedState {
     #[cold]
     fn look_at_rules(&mut self, server: &Server, out: &mut BytesMut) {
         if self.standing.refresh(server.access(), &self.client, self.is_encrypted) == Change::None {
-            return;
+            // It may renew its lease again.
+            return self.regain_lease(server);
         }
         let now = server.moment();
         if !self.standing.may(Right::Read, Target::Server) {
