@@ -88,6 +88,11 @@ impl Failure {
         Self { status: u8::try_from(128 + signal as i32).expect("signals are small numbers"), message: None }
     }
 
+    /// The message, harmless on a terminal; empty if none is needed.
+    pub(super) fn message(&self) -> String {
+        self.message.as_deref().map_or(String::new(), |message| harmless(message).to_string())
+    }
+
     /// Prints the message to stderr and returns the exit status.
     pub(super) fn report(self) -> ExitCode {
         if let Some(message) = self.message {

@@ -55,6 +55,7 @@ mod time;
 mod tls;
 mod token;
 mod token_source;
+mod top;
 mod verify;
 mod waiters;
 mod wanted;
@@ -97,8 +98,8 @@ const WITHOUT_SERVER: [&str; 7] =
 /// Subcommands whose NAME may be a System V semaphore set.
 const WITH_SYSV: [&str; 4] = ["status", "holders", "waiters", "watch"];
 
-/// Subcommands whose output is text in any case.
-const WITHOUT_JSON: [&str; 4] = ["serve", "completions", "complete-names", "man"];
+/// Subcommands whose output is text or a screen in any case.
+const WITHOUT_JSON: [&str; 5] = ["serve", "top", "completions", "complete-names", "man"];
 
 /// The definitions of all arguments.
 fn command() -> clap::Command {
@@ -171,6 +172,7 @@ enum Command {
     Holders(holders::Arguments),
     Waiters(waiters::Arguments),
     Watch(watch::Arguments),
+    Top(top::Arguments),
     Declare(declare::Arguments),
     Resize(resize::Arguments),
     Pause(pause::Arguments),
@@ -223,6 +225,7 @@ pub fn main() -> ExitCode {
         Command::Holders(arguments) => holders::run(&arguments),
         Command::Waiters(arguments) => waiters::run(&arguments),
         Command::Watch(arguments) => watch::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Declare(arguments) => declare::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Pause(arguments) => pause::run(&arguments),

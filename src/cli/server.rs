@@ -170,6 +170,11 @@ impl Server {
         Self { addresses, ..self.clone() }
     }
 
+    /// The same options for names of a namespace.
+    pub(super) fn about(&self, namespace: Namespace) -> Self {
+        Self { semaphore: namespace == Namespace::Semaphores, ..self.clone() }
+    }
+
     /// The only address, or of several the first that answers.
     pub(super) async fn leader(&self) -> Result<Address, Failure> {
         match self.addresses().0.as_slice() {

@@ -1,22 +1,28 @@
 //! The program on a terminal: tables fit it, and a wait shows its place in the queue.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
+use tokio::process::Child;
 
-use super::{finished, line, program_at, stderr, stdout, stdout_of};
+use super::{assert_fails, finished, line, program_at, stderr, stdout, stdout_of};
 use crate::support::daemon::Daemon;
 use crate::support::fake_server::soon;
 
 /// A terminal: what is written to its end for programs appears in its text.
 struct Terminal {
     text: Arc<Mutex<String>>,
-    programs: Option<Stdio>,
+    keys: File,
+    programs: Option<OwnedFd>,
 }
 
 impl Terminal {
@@ -24,7 +30,7 @@ impl Terminal {
         let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).unwrap();
         let (text, mut master) = (Arc::new(Mutex::new(String::new())), File::from(pty.master));
-        let shown = Arc::clone(&text);
+        let (shown, keys) = (Arc::clone(&text), master.try_clone().unwrap());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // The end of the last program is an error of the terminal.
@@ -32,12 +38,24 @@ impl Terminal {
                 shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
             }
         });
-        Self { text, programs: Some(pty.slave.into()) }
+        Self { text, keys, programs: Some(pty.slave) }
+    }
+
+    /// Presses keys, and forgets what was shown before.
+    fn press(&mut self, keys: &str) {
+        self.text.lock().unwrap().clear();
+        self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
     /// The end for one program.
     fn take(&mut self) -> Stdio {
-        self.programs.take().unwrap()
+        self.programs.take().unwrap().into()
+    }
+
+    /// The end for one program that reads from it too.
+    fn take_both(&mut self) -> (Stdio, Stdio) {
+        let output = self.programs.take().unwrap();
+        (output.try_clone().unwrap().into(), output.into())
     }
 
     /// Waits until the text is as expected, and returns it.
@@ -56,6 +74,65 @@ impl Terminal {
             Err(_) => panic!("{what} does not show; the terminal has {:?}", self.text.lock().unwrap()),
         }
     }
+}
+
+/// `top` on this terminal, from which it also gets its keys.
+fn top(server: SocketAddr, terminal: &mut Terminal) -> Child {
+    let (input, output) = terminal.take_both();
+    let mut command = program_at(server, &["top", "--interval", "0.1"]);
+    command.stdin(input).stdout(output).env("TERM", "xterm").env_remove("NO_COLOR").spawn().unwrap()
+}
+
+/// What ends the use of the whole screen.
+const LEFT: &str = "\x1b[?1049l";
+
+#[tokio::test]
+async fn top_shows_the_server_until_a_key_ends_it() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let mut wire = daemon.counter();
+    assert_eq!(wire.acquire(b"tricky\x1b[2J\xe2\x80\xae", 1, 8).status, 0);
+    let mut terminal = Terminal::new(120);
+    let mut child = top(server, &mut terminal);
+    let text = terminal.shows("a name", |text| text.contains(r"tricky\x1b[2J\xe2\x80\xae")).await;
+    assert!(!text.contains('\u{202e}'), "{text:?}");
+    terminal.press("3");
+    terminal.shows("the sessions", |text| text.contains("connection")).await;
+    terminal.press("4");
+    terminal.shows("the statistics", |text| text.contains("command:acquire")).await;
+    terminal.press("/grants\r");
+    terminal.shows("the filter", |text| text.contains("grants\"")).await;
+    terminal.press("?");
+    // Only what changes is drawn, so the words of a line may have other characters between them.
+    terminal.shows("the keys", |text| text.contains("PgUp")).await;
+    terminal.press("?");
+    terminal.press("1\r");
+    terminal.shows("the holders", |text| text.contains("HELD")).await;
+    terminal.press("q");
+    assert_eq!(soon("the end", child.wait()).await.unwrap().code(), Some(0));
+    terminal.shows("the end", |text| text.contains(LEFT)).await;
+}
+
+#[tokio::test]
+async fn top_gives_the_terminal_back_on_a_signal_and_waits_for_a_server_that_is_gone() {
+    let mut daemon = Daemon::start();
+    let server = daemon.address("counter");
+    let mut terminal = Terminal::new(120);
+    let mut child = top(server, &mut terminal);
+    terminal.shows("the server", |text| text.contains("1 Names") && text.contains("connections")).await;
+    drop(daemon);
+    terminal.shows("the problem", |text| text.contains("trying again")).await;
+    let pid = Pid::from_raw(child.id().unwrap().cast_signed());
+    kill(pid, Signal::SIGTERM).unwrap();
+    assert_eq!(soon("the end", child.wait()).await.unwrap().code(), Some(0));
+    terminal.shows("the end", |text| text.contains(LEFT)).await;
+}
+
+#[tokio::test]
+async fn top_needs_a_terminal() {
+    let mut daemon = Daemon::start();
+    let output = finished(program_at(daemon.address("counter"), &["top"]).spawn().unwrap()).await;
+    assert_fails(&output, 64, "top needs a terminal");
 }
 
 #[tokio::test]

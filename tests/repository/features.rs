@@ -44,5 +44,5 @@ fn the_core_needs_no_runtime() {
 #[test]
 fn the_program_depends_on_few_crates() {
     let crates = crates_with("program");
-    assert!(crates.len() <= 150, "the first command of the README builds {}: {crates:?}", crates.len());
+    assert!(crates.len() <= 180, "the first command of the README builds {}: {crates:?}", crates.len());
 }

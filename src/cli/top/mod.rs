@@ -1,0 +1,63 @@
+//! `signalbox top`: what a server does, on the whole terminal.
+//!
+//! [`reader`](self::reader) asks the server and makes a [`Snapshot`](snapshot::Snapshot), `model` has what is shown and
+//! what keys do, `view` draws it, and `screen` has the terminal. `model` and `view` need neither a server nor a terminal.
+
+mod model;
+mod reader;
+mod screen;
+mod snapshot;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::exit::{Exit, Failure};
+use super::server::{Server, block_on};
+use super::time::time;
+
+const LONG: &str = "\
+Show what a server does, on the whole terminal, until q is pressed
+
+Four views, selected with 1 to 4 or Tab: names in use, declared semaphores, sessions, and the statistics of the server. Enter \
+shows the holders and the queue of a name. s sorts by the next column, r reverses the order, / filters by a part of the \
+name, label or address, space stops the updates, ? lists all keys.
+
+Without a port in --server, names are those of both the counters and the semaphores at their default ports; with a port, or \
+with --semaphore, of that port alone. Requests that wait are found by asking for the names of which most is in use, up to \
+2,000 of them an update. With very many names, they are listed less often than everything else. Names are shown with the \
+escapes of \"signalbox dump\". If the environment variable NO_COLOR is set, there are no colors.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox top
+  signalbox top --server lock.example.org --interval 5s
+  signalbox top --semaphore";
+
+/// Show what a server does, on the whole terminal
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// How long to wait between two updates, in seconds or with a unit
+    #[arg(long, value_name = "TIME", default_value = "2", value_parser = time)]
+    interval: Duration,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        let message = "top needs a terminal, and its input or output is none; \"signalbox stats\", \"signalbox dump\" and \
+                       \"signalbox sessions\" write lists";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    block_on(screen::show(&arguments.server, arguments.interval))?;
+    Ok(Exit::Success.into())
+}

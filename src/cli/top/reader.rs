@@ -1,0 +1,271 @@
+//! Asks a server for what `top` shows. Each answer may come from a slightly later moment than the one before.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::super::exit::Failure;
+use super::super::list::flags;
+use super::super::listing::{self, Entry, ListingKind};
+use super::super::output::{NOTHING, escaped};
+use super::super::server::{Server, kind_of};
+use super::super::slots;
+use super::snapshot::{
+    DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage, leases,
+};
+use crate::client::{
+    DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, SessionKind, Status,
+    TtlLeft,
+};
+
+/// With more names than this, they are listed again only after a time in relation to what it took.
+const NAMES_OFTEN_MAX: usize = 10_000;
+
+/// The part of the time that listing very many names may take: one in so many.
+const DUMP_PART: u32 = 20;
+
+/// How many names are asked for their queues in one update.
+const INSPECTED_MAX: usize = 2_000;
+
+/// Requests for queues that are sent together.
+const INSPECTED_AT_ONCE: usize = 100;
+
+/// Holders and waiters of a name that are shown.
+const ENTRIES_MAX: usize = 1_000;
+
+/// Reads from one server.
+pub(super) struct Reader<'a> {
+    server: &'a Server,
+    began: Instant,
+    connected: Option<Connected>,
+}
+
+/// The connections, one for each port.
+struct Connected {
+    ports: Vec<Port>,
+}
+
+struct Port {
+    namespace: Namespace,
+    direct: Direct,
+    plain: PlainClient,
+    /// The last list of names, when it was made, and how long that took.
+    names: Option<(Vec<DumpEntry<Bytes>>, Instant, Duration)>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(server: &'a Server) -> Self {
+        Self { server, began: Instant::now(), connected: None }
+    }
+
+    /// Asks for everything, and for the details of one name. After a failure, the next call connects again.
+    pub(super) async fn read(&mut self, details: Option<&NameKey>) -> Result<Snapshot, Failure> {
+        let mut connected = match self.connected.take() {
+            Some(connected) => connected,
+            None => connect(self.server).await?,
+        };
+        let read = connected.read(details, self.began);
+        let snapshot = self.server.answer(read).await??;
+        self.connected = Some(connected);
+        Ok(snapshot)
+    }
+}
+
+/// Connects to the port that was requested, or to both if none was and both are served.
+async fn connect(server: &Server) -> Result<Connected, Failure> {
+    let first = Port::connect(server).await?;
+    let mut ports = vec![first];
+    if !server.has_port() && !server.is_about_semaphores() {
+        // A server may serve counters alone.
+        ports.extend(Port::connect(&server.about(Namespace::Semaphores)).await.ok());
+    }
+    Ok(Connected { ports })
+}
+
+impl Port {
+    async fn connect(server: &Server) -> Result<Self, Failure> {
+        let plain = server.connect().await?;
+        let direct = server.direct().await?;
+        Ok(Self { namespace: server.namespace(), direct, plain, names: None })
+    }
+
+    /// All names, perhaps of a moment ago if there are very many.
+    async fn names(&mut self) -> Result<&[DumpEntry<Bytes>], Error> {
+        let is_recent = self.names.as_ref().is_some_and(|(names, made, took)| {
+            names.len() > NAMES_OFTEN_MAX && made.elapsed() < *took * DUMP_PART
+        });
+        if !is_recent {
+            let began = Instant::now();
+            let mut dump = self.plain.dump().await?;
+            let mut names = Vec::new();
+            while let Some(entry) = dump.next().await {
+                names.push(entry?);
+            }
+            // What is used most comes first: names with waiters are among these.
+            names.sort_unstable_by(|one, other| {
+                (other.consumption, &one.name).cmp(&(one.consumption, &other.name))
+            });
+            self.names = Some((names, Instant::now(), began.elapsed()));
+        }
+        Ok(self.names.as_ref().map_or(&[], |(names, ..)| names))
+    }
+
+    /// The names, with the queues of those that may have one if `waiting` requests wait.
+    async fn rows(&mut self, waiting: u64) -> Result<Vec<NameRow>, Error> {
+        let namespace = self.namespace;
+        let mut rows: Vec<_> = self.names().await?.iter().map(|entry| name_row(namespace, entry)).collect();
+        let mut found = 0;
+        for some in rows.iter_mut().take(INSPECTED_MAX).collect::<Vec<_>>().chunks_mut(INSPECTED_AT_ONCE) {
+            if found >= waiting {
+                break;
+            }
+            for row in some {
+                match self.direct.inspect(namespace, &row.key.name).await {
+                    Ok(inspected) => {
+                        (row.in_use, row.peak) = (inspected.in_use, inspected.peak);
+                        row.waiting = Some(inspected.waiting);
+                        row.capacity = (namespace == Namespace::Semaphores).then_some(inspected.capacity);
+                        found += u64::from(inspected.waiting);
+                    }
+                    // It is gone since.
+                    Err(error) if error.status() == Some(Status::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
+
+fn name_row(namespace: Namespace, entry: &DumpEntry<Bytes>) -> NameRow {
+    NameRow {
+        key: NameKey { namespace, name: entry.name.to_vec() },
+        name: escaped(&entry.name),
+        in_use: entry.consumption,
+        peak: entry.peak,
+        capacity: None,
+        waiting: None,
+    }
+}
+
+impl Connected {
+    async fn read(&mut self, details: Option<&NameKey>, began: Instant) -> Result<Snapshot, Error> {
+        let mut snapshot = Snapshot { at_s: began.elapsed().as_secs_f64(), ..Snapshot::default() };
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let statistics = port.plain.stats().await?;
+            let number = |name: &str| {
+                let item = statistics.iter().find(|item| item.name == name);
+                item.and_then(|item| item.value.parse::<u64>().ok()).unwrap_or(0)
+            };
+            snapshot.acquires += number("command:acquire");
+            snapshot.releases += number("command:release");
+            let waiting = number("waiters");
+            if index == 0 {
+                let item = |name: &str, value: &str| (escaped(name.as_bytes()), escaped(value.as_bytes()));
+                snapshot.statistics = statistics.iter().map(|of| item(&of.name, &of.value)).collect();
+            }
+            snapshot.names.extend(port.rows(waiting).await?);
+        }
+        let direct = &self.ports[0].direct;
+        snapshot.sessions = sessions(direct).await?;
+        snapshot.declared = declared(direct).await?;
+        let leases = leases(&snapshot.sessions);
+        if let Some(key) = details {
+            snapshot.details = Some(details_of(direct, key, &leases).await?);
+        }
+        Ok(snapshot)
+    }
+}
+
+async fn sessions(direct: &Direct) -> Result<Vec<SessionRow>, Error> {
+    let mut sessions = direct.sessions().await?;
+    let mut rows = Vec::new();
+    while let Some(entry) = sessions.next().await {
+        rows.push(session_row(&entry?));
+    }
+    Ok(rows)
+}
+
+fn session_row(entry: &SessionEntry<Bytes>) -> SessionRow {
+    let kind = match entry.kind {
+        SessionKind::Leased => "leased",
+        SessionKind::Connection => "connection",
+        SessionKind::Process => "process",
+    };
+    let ttl_left_s = match entry.ttl_left {
+        TtlLeft::Connection => None,
+        TtlLeft::For(left) => Some(Duration::from(left).as_secs()),
+    };
+    SessionRow {
+        kind,
+        session: entry.session,
+        address: escaped(&entry.address),
+        label: escaped(&entry.label),
+        is_connected: entry.attached,
+        age_s: entry.age_s.map(u64::from),
+        grants: entry.grants,
+        waiting: entry.waiting,
+        ttl_left_s,
+    }
+}
+
+async fn declared(direct: &Direct) -> Result<Vec<DeclaredRow>, Error> {
+    let mut declared = direct.list(b"").await?;
+    let mut rows = Vec::new();
+    while let Some(entry) = declared.next().await {
+        rows.push(declared_row(&entry?));
+    }
+    Ok(rows)
+}
+
+fn declared_row(entry: &DeclaredEntry<Bytes>) -> DeclaredRow {
+    DeclaredRow {
+        key: NameKey { namespace: Namespace::Semaphores, name: entry.name.to_vec() },
+        name: escaped(&entry.name),
+        label: escaped(&entry.label),
+        flags: flags(entry),
+        capacity: entry.capacity,
+        in_use: entry.in_use,
+        waiting: entry.waiting,
+    }
+}
+
+async fn details_of(direct: &Direct, key: &NameKey, leases: &BTreeMap<u64, u64>) -> Result<Details, Error> {
+    let NameKey { namespace, name } = key;
+    let read = async {
+        let inspected = direct.inspect(*namespace, name).await?;
+        let holders = listing::all(direct, *namespace, name, ListingKind::Holders).await?;
+        let queue = listing::all(direct, *namespace, name, ListingKind::Waiters).await?;
+        let rows = |entries: &[Entry]| {
+            entries.iter().take(ENTRIES_MAX).map(|entry| entry_row(entry, leases)).collect()
+        };
+        Ok(Usage {
+            in_use: inspected.in_use,
+            peak: inspected.peak,
+            waiting: inspected.waiting,
+            capacity: (*namespace == Namespace::Semaphores).then_some(inspected.capacity),
+            holders: rows(&holders),
+            queue: rows(&queue),
+        })
+    };
+    let usage = match read.await {
+        Err::<_, Error>(error) if error.status() == Some(Status::NotFound) => None,
+        read => Some(read?),
+    };
+    Ok(Details { key: key.clone(), name: format!("{} {}", kind_of(*namespace), escaped(name)), usage })
+}
+
+fn entry_row(entry: &Entry, leases: &BTreeMap<u64, u64>) -> EntryRow {
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    EntryRow {
+        grant: entry.grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string()),
+        session: entry.session,
+        resources: entry.resources,
+        slots: slots::ranges(&entry.slots),
+        age_s: entry.since.map(|since| now_s.saturating_sub(since)),
+        lease_s: leases.get(&entry.session).copied(),
+        address: escaped(&entry.address),
+        label: escaped(&entry.label),
+    }
+}

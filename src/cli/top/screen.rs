@@ -1,0 +1,245 @@
+//! The terminal of `top`: keys, signals, and the time of the next update.
+//!
+//! However the program ends, the terminal is as before: also on a panic, a signal, and while it is stopped.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, raise};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::super::exit::{Exit, Failure};
+use super::super::server::Server;
+use super::model::{Action, Model, Next, View};
+use super::reader::Reader;
+use super::view::{Colors, draw};
+
+/// How often the thread that reads the terminal looks whether it is still wanted.
+const KEYS_POLL: Duration = Duration::from_millis(100);
+
+/// Rows that PgUp and PgDn pass.
+const FAR: usize = 20;
+
+/// Shows the server until a person or a signal ends it.
+pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Failure> {
+    let mut screen = Screen::open()?;
+    let mut signals = Signals::open()?;
+    let mut keys = keys();
+    let mut reader = Reader::new(server);
+    let mut model = Model::new(server.addresses().to_string());
+    let mut due = Instant::now();
+    loop {
+        screen.draw(&model)?;
+        let next = tokio::select! {
+            key = keys.recv() => match key {
+                // The terminal is gone.
+                None => Next::Quit,
+                Some(Event::Key(key)) if is_stop(key) => screen.stop()?,
+                Some(event) => action_of(&event, &model).map_or(Next::Draw, |action| model.act(action)),
+            },
+            asked = signals.next() => match asked {
+                Asked::End => Next::Quit,
+                Asked::Stop => screen.stop()?,
+            },
+            () = sleep_until(due), if !model.is_paused => Next::Read,
+        };
+        match next {
+            Next::Quit => return Ok(()),
+            Next::Draw => {}
+            Next::Read => {
+                tokio::select! {
+                    read = reader.read(model.details.as_ref()) => match read {
+                        Ok(snapshot) => model.update(snapshot),
+                        Err(failure) => model.problem = Some(format!("{}; trying again", failure.message())),
+                    },
+                    // Reading may take its time; to quit must not.
+                    () = quit(&mut keys, &mut signals) => return Ok(()),
+                }
+                due = Instant::now() + interval;
+            }
+        }
+    }
+}
+
+/// Waits until a person or a signal ends the program. Other keys are lost meanwhile.
+async fn quit(keys: &mut mpsc::UnboundedReceiver<Event>, signals: &mut Signals) {
+    loop {
+        tokio::select! {
+            key = keys.recv() => match key {
+                None => return,
+                Some(Event::Key(key)) if is_quit(key) => return,
+                Some(_) => {}
+            },
+            asked = signals.next() => match asked {
+                Asked::End => return,
+                Asked::Stop => {}
+            },
+        }
+    }
+}
+
+/// The terminal while the program has it.
+struct Screen {
+    terminal: DefaultTerminal,
+    colors: Colors,
+}
+
+impl Screen {
+    fn open() -> Result<Self, Failure> {
+        // It also restores the terminal if the program panics.
+        let terminal = ratatui::try_init().map_err(|error| failed(&error))?;
+        let is_colored = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Ok(Self { terminal, colors: Colors { is_colored } })
+    }
+
+    fn draw(&mut self, model: &Model) -> Result<(), Failure> {
+        let drawn = self.terminal.draw(|frame| draw(model, self.colors, frame));
+        drawn.map(|_| ()).map_err(|error| failed(&error))
+    }
+
+    /// Gives the terminal back until the program is continued.
+    fn stop(&mut self) -> Result<Next, Failure> {
+        ratatui::restore();
+        // It is ignored where nothing can continue the program.
+        raise(Signal::SIGSTOP).map_err(|errno| failed(&errno.into()))?;
+        self.terminal = ratatui::try_init().map_err(|error| failed(&error))?;
+        self.terminal.clear().map_err(|error| failed(&error))?;
+        Ok(Next::Read)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+fn failed(error: &io::Error) -> Failure {
+    Failure::new(Exit::Failure, format!("cannot use the terminal: {error}; check TERM and the terminal"))
+}
+
+/// What a signal asks for.
+enum Asked {
+    End,
+    /// To give the terminal back until the program is continued.
+    Stop,
+}
+
+/// The signals that end or stop the program.
+struct Signals {
+    interrupt: SignalStream,
+    terminate: SignalStream,
+    hangup: SignalStream,
+    stopped: SignalStream,
+}
+
+impl Signals {
+    fn open() -> Result<Self, Failure> {
+        let stop = SignalKind::from_raw(Signal::SIGTSTP as i32);
+        let open = || {
+            Ok(Self {
+                interrupt: signal(SignalKind::interrupt())?,
+                terminate: signal(SignalKind::terminate())?,
+                hangup: signal(SignalKind::hangup())?,
+                stopped: signal(stop)?,
+            })
+        };
+        open().map_err(|error: io::Error| failed(&error))
+    }
+
+    /// Waits for a signal.
+    async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.interrupt.recv() => Asked::End,
+            _ = self.terminate.recv() => Asked::End,
+            _ = self.hangup.recv() => Asked::End,
+            _ = self.stopped.recv() => Asked::Stop,
+        }
+    }
+}
+
+/// What happens on the terminal, read by a thread of its own, because reading blocks. It ends with its receiver.
+fn keys() -> mpsc::UnboundedReceiver<Event> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    thread::spawn(move || {
+        while !sender.is_closed() {
+            match event::poll(KEYS_POLL) {
+                Ok(false) => {}
+                Ok(true) => match event::read() {
+                    Ok(event) => {
+                        // Nobody waits for keys any more.
+                        if sender.send(event).is_err() {
+                            return;
+                        }
+                    }
+                    Err(_) => return,
+                },
+                Err(_) => return,
+            }
+        }
+    });
+    receiver
+}
+
+fn is_control(key: KeyEvent, letter: char) -> bool {
+    key.kind != KeyEventKind::Release
+        && key.modifiers.contains(KeyModifiers::CONTROL)
+        && key.code == KeyCode::Char(letter)
+}
+
+fn is_stop(key: KeyEvent) -> bool {
+    is_control(key, 'z')
+}
+
+fn is_quit(key: KeyEvent) -> bool {
+    is_control(key, 'c') || (key.kind != KeyEventKind::Release && key.code == KeyCode::Char('q'))
+}
+
+/// What an event asks for; `None`: nothing, but the screen may have another size.
+fn action_of(event: &Event, model: &Model) -> Option<Action> {
+    let Event::Key(key) = event else { return None };
+    if key.kind == KeyEventKind::Release {
+        return None;
+    }
+    if is_control(*key, 'c') {
+        return Some(Action::Quit);
+    }
+    if model.is_typing {
+        return match key.code {
+            KeyCode::Char(character) if !key.modifiers.contains(KeyModifiers::CONTROL) => {
+                Some(Action::Type(character))
+            }
+            KeyCode::Backspace => Some(Action::DeleteCharacter),
+            KeyCode::Enter => Some(Action::Enter),
+            KeyCode::Esc => Some(Action::Back),
+            _ => None,
+        };
+    }
+    Some(match key.code {
+        KeyCode::Char('q') => Action::Quit,
+        KeyCode::Char('1') => Action::View(View::Names),
+        KeyCode::Char('2') => Action::View(View::Declared),
+        KeyCode::Char('3') => Action::View(View::Sessions),
+        KeyCode::Char('4') => Action::View(View::Server),
+        KeyCode::Tab => Action::NextView,
+        KeyCode::Up | KeyCode::Char('k') => Action::Up(1),
+        KeyCode::Down | KeyCode::Char('j') => Action::Down(1),
+        KeyCode::PageUp => Action::Up(FAR),
+        KeyCode::PageDown => Action::Down(FAR),
+        KeyCode::Home => Action::First,
+        KeyCode::End => Action::Last,
+        KeyCode::Char('s') => Action::NextSort,
+        KeyCode::Char('r') => Action::Reverse,
+        KeyCode::Char('/') => Action::BeginFilter,
+        KeyCode::Enter => Action::Enter,
+        KeyCode::Esc | KeyCode::Backspace => Action::Back,
+        KeyCode::Char(' ') => Action::TogglePause,
+        KeyCode::Char('?') => Action::ToggleHelp,
+        _ => return None,
+    })
+}

@@ -1,0 +1,231 @@
+//! The screen of `top` without a terminal and a server.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::model::{Action, Model, Next, Rows, View};
+use super::snapshot::{DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage};
+use super::view::{Colors, draw};
+use crate::cli::output::escaped;
+use crate::client::Namespace;
+
+fn key(name: &[u8]) -> NameKey {
+    NameKey { namespace: Namespace::Semaphores, name: name.to_vec() }
+}
+
+fn name(name: &[u8], in_use: u32, waiting: u32) -> NameRow {
+    NameRow {
+        key: key(name),
+        name: escaped(name),
+        in_use,
+        peak: in_use,
+        capacity: Some(8),
+        waiting: Some(waiting),
+    }
+}
+
+fn snapshot(names: Vec<NameRow>) -> Snapshot {
+    let statistics = [("version", "1.2.3"), ("uptime", "3700"), ("waiters", "3"), ("memory_max", "1048576")];
+    let declared = DeclaredRow {
+        key: key(b"licences"),
+        name: "licences".to_owned(),
+        label: "seats".to_owned(),
+        flags: "paused".to_owned(),
+        capacity: 8,
+        in_use: 2,
+        waiting: 5,
+    };
+    let session = |label: &str, grants, ttl_left_s| SessionRow {
+        kind: "leased",
+        session: 7,
+        address: "192.0.2.7:4660".to_owned(),
+        label: label.to_owned(),
+        is_connected: true,
+        age_s: Some(90),
+        grants,
+        waiting: 0,
+        ttl_left_s,
+    };
+    Snapshot {
+        at_s: 1.0,
+        statistics: statistics.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+        names,
+        declared: vec![declared],
+        sessions: vec![session("worker", 1, Some(20)), session("builder", 3, Some(5))],
+        ..Snapshot::default()
+    }
+}
+
+fn model(names: Vec<NameRow>) -> Model {
+    let mut model = Model::new("lock.example.org".to_owned());
+    model.update(snapshot(names));
+    model
+}
+
+/// The lines of a screen of this size, without spaces at their ends.
+fn screen(model: &Model, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(model, Colors { is_colored: true }, frame)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+    (0..height).map(line).collect()
+}
+
+fn names(model: &Model) -> Vec<&str> {
+    let Rows::Names(rows) = model.rows() else { panic!("{:?}", model.view) };
+    rows.iter().map(|row| &*row.name).collect()
+}
+
+#[test]
+fn names_with_the_most_waiters_come_first() {
+    let model = model(vec![name(b"calm", 8, 0), name(b"busy", 2, 3)]);
+    let lines = screen(&model, 80, 10);
+    assert!(lines[0].starts_with("lock.example.org  signalbox 1.2.3, up 1h01m"), "{lines:?}");
+    assert!(lines[2].contains("1 Names") && lines[2].contains("4 Server"), "{lines:?}");
+    assert!(lines[3].contains("IN USE") && lines[3].trim_end().ends_with("NAME"), "{lines:?}");
+    assert!(lines[4].ends_with("busy") && lines[4].contains(" 3 "), "{lines:?}");
+    assert!(lines[5].ends_with("calm"), "{lines:?}");
+    assert!(lines[9].starts_with("2 rows, by waiting"), "{lines:?}");
+}
+
+#[test]
+fn columns_are_sorted_and_reversed() {
+    let mut model = model(vec![name(b"b", 1, 0), name(b"a", 2, 0), name(b"c", 3, 1)]);
+    assert_eq!(names(&model), ["c", "a", "b"]);
+    assert_eq!(model.act(Action::NextSort), Next::Draw);
+    assert_eq!((names(&model), model.sort()), (vec!["c", "a", "b"], ("IN USE", false)));
+    model.act(Action::Reverse);
+    assert_eq!((names(&model), model.sort()), (vec!["b", "a", "c"], ("IN USE", true)));
+    model.act(Action::NextSort);
+    model.act(Action::NextSort);
+    assert_eq!((names(&model), model.sort()), (vec!["a", "b", "c"], ("NAME", false)));
+    model.act(Action::View(View::Sessions));
+    for _ in 0..3 {
+        model.act(Action::NextSort);
+    }
+    let Rows::Sessions(rows) = model.rows() else { panic!("{:?}", model.view) };
+    assert_eq!((rows[0].label.as_str(), model.sort().0), ("builder", "TTL LEFT"), "it ends first");
+}
+
+#[test]
+fn a_filter_leaves_what_contains_it() {
+    let mut model =
+        model((0..50).map(|number| name(format!("job-{number}").as_bytes(), number, 0)).collect());
+    model.act(Action::Last);
+    model.act(Action::BeginFilter);
+    for character in "job-4x".chars() {
+        model.act(Action::Type(character));
+    }
+    assert_eq!((names(&model), model.selected()), (vec![], None));
+    assert!(screen(&model, 80, 24)[23].starts_with("/job-4x_"));
+    model.act(Action::DeleteCharacter);
+    assert_eq!(names(&model).len(), 11);
+    model.act(Action::Enter);
+    assert!(!model.is_typing);
+    assert!(screen(&model, 80, 24)[23].contains("filter \"job-4\""));
+    model.act(Action::Back);
+    assert_eq!(names(&model).len(), 50);
+}
+
+#[test]
+fn the_selected_row_is_on_the_screen_and_exists() {
+    let mut model =
+        model((0..100_000).map(|number| name(format!("n{number:06}").as_bytes(), 1, 0)).collect());
+    model.act(Action::Down(50_000));
+    assert_eq!(model.selected(), Some(50_000));
+    let lines = screen(&model, 80, 24);
+    assert!(lines.iter().any(|line| line.ends_with("n050000")), "{lines:?}");
+    model.act(Action::Last);
+    assert!(screen(&model, 80, 24).iter().any(|line| line.ends_with("n099999")));
+    model.update(snapshot(vec![name(b"only", 1, 0)]));
+    assert_eq!(model.selected(), Some(0));
+    model.act(Action::Up(7));
+    assert_eq!(model.selected(), Some(0));
+    model.update(snapshot(Vec::new()));
+    assert_eq!(model.selected(), None);
+    screen(&model, 80, 24);
+}
+
+#[test]
+fn details_show_holders_with_age_and_lease_and_the_queue() {
+    let mut model = model(vec![name(b"gpu", 1, 1)]);
+    assert_eq!(model.act(Action::Enter), Next::Read);
+    assert!(screen(&model, 120, 20).iter().any(|line| line.contains("asking the server")));
+    let entry = |label: &str, age_s, lease_s| EntryRow {
+        grant: "42".to_owned(),
+        session: 7,
+        resources: 1,
+        slots: "0-1".to_owned(),
+        age_s: Some(age_s),
+        lease_s,
+        address: "192.0.2.7:1".to_owned(),
+        label: label.to_owned(),
+    };
+    let usage = Usage {
+        in_use: 1,
+        peak: 2,
+        waiting: 1,
+        capacity: Some(8),
+        holders: vec![entry("trainer", 3_700, Some(25))],
+        queue: vec![entry("patient", 61, None)],
+    };
+    let details = Details { key: key(b"gpu"), name: "semaphore gpu".to_owned(), usage: Some(usage) };
+    model.update(Snapshot { details: Some(details), ..snapshot(vec![name(b"gpu", 1, 1)]) });
+    let lines = screen(&model, 120, 20);
+    let has = |text: &str| lines.iter().any(|line| line.contains(text));
+    assert!(has("semaphore gpu") && has("1 of 8 in use, peak 2, 1 waiting"), "{lines:?}");
+    let line = |text: &str| lines.iter().find(|line| line.contains(text)).unwrap().clone();
+    assert!(line("trainer").contains("1h01m") && line("trainer").contains("25s"), "{lines:?}");
+    assert!(line("patient").contains("1m01s"), "{lines:?}");
+    model.act(Action::Back);
+    assert_eq!(model.details, None);
+}
+
+#[test]
+fn every_view_fits_every_size() {
+    let long = vec![b'x'; 65_535];
+    let hostile = "\u{202e}<script>\x1b[2J\n".as_bytes();
+    let mut model = model(vec![name(&long, 1, 0), name(hostile, 8, 9)]);
+    for view in View::ALL {
+        model.act(Action::View(view));
+        for help in [false, true] {
+            model.shows_help = help;
+            for (width, height) in [(1, 1), (10, 3), (80, 24), (200, 60)] {
+                let text = screen(&model, width, height).concat();
+                assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
+            }
+        }
+    }
+    model.act(Action::View(View::Declared));
+    model.shows_help = false;
+    assert!(screen(&model, 80, 24).iter().any(|line| line.contains("paused") && line.contains("seats")));
+}
+
+#[test]
+fn rates_are_those_between_two_updates() {
+    let mut model = model(Vec::new());
+    assert_eq!(model.rates, None);
+    model.update(Snapshot { at_s: 3.0, acquires: 1000, releases: 500, ..snapshot(Vec::new()) });
+    assert_eq!(model.rates, Some((500.0, 250.0)));
+    let lines = screen(&model, 120, 10);
+    assert!(lines[1].contains("500/s acquires, 250/s releases"), "{lines:?}");
+}
+
+#[test]
+fn a_failed_update_is_shown_until_one_succeeds() {
+    let mut model = model(vec![name(b"kept", 1, 0)]);
+    model.problem = Some("the server is gone".to_owned());
+    let lines = screen(&model, 80, 10);
+    assert!(lines[9].contains("the server is gone") && lines[4].ends_with("kept"), "{lines:?}");
+    model.update(snapshot(Vec::new()));
+    assert_eq!(model.problem, None);
+}
+
+#[test]
+fn updates_can_be_stopped() {
+    let mut model = model(Vec::new());
+    assert_eq!(model.act(Action::TogglePause), Next::Draw);
+    assert!(screen(&model, 80, 10)[2].contains("updates are stopped"));
+    assert_eq!(model.act(Action::TogglePause), Next::Read);
+    assert_eq!(model.act(Action::Quit), Next::Quit);
+}
