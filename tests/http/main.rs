@@ -5,6 +5,7 @@ mod client;
 mod hostile;
 mod lists;
 mod metrics;
+mod page;
 mod serving;
 #[path = "../support/mod.rs"]
 mod support;

@@ -186,6 +186,29 @@ fn the_alert_rules_pass_their_tests_and_use_metrics_that_exist() {
     assert!(output.status.success(), "{output:?}");
 }
 
+#[test]
+fn the_dashboard_uses_metrics_that_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("etc/grafana-dashboard.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    assert!(panels.len() >= 10);
+    for panel in panels {
+        for target in panel["targets"].as_array().unwrap() {
+            let words =
+                target["expr"].as_str().unwrap().split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let used: Vec<_> =
+                words.filter(|word| word.starts_with("signalbox_") || word.starts_with("process_")).collect();
+            assert!(!used.is_empty(), "{target}");
+            for metric in used {
+                // A histogram has several series.
+                let metric = metric.trim_end_matches("_bucket");
+                assert!(PAGE.contains(&format!("| `{metric}` |")), "docs/metrics.md does not list {metric}");
+            }
+        }
+    }
+}
+
 /// A Prometheus that is killed at the end of the test.
 struct Prometheus(Child);
 

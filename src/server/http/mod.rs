@@ -16,6 +16,7 @@ mod health;
 mod listener;
 mod metrics;
 mod names;
+mod openapi;
 mod page;
 mod paging;
 mod query;

@@ -18,6 +18,7 @@ use super::guard::guard;
 use super::health;
 use super::listener::Peer;
 use super::metrics;
+use super::openapi;
 use super::page;
 use super::query::Parameters;
 use super::shared::Shared;
@@ -45,6 +46,14 @@ macro_rules! routes {
     ($($path:literal $kind:ident $handler:path;)*) => {
         &[$(Route { path: $path, kind: Kind::$kind, handler: |context| Box::pin($handler(context)) }),*]
     };
+}
+
+impl Route {
+    /// Whether it changes something.
+    #[cfg(test)]
+    pub(super) fn is_change(&self) -> bool {
+        self.kind == Kind::Change
+    }
 }
 
 /// The API.
@@ -78,6 +87,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(metrics::metrics))
+        .route(openapi::PATH, get(openapi::description))
         .fallback(no_such_path);
     for file in page::FILES {
         router = router.route(file.path, get(async || file.answer()));

@@ -9,7 +9,7 @@ use super::super::access::Target;
 use super::super::answer::{Answer, ApiError, Json};
 use super::super::paging::{Page, Paged};
 use super::names::no_such_name;
-use super::{Context, Labeled};
+use super::{Context, Labeled, seconds};
 use crate::core::{Listed, ListingKind, Namespace, Refusal};
 
 /// A holder or a waiter.
@@ -26,6 +26,8 @@ pub(super) struct Entry {
     slots: Option<Box<[u16]>>,
     /// In seconds since the Unix epoch.
     since: Option<u64>,
+    /// How long the lease of a grant lasts without a renewal, or its grace period, in seconds; `None`: as long as the connection.
+    ttl_left: Option<f64>,
     address: Option<String>,
     #[serde(flatten)]
     label: Labeled,
@@ -35,6 +37,9 @@ impl Entry {
     fn of(server: &Server, listed: Listed) -> Self {
         let peer = listed.connection.and_then(|connection| server.peers.find(connection));
         let is_holder = listed.position == 0;
+        let verified =
+            listed.grant.filter(|_| is_holder).map(|grant| server.core.verify(grant, server.moment()));
+        let ttl_left_ms = verified.and_then(|verified| verified.ok()?.ttl_left_ms);
         Self {
             position: (!is_holder).then_some(listed.position),
             grant: listed.grant.map(|grant| grant.0.to_string()),
@@ -42,6 +47,7 @@ impl Entry {
             resources: listed.resources,
             slots: is_holder.then_some(listed.slots),
             since: listed.since.map(|since| since.0),
+            ttl_left: ttl_left_ms.map(seconds),
             address: peer.map(|peer| peer.address.to_string()),
             label: Labeled::of(listed.label),
         }
