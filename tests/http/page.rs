@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use fantoccini::wd::Capabilities;
 use fantoccini::{Client, ClientBuilder, Locator};
+use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::client::HttpDaemon;
-use crate::support::*;
+use crate::support::daemon::{SIGNALBOX, open_directory, works};
+use crate::support::ports::free_ports;
+use crate::support::{OK, skipped};
 
 /// How long something may take to appear.
 const SOON: Duration = Duration::from_secs(20);
@@ -62,7 +65,7 @@ impl Browser {
         let capabilities: Capabilities = serde_json::from_value(options).unwrap();
         let address = format!("http://127.0.0.1:{port}");
         let page = eventually_async("the browser starts", async || {
-            let mut builder = ClientBuilder::native();
+            let mut builder = ClientBuilder::new(HttpConnector::new());
             builder.capabilities(capabilities.clone()).connect(&address).await.ok()
         })
         .await;
@@ -97,6 +100,13 @@ impl Browser {
         let button = format!(
             "//button[not(@disabled)][normalize-space(.)='{text}'][not(ancestor::dialog[not(@open)])]"
         );
+        let button = self.page.wait().at_most(SOON).for_element(Locator::XPath(&button)).await.unwrap();
+        button.click().await.unwrap();
+    }
+
+    /// Presses the button with this text in the open dialog.
+    async fn confirm(&self, text: &str) {
+        let button = format!("//dialog[@open]//button[normalize-space(.)='{text}']");
         let button = self.page.wait().at_most(SOON).for_element(Locator::XPath(&button)).await.unwrap();
         button.click().await.unwrap();
     }
@@ -147,7 +157,7 @@ fn start() -> (HttpDaemon, String, TempDir) {
     let file = directory.path().join("tokens.toml");
     let create =
         ["token", "create", "admin", "--rights", "read,acquire,administer", "--file", file.to_str().unwrap()];
-    let output = Command::new(daemon::SIGNALBOX).args(create).output().unwrap();
+    let output = Command::new(SIGNALBOX).args(create).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let token = String::from_utf8(output.stdout).unwrap().trim().to_owned();
     let (http, config) =
@@ -174,7 +184,7 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
         "2",
     ]);
     assert!(held.contains("SESSION"), "{held}");
-    let mut waiting = Command::new(daemon::SIGNALBOX);
+    let mut waiting = Command::new(SIGNALBOX);
     waiting.args(["run", "licences", "--semaphore", "--wait", "1h", "--lease", "30", "--", "sleep", "60"]);
     waiting.env("SIGNALBOX_SERVER", http.daemon.address("counter").to_string()).stderr(Stdio::null());
     let mut waiting = waiting.spawn().unwrap();
@@ -192,27 +202,25 @@ async fn the_page_shows_contention_and_an_administrator_changes_it() {
     // Without a token, a change asks for one.
     browser.press("Pause").await;
     browser.fill("#token-text", &token).await;
-    browser.press("Use").await;
+    browser.confirm("Use").await;
     browser.shows("Pause \"licences\"?").await;
-    browser.press("Pause").await;
+    browser.confirm("Pause").await;
     browser.shows("\"licences\" is paused").await;
     browser.press("Resume").await;
-    browser.shows("Resume \"licences\"?").await;
-    browser.press("Resume").await;
+    browser.confirm("Resume").await;
     browser.shows("\"licences\" is in service").await;
     browser.press("Resize").await;
-    browser.fill("#confirm-number", "5").await;
     // Enter confirms.
     browser.fill("#confirm-number", "5\u{e007}").await;
     browser.shows("has the capacity 5").await;
-    browser.press("Revoke").await;
-    browser.shows("Its holder loses").await;
-    browser.press("Cancel").await;
     let listed = http.command(&["list", "--json"]);
     assert!(listed.contains("\"capacity\":5"), "{listed}");
     browser.press("Revoke").await;
     browser.shows("Its holder loses").await;
     browser.picture("confirm").await;
+    browser.confirm("Cancel").await;
+    let holders = http.command(&["holders", "licences", "--semaphore"]);
+    assert_eq!(holders.lines().count(), 2, "it was resized, so both hold: {holders}");
     waiting.kill().unwrap();
     waiting.wait().unwrap();
     browser.end().await;
@@ -255,7 +263,7 @@ async fn names_are_shown_as_text_whatever_they_are_and_found_among_many() {
     let link = browser.page.wait().at_most(SOON).for_element(Locator::Css("tbody a")).await.unwrap();
     link.click().await.unwrap();
     browser.shows("All names").await;
-    browser.shows("Held for").await;
+    browser.shows("Holders: 1 of 1").await;
     browser.end().await;
 }
 
@@ -266,7 +274,7 @@ async fn the_page_is_used_by_keyboard_and_says_when_the_server_is_gone() {
     browser.open(&http, "/").await;
     browser.shows("serving").await;
     // Everything that can be pressed has a name, the tables have captions, and the page a heading and a language.
-    let unnamed = "return [...document.querySelectorAll('button, a, input, select')].filter((element) => \
+    let unnamed = "return [...document.querySelectorAll('button, a, input, select')].filter((element) => element.checkVisibility() && \
                    !(element.textContent.trim() || element.getAttribute('aria-label') || element.labels?.length)).length";
     assert_eq!(browser.value_of(unnamed).await, 0);
     assert_eq!(

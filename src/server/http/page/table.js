@@ -15,13 +15,14 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A table. Each column has a title, and `cell` makes the content of its cells; `sort` is its name in requests.
+// A table. Each column has a title, and `cell` makes the content of its cells; `sort` is its name in requests, if the table
+// can be sorted.
 export class Table {
   constructor(caption, columns, onSort) {
     this.columns = columns;
     this.caption = element("caption", {}, caption);
     this.heads = columns.map((column) => {
-      const title = column.sort
+      const title = column.sort && onSort
         ? element("button", { type: "button", onclick: () => onSort(column.sort) }, column.title)
         : column.title;
       return element("th", { scope: "col", class: column.number ? "number" : undefined }, title);

@@ -77,13 +77,13 @@ export function overview() {
     usage,
     number("Waiting", "waiting"),
     { title: "Longest wait", number: true, state: (item) => duration(item.longest) },
-  ], () => {});
+  ]);
   const used = new Table("Names of which the most is in use", [
     { title: "Kind", state: (item) => item.kind },
     nameColumn((item) => item.kind),
     usage,
     number("Peak", "peak"),
-  ], () => {});
+  ]);
   return {
     title: "Overview",
     element: element("div", {}, element("h1", {}, "Overview"), figures.element, element("h2", {}, "Contention"), contended.element, element("h2", {}, "Usage"), used.element),
@@ -211,8 +211,8 @@ export function name(parameters) {
           : button("Disconnect", `End session ${item.session}`, () => actions.revokeSession(item)),
       ),
     },
-  ], () => {});
-  const queue = new Table("Waiting requests, in the order in which they are served", entryColumns(() => time, true), () => {});
+  ]);
+  const queue = new Table("Waiting requests, in the order in which they are served", entryColumns(() => time, true));
   let actionsShown = "";
   return {
     title: plain(nameText(parameters)),
@@ -284,7 +284,7 @@ export function declared(parameters, go) {
     { title: "From", state: (item) => (item.configured ? "configuration" : "request") },
     { title: "Label", state: labelText, cell: (item) => shown(labelText(item)) },
     { title: "Actions", state: (item) => `${item.generation}${item.paused}${item.capacity}`, cell: (item) => buttons(...declaredButtons(item)) },
-  ], () => {});
+  ]);
   const pages = new Pages((offset) => go("/declared", { ...state, offset }));
   const form = searchForm("Name begins with", state.prefix, (prefix) => go("/declared", { prefix }));
   return {
@@ -314,7 +314,7 @@ export function sessions(parameters, go) {
       state: (item) => `${item.kind}${item.session}`,
       cell: (item) => buttons(item.kind === "process" ? null : button("Revoke", `Revoke session ${item.session}`, () => actions.revokeSession(item))),
     },
-  ], () => {});
+  ]);
   const pages = new Pages((offset) => go("/sessions", { ...state, offset }));
   const form = searchForm("Label or address contains", state.search, (search) => go("/sessions", { search }));
   return {
@@ -341,9 +341,9 @@ export function server() {
     { title: "Value", number: true, state: (item) => (typeof item.value === "number" ? amount(item.value) : String(item.value ?? "–")) },
   ];
   const parts = [
-    ["Refusals since the start", "/api/v1/refusals", new Table("Refused requests and connections, by reason", columns(), () => {})],
-    ["Store", "/api/v1/store", new Table("Where durable state is kept", columns(), () => {})],
-    ["Cluster", "/api/v1/cluster", new Table("This node of the cluster", columns(), () => {})],
+    ["Refusals since the start", "/api/v1/refusals", new Table("Refused requests and connections, by reason", columns())],
+    ["Store", "/api/v1/store", new Table("Where durable state is kept", columns())],
+    ["Cluster", "/api/v1/cluster", new Table("This node of the cluster", columns())],
   ];
   return {
     title: "Server",
