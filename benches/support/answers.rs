@@ -39,6 +39,11 @@ impl Answers {
         self.body.len()
     }
 
+    /// Reads answers up to that to the request with this opaque.
+    pub fn skip_to(&mut self, opaque: Opaque) {
+        while self.read_header()[8..] != opaque.0 {}
+    }
+
     fn read(&mut self) -> ResponseFrame {
         let [_, opcode, status, _, _, _, _, _, opaque @ ..] = self.read_header();
         let body = Bytes::copy_from_slice(&self.body);

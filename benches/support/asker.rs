@@ -38,6 +38,12 @@ impl Asker {
         request.compose(Opaque(opaque.to_be_bytes()), &mut self.out);
     }
 
+    /// Acquires one resource of a counter.
+    pub fn hold_counter(&mut self, name: &[u8]) {
+        Request::Acquire { name, resources: 1, maximum: 1 }.compose(Opaque([0; 4]), &mut self.out);
+        self.answers(1);
+    }
+
     /// Adds a request whose answer shows that all requests before it were received.
     pub fn noop(&mut self) {
         Request::Noop.compose(Opaque([0; 4]), &mut self.out);

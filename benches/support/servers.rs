@@ -25,6 +25,9 @@ pub const FLOOR_THREADS: usize = 1;
 /// yrmcdsd's own default. With two threads, it sometimes did not answer a connection with sixteen requests in flight.
 const YRMCDSD_WORKERS: usize = 10;
 
+/// All load comes from one address.
+const NO_SHARES: &str = "client_share = 100\n";
+
 /// Seconds between sweeps where the sweep is not what is measured: the server's default.
 const GC_INTERVAL_S: u32 = 10;
 
@@ -183,18 +186,23 @@ fn start_self<const N: usize>(arguments: [&OsStr; N]) -> Server {
 /// signalbox, which sweeps semaphores this often.
 pub fn start_signalbox(gc_interval_s: u32) -> Server {
     let folder = tempfile::tempdir().expect("there is a directory for scratch files");
-    start_signalbox_in(folder, "", gc_interval_s)
+    start_signalbox_in(folder, NO_SHARES, gc_interval_s)
 }
 
 /// signalbox, with further lines at the top of its configuration.
 pub fn start_signalbox_with(further: &str) -> Server {
+    start_signalbox_with_shares(&format!("{NO_SHARES}{further}"))
+}
+
+/// signalbox, with further lines at the top of its configuration, and with shares of clients.
+pub fn start_signalbox_with_shares(further: &str) -> Server {
     let folder = tempfile::tempdir().expect("there is a directory for scratch files");
     start_signalbox_in(folder, further, GC_INTERVAL_S)
 }
 
 /// signalbox, with a data directory in a folder for scratch files.
 pub fn start_durable_signalbox(folder: TempDir) -> Server {
-    let data = format!("data_dir = '{}'\n", folder.path().join("data").display());
+    let data = format!("{NO_SHARES}data_dir = '{}'\n", folder.path().join("data").display());
     start_signalbox_in(folder, &data, GC_INTERVAL_S)
 }
 
@@ -202,7 +210,7 @@ fn start_signalbox_in(folder: TempDir, further: &str, gc_interval_s: u32) -> Ser
     let [counters, semaphores] = free_ports();
     let config = folder.path().join("signalbox.toml");
     let text = format!(
-        "bind_ip = '127.0.0.1'\nclient_share = 100\n{further}\
+        "bind_ip = '127.0.0.1'\n{further}\
          [counter]\nenable = true\nport = {counters}\n\
          [semaphore]\nenable = true\nport = {semaphores}\ngc_interval = {gc_interval_s}\n"
     );

@@ -39,6 +39,15 @@ impl Name {
             Bytes::Heap(bytes) => bytes,
         }
     }
+
+    /// What it takes beside the object, in bytes: nothing if it is short.
+    #[inline(always)]
+    pub(super) fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Bytes::Inline { .. } => 0,
+            Bytes::Heap(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl fmt::Debug for Name {

@@ -93,6 +93,12 @@ impl ObjectRef {
         self.0.name.as_bytes()
     }
 
+    /// What its name takes beside it, in bytes.
+    #[inline(always)]
+    pub(super) fn name_heap_bytes(&self) -> usize {
+        self.0.name.heap_bytes()
+    }
+
     /// Acquires resources for a session. Returns the index of the session's new handle if it held nothing before.
     #[inline(always)]
     pub(super) fn acquire(

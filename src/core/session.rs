@@ -38,7 +38,7 @@ pub struct Session {
     /// Entries of `objects` that are empty.
     free: Vec<HandleIndex>,
     recent: [Recent; Namespace::ALL.len()],
-    /// The lengths of the names of all objects that it holds.
+    /// What the names of all objects that it holds take beside the objects.
     name_bytes: usize,
     /// Whether an operation went through the ledger since [`Self::take_tracked`].
     tracked: bool,
@@ -84,7 +84,7 @@ impl Session {
     /// Stores a handle of an object in which this session now has a holding.
     #[inline(always)]
     pub(super) fn add_handle(&mut self, object: ObjectRef) -> HandleIndex {
-        self.name_bytes += object.name().len();
+        self.name_bytes += object.name_heap_bytes();
         if let Some(index) = self.free.pop() {
             self.objects[index.0 as usize] = Some(object);
             return index;
@@ -118,7 +118,7 @@ impl Session {
     pub(super) fn drop_handle(&mut self, index: HandleIndex) {
         let object = self.objects[index.0 as usize].take();
         invariant!(object.is_some(), "session {} has a handle of every object that it holds", self.id);
-        self.name_bytes -= object.map_or(0, |object| object.name().len());
+        self.name_bytes -= object.map_or(0, |object| object.name_heap_bytes());
         // The last entry is removed instead, so that a session that holds one name at a time needs no free list.
         if index.0 as usize + 1 == self.objects.len() {
             self.objects.pop();

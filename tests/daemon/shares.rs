@@ -320,7 +320,10 @@ fn many_connections_of_one_client_that_ask_for_statistics_take_turns() {
     for _ in 0..10 {
         assert_eq!(honest.wire.stat("curr_connections"), 101);
     }
-    assert_eq!(crowd[0].answer().status, OK);
+    // Each gets its turn, although no other one has read all that it asked for.
+    for wire in &mut crowd {
+        assert_eq!(wire.answer().status, OK);
+    }
     drop(crowd);
     eventually("the connections are closed", || honest.wire.stat("curr_connections") == 1);
 }

@@ -1,0 +1,395 @@
+//! How long honest clients wait while another client has its share of a resource and asks for more, beside how long they
+//! wait while it sends as many permitted Gets on as many connections; and the memory of the server meanwhile.
+//!
+//! ```sh
+//! cargo bench --bench attacks
+//! ```
+
+mod support;
+
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use clap::{Parser, ValueEnum};
+use signalbox::cli::bench::load::{Distribution, Pace, Record};
+use signalbox::protocol::{
+    Claim, Claims, Extended, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds,
+    Scope, Wait,
+};
+use socket2::{Domain, Socket, Type};
+use support::answers::{Answers, statistic};
+use support::arguments::FromCargo;
+use support::asker::Asker;
+use support::servers::{Kind, start_signalbox_with_shares};
+use support::statistics::{median, noise};
+use support::{Loaded, Shape, floor, pairs};
+
+/// The honest clients.
+const SHAPE: Shape = Shape { connections: 50, in_flight: 1 };
+const NAMES: u32 = 10_000;
+
+/// The address of the attacker; that of the honest clients is 127.0.0.1.
+const ATTACKER: [u8; 4] = [127, 0, 0, 2];
+
+/// The limits of the server: so low that the attacker has its share soon.
+const MEMORY_MAX: u64 = 256 << 20;
+const SESSIONS_MAX: u64 = 20_000;
+const LIMITS: &str =
+    "memory_max = '256M'\nclient_share = 12\nsession = { max_sessions = 20000, max_watches = 200 }\n";
+
+/// How long the attacker attacks before the run, and how long at most until it has its share.
+const WARM_UP: Duration = Duration::from_millis(500);
+const WARM_UP_MAX: Duration = Duration::from_secs(60);
+
+/// What the process may need beyond its budget: its program, stacks, fragments, and requests in progress.
+const BEYOND: u64 = 64 << 20;
+
+/// The most that the honest clients' p99 may be in relation to the one beside Gets.
+const BOUND: f64 = 1.5;
+
+/// What every waiting request waits for.
+const HELD: &[u8] = b"held by an honest client";
+
+/// A request for which nobody waits at the end of a round.
+const LAST: Opaque = Opaque(*b"last");
+
+/// Measures the latency of honest clients beside an attacker that has its share
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Attacks to measure
+    #[arg(long, value_delimiter = ',', value_enum)]
+    only: Vec<Attack>,
+
+    /// Numbers of the attacker's connections
+    #[arg(long, value_delimiter = ',', default_value = "1,50,200")]
+    connections: Vec<usize>,
+
+    /// Rounds of each, in each of which the attacker attacks once and sends Gets twice
+    #[arg(long, default_value = "9")]
+    rounds: usize,
+
+    /// Length of a run, in seconds
+    #[arg(long, default_value = "1")]
+    seconds: f64,
+
+    #[command(flatten)]
+    from_cargo: FromCargo,
+}
+
+/// What the attacker does on each of its connections, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Attack {
+    /// It opens a session that lives for an hour.
+    Sessions,
+    /// It waits for 64 names of 2,000 bytes, of which the first is held.
+    Waiters,
+    /// It acquires another name of 60,000 bytes.
+    Names,
+    /// It watches all names.
+    Watches,
+    /// It asks for the statistics, and reads no answer.
+    Stats,
+    /// It asks for a list of all sessions.
+    Lists,
+    /// It closes the connection and opens another one.
+    Connections,
+    /// It sends most of a long request.
+    Incomplete,
+}
+
+impl Attack {
+    const ALL: [Self; 8] = [
+        Self::Sessions,
+        Self::Waiters,
+        Self::Names,
+        Self::Watches,
+        Self::Stats,
+        Self::Lists,
+        Self::Connections,
+        Self::Incomplete,
+    ];
+
+    /// Whether the attacker has as much as it can get. What it asks for beyond that is refused, or ends what it has.
+    fn has_its_share(self, address: SocketAddr) -> bool {
+        match self {
+            Self::Sessions => statistic(address, "sessions") >= SESSIONS_MAX / 2,
+            Self::Waiters | Self::Names | Self::Watches => statistic(address, "refused_shares") > 0,
+            Self::Stats | Self::Lists | Self::Connections | Self::Incomplete => true,
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Sessions => "sessions",
+            Self::Waiters => "waiting requests",
+            Self::Names => "long names",
+            Self::Watches => "watches",
+            Self::Stats => "unread Stats",
+            Self::Lists => "lists",
+            Self::Connections => "connections",
+            Self::Incomplete => "incomplete requests",
+        }
+    }
+}
+
+/// A connection of the attacker.
+struct Attacker {
+    stream: TcpStream,
+    answers: Answers,
+    out: BytesMut,
+    requests: u32,
+}
+
+impl Attacker {
+    fn connect(address: SocketAddr) -> Self {
+        let connect = || {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            socket.bind(&SocketAddr::from((ATTACKER, 0)).into())?;
+            socket.connect(&address.into())?;
+            let stream = TcpStream::from(socket);
+            Ok((Answers::of(stream.try_clone()?), stream))
+        };
+        let (answers, stream) =
+            connect().unwrap_or_else(|error: std::io::Error| panic!("cannot connect to {address}: {error}"));
+        Self { stream, answers, out: BytesMut::new(), requests: 0 }
+    }
+
+    fn add(&mut self, attack: Option<Attack>, number: u32) {
+        self.requests += 1;
+        let [own, lowest_unanswered] = [self.requests, 1].map(|number| RequestId(number.into()));
+        let ids = RequestIds { own, lowest_unanswered };
+        let opaque = Opaque(self.requests.to_be_bytes());
+        let out = &mut self.out;
+        match attack {
+            None => Request::Get { name: HELD }.compose(opaque, out),
+            Some(Attack::Sessions) => {
+                let ttl = Some(Milliseconds(3_600_000));
+                Extended::OpenSession { ttl, label: b"attacker", key: None }.compose(opaque, out);
+            }
+            Some(Attack::Waiters) => {
+                let names: Vec<_> = (1..64).map(|index| long_name(index, 2000)).collect();
+                let claim = |name| Claim {
+                    namespace: Namespace::Counters,
+                    name,
+                    resources: 1,
+                    maximum: 1,
+                    slot: None,
+                };
+                let claims: Vec<_> =
+                    [claim(HELD)].into_iter().chain(names.iter().map(|name| claim(name))).collect();
+                let claims = Claims::new(&claims).expect("64 names are allowed");
+                let wait = Wait::UpTo(Milliseconds(3_600_000));
+                let queueing = Queueing { wait, queue_max: None };
+                Extended::AcquireAll { ids, queueing, claims, place: None }.compose(opaque, out);
+            }
+            Some(Attack::Names) => {
+                let name = long_name(number, 60_000);
+                Request::Acquire { name: &name, resources: 1, maximum: 1 }.compose(opaque, out);
+            }
+            Some(Attack::Watches) => {
+                let scope = Scope::Prefix(b"");
+                Extended::Watch { namespace: Namespace::Semaphores, scope }.compose(opaque, out);
+            }
+            Some(Attack::Stats) => Request::Stats.compose(opaque, out),
+            Some(Attack::Lists) => Extended::Sessions.compose(opaque, out),
+            Some(Attack::Connections) => {}
+            Some(Attack::Incomplete) => {
+                let before = out.len();
+                let name = long_name(number, 60_000);
+                Request::Acquire { name: &name, resources: 1, maximum: 1 }.compose(opaque, out);
+                out.truncate(before + 50_000);
+            }
+        }
+    }
+
+    fn send(&mut self) -> std::io::Result<()> {
+        let sent = self.stream.write_all(&self.out);
+        self.out.clear();
+        sent
+    }
+
+    /// Sends what the peer takes at once.
+    fn send_some(&mut self) {
+        let written = self.stream.write(&self.out);
+        match written {
+            Ok(bytes) => drop(self.out.split_to(bytes)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("the server does not read: {error}"),
+        }
+    }
+}
+
+fn long_name(number: u32, bytes: usize) -> Vec<u8> {
+    let mut name = vec![b'n'; bytes];
+    name[..4].copy_from_slice(&number.to_be_bytes());
+    name
+}
+
+/// Attacks in rounds until it is over: one request on each connection. `None`: it sends permitted Gets.
+fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_over: &AtomicBool) {
+    let connect = || Attacker::connect(address);
+    let mut attackers: Vec<_> = (0..connections).map(|_| connect()).collect();
+    let mut number = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        for attacker in &mut attackers {
+            number += 1;
+            match attack {
+                Some(Attack::Connections) => *attacker = connect(),
+                Some(Attack::Incomplete) => {
+                    attacker.add(attack, number);
+                    // One that is full is closed.
+                    let _ = attacker.send();
+                    *attacker = connect();
+                }
+                Some(Attack::Stats) => {
+                    if attacker.out.is_empty() {
+                        (0..20).for_each(|_| attacker.add(attack, number));
+                        attacker.stream.set_nonblocking(true).expect("a socket can be set so");
+                    }
+                    attacker.send_some();
+                }
+                _ => {
+                    attacker.add(attack, number);
+                    Request::Noop.compose(LAST, &mut attacker.out);
+                    attacker.send().expect("the server reads");
+                }
+            }
+        }
+        match attack {
+            Some(Attack::Connections | Attack::Incomplete) => {}
+            Some(Attack::Stats) => thread::sleep(Duration::from_millis(1)),
+            _ => attackers.iter_mut().for_each(|attacker| attacker.answers.skip_to(LAST)),
+        }
+    }
+}
+
+/// What a run has shown.
+struct Run {
+    p99_us: f64,
+    used_bytes: u64,
+    resident_bytes: u64,
+    refused: u64,
+}
+
+/// A run on a fresh server: the attacker attacks for a while, and then beside the honest clients.
+fn run(what: Option<Attack>, connections: usize, rate: f64, seconds: f64) -> Run {
+    let server = start_signalbox_with_shares(LIMITS);
+    let plan = pairs(SHAPE, NAMES, Distribution::Uniform);
+    let mut loaded = Loaded::connect(server, plan).unwrap_or_else(|error| panic!("{error}"));
+    let address = loaded.server.address;
+    let mut holder = Asker::connect(address);
+    holder.hold_counter(HELD);
+    let is_over = AtomicBool::new(false);
+    let record = thread::scope(|scope| {
+        scope.spawn(|| attack(what, address, connections, &is_over));
+        let begun = Instant::now();
+        while begun.elapsed() < WARM_UP || what.is_some_and(|what| !what.has_its_share(address)) {
+            assert!(begun.elapsed() < WARM_UP_MAX, "the attacker never has its share");
+            honest(&mut loaded, rate, 0.1);
+        }
+        let record = honest(&mut loaded, rate, seconds);
+        is_over.store(true, Ordering::Relaxed);
+        record
+    });
+    let resident_bytes = resident_bytes(loaded.server.pid());
+    Run {
+        p99_us: record.latency_ns().value_at_percentile(99.0) as f64 / 1000.0,
+        used_bytes: statistic(address, "used_memory"),
+        resident_bytes,
+        refused: statistic(address, "refused_shares"),
+    }
+}
+
+/// A run of the honest clients.
+fn honest(loaded: &mut Loaded, rate: f64, seconds: f64) -> Record {
+    let pace = Pace::Open { requests_per_s: rate };
+    let outcome = loaded.run(Duration::from_secs_f64(seconds), pace);
+    outcome.unwrap_or_else(|error| panic!("honest clients are served: {error}")).record
+}
+
+/// The most that the process has had resident.
+fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the server runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux has the peak");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
+    kib * 1024
+}
+
+fn main() {
+    floor::become_if_asked();
+    let arguments = Arguments::parse();
+    let rate = tenth_of_the_maximum();
+    println!(
+        "Honest clients at {SHAPE} and {rate:.0} requests/s; medians of {} rounds of {} s\n",
+        arguments.rounds, arguments.seconds
+    );
+    println!(
+        "{:<22}{:>12}{:>10}{:>12}{:>10}{:>8}{:>12}{:>14}{:>10}  bound",
+        "attack",
+        "connections",
+        "p99 us",
+        "beside Gets",
+        "ratio",
+        "noise",
+        "used MiB",
+        "resident MiB",
+        "refused"
+    );
+    for what in Attack::ALL {
+        if arguments.only.is_empty() || arguments.only.contains(&what) {
+            for connections in &arguments.connections {
+                compare(what, *connections, rate, &arguments);
+            }
+        }
+    }
+}
+
+/// A tenth of what the server can do for the honest clients alone, so that there is room for the attacker.
+fn tenth_of_the_maximum() -> f64 {
+    let plan = pairs(SHAPE, NAMES, Distribution::Uniform);
+    let mut loaded = Loaded::connect(Kind::Signalbox.start(), plan).unwrap_or_else(|error| panic!("{error}"));
+    let rates: Vec<_> = (0..3)
+        .map(|_| {
+            loaded.run(Duration::from_millis(500), Pace::Closed).unwrap_or_else(|error| panic!("{error}"))
+        })
+        .map(|outcome| outcome.record.answers_per_s())
+        .collect();
+    median(&rates) / 10.0
+}
+
+fn compare(what: Attack, connections: usize, rate: f64, arguments: &Arguments) {
+    let (mut attacked, mut gets, mut ratios, mut to_itself) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut used, mut resident, mut refused) = (0, 0, 0);
+    for _ in 0..arguments.rounds {
+        let beside = |what| run(what, connections, rate, arguments.seconds);
+        let (run, first, second) = (beside(Some(what)), beside(None), beside(None));
+        ratios.push(run.p99_us / first.p99_us);
+        to_itself.push(second.p99_us / first.p99_us);
+        attacked.push(run.p99_us);
+        gets.push(first.p99_us);
+        (used, resident) = (run.used_bytes.max(used), run.resident_bytes.max(resident));
+        refused = run.refused.max(refused);
+    }
+    let (ratio, noise) = (median(&ratios), noise(&to_itself));
+    let latency = if ratio <= BOUND {
+        "reached"
+    } else if ratio > BOUND + noise {
+        "missed"
+    } else {
+        "undecided"
+    };
+    let memory = if used <= MEMORY_MAX && resident <= MEMORY_MAX + BEYOND { "" } else { ", memory missed" };
+    println!(
+        "{:<22}{connections:>12}{:>10.0}{:>12.0}{ratio:>10.2}{noise:>8.2}{:>12}{:>14}{refused:>10}  {latency}{memory}",
+        what.label(),
+        median(&attacked),
+        median(&gets),
+        used >> 20,
+        resident >> 20,
+    );
+}
