@@ -11,7 +11,7 @@ struct Layer {
 }
 
 /// All names that the check knows: `std`, the crates, and the modules.
-const CRATES: [&str; 38] = [
+const CRATES: [&str; 39] = [
     "ahash",
     "axum",
     "bytes",
@@ -29,6 +29,7 @@ const CRATES: [&str; 38] = [
     "nix",
     "prometheus_client",
     "prost",
+    "ratatui",
     "redb",
     "ring",
     "rustls",
@@ -165,6 +166,9 @@ const LAYERS: [Layer; 9] = [
             ("cluster/status.rs", "cluster"),
             // The widths of the terminal.
             ("output.rs", "terminal_size"),
+            // The screen of `top`.
+            ("top/view.rs", "ratatui"),
+            ("top/screen.rs", "ratatui"),
             // The load of `bench`.
             ("dialect.rs", "protocol"),
             ("dialect.rs", "tokio_util"),
