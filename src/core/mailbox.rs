@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use super::ids::{GrantId, SessionId, Token};
@@ -138,6 +138,8 @@ pub enum Notice {
 #[derive(Debug, Default)]
 pub struct Mailbox {
     owner: Option<ClientKey>,
+    /// The key of its identity, if the client has proven one before the core learned of the connection.
+    identity: OnceLock<ClientKey>,
     messages: Mutex<Messages>,
     /// Whether there is any message, so that a connection checks without the lock.
     is_filled: AtomicBool,
@@ -166,7 +168,13 @@ impl Mailbox {
 
     /// The client that the connection counts for.
     pub(super) fn owner(&self) -> Option<ClientKey> {
-        self.owner
+        self.identity.get().copied().or(self.owner)
+    }
+
+    /// The client has proven an identity, under which it is counted. To be called before the connection joins the core.
+    pub fn identify(&self, identity: ClientKey) {
+        // Only the first counts: what is counted under one key must be given back under it.
+        let _ = self.identity.set(identity);
     }
 
     /// The address of the connection's client.

@@ -3,9 +3,25 @@
 //! A share binds only once half of the resource is in use, so that many clients behind one address, which count as one
 //! client, are not limited for nothing (`docs/decisions/0025`).
 
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher24};
+
 /// A client, by its identity or its address. The core only compares keys; the server makes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientKey(pub [u8; 16]);
+
+impl ClientKey {
+    /// The client that has proven an identity, from whichever address. No address has such a key: those that begin so are
+    /// multicast groups.
+    pub fn of_identity(identity: &str) -> Self {
+        let mut hasher = SipHasher24::new();
+        hasher.write(identity.as_bytes());
+        let mut key = hasher.finish128().as_bytes();
+        key[0] = 0xff;
+        Self(key)
+    }
+}
 
 /// How much of a limited resource one client may have once half of it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +70,14 @@ mod tests {
         assert!(EIGHTH.is_exhausted(100, 50, 50));
         assert!(EIGHTH.is_exhausted(100, 50, 12));
         assert!(!EIGHTH.is_exhausted(100, 99, 11));
+    }
+
+    #[test]
+    fn identities_are_clients_of_their_own() {
+        let [one, same, other] = ["token \"a\"", "token \"a\"", "token \"b\""].map(ClientKey::of_identity);
+        assert_eq!(one, same);
+        assert_ne!(one, other);
+        assert_eq!(one.0[0], 0xff);
     }
 
     #[test]

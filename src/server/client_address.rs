@@ -73,7 +73,7 @@ impl ClientAddress {
     }
 
     /// The client that the connection counts for: the address, of IPv6 only the network of 64 bits, because one machine can
-    /// take any address of it. A client that proves an identity would count by that instead.
+    /// take any address of it. A client that proves an identity counts by that instead.
     pub(super) fn key(&self) -> ClientKey {
         match self.address.ip().to_canonical() {
             IpAddr::V4(ip) => ClientKey(ip.to_ipv6_mapped().octets()),

@@ -6,8 +6,8 @@ use crate::support::*;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use signalbox::protocol::{
-    Claim, Claims, Extended, Limit, Milliseconds, Namespace, OpenedSession, ReachedLimit, ResponseFrame,
-    Scope, Status,
+    Claim, Claims, Credentials, Extended, Features, Limit, Milliseconds, Namespace, OpenedSession,
+    ReachedLimit, ResponseFrame, Scope, Status,
 };
 
 /// The address of the honest client. The attacker has 127.0.0.1.
@@ -195,6 +195,39 @@ fn a_client_with_its_share_of_the_connections_leaves_the_rest_to_others() {
     for client in ["127.0.0.1", HONEST] {
         attacked.daemon.logged("the refusals begin", |line| line["fields"]["client"] == client);
     }
+}
+
+#[test]
+fn clients_with_tokens_have_shares_of_their_own_behind_one_address() {
+    let directory = open_directory();
+    let file = directory.path().join("tokens.toml");
+    let mut create = |name: &str| {
+        let mut command = std::process::Command::new(SIGNALBOX);
+        command.args(["token", "create", name, "--rights", "read,acquire", "--file", file.to_str().unwrap()]);
+        let output = outcome(command);
+        assert!(output.status.success(), "{output:?}");
+        output.stdout.trim_ascii().to_owned()
+    };
+    let tokens = ["greedy", "modest"].map(&mut create);
+    let mut attacked =
+        Attacked::begin(&format!("max_sessions = 200\n[access]\ntokens = '{}'", file.display()));
+    let [mut greedy, mut modest] = tokens.map(|token| {
+        let mut caller = Caller::new(attacked.daemon.counter());
+        let hello = Extended::Hello {
+            version: 1,
+            label: b"with a token",
+            credentials: Credentials(&token),
+            features: Features::default(),
+        };
+        assert_eq!(caller.ask(&hello).status, OK);
+        caller
+    });
+    assert_eq!(open_with_grants(&mut greedy, 24).len(), 100);
+    // It has the same address, and nothing yet.
+    assert_eq!(open_with_grants(&mut modest, 24).len(), 24);
+    assert_share(&open(&mut greedy), Limit::Sessions, 24);
+    let mut anonymous = attacked.attacker();
+    assert_eq!(open(&mut anonymous).status, OK, "it counts for its address");
 }
 
 /// The memory budget of the tests below, and the share of a client in it.

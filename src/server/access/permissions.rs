@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::access::{Right, Rights, Space, Where};
-use crate::core::{Namespace, UnixSeconds};
+use crate::core::{ClientKey, Namespace, UnixSeconds};
 
 /// What an operation concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +106,13 @@ impl fmt::Display for Target<'_> {
             }
             Self::Sets => f.write_str("semaphore sets"),
         }
+    }
+}
+
+impl Identity {
+    /// The client that it counts as, from whichever address.
+    pub(in crate::server) fn client_key(&self) -> ClientKey {
+        ClientKey::of_identity(&self.to_string())
     }
 }
 

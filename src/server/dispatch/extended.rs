@@ -61,6 +61,10 @@ impl Executor<'_> {
         let opaque = frame.opaque();
         let outcome = frame.parse_extended().map_err(Denial::Status).and_then(|request| {
             self.port.metrics.extended_commands.add(1);
+            if let Extended::Hello { credentials, .. } = request {
+                // First, because its shares are counted for the identity that it proves.
+                self.authenticate(credentials)?;
+            }
             self.extended.join(self.server);
             self.execute_permitted(opaque, &request)
         });
@@ -116,8 +120,7 @@ impl Executor<'_> {
         let call = |ids| Call { connection, ids: ids_of(ids), token };
         let mut place = None;
         let outcome = match *request {
-            Extended::Hello { version, label, credentials, features } => {
-                self.authenticate(credentials)?;
+            Extended::Hello { version, label, features, .. } => {
                 return self.hello(opaque, version, label, features);
             }
             Extended::OpenSession { ttl, label, key } => self.open_session(opaque, ttl, label, key, now)?,

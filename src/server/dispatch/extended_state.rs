@@ -133,10 +133,14 @@ impl ExtendedState {
         self.lease = if may_renew { server.core.lease(self.connection) } else { None };
     }
 
-    /// Makes the connection known to the ledger, unless it is known already.
+    /// Makes the connection known to the ledger, unless it is known already. An identity that it has proven by now is what its
+    /// shares are counted for.
     pub(super) fn join(&mut self, server: &Server) {
         if !self.has_joined {
             self.has_joined = true;
+            if let Some(identity) = self.standing.permissions().identity() {
+                self.mailbox.identify(identity.client_key());
+            }
             server.core.join(self.connection, None, &self.mailbox);
         }
     }
