@@ -69,6 +69,7 @@ const LAYERS: [Layer; 9] = [
             ("registry.rs", "ahash"),
             ("mod.rs", "ahash"),
             ("ledger/places.rs", "siphasher"),
+            ("share.rs", "siphasher"),
         ],
     },
     Layer {
