@@ -105,7 +105,9 @@ async fn top_shows_the_server_until_a_key_ends_it() {
     terminal.press("?");
     // Only what changes is drawn, so the words of a line may have other characters between them.
     terminal.shows("the keys", |text| text.contains("PgUp")).await;
+    // The list of keys is closed, and then the filter.
     terminal.press("?");
+    terminal.press("\x7f");
     terminal.press("1\r");
     terminal.shows("the holders", |text| text.contains("HELD")).await;
     terminal.press("q");
@@ -119,9 +121,9 @@ async fn top_gives_the_terminal_back_on_a_signal_and_waits_for_a_server_that_is_
     let server = daemon.address("counter");
     let mut terminal = Terminal::new(120);
     let mut child = top(server, &mut terminal);
-    terminal.shows("the server", |text| text.contains("1 Names") && text.contains("connections")).await;
+    terminal.shows("the server", |text| text.contains(env!("CARGO_PKG_VERSION"))).await;
     drop(daemon);
-    terminal.shows("the problem", |text| text.contains("trying again")).await;
+    terminal.shows("the problem", |text| text.contains("trying")).await;
     let pid = Pid::from_raw(child.id().unwrap().cast_signed());
     kill(pid, Signal::SIGTERM).unwrap();
     assert_eq!(soon("the end", child.wait()).await.unwrap().code(), Some(0));

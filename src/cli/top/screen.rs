@@ -55,7 +55,7 @@ pub(super) async fn show(server: &Server, interval: Duration) -> Result<(), Fail
                 tokio::select! {
                     read = reader.read(model.details.as_ref()) => match read {
                         Ok(snapshot) => model.update(snapshot),
-                        Err(failure) => model.problem = Some(format!("{}; trying again", failure.message())),
+                        Err(failure) => model.problem = Some(format!("trying again: {}", failure.message())),
                     },
                     // Reading may take its time; to quit must not.
                     () = quit(&mut keys, &mut signals) => return Ok(()),
