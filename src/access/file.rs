@@ -48,7 +48,7 @@ pub enum TokenFileError {
     Text {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: TokensError,
     },
 }
@@ -93,7 +93,7 @@ fn replace(path: &Path, earlier: Option<&fs::Metadata>, content: &str) -> io::Re
     beside.push(".new");
     let beside = PathBuf::from(beside);
     match fs::remove_file(&beside) {
-        // Left by a change that was interrupted. Changes follow each other, so it is nobody's.
+        // An interrupted change left it. The lock excludes a change in progress.
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }

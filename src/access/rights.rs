@@ -1,6 +1,6 @@
 //! Rights: which kinds of operations are permitted, and on which names.
 //!
-//! Invariant: what is not listed is refused. Rights do not imply each other.
+//! Invariant: a right that is not listed is refused. Rights do not imply each other.
 
 use std::fmt;
 use std::str::FromStr;
@@ -35,7 +35,7 @@ pub struct Area {
     prefix: String,
 }
 
-/// What an operation concerns.
+/// The object of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where<'a> {
     /// The whole server, or all names of all spaces.

@@ -5,7 +5,7 @@
 use super::rights::{Rights, UnknownRights};
 use super::token::{HASH_BYTES, Token, TokenId};
 
-/// What is kept of one token.
+/// One token in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// 1 to 64 letters, digits, dots, hyphens and underscores.
@@ -13,7 +13,7 @@ pub struct Entry {
     /// By which the token is found.
     pub id: TokenId,
     pub(super) hash: [u8; HASH_BYTES],
-    /// What it permits.
+    /// The rights that it gives.
     pub rights: Rights,
     /// When it was made, in seconds of Unix time.
     pub created_at_s: u64,
@@ -56,7 +56,7 @@ pub enum TokensError {
         "the {part} of the token \"{name}\" is not what \"signalbox token create\" writes; create the token again"
     )]
     Damaged {
-        /// Whose.
+        /// The name of the token.
         name: String,
         /// Which key.
         part: &'static str,
@@ -64,9 +64,9 @@ pub enum TokensError {
     /// The rights cannot be read.
     #[error("the rights of the token \"{name}\": {problem}")]
     Rights {
-        /// Whose.
+        /// The name of the token.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: UnknownRights,
     },
 }
@@ -77,7 +77,7 @@ pub enum TokensError {
 pub struct NoSuchToken(pub String);
 
 impl Entry {
-    /// What is kept of a token.
+    /// The entry of a token in the file.
     pub fn of(
         token: &Token,
         name: String,

@@ -49,22 +49,22 @@ impl MemoryLimit {
         (self.in_use)() > self.max
     }
 
-    /// Whether nothing may grow for a client with this share that has `own` bytes of it.
-    pub fn is_share_exceeded(self, share: ClientShare, own: usize) -> bool {
-        share.is_exhausted(self.max as usize, (self.in_use)() as usize, own)
+    /// The limit because of which nothing may grow for a client that has `own` bytes and this share; `None`: there is memory.
+    pub fn lack(self, share: ClientShare, own: usize) -> Option<Limit> {
+        let (max, in_use) = (self.max as usize, (self.in_use)());
+        let limit = |max, is_share| Some(Limit { kind: LimitKind::Memory, max, is_share });
+        if in_use > self.max {
+            limit(self.max, false)
+        } else if share.is_exhausted(max, in_use as usize, own) {
+            limit(share.of(max) as u64, true)
+        } else {
+            None
+        }
     }
 
-    /// Refuses what would grow, once nothing may, or nothing for a client that has `own` bytes.
+    /// Refuses requests that need memory for such a client.
     pub(super) fn check(self, share: ClientShare, own: usize) -> Result<(), Refusal> {
-        let refusal =
-            |max, is_share| Err(Refusal::LimitReached(Limit { kind: LimitKind::Memory, max, is_share }));
-        if self.is_exceeded() {
-            return refusal(self.max, false);
-        }
-        if self.is_share_exceeded(share, own) {
-            return refusal(share.of(self.max as usize) as u64, true);
-        }
-        Ok(())
+        self.lack(share, own).map_or(Ok(()), |limit| Err(Refusal::LimitReached(limit)))
     }
 }
 

@@ -173,7 +173,7 @@ impl Mailbox {
 
     /// The client has proven an identity, under which it is counted. To be called before the connection joins the core.
     pub fn identify(&self, identity: ClientKey) {
-        // Only the first counts: what is counted under one key must be given back under it.
+        // Only the first counts: resources are counted and given back under the same key.
         let _ = self.identity.set(identity);
     }
 

@@ -239,21 +239,14 @@ impl ObjectRef {
     /// `None`: the object is a counter.
     pub(super) fn usage(&self, interval: Interval) -> (DumpItem, Option<Availability>) {
         let state = lock(&self.0.state);
-        let availability = match &state.kind {
-            Kind::Counter(_) => None,
-            Kind::Semaphore(semaphore) => {
-                let available = semaphore.available(state.consumption);
-                Some(Availability { capacity: semaphore.capacity, available })
-            }
-        };
-        (state.dump_item(interval), availability)
+        (state.dump_item(interval), state.availability())
     }
 
     /// As [`Self::usage`], and whether requests wait for the name, and whether it is declared.
     pub(super) fn survey(&self, interval: Interval) -> (DumpItem, Option<Availability>, bool, bool) {
-        let (item, availability) = self.usage(interval);
-        let (_, is_queued) = self.ledger_marks();
-        (item, availability, is_queued, self.lifecycle() != Lifecycle::Implicit)
+        let state = lock(&self.0.state);
+        let is_declared = state.lifecycle() != Lifecycle::Implicit;
+        (state.dump_item(interval), state.availability(), state.holders.tracking().queued, is_declared)
     }
 
     /// The capacity of a semaphore; `None`: the object is a counter.
@@ -475,6 +468,13 @@ impl State {
         let resources = holding.map_or(0, |holding| holding.resources);
         self.lower_consumption(resources, interval);
         resources
+    }
+
+    /// `None`: it is a counter.
+    fn availability(&self) -> Option<Availability> {
+        let Kind::Semaphore(semaphore) = &self.kind else { return None };
+        let available = semaphore.available(self.consumption);
+        Some(Availability { capacity: semaphore.capacity, available })
     }
 
     fn dump_item(&self, interval: Interval) -> DumpItem {

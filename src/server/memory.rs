@@ -13,7 +13,7 @@ use signalbox_memory::bytes_in_use;
 use tracing::{info, warn};
 
 use super::metrics::Count;
-use crate::core::{ClientShare, MemoryLimit};
+use crate::core::MemoryLimit;
 
 /// The budget where neither the configuration nor the system sets a limit.
 const UNKNOWN_MAX: u64 = 1 << 30;
@@ -52,15 +52,6 @@ impl Drop for FrameBytes {
     }
 }
 
-/// Why nothing may grow.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum MemoryLack {
-    /// The budget is exhausted.
-    All,
-    /// The client has its share, of so many bytes.
-    Share(u64),
-}
-
 /// The memory budget of a server.
 #[derive(Debug, Default)]
 pub(super) struct MemoryBudget {
@@ -94,18 +85,6 @@ impl MemoryBudget {
     /// Changes the limit; 0: none. `None`: half of the memory that the process may use.
     pub(super) fn set_max(&self, max: Option<u64>) {
         self.max.store(max.unwrap_or_else(default_max), Ordering::Relaxed);
-    }
-
-    /// Whether memory is lacking for a client with this share, whose plain holdings take `own` bytes.
-    pub(super) fn lack_for(&self, share: ClientShare, own: usize) -> Option<MemoryLack> {
-        let limit = self.limit();
-        if limit.is_exceeded() {
-            Some(MemoryLack::All)
-        } else if limit.is_share_exceeded(share, own) {
-            Some(MemoryLack::Share(share.of(limit.max as usize) as u64))
-        } else {
-            None
-        }
     }
 
     /// Whether nothing may grow.

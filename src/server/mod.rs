@@ -28,6 +28,7 @@ mod memory;
 mod metrics;
 mod peers;
 mod privileges;
+mod recent;
 mod shares;
 mod socket;
 mod statistics;

@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -15,14 +14,9 @@ use tracing::warn;
 
 use super::client_address::ClientAddress;
 use super::metrics::Count;
+use super::recent::Recent;
 use super::steps;
 use crate::core::{ClientKey, ClientShare, Namespace};
-
-/// After this time without a refusal, the log shows the next refusal of a client again.
-const QUIET: Duration = Duration::from_secs(60);
-
-/// The most clients whose refusals are told apart, so that many addresses cannot fill the memory and the log.
-const REFUSED_CLIENTS_MAX: usize = 256;
 
 /// The shares of the clients of a server.
 #[derive(Debug, Default)]
@@ -33,8 +27,8 @@ pub(super) struct Shares {
     /// Requests and connections that were refused because of a share.
     pub(super) refused: Count,
     clients: Mutex<HashMap<ClientKey, Client>>,
-    /// When each client was refused last, by the limit of which it has its share.
-    refusals: Mutex<HashMap<(ClientKey, &'static str), Instant>>,
+    /// The clients that were refused recently, by the limit of which each has its share.
+    refusals: Mutex<Recent<(ClientKey, &'static str), ()>>,
 }
 
 #[derive(Debug)]
@@ -158,7 +152,7 @@ impl Shares {
     /// client has its share.
     pub(super) fn note_refusal(&self, client: ClientAddress, limit: &'static str, share: u64) {
         self.refused.add(1);
-        if self.begins_refusals((client.key(), limit), Instant::now()) {
+        if lock(&self.refusals).begins((client.key(), limit), Instant::now()) {
             warn!(
                 client = %client.socket().ip(),
                 limit,
@@ -167,19 +161,6 @@ impl Shares {
                  client_share or the limit"
             );
         }
-    }
-
-    /// Whether refusals begin with this one: there was none for some time.
-    fn begins_refusals(&self, refused: (ClientKey, &'static str), now: Instant) -> bool {
-        let mut refusals = lock(&self.refusals);
-        let is_recent = |last: &Instant| now.duration_since(*last) < QUIET;
-        if refusals.len() >= REFUSED_CLIENTS_MAX {
-            refusals.retain(|_, last| is_recent(last));
-        }
-        if refusals.len() >= REFUSED_CLIENTS_MAX && !refusals.contains_key(&refused) {
-            return false;
-        }
-        !refusals.insert(refused, now).is_some_and(|last| is_recent(&last))
     }
 }
 
@@ -251,24 +232,6 @@ mod tests {
         shares.leave(ONE, semaphores);
         shares.leave(OTHER, counters);
         assert!(lock(&shares.clients).is_empty());
-    }
-
-    #[test]
-    fn the_log_has_the_first_of_a_client_s_refusals() {
-        let (shares, begin) = (Shares::default(), Instant::now());
-        let begins = |client, limit, at| shares.begins_refusals((client, limit), begin + at);
-        assert!(begins(ONE, "sessions", Duration::ZERO));
-        assert!(begins(ONE, "watches", Duration::ZERO));
-        assert!(begins(OTHER, "sessions", Duration::ZERO));
-        assert!(!begins(ONE, "sessions", QUIET / 2));
-        assert!(!begins(ONE, "sessions", QUIET));
-        assert!(begins(ONE, "sessions", QUIET * 2));
-        for number in 0..=u8::MAX {
-            begins(ClientKey([number; 16]), "sessions", QUIET * 2);
-        }
-        assert_eq!(lock(&shares.refusals).len(), REFUSED_CLIENTS_MAX);
-        assert!(!begins(OTHER, "connections", QUIET * 2));
-        assert!(begins(OTHER, "connections", QUIET * 4));
     }
 
     #[tokio::test]

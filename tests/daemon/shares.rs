@@ -272,7 +272,7 @@ fn a_client_with_its_share_of_the_memory_in_holdings_leaves_the_rest_to_others()
         "{of_honest}"
     );
     assert_eq!(honest.stat("refused_memory"), 0);
-    // What it gives back counts no more.
+    // Released names do not count.
     for number in 0..names {
         assert_eq!(greedy.release(&long_name(b'a', number), 1).status, OK);
     }

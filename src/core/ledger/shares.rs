@@ -156,7 +156,7 @@ impl Ledger {
         lost.map_or(Ok(()), |(_, session)| Err(format!("session {session} is unused and not found")))
     }
 
-    /// The memory that is counted for each session is that of what it has.
+    /// The memory that is counted for each session is the sum over its grants, watches and waiting requests.
     fn check_bytes(&self) -> Result<(), String> {
         let mut grants = BTreeMap::<SessionId, usize>::new();
         for (_, grant) in self.grants.iter() {

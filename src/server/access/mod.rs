@@ -1,4 +1,4 @@
-//! Access control: what a client may do, and who is told when it may not.
+//! Access control: the rights of clients, and the records of refusals and changes.
 //!
 //! `policy` decides, without I/O; `permissions` is what it decided for one client; `standing` keeps that for a connection,
 //! and notices reloads and expiry; `refusals` counts and logs what was refused; `audit` writes administrative changes to a
@@ -56,7 +56,7 @@ impl Access {
     }
 
     /// What a client may do that has shown no token.
-    pub(super) fn permissions_of(&self, client: &Client, _is_encrypted: bool) -> Permissions {
+    pub(super) fn permissions_of(&self, client: &Client) -> Permissions {
         self.policy().permissions_of(client)
     }
 
@@ -130,7 +130,7 @@ impl Access {
     fn replace(&self, change: impl FnOnce(&Policy) -> Policy) {
         let mut policy = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         *policy = Arc::new(change(&policy));
-        // After the change, so that who sees the number sees the rules.
+        // After the change, so that a connection that sees the new number also sees the new rules.
         self.generation.fetch_add(1, Ordering::Release);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::access::{Right, Rights, Space, Where};
 use crate::core::{ClientKey, Namespace, UnixSeconds};
 
-/// What an operation concerns.
+/// The object of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Target<'a> {
     /// The whole server.

@@ -35,10 +35,10 @@ pub(in crate::server) enum Change {
 
 impl Standing {
     /// That of a client which has shown no token.
-    pub(in crate::server) fn of(access: &Access, client: &Client, is_encrypted: bool) -> Self {
+    pub(in crate::server) fn of(access: &Access, client: &Client) -> Self {
         // First, so that rules that are replaced in between are looked at again.
         let generation = access.generation();
-        let permissions = access.permissions_of(client, is_encrypted);
+        let permissions = access.permissions_of(client);
         let restricts_plain = permissions.restrict_plain();
         Self { permissions, restricts_plain, generation, proof: None, failures: 0 }
     }
@@ -73,12 +73,7 @@ impl Standing {
     }
 
     /// Decides again what the connection may do, if the rules were replaced or the token has expired.
-    pub(in crate::server) fn refresh(
-        &mut self,
-        access: &Access,
-        client: &Client,
-        is_encrypted: bool,
-    ) -> Change {
+    pub(in crate::server) fn refresh(&mut self, access: &Access, client: &Client) -> Change {
         if !self.is_stale(access, access.now()) {
             return Change::None;
         }
@@ -87,7 +82,7 @@ impl Standing {
         match self.proof.take().and_then(|entry| access.still(&entry)) {
             Some(proven) => self.take(proven),
             None => {
-                self.permissions = access.permissions_of(client, is_encrypted);
+                self.permissions = access.permissions_of(client);
                 self.restricts_plain = self.permissions.restrict_plain();
             }
         }

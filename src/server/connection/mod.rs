@@ -31,7 +31,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::buffers::Buffers;
 use super::dispatch::{Executor, ExtendedState, NextStep, Revoked};
-use super::memory::MemoryLack;
 use super::metrics::Tally;
 use super::shares::{ClientUsage, HoldingBytes, Turns};
 use super::workers::{ConnectionLoad, Seat, WorkerIndex};
@@ -295,8 +294,9 @@ where
         };
         let now = self.server.clock.now();
         self.extended.refresh_standing(self.server, now, self.outbound.buffer());
-        let lack = self.server.memory.lack_for(self.server.shares.share(), self.holding_bytes.of_client());
-        let is_memory_exhausted = matches!(lack, Some(MemoryLack::All));
+        let lack =
+            self.server.memory.limit().lack(self.server.shares.share(), self.holding_bytes.of_client());
+        let is_memory_exhausted = lack.is_some_and(|limit| !limit.is_share);
         let mut executor = Executor {
             server: self.server,
             port: self.port,

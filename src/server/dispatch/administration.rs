@@ -1,5 +1,5 @@
-//! Who a client is, and what an administrator does with all sessions of a client, or with all records (`docs/protocol.md`, "RevokeClient" and
-//! "Export").
+//! Authentication, the audit log, and the administrative requests about all sessions of a client or all records
+//! (`docs/protocol.md`, "RevokeClient" and "Export").
 
 use tracing::{info, warn};
 

@@ -56,7 +56,7 @@ impl ExtendedState {
         mailbox: Arc<Mailbox>,
         client: Client,
     ) -> Self {
-        let standing = Standing::of(server.access(), &client, false);
+        let standing = Standing::of(server.access(), &client);
         Self {
             connection,
             client,
@@ -81,7 +81,7 @@ impl ExtendedState {
 
     /// The connection uses TLS now, which may have shown the client's certificate.
     pub(in crate::server) fn set_encrypted(&mut self, server: &Server, client: Client) {
-        self.standing = Standing::of(server.access(), &client, true);
+        self.standing = Standing::of(server.access(), &client);
         self.client = client;
         self.is_encrypted = true;
     }
@@ -102,7 +102,7 @@ impl ExtendedState {
 
     #[cold]
     fn look_at_rules(&mut self, server: &Server, out: &mut BytesMut) {
-        if self.standing.refresh(server.access(), &self.client, self.is_encrypted) == Change::None {
+        if self.standing.refresh(server.access(), &self.client) == Change::None {
             // It may renew its lease again.
             return self.regain_lease(server);
         }

@@ -22,16 +22,12 @@ pub(super) use convert::status_of;
 pub(super) use extended_state::{ExtendedState, Revoked};
 pub(super) use response_stream::ResponseStream;
 
-use super::memory::MemoryLack;
 use super::metrics::{AcquireRefusal, Tally};
 use super::{Port, Server, port_name};
 use crate::core::{Claim, Limit, LimitKind, Refusal, Session, UnixSeconds};
 use crate::protocol::{Frame, FrameClass, Request, Response, Status};
 use answer::compose_status;
 use convert::limit_on_wire;
-
-/// The key of the memory budget.
-const MEMORY_MAX: &str = "memory_max";
 
 /// What the connection does after a frame was executed.
 #[derive(Debug)]
@@ -53,8 +49,8 @@ pub(super) struct Executor<'a> {
     pub(super) session: &'a mut Session,
     pub(super) extended: &'a mut ExtendedState,
     pub(super) now: UnixSeconds,
-    /// Why nothing may grow, so that plain Acquires are refused. The core refuses the rest.
-    pub(super) lack: Option<MemoryLack>,
+    /// The limit on memory because of which plain Acquires are refused. The core refuses the rest.
+    pub(super) lack: Option<Limit>,
     pub(super) tally: Tally,
     /// Extended requests executed so far.
     pub(super) extended_requests: usize,
@@ -148,8 +144,8 @@ impl Executor<'_> {
         let Some(claim) = Claim::new(resources, maximum) else {
             return Response::Failed(Status::InvalidArguments);
         };
-        if let Some(lack) = self.lack {
-            self.note_lack(lack);
+        if let Some(limit) = self.lack {
+            self.note_refusal(Refusal::LimitReached(limit));
             self.tally.refuse(AcquireRefusal::Limit);
             return Response::Failed(Status::OutOfMemory);
         }
@@ -172,16 +168,6 @@ impl Executor<'_> {
     fn release(&mut self, name: &[u8], resources: u32) -> Response<'static> {
         let given = self.server.core.release(self.port.namespace, name, resources, self.session, self.now);
         given.map_or_else(|refusal| self.refused(refusal), |()| Response::Done)
-    }
-
-    #[cold]
-    fn note_lack(&self, lack: MemoryLack) {
-        match lack {
-            MemoryLack::All => self.server.memory.note_refusal(),
-            MemoryLack::Share(share) => {
-                self.server.shares.note_refusal(self.extended.client.address, MEMORY_MAX, share);
-            }
-        }
     }
 
     fn refused(&self, refusal: Refusal) -> Response<'static> {

@@ -49,7 +49,7 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         }
         Extended::AcquireGrant { claim, .. } => Some(of_claim(&claim)),
         Extended::AcquireAll { claims, .. } => claims.iter().next().map(|claim| of_claim(&claim)),
-        // Who knows the id of a grant learns no name by it.
+        // The answer has no name.
         Extended::VerifyGrant { .. } => Some((Right::Read, Target::Anywhere)),
         Extended::Holders { namespace, name }
         | Extended::Waiters { namespace, name }
