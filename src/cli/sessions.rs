@@ -96,7 +96,7 @@ fn cells(entry: &SessionEntry<Bytes>) -> Vec<String> {
     ]
 }
 
-fn kind_of(kind: SessionKind) -> &'static str {
+pub(super) fn kind_of(kind: SessionKind) -> &'static str {
     match kind {
         SessionKind::Leased => "leased",
         SessionKind::Connection => "connection",
@@ -105,7 +105,7 @@ fn kind_of(kind: SessionKind) -> &'static str {
 }
 
 /// `None`: it ends with its connection.
-fn ttl_left(entry: &SessionEntry<Bytes>) -> Option<Duration> {
+pub(super) fn ttl_left(entry: &SessionEntry<Bytes>) -> Option<Duration> {
     match entry.ttl_left {
         TtlLeft::Connection => None,
         TtlLeft::For(left) => Some(left.into()),

@@ -1,6 +1,6 @@
 //! Times as arguments: `30`, `0.5`, `30s`, `5m`, `1h`.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The rest of each advice.
 macro_rules! examples {
@@ -48,6 +48,11 @@ pub(super) fn wait_limit_or_none(text: &str) -> Result<WaitLimit, &'static str> 
 /// Like [`time`], but allows 0, which means no time.
 pub(super) fn time_or_none(text: &str) -> Result<Duration, &'static str> {
     if text == "0" { Ok(Duration::ZERO) } else { time(text).map_err(|_| OR_NONE_ADVICE) }
+}
+
+/// The present time in seconds of Unix time; 0 if the clock is set to a time before 1970.
+pub(super) fn unix_now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
 #[cfg(test)]

@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::output::json;
-use super::time::time;
+use super::time::{time, unix_now_s};
 use crate::access::{Entry, Rights, Token, TokenFileError, Tokens, read_tokens, update_tokens};
 
 const LONG: &str = "\
@@ -141,7 +141,7 @@ fn create(arguments: &Create) -> Result<(), Failure> {
     }
     let token = Token::random(getrandom::fill)
         .map_err(|error| failure(format!("the system has no random numbers: {error}; check /dev/urandom")))?;
-    let now = now_s();
+    let now = unix_now_s();
     // A part of a second counts as one, so that the token is valid for the whole time.
     let expires_at = expires_in.map(|time| now + time.as_secs() + u64::from(time.subsec_nanos() > 0));
     let entry = Entry::of(&token, name.clone(), rights, now, expires_at);
@@ -159,7 +159,7 @@ fn list(arguments: &List) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let now = now_s();
+    let now = unix_now_s();
     let width = tokens.iter().map(|entry| entry.name.len()).max().unwrap_or(0).max(4);
     writeln!(out, "{:width$}  {:16}  {:12}  RIGHTS", "NAME", "ID", "EXPIRES")?;
     for entry in tokens.iter() {
@@ -182,7 +182,7 @@ fn list(arguments: &List) -> Result<(), Failure> {
 }
 
 fn listed(tokens: &Tokens) -> impl Iterator<Item = Listed> {
-    let now = now_s();
+    let now = unix_now_s();
     tokens.iter().map(move |entry| Listed {
         name: entry.name.clone(),
         id: entry.id.to_string(),
@@ -196,11 +196,6 @@ fn listed(tokens: &Tokens) -> impl Iterator<Item = Listed> {
 
 fn failure(message: String) -> Failure {
     Failure::new(Exit::Failure, message)
-}
-
-fn now_s() -> u64 {
-    // A clock before 1970 is wrong, and no token expires by it.
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 impl From<TokenFileError> for Failure {

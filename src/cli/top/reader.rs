@@ -1,7 +1,7 @@
 //! Asks a server for what `top` shows. Each answer may come from a slightly later moment than the one before.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -10,16 +10,15 @@ use super::super::list::flags;
 use super::super::listing::{self, Entry, ListingKind};
 use super::super::output::{NOTHING, escaped};
 use super::super::server::{Server, kind_of};
+use super::super::sessions::{kind_of as session_kind, ttl_left};
 use super::super::slots;
+use super::super::time::unix_now_s;
 use super::snapshot::{
     DeclaredRow, Details, EntryRow, NameKey, NameRow, SessionRow, Snapshot, Usage, leases,
 };
-use crate::client::{
-    DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, SessionKind, Status,
-    TtlLeft,
-};
+use crate::client::{DeclaredEntry, Direct, DumpEntry, Error, Namespace, PlainClient, SessionEntry, Status};
 
-/// With more names than this, they are listed again only after a time in relation to what it took.
+/// With more names than this, a list is used for [`DUMP_PART`] times as long as it took to read.
 const NAMES_OFTEN_MAX: usize = 10_000;
 
 /// The part of the time that listing very many names may take: one in so many.
@@ -27,9 +26,6 @@ const DUMP_PART: u32 = 20;
 
 /// How many names are asked for their queues in one update.
 const INSPECTED_MAX: usize = 2_000;
-
-/// Requests for queues that are sent together.
-const INSPECTED_AT_ONCE: usize = 100;
 
 /// Holders and waiters of a name that are shown.
 const ENTRIES_MAX: usize = 1_000;
@@ -102,7 +98,7 @@ impl Port {
             while let Some(entry) = dump.next().await {
                 names.push(entry?);
             }
-            // What is used most comes first: names with waiters are among these.
+            // Names with waiters are among those that are used most.
             names.sort_unstable_by(|one, other| {
                 (other.consumption, &one.name).cmp(&(one.consumption, &other.name))
             });
@@ -116,22 +112,20 @@ impl Port {
         let namespace = self.namespace;
         let mut rows: Vec<_> = self.names().await?.iter().map(|entry| name_row(namespace, entry)).collect();
         let mut found = 0;
-        for some in rows.iter_mut().take(INSPECTED_MAX).collect::<Vec<_>>().chunks_mut(INSPECTED_AT_ONCE) {
+        for row in rows.iter_mut().take(INSPECTED_MAX) {
             if found >= waiting {
                 break;
             }
-            for row in some {
-                match self.direct.inspect(namespace, &row.key.name).await {
-                    Ok(inspected) => {
-                        (row.in_use, row.peak) = (inspected.in_use, inspected.peak);
-                        row.waiting = Some(inspected.waiting);
-                        row.capacity = (namespace == Namespace::Semaphores).then_some(inspected.capacity);
-                        found += u64::from(inspected.waiting);
-                    }
-                    // It is gone since.
-                    Err(error) if error.status() == Some(Status::NotFound) => {}
-                    Err(error) => return Err(error),
+            match self.direct.inspect(namespace, &row.key.name).await {
+                Ok(inspected) => {
+                    (row.in_use, row.peak) = (inspected.in_use, inspected.peak);
+                    row.waiting = Some(inspected.waiting);
+                    row.capacity = (namespace == Namespace::Semaphores).then_some(inspected.capacity);
+                    found += u64::from(inspected.waiting);
                 }
+                // It is gone since.
+                Err(error) if error.status() == Some(Status::NotFound) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(rows)
@@ -188,17 +182,8 @@ async fn sessions(direct: &Direct) -> Result<Vec<SessionRow>, Error> {
 }
 
 fn session_row(entry: &SessionEntry<Bytes>) -> SessionRow {
-    let kind = match entry.kind {
-        SessionKind::Leased => "leased",
-        SessionKind::Connection => "connection",
-        SessionKind::Process => "process",
-    };
-    let ttl_left_s = match entry.ttl_left {
-        TtlLeft::Connection => None,
-        TtlLeft::For(left) => Some(Duration::from(left).as_secs()),
-    };
     SessionRow {
-        kind,
+        kind: session_kind(entry.kind),
         session: entry.session,
         address: escaped(&entry.address),
         label: escaped(&entry.label),
@@ -206,7 +191,7 @@ fn session_row(entry: &SessionEntry<Bytes>) -> SessionRow {
         age_s: entry.age_s.map(u64::from),
         grants: entry.grants,
         waiting: entry.waiting,
-        ttl_left_s,
+        ttl_left_s: ttl_left(entry).map(|left| left.as_secs()),
     }
 }
 
@@ -257,7 +242,7 @@ async fn details_of(direct: &Direct, key: &NameKey, leases: &BTreeMap<u64, u64>)
 }
 
 fn entry_row(entry: &Entry, leases: &BTreeMap<u64, u64>) -> EntryRow {
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let now_s = unix_now_s();
     EntryRow {
         grant: entry.grant.map_or(NOTHING.to_owned(), |grant| grant.0.to_string()),
         session: entry.session,

@@ -2,9 +2,8 @@
 //! and how they are refused.
 
 use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use axum::http::header::{AUTHORIZATION, HeaderMap};
 
-use super::super::access::Access;
 pub(super) use super::super::access::{Permissions, Right, Target};
 use super::answer::ApiError;
 use super::listener::Peer;
@@ -20,7 +19,7 @@ pub(super) fn permissions_of(
 ) -> Result<Permissions, ApiError> {
     shared.with_access(|access| {
         let Some(token) = token(headers)? else {
-            return Ok(access.permissions_of(&peer.client, peer.is_encrypted));
+            return Ok(access.permissions_of(&peer.client));
         };
         let proven = access.authenticate(&peer.client, peer.is_encrypted, token);
         proven.map_err(|denied| {
@@ -38,12 +37,9 @@ pub(super) fn permissions_of(
 fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, ApiError> {
     let mut shown = headers.get_all(AUTHORIZATION).iter();
     let Some(first) = shown.next() else { return Ok(None) };
-    let bearer = |value: &'_ HeaderValue| -> Option<usize> {
-        let start = value.as_bytes().get(..SCHEME.len())?;
-        start.eq_ignore_ascii_case(SCHEME.as_bytes()).then_some(SCHEME.len())
-    };
-    match (bearer(first), shown.next()) {
-        (Some(start), None) => Ok(Some(first.as_bytes()[start..].trim_ascii())),
+    let (scheme, token) = first.as_bytes().split_at_checked(SCHEME.len()).unwrap_or_default();
+    match shown.next() {
+        None if scheme.eq_ignore_ascii_case(SCHEME.as_bytes()) => Ok(Some(token.trim_ascii())),
         _ => Err(unauthorized("the header Authorization must be given once, as \"Bearer\" and a token")),
     }
 }
@@ -72,7 +68,7 @@ pub(super) fn refuse(
         Right::Acquire => ("acquire", "the right to acquire it"),
         Right::Administer => ("change", "the right to administer it"),
     };
-    shared.with_access(|access: &Access| {
+    shared.with_access(|access| {
         access.note_refusal(&peer.client, permissions.identity(), &format!("HTTP {verb}"), right);
     });
     let message = match target {

@@ -4,7 +4,7 @@
 //! change anything:
 //!
 //! - The host that a request names has to be known. A page whose own name was made to lead here (DNS rebinding) names that.
-//! - What is no GET must have a body of JSON, which a page can send to another site only if that permits it (CORS), and
+//! - A request that is no GET must have a body of JSON, which a page can send to another site only if that permits it (CORS), and
 //!   nothing here permits it. If the browser names the page's origin, that has to be the one of the request's host.
 //! - No answer sets a cookie, and no cookie is read.
 

@@ -105,7 +105,7 @@ impl Drop for Place {
     }
 }
 
-/// Who sends a request, and how.
+/// The client of a request, and its connection.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) client: Arc<Client>,

@@ -57,6 +57,7 @@ impl Http {
         if listeners.is_empty() {
             return Ok(Self { shared, _alive: None });
         }
+        shared.load_tokens(config);
         let (alive, ended) = oneshot::channel::<Infallible>();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let its_shared = Arc::clone(&shared);

@@ -1,7 +1,7 @@
 //! The overview of all names, from which pages are selected.
 //!
 //! Nothing keeps names in an order, and there may be millions of them. So the listener keeps a copy of all names with what
-//! is in use and waits, which it makes in bursts with pauses between them, only while somebody asks. A page is selected by
+//! is in use and waits, which it makes in bursts with pauses between them, only while requests ask for names. A page is selected by
 //! one pass over the copy, and has fresh figures of its names. Each answer says how old the copy is.
 //!
 //! Invariants: at most one copy of a namespace is being made; a copy takes at most a part of the memory budget; a copy that

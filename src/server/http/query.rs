@@ -132,8 +132,8 @@ impl Parameters {
     }
 
     /// Every parameter has been read.
-    pub(super) fn end(self) -> Result<(), ApiError> {
-        match self.0.into_keys().next() {
+    pub(super) fn end(&self) -> Result<(), ApiError> {
+        match self.0.keys().next() {
             None => Ok(()),
             Some(key) => Err(ApiError::bad_request(format!(
                 "there is no parameter \"{}\" here; docs/http.md and /api/v1/openapi.json list them",

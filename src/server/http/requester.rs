@@ -117,7 +117,7 @@ pub(super) fn refused(refusal: Refusal) -> ApiError {
         | Refusal::Revoked => (StatusCode::CONFLICT, "refused"),
     };
     let advice = match code {
-        "generation_differs" => "; read it again and decide anew",
+        "generation_differs" => "; read it again, and repeat the change if it is still wanted",
         "configured" => "; the configuration declares it: change it there and send SIGHUP",
         "in_use" => "; wait until nothing holds it, or revoke its grants",
         "not_stored" => "; the change was rolled back: look at the disk or at etcd",

@@ -71,14 +71,11 @@ impl Settings {
 
 impl Shared {
     pub(super) fn new(config: &Config, tls: Option<Arc<Tls>>) -> Self {
-        let access = Access::of(config, Clock::system());
-        // The server reads the same file, and reports what is wrong with it.
-        let _ = access.load_tokens(&config.access);
         Self {
             stage: RwLock::new(Stage::Starting),
             settings: RwLock::new(Arc::new(Settings::of(config))),
             tls,
-            access,
+            access: Access::of(config, Clock::system()),
             cluster: config.cluster.clone(),
             started: Clock::system().now(),
             places: Places::default(),
@@ -87,6 +84,12 @@ impl Shared {
             requester: Requester::default(),
             requests: Count::default(),
         }
+    }
+
+    /// Reads the tokens for requests before there is a server.
+    pub(super) fn load_tokens(&self, config: &Config) {
+        // The server reads the same file, and reports it if the file cannot be used.
+        let _ = self.access.load_tokens(&config.access);
     }
 
     pub(super) fn set_stage(&self, stage: Stage) {

@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use serde::Serialize;
-use tracing::info;
 
 use super::super::super::Server;
 use super::super::access::Target;
@@ -62,18 +61,15 @@ impl Change {
 
     /// Makes the change. Every parameter has been read.
     async fn make(
-        mut self,
+        self,
         what: &str,
         ask: impl FnOnce(&Server, &[u8], Option<u64>, Call, Moment) -> Outcome,
     ) -> Answer {
-        std::mem::take(self.parameters()).end()?;
+        self.context.parameters.end()?;
         let Self { context, server, name, generation } = self;
         let ask = |call, now| ask(&server, &name, generation, call, now);
         let answer = context.shared.requester.request(&server, ask).await;
-        context.audit(&server, what, Target::Name(Namespace::Semaphores, &name), &answer);
-        let answer = answer?;
-        info!(name = %name.escape_ascii(), by = %context.peer.client, "{what}, over HTTP");
-        answered(&answer)
+        answered(&context.record(&server, what, Target::Name(Namespace::Semaphores, &name), answer)?)
     }
 }
 
@@ -183,11 +179,9 @@ pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
     let name = context.parameters.name()?;
     context.check_administer(Target::Name(Namespace::Counters, &name))?;
     let server = context.serving()?;
-    std::mem::take(&mut context.parameters).end()?;
+    context.parameters.end()?;
     let deleted = server.core.delete_counter(&name).map_err(refused);
-    context.audit(&server, "counter deleted", Target::Name(Namespace::Counters, &name), &deleted);
-    deleted?;
-    info!(name = %name.escape_ascii(), by = %context.peer.client, "counter deleted, over HTTP");
+    context.record(&server, "counter deleted", Target::Name(Namespace::Counters, &name), deleted)?;
     Json::of(&Done { sessions: None })
 }
 
@@ -216,7 +210,7 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
     };
     context.check_administer(Target::Server)?;
     let server = context.serving()?;
-    std::mem::take(&mut context.parameters).end()?;
+    context.parameters.end()?;
     let ask = |call: Call, now| match revoked {
         Revoked::Grant(grant) => server.core.revoke_grant(call, grant, grace_ms, now),
         Revoked::Session(session) => {
@@ -231,10 +225,7 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
         }
     };
     let answer = context.shared.requester.request(&server, ask).await;
-    context.audit(&server, &what, Target::Server, &answer);
-    let answer = answer?;
-    info!(by = %context.peer.client, "{what}, over HTTP");
-    answered(&answer)
+    answered(&context.record(&server, &what, Target::Server, answer)?)
 }
 
 /// The addresses of an address or a network, those of IPv4 as they are mapped to IPv6.

@@ -75,7 +75,7 @@ pub(in super::super) async fn declared(mut context: Context) -> Answer {
     let prefix = parameters.bytes("prefix")?.unwrap_or_default();
     let page = Page::of(parameters)?;
     let server = context.server()?;
-    std::mem::take(&mut context.parameters).end()?;
+    context.parameters.end()?;
     let mut listing = server.core.declared(&prefix);
     let may_read = |declared: &Declared| {
         context.permissions.may(Right::Read, Target::Name(Namespace::Semaphores, &declared.record.name))

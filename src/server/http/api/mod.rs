@@ -12,6 +12,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use serde::Serialize;
+use tracing::field::display;
+use tracing::info;
 
 use super::super::Server;
 use super::super::access::Outcome;
@@ -60,14 +62,26 @@ impl Context {
         Err(refuse(&self.shared, &self.peer, &self.permissions, right, target))
     }
 
-    /// Writes a change to the audit log, whether it was made or refused.
-    fn audit<T>(&self, server: &Server, operation: &str, target: Target<'_>, result: &Result<T, ApiError>) {
-        let outcome = match result {
+    /// Writes a change to the audit log, whether it was made or refused, and to the log if it was made.
+    fn record<T>(
+        &self,
+        server: &Server,
+        operation: &str,
+        target: Target<'_>,
+        result: Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let outcome = match &result {
             Ok(_) => Outcome::Done,
             Err(error) => Outcome::Refused(error.code),
         };
         let identity = self.permissions.identity();
         server.audit().record(Some(&self.peer.client), identity, operation, &target, outcome);
+        if result.is_ok() {
+            let name =
+                if let Target::Name(_, name) = target { Some(display(name.escape_ascii())) } else { None };
+            info!(name, by = %self.peer.client, "{operation}, over HTTP");
+        }
+        result
     }
 }
 

@@ -67,7 +67,7 @@ pub(in super::super) async fn names(mut context: Context) -> Answer {
     let is_descending = parameters.word("order", &orders)?;
     let page = Page::of(parameters)?;
     let server = context.server()?;
-    std::mem::take(&mut context.parameters).end()?;
+    context.parameters.end()?;
     let selection = Selection { prefix: &prefix, search: &search, sort, is_descending };
     let names = select(&context, &server, kind, selection, page).await;
     Json::of(&names)
@@ -129,7 +129,7 @@ pub(in super::super) async fn name(mut context: Context) -> Answer {
     let (kind, name) = (parameters.kind()?, parameters.name()?);
     let page = Page::of(parameters)?;
     let server = context.server()?;
-    std::mem::take(&mut context.parameters).end()?;
+    context.parameters.end()?;
     let mut items = Vec::new();
     for namespace in Namespace::ALL.into_iter().filter(|namespace| kind.is_none_or(|kind| kind == *namespace))
     {

@@ -4,7 +4,7 @@ use std::fmt::Error;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
@@ -64,11 +64,7 @@ impl<'a> Families<'a> {
     }
 
     fn counter(&mut self, name: &str, help: &str, samples: Vec<Sample<u64>>) -> Result<(), Error> {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        samples.iter().try_for_each(|(labels, value)| match &labels[..] {
-            [] => family.encode_counter::<NoLabelSet, u64, u64>(value, None),
-            _ => family.encode_family(labels)?.encode_counter::<NoLabelSet, u64, u64>(value, None),
-        })
+        self.counters(None, name, help, &samples)
     }
 
     fn counter_in(
@@ -78,19 +74,25 @@ impl<'a> Families<'a> {
         help: &str,
         samples: Vec<Sample<f64>>,
     ) -> Result<(), Error> {
-        let mut family = self.0.encode_descriptor(name, help, Some(unit), MetricType::Counter)?;
+        self.counters(Some(unit), name, help, &samples)
+    }
+
+    fn counters<V: EncodeCounterValue>(
+        &mut self,
+        unit: Option<&Unit>,
+        name: &str,
+        help: &str,
+        samples: &[Sample<V>],
+    ) -> Result<(), Error> {
+        let mut family = self.0.encode_descriptor(name, help, unit, MetricType::Counter)?;
         samples.iter().try_for_each(|(labels, value)| match &labels[..] {
-            [] => family.encode_counter::<NoLabelSet, f64, u64>(value, None),
-            _ => family.encode_family(labels)?.encode_counter::<NoLabelSet, f64, u64>(value, None),
+            [] => family.encode_counter::<NoLabelSet, V, u64>(value, None),
+            _ => family.encode_family(labels)?.encode_counter::<NoLabelSet, V, u64>(value, None),
         })
     }
 
     fn gauge(&mut self, name: &str, help: &str, samples: Vec<Sample<u64>>) -> Result<(), Error> {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        samples.iter().try_for_each(|(labels, value)| match &labels[..] {
-            [] => family.encode_gauge(value),
-            _ => family.encode_family(labels)?.encode_gauge(value),
-        })
+        self.gauges(None, name, help, &samples)
     }
 
     fn gauge_in(
@@ -100,7 +102,17 @@ impl<'a> Families<'a> {
         help: &str,
         samples: Vec<Sample<f64>>,
     ) -> Result<(), Error> {
-        let mut family = self.0.encode_descriptor(name, help, Some(unit), MetricType::Gauge)?;
+        self.gauges(Some(unit), name, help, &samples)
+    }
+
+    fn gauges<V: EncodeGaugeValue>(
+        &mut self,
+        unit: Option<&Unit>,
+        name: &str,
+        help: &str,
+        samples: &[Sample<V>],
+    ) -> Result<(), Error> {
+        let mut family = self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?;
         samples.iter().try_for_each(|(labels, value)| match &labels[..] {
             [] => family.encode_gauge(value),
             _ => family.encode_family(labels)?.encode_gauge(value),

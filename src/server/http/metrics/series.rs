@@ -1,7 +1,7 @@
 //! Names that have series of their own: declared semaphores, and names that begin with a prefix of `http.names`.
 //!
 //! A scrape never visits all names. The first declared semaphores are listed in the order of their names. Names with a
-//! prefix are found by a walk in bursts with pauses, which is made again every [`WALK_PERIOD`] while somebody scrapes; the
+//! prefix are found by a walk in bursts with pauses, which is made again every [`WALK_PERIOD`] while the server is scraped; the
 //! walk also sums up the names for which there is no room.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -45,14 +45,20 @@ async function send(path, options) {
   return body;
 }
 
+function given(parameters) {
+  return Object.entries(parameters).filter(([, value]) => value !== undefined && value !== "");
+}
+
+// A path and its parameters as in a URL, without those that have no value.
+export function withQuery(path, parameters) {
+  const query = new URLSearchParams(given(parameters).map(([key, value]) => [key, String(value)])).toString();
+  return query ? `${path}?${query}` : path;
+}
+
 // Reads a list or an object. Parameters that are too long for a URL go into a body.
 export function read(path, parameters = {}) {
-  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== "");
-  const query = new URLSearchParams(given.map(([key, value]) => [key, String(value)])).toString();
-  if (query.length > URL_MAX) {
-    return change(path, Object.fromEntries(given));
-  }
-  return send(query ? `${path}?${query}` : path, {});
+  const url = withQuery(path, parameters);
+  return url.length > URL_MAX ? change(path, Object.fromEntries(given(parameters))) : send(url, {});
 }
 
 // Sends a change.

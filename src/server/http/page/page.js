@@ -1,6 +1,6 @@
 // The page: it shows the view that the address names, and updates it while the page is visible.
 
-import { read, setToken, hasToken, Refused } from "/api.js";
+import { read, setToken, hasToken, withQuery, Refused } from "/api.js";
 import { page as actionsPage } from "/actions.js";
 import * as views from "/views.js";
 
@@ -39,9 +39,8 @@ function address() {
 }
 
 function go(path, parameters) {
-  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== "" && value !== 0);
-  const query = new URLSearchParams(given.map(([key, value]) => [key, String(value)])).toString();
-  location.hash = query ? `${path}?${query}` : path;
+  // The first page needs no offset.
+  location.hash = withQuery(path, { ...parameters, offset: parameters.offset || undefined });
 }
 
 function show() {

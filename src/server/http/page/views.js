@@ -1,20 +1,14 @@
 // The views of the page. Each has a title, an element, and `refresh`, which asks the server and updates the element.
 
-import { read } from "/api.js";
+import { read, withQuery } from "/api.js";
 import * as actions from "/actions.js";
 import { Figures, Pages, Table, element } from "/table.js";
 import { amount, bytes, duration, labelText, nameKey, nameOf, nameText, plain, shown } from "/text.js";
 
 const CONTENDED_MAX = 10;
 
-function hash(path, parameters) {
-  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== "");
-  const query = new URLSearchParams(given.map(([key, value]) => [key, String(value)])).toString();
-  return query ? `#${path}?${query}` : `#${path}`;
-}
-
 function link(kind, object) {
-  return element("a", { href: hash("/name", { kind, ...nameOf(object) }) }, shown(nameText(object)));
+  return element("a", { href: `#${withQuery("/name", { kind, ...nameOf(object) })}` }, shown(nameText(object)));
 }
 
 function nameColumn(kindOf) {
