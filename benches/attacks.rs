@@ -113,7 +113,7 @@ impl Attack {
         Self::Incomplete,
     ];
 
-    /// Whether the attacker has as much as it can get. What it asks for beyond that is refused, or ends what it has.
+    /// Whether the attacker has its share. Further requests are refused, or end its own sessions.
     fn has_its_share(self, address: SocketAddr) -> bool {
         match self {
             Self::Sessions => statistic(address, "sessions") >= SESSIONS_MAX / 2,
