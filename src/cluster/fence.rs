@@ -32,7 +32,12 @@ impl Fence {
     /// Whether the deadline has passed.
     pub fn is_past(&self) -> bool {
         let deadline = Duration::from_nanos(self.0.deadline.load(Ordering::Acquire));
-        (self.0.clock)().0 >= deadline
+        self.now().0 >= deadline
+    }
+
+    /// The present, by its clock.
+    pub fn now(&self) -> BootTime {
+        (self.0.clock)()
     }
 }
 

@@ -15,6 +15,7 @@
 //!
 //! `0000` is the number of the partition, of which there is one.
 
+use std::net::SocketAddr;
 use std::{fmt, io};
 
 use serde::de::DeserializeOwned;
@@ -58,9 +59,30 @@ pub struct Node {
     pub invocation: String,
     /// The version of the program.
     pub version: String,
-    /// The addresses at which clients reach the node when it leads, for people.
+    /// The addresses at which clients reach the node, for people.
     pub addresses: Vec<String>,
+    /// Whether the node relays connections of clients while another one leads. A new leader waits until it has closed them.
+    #[serde(default)]
+    pub relays: bool,
+    /// Where other nodes reach this one with the connections that they relay when it leads; `None`: nowhere, because
+    /// `cluster.bind` is not set, or the version has no relays.
+    #[serde(default)]
+    pub relay_endpoint: Option<RelayEndpoint>,
 }
+
+/// Where a leader accepts connections that other nodes relay.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayEndpoint {
+    /// Its address and port.
+    pub address: SocketAddr,
+    /// What only those know who may read the cluster's keys in etcd.
+    pub secret: RelaySecret,
+}
+
+/// 128 random bits of a run, in hexadecimal digits.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RelaySecret(pub String);
 
 /// A sign of life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +91,12 @@ pub struct Heartbeat {
     pub incarnation: Incarnation,
     /// Grows by one each time.
     pub count: u64,
+    /// The node has no relayed connection to a leader of an epoch below this one, and will have none.
+    #[serde(default)]
+    pub relays_closed_below: u32,
+    /// Connections that it relays.
+    #[serde(default)]
+    pub relays: u32,
 }
 
 /// Who leads, or led last.
@@ -206,9 +234,32 @@ impl Incarnation {
     ///
     /// The system has no random numbers.
     pub fn random() -> io::Result<Self> {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(Self(format!("{:032x}", u128::from_be_bytes(bytes))))
+        random_digits().map(Self)
+    }
+}
+
+impl RelaySecret {
+    /// A new one.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random numbers.
+    pub fn random() -> io::Result<Self> {
+        random_digits().map(Self)
+    }
+}
+
+/// 128 random bits in hexadecimal digits.
+fn random_digits() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+/// Without the secret, which no log may have.
+impl fmt::Debug for RelayEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayEndpoint").field("address", &self.address).finish_non_exhaustive()
     }
 }
 

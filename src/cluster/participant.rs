@@ -12,16 +12,21 @@ use super::coordinator::Coordinator;
 use super::fence::Fence;
 use super::leadership::Machine;
 use super::participation::{Action, News, Participation, Pulse};
+use super::relays::Relays;
 
 /// A node's part in the leadership.
 #[derive(Debug)]
 pub struct Participant {
-    commands: Sender<Release>,
+    commands: Sender<Command>,
 }
 
-/// A command: give the leadership up, and leave.
 #[derive(Debug)]
-struct Release;
+enum Command {
+    /// Give the leadership up, and leave.
+    Release,
+    /// Look at the cluster, and give a heartbeat, at once.
+    Hurry,
+}
 
 /// What the thread needs.
 pub struct Parts<C, T> {
@@ -35,6 +40,8 @@ pub struct Parts<C, T> {
     pub pulse: Pulse,
     /// How long a pulse may be silent before nothing is renewed.
     pub silence_max: Duration,
+    /// What the node relays.
+    pub relays: Relays,
     /// The clock.
     pub clock: fn() -> BootTime,
     /// Who is told the news.
@@ -49,6 +56,9 @@ impl Participant {
         T: FnMut(News) + Send + 'static,
     {
         let (commands, received) = mpsc::channel();
+        let hurry = commands.clone();
+        // The thread may have ended already.
+        parts.relays.on_news(move || drop(hurry.send(Command::Hurry)));
         thread::Builder::new().name("leadership".to_owned()).spawn(move || run(parts, &received))?;
         Ok(Self { commands })
     }
@@ -57,16 +67,20 @@ impl Participant {
     /// [`News::End`] tells when it is done.
     pub fn release(&self) {
         // The thread may have ended already, and has told so.
-        let _ = self.commands.send(Release);
+        let _ = self.commands.send(Command::Release);
     }
 }
 
-fn run<C: Coordinator, T: FnMut(News)>(parts: Parts<C, T>, commands: &Receiver<Release>) {
-    let Parts { machine, mut coordinator, fence, pulse, silence_max, clock, tell } = parts;
-    let mut participation = Participation::new(machine, fence, pulse, silence_max, tell);
+fn run<C: Coordinator, T: FnMut(News)>(parts: Parts<C, T>, commands: &Receiver<Command>) {
+    let Parts { machine, mut coordinator, fence, pulse, silence_max, relays, clock, tell } = parts;
+    let mut participation = Participation::new(machine, fence, pulse, silence_max, relays, tell);
+    let obey = |participation: &mut Participation<T>, command| match command {
+        Command::Release => participation.release(),
+        Command::Hurry => participation.hurry(clock()),
+    };
     loop {
-        if let Ok(Release) = commands.try_recv() {
-            participation.release();
+        for command in commands.try_iter() {
+            obey(&mut participation, command);
         }
         match participation.next(clock()) {
             Action::Send(transaction) => {
@@ -75,10 +89,9 @@ fn run<C: Coordinator, T: FnMut(News)>(parts: Parts<C, T>, commands: &Receiver<R
                 participation.answered(answer, clock());
             }
             Action::Wait(pause) => match commands.recv_timeout(pause) {
-                Ok(Release) => participation.release(),
+                Ok(command) => obey(&mut participation, command),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The process ends.
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the relays have a sender"),
             },
             Action::End => return,
         }

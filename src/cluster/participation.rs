@@ -1,5 +1,6 @@
 //! What a node does for its part in the leadership, turn by turn, without I/O and without a clock: it does what [`Machine`]
-//! says, sets the fence, tells its user the news, and renews nothing while the threads that serve clients hang.
+//! says, sets the fence, tells its user the news, and renews nothing while the threads that serve clients hang. Its relays
+//! follow what it knows of the cluster, and its heartbeats say which of them are closed.
 
 use std::sync::{Arc, atomic};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use super::clock::BootTime;
 use super::coordinator::{CallError, Transaction, TransactionAnswer};
 use super::fence::Fence;
 use super::leadership::{Ending, Machine, Phase, Step, Term};
+use super::relays::Relays;
 
 /// How long a renewal waits for the threads that serve clients.
 const PULSE_PAUSE: Duration = Duration::from_millis(20);
@@ -64,6 +66,7 @@ pub struct Participation<T> {
     pulse: Pulse,
     /// How long a pulse may be silent before nothing is renewed.
     silence_max: Duration,
+    relays: Relays,
     tell: T,
     /// The phase that was told last.
     phase: Option<Phase>,
@@ -72,14 +75,23 @@ pub struct Participation<T> {
 
 impl<T: FnMut(News)> Participation<T> {
     /// The part of a node that has not joined yet. The fence is set until the end; `tell` gets the news.
-    pub fn new(machine: Machine, fence: Fence, pulse: Pulse, silence_max: Duration, tell: T) -> Self {
-        Self { machine, fence, pulse, silence_max, tell, phase: None, has_trouble: false }
+    pub fn new(
+        machine: Machine,
+        fence: Fence,
+        pulse: Pulse,
+        silence_max: Duration,
+        relays: Relays,
+        tell: T,
+    ) -> Self {
+        Self { machine, fence, pulse, silence_max, relays, tell, phase: None, has_trouble: false }
     }
 
     /// What to do at this time.
     pub fn next(&mut self, now: BootTime) -> Action {
         loop {
+            self.machine.set_relayed(self.relays.relayed());
             let step = self.machine.next(now);
+            self.relays.apply(self.machine.relaying());
             self.tell_phase();
             match step {
                 Step::Send(_)
@@ -113,6 +125,7 @@ impl<T: FnMut(News)> Participation<T> {
         }
         self.has_trouble = answer.is_err();
         self.machine.answered(answer, now);
+        self.relays.apply(self.machine.relaying());
         if let Some(deadline) = self.machine.deadline() {
             self.fence.set(deadline);
         }
@@ -123,6 +136,11 @@ impl<T: FnMut(News)> Participation<T> {
         self.machine.release();
         // A renewal that was answered since then has moved the deadline.
         self.fence.set(BootTime::default());
+    }
+
+    /// The node is to look at the cluster and to give a heartbeat at once.
+    pub fn hurry(&mut self, now: BootTime) {
+        self.machine.hurry(now);
     }
 
     fn tell_phase(&mut self) {

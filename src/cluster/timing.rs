@@ -39,6 +39,11 @@ impl Timing {
         self.retry_period() / 2
     }
 
+    /// The time between two looks of a standby that suspects the leader to have failed.
+    pub fn hurried_period(self) -> Duration {
+        self.retry_period() / 10
+    }
+
     /// The longest time that one call to etcd may take. A request that an etcd member lost is sent to another one in time
     /// for the renew deadline.
     pub fn request_timeout(self) -> Duration {

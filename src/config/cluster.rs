@@ -1,5 +1,6 @@
 //! The section `[cluster]`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::{Config, ConfigError};
@@ -25,12 +26,27 @@ pub struct ClusterConfig {
     pub etcd_password_file: Option<PathBuf>,
     /// Seconds for which a leader serves after its last successful renewal. It is the same on all nodes.
     pub renew_deadline_s: u32,
+    /// Where this node accepts connections that other nodes relay when it leads; `None`: it relays none, and none are
+    /// relayed to it.
+    pub bind: Option<SocketAddr>,
+    /// The certificates of the authorities that have signed those of the nodes, in PEM. With it, the connections of clients
+    /// without TLS are relayed over TLS.
+    pub relay_ca: Option<PathBuf>,
+    /// Whether this node may lead.
+    pub is_eligible: bool,
+    /// Seconds for which a client waits for a leader.
+    pub hold_s: u32,
 }
 
 impl ClusterConfig {
     /// Whether the node takes part in a cluster.
     pub fn is_enabled(&self) -> bool {
         !self.etcd.is_empty()
+    }
+
+    /// Whether the node relays clients to the leader while it does not lead.
+    pub fn relays(&self) -> bool {
+        self.is_enabled() && (self.bind.is_some() || !self.is_eligible)
     }
 
     /// Checks the section as a whole, and against the rest of the configuration.
@@ -44,6 +60,8 @@ impl ClusterConfig {
                 ("cluster.etcd_key", self.etcd_key.is_some()),
                 ("cluster.etcd_user", self.etcd_user.is_some()),
                 ("cluster.etcd_password_file", self.etcd_password_file.is_some()),
+                ("cluster.bind", self.bind.is_some()),
+                ("cluster.relay_ca", self.relay_ca.is_some()),
             ];
             return match set.into_iter().find(|(_, is_set)| *is_set) {
                 Some((key, _)) => without(key, "cluster.etcd"),
@@ -65,6 +83,15 @@ impl ClusterConfig {
         }
         if self.etcd_ca.is_none() && self.etcd.iter().any(|member| member.starts_with("https:")) {
             return Err(ConfigError::ClusterWithoutAuthority);
+        }
+        if self.bind.is_some_and(|address| address.ip().is_unspecified()) {
+            return Err(ConfigError::ClusterBindUnspecified);
+        }
+        if self.relay_ca.is_some() && !self.relays() {
+            return without("cluster.relay_ca", "cluster.bind");
+        }
+        if self.relay_ca.is_some() && config.tls.cert.is_none() {
+            return without("cluster.relay_ca", "tls.cert");
         }
         if config.data_dir.is_some() {
             return Err(ConfigError::ClusterAndDataDir);
@@ -104,6 +131,10 @@ impl Default for ClusterConfig {
             etcd_user: None,
             etcd_password_file: None,
             renew_deadline_s: 3,
+            bind: None,
+            relay_ca: None,
+            is_eligible: true,
+            hold_s: 5,
         }
     }
 }
@@ -142,6 +173,27 @@ mod tests {
         assert!(matches!(refused, Err(ConfigError::ClusterWithoutAuthority)), "{refused:?}");
         assert!(checked("https://10.0.0.2:2379", Some("/etc/ca.pem")).is_ok());
         assert!(checked("http://10.0.0.2:2379", None).is_ok());
+    }
+
+    #[test]
+    fn relays_need_an_address_that_other_nodes_reach() {
+        let checked = |bind: Option<&str>, relay_ca: Option<&str>, cert: Option<&str>| {
+            let mut config = Config::default();
+            config.cluster.etcd = vec!["http://10.0.0.1:2379".to_owned()];
+            config.cluster.bind = bind.map(|bind| bind.parse().unwrap());
+            config.cluster.relay_ca = relay_ca.map(PathBuf::from);
+            config.tls.cert = cert.map(PathBuf::from);
+            config.cluster.validate(&config).map(|()| config.cluster.relays())
+        };
+        assert!(matches!(checked(None, None, None), Ok(false)));
+        assert!(matches!(checked(Some("10.0.0.1:11218"), None, None), Ok(true)));
+        let unspecified = checked(Some("0.0.0.0:11218"), None, None);
+        assert!(matches!(unspecified, Err(ConfigError::ClusterBindUnspecified)));
+        let alone = checked(None, Some("/ca.pem"), None);
+        assert!(matches!(alone, Err(ConfigError::ClusterIncomplete { missing: "cluster.bind", .. })));
+        let without_tls = checked(Some("10.0.0.1:11218"), Some("/ca.pem"), None);
+        assert!(matches!(without_tls, Err(ConfigError::ClusterIncomplete { missing: "tls.cert", .. })));
+        assert!(matches!(checked(Some("10.0.0.1:11218"), Some("/ca.pem"), Some("/cert.pem")), Ok(true)));
     }
 
     #[test]

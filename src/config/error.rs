@@ -116,6 +116,12 @@ pub enum ConfigError {
         /// The key that it needs.
         missing: &'static str,
     },
+    /// Other nodes need an address that they can reach.
+    #[error(
+        "cluster.bind has the address of no network; set the address at which the other nodes reach this one, such as \
+         10.0.0.1:11218"
+    )]
+    ClusterBindUnspecified,
     /// A node of a cluster has no data directory.
     #[error(
         "cluster.etcd and data_dir are both set, but a node of a cluster stores everything in etcd; remove data_dir \

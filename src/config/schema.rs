@@ -4,7 +4,7 @@
 //! while the server runs. `apply` handles keys that are not in the table.
 
 use std::fmt::Display;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -488,6 +488,25 @@ static KEYS: &[Key] = &[
         Kind::Number { least: 2, most: 60, put: |config, n| config.cluster.renew_deadline_s = narrow(n) },
         |config| config.cluster.renew_deadline_s.to_string(),
     ),
+    Key::new("cluster.bind", Kind::Socket(|config, address| config.cluster.bind = Some(address)), |config| {
+        shown_if_set(config.cluster.bind)
+    }),
+    Key::new(
+        "cluster.relay_ca",
+        Kind::File {
+            example: "/etc/signalbox/nodes-ca.pem",
+            put: |config, p| config.cluster.relay_ca = Some(p),
+        },
+        |config| shown_if_set(config.cluster.relay_ca.as_ref().map(|path| path.display())),
+    ),
+    Key::new("cluster.eligible", Kind::Flag(|config, flag| config.cluster.is_eligible = flag), |config| {
+        config.cluster.is_eligible.to_string()
+    }),
+    Key::new(
+        "cluster.hold",
+        Kind::Number { least: 1, most: 60, put: |config, n| config.cluster.hold_s = narrow(n) },
+        |config| config.cluster.hold_s.to_string(),
+    ),
 ];
 
 /// The longest time of sessions in seconds. It comes from the wire, where it is a `u32` of milliseconds.
@@ -560,6 +579,8 @@ enum Kind {
         most_bytes: usize,
         put: fn(&mut Config, String),
     },
+    /// An address with a port.
+    Socket(fn(&mut Config, SocketAddr)),
     /// The name of a cluster or a node.
     Name(fn(&mut Config, String)),
     /// URLs of members of etcd.
@@ -620,6 +641,7 @@ impl Kind {
             Self::Text { least_bytes, most_bytes, .. } => {
                 format!("a text of {least_bytes} to {most_bytes} bytes")
             }
+            Self::Socket(_) => "an IP address and a port, such as 10.0.0.1:11217 or [2001:db8::1]:11217".to_owned(),
             Self::Name(_) => "1 to 64 letters, digits, dots, hyphens and underscores".to_owned(),
             Self::Members(_) => {
                 "URLs of etcd's members with spaces between them, such as \"http://10.0.0.1:2379 http://10.0.0.2:2379\", or \
@@ -673,6 +695,9 @@ impl Kind {
                 let text = text(value)?;
                 let is_allowed = (*least_bytes..=*most_bytes).contains(&text.len());
                 put(config, is_allowed.then(|| text.to_owned())?);
+            }
+            Self::Socket(put) => {
+                put(config, text(value)?.parse().ok().filter(|address: &SocketAddr| address.port() != 0)?);
             }
             Self::Name(put) => put(config, text(value).filter(|text| is_name(text))?.to_owned()),
             Self::Members(put) => {

@@ -3,13 +3,14 @@
 //! Sans I/O: nothing here reads a socket, a clock or the state of the server. The frames are those of yrmcds' counter
 //! and semaphore protocols (`counter.md`, `semaphore.md`), and the extended operations and the System V operations of
 //! this server (`docs/protocol.md`). `core` implements the operations. A proxy's
-//! header ([`ProxyHeader`]) is the only other input.
+//! header ([`ProxyHeader`]) and the start of a relayed connection ([`relay`]) are the only other input.
 
 mod codec;
 mod extended;
 mod fields;
 mod header;
 mod proxy_header;
+pub mod relay;
 mod request;
 mod response;
 mod status;

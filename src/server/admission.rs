@@ -1,6 +1,5 @@
 //! The limits on the connections of a port: that of all clients, and the share of each.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -27,7 +26,7 @@ impl Admission {
     pub(super) fn request(
         server: &Arc<Server>,
         namespace: Namespace,
-        peer: SocketAddr,
+        peer: ClientAddress,
     ) -> Result<Option<Self>, PortFull> {
         let port = server.port(namespace);
         let connections_max = port.connections_max.load(Ordering::Relaxed);
@@ -37,7 +36,7 @@ impl Admission {
             port.metrics.refused_connections.add(1);
             return Err(PortFull);
         }
-        if !server.is_proxy(peer.ip()) && !admission.admit_client(ClientAddress::of_peer(peer)) {
+        if !server.is_proxy(peer) && !admission.admit_client(peer) {
             return Ok(None);
         }
         port.metrics.total_connections.add(1);

@@ -32,7 +32,7 @@ const INTERFACE_BITS: u32 = 64;
 
 /// The address of a client, and where it comes from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ClientAddress {
+pub struct ClientAddress {
     address: SocketAddr,
     source: Source,
 }
@@ -48,12 +48,22 @@ enum Source {
     },
     /// The header states no address, so this is the proxy's own.
     Proxy,
+    /// Another node relays the connection, and states its client's address there.
+    Relay {
+        /// The relay has encrypted what the client sends.
+        is_encrypted: bool,
+    },
 }
 
 impl ClientAddress {
     /// The address of a client that is connected itself.
-    pub(super) fn of_peer(peer: SocketAddr) -> Self {
+    pub fn of_peer(peer: SocketAddr) -> Self {
         Self { address: peer, source: Source::Connection }
+    }
+
+    /// The address of a client that is connected to another node, which relays the connection.
+    pub(super) fn relayed(client: SocketAddr, is_encrypted: bool) -> Self {
+        Self { address: client, source: Source::Relay { is_encrypted } }
     }
 
     /// The address of a client behind `proxy`: the one that the header states, if it states one.
@@ -84,19 +94,26 @@ impl ClientAddress {
         }
     }
 
+    /// Whether the client's own TLS ends at the relay of the connection, so that the relay's stands for the client's.
+    pub(super) fn is_encrypted_by_relay(&self) -> bool {
+        matches!(self.source, Source::Relay { is_encrypted: true })
+    }
+
     /// Whether the connection comes from a proxy. Its end says nothing about the client then: a proxy closes the
     /// connection in the same way when the client does and when it loses the client.
     pub(super) fn is_proxied(&self) -> bool {
-        !matches!(self.source, Source::Connection)
+        matches!(self.source, Source::Header { .. } | Source::Proxy)
     }
 
-    /// Whether the client is on this machine. A proxy that states no address connects for itself.
+    /// Whether the client's requests cross no network in the clear because it is on the machine to which it is connected.
+    /// A proxy that states no address connects for itself.
     pub(super) fn is_local(&self) -> bool {
         let is_loopback = self.address.ip().to_canonical().is_loopback();
         match self.source {
             Source::Connection | Source::Proxy => is_loopback,
             // Loopback of a remote proxy is the proxy's machine.
             Source::Header { is_proxy_local } => is_loopback && is_proxy_local,
+            Source::Relay { is_encrypted } => is_loopback && is_encrypted,
         }
     }
 
@@ -105,7 +122,7 @@ impl ClientAddress {
     pub(super) fn is_administrator(&self, listed: &[IpAddr]) -> bool {
         let ip = self.address.ip().to_canonical();
         match self.source {
-            Source::Connection => ip.is_loopback() || listed.contains(&ip),
+            Source::Connection | Source::Relay { .. } => ip.is_loopback() || listed.contains(&ip),
             // Loopback of a remote proxy is the proxy's machine, also if the list has loopback.
             Source::Header { is_proxy_local } if ip.is_loopback() => is_proxy_local,
             Source::Header { .. } => listed.contains(&ip),

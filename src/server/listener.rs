@@ -9,6 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
 use super::admission::Admission;
+use super::client_address::ClientAddress;
+use super::throttle::Throttle;
 use super::workers::Spawn;
 use super::{Port, Server, port_name, socket};
 use crate::core::Namespace;
@@ -51,7 +53,7 @@ pub async fn serve_port<L: Listener>(
         match listener.accept().await {
             Ok((stream, peer)) => {
                 backoff.reset();
-                admit::<L>(&server, namespace, stream, peer, &workers);
+                admit::<L>(&server, namespace, stream, ClientAddress::of_peer(peer), &workers);
             }
             Err(error) if is_of_the_peer(&error) => {
                 debug!(%error, "the peer closed a connection before it was accepted")
@@ -61,15 +63,17 @@ pub async fn serve_port<L: Listener>(
     }
 }
 
-fn admit<L: Listener>(
+/// Has a connection served, unless the port or the client has as many as it may have: then it is closed.
+pub(super) fn admit<L: Listener>(
     server: &Arc<Server>,
     namespace: Namespace,
     stream: L::Stream,
-    peer: SocketAddr,
+    client: ClientAddress,
     workers: &impl Spawn<L::Stream>,
 ) {
+    let peer = client.socket();
     // Dropping the stream refuses the connection: the peer sees it closed.
-    let Ok(admission) = Admission::request(server, namespace, peer) else {
+    let Ok(admission) = Admission::request(server, namespace, client) else {
         if server.port(namespace).warnings.refused_connection.permits() {
             warn!(
                 port = port_name(namespace),
@@ -85,10 +89,10 @@ fn admit<L: Listener>(
         debug!(%peer, %error, "connection lost before it was served");
         return;
     }
-    workers.spawn(admission, stream, peer);
+    workers.spawn(admission, stream, client);
 }
 
-fn is_of_the_peer(error: &io::Error) -> bool {
+pub(super) fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
@@ -96,7 +100,7 @@ fn is_of_the_peer(error: &io::Error) -> bool {
 /// Waits longer after each failed accept. The connection stays in the queue of the kernel, so that accepting it again at
 /// once would be a busy loop.
 #[derive(Debug, Default)]
-struct Backoff {
+pub(super) struct Backoff {
     /// Failures since the last success.
     failures: u32,
 }
@@ -104,9 +108,14 @@ struct Backoff {
 impl Backoff {
     async fn wait(&mut self, port: &Port, error: &io::Error) {
         port.metrics.failed_accepts.add(1);
-        if port.warnings.failed_accept.permits() {
+        self.pause(port_name(port.namespace), &port.warnings.failed_accept, error).await;
+    }
+
+    /// Waits after a failed accept, and warns of it.
+    pub(super) async fn pause(&mut self, port: &'static str, warnings: &Throttle, error: &io::Error) {
+        if warnings.permits() {
             warn!(
-                port = port_name(port.namespace),
+                port,
                 %error,
                 "connections cannot be accepted and wait; if files ran out, raise LimitNOFILE (ulimit -n) or lower \
                  max_connections"
@@ -117,7 +126,7 @@ impl Backoff {
         tokio::time::sleep(delay).await;
     }
 
-    fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 }

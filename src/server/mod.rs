@@ -29,6 +29,7 @@ mod metrics;
 mod peers;
 mod privileges;
 mod recent;
+mod relay;
 mod shares;
 mod socket;
 mod statistics;
@@ -39,7 +40,6 @@ mod throttle;
 mod tls;
 mod workers;
 
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -67,7 +67,7 @@ use crate::core::{
     Namespace, Order, SysvLimits,
 };
 use access::{Access, Audit};
-use client_address::ClientAddress;
+pub use client_address::ClientAddress;
 use export::Exports;
 use memory::MemoryBudget;
 use metrics::{Durations, Metrics, Stored};
@@ -278,8 +278,8 @@ impl Server {
     }
 
     /// Whether the connections of this peer have to begin with a proxy's header.
-    fn is_proxy(&self, peer: IpAddr) -> bool {
-        self.session_limits().proxies.iter().any(|network| network.contains(peer))
+    fn is_proxy(&self, peer: ClientAddress) -> bool {
+        self.session_limits().proxies.iter().any(|network| network.contains(peer.socket().ip()))
     }
 
     /// Whether this is a node of a cluster, which leads it.

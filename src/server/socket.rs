@@ -15,7 +15,7 @@ const BACKLOG: i32 = 4096;
 /// Binds a port on the configured addresses. Without any, it binds every address of both families, or of IPv4 only if the
 /// machine has no IPv6.
 pub(super) fn bind_port(config: &Config, port: u16) -> io::Result<Vec<TcpListener>> {
-    // A node of a cluster accepts nothing before it leads.
+    // A node of a cluster accepts nothing before it has joined, and without relays, before it leads.
     let accept = if config.cluster.is_enabled() { Accept::Later } else { Accept::Now };
     if config.bind.is_empty() {
         return bind_every_address(port, accept);
@@ -53,6 +53,11 @@ fn bind_every_address(port: u16, accept: Accept) -> io::Result<Vec<TcpListener>>
         }
         listener => Ok(vec![listener?]),
     }
+}
+
+/// Binds the address for relays of other nodes. It accepts connections once [`listen`] was called.
+pub(super) fn bind_for_relays(address: SocketAddr) -> io::Result<TcpListener> {
+    bind(address, Need::Owned, Accept::Later)
 }
 
 /// Whether the machine must have an address already.

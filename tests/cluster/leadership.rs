@@ -27,7 +27,14 @@ fn timing() -> Timing {
 
 fn node(run: u32) -> Node {
     let incarnation = Incarnation(format!("{run:032x}"));
-    Node { incarnation, invocation: String::new(), version: "0.1.0".to_owned(), addresses: Vec::new() }
+    Node {
+        incarnation,
+        invocation: String::new(),
+        version: "0.1.0".to_owned(),
+        addresses: Vec::new(),
+        relays: false,
+        relay_endpoint: None,
+    }
 }
 
 /// A run of the node with this name.
@@ -38,6 +45,7 @@ fn settings(name: &str, run: u32) -> Settings {
         node: node(run),
         timing: timing(),
         record_format: RECORD_FORMAT,
+        is_eligible: true,
     }
 }
 

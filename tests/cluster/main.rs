@@ -13,6 +13,7 @@ mod leadership;
 mod members;
 mod nodes;
 mod participation;
+mod relays;
 mod security;
 #[path = "../support/mod.rs"]
 mod support;

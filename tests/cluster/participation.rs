@@ -12,6 +12,7 @@ use signalbox::cluster::fence::Fence;
 use signalbox::cluster::keys::{Incarnation, Keys, Node};
 use signalbox::cluster::leadership::{Machine, Settings};
 use signalbox::cluster::participation::{Action, News, Participation, Pulse};
+use signalbox::cluster::relays::Relays;
 use signalbox::cluster::timing::Timing;
 use signalbox::storage::FORMAT;
 
@@ -45,9 +46,12 @@ impl Bench {
                 invocation: String::new(),
                 version: "0.1.0".to_owned(),
                 addresses: Vec::new(),
+                relays: false,
+                relay_endpoint: None,
             },
             timing: Timing::new(RENEW_DEADLINE).unwrap(),
             record_format: FORMAT,
+            is_eligible: true,
         });
         let leads = Rc::new(Cell::new(false));
         let tell = {
@@ -60,6 +64,7 @@ impl Bench {
             fence.clone(),
             pulse.clone(),
             RENEW_DEADLINE / 2,
+            Relays::new(fence.clone()),
             tell as Box<dyn FnMut(News)>,
         );
         let mut bench = Self { etcd: FakeEtcd::default(), now_ms, fence, pulse, participation, leads };

@@ -25,6 +25,8 @@ pub struct TestCluster {
     nodes: Vec<TestNode>,
     pub etcd: RealEtcd,
     folder: tempfile::TempDir,
+    /// Whether nodes relay clients to the leader.
+    relays: bool,
 }
 
 /// A node: its ports and its file stay the same when its process is started again.
@@ -32,6 +34,8 @@ pub struct TestNode {
     pub name: String,
     pub counters: SocketAddr,
     pub semaphores: SocketAddr,
+    /// The port for relays while it leads.
+    pub relays: SocketAddr,
     pub file: PathBuf,
     pub daemon: Option<Daemon>,
     machine: Option<Machine>,
@@ -40,8 +44,17 @@ pub struct TestNode {
 impl TestCluster {
     /// Starts an etcd with this number of members, and this number of nodes; `None` if etcd is not installed.
     pub fn start(members: usize, nodes: usize) -> Option<Self> {
+        Self::start_all(members, nodes, false)
+    }
+
+    /// As [`Self::start`]; the nodes relay clients to the leader.
+    pub fn start_relaying(members: usize, nodes: usize) -> Option<Self> {
+        Self::start_all(members, nodes, true)
+    }
+
+    fn start_all(members: usize, nodes: usize, relays: bool) -> Option<Self> {
         let etcd = RealEtcd::start(members)?;
-        let mut cluster = Self { nodes: Vec::new(), etcd, folder: tempfile::tempdir().unwrap() };
+        let mut cluster = Self { nodes: Vec::new(), etcd, folder: tempfile::tempdir().unwrap(), relays };
         for number in 0..nodes {
             cluster.add(&format!("node-{number}"));
         }
@@ -53,9 +66,10 @@ impl TestCluster {
 
     /// Starts a node on each of these machines, from a machine that reaches them. Administrators are at these addresses.
     pub fn start_on(machines: &[Machine], administrators: &str, etcd: RealEtcd) -> Self {
-        let mut cluster = Self { nodes: Vec::new(), etcd, folder: tempfile::tempdir().unwrap() };
+        let mut cluster =
+            Self { nodes: Vec::new(), etcd, folder: tempfile::tempdir().unwrap(), relays: false };
         for (number, machine) in machines.iter().enumerate() {
-            cluster.add_at(&format!("node-{number}"), machine.ip, [11215, 11216], administrators);
+            cluster.add_at(&format!("node-{number}"), machine.ip, [11215, 11216, 11218], administrators);
             cluster.nodes[number].machine = Some(machine.clone());
             cluster.start_node(number);
         }
@@ -71,7 +85,7 @@ impl TestCluster {
         &mut self,
         name: &str,
         ip: Ipv4Addr,
-        [counter, semaphore]: [u16; 2],
+        [counter, semaphore, relay]: [u16; 3],
         administrators: &str,
     ) -> usize {
         let number = self.nodes.len();
@@ -83,6 +97,9 @@ impl TestCluster {
             RENEW_DEADLINE.as_secs()
         );
         writeln!(text, "etcd = \"{}\"", self.etcd.endpoints().join(" ")).unwrap();
+        if self.relays {
+            writeln!(text, "bind = \"{ip}:{relay}\"").unwrap();
+        }
         fs::write(&file, text).unwrap();
         let address = |port| SocketAddr::from((ip, port));
         let (counters, semaphores) = (address(counter), address(semaphore));
@@ -90,6 +107,7 @@ impl TestCluster {
             name: name.to_owned(),
             counters,
             semaphores,
+            relays: address(relay),
             file,
             daemon: None,
             machine: None,
@@ -114,18 +132,20 @@ impl TestCluster {
         self.nodes[number].daemon.as_mut().expect("the node was started")
     }
 
-    /// The node that accepts clients; waits until there is one.
+    /// The node that serves clients; waits until there is one.
     #[track_caller]
     pub fn leader(&self) -> usize {
         self.leader_among(&(0..self.nodes.len()).collect::<Vec<_>>())
     }
 
-    /// The node of these that accepts clients; waits until there is one.
+    /// The node of these that serves clients; waits until there is one.
     #[track_caller]
     pub fn leader_among(&self, numbers: &[usize]) -> usize {
         let mut found = None;
         eventually("a node leads", || {
-            let accepts = |number: &usize| std::net::TcpStream::connect(self.nodes[*number].counters).is_ok();
+            // Where nodes relay clients, all of them accept clients, and the leader alone accepts relays.
+            let port = |node: &TestNode| if self.relays { node.relays } else { node.counters };
+            let accepts = |number: &usize| std::net::TcpStream::connect(port(&self.nodes[*number])).is_ok();
             found = numbers.iter().copied().find(accepts);
             found.is_some()
         });

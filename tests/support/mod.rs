@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 use signalbox::config::Config;
 use signalbox::core::{NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{
-    Admission, Clock, Listener, SameThread, Server, Spawn, Workers, expire, serve_port, sweep_counters,
-    sweep_semaphores,
+    Admission, ClientAddress, Clock, Listener, SameThread, Server, Spawn, Workers, expire, serve_port,
+    sweep_counters, sweep_semaphores,
 };
 use tokio::io::DuplexStream;
 
@@ -165,7 +165,7 @@ struct InTurn {
 }
 
 impl Spawn<tokio::net::TcpStream> for InTurn {
-    fn spawn(&self, admission: Admission, stream: tokio::net::TcpStream, peer: SocketAddr) {
+    fn spawn(&self, admission: Admission, stream: tokio::net::TcpStream, peer: ClientAddress) {
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         self.threads[number % self.threads.len()].spawn(admission, stream, peer);
     }

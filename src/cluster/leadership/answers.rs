@@ -95,6 +95,7 @@ impl Machine {
                     format,
                     observation,
                     due: now,
+                    confirmed_at: BootTime::default(),
                     is_look_first: false,
                 });
             }
@@ -121,9 +122,14 @@ impl Machine {
         self.take_in(answer, now)?;
         let timing = self.settings.timing;
         let incarnation = &self.settings.node.incarnation;
+        let State::Standby(standby) = &self.state else { return Ok(()) };
+        let period = self.look_period(&standby.observation, now);
         let State::Standby(standby) = &mut self.state else { return Ok(()) };
         standby.is_look_first = false;
-        standby.due = sent_at.after(timing.look_period());
+        standby.due = sent_at.after(period);
+        if answer.held {
+            standby.confirmed_at = sent_at;
+        }
         match standby.observation.vacancy(incarnation, timing.lease_duration()) {
             Vacancy::AfterLook => standby.due = now,
             _ if !answer.held => standby.due = now,

@@ -15,6 +15,9 @@
 //! A standby looks at the leader with a transaction in each look period. It uses no watch: a watch that is late, broken or
 //! compacted would need the looks all the same, and each look also gives the standby's own heartbeat.
 //!
+//! A standby may relay clients to the leader: [`Machine::relaying`] says to which, and until when; its heartbeats say which
+//! relays are closed (invariant C5, `docs/decisions/0028`).
+//!
 //! The caller performs the transactions, ends the process at the deadline, loads the records and answers clients.
 
 mod answers;
@@ -23,11 +26,12 @@ mod requests;
 mod view;
 
 use std::fmt;
+use std::time::Duration;
 
 use self::view::{Observation, Seen, Vacancy, View};
 use crate::cluster::clock::BootTime;
 use crate::cluster::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
-use crate::cluster::keys::{Format, Heartbeat, Keys, Leadership, Node};
+use crate::cluster::keys::{Format, Heartbeat, Keys, Leadership, Node, RelayEndpoint};
 use crate::cluster::timing::Timing;
 
 pub use self::ending::Ending;
@@ -45,6 +49,29 @@ pub struct Settings {
     pub timing: Timing,
     /// The newest format of a record that this version writes and reads.
     pub record_format: u32,
+    /// Whether the node may lead.
+    pub is_eligible: bool,
+}
+
+/// What a node has relayed, for its heartbeats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Relayed {
+    /// It has no connection to a leader of an epoch below this one, and will have none.
+    pub closed_below: u32,
+    /// Connections that it relays.
+    pub connections: u32,
+}
+
+/// To whom a node may relay connections of clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relaying {
+    /// Connections to leaders of epochs below this one have to be closed.
+    pub epoch_min: u32,
+    /// The leader, if there is one that accepts them: its epoch, and where.
+    pub leader: Option<(u32, RelayEndpoint)>,
+    /// When all of them have to be closed, unless this is extended before: the renew deadline after the sending of this
+    /// node's last heartbeat that was confirmed.
+    pub deadline: BootTime,
 }
 
 /// What to do next.
@@ -102,6 +129,9 @@ pub struct Machine {
     in_flight: Option<(Request, BootTime)>,
     /// The number of the last heartbeat that was sent.
     heartbeats: u64,
+    relayed: Relayed,
+    /// Until when a standby looks more often: something indicates that the leader has failed.
+    hurries_until: BootTime,
     last_failure: Option<String>,
 }
 
@@ -164,6 +194,8 @@ struct Standby {
     observation: Observation,
     /// When to look again.
     due: BootTime,
+    /// The sending of the last heartbeat that was confirmed, in this state.
+    confirmed_at: BootTime,
     /// Whether a look has to come before a takeover, to see what became of the attempt before.
     is_look_first: bool,
 }
@@ -204,6 +236,8 @@ impl Machine {
             offered: None,
             in_flight: None,
             heartbeats: 0,
+            relayed: Relayed::default(),
+            hurries_until: BootTime::default(),
             last_failure: None,
         }
     }
@@ -258,11 +292,12 @@ impl Machine {
             State::Standby(standby) => {
                 let vacancy =
                     standby.observation.vacancy(&self.settings.node.incarnation, timing.lease_duration());
+                let may_take_over = self.settings.is_eligible && !standby.is_look_first;
                 match vacancy {
-                    Vacancy::AtOnce if !standby.is_look_first => Request::TakeOver,
-                    Vacancy::At(time) if !standby.is_look_first && time <= now => Request::TakeOver,
+                    Vacancy::AtOnce if may_take_over => Request::TakeOver,
+                    Vacancy::At(time) if may_take_over && time <= now => Request::TakeOver,
                     _ if standby.due <= now => Request::Look,
-                    Vacancy::At(time) if !standby.is_look_first => {
+                    Vacancy::At(time) if may_take_over => {
                         return Step::WaitUntil(time.min(standby.due));
                     }
                     _ => return Step::WaitUntil(standby.due),
@@ -322,6 +357,47 @@ impl Machine {
             State::Leading(leading) => Some(leading.deadline(self.settings.timing)),
             _ => None,
         }
+    }
+
+    /// What the heartbeats from now on say of the node's relays. `closed_below` never falls.
+    pub fn set_relayed(&mut self, relayed: Relayed) {
+        assert!(
+            relayed.closed_below >= self.relayed.closed_below,
+            "a promise to other nodes is not taken back"
+        );
+        self.relayed = relayed;
+    }
+
+    /// To whom the node may relay connections of clients.
+    pub fn relaying(&self) -> Relaying {
+        let none = |epoch_min| Relaying { epoch_min, leader: None, deadline: BootTime::default() };
+        match &self.state {
+            State::Joining(_) => none(0),
+            State::Standby(standby) => {
+                let (epoch_min, leader) = standby.observation.relayable(&self.settings.node.incarnation);
+                let deadline = standby.confirmed_at.after(self.settings.timing.renew_deadline());
+                Relaying { epoch_min, leader, deadline }
+            }
+            // A process that has led relays no more.
+            State::Leading(_) | State::Leaving(_) | State::Over(_) => none(u32::MAX),
+        }
+    }
+
+    /// Something indicates that the leader has failed, or the heartbeat has news for other nodes: a standby looks at once,
+    /// and more often for a while.
+    pub fn hurry(&mut self, now: BootTime) {
+        if let State::Standby(standby) = &mut self.state {
+            self.hurries_until = now.after(self.settings.timing.lease_duration());
+            standby.due = standby.due.min(now);
+        }
+    }
+
+    /// The time between two looks.
+    fn look_period(&self, observation: &Observation, now: BootTime) -> Duration {
+        let timing = self.settings.timing;
+        // A leader that is well renews in each retry period.
+        let is_silent = observation.silence(now) > 2 * timing.retry_period();
+        if is_silent || now < self.hurries_until { timing.hurried_period() } else { timing.look_period() }
     }
 
     /// The node is to leave the cluster, and to release its leadership if it leads. A leader calls this after it has closed

@@ -94,7 +94,7 @@ impl Machine {
         Ok(Transaction { compare, then, otherwise: View::reads(keys, name, self.watched()) })
     }
 
-    /// The node whose heartbeat is read besides the own one.
+    /// The node that is read besides this one.
     pub(super) fn watched(&self) -> Option<&str> {
         let observation = match &self.state {
             State::Joining(joining) => &joining.seen.as_ref()?.observation,
@@ -113,8 +113,13 @@ impl Machine {
     }
 
     fn give_heartbeat(&self) -> Operation {
-        let incarnation = self.settings.node.incarnation.clone();
-        put(self.heartbeat_key(), &Heartbeat { incarnation, count: self.heartbeats + 1 })
+        let heartbeat = Heartbeat {
+            incarnation: self.settings.node.incarnation.clone(),
+            count: self.heartbeats + 1,
+            relays_closed_below: self.relayed.closed_below,
+            relays: self.relayed.connections,
+        };
+        put(self.heartbeat_key(), &heartbeat)
     }
 
     fn format(&self) -> Format {

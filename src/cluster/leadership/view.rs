@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use crate::cluster::clock::BootTime;
 use crate::cluster::coordinator::{Entry, Operation, Revision};
 use crate::cluster::keys::{
-    Format, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node, ValueError, decode,
+    Format, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node, RelayEndpoint,
+    ValueError, decode,
 };
 
 /// A value and the revision at which it was written last.
@@ -27,8 +28,16 @@ pub(super) struct View {
     pub format: Option<Seen<Format>>,
     pub marker: Option<Seen<Marker>>,
     pub leadership: Option<Seen<Leadership>>,
-    /// The heartbeat of the node that was asked for, with the name of the node.
-    pub other_heartbeat: Option<(String, Option<Seen<Heartbeat>>)>,
+    /// The node that was asked for besides.
+    pub other: Option<Other>,
+}
+
+/// What is known of another node.
+#[derive(Clone, Debug)]
+pub(super) struct Other {
+    pub name: String,
+    pub heartbeat: Option<Seen<Heartbeat>>,
+    pub node: Option<Seen<Node>>,
 }
 
 /// Why an answer gives no view.
@@ -47,20 +56,22 @@ impl From<ValueError> for NoView {
 }
 
 impl View {
-    /// The reads of a view. `other` is the node whose heartbeat is read besides that of `name`.
+    /// The reads of a view. `other` is the node that is read besides `name`.
     pub fn reads(keys: &Keys, name: &str, other: Option<&str>) -> Vec<Operation> {
         let mut wanted =
             vec![keys.node(name), keys.heartbeat(name), keys.format(), keys.marker(), keys.leadership()];
-        wanted.extend(other.map(|other| keys.heartbeat(other)));
+        wanted.extend(other.into_iter().flat_map(|other| [keys.heartbeat(other), keys.node(other)]));
         wanted.into_iter().map(|key| Operation::Read { key }).collect()
     }
 
     /// The view from the answers to [`Self::reads`] with the same `other`.
     pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, NoView> {
         let (known, rest) = read.split_at_checked(5).ok_or(NoView::Incomplete)?;
-        let other_heartbeat = match (other, rest) {
+        let other = match (other, rest) {
             (None, []) => None,
-            (Some(other), [entry]) => Some((other.to_owned(), seen(entry)?)),
+            (Some(name), [heartbeat, node]) => {
+                Some(Other { name: name.to_owned(), heartbeat: seen(heartbeat)?, node: seen(node)? })
+            }
             _ => return Err(NoView::Incomplete),
         };
         Ok(Self {
@@ -69,7 +80,7 @@ impl View {
             format: seen(&known[2])?,
             marker: seen(&known[3])?,
             leadership: seen(&known[4])?,
-            other_heartbeat,
+            other,
         })
     }
 
@@ -77,9 +88,9 @@ impl View {
     fn sign(&self, name: &str) -> Sign {
         let Some(leadership) = &self.leadership else { return Sign::Absent };
         let node = &leadership.value.node;
-        let heartbeat = match &self.other_heartbeat {
+        let heartbeat = match &self.other {
             _ if node == name => &self.heartbeat,
-            Some((other, heartbeat)) if node == other => heartbeat,
+            Some(other) if *node == other.name => &other.heartbeat,
             _ => return Sign::Unknown,
         };
         match heartbeat {
@@ -87,6 +98,13 @@ impl View {
             Some(heartbeat) if heartbeat.value.incarnation != leadership.value.incarnation => Sign::Replaced,
             Some(heartbeat) => Sign::Given(heartbeat.clone()),
         }
+    }
+
+    /// Where the leader accepts relayed connections.
+    fn relay_endpoint(&self) -> Option<&RelayEndpoint> {
+        let leadership = &self.leadership.as_ref()?.value;
+        let node = &self.other.as_ref()?.node.as_ref()?.value;
+        (node.incarnation == leadership.incarnation).then_some(node.relay_endpoint.as_ref()).flatten()
     }
 }
 
@@ -116,6 +134,8 @@ pub(super) struct Observation {
     sign: Sign,
     /// When the answer arrived that showed this first.
     since: BootTime,
+    /// Where the leader accepts relayed connections.
+    relay_endpoint: Option<RelayEndpoint>,
     /// The highest epoch seen so far, in the leadership key or the commit marker. Where the leadership key has a lower one
     /// now, it was deleted or the store was restored from a backup, and the leader of the later epoch may still serve.
     epoch_max: u32,
@@ -134,8 +154,13 @@ pub(super) enum Vacancy {
 
 impl Observation {
     pub fn new(view: &View, name: &str, now: BootTime) -> Self {
-        let mut this =
-            Self { leadership: view.leadership.clone(), sign: view.sign(name), since: now, epoch_max: 0 };
+        let mut this = Self {
+            leadership: view.leadership.clone(),
+            sign: view.sign(name),
+            since: now,
+            relay_endpoint: view.relay_endpoint().cloned(),
+            epoch_max: 0,
+        };
         this.note_epochs(view);
         this
     }
@@ -148,7 +173,26 @@ impl Observation {
             self.sign = sign;
             self.since = now;
         }
+        self.relay_endpoint = view.relay_endpoint().cloned();
         self.note_epochs(view);
+    }
+
+    /// For how long nothing has changed that shows the leader alive.
+    pub fn silence(&self, now: BootTime) -> Duration {
+        now.since(self.since)
+    }
+
+    /// The epoch below which the run `incarnation` has to have closed its relays, and the leader to which it may relay.
+    pub fn relayable(&self, incarnation: &Incarnation) -> (u32, Option<(u32, RelayEndpoint)>) {
+        let Some(leadership) = self.leadership.as_ref().map(|seen| &seen.value) else { return (0, None) };
+        let epoch = leadership.epoch;
+        if leadership.incarnation == *incarnation {
+            (epoch, None)
+        } else if is_held(leadership) {
+            (epoch, self.relay_endpoint.clone().map(|endpoint| (epoch, endpoint)))
+        } else {
+            (epoch.saturating_add(1), None)
+        }
     }
 
     fn note_epochs(&mut self, view: &View) {

@@ -88,19 +88,18 @@ impl OpenConnection {
     pub(in crate::server) async fn accept<S>(
         admission: Admission,
         stream: &mut S,
-        peer: SocketAddr,
+        peer: ClientAddress,
     ) -> Option<Box<Self>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         // Boxed, so that the task of an open connection has no room for its start.
-        if admission.server().is_proxy(peer.ip()) {
-            return Box::pin(Self::accept_from_proxy(admission, stream, peer)).await;
+        if admission.server().is_proxy(peer) {
+            return Box::pin(Self::accept_from_proxy(admission, stream, peer.socket())).await;
         }
-        let client = ClientAddress::of_peer(peer);
-        match admission.server().first_bytes_of(client) {
-            FirstBytes::Any { may_begin_tls } => Some(Self::open(admission, client, may_begin_tls)),
-            FirstBytes::Tls => Box::pin(Self::accept_tls(admission, stream, client)).await,
+        match admission.server().first_bytes_of(peer) {
+            FirstBytes::Any { may_begin_tls } => Some(Self::open(admission, peer, may_begin_tls)),
+            FirstBytes::Tls => Box::pin(Self::accept_tls(admission, stream, peer)).await,
         }
     }
 
@@ -243,7 +242,9 @@ impl OpenConnection {
     {
         let (server, port) = (self.admission.server(), self.admission.port());
         let tls = server.tls().ok_or(HandshakeError::NotConfigured);
-        let handshake = async { shake_hands(stream, tls?.config(), received, server.frame_timeout()).await };
+        let client = self.client.address;
+        let handshake =
+            async { shake_hands(stream, tls?.config_for(client), received, server.frame_timeout()).await };
         let (session, certificate) = handshake.await.map_err(End::of_handshake)?;
         port.metrics.tls_connections.add(1);
         self.client.certificate = certificate;

@@ -16,15 +16,17 @@ pub(super) struct Bound {
     pub(super) ports: Vec<(Namespace, TcpListener)>,
     /// The HTTP listener; none if it is not enabled. Its sockets accept connections at once.
     pub(super) http: Vec<TcpListener>,
+    /// The port for relays of other nodes, which accepts connections while this node leads.
+    pub(super) relays: Option<TcpListener>,
 }
 
 /// Binds the enabled ports. A port may have several listeners. Those of a node of a cluster refuse connections until
 /// [`listen`] is called.
 pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
     let mut inherited = systemd::inherited_listeners()?;
-    if config.cluster.is_enabled() && !inherited.is_empty() {
+    if config.cluster.is_enabled() && !config.cluster.relays() && !inherited.is_empty() {
         let problem = "systemd has handed over sockets, and would accept connections while this node does not lead; disable \
-                       the socket unit (systemctl disable --now signalbox.socket)";
+                       the socket unit (systemctl disable --now signalbox.socket), or set cluster.bind";
         return Err(DaemonError::ClusterSettings { problem: problem.to_owned() });
     }
     let mut bound = Vec::new();
@@ -50,6 +52,11 @@ pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
             http = bound.map_err(|source| DaemonError::Bind { key: key(), source })?;
         }
     }
+    let bind_relays = |address| {
+        let key = || format!("cluster.bind = {address}");
+        socket::bind_for_relays(address).map_err(|source| DaemonError::Bind { key: key(), source })
+    };
+    let relays = config.cluster.bind.filter(|_| config.cluster.is_enabled()).map(bind_relays).transpose()?;
     for listener in inherited {
         let address = listener.local_addr().map_or_else(|error| error.to_string(), |a| a.to_string());
         warn!(
@@ -57,7 +64,7 @@ pub(super) fn bind(config: &Config) -> Result<Bound, DaemonError> {
             "a socket was handed over for a port that the configuration does not enable; it is closed"
         );
     }
-    Ok(Bound { ports: bound, http })
+    Ok(Bound { ports: bound, http, relays })
 }
 
 /// Takes the sockets of a port out of those that were handed over.

@@ -19,12 +19,15 @@ use std::time::Duration;
 
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use super::http::{self, Http};
 use super::log::{Log, Settings};
 use super::privileges::{self, Identity};
+use super::relay::{Outgoing, relay_port};
 use super::tls::Tls;
 use super::workers::Workers;
 use super::{Clock, systemd};
@@ -81,8 +84,8 @@ fn serve(
 ) -> Result<(), DaemonError> {
     let tls = Tls::read(&config.tls, Clock::system().now())?.map(Arc::new);
     let files_max = raise_file_limit();
-    let Bound { ports: listeners, http } = bind(config)?;
-    let cluster = config.cluster.is_enabled().then(|| Prepared::read(&config.cluster)).transpose()?;
+    let Bound { ports: listeners, http, relays } = bind(config)?;
+    let cluster = config.cluster.is_enabled().then(|| Prepared::read(config)).transpose()?;
     identity.assume()?;
     if config.access.tokens.is_some() {
         // A core dump could have a token that a client has sent. The kernel then also refuses debuggers of the same user.
@@ -98,36 +101,56 @@ fn serve(
     let addresses: Vec<_> = listeners.iter().map(address).collect::<io::Result<_>>()?;
     let http_addresses = http::addresses(&http)?;
     let http = Http::start(config, http, tls.clone())?;
-    let mut node = cluster.map(|cluster| cluster.join(&addresses)).transpose()?;
-    let store = match &mut node {
-        None => Store::of(config),
+    let mut node = cluster.map(|cluster| cluster.join(&addresses, relays)).transpose()?;
+    let mut outgoing = None;
+    let (store, term) = match &mut node {
+        None => (Store::of(config), None),
         Some(node) => {
             http.stand_by();
-            // A standby is ready: units that are ordered after this one can connect to the node that leads.
-            systemd::notify_ready();
-            match runtime.block_on(stand_by(node, &mut signals, log)) {
-                Some(term) => {
-                    let term = term?;
-                    // Clients wait while the records are loaded.
-                    if let Err(error) = listen(&listeners) {
-                        // No client has been accepted, so another node may lead at once.
-                        runtime.block_on(node.leave());
-                        return Err(error);
-                    }
-                    Store::Cluster(node.storage(term).into())
-                }
-                None => {
+            let relaying = start_relaying(runtime, node, config, &listeners, &workers);
+            let lead = relaying.and_then(|relaying| {
+                let (relaying, held) = relaying.unzip();
+                outgoing = held;
+                // A standby is ready: units that are ordered after this one can connect to the node that leads.
+                systemd::notify_ready();
+                let term = runtime.block_on(stand_by(node, &mut signals, log)).transpose()?;
+                drop(relaying);
+                runtime.block_on(node.close_relays())?;
+                // Clients wait while the records are loaded.
+                listen(&listeners)?;
+                node.listen_for_relays()?;
+                Ok(term)
+            });
+            match lead {
+                Ok(Some(term)) => (Store::Cluster(node.storage(term).into()), Some(term)),
+                Ok(None) => {
                     info!("stopping");
                     systemd::notify_stopping();
                     runtime.block_on(node.leave());
                     info!("stopped");
                     return Ok(());
                 }
+                Err(error) => {
+                    // No client is connected, so another node may lead at once.
+                    runtime.block_on(node.leave());
+                    return Err(error);
+                }
             }
         }
     };
     let fence = node.as_ref().map(|node| node.fence().clone());
-    let mut service = Service::start(runtime, config, tls, store, fence, listeners, &workers)?;
+    let mut service = Service::restore(config, tls, store, fence)?;
+    let relays = match (&mut node, term) {
+        (Some(node), Some(term)) => {
+            runtime.block_on(node.await_relays(term));
+            node.relay_port(term)
+        }
+        _ => None,
+    };
+    service.serve(runtime, config, listeners, relays, &workers)?;
+    if let Some(outgoing) = outgoing {
+        outgoing.serve_here(service.server());
+    }
 
     runtime.block_on(async {
         http.serve(service.server());
@@ -161,6 +184,29 @@ fn serve(
     }
     info!("stopped");
     Ok(())
+}
+
+/// Relays clients to the leader while this node stands by, if it is configured to. No more clients are accepted when the
+/// tasks are dropped.
+fn start_relaying(
+    runtime: &Runtime,
+    node: &Node,
+    config: &Config,
+    listeners: &[(Namespace, std::net::TcpListener)],
+    workers: &Workers,
+) -> Result<Option<(JoinSet<()>, Arc<Outgoing>)>, DaemonError> {
+    if !config.cluster.relays() {
+        return Ok(None);
+    }
+    let mut tasks = JoinSet::new();
+    let outgoing = Arc::new(node.outgoing(config, workers)?);
+    listen(listeners)?;
+    let _entered = runtime.enter();
+    for (namespace, listener) in listeners {
+        let listener = TcpListener::from_std(listener.try_clone()?)?;
+        tasks.spawn(relay_port(Arc::clone(&outgoing), *namespace, listener));
+    }
+    Ok(Some((tasks, outgoing)))
 }
 
 /// Waits until this node leads its cluster; `None`: a signal came before that.

@@ -1,7 +1,7 @@
 //! A node of a cluster: it joins, waits until it leads, keeps quiet when it does not lead any more, and leaves.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,27 +9,40 @@ use std::{io, thread};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
-use super::super::ending;
+use super::super::relay::{Outgoing, RelayAuthority};
 use super::super::workers::Workers;
+use super::super::{ending, socket};
 use super::error::DaemonError;
+use super::service::RelayPort;
 use crate::cluster::clock::BootTime;
 use crate::cluster::configured::{ConfiguredError, client, node_name, timing};
 use crate::cluster::etcd::{EtcdClient, Expected};
 use crate::cluster::fence::Fence;
-use crate::cluster::keys::{self, Incarnation, Keys};
+use crate::cluster::keys::{self, Incarnation, Keys, RelayEndpoint, RelaySecret};
 use crate::cluster::leadership::{self, Ending, Machine, Phase, Term};
+use crate::cluster::observatory::Observatory;
 use crate::cluster::participant::{Participant, Parts};
 use crate::cluster::participation::{News, Pulse};
+use crate::cluster::relays::Relays;
 use crate::cluster::store::ClusterStorage;
 use crate::cluster::timing::Timing;
-use crate::config::ClusterConfig;
+use crate::config::Config;
 use crate::core::Namespace;
 use crate::storage::FORMAT;
 
-/// How often the guard looks at the fence.
+/// How often the guards look at the fences.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
+
+/// For how many periods relays may be open after their deadline.
+const GUARD_TURNS_MAX: u32 = 3;
+
+/// How long the relays of a node may take to close when it is to lead or to leave.
+const RELAYS_CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// The time between two looks at the other nodes, while a new leader waits for them.
+const OBSERVATION_PAUSE: Duration = Duration::from_millis(10);
 
 /// The connections to etcd that a node needs, and what it is. Its files are read already.
 pub(super) struct Prepared {
@@ -40,6 +53,11 @@ pub(super) struct Prepared {
     clients: [EtcdClient; 2],
     /// For what concerns an operator; it is allowed more time.
     inspector: EtcdClient,
+    /// For what other nodes do.
+    observer: EtcdClient,
+    authority: Option<RelayAuthority>,
+    relays: bool,
+    is_eligible: bool,
 }
 
 /// A node that has begun to join a cluster.
@@ -54,28 +72,60 @@ pub(super) struct Node {
     committer: Option<EtcdClient>,
     /// Whether the process is to be killed when it does not lead any more.
     has_to_lead: Arc<AtomicBool>,
+    incarnation: Incarnation,
+    /// What it relays while it does not lead.
+    relays: Relays,
+    authority: Option<RelayAuthority>,
+    observatory: Observatory,
+    /// The port for relays while it leads, and what they have to know.
+    relay_port: Option<(TcpListener, RelaySecret)>,
 }
 
 impl Prepared {
     /// Reads the files of the section, as the user who has started the process.
-    pub(super) fn read(config: &ClusterConfig) -> Result<Self, DaemonError> {
+    pub(super) fn read(config: &Config) -> Result<Self, DaemonError> {
+        let config = &config.cluster;
         let wrong = |error: ConfiguredError| DaemonError::ClusterSettings { problem: error.to_string() };
         let node = node_name(config).map_err(wrong)?;
         let timing = timing(config);
         let client = |request_timeout| client(config, request_timeout).map_err(wrong);
         let clients = [client(timing.request_timeout())?, client(timing.request_timeout())?];
         let inspector = client(Duration::from_secs(2))?;
-        Ok(Self { keys: Keys::new(&config.name), timing, node, clients, inspector })
+        let observer = client(timing.request_timeout())?;
+        let authority = config.relay_ca.as_deref().map(RelayAuthority::read).transpose();
+        let wrong = |error| DaemonError::ClusterSettings { problem: format!("cluster.relay_ca = {error}") };
+        Ok(Self {
+            keys: Keys::new(&config.name),
+            timing,
+            node,
+            clients,
+            inspector,
+            observer,
+            authority: authority.map_err(wrong)?,
+            relays: config.relays(),
+            is_eligible: config.is_eligible,
+        })
     }
 
-    /// Begins to join. `addresses` are those at which clients reach this node when it leads.
-    pub(super) fn join(self, addresses: &[(Namespace, SocketAddr)]) -> Result<Node, DaemonError> {
-        let Self { keys, timing, node: name, clients: [coordinator, committer], inspector } = self;
+    /// Begins to join. `addresses` are those at which clients reach this node, and `relay_port` is for relays of other nodes.
+    pub(super) fn join(
+        self,
+        addresses: &[(Namespace, SocketAddr)],
+        relay_port: Option<TcpListener>,
+    ) -> Result<Node, DaemonError> {
+        let Self { keys, timing, node: name, clients: [coordinator, committer], .. } = self;
+        let relay_port = relay_port.map(|port| io::Result::Ok((port, RelaySecret::random()?))).transpose()?;
+        let endpoint = |(port, secret): &(TcpListener, RelaySecret)| {
+            io::Result::Ok(RelayEndpoint { address: port.local_addr()?, secret: secret.clone() })
+        };
+        let incarnation = Incarnation::random()?;
         let this = keys::Node {
-            incarnation: Incarnation::random()?,
+            incarnation: incarnation.clone(),
             invocation: std::env::var("INVOCATION_ID").unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             addresses: addresses.iter().map(|(_, address)| address.to_string()).collect(),
+            relays: self.relays,
+            relay_endpoint: relay_port.as_ref().map(endpoint).transpose()?,
         };
         let machine = Machine::new(leadership::Settings {
             keys: keys.clone(),
@@ -83,9 +133,11 @@ impl Prepared {
             node: this,
             timing,
             record_format: FORMAT,
+            is_eligible: self.is_eligible,
         });
         let fence = Fence::new(BootTime::now);
         let pulse = Pulse::default();
+        let relays = Relays::new(Fence::new(BootTime::now));
         let has_to_lead = Arc::new(AtomicBool::new(false));
         let (sender, news) = unbounded_channel();
         let participant = Participant::start(Parts {
@@ -94,10 +146,15 @@ impl Prepared {
             fence: fence.clone(),
             pulse: pulse.clone(),
             silence_max: timing.renew_deadline() / 2,
+            relays: relays.clone(),
             clock: BootTime::now,
             tell: teller(sender, Arc::clone(&has_to_lead), fence.clone()),
         })?;
-        inspect(inspector, &keys, timing)?;
+        if self.relays {
+            guard_relays(relays.clone())?;
+        }
+        let observatory = Observatory::start(self.observer, keys.clone(), timing.retry_period())?;
+        inspect(self.inspector, &keys, timing)?;
         info!(cluster = keys.prefix(), node = name, "joining the cluster");
         Ok(Node {
             keys,
@@ -109,6 +166,11 @@ impl Prepared {
             news,
             committer: Some(committer),
             has_to_lead,
+            incarnation,
+            relays,
+            authority: self.authority,
+            observatory,
+            relay_port,
         })
     }
 }
@@ -138,6 +200,74 @@ impl Node {
     pub(super) fn storage(&mut self, term: Term) -> ClusterStorage<EtcdClient> {
         let committer = self.committer.take().expect("a process leads once");
         ClusterStorage::new(committer, self.keys.clone(), term, self.fence.clone())
+    }
+
+    /// How the node relays clients while it does not lead.
+    pub(super) fn outgoing(&self, config: &Config, workers: &Workers) -> Result<Outgoing, DaemonError> {
+        Ok(Outgoing::new(
+            self.relays.clone(),
+            workers.clone(),
+            Duration::from_secs(config.cluster.hold_s.into()),
+            Duration::from_secs(config.peer_timeout_s.into()),
+            self.authority.clone(),
+        ))
+    }
+
+    /// Closes what the node relays, for good.
+    pub(super) async fn close_relays(&self) -> Result<(), DaemonError> {
+        let closed = tokio::time::timeout(RELAYS_CLOSE_MAX, self.relays.close()).await;
+        closed.map_err(|_| DaemonError::Cluster {
+            problem: "the connections that this node relays could not be closed in time; please report this"
+                .to_owned(),
+        })
+    }
+
+    /// Has the port for relays accept connections.
+    pub(super) fn listen_for_relays(&self) -> Result<(), DaemonError> {
+        let Some((port, _)) = &self.relay_port else { return Ok(()) };
+        let bound = socket::listen(port);
+        bound.map_err(|source| DaemonError::Bind { key: "cluster.bind".to_owned(), source })
+    }
+
+    /// The port for relays, once the node leads.
+    pub(super) fn relay_port(&mut self, term: Term) -> Option<RelayPort> {
+        let (listener, secret) = self.relay_port.take()?;
+        Some(RelayPort { listener, secret, epoch: term.epoch })
+    }
+
+    /// Waits until no other node relays clients to a leader before this one (invariant C5).
+    pub(super) async fn await_relays(&self, term: Term) {
+        let lease_duration = self.timing.lease_duration();
+        let deadline = BootTime::now().after(lease_duration);
+        let mut waiting_for = None;
+        loop {
+            let now = BootTime::now();
+            let unclosed = self.observatory.members().unclosed(
+                term.epoch,
+                term.taken_at,
+                &self.incarnation,
+                lease_duration,
+                now,
+            );
+            match unclosed {
+                Some(unclosed) if unclosed.is_empty() => break,
+                Some(unclosed) => waiting_for = Some(unclosed),
+                None => {}
+            }
+            // Nodes that give no heartbeat have closed their relays by then. Without a reading, this node cannot renew either.
+            if let (Some(nodes), true) = (&waiting_for, now >= deadline) {
+                let nodes: Vec<_> = nodes.iter().map(|unclosed| unclosed.node.as_str()).collect();
+                error!(
+                    nodes = nodes.join(" "),
+                    "these nodes give heartbeats, but have not closed the connections that they relayed to the leader before: \
+                     their clients may believe that they still hold something; restart them, and please report this"
+                );
+                break;
+            }
+            self.observatory.hurry();
+            tokio::time::sleep(OBSERVATION_PAUSE).await;
+        }
+        self.observatory.calm();
     }
 
     /// Renewals depend on the threads that serve clients from now on. Does not end: a node that leads no more kills its
@@ -244,6 +374,26 @@ fn guard(fence: Fence, has_to_lead: Arc<AtomicBool>) {
     if started.is_err() {
         end_at_once("the thread that guards the leadership could not be started".to_owned());
     }
+}
+
+/// Closes what the node relays when it does not reach etcd in time. Kills the process if its threads do not do so.
+fn guard_relays(relays: Relays) -> io::Result<()> {
+    let watch = move || {
+        let mut turns_overdue = 0;
+        loop {
+            turns_overdue = if relays.enforce() { turns_overdue + 1 } else { 0 };
+            if turns_overdue > GUARD_TURNS_MAX {
+                ending::end_at_once(
+                    "this node could not close the connections that it relays: it ends at once",
+                    "its threads hang, and etcd has not confirmed its heartbeat within the renew deadline"
+                        .to_owned(),
+                );
+            }
+            thread::sleep(GUARD_PERIOD);
+        }
+    };
+    thread::Builder::new().name("relay-guard".to_owned()).spawn(watch)?;
+    Ok(())
 }
 
 /// Kills the process of a node that led and does not lead any more.

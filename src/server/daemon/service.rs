@@ -12,13 +12,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::super::relay::{Incoming, serve_relays};
 use super::super::store::{RestoreError, Writer, WriterError};
 use super::super::tls::Tls;
 use super::super::workers::{Workers, balance};
-use super::super::{Clock, Server, expire, gc, serve_port};
+use super::super::{Clock, Server, expire, gc, port_config, serve_port};
 use super::error::DaemonError;
 use crate::cluster::etcd::EtcdClient;
 use crate::cluster::fence::Fence;
+use crate::cluster::keys::RelaySecret;
 use crate::cluster::store::ClusterStorage;
 use crate::config::{ClientCert, Config, PlainRule};
 use crate::core::{NameHasher, Namespace};
@@ -41,6 +43,15 @@ impl Store {
     }
 }
 
+/// The port for relays of a node that leads.
+pub(super) struct RelayPort {
+    pub(super) listener: StdTcpListener,
+    /// What relays have to know.
+    pub(super) secret: RelaySecret,
+    /// The term of the leadership.
+    pub(super) epoch: u32,
+}
+
 /// A server that serves clients.
 pub(super) struct Service {
     server: Arc<Server>,
@@ -51,15 +62,12 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Restores the durable state, and starts to serve.
-    pub(super) fn start(
-        runtime: &Runtime,
+    /// Restores the durable state. No client is served yet.
+    pub(super) fn restore(
         config: &Config,
         tls: Option<Arc<Tls>>,
         store: Store,
         fence: Option<Fence>,
-        listeners: Vec<(Namespace, StdTcpListener)>,
-        workers: &Workers,
     ) -> Result<Self, DaemonError> {
         let server = Server::with_fence(config, Clock::system(), NameHasher::new(), fence);
         server.set_tls(tls);
@@ -92,9 +100,28 @@ impl Service {
             }
         };
         server.declare_configured(&config.semaphore.declare);
+        Ok(Self { server, store, tasks: JoinSet::new() })
+    }
+
+    /// Starts to serve clients, and those that other nodes relay.
+    pub(super) fn serve(
+        &mut self,
+        runtime: &Runtime,
+        config: &Config,
+        listeners: Vec<(Namespace, StdTcpListener)>,
+        relays: Option<RelayPort>,
+        workers: &Workers,
+    ) -> Result<(), DaemonError> {
         let _entered = runtime.enter();
-        let tasks = spawn_tasks(&server, config, listeners, workers)?;
-        Ok(Self { server, store, tasks })
+        if let Some(RelayPort { listener, secret, epoch }) = relays {
+            let enabled =
+                Namespace::ALL.into_iter().filter(|namespace| port_config(config, *namespace).enable);
+            let server = Arc::clone(&self.server);
+            let incoming = Incoming::new(server, workers.clone(), &secret, epoch, enabled.collect());
+            self.tasks.spawn(serve_relays(incoming, TcpListener::from_std(listener)?));
+        }
+        spawn_tasks(&mut self.tasks, &self.server, config, listeners, workers)?;
+        Ok(())
     }
 
     pub(super) fn server(&self) -> &Arc<Server> {
@@ -186,12 +213,12 @@ fn log_restored(server: &Server, data_dir: Option<&Path>, epoch: Option<u64>) {
 }
 
 fn spawn_tasks(
+    tasks: &mut JoinSet<()>,
     server: &Arc<Server>,
     config: &Config,
     listeners: Vec<(Namespace, StdTcpListener)>,
     workers: &Workers,
-) -> io::Result<JoinSet<()>> {
-    let mut tasks = JoinSet::new();
+) -> io::Result<()> {
     for (namespace, listener) in listeners {
         let listener = TcpListener::from_std(listener)?;
         tasks.spawn(serve_port(Arc::clone(server), namespace, listener, workers.clone()));
@@ -206,5 +233,5 @@ fn spawn_tasks(
         let interval = Duration::from_secs(config.semaphore.gc_interval_s.into());
         tasks.spawn_on(gc::sweep_semaphores(Arc::clone(server), interval), workers.background());
     }
-    Ok(tasks)
+    Ok(())
 }

@@ -80,15 +80,19 @@ impl Tls {
             Error::InvalidCertificate(_) => of("tls.cert")(FileError::unusable(cert)(error)),
             error => of("tls.key")(FileError::unusable(key)(error)),
         };
-        let mut server = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(VERSIONS)
-            .expect("the provider has the cipher suites of the version")
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, private_key)
-            .map_err(unusable)?;
-        server.session_storage = Arc::new(NoServerSessionStorage {});
-        server.send_tls13_tickets = 0;
-        Ok(Some(Self { config: Arc::new(server), plain: config.plain }))
+        let with = |verifier| {
+            let mut server = ServerConfig::builder_with_provider(provider())
+                .with_protocol_versions(VERSIONS)
+                .expect("the provider has the cipher suites of the version")
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(chain.clone(), private_key.clone_key())
+                .map_err(&unusable)?;
+            server.session_storage = Arc::new(NoServerSessionStorage {});
+            server.send_tls13_tickets = 0;
+            Ok(Arc::new(server))
+        };
+        let for_relays = with(WebPkiClientVerifier::no_client_auth())?;
+        Ok(Some(Self { config: with(verifier)?, for_relays, plain: config.plain }))
     }
 }
 

@@ -29,6 +29,8 @@ use crate::config::PlainRule;
 /// What the server needs for TLS.
 pub(super) struct Tls {
     config: Arc<ServerConfig>,
+    /// For the connections that relays encrypt. They need no certificate: they have proven themselves already.
+    for_relays: Arc<ServerConfig>,
     plain: PlainRule,
 }
 
@@ -51,6 +53,12 @@ impl Tls {
     /// What new connections are served with.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
+    }
+
+    /// What the connection of this client is served with.
+    pub(super) fn config_for(&self, client: ClientAddress) -> Arc<ServerConfig> {
+        let config = if client.is_encrypted_by_relay() { &self.for_relays } else { &self.config };
+        Arc::clone(config)
     }
 
     /// How the connection of a client may begin.

@@ -16,7 +16,6 @@ mod tests;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,6 +31,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::admission::Admission;
+use super::client_address::ClientAddress;
 use super::connection::{Move, OpenConnection};
 use super::core_yield::yield_before_sleep;
 pub(super) use balance::balance;
@@ -42,7 +42,7 @@ use load::Gauge;
 /// Starts to serve connections, on threads or in a test.
 pub trait Spawn<S>: Clone + Send + 'static {
     /// Starts to serve an admitted connection.
-    fn spawn(&self, admission: Admission, stream: S, peer: SocketAddr);
+    fn spawn(&self, admission: Admission, stream: S, peer: ClientAddress);
 }
 
 /// Where a connection is served at present.
@@ -179,18 +179,38 @@ impl Worker {
 }
 
 impl Spawn<TcpStream> for Workers {
-    fn spawn(&self, admission: Admission, stream: TcpStream, peer: SocketAddr) {
+    fn spawn(&self, admission: Admission, stream: TcpStream, peer: ClientAddress) {
         let active = self.0.active.load(Ordering::Relaxed);
-        let with_fewest = self.0.threads[..active]
-            .iter()
-            .enumerate()
-            .min_by_key(|(_, worker)| worker.connections.load(Ordering::Relaxed));
-        let (index, _) = with_fewest.expect("there is at least one active worker");
-        self.spawn_on(WorkerIndex::new(index), stream, Arrival::New { admission, peer });
+        self.spawn_on(self.with_fewest(active), stream, Arrival::New { admission, peer });
     }
 }
 
 impl Workers {
+    /// The worker with the fewest connections among the first `count`, which are at least one.
+    fn with_fewest(&self, count: usize) -> WorkerIndex {
+        let workers = self.0.threads[..count].iter().enumerate();
+        let with_fewest = workers.min_by_key(|(_, worker)| worker.connections.load(Ordering::Relaxed));
+        WorkerIndex::new(with_fewest.expect("there is at least one").0)
+    }
+
+    /// Starts a task that uses a connection, on the worker with the fewest connections. The task gets the connection's socket
+    /// registered with the worker's runtime. It is not started if that fails, which closes the connection.
+    pub(super) fn run<F>(&self, stream: TcpStream, task: impl FnOnce(TcpStream) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let index = self.with_fewest(self.0.threads.len());
+        let seat = WorkerSeat::take(self, index);
+        let stream = stream.into_std();
+        self.0.threads[index.get()].runtime.spawn(async move {
+            let _seat = seat;
+            match stream.and_then(TcpStream::from_std) {
+                Ok(stream) => task(stream).await,
+                Err(error) => warn!(%error, "a connection could not be handed to its thread and was closed"),
+            }
+        });
+    }
+
     /// Starts to serve a connection on a worker.
     fn spawn_on(&self, index: WorkerIndex, stream: TcpStream, arrival: Arrival) {
         let mut seat = WorkerSeat::take(self, index);
@@ -217,7 +237,7 @@ impl Workers {
 
 /// A connection that a worker is to serve.
 enum Arrival {
-    New { admission: Admission, peer: SocketAddr },
+    New { admission: Admission, peer: ClientAddress },
     Moved(Box<OpenConnection>),
 }
 
@@ -307,7 +327,7 @@ impl<S> Spawn<S> for SameThread
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    fn spawn(&self, admission: Admission, stream: S, peer: SocketAddr) {
+    fn spawn(&self, admission: Admission, stream: S, peer: ClientAddress) {
         self.spawn_task(stream, Arrival::New { admission, peer });
     }
 }

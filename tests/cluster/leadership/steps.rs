@@ -487,7 +487,7 @@ fn a_run_whose_name_was_taken_ends() {
     // A leader likewise.
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
-    let other = Heartbeat { incarnation: node(2).incarnation, count: 1 };
+    let other = Heartbeat { incarnation: node(2).incarnation, count: 1, relays_closed_below: 0, relays: 0 };
     bench.store.set(keys().heartbeat("a"), Some(encode(&other)));
     bench.pass(500 * MS);
     assert_eq!(ending(bench.settle(&mut first)), taken);

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use signalbox::cluster::clock::BootTime;
+use signalbox::cluster::fence::Fence;
 use signalbox::cluster::keys::{Incarnation, Node};
 use signalbox::cluster::leadership::{Machine, Settings, Term};
 use signalbox::cluster::participation::{Action, News, Participation, Pulse};
+use signalbox::cluster::relays::Relays;
 use signalbox::cluster::store::ClusterStorage;
 use signalbox::config::Config;
 use signalbox::core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
@@ -71,14 +74,23 @@ async fn live(process: Arc<Process>, mut random: Random) {
             invocation: String::new(),
             version: "simulated".to_owned(),
             addresses: Vec::new(),
+            relays: false,
+            relay_endpoint: None,
         },
         timing,
         record_format: FORMAT,
+        is_eligible: true,
     });
     let (lead, leads) = oneshot::channel();
     let tell = teller(Arc::clone(&process), lead);
-    let participation =
-        Participation::new(machine, process.fence.clone(), pulse.clone(), timing.renew_deadline() / 2, tell);
+    let participation = Participation::new(
+        machine,
+        process.fence.clone(),
+        pulse.clone(),
+        timing.renew_deadline() / 2,
+        Relays::new(Fence::new(BootTime::default)),
+        tell,
+    );
     let (leave, commands) = unbounded_channel();
     tokio::task::spawn_local(participate(Arc::clone(&process), participation, commands));
     let serving = async {

@@ -1,0 +1,231 @@
+//! The start of a connection that one node of a cluster relays to the node that leads: who relays it, and for whom.
+//!
+//! ```text
+//!  leader -> relay   Challenge   magic, nonce
+//!  relay  -> leader  Opening     version, flags, namespace, epoch, client's address and port, proof
+//!  leader -> relay   Verdict     outcome, proof
+//! ```
+//!
+//! Both sides prove with the nonce that they know the leader's secret, which is not sent. Behind the verdict are the bytes
+//! of the client and those for it, as they are. All numbers are big-endian.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::Namespace;
+
+/// The first bytes of a challenge: what this port speaks, and its version.
+const MAGIC: [u8; 4] = *b"SBR\x01";
+
+/// Bytes of the number that a leader uses once.
+pub const NONCE_BYTES: usize = 16;
+
+/// Bytes of a proof.
+pub const PROOF_BYTES: usize = 32;
+
+/// Bytes of a [`Challenge`].
+pub const CHALLENGE_BYTES: usize = MAGIC.len() + NONCE_BYTES;
+
+/// Bytes of what an [`Opening`] states.
+pub const STATEMENT_BYTES: usize = 24;
+
+/// Bytes of an [`Opening`]: the statement and its proof.
+pub const OPENING_BYTES: usize = STATEMENT_BYTES + PROOF_BYTES;
+
+/// Bytes of a [`Verdict`].
+pub const VERDICT_BYTES: usize = 1 + PROOF_BYTES;
+
+/// What a leader sends first: a number that it has never used before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Challenge {
+    /// The number.
+    pub nonce: [u8; NONCE_BYTES],
+}
+
+/// What a relay states of a connection. Its proof covers all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The port of the client's connection.
+    pub namespace: Namespace,
+    /// Whether the relay has encrypted what the client has sent without encryption.
+    pub is_encrypted_by_relay: bool,
+    /// The epoch of the leader that the relay means.
+    pub epoch: u32,
+    /// The peer of the client's connection to the relay.
+    pub client: SocketAddr,
+}
+
+/// What a relay sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// What it states.
+    pub statement: Statement,
+    /// The proof of that, with the leader's nonce.
+    pub proof: [u8; PROOF_BYTES],
+}
+
+/// What the leader thinks of an opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The client is served.
+    Accepted,
+    /// The client is served if it uses TLS itself: the relay does not encrypt what it sends.
+    AcceptedPlain,
+    /// The node does not lead in this epoch.
+    OtherEpoch,
+    /// The port of the client's connection is not enabled there.
+    Disabled,
+}
+
+/// The answer to an opening whose proof is right. A wrong one is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What follows.
+    pub outcome: Outcome,
+    /// The proof that this is the leader.
+    pub proof: [u8; PROOF_BYTES],
+}
+
+impl Challenge {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; CHALLENGE_BYTES] {
+        let mut bytes = [0; CHALLENGE_BYTES];
+        bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+        bytes[MAGIC.len()..].copy_from_slice(&self.nonce);
+        bytes
+    }
+
+    /// The challenge in these bytes; `None`: something else listens there, or another version.
+    pub fn decode(bytes: &[u8; CHALLENGE_BYTES]) -> Option<Self> {
+        let nonce = bytes.strip_prefix(&MAGIC)?.try_into().ok()?;
+        Some(Self { nonce })
+    }
+}
+
+const ENCRYPTED_BY_RELAY: u8 = 1;
+
+const OUTCOMES: [Outcome; 4] =
+    [Outcome::Accepted, Outcome::AcceptedPlain, Outcome::OtherEpoch, Outcome::Disabled];
+
+impl Statement {
+    /// Its bytes, which are proven.
+    pub fn encode(&self) -> [u8; STATEMENT_BYTES] {
+        let ip = match self.client.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let mut bytes = [0; STATEMENT_BYTES];
+        bytes[0] = if self.is_encrypted_by_relay { ENCRYPTED_BY_RELAY } else { 0 };
+        bytes[1] = self.namespace.code();
+        bytes[2..6].copy_from_slice(&self.epoch.to_be_bytes());
+        bytes[6..22].copy_from_slice(&ip.octets());
+        bytes[22..].copy_from_slice(&self.client.port().to_be_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; STATEMENT_BYTES]) -> Option<Self> {
+        let [flags, namespace, rest @ ..] = bytes;
+        let (epoch, rest) = rest.split_first_chunk()?;
+        let (ip, port) = rest.split_first_chunk::<16>()?;
+        Some(Self {
+            namespace: Namespace::from_code(*namespace)?,
+            is_encrypted_by_relay: match *flags {
+                0 => false,
+                ENCRYPTED_BY_RELAY => true,
+                _ => return None,
+            },
+            epoch: u32::from_be_bytes(*epoch),
+            client: SocketAddr::new(
+                Ipv6Addr::from(*ip).to_canonical(),
+                u16::from_be_bytes(port.try_into().ok()?),
+            ),
+        })
+    }
+}
+
+impl Opening {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; OPENING_BYTES] {
+        let mut bytes = [0; OPENING_BYTES];
+        bytes[..STATEMENT_BYTES].copy_from_slice(&self.statement.encode());
+        bytes[STATEMENT_BYTES..].copy_from_slice(&self.proof);
+        bytes
+    }
+
+    /// The opening in these bytes; `None`: they are not one.
+    pub fn decode(bytes: &[u8; OPENING_BYTES]) -> Option<Self> {
+        let (statement, proof) = bytes.split_first_chunk()?;
+        Some(Self { statement: Statement::decode(statement)?, proof: proof.try_into().ok()? })
+    }
+}
+
+impl Outcome {
+    /// Its byte, which is proven.
+    pub fn encode(self) -> u8 {
+        match self {
+            Self::Accepted => 0,
+            Self::AcceptedPlain => 1,
+            Self::OtherEpoch => 2,
+            Self::Disabled => 3,
+        }
+    }
+}
+
+impl Verdict {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; VERDICT_BYTES] {
+        let mut bytes = [self.outcome.encode(); VERDICT_BYTES];
+        bytes[1..].copy_from_slice(&self.proof);
+        bytes
+    }
+
+    /// The verdict in these bytes; `None`: they are not one.
+    pub fn decode(bytes: &[u8; VERDICT_BYTES]) -> Option<Self> {
+        let (byte, proof) = bytes.split_first()?;
+        let outcome = OUTCOMES.into_iter().find(|outcome| outcome.encode() == *byte)?;
+        Some(Self { outcome, proof: proof.try_into().ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let challenge = Challenge { nonce: [7; NONCE_BYTES] };
+        assert_eq!(Challenge::decode(&challenge.encode()), Some(challenge));
+        for (client, namespace, is_encrypted_by_relay) in [
+            ("192.0.2.7:80", Namespace::Counters, true),
+            ("[2001:db8::1]:65535", Namespace::Semaphores, false),
+        ] {
+            let client = client.parse().unwrap();
+            let statement = Statement { namespace, is_encrypted_by_relay, epoch: 0x0102_0304, client };
+            let opening = Opening { statement, proof: [9; PROOF_BYTES] };
+            assert_eq!(Opening::decode(&opening.encode()), Some(opening));
+        }
+        for outcome in OUTCOMES {
+            let verdict = Verdict { outcome, proof: [3; PROOF_BYTES] };
+            assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_no_frames() {
+        let mut challenge = Challenge { nonce: [0; NONCE_BYTES] }.encode();
+        challenge[3] = 2;
+        assert_eq!(Challenge::decode(&challenge), None, "another version");
+        let statement = Statement {
+            namespace: Namespace::Counters,
+            is_encrypted_by_relay: false,
+            epoch: 1,
+            client: ([127, 0, 0, 1], 1).into(),
+        };
+        let opening = Opening { statement, proof: [0; PROOF_BYTES] }.encode();
+        for (at, byte) in [(0, 2), (1, 2)] {
+            let mut other = opening;
+            other[at] = byte;
+            assert_eq!(Opening::decode(&other), None, "{at}");
+        }
+        assert_eq!(Verdict::decode(&[4; VERDICT_BYTES]), None);
+    }
+}

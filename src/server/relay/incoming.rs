@@ -1,0 +1,163 @@
+//! The leader's part: connections that other nodes relay.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tracing::{debug, warn};
+
+use super::super::client_address::ClientAddress;
+use super::super::listener::{Backoff, admit, is_of_the_peer};
+use super::super::throttle::Throttle;
+use super::super::tls::FirstBytes;
+use super::super::workers::Workers;
+use super::super::{Server, port_name};
+use super::proof::{Link, Secret};
+use crate::cluster::keys::RelaySecret;
+use crate::core::Namespace;
+use crate::protocol;
+use crate::protocol::relay::{Challenge, OPENING_BYTES, Opening, Outcome};
+
+/// How long a connection may take until it has proven whose it is.
+const OPENING_MAX: Duration = Duration::from_secs(5);
+
+/// Connections at a time that have proven nothing yet. More wait to be accepted.
+const UNPROVEN_MAX: usize = 1024;
+
+/// The port for relays of the node that leads.
+pub(in crate::server) struct Incoming {
+    server: Arc<Server>,
+    workers: Workers,
+    secret: Secret,
+    /// The term of the leadership.
+    epoch: u32,
+    enabled: Vec<Namespace>,
+    warnings: Throttle,
+}
+
+/// Why a connection is not served.
+#[derive(Debug, Error)]
+enum Refused {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it has not stated in time for whom it is")]
+    Timeout,
+    #[error(
+        "it does not speak the protocol of relays, or does not know this leader's secret; only nodes of the cluster \
+         connect to cluster.bind"
+    )]
+    Unproven,
+    #[error("it is for the leader of epoch {0}")]
+    OtherEpoch(u32),
+    #[error("it is for the port of the {0}s, which is disabled here; enable the same ports on all nodes")]
+    Disabled(&'static str),
+    #[error("the system has no random numbers: {0}")]
+    Random(getrandom::Error),
+}
+
+impl Incoming {
+    /// A port that serves connections of `enabled` namespaces for relays which know the secret and mean this epoch.
+    pub(in crate::server) fn new(
+        server: Arc<Server>,
+        workers: Workers,
+        secret: &RelaySecret,
+        epoch: u32,
+        enabled: Vec<Namespace>,
+    ) -> Self {
+        let secret = Secret::new(secret);
+        Self { server, workers, secret, epoch, enabled, warnings: Throttle::default() }
+    }
+
+    async fn accept(&self, mut stream: TcpStream, relay: SocketAddr) {
+        let opened = tokio::time::timeout(OPENING_MAX, self.open(&mut stream)).await;
+        match opened.unwrap_or(Err(Refused::Timeout)) {
+            Ok((namespace, client)) => {
+                admit::<TcpListener>(&self.server, namespace, stream, client, &self.workers);
+            }
+            // A relay that was about to learn of this leader, or to close.
+            Err(refused @ (Refused::Io(_) | Refused::OtherEpoch(_))) => {
+                debug!(%relay, %refused, "a relayed connection was not accepted");
+            }
+            Err(refused) => {
+                if self.warnings.permits() {
+                    warn!(%relay, %refused, "a relayed connection was not accepted");
+                }
+            }
+        }
+    }
+
+    /// Finds out for whom a connection is.
+    async fn open(&self, stream: &mut TcpStream) -> Result<(Namespace, ClientAddress), Refused> {
+        stream.set_nodelay(true)?;
+        let mut challenge = Challenge { nonce: Default::default() };
+        getrandom::fill(&mut challenge.nonce).map_err(Refused::Random)?;
+        stream.write_all(&challenge.encode()).await?;
+        let mut received = [0; OPENING_BYTES];
+        stream.read_exact(&mut received).await?;
+        let opening = Opening::decode(&received).ok_or(Refused::Unproven)?;
+        let statement = opening.statement;
+        let link = Link { secret: &self.secret, challenge, statement };
+        if !link.is_proven_by(&opening) {
+            return Err(Refused::Unproven);
+        }
+        let namespace = match statement.namespace {
+            protocol::Namespace::Counters => Namespace::Counters,
+            protocol::Namespace::Semaphores => Namespace::Semaphores,
+        };
+        let mut client = ClientAddress::relayed(statement.client, statement.is_encrypted_by_relay);
+        let outcome = if statement.epoch != self.epoch {
+            Outcome::OtherEpoch
+        } else if !self.enabled.contains(&namespace) {
+            Outcome::Disabled
+        } else if client.is_encrypted_by_relay() && self.refuses_plain(client) {
+            // The client learns why from the answer to its first request.
+            client = ClientAddress::relayed(statement.client, false);
+            Outcome::AcceptedPlain
+        } else {
+            Outcome::Accepted
+        };
+        stream.write_all(&link.verdict(outcome).encode()).await?;
+        match outcome {
+            Outcome::Accepted | Outcome::AcceptedPlain => Ok((namespace, client)),
+            Outcome::OtherEpoch => Err(Refused::OtherEpoch(statement.epoch)),
+            Outcome::Disabled => Err(Refused::Disabled(port_name(namespace))),
+        }
+    }
+
+    /// Whether a client that does not use TLS itself is refused.
+    fn refuses_plain(&self, client: ClientAddress) -> bool {
+        matches!(self.server.first_bytes_of(client), FirstBytes::Tls)
+    }
+}
+
+/// Accepts the connections of relays and starts to serve them, until the returned future is dropped.
+pub(in crate::server) async fn serve_relays(incoming: Incoming, listener: TcpListener) {
+    let incoming = Arc::new(incoming);
+    let unproven = Arc::new(Semaphore::new(UNPROVEN_MAX));
+    let mut opening = JoinSet::new();
+    let mut backoff = Backoff::default();
+    loop {
+        let permit = Arc::clone(&unproven).acquire_owned().await.expect("it is never closed");
+        match listener.accept().await {
+            Ok((stream, relay)) => {
+                backoff.reset();
+                let incoming = Arc::clone(&incoming);
+                opening.spawn(async move {
+                    incoming.accept(stream, relay).await;
+                    drop(permit);
+                });
+                while opening.try_join_next().is_some() {}
+            }
+            Err(error) if is_of_the_peer(&error) => {
+                debug!(%error, "a relay closed a connection before it was accepted");
+            }
+            Err(error) => backoff.pause("cluster.bind", &incoming.warnings, &error).await,
+        }
+    }
+}

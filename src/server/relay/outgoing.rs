@@ -1,0 +1,301 @@
+//! The part of a node that does not lead: it accepts clients and opens connections to the leader for them.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tracing::{debug, warn};
+
+use super::super::client_address::ClientAddress;
+use super::super::listener::{Backoff, admit, is_of_the_peer};
+use super::super::throttle::Throttle;
+use super::super::workers::Workers;
+use super::super::{Server, port_name, socket};
+use super::proof::{Link, Secret};
+use super::splice::{Broken, splice};
+use crate::cluster::relays::{Relay, RelayTerm, Relays};
+use crate::core::Namespace;
+use crate::protocol;
+use crate::protocol::TLS_HANDSHAKE;
+use crate::protocol::relay::{CHALLENGE_BYTES, Challenge, Outcome, Statement, VERDICT_BYTES, Verdict};
+use crate::tls::{FileError, VERSIONS, certificates, provider};
+
+/// How long one attempt to reach the leader may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(1);
+
+/// The pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How a node relays clients to the leader.
+pub(in crate::server) struct Outgoing {
+    relays: Relays,
+    workers: Workers,
+    /// How long a client waits for a leader.
+    hold: Duration,
+    /// How long a vanished client or leader is not noticed, at most.
+    peer_timeout: Duration,
+    /// `None`: what clients send without TLS is relayed without TLS.
+    authority: Option<RelayAuthority>,
+    /// The server of this node, once it leads: it serves the clients that have waited for a leader here.
+    here: watch::Sender<Option<Arc<Server>>>,
+    warnings: Warnings,
+}
+
+/// Encrypts the relayed connections of clients that do not use TLS themselves.
+#[derive(Clone)]
+pub(in crate::server) struct RelayAuthority(Arc<ClientConfig>);
+
+/// Warnings whose rate is limited.
+#[derive(Default)]
+struct Warnings {
+    no_leader: Throttle,
+    failed_attempt: Throttle,
+    failed_accept: Throttle,
+}
+
+/// A connection to the leader for a client.
+enum Leader {
+    Plain(TcpStream),
+    Encrypted(Box<TlsStream<TcpStream>>),
+}
+
+/// Why an attempt to reach the leader has failed.
+#[derive(Debug, Error)]
+enum Failed {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("no answer within {} s", ATTEMPT_MAX.as_secs())]
+    Timeout,
+    #[error("something else than this cluster's leader listens there")]
+    NotTheLeader,
+    #[error("it does not lead in this epoch")]
+    OtherEpoch,
+    #[error("the port of these clients is disabled there; enable the same ports on all nodes")]
+    Disabled,
+    #[error("this node leads, leaves, or does not reach etcd")]
+    TermOver,
+}
+
+impl RelayAuthority {
+    /// Reads the file with the certificates of the authorities that have signed those of the nodes.
+    pub(in crate::server) fn read(file: &Path) -> Result<Self, FileError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(file)? {
+            roots.add(certificate).map_err(FileError::unusable(file))?;
+        }
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(VERSIONS)
+            .expect("the provider has the cipher suites of the version")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        // The leader gives no tickets.
+        config.resumption = Resumption::disabled();
+        Ok(Self(Arc::new(config)))
+    }
+}
+
+impl fmt::Debug for RelayAuthority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RelayAuthority")
+    }
+}
+
+impl Outgoing {
+    pub(in crate::server) fn new(
+        relays: Relays,
+        workers: Workers,
+        hold: Duration,
+        peer_timeout: Duration,
+        authority: Option<RelayAuthority>,
+    ) -> Self {
+        let (here, _) = watch::channel(None);
+        Self { relays, workers, hold, peer_timeout, authority, here, warnings: Warnings::default() }
+    }
+
+    /// This node leads: clients that wait for a leader are served here.
+    pub(in crate::server) fn serve_here(&self, server: &Arc<Server>) {
+        self.here.send_replace(Some(Arc::clone(server)));
+    }
+
+    /// Relays a client until it or the leader ends the connection. Without a leader, it waits for one for a limited time.
+    async fn relay(self: Arc<Self>, namespace: Namespace, client: TcpStream, peer: SocketAddr) {
+        let port = port_name(namespace);
+        let mut here = self.here.subscribe();
+        let is_encrypted_by_relay = match &self.authority {
+            None => false,
+            // A client that sends nothing holds nothing, and needs no leader.
+            Some(_) => match first_byte(&client).await {
+                Ok(Some(byte)) => byte != TLS_HANDSHAKE,
+                Ok(None) | Err(_) => return,
+            },
+        };
+        let (relay, leader) = tokio::select! {
+            connected = self.connect(namespace, peer, is_encrypted_by_relay) => connected,
+            Ok(server) = here.wait_for(Option::is_some) => {
+                if let Some(server) = &*server {
+                    admit::<TcpListener>(server, namespace, client, ClientAddress::of_peer(peer), &self.workers);
+                }
+                return;
+            }
+            () = tokio::time::sleep(self.hold) => {
+                if self.warnings.no_leader.permits() {
+                    warn!(
+                        port, %peer,
+                        "clients are disconnected: this node has reached no leader for cluster.hold; see \"signalbox \
+                         cluster status\""
+                    );
+                }
+                return;
+            }
+        };
+        debug!(port, %peer, epoch = relay.term().epoch(), "relaying a connection");
+        let ended = match leader {
+            Leader::Plain(leader) => splice(client, leader, &relay).await,
+            Leader::Encrypted(leader) => splice(client, leader, &relay).await,
+        };
+        match ended {
+            Ok(()) => debug!(port, %peer, "relayed connection closed"),
+            Err(error) => {
+                if let Broken::Leader(_) = error {
+                    relay.suspect_leader();
+                }
+                debug!(port, %peer, %error, "relayed connection closed");
+            }
+        }
+    }
+
+    /// Opens a connection to the leader for a client, as soon as there is one.
+    async fn connect(
+        &self,
+        namespace: Namespace,
+        client: SocketAddr,
+        is_encrypted_by_relay: bool,
+    ) -> (Relay, Leader) {
+        let namespace = match namespace {
+            Namespace::Counters => protocol::Namespace::Counters,
+            Namespace::Semaphores => protocol::Namespace::Semaphores,
+        };
+        let mut leader = self.relays.leader();
+        loop {
+            let term = leader.borrow_and_update().clone();
+            let Some(term) = term else {
+                // The sender lives as long as `self`.
+                let _ = leader.changed().await;
+                continue;
+            };
+            let statement = Statement { namespace, is_encrypted_by_relay, epoch: term.epoch(), client };
+            match self.attempt(&term, statement).await {
+                Ok(connected) => return connected,
+                Err(Failed::TermOver) => {}
+                Err(failed) => {
+                    self.relays.suspect();
+                    let address = term.endpoint().address;
+                    // While a leader loads its records, it refuses connections.
+                    let is_expected = matches!(&failed, Failed::Io(_) | Failed::OtherEpoch);
+                    if !is_expected && self.warnings.failed_attempt.permits() {
+                        warn!(%address, error = %failed, "clients wait: they cannot be relayed to the leader");
+                    } else {
+                        debug!(%address, error = %failed, "the leader was not reached");
+                    }
+                }
+            }
+            tokio::select! {
+                _ = leader.changed() => {}
+                () = tokio::time::sleep(PAUSE) => {}
+            }
+        }
+    }
+
+    async fn attempt(&self, term: &Arc<RelayTerm>, statement: Statement) -> Result<(Relay, Leader), Failed> {
+        // Counted before anything is sent, and dropped after the socket.
+        let relay = self.relays.enter(term).ok_or(Failed::TermOver)?;
+        let opened = tokio::select! {
+            biased;
+            () = term.over() => Err(Failed::TermOver),
+            opened = timeout_at(Instant::now() + ATTEMPT_MAX, self.open(&relay, statement)) => {
+                opened.unwrap_or(Err(Failed::Timeout))
+            }
+        };
+        Ok((relay, opened?))
+    }
+
+    async fn open(&self, relay: &Relay, statement: Statement) -> Result<Leader, Failed> {
+        let endpoint = relay.term().endpoint();
+        let mut stream = TcpStream::connect(endpoint.address).await?;
+        socket::prepare_connection(&stream, self.peer_timeout)?;
+        // Only an end of output that `splice` sends is an orderly end of the client. Whatever else closes the socket, also the
+        // end of this process, resets the connection.
+        stream.set_zero_linger()?;
+        let mut challenge = [0; CHALLENGE_BYTES];
+        stream.read_exact(&mut challenge).await?;
+        let challenge = Challenge::decode(&challenge).ok_or(Failed::NotTheLeader)?;
+        let secret = Secret::new(&endpoint.secret);
+        let link = Link { secret: &secret, challenge, statement };
+        if !relay.may_forward() {
+            return Err(Failed::TermOver);
+        }
+        stream.write_all(&link.opening().encode()).await?;
+        let mut verdict = [0; VERDICT_BYTES];
+        stream.read_exact(&mut verdict).await?;
+        let verdict = Verdict::decode(&verdict).ok_or(Failed::NotTheLeader)?;
+        if !link.is_answered_by(&verdict) {
+            return Err(Failed::NotTheLeader);
+        }
+        match (verdict.outcome, &self.authority) {
+            (Outcome::Accepted, Some(RelayAuthority(config))) if statement.is_encrypted_by_relay => {
+                let name = ServerName::IpAddress(endpoint.address.ip().into());
+                let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
+                Ok(Leader::Encrypted(Box::new(stream)))
+            }
+            (Outcome::Accepted | Outcome::AcceptedPlain, _) => Ok(Leader::Plain(stream)),
+            (Outcome::OtherEpoch, _) => Err(Failed::OtherEpoch),
+            (Outcome::Disabled, _) => Err(Failed::Disabled),
+        }
+    }
+}
+
+/// The first byte that a client has sent, which stays to be read; `None`: it has sent nothing, and ended.
+async fn first_byte(client: &TcpStream) -> io::Result<Option<u8>> {
+    let mut byte = [0];
+    Ok(if client.peek(&mut byte).await? == 0 { None } else { Some(byte[0]) })
+}
+
+/// Accepts clients of a port and relays them, until the returned future is dropped.
+pub(in crate::server) async fn relay_port(
+    outgoing: Arc<Outgoing>,
+    namespace: Namespace,
+    listener: TcpListener,
+) {
+    let port = port_name(namespace);
+    let mut backoff = Backoff::default();
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                backoff.reset();
+                if let Err(error) = socket::prepare_connection(&stream, outgoing.peer_timeout) {
+                    debug!(port, %peer, %error, "connection lost before it was relayed");
+                    continue;
+                }
+                let relaying = Arc::clone(&outgoing);
+                outgoing.workers.run(stream, move |stream| relaying.relay(namespace, stream, peer));
+            }
+            Err(error) if is_of_the_peer(&error) => {
+                debug!(%error, "the peer closed a connection before it was accepted");
+            }
+            Err(error) => backoff.pause(port, &outgoing.warnings.failed_accept, &error).await,
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Forwards the bytes of a client to the leader and back, as they are.
+//!
+//! Bytes are read into a buffer that all connections of a thread share, and written at once; what a side does not take
+//! waits in a buffer of the connection, and until then nothing more is read from the other side. So an idle connection has
+//! no buffer, and a slow side slows the other one down.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::io::poll_read_buf;
+
+use super::super::buffers::Buffers;
+use crate::cluster::relays::Relay;
+
+/// Most bytes of one read.
+const READ_BYTES_MAX: usize = 16 * 1024;
+
+/// Reads of a turn, after which other connections of the thread run.
+const TURN_READS: usize = 8;
+
+/// How long a client may take to end its part after the leader has ended its own.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Why a relayed connection is over, other than by the orderly ends of both sides.
+#[derive(Debug, Error)]
+pub(super) enum Broken {
+    #[error("the client is lost: {0}")]
+    Client(io::Error),
+    #[error("the leader is lost: {0}")]
+    Leader(io::Error),
+    #[error("this leader leads no more, or this node does not reach etcd")]
+    TermOver,
+}
+
+/// One of the two directions of a connection.
+#[derive(Default)]
+struct Way {
+    /// What was read and not yet written.
+    pending: BytesMut,
+    part: Part,
+}
+
+/// The part of the side that is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Part {
+    #[default]
+    Open,
+    /// It has ended its part, and the other side is to learn of it behind the last bytes.
+    Ending,
+    Ended,
+}
+
+/// Which side has failed.
+enum Fault {
+    Read(io::Error),
+    Write(io::Error),
+    TermOver,
+}
+
+/// The two directions of a connection.
+struct Splice<C, L> {
+    client: C,
+    leader: L,
+    to_leader: Way,
+    to_client: Way,
+}
+
+/// Forwards until both sides have ended their parts, in order. Otherwise the sockets are dropped: the caller has set that
+/// of the leader so that it is reset then.
+pub(super) async fn splice<C, L>(client: C, leader: L, relay: &Relay) -> Result<(), Broken>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    L: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut splice = Splice { client, leader, to_leader: Way::default(), to_client: Way::default() };
+    let has_leader_ended = tokio::select! {
+        biased;
+        () = relay.term().over() => return Err(Broken::TermOver),
+        ended = poll_fn(|context| splice.poll(relay, context)) => ended?,
+    };
+    if !has_leader_ended {
+        return Ok(());
+    }
+    // As the leader itself would do, the relay does not wait for ever for a client that it has answered.
+    relay.suspect_leader();
+    let rest = poll_fn(|context| splice.poll_to_leader(relay, context));
+    match tokio::time::timeout(LINGER, rest).await {
+        Ok(ended) => ended,
+        Err(_) => Ok(()),
+    }
+}
+
+impl<C, L> Splice<C, L>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    L: AsyncRead + AsyncWrite + Unpin,
+{
+    /// Ready when both sides have ended their parts: false; or when the leader alone has: true.
+    fn poll(&mut self, relay: &Relay, context: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
+        let to_leader = self.poll_to_leader(relay, context)?;
+        let Self { client, leader, to_client, .. } = self;
+        let to_client = to_client.poll(leader, client, relay, context).map_err(|fault| match fault {
+            Fault::Read(error) => Broken::Leader(error),
+            Fault::Write(error) => Broken::Client(error),
+            Fault::TermOver => Broken::TermOver,
+        })?;
+        ready!(to_client);
+        Poll::Ready(Ok(to_leader.is_pending()))
+    }
+
+    fn poll_to_leader(&mut self, relay: &Relay, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let Self { client, leader, to_leader, .. } = self;
+        to_leader.poll(client, leader, relay, context).map_err(|fault| match fault {
+            Fault::Read(error) => Broken::Client(error),
+            Fault::Write(error) => Broken::Leader(error),
+            Fault::TermOver => Broken::TermOver,
+        })
+    }
+}
+
+impl Way {
+    /// Forwards what there is. Ready when the side that is read has ended its part, and the other side has been told.
+    fn poll<R, W>(
+        &mut self,
+        from: &mut R,
+        to: &mut W,
+        relay: &Relay,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Fault>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        for _ in 0..TURN_READS {
+            ready!(self.poll_flush(to, relay, context))?;
+            match self.part {
+                Part::Ended => return Poll::Ready(Ok(())),
+                Part::Ending => {
+                    ready!(Pin::new(&mut *to).poll_shutdown(context)).map_err(Fault::Write)?;
+                    self.part = Part::Ended;
+                }
+                Part::Open => ready!(self.poll_forward(from, to, relay, context))?,
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Writes what waits.
+    fn poll_flush<W>(
+        &mut self,
+        to: &mut W,
+        relay: &Relay,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Fault>>
+    where
+        W: AsyncWrite + Unpin,
+    {
+        while !self.pending.is_empty() {
+            let written = ready!(poll_write(to, &self.pending, relay, context))?;
+            self.pending.advance(written);
+            if self.pending.is_empty() {
+                self.pending = BytesMut::new();
+            }
+        }
+        Pin::new(to).poll_flush(context).map_err(Fault::Write)
+    }
+
+    /// Reads once, and writes what was read or keeps it.
+    fn poll_forward<R, W>(
+        &mut self,
+        from: &mut R,
+        to: &mut W,
+        relay: &Relay,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Fault>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        Buffers::with(|buffers| {
+            let shared = &mut buffers.input;
+            shared.reserve(READ_BYTES_MAX);
+            if ready!(poll_read_buf(Pin::new(from), context, shared)).map_err(Fault::Read)? == 0 {
+                self.part = Part::Ending;
+                return Poll::Ready(Ok(()));
+            }
+            let written = match poll_write(to, shared, relay, context)? {
+                Poll::Ready(written) => written,
+                Poll::Pending => 0,
+            };
+            self.pending.extend_from_slice(&shared[written..]);
+            Poll::Ready(Ok(()))
+        })
+    }
+}
+
+/// Writes once, unless nothing may be forwarded any more.
+fn poll_write<W>(
+    to: &mut W,
+    bytes: &[u8],
+    relay: &Relay,
+    context: &mut Context<'_>,
+) -> Poll<Result<usize, Fault>>
+where
+    W: AsyncWrite + Unpin,
+{
+    if !relay.may_forward() {
+        return Poll::Ready(Err(Fault::TermOver));
+    }
+    match ready!(Pin::new(to).poll_write(context, bytes)) {
+        Ok(0) => Poll::Ready(Err(Fault::Write(io::ErrorKind::WriteZero.into()))),
+        Ok(written) => Poll::Ready(Ok(written)),
+        Err(error) => Poll::Ready(Err(Fault::Write(error))),
+    }
+}

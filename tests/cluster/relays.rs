@@ -1,0 +1,214 @@
+//! Nodes that relay clients to the leader, as real processes on a real etcd.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
+use crate::support::daemon::{stderr, text};
+use crate::support::sysv_program::SysvProgram;
+use crate::support::{ACQUIRE, GET, OK, PATIENCE, Wire, eventually, frame, is_stopped, named};
+
+/// The leader of a cluster, and a node that relays to it.
+fn leader_and_relay(cluster: &TestCluster) -> (usize, usize) {
+    let leader = cluster.leader();
+    (leader, cluster.others(leader)[0])
+}
+
+/// A connection to a node that is served.
+fn served(cluster: &TestCluster, node: usize) -> Wire {
+    let mut wire = cluster.wire(node);
+    assert_eq!(wire.acquire(b"warm-up", 1, 1000).status, OK);
+    wire
+}
+
+#[test]
+fn every_node_serves_every_client() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 3) else { return };
+    let (leader, relay) = leader_and_relay(&cluster);
+    let mut direct = cluster.wire(leader);
+    let mut relayed = cluster.wire(relay);
+    assert_eq!(relayed.acquire(b"job", 1, 1).status, OK);
+    assert_ne!(direct.acquire(b"job", 1, 1).status, OK, "the nodes count together");
+    assert_eq!(relayed.dumped(b"job"), Some((1, 1)), "what is listed is the leader's");
+    let connections = direct.stat("total_connections");
+    assert!(connections >= 2, "{connections}");
+
+    // The leader knows the client by its own address, so that it is an administrator on loopback.
+    let server = cluster.node(relay).counters.to_string();
+    let listed = cluster.run(["sessions", "--server", &server, "--json"]);
+    assert!(listed.status.success(), "{}", stderr(&listed));
+    let holders = cluster.run(["holders", "job", "--json"]);
+    let holders: Value = serde_json::from_slice(&holders.stdout).unwrap();
+    let client = relayed.stream.local_addr().unwrap().to_string();
+    assert!(holders.to_string().contains(&client), "{client}: {holders}");
+
+    // What a relayed client holds is released when it leaves.
+    drop(relayed);
+    eventually("the leader knows that the client has gone", || direct.acquire(b"job", 1, 1).status == OK);
+}
+
+#[test]
+fn a_relayed_client_that_has_sent_its_last_request_is_answered() {
+    let Some(cluster) = TestCluster::start_relaying(1, 2) else { return };
+    let (_, relay) = leader_and_relay(&cluster);
+    let mut stream = TcpStream::connect(cluster.wire(relay).stream.peer_addr().unwrap()).unwrap();
+    const REQUESTS: usize = 20_000;
+    let mut requests = frame(ACQUIRE, *b"last", &named(&[1, 5], b"job"));
+    for _ in 0..REQUESTS {
+        requests.extend(frame(GET, *b"last", &named(&[], b"job")));
+    }
+    let mut reader = stream.try_clone().unwrap();
+    let read = std::thread::spawn(move || {
+        let mut answers = Vec::new();
+        reader.read_to_end(&mut answers).map(|_| answers)
+    });
+    stream.write_all(&requests).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let answers = read.join().unwrap().expect("the connection ends in good order");
+    // Each has a header and a number of resources.
+    assert_eq!(answers.len(), (1 + REQUESTS) * 16, "every request is answered");
+}
+
+#[test]
+fn relayed_clients_are_disconnected_before_the_next_leader_answers() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 3) else { return };
+    let (leader, relay) = leader_and_relay(&cluster);
+    let mut holder = served(&cluster, relay);
+    assert_eq!(holder.acquire(b"job", 1, 1).status, OK);
+    cluster.daemon(leader).signal(Signal::SIGSTOP);
+    let pid = cluster.daemon(leader).pid().as_raw() as u32;
+    eventually("every thread is stopped", || is_stopped(pid));
+    // A client that comes meanwhile waits.
+    let other = cluster.others(leader)[1];
+    let mut next = cluster.wire(other);
+    assert_eq!(next.acquire(b"job", 1, 1).status, OK, "it was released");
+    // Without a wait: whoever was relayed to the frozen leader knows it already.
+    holder.stream.set_nonblocking(true).unwrap();
+    assert!(matches!(holder.stream.read(&mut [0]), Ok(0)), "closed before the next leader answered");
+    cluster.daemon(leader).signal(Signal::SIGKILL);
+}
+
+#[test]
+fn a_relay_that_was_frozen_forwards_nothing_more() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 3) else { return };
+    let (leader, relay) = leader_and_relay(&cluster);
+    let mut holder = served(&cluster, relay);
+    assert_eq!(holder.acquire(b"job", 1, 1).status, OK);
+    cluster.daemon(relay).signal(Signal::SIGSTOP);
+    let pid = cluster.daemon(relay).pid().as_raw() as u32;
+    eventually("every thread is stopped", || is_stopped(pid));
+    holder.send(&frame(GET, *b"late", &named(&[], b"job")));
+    cluster.daemon(leader).signal(Signal::SIGKILL);
+    let next = cluster.leader_among(&cluster.others(leader));
+    assert_ne!(next, relay);
+    assert_eq!(served(&cluster, next).acquire(b"job", 1, 1).status, OK, "it was released");
+    cluster.daemon(relay).signal(Signal::SIGCONT);
+    assert!(holder.try_answer().is_err(), "nothing was forwarded");
+    // It goes on as a relay to the new leader.
+    assert_eq!(served(&cluster, relay).get(b"job").status, OK);
+}
+
+#[test]
+fn a_client_waits_for_a_leader_for_a_limited_time() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
+    let (leader, relay) = leader_and_relay(&cluster);
+    let began = Instant::now();
+    cluster.daemon(leader).signal(Signal::SIGKILL);
+    // It comes while no node leads.
+    let mut waiting = cluster.wire(relay);
+    assert_eq!(waiting.acquire(b"job", 1, 1).status, OK);
+    assert!(began.elapsed() > RENEW_DEADLINE / 2, "nobody led before: {:?}", began.elapsed());
+    drop(waiting);
+
+    // A node that may not lead, alone.
+    let file = cluster.node(leader).file.clone();
+    let config = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{config}eligible = false\nhold = 1\n")).unwrap();
+    cluster.start_node(leader);
+    cluster.daemon(leader).logged_message("standby of node");
+    assert_eq!(served(&cluster, leader).get(b"warm-up").status, OK, "it relays");
+    cluster.daemon(relay).signal(Signal::SIGTERM);
+    cluster.daemon(relay).exit_status();
+    let mut waiting = cluster.wire(leader);
+    let began = Instant::now();
+    waiting.send(&frame(GET, *b"none", &named(&[], b"job")));
+    assert!(waiting.is_closed());
+    assert!(began.elapsed() >= Duration::from_millis(900), "{:?}", began.elapsed());
+    let said = cluster.daemon(leader).said();
+    assert!(said.contains("has reached no leader for cluster.hold"), "{said}");
+    assert!(!said.contains("this node leads"), "{said}");
+}
+
+#[test]
+fn outsiders_cannot_use_the_port_for_relays() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
+    let (leader, _) = leader_and_relay(&cluster);
+    let address = cluster.node(leader).relays;
+    let connect = || {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let mut challenges = Vec::new();
+    for _ in 0..2 {
+        let mut stream = connect();
+        let mut challenge = [0; 20];
+        stream.read_exact(&mut challenge).unwrap();
+        // An opening that fakes the address of an administrator, with a proof that it guesses.
+        let mut opening = [0; 56];
+        opening[2..6].copy_from_slice(&1_u32.to_be_bytes());
+        opening[16..22].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+        stream.write_all(&opening).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "it is not answered: {answer:?}");
+        challenges.push(challenge);
+    }
+    assert_ne!(challenges[0], challenges[1], "no proof can be used twice");
+    let refused = cluster.daemon(leader).logged_message("a relayed connection was not accepted");
+    assert!(text(&refused, "refused").contains("does not know this leader's secret"), "{refused}");
+    // A request of a client is refused just the same.
+    let mut stream = connect();
+    let _ = stream.write_all(&frame(GET, *b"none", &named(&[], &[b'x'; 60])));
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(answer.len(), 20, "the challenge, and nothing else");
+}
+
+#[test]
+fn the_loss_of_a_relay_is_not_the_end_of_a_client_process() {
+    if !SysvProgram::is_possible() {
+        return;
+    }
+    let Some(mut cluster) = TestCluster::start_relaying(1, 3) else { return };
+    let (leader, relay) = leader_and_relay(&cluster);
+    let value = |cluster: &mut TestCluster| {
+        let server = cluster.node(leader).counters.to_string();
+        let shown = cluster.run(["sysv", "show", "42", "--json", "--server", &server]);
+        let shown: Value = serde_json::from_slice(&shown.stdout).ok()?;
+        shown["values"][0]["value"].as_u64()
+    };
+    let server = cluster.node(relay).counters.to_string();
+    let mut ending = SysvProgram::start(&server, &[]);
+    ending.make_set(42, 2);
+    ending.add(-1);
+    assert_eq!(ending.answer(), "done");
+    let mut staying = SysvProgram::start(&server, &[("SIGNALBOX_SYSV_TTL", "60s")]);
+    staying.find_set(42);
+    staying.add(-1);
+    assert_eq!(staying.answer(), "done");
+    assert_eq!(value(&mut cluster), Some(0));
+    // A process that ends behind a relay is known to have ended.
+    ending.kill();
+    eventually("its adjustment is done", || value(&mut cluster) == Some(1));
+    // A relay that is killed says nothing about the process behind it.
+    cluster.daemon(relay).signal(Signal::SIGKILL);
+    cluster.daemon(relay).exit_status();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(value(&mut cluster), Some(1), "its adjustment waits for its time to live");
+    staying.kill();
+}
