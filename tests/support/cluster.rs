@@ -49,7 +49,10 @@ impl TestCluster {
 
     /// As [`Self::start`]; the nodes relay clients to the leader.
     pub fn start_relaying(members: usize, nodes: usize) -> Option<Self> {
-        Self::start_all(members, nodes, true)
+        let cluster = Self::start_all(members, nodes, true)?;
+        let accepts = |node: &TestNode| std::net::TcpStream::connect(node.counters).is_ok();
+        eventually("every node accepts clients", || cluster.nodes.iter().all(accepts));
+        Some(cluster)
     }
 
     fn start_all(members: usize, nodes: usize, relays: bool) -> Option<Self> {
