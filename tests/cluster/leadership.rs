@@ -2,13 +2,14 @@
 
 mod exhaustive;
 mod histories;
+mod relays;
 mod steps;
 mod store;
 mod world;
 
 use std::time::Duration;
 
-use signalbox::cluster::keys::{Incarnation, Keys, Node};
+use signalbox::cluster::keys::{Incarnation, Keys, Node, RelayEndpoint, RelaySecret};
 use signalbox::cluster::leadership::{Machine, Settings};
 use signalbox::cluster::timing::Timing;
 
@@ -32,8 +33,11 @@ fn node(run: u32) -> Node {
         invocation: String::new(),
         version: "0.1.0".to_owned(),
         addresses: Vec::new(),
-        relays: false,
-        relay_endpoint: None,
+        relays: true,
+        relay_endpoint: Some(RelayEndpoint {
+            address: ([192, 0, 2, 1], 11218).into(),
+            secret: RelaySecret(format!("{run:032x}")),
+        }),
     }
 }
 

@@ -101,6 +101,9 @@ const LAYERS: [Layer; 9] = [
             ("etcd/link.rs", "tonic"),
             ("etcd/link.rs", "tonic_prost"),
             ("etcd/generated.rs", "prost"),
+            // Tasks await changes of the leader.
+            ("relays.rs", "tokio"),
+            ("relays.rs", "tokio_util"),
             // The clock that also runs while the machine sleeps.
             ("clock.rs", "nix"),
             // The settings, and the name of the machine.

@@ -79,7 +79,8 @@ impl Machine {
         let former_namesake = former.as_ref().and_then(|seen| seen.namesake.clone());
         let observation = match former {
             None => Observation::new(&view, name, now),
-            Some(Surroundings { mut observation, .. }) => {
+            Some(seen) => {
+                let mut observation = seen.observation;
                 if let (Request::Join, true, Some(namesake)) = (request, answer.held, &former_namesake) {
                     observation.replaced(namesake.heartbeat_modified());
                 }
@@ -107,7 +108,7 @@ impl Machine {
                     return Err(Ending::NameInUse { node: name.clone(), incarnation }.into());
                 }
                 joining.due = sent_at.after(timing.look_period());
-                joining.seen = Some(Surroundings { format, observation, namesake });
+                joining.seen = Some(Box::new(Surroundings { format, observation, namesake }));
             }
         }
         Ok(())

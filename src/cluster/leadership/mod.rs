@@ -160,7 +160,7 @@ enum Request {
 
 #[derive(Clone, Debug)]
 struct Joining {
-    seen: Option<Surroundings>,
+    seen: Option<Box<Surroundings>>,
     /// Whether an attempt to join was sent: it may be applied, now or later.
     is_attempted: bool,
     /// When to read again.

@@ -109,16 +109,20 @@ fn serve(
             http.stand_by();
             let relaying = start_relaying(runtime, node, config, &listeners, &workers);
             let lead = relaying.and_then(|relaying| {
-                let (relaying, held) = relaying.unzip();
-                outgoing = held;
+                let accepting = relaying.map(|Relaying { tasks, outgoing: held }| {
+                    outgoing = Some(held);
+                    tasks
+                });
                 // A standby is ready: units that are ordered after this one can connect to the node that leads.
                 systemd::notify_ready();
                 let term = runtime.block_on(stand_by(node, &mut signals, log)).transpose()?;
-                drop(relaying);
+                drop(accepting);
                 runtime.block_on(node.close_relays())?;
-                // Clients wait while the records are loaded.
-                listen(&listeners)?;
-                node.listen_for_relays()?;
+                if term.is_some() {
+                    // Clients wait while the records are loaded.
+                    listen(&listeners)?;
+                    node.listen_for_relays()?;
+                }
                 Ok(term)
             });
             match lead {
@@ -186,6 +190,13 @@ fn serve(
     Ok(())
 }
 
+/// What relays clients while this node stands by.
+struct Relaying {
+    /// They accept clients.
+    tasks: JoinSet<()>,
+    outgoing: Arc<Outgoing>,
+}
+
 /// Relays clients to the leader while this node stands by, if it is configured to. No more clients are accepted when the
 /// tasks are dropped.
 fn start_relaying(
@@ -194,7 +205,7 @@ fn start_relaying(
     config: &Config,
     listeners: &[(Namespace, std::net::TcpListener)],
     workers: &Workers,
-) -> Result<Option<(JoinSet<()>, Arc<Outgoing>)>, DaemonError> {
+) -> Result<Option<Relaying>, DaemonError> {
     if !config.cluster.relays() {
         return Ok(None);
     }
@@ -206,7 +217,7 @@ fn start_relaying(
         let listener = TcpListener::from_std(listener.try_clone()?)?;
         tasks.spawn(relay_port(Arc::clone(&outgoing), *namespace, listener));
     }
-    Ok(Some((tasks, outgoing)))
+    Ok(Some(Relaying { tasks, outgoing }))
 }
 
 /// Waits until this node leads its cluster; `None`: a signal came before that.

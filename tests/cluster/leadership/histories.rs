@@ -117,6 +117,9 @@ fn histories_reach_every_ending() {
         ("deadline passed", 100),
         ("name in use", 50),
         ("name taken", 1),
+        ("relays", 1000),
+        ("relays that were closed", 200),
+        ("leaders that answer", 300),
     ];
     for (what, times) in wanted {
         let found = reached.get(what).copied().unwrap_or(0);

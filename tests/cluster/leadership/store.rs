@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use signalbox::cluster::coordinator::{Compare, Entry, Operation, Revision, Transaction, TransactionAnswer};
 use signalbox::cluster::keys::decode;
+use signalbox::cluster::members::Reading;
+
+use super::keys;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Store {
@@ -55,6 +58,26 @@ impl Store {
 
     pub fn value<T: DeserializeOwned>(&self, key: &[u8]) -> Option<T> {
         self.entries.get(key).map(|(value, _)| decode(key, value).unwrap())
+    }
+
+    /// All nodes and heartbeats.
+    pub fn reading(&self) -> Reading {
+        Reading {
+            revision: self.revision,
+            nodes: self.below(&keys().nodes()).map(|(name, value, _)| (name, value)).collect(),
+            heartbeats: self
+                .below(&keys().heartbeats())
+                .map(|(name, value, modified)| (name, (value, modified)))
+                .collect(),
+        }
+    }
+
+    fn below<T: DeserializeOwned>(&self, prefix: &[u8]) -> impl Iterator<Item = (String, T, Revision)> {
+        let entries = self.entries.iter().filter_map(move |(key, (value, modified))| {
+            let name = String::from_utf8(key.strip_prefix(prefix)?.to_vec()).unwrap();
+            Some((name, decode(key, value).unwrap(), *modified))
+        });
+        entries.collect::<Vec<_>>().into_iter()
     }
 
     /// Somebody writes a key, or deletes it.

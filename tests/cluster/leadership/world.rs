@@ -6,7 +6,9 @@
 //! - a takeover without release is the lease duration, by the clock of the node that takes over, after the last sign of
 //!   life that this node saw, and that was the last one (C4);
 //! - what a leader acknowledged is stored, in this term and in all later ones;
-//! - a node whose deadline has passed, or which released its leadership, never answers clients again (C3).
+//! - a node whose deadline has passed, or which released its leadership, never answers clients again (C3);
+//! - when a leader answers clients, no node relays to a leader before it, and none ever does again (C5). A node that is
+//!   frozen has its connections still open, and forwards nothing when it wakes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -19,7 +21,9 @@ use signalbox::cluster::coordinator::{
 };
 use signalbox::cluster::keys::{Heartbeat, Leadership, LeadershipState, Marker, decode, encode};
 use signalbox::cluster::leadership::{Ending, Machine, Phase, Step, Term};
+use signalbox::cluster::members::Reading;
 
+use super::relays::Relaying;
 use super::store::Store;
 use super::{keys, machine, node, timing};
 
@@ -134,12 +138,41 @@ impl Dice {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Step { node: usize, run: u32 },
-    Apply { request: usize },
-    Deliver { request: usize },
-    TimeOut { request: usize },
-    Start { node: usize },
-    Commit { node: usize, run: u32 },
+    Step {
+        node: usize,
+        run: u32,
+    },
+    Apply {
+        request: usize,
+    },
+    Deliver {
+        request: usize,
+    },
+    TimeOut {
+        request: usize,
+    },
+    Start {
+        node: usize,
+    },
+    Commit {
+        node: usize,
+        run: u32,
+    },
+    /// Connections of clients come and go.
+    Relay {
+        node: usize,
+        run: u32,
+    },
+    /// The node reads what the others do.
+    Observe {
+        node: usize,
+        run: u32,
+    },
+    Observed {
+        node: usize,
+        run: u32,
+        reading: usize,
+    },
 }
 
 /// A request on its way.
@@ -191,6 +224,9 @@ struct Place {
     seen: HashMap<Vec<u8>, (Revision, BootTime)>,
     /// The deadline of this run when it was checked last.
     former_deadline: Option<BootTime>,
+    relaying: Relaying,
+    /// When it was frozen last, until when.
+    woke_at: Micros,
     /// Whether it ended because its name is in use.
     is_refused: bool,
     why_ended: Option<Ending>,
@@ -208,6 +244,8 @@ pub struct World {
     outage_until: Micros,
     runs: u32,
     backups: Vec<Store>,
+    /// What nodes have read of each other.
+    readings: Vec<Option<Reading>>,
     is_restored: bool,
     /// The keys of acknowledged commits.
     acknowledged: Vec<Vec<u8>>,
@@ -229,6 +267,7 @@ impl World {
             outage_until: 0,
             runs: 0,
             backups: Vec::new(),
+            readings: Vec::new(),
             is_restored: false,
             acknowledged: Vec::new(),
             terms: Vec::new(),
@@ -254,6 +293,8 @@ impl World {
             frozen_until: 0,
             freezes_in_flight: None,
             former_deadline: None,
+            relaying: Relaying::new(),
+            woke_at: 0,
             committer: None,
             down_ms: 100,
             seen: HashMap::new(),
@@ -280,8 +321,10 @@ impl World {
         {
             let Reverse((time, _, event)) = self.queue.pop().unwrap();
             self.now = time.max(self.now);
+            self.set_clocks();
             self.happen(event);
             self.check_beliefs();
+            self.check_relays();
         }
         self.now = until;
         self.check_beliefs();
@@ -330,6 +373,8 @@ impl World {
             place.in_flight = None;
             place.committer = None;
             place.frozen_until = 0;
+            // The kernel closes its connections.
+            place.relaying = Relaying::new();
             self.at(self.now + down_ms * MS, Event::Start { node });
         }
     }
@@ -343,6 +388,7 @@ impl World {
         let run = place.run;
         if let Some(machine) = &mut place.machine {
             machine.release();
+            place.relaying.close_all();
             place.committer = None;
             place.down_ms = down_ms;
             self.at(now, Event::Step { node, run });
@@ -355,6 +401,7 @@ impl World {
             && self.now < self.places[node].frozen_until
         {
             let later = self.places[node].frozen_until + self.dice.below(3);
+            self.places[node].woke_at = later;
             return self.at(later, event);
         }
         match event {
@@ -364,13 +411,104 @@ impl World {
             Event::Deliver { request } => self.answer(request, true),
             Event::TimeOut { request } => self.answer(request, false),
             Event::Commit { node, run } => self.commit(node, run),
+            Event::Relay { node, run } => self.relay(node, run),
+            Event::Observe { node, run } => self.observe(node, run),
+            Event::Observed { node, run, reading } => self.observed(node, run, reading),
+        }
+    }
+
+    fn set_clocks(&self) {
+        self.places.iter().for_each(|place| place.relaying.set_clock(place.clock.local(self.now)));
+    }
+
+    fn runs(&self, node: usize, run: u32) -> bool {
+        self.places[node].run == run && self.places[node].machine.is_some()
+    }
+
+    /// Connections of clients come and go, and those that are over close.
+    fn relay(&mut self, node: usize, run: u32) {
+        if !self.runs(node, run) {
+            return;
+        }
+        let relaying = &mut self.places[node].relaying;
+        let has_closed = relaying.close_what_is_over();
+        match self.dice.below(10) {
+            0 => relaying.close_one(),
+            1..=4 if relaying.open() => self.count("relays"),
+            _ => {}
+        }
+        if has_closed {
+            self.count("relays that were closed");
+        }
+        if self.places[node].relaying.has_news() && self.places[node].in_flight.is_none() {
+            self.at(self.now, Event::Step { node, run });
+        }
+        // The guard's period, and the time that tasks take.
+        let pause = self.dice.below(40) * MS;
+        self.at(self.now + pause, Event::Relay { node, run });
+    }
+
+    /// A reading is as the store is at one moment, and arrives later, or not at all.
+    fn observe(&mut self, node: usize, run: u32) {
+        if !self.runs(node, run) {
+            return;
+        }
+        let place = &self.places[node];
+        let (weather, is_hurried) = (place.weather, place.relaying.waits());
+        let is_answered = self.now >= self.outage_until && !self.dice.hits(weather.lost_requests);
+        if is_answered {
+            let reading = self.readings.len();
+            self.readings.push(Some(self.store.reading()));
+            let way = 100 + self.dice.below(weather.way_ms * MS);
+            self.at(self.now + way, Event::Observed { node, run, reading });
+        }
+        let period = if is_hurried { Duration::from_millis(10) } else { timing().retry_period() };
+        let pause = self.places[node].clock.takes(period);
+        self.at(self.now + pause, Event::Observe { node, run });
+    }
+
+    fn observed(&mut self, node: usize, run: u32, reading: usize) {
+        let reading = self.readings[reading].take().expect("it arrives once");
+        if !self.runs(node, run) {
+            return;
+        }
+        let place = &mut self.places[node];
+        let local = place.clock.local(self.now);
+        if place.relaying.observe(reading, run, local) && place.believes(self.now) {
+            self.count("leaders that answer");
+        }
+    }
+
+    /// C5.
+    fn check_relays(&self) {
+        let answering = self.places.iter().filter(|place| place.relaying.answers && place.believes(self.now));
+        let Some(epoch) = answering.filter_map(|place| place.relaying.epoch()).max() else { return };
+        for place in self.places.iter().filter(|_| !self.is_restored) {
+            assert!(
+                !place.relaying.forwards_below(epoch),
+                "at {} ms, {} forwards to a leader before epoch {epoch}, whose leader answers",
+                self.now / MS,
+                place.name
+            );
+            // A node that has just woken has not closed them yet.
+            let is_awake = self.now >= place.frozen_until && self.now >= place.woke_at + 50 * MS;
+            assert!(
+                !(is_awake && place.relaying.is_open_below(epoch)),
+                "at {} ms, {} has connections to a leader before epoch {epoch}, whose leader answers",
+                self.now / MS,
+                place.name
+            );
         }
     }
 
     /// The node that has to be awake for this.
     fn concerned(&self, event: Event) -> Option<usize> {
         match event {
-            Event::Step { node, .. } | Event::Commit { node, .. } => Some(node),
+            Event::Step { node, .. }
+            | Event::Commit { node, .. }
+            | Event::Relay { node, .. }
+            | Event::Observe { node, .. }
+            | Event::Observed { node, .. } => Some(node),
             Event::Deliver { request } | Event::TimeOut { request } => Some(self.requests[request].node),
             Event::Apply { .. } | Event::Start { .. } => None,
         }
@@ -391,14 +529,21 @@ impl World {
         place.is_refused = false;
         place.seen.clear();
         place.former_deadline = None;
+        place.relaying = Relaying::new();
+        place.relaying.set_clock(place.clock.local(self.now));
         self.at(self.now, Event::Step { node, run });
+        self.at(self.now, Event::Relay { node, run });
+        self.at(self.now, Event::Observe { node, run });
     }
 
     fn step(&mut self, node: usize, run: u32) {
         let place = &mut self.places[node];
         let Some(machine) = place.machine.as_mut().filter(|_| place.run == run) else { return };
         let local = place.clock.local(self.now);
-        match machine.next(local) {
+        place.relaying.before_step(machine, local);
+        let step = machine.next(local);
+        place.relaying.follow(machine);
+        match step {
             Step::Send(transaction) => {
                 assert_eq!(machine.next(local), Step::Send(transaction.clone()), "asked twice");
                 machine.sent(local);
@@ -421,6 +566,7 @@ impl World {
             Step::Lead(term) => {
                 assert!(machine.deadline().is_some_and(|deadline| deadline > local), "told too late");
                 place.committer = Some(Committer { term, number: 1, in_flight: None });
+                place.relaying.lead(term, local);
                 self.count("terms");
                 self.terms.push((self.now, node, term.epoch));
                 self.check_loaded(term);
@@ -432,6 +578,7 @@ impl World {
                 place.machine = None;
                 place.in_flight = None;
                 place.committer = None;
+                place.relaying = Relaying::new();
                 place.is_refused = matches!(ending, Ending::NameInUse { .. });
                 let pause = if place.is_refused { 1000 } else { place.down_ms };
                 self.count(match ending {
@@ -529,6 +676,7 @@ impl World {
         let has_read = answer.as_ref().is_ok_and(|answer| !answer.read.is_empty());
         let has_led = machine.deadline().is_some();
         machine.answered(answer, local);
+        place.relaying.follow(machine);
         if has_read && machine.deadline().is_some() {
             self.count(if has_led { "renewals without an answer" } else { "takeovers without an answer" });
         }

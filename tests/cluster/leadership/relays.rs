@@ -1,0 +1,147 @@
+//! The relays of a node of a history, and what a node that leads knows of those of others.
+//!
+//! Connections are opened at random to each leader that the node knows. They close as the tasks and the guard of a real node
+//! close them: a while after the node has learned that their term is over, or that its deadline has passed; at once when the
+//! process ends; not while the node is frozen.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use signalbox::cluster::clock::BootTime;
+use signalbox::cluster::fence::Fence;
+use signalbox::cluster::leadership::{Machine, Term};
+use signalbox::cluster::members::{Members, Reading};
+use signalbox::cluster::relays::{Relay, Relays};
+
+use super::{node, timing};
+
+/// Most connections of a node.
+const OPEN_MAX: usize = 3;
+
+/// What a run of a node relays.
+#[derive(Debug)]
+pub struct Relaying {
+    relays: Relays,
+    /// What the clock of the machine shows, in nanoseconds.
+    clock: Arc<AtomicU64>,
+    /// The connections, with the epochs of their leaders.
+    open: Vec<(Relay, u32)>,
+    has_news: Arc<AtomicBool>,
+    members: Members,
+    /// The term in which this run leads, and when it was told so.
+    term: Option<(Term, BootTime)>,
+    /// Whether it answers clients: it waits for the relays of others no more.
+    pub answers: bool,
+}
+
+impl Relaying {
+    pub fn new() -> Self {
+        let clock = Arc::new(AtomicU64::new(0));
+        let shown = Arc::clone(&clock);
+        let relays =
+            Relays::new(Fence::new(move || BootTime(Duration::from_nanos(shown.load(Ordering::Relaxed)))));
+        let has_news = Arc::new(AtomicBool::new(false));
+        let news = Arc::clone(&has_news);
+        relays.on_news(move || news.store(true, Ordering::Relaxed));
+        Self {
+            relays,
+            clock,
+            open: Vec::new(),
+            has_news,
+            members: Members::default(),
+            term: None,
+            answers: false,
+        }
+    }
+
+    pub fn set_clock(&self, local: BootTime) {
+        self.clock.store(u64::try_from(local.0.as_nanos()).unwrap(), Ordering::Relaxed);
+    }
+
+    /// What a participation does before the machine is asked for a step.
+    pub fn before_step(&self, machine: &mut Machine, local: BootTime) {
+        if self.has_news.swap(false, Ordering::Relaxed) {
+            machine.hurry(local);
+        }
+        machine.set_relayed(self.relays.relayed());
+    }
+
+    /// What it does when the machine has learned something.
+    pub fn follow(&self, machine: &Machine) {
+        self.relays.apply(machine.relaying());
+    }
+
+    /// Opens a connection, if there is a leader to which it can be opened.
+    pub fn open(&mut self) -> bool {
+        let leader = self.relays.leader();
+        let Some(term) = &*leader.borrow() else { return false };
+        let opened = self.relays.enter(term).filter(|relay| relay.may_forward());
+        let Some(relay) = opened.filter(|_| self.open.len() < OPEN_MAX) else { return false };
+        self.open.push((relay, term.epoch()));
+        true
+    }
+
+    /// Closes one connection, as its client does.
+    pub fn close_one(&mut self) {
+        self.open.pop();
+    }
+
+    /// Closes all connections, as a node does before it leads or leaves.
+    pub fn close_all(&mut self) {
+        self.open.clear();
+    }
+
+    /// Closes what has to be closed. Returns whether something was.
+    pub fn close_what_is_over(&mut self) -> bool {
+        self.relays.enforce();
+        let before = self.open.len();
+        self.open.retain(|(relay, _)| relay.may_forward());
+        self.open.len() < before
+    }
+
+    /// Whether a heartbeat would have news for other nodes.
+    pub fn has_news(&self) -> bool {
+        self.has_news.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has a connection to a leader of an epoch before this one.
+    pub fn is_open_below(&self, epoch: u32) -> bool {
+        self.open.iter().any(|(_, of)| *of < epoch)
+    }
+
+    /// Whether it would forward something to or from a leader of an epoch before this one.
+    pub fn forwards_below(&self, epoch: u32) -> bool {
+        self.open.iter().any(|(relay, of)| *of < epoch && relay.may_forward())
+    }
+
+    /// It leads from now on, and waits for the relays of others. Its own are closed first.
+    pub fn lead(&mut self, term: Term, local: BootTime) {
+        self.close_all();
+        self.term = Some((term, local));
+    }
+
+    /// What it has read of the other nodes. Returns whether it waits for nobody from now on.
+    pub fn observe(&mut self, reading: Reading, run: u32, local: BootTime) -> bool {
+        self.members.update(reading, local);
+        let Some((term, told)) = self.term.filter(|_| !self.answers) else { return false };
+        let lease_duration = timing().lease_duration();
+        let incarnation = &node(run).incarnation;
+        let unclosed = self.members.unclosed(term.epoch, term.taken_at, incarnation, lease_duration, local);
+        self.answers = match unclosed {
+            Some(unclosed) => unclosed.is_empty() || local.since(told) >= lease_duration,
+            None => false,
+        };
+        self.answers
+    }
+
+    /// The epoch in which it leads.
+    pub fn epoch(&self) -> Option<u32> {
+        self.term.map(|(term, _)| term.epoch)
+    }
+
+    /// Whether it leads, and waits for the relays of others.
+    pub fn waits(&self) -> bool {
+        self.term.is_some() && !self.answers
+    }
+}
