@@ -16,6 +16,7 @@ use signalbox::cluster::timing::Timing;
 /// request timeout 500 ms.
 const RENEW_DEADLINE: Duration = Duration::from_secs(3);
 const RECORD_FORMAT: u32 = 2;
+const OLDEST_RECORD_FORMAT: u32 = 1;
 
 fn keys() -> Keys {
     Keys::new("test")
@@ -27,7 +28,13 @@ fn timing() -> Timing {
 
 fn node(run: u32) -> Node {
     let incarnation = Incarnation(format!("{run:032x}"));
-    Node { incarnation, invocation: String::new(), version: "0.1.0".to_owned(), addresses: Vec::new() }
+    Node {
+        incarnation,
+        invocation: String::new(),
+        version: "0.1.0".to_owned(),
+        record_format: Some(RECORD_FORMAT),
+        addresses: Vec::new(),
+    }
 }
 
 /// A run of the node with this name.
@@ -38,6 +45,7 @@ fn settings(name: &str, run: u32) -> Settings {
         node: node(run),
         timing: timing(),
         record_format: RECORD_FORMAT,
+        oldest_record_format: OLDEST_RECORD_FORMAT,
     }
 }
 

@@ -13,7 +13,7 @@ use signalbox::cluster::keys::{Incarnation, Keys, Node};
 use signalbox::cluster::leadership::{Machine, Settings};
 use signalbox::cluster::participation::{Action, News, Participation, Pulse};
 use signalbox::cluster::timing::Timing;
-use signalbox::storage::FORMAT;
+use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
 
 use crate::support::etcd::FakeEtcd;
 
@@ -45,9 +45,11 @@ impl Bench {
                 invocation: String::new(),
                 version: "0.1.0".to_owned(),
                 addresses: Vec::new(),
+            record_format: Some(FORMAT),
             },
             timing: Timing::new(RENEW_DEADLINE).unwrap(),
             record_format: FORMAT,
+            oldest_record_format: OLDEST_WRITTEN_FORMAT,
         });
         let leads = Rc::new(Cell::new(false));
         let tell = {

@@ -26,7 +26,7 @@ use crate::cluster::store::ClusterStorage;
 use crate::cluster::timing::Timing;
 use crate::config::ClusterConfig;
 use crate::core::Namespace;
-use crate::storage::FORMAT;
+use crate::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
 
 /// How often the guard looks at the fence.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
@@ -75,6 +75,7 @@ impl Prepared {
             incarnation: Incarnation::random()?,
             invocation: std::env::var("INVOCATION_ID").unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            record_format: Some(FORMAT),
             addresses: addresses.iter().map(|(_, address)| address.to_string()).collect(),
         };
         let machine = Machine::new(leadership::Settings {
@@ -83,6 +84,7 @@ impl Prepared {
             node: this,
             timing,
             record_format: FORMAT,
+            oldest_record_format: OLDEST_WRITTEN_FORMAT,
         });
         let fence = Fence::new(BootTime::now);
         let pulse = Pulse::default();
@@ -187,7 +189,9 @@ impl Node {
                 warn!(reason, "etcd does not answer as it should; its members are tried in turn");
             }
             News::Recovered => info!("etcd answers again"),
-            News::Lead(Term { epoch, .. }) => info!(node, epoch, "this node leads the cluster"),
+            News::Lead(Term { epoch, record_format, .. }) => {
+                info!(node, epoch, record_format, "this node leads the cluster");
+            }
             News::End(ending @ Ending::Released) => info!(node, "{ending}"),
             News::End(ending @ Ending::NotReleased { .. }) => warn!(node, "{ending}"),
             // The daemon ends with it as its error.
@@ -203,7 +207,10 @@ fn not_joined(ending: &Ending) -> DaemonError {
         Ending::RenewDeadlineDiffers { .. } | Ending::NameInUse { .. } => {
             DaemonError::ClusterSettings { problem }
         }
-        Ending::LayoutDiffers { .. } | Ending::RecordFormatNewer { .. } | Ending::Value(_) => {
+        Ending::LayoutDiffers { .. }
+        | Ending::RecordFormatNewer { .. }
+        | Ending::RecordFormatOlder { .. }
+        | Ending::Value(_) => {
             DaemonError::ClusterFormat { problem }
         }
         _ => DaemonError::Cluster { problem },
