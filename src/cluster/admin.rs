@@ -1,5 +1,5 @@
-//! The commands of an operator: they show who leads, and clean up after a node that has failed. This module reads and writes
-//! etcd directly, so it works while no node serves clients.
+//! The commands of an operator: they show who leads, clean up after a node that has failed, and raise the format of records.
+//! This module reads and writes etcd directly, so it works while no node serves clients.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -12,7 +12,8 @@ use super::coordinator::{
     TransactionAnswer,
 };
 use super::keys::{
-    Format, Keys, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode, end_of_prefix,
+    Format, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
+    end_of_prefix,
 };
 use super::timing::Timing;
 
@@ -60,6 +61,40 @@ pub enum AdminError {
         /// The name.
         node: String,
     },
+    /// No node has joined, so nothing is known of those that will.
+    #[error(
+        "no node is part of the cluster, so it is not known which formats its nodes read; start the nodes, and run the command \
+         again"
+    )]
+    NoNodes,
+    /// Nodes that do not read the new format, or may not.
+    #[error("{}", unready(*to, nodes))]
+    Unready {
+        /// The format that was to be written.
+        to: u32,
+        /// The nodes that do not read it.
+        nodes: Vec<Unready>,
+    },
+    /// The keys have another layout than this program's.
+    #[error(
+        "the cluster's keys have layout {stored}, and this version of signalbox has layout {LAYOUT}: complete the import with \
+         \"signalbox data import --cluster\" if it was interrupted, or run the version that the nodes run"
+    )]
+    Layout {
+        /// The layout in etcd.
+        stored: u32,
+    },
+    /// The cluster writes a newer format than this program knows.
+    #[error(
+        "the cluster writes format {stored} of records, and this version of signalbox knows formats up to {own}: run the \
+         version that the nodes run"
+    )]
+    Newer {
+        /// The format in etcd.
+        stored: u32,
+        /// The newest format of this program.
+        own: u32,
+    },
     /// Something changed in between.
     #[error("the cluster changed in the meantime; look at \"signalbox cluster status\", and try again")]
     Changed,
@@ -89,6 +124,77 @@ pub struct NodeStatus {
     pub is_alive: bool,
 }
 
+/// A node that does not read a format, or may not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unready {
+    /// Its name.
+    pub node: String,
+    /// The version of its program.
+    pub version: String,
+    /// The newest format that it reads; `None`: its version does not say.
+    pub reads: Option<u32>,
+}
+
+/// What a change of the format of records needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finalization {
+    /// Nothing: the cluster writes the newest format of this program, or a newer one.
+    Done,
+    /// Every node reads this format, so [`finalize`] may raise it.
+    Possible {
+        /// The newest format of this program.
+        to: u32,
+    },
+    /// Some nodes do not read this format.
+    Blocked {
+        /// The newest format of this program.
+        to: u32,
+        /// These nodes; empty if the cluster has no nodes at all.
+        nodes: Vec<Unready>,
+    },
+}
+
+impl Finalization {
+    fn new<'a>(stored: u32, own: u32, nodes: impl Iterator<Item = (&'a String, &'a Node)>) -> Self {
+        if stored >= own {
+            return Self::Done;
+        }
+        let mut nodes = nodes.peekable();
+        let is_empty = nodes.peek().is_none();
+        let unready: Vec<_> = nodes
+            .filter(|(_, node)| node.record_format.is_none_or(|reads| reads < own))
+            .map(|(name, node)| Unready {
+                node: name.clone(),
+                version: node.version.clone(),
+                reads: node.record_format,
+            })
+            .collect();
+        match is_empty || !unready.is_empty() {
+            true => Self::Blocked { to: own, nodes: unready },
+            false => Self::Possible { to: own },
+        }
+    }
+}
+
+impl std::fmt::Display for Unready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { node, version, reads } = self;
+        match reads {
+            Some(reads) => write!(f, "node \"{node}\" (version {version}) reads formats up to {reads}"),
+            None => write!(f, "node \"{node}\" (version {version}) does not say which formats it reads"),
+        }
+    }
+}
+
+fn unready(to: u32, nodes: &[Unready]) -> String {
+    let nodes: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+    format!(
+        "format {to} of records cannot be written yet: {}; upgrade these nodes, and remove those that will not come back with \
+         \"signalbox cluster forget\"",
+        nodes.join(", ")
+    )
+}
+
 /// Every member was tried.
 fn failed_call(error: &CallError) -> String {
     match error {
@@ -105,6 +211,12 @@ impl ClusterStatus {
         let leadership = self.leadership.as_ref().filter(|of| of.state == LeadershipState::Held)?;
         let node = self.nodes.get(&leadership.node)?;
         (node.is_alive && node.node.incarnation == leadership.incarnation).then_some(leadership.node.as_str())
+    }
+
+    /// What a change to the newest format of a program needs.
+    pub fn finalization(&self, own: u32) -> Finalization {
+        let nodes = self.nodes.iter().map(|(name, of)| (name, &of.node));
+        Finalization::new(self.format.record_format, own, nodes)
     }
 }
 
@@ -275,6 +387,61 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
         otherwise: Vec::new(),
     };
     if coordinator.transact(&transaction)?.held { Ok(()) } else { Err(AdminError::Changed) }
+}
+
+/// What [`finalize`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finalized {
+    /// The format that leaders wrote until now.
+    pub from: u32,
+    /// The format that they write from the next takeover on; the same as `from` if there was nothing to do.
+    pub to: u32,
+}
+
+/// Raises the format of records to `own`, the newest one of this program, if every node reads it, also one that is silent.
+/// The leader goes on with the format of its takeover, so `own` is written from the next takeover on.
+///
+/// # Errors
+///
+/// [`AdminError::Unready`], [`AdminError::NoNodes`]: nothing has changed. [`AdminError::Changed`]: a node has joined in
+/// between, or another one has done the same.
+pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Result<Finalized, AdminError> {
+    let key = keys.format();
+    let no_cluster = || AdminError::NoCluster { prefix: keys.prefix().to_owned() };
+    let stored = entry(coordinator, &key)?.ok_or_else(no_cluster)?;
+    let format: Format = decode(&key, &stored.value)?;
+    if format.layout != LAYOUT {
+        return Err(AdminError::Layout { stored: format.layout });
+    }
+    let from = format.record_format;
+    if from > own {
+        return Err(AdminError::Newer { stored: from, own });
+    }
+    let prefix = keys.nodes();
+    let below = Range { to: Some(end_of_prefix(&prefix)), from: prefix.clone(), at: None, count_only: false };
+    let answer = coordinator.range(&below)?;
+    let decoded = |entry: Entry| Ok((name_of(&prefix, &entry.key), decode(&entry.key, &entry.value)?));
+    let nodes =
+        answer.entries.into_iter().map(decoded).collect::<Result<Vec<(String, Node)>, ValueError>>()?;
+    match Finalization::new(from, own, nodes.iter().map(|(name, node)| (name, node))) {
+        Finalization::Done => return Ok(Finalized { from, to: from }),
+        Finalization::Blocked { nodes, .. } if nodes.is_empty() => return Err(AdminError::NoNodes),
+        Finalization::Blocked { to, nodes } => return Err(AdminError::Unready { to, nodes }),
+        Finalization::Possible { .. } => {}
+    }
+    // A node that joins before this is found by the second comparison. One that joins after it compares the format.
+    let transaction = Transaction {
+        compare: vec![
+            Compare::Modified { key: key.clone(), at: stored.modified },
+            Compare::NotAfter { from: prefix.clone(), to: end_of_prefix(&prefix), at: answer.revision },
+        ],
+        then: vec![Operation::Put { key, value: encode(&Format { record_format: own, ..format }) }],
+        otherwise: Vec::new(),
+    };
+    match coordinator.transact(&transaction)?.held {
+        true => Ok(Finalized { from, to: own }),
+        false => Err(AdminError::Changed),
+    }
 }
 
 fn nodes(

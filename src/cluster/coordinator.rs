@@ -90,6 +90,15 @@ pub enum Compare {
         /// The value.
         is: Vec<u8>,
     },
+    /// No key of a range that exists now was written after this revision.
+    NotAfter {
+        /// The first key.
+        from: Vec<u8>,
+        /// The first key after the range.
+        to: Vec<u8>,
+        /// The revision.
+        at: Revision,
+    },
 }
 
 /// An operation of a transaction.

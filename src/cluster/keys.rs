@@ -2,7 +2,7 @@
 //!
 //! | key below `/signalbox/CLUSTER/` | value | written |
 //! |---|---|---|
-//! | `v` | [`Format`] | by the first node, and by a leader of a newer version |
+//! | `v` | [`Format`] | by the first node, and by `signalbox cluster finalize` |
 //! | `n/NODE` | [`Node`] | when a node joins |
 //! | `b/NODE` | [`Heartbeat`] | by each node, all the time |
 //! | `p/0000/o` | [`Leadership`]: the leadership key | when a node takes over or releases |
@@ -38,7 +38,7 @@ pub struct Keys {
 pub struct Format {
     /// The version of the layout of keys: [`LAYOUT`].
     pub layout: u32,
-    /// The newest format of a record that may be stored.
+    /// The format in which leaders write records: the newest one that may be stored.
     pub record_format: u32,
     /// The renew deadline, in milliseconds. Nodes with different ones could lead at the same time.
     pub renew_deadline_ms: u64,
@@ -59,6 +59,10 @@ pub struct Node {
     pub invocation: String,
     /// The version of the program.
     pub version: String,
+    /// The newest format of a record that it reads and writes; `None`: its version does not say, so it may be that of the
+    /// cluster.
+    #[serde(default)]
+    pub record_format: Option<u32>,
     /// The addresses at which clients reach the node, for people.
     pub addresses: Vec<String>,
     /// Whether the node relays connections of clients while another one leads. A new leader waits until it has closed them.

@@ -48,7 +48,7 @@ impl<C: Coordinator> ClusterStorage<C> {
 
     /// Begins a commit. The caller sends its transaction and passes the answer to [`Self::answered`].
     pub fn begin(&self, changes: &[Change]) -> Commit {
-        self.chain.begin(writes(&self.keys, changes))
+        self.chain.begin(writes(&self.keys, self.chain.term().record_format, changes))
     }
 
     /// Takes the answer to an attempt of a commit, or the report that there is none. Returns the outcome; `None`: the caller
@@ -150,8 +150,9 @@ fn range_answered(
     }
 }
 
-/// What a batch writes: the last change of each key, because etcd refuses a transaction with the same key twice.
-fn writes(keys: &Keys, changes: &[Change]) -> Vec<Operation> {
+/// What a batch writes in this format: the last change of each key, because etcd refuses a transaction with the same key
+/// twice. Records that the format does not have are left out.
+fn writes(keys: &Keys, format: u32, changes: &[Change]) -> Vec<Operation> {
     let mut last = HashMap::new();
     for (place, change) in changes.iter().enumerate() {
         last.insert(key_of(change), place);
@@ -159,11 +160,12 @@ fn writes(keys: &Keys, changes: &[Change]) -> Vec<Operation> {
     let is_last = |(place, change): &(usize, &Change)| last.get(&key_of(change)) == Some(place);
     let operation = |(_, change): (usize, &Change)| match change {
         Change::Put(record) => {
-            Operation::Put { key: record_key(keys, &record.key()), value: record_value(record) }
+            let value = record_value(format, record)?;
+            Some(Operation::Put { key: record_key(keys, &record.key()), value })
         }
-        Change::Delete(key) => Operation::Delete { key: record_key(keys, key) },
+        Change::Delete(key) => Some(Operation::Delete { key: record_key(keys, key) }),
     };
-    changes.iter().enumerate().filter(is_last).map(operation).collect()
+    changes.iter().enumerate().filter(is_last).filter_map(operation).collect()
 }
 
 fn key_of(change: &Change) -> Key {
@@ -180,10 +182,10 @@ pub fn record_key(keys: &Keys, key: &Key) -> Vec<u8> {
     [keys.records().as_slice(), &[*kind, bucket(rest)], rest].concat()
 }
 
-/// The value of a record in etcd.
-pub fn record_value(record: &Record) -> Vec<u8> {
-    let format = u8::try_from(FORMAT).expect("formats are counted by hand");
-    [&[format], record::encode_value(record).as_slice()].concat()
+/// The value of a record in etcd, in a format that this program writes; `None` if the format has no such record.
+pub fn record_value(format: u32, record: &Record) -> Option<Vec<u8>> {
+    let number = u8::try_from(format).expect("formats are counted by hand");
+    Some([&[number], record::encode_value_in(format, record)?.as_slice()].concat())
 }
 
 /// The bucket of a key: FNV-1a, folded to a byte. It is a part of the layout of keys.

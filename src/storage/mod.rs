@@ -29,7 +29,7 @@ pub use error::{CommitError, StorageError};
 pub use export::{ExportWriter, ImportError, export, import, read_export};
 pub use failing::{FailingStorage, Fault, Faults};
 pub use memory::{Memory, MemoryStorage};
-pub use record::FORMAT;
+pub use record::{FORMAT, OLDEST_WRITTEN_FORMAT};
 
 pub use crate::core::Record;
 use std::ops::ControlFlow;

@@ -18,7 +18,7 @@ use signalbox::cluster::store::ClusterStorage;
 use signalbox::core::{
     Change, DeclarationRecord, Key, Origin, Record, Service, SessionId, SessionKey, SessionRecord,
 };
-use signalbox::storage::{CommitError, Storage};
+use signalbox::storage::{CommitError, FORMAT, Storage};
 
 use crate::support::etcd::{Delivery, FakeEtcd};
 
@@ -43,7 +43,7 @@ fn take_over(etcd: &FakeEtcd, epoch: u32) -> Term {
     ];
     let transaction = Transaction { then, ..Transaction::default() };
     let revision = etcd.with_store(|store| store.apply(&transaction)).unwrap().revision;
-    Term { epoch, leadership_modified: revision, taken_at: revision }
+    Term { epoch, leadership_modified: revision, taken_at: revision, record_format: FORMAT }
 }
 
 /// The records in the store, by the rest of their keys.
@@ -118,6 +118,7 @@ fn is_compared(transaction: &Transaction, term: &Term) -> bool {
         transaction.compare.iter().any(|compare| match compare {
             Compare::Modified { key: of, at } => of == key && *at == term.leadership_modified,
             Compare::Value { key: of, .. } => of == key,
+            Compare::NotAfter { .. } => false,
         })
     };
     compares(&keys().leadership()) && compares(&keys().marker())

@@ -38,6 +38,7 @@ enum At {
 enum Guard {
     Modified(Key, At),
     Value(Key, Value),
+    NotAfter(Key, Key, At),
 }
 
 #[derive(Clone, Debug)]
@@ -105,6 +106,7 @@ fn step() -> impl Strategy<Value = Step> {
     let guard = prop_oneof![
         2 => (key(), at()).prop_map(|(key, at)| Guard::Modified(key, at)),
         1 => (key(), value()).prop_map(|(key, value)| Guard::Value(key, value)),
+        1 => (key(), key(), at()).prop_map(|(from, to, at)| Guard::NotAfter(from, to, at)),
     ];
     let actions = || prop::collection::vec(action(), 0..4);
     let some_at = || prop::option::of(at());
@@ -166,6 +168,13 @@ impl<'a> Pair<'a> {
                         Compare::Modified { at: self.revision(*at, &key), key }
                     }
                     Guard::Value(key, value) => Compare::Value { key: self.key(*key), is: bytes(*value) },
+                    // The range has at least its first key: etcd takes an empty one for something else.
+                    Guard::NotAfter(from, to, at) => {
+                        let (from, to) = (self.key(*from), self.key(*to));
+                        let at = self.revision(*at, &from);
+                        let to = to.max([&from[..], &[0]].concat());
+                        Compare::NotAfter { from, to, at }
+                    }
                 });
                 let branch = |actions: &[Action]| -> Vec<Operation> {
                     let operations = actions.iter().map(|action| match action {
@@ -224,8 +233,11 @@ impl<'a> Pair<'a> {
     fn transact(&mut self, transaction: &Transaction) {
         let mut sent = transaction.clone();
         for compare in &mut sent.compare {
-            if let Compare::Modified { at, .. } = compare {
-                *at = self.ahead(*at);
+            match compare {
+                Compare::Modified { at, .. } => *at = self.ahead(*at),
+                // Nothing of this history was written before its first revision.
+                Compare::NotAfter { at, .. } => *at += self.ahead,
+                Compare::Value { .. } => {}
             }
         }
         let expected = self.fake.apply(transaction).map(|mut answer| {

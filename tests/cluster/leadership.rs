@@ -17,6 +17,7 @@ use signalbox::cluster::timing::Timing;
 /// request timeout 500 ms.
 const RENEW_DEADLINE: Duration = Duration::from_secs(3);
 const RECORD_FORMAT: u32 = 2;
+const OLDEST_RECORD_FORMAT: u32 = 1;
 
 fn keys() -> Keys {
     Keys::new("test")
@@ -32,6 +33,7 @@ fn node(run: u32) -> Node {
         incarnation,
         invocation: String::new(),
         version: "0.1.0".to_owned(),
+        record_format: Some(RECORD_FORMAT),
         addresses: Vec::new(),
         relays: true,
         relay_endpoint: Some(RelayEndpoint {
@@ -50,6 +52,7 @@ fn settings(name: &str, run: u32) -> Settings {
         timing: timing(),
         record_format: RECORD_FORMAT,
         is_eligible: true,
+        oldest_record_format: OLDEST_RECORD_FORMAT,
     }
 }
 

@@ -14,7 +14,7 @@ use signalbox::cluster::leadership::{Machine, Settings};
 use signalbox::cluster::participation::{Action, News, Participation, Pulse};
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::timing::Timing;
-use signalbox::storage::FORMAT;
+use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
 
 use crate::support::etcd::FakeEtcd;
 
@@ -48,10 +48,12 @@ impl Bench {
                 addresses: Vec::new(),
                 relays: false,
                 relay_endpoint: None,
+                record_format: Some(FORMAT),
             },
             timing: Timing::new(RENEW_DEADLINE).unwrap(),
             record_format: FORMAT,
             is_eligible: true,
+            oldest_record_format: OLDEST_WRITTEN_FORMAT,
         });
         let leads = Rc::new(Cell::new(false));
         let tell = {

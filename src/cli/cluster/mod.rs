@@ -1,6 +1,7 @@
 //! `signalbox cluster`: what an operator asks of a cluster. It speaks to etcd, not to a server, so it works while no node
 //! serves clients.
 
+mod finalize;
 mod forget;
 mod release;
 mod status;
@@ -32,6 +33,7 @@ const EXAMPLES: &str = "\
 Examples:
   signalbox cluster status
   signalbox cluster status --config /etc/signalbox.toml --json
+  signalbox cluster finalize
   signalbox cluster forget node-3";
 
 /// Show and repair a cluster
@@ -45,6 +47,7 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Action {
     Status(status::Arguments),
+    Finalize(finalize::Arguments),
     Release(release::Arguments),
     Forget(forget::Arguments),
 }
@@ -67,6 +70,7 @@ pub(super) struct Cluster {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Status(arguments) => status::run(arguments),
+        Action::Finalize(arguments) => finalize::run(arguments),
         Action::Release(arguments) => release::run(arguments),
         Action::Forget(arguments) => forget::run(arguments),
     }
@@ -108,11 +112,13 @@ impl From<AdminError> for Failure {
     fn from(error: AdminError) -> Self {
         let exit = match error {
             AdminError::Call(_) => Exit::Unavailable,
-            AdminError::Value(_) => Exit::Data,
+            AdminError::Value(_) | AdminError::Layout { .. } | AdminError::Newer { .. } => Exit::Data,
             AdminError::NoCluster { .. }
             | AdminError::NoNode { .. }
             | AdminError::Alive { .. }
             | AdminError::Leads { .. }
+            | AdminError::NoNodes
+            | AdminError::Unready { .. }
             | AdminError::Changed => Exit::Failure,
         };
         Self::new(exit, error.to_string())

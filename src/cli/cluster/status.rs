@@ -9,15 +9,18 @@ use serde::Serialize;
 use super::super::exit::{Exit, Failure, warn};
 use super::super::output::{harmless, json};
 use super::Source;
-use crate::cluster::admin::{ClusterStatus, status};
+use crate::cluster::admin::{ClusterStatus, Finalization, status};
 use crate::cluster::configured::node_name;
 use crate::cluster::etcd::Expected;
+use crate::storage::FORMAT;
 
 const LONG: &str = "\
 Show who leads, and which nodes are alive
 
 Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most. STATE is \"leads\", \"stands \
-by\", or \"silent\" if the node sent none. Problems of etcd are reported on standard error.
+by\", or \"silent\" if the node sent none. FORMAT is the newest format of records that the node reads. The line record_format \
+says which one leaders write, and whether \"signalbox cluster finalize\" can raise it. Problems of etcd are reported on \
+standard error.
 
 The exit status is 0 if this node leads, 1 if another node leads, 2 if none does, and 69 if etcd does not answer. \"This \
 node\" is the one of the configuration file.";
@@ -35,8 +38,8 @@ pub(super) struct Arguments {
     source: Source,
 
     /// Print one JSON object with the keys cluster, this_node, leader (null if none leads), epoch, commits, records,
-    /// renew_deadline_ms, nodes (node, state, version, addresses), etcd (member, version, leads, database_bytes, error) and
-    /// warnings
+    /// renew_deadline_ms, record_format, finalize (done, possible, blocked), nodes (node, state, version, record_format,
+    /// addresses), etcd (member, version, leads, database_bytes, error) and warnings
     #[arg(long)]
     json: bool,
 }
@@ -51,6 +54,8 @@ struct Shown<'a> {
     commits: Option<u64>,
     records: u64,
     renew_deadline_ms: u64,
+    record_format: u32,
+    finalize: &'static str,
     nodes: Vec<ShownNode<'a>>,
     etcd: Vec<ShownMember>,
     warnings: Vec<String>,
@@ -61,6 +66,7 @@ struct ShownNode<'a> {
     node: &'a str,
     state: &'static str,
     version: &'a str,
+    record_format: Option<u32>,
     addresses: &'a [String],
 }
 
@@ -82,6 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (members, warnings) = cluster.etcd.inner_mut().inspect(&expected);
     let warnings: Vec<_> = warnings.iter().map(|warning| format!("etcd: {warning}")).collect();
     let leader = found.leader();
+    let finalization = found.finalization(FORMAT);
     let shown = Shown {
         cluster: &cluster.config.name,
         this_node: &this_node,
@@ -90,6 +97,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         commits: found.marker.map(|marker| marker.commit),
         records: found.records,
         renew_deadline_ms: found.format.renew_deadline_ms,
+        record_format: found.format.record_format,
+        finalize: match finalization {
+            Finalization::Done => "done",
+            Finalization::Possible { .. } => "possible",
+            Finalization::Blocked { .. } => "blocked",
+        },
         nodes: nodes(&found),
         etcd: members
             .into_iter()
@@ -112,7 +125,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.json {
         writeln!(io::stdout(), "{}", json(&shown))?;
     } else {
-        print(&shown)?;
+        print(&shown, &finalization)?;
         shown.warnings.iter().for_each(|warning| warn(warning));
     }
     let exit = match leader {
@@ -136,12 +149,32 @@ fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
                 (false, false) => "silent",
             },
             version: &of.node.version,
+            record_format: of.node.record_format,
             addresses: &of.node.addresses,
         })
         .collect()
 }
 
-fn print(shown: &Shown<'_>) -> io::Result<()> {
+/// What the line of the format adds to its number.
+fn comment(finalization: &Finalization) -> String {
+    match finalization {
+        Finalization::Done => String::new(),
+        Finalization::Possible { to } => {
+            format!(
+                " (every node reads format {to}: complete the upgrade with \"signalbox cluster finalize\")"
+            )
+        }
+        Finalization::Blocked { to, nodes } if nodes.is_empty() => {
+            format!(" (format {to} needs nodes that read it, and there are none)")
+        }
+        Finalization::Blocked { to, nodes } => {
+            let nodes: Vec<_> = nodes.iter().map(|node| format!("\"{}\"", node.node)).collect();
+            format!(" (format {to} needs an upgrade of {})", nodes.join(", "))
+        }
+    }
+}
+
+fn print(shown: &Shown<'_>, finalization: &Finalization) -> io::Result<()> {
     let number = |number: Option<u64>| number.map_or_else(|| "none".to_owned(), |number| number.to_string());
     let mut out = io::stdout().lock();
     for (key, value) in [
@@ -152,16 +185,18 @@ fn print(shown: &Shown<'_>) -> io::Result<()> {
         ("commits", number(shown.commits)),
         ("records", shown.records.to_string()),
         ("renew_deadline", format!("{} s", shown.renew_deadline_ms as f64 / 1000.0)),
+        ("record_format", format!("{}{}", shown.record_format, comment(finalization))),
     ] {
         writeln!(out, "{key:<14}  {}", harmless(&value))?;
     }
-    writeln!(out, "\n{:<16}  {:<9}  {:<10}  ADDRESSES", "NODE", "STATE", "VERSION")?;
+    writeln!(out, "\n{:<16}  {:<9}  {:<10}  {:<7}  ADDRESSES", "NODE", "STATE", "VERSION", "FORMAT")?;
     for node in &shown.nodes {
         let line = format!(
-            "{:<16}  {:<9}  {:<10}  {}",
+            "{:<16}  {:<9}  {:<10}  {:<7}  {}",
             node.node,
             node.state,
             node.version,
+            node.record_format.map_or_else(|| "unknown".to_owned(), |format| format.to_string()),
             node.addresses.join(" ")
         );
         writeln!(out, "{}", harmless(&line))?;

@@ -98,6 +98,8 @@ pub struct Compare {
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub key: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bytes = "vec", tag = "64")]
+    pub range_end: ::prost::alloc::vec::Vec<u8>,
     #[prost(oneof = "compare::TargetUnion", tags = "6, 7")]
     pub target_union: ::core::option::Option<compare::TargetUnion>,
 }
@@ -117,6 +119,7 @@ pub mod compare {
     #[repr(i32)]
     pub enum CompareResult {
         Equal = 0,
+        Less = 2,
     }
     impl CompareResult {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -126,12 +129,14 @@ pub mod compare {
         pub fn as_str_name(&self) -> &'static str {
             match self {
                 Self::Equal => "EQUAL",
+                Self::Less => "LESS",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
         pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
             match value {
                 "EQUAL" => Some(Self::Equal),
+                "LESS" => Some(Self::Less),
                 _ => None,
             }
         }

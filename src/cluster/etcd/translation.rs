@@ -92,18 +92,24 @@ fn operation(operation: &Operation) -> RequestOp {
 }
 
 fn compare(compare: &Compare) -> CompareMessage {
-    let (key, target, value) = match compare {
+    let revision = |at: Revision| TargetUnion::ModRevision(i64::try_from(at).unwrap_or(i64::MAX));
+    let (key, range_end, result, target, value) = match compare {
         Compare::Modified { key, at } => {
-            let at = i64::try_from(*at).unwrap_or(i64::MAX);
-            (key, CompareTarget::Mod, TargetUnion::ModRevision(at))
+            (key, &[][..], CompareResult::Equal, CompareTarget::Mod, revision(*at))
         }
-        Compare::Value { key, is } => (key, CompareTarget::Value, TargetUnion::Value(is.clone())),
+        Compare::Value { key, is } => {
+            (key, &[][..], CompareResult::Equal, CompareTarget::Value, TargetUnion::Value(is.clone()))
+        }
+        Compare::NotAfter { from, to, at } => {
+            (from, &to[..], CompareResult::Less, CompareTarget::Mod, revision(at.saturating_add(1)))
+        }
     };
     CompareMessage {
-        result: CompareResult::Equal.into(),
+        result: result.into(),
         target: target.into(),
         key: key.clone(),
         target_union: Some(value),
+        range_end: range_end.to_vec(),
     }
 }
 

@@ -178,7 +178,11 @@ impl Machine {
     /// deadline that follows from it has passed, the node stays a standby, whose next look counts instead.
     fn lead(&mut self, leadership: Seen<Leadership>, heartbeat: Revision, sent_at: BootTime, now: BootTime) {
         let timing = self.settings.timing;
+        // What the takeover compared, or what the look saw that found it: in both cases, a node that does not read this
+        // format does not take over any more.
+        let State::Standby(Standby { format, .. }) = &self.state else { return };
         let leading = Leading {
+            record_format: format.value.record_format,
             leadership: leadership.value,
             leadership_modified: leadership.modified,
             heartbeat_modified: heartbeat,
@@ -288,6 +292,10 @@ impl Machine {
         }
         if record_format > own {
             return Err(Ending::RecordFormatNewer { stored: record_format, own });
+        }
+        let oldest = self.settings.oldest_record_format;
+        if record_format < oldest {
+            return Err(Ending::RecordFormatOlder { stored: record_format, oldest, newest: own });
         }
         Ok(format.clone())
     }

@@ -98,6 +98,20 @@ pub enum Ending {
         /// The newest format of this program.
         own: u32,
     },
+    /// The cluster stores records in a format that this version does not write any more.
+    #[error(
+        "the cluster stores records in format {stored}, and this version of signalbox writes formats {oldest} to {newest}: \
+         upgrade all nodes to a version that writes formats {stored} and {oldest}, run \"signalbox cluster finalize\" with it, \
+         and then start this version"
+    )]
+    RecordFormatOlder {
+        /// The format in etcd.
+        stored: u32,
+        /// The oldest format that this program writes.
+        oldest: u32,
+        /// The newest format of this program.
+        newest: u32,
+    },
     /// What all nodes have in common is no longer in etcd.
     #[error(
         "\"{key}\" was deleted in etcd: stop all nodes, check what else is missing, and start them again"

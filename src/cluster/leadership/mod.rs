@@ -49,6 +49,8 @@ pub struct Settings {
     pub timing: Timing,
     /// The newest format of a record that this version writes and reads.
     pub record_format: u32,
+    /// The oldest format of a record that this version writes.
+    pub oldest_record_format: u32,
     /// Whether the node may lead.
     pub is_eligible: bool,
 }
@@ -96,6 +98,8 @@ pub struct Term {
     pub leadership_modified: Revision,
     /// The revision of the takeover: the records are loaded as they were then.
     pub taken_at: Revision,
+    /// The format in which the leader writes records, for all of its term. Every node that may take over from it reads it.
+    pub record_format: u32,
 }
 
 /// What a node is doing, for logs.
@@ -204,6 +208,8 @@ struct Standby {
 struct Leading {
     leadership: Leadership,
     leadership_modified: Revision,
+    /// What the cluster agreed on when the node took over, or later.
+    record_format: u32,
     /// The last known revision of the node's own heartbeat.
     heartbeat_modified: Revision,
     /// The sending of the last successful renewal.
@@ -490,6 +496,7 @@ impl Leading {
             epoch: self.leadership.epoch,
             leadership_modified: self.leadership_modified,
             taken_at: self.leadership_modified,
+            record_format: self.record_format,
         }
     }
 

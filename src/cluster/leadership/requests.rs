@@ -66,6 +66,7 @@ impl Machine {
     fn take_over(&self, standby: &Standby) -> Result<Transaction, Ending> {
         let Settings { keys, name, node, .. } = &self.settings;
         let epoch = standby.observation.next_epoch().ok_or(Ending::EpochsExhausted)?;
+        // The format as well: a node does not take over records that it cannot read, and writes what all others can read.
         let mut compare = vec![
             modified(keys.format(), standby.format.modified),
             modified(self.node_key(), standby.node_modified),
@@ -82,15 +83,11 @@ impl Machine {
             incarnation: node.incarnation.clone(),
             state: LeadershipState::Held,
         };
-        let mut then = vec![
+        let then = vec![
             put(keys.leadership(), &leadership),
             put(keys.marker(), &Marker { epoch, commit: 0, is_void: false }),
             self.give_heartbeat(),
         ];
-        // Older standbys compare the format, so none of them takes over records that it cannot read.
-        if standby.format.value.record_format < self.settings.record_format {
-            then.push(put(keys.format(), &self.format()));
-        }
         Ok(Transaction { compare, then, otherwise: View::reads(keys, name, self.watched()) })
     }
 

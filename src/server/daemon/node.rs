@@ -30,7 +30,7 @@ use crate::cluster::store::ClusterStorage;
 use crate::cluster::timing::Timing;
 use crate::config::Config;
 use crate::core::Namespace;
-use crate::storage::FORMAT;
+use crate::storage::{FORMAT, OLDEST_WRITTEN_FORMAT};
 
 /// How often the guards look at the fences.
 const GUARD_PERIOD: Duration = Duration::from_millis(20);
@@ -123,6 +123,7 @@ impl Prepared {
             incarnation: incarnation.clone(),
             invocation: std::env::var("INVOCATION_ID").unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            record_format: Some(FORMAT),
             addresses: addresses.iter().map(|(_, address)| address.to_string()).collect(),
             relays: self.relays,
             relay_endpoint: relay_port.as_ref().map(endpoint).transpose()?,
@@ -134,6 +135,7 @@ impl Prepared {
             timing,
             record_format: FORMAT,
             is_eligible: self.is_eligible,
+            oldest_record_format: OLDEST_WRITTEN_FORMAT,
         });
         let fence = Fence::new(BootTime::now);
         let pulse = Pulse::default();
@@ -317,7 +319,9 @@ impl Node {
                 warn!(reason, "etcd does not answer as it should; its members are tried in turn");
             }
             News::Recovered => info!("etcd answers again"),
-            News::Lead(Term { epoch, .. }) => info!(node, epoch, "this node leads the cluster"),
+            News::Lead(Term { epoch, record_format, .. }) => {
+                info!(node, epoch, record_format, "this node leads the cluster");
+            }
             News::End(ending @ Ending::Released) => info!(node, "{ending}"),
             News::End(ending @ Ending::NotReleased { .. }) => warn!(node, "{ending}"),
             // The daemon ends with it as its error.
@@ -333,9 +337,10 @@ fn not_joined(ending: &Ending) -> DaemonError {
         Ending::RenewDeadlineDiffers { .. } | Ending::NameInUse { .. } => {
             DaemonError::ClusterSettings { problem }
         }
-        Ending::LayoutDiffers { .. } | Ending::RecordFormatNewer { .. } | Ending::Value(_) => {
-            DaemonError::ClusterFormat { problem }
-        }
+        Ending::LayoutDiffers { .. }
+        | Ending::RecordFormatNewer { .. }
+        | Ending::RecordFormatOlder { .. }
+        | Ending::Value(_) => DaemonError::ClusterFormat { problem },
         _ => DaemonError::Cluster { problem },
     }
 }

@@ -19,8 +19,11 @@
 //! A part is: namespace u8 (0 counters, 1 semaphores), place u8, resources u32, capacity u32, number of slots u32, name
 //! length u32, slots u16 each, name. Keys that start with 0 are metadata of the store.
 //!
-//! This is format 4. Format 3 has no key of places, and format 2 no facts about semaphore sets either. In format 1, the value of a declared semaphore ends after
-//! its label as well.
+//! This is format 4. Format 3 has no key of places, and format 2 no facts about semaphore sets either. In format 1, the value
+//! of a declared semaphore ends after its label as well.
+//!
+//! A server with a data directory writes the newest format. The nodes of a cluster write the one that the cluster agreed on,
+//! which may be the one before: see [`encode_value_in`].
 
 mod sysv;
 
@@ -39,6 +42,9 @@ pub const FORMAT: u32 = 4;
 /// The oldest format that this program reads.
 pub const OLDEST_FORMAT: u32 = 1;
 
+/// The oldest format that this program writes in a cluster: the one before the newest, at least.
+pub const OLDEST_WRITTEN_FORMAT: u32 = 3;
+
 /// The kinds of records: the first bytes of keys.
 pub const KINDS: RangeInclusive<u8> = MARK..=PLACE_KEY;
 
@@ -49,6 +55,9 @@ const GRANT: u8 = 4;
 const ANSWER: u8 = 5;
 // `sysv` has the kinds between.
 const PLACE_KEY: u8 = 10;
+
+/// The first format that has the key of places.
+const FIRST_WITH_PLACE_KEY: u32 = 4;
 
 /// The error of decoding a record.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -88,7 +97,7 @@ pub fn encode_key(key: &Key) -> Vec<u8> {
     bytes
 }
 
-/// Encodes the value of a record, which does not include its key.
+/// Encodes the value of a record in the newest format. It does not include the key.
 pub fn encode_value(record: &Record) -> Vec<u8> {
     let mut bytes = Vec::new();
     match record {
@@ -139,6 +148,16 @@ pub fn encode_value(record: &Record) -> Vec<u8> {
         Record::PlaceKey(key) => bytes.extend_from_slice(&key.0),
     }
     bytes
+}
+
+/// Encodes the value of a record in a format from [`OLDEST_WRITTEN_FORMAT`] to [`FORMAT`]. `None`: the format has no such
+/// record, so it must not be stored, and is lost when the one who has it in memory ends.
+pub fn encode_value_in(format: u32, record: &Record) -> Option<Vec<u8>> {
+    let is_known = match record {
+        Record::PlaceKey(_) => format >= FIRST_WITH_PLACE_KEY,
+        _ => true,
+    };
+    is_known.then(|| encode_value(record))
 }
 
 fn put_part(bytes: &mut Vec<u8>, part: &PartRecord) {

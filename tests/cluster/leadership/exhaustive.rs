@@ -214,6 +214,7 @@ fn hash_transaction(transaction: &Transaction, hasher: &mut DefaultHasher) {
         match compare {
             Compare::Modified { key, at } => (key, at).hash(hasher),
             Compare::Value { key, is } => (key, is).hash(hasher),
+            Compare::NotAfter { from, to, at } => (from, to, at).hash(hasher),
         }
     }
     // The other branch only reads.

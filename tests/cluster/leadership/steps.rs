@@ -106,7 +106,7 @@ fn the_first_node_leads_at_once_and_a_second_one_waits() {
     let mut bench = Bench::new();
     let (first, term) = bench.leader("a", 1);
     let at = bench.store.modified(&keys().leadership());
-    assert_eq!(term, Term { epoch: 1, leadership_modified: at, taken_at: at });
+    assert_eq!(term, Term { epoch: 1, leadership_modified: at, taken_at: at, record_format: RECORD_FORMAT });
     assert_eq!(first.deadline(), Some(bench.now.after(timing().renew_deadline())));
     assert_eq!(bench.store.value(&keys().marker()), Some(Marker { epoch: 1, commit: 0, is_void: false }));
     assert_eq!(bench.store.value::<Node>(&keys().node("a")), Some(node(1)));
@@ -346,7 +346,8 @@ fn a_takeover_without_an_answer_is_adopted_by_a_look_and_counts_from_the_look() 
     second.answered(Ok(answer), bench.now);
     let at = taken.revision;
     let step = second.next(bench.now);
-    assert_eq!(step, Step::Lead(Term { epoch: 2, leadership_modified: at, taken_at: at }));
+    let term = Term { epoch: 2, leadership_modified: at, taken_at: at, record_format: RECORD_FORMAT };
+    assert_eq!(step, Step::Lead(term));
     assert_eq!(second.deadline(), Some(looked_at.after(timing().renew_deadline())));
     bench.pass(300 * MS);
     assert!(bench.exchange(&mut second).held, "it renews with the heartbeat of the look");

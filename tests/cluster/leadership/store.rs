@@ -20,6 +20,9 @@ impl Store {
         let held = transaction.compare.iter().all(|compare| match compare {
             Compare::Modified { key, at } => self.modified(key) == *at,
             Compare::Value { key, is } => self.entries.get(key).is_some_and(|(value, _)| value == is),
+            Compare::NotAfter { from, to, at } => {
+                self.entries.range(from.clone()..to.clone()).all(|(_, (_, modified))| modified <= at)
+            }
         });
         let operations = if held { &transaction.then } else { &transaction.otherwise };
         let revision = self.revision + 1;

@@ -17,7 +17,7 @@ use signalbox::core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{
     Clock, SameThread, Server, StoreError, expire, serve_port, sweep_counters, sweep_semaphores,
 };
-use signalbox::storage::{FORMAT, Storage};
+use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT, Storage};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -76,10 +76,12 @@ async fn live(process: Arc<Process>, mut random: Random) {
             addresses: Vec::new(),
             relays: false,
             relay_endpoint: None,
+            record_format: Some(FORMAT),
         },
         timing,
         record_format: FORMAT,
         is_eligible: true,
+        oldest_record_format: OLDEST_WRITTEN_FORMAT,
     });
     let (lead, leads) = oneshot::channel();
     let tell = teller(Arc::clone(&process), lead);

@@ -118,6 +118,11 @@ impl FakeStore {
         match compare {
             Compare::Modified { key, at } => self.get(key).map_or(0, |entry| entry.modified) == *at,
             Compare::Value { key, is } => self.get(key).is_some_and(|entry| entry.value == *is),
+            Compare::NotAfter { from, to, at } => self
+                .keys
+                .range(from.clone()..to.clone())
+                .filter_map(|(key, _)| self.get(key))
+                .all(|entry| entry.modified <= *at),
         }
     }
 
@@ -165,6 +170,7 @@ fn check(transaction: &Transaction) -> Result<(), CallError> {
         let (key, value) = match compare {
             Compare::Modified { key, .. } => (key, 0),
             Compare::Value { key, is } => (key, is.len()),
+            Compare::NotAfter { from, to, .. } => (from, to.len()),
         };
         if key.is_empty() {
             return refused("key is not provided");

@@ -1,0 +1,63 @@
+//! `signalbox cluster finalize`: raises the format of records, after an upgrade.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::super::exit::{Exit, Failure};
+use super::super::output::json;
+use super::Source;
+use crate::cluster::admin::{Finalized, finalize};
+use crate::storage::FORMAT;
+
+const LONG: &str = "\
+Complete an upgrade: let leaders write the newest format of records
+
+After an upgrade, leaders go on writing the format of records that the nodes agreed on before, so that the nodes can go back to \
+the version before. This command ends that: leaders write the newest format that this version knows, from the next takeover \
+on. An older version that does not read this format cannot join any more.
+
+The command refuses while a node does not read the new format, also a node that is silent: upgrade it, or remove it with \
+\"signalbox cluster forget\". \"signalbox cluster status\" says whether there is something to finalize.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox cluster finalize";
+
+/// Complete an upgrade: let leaders write the newest format of records
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    source: Source,
+
+    /// Print one JSON object with the keys from and to: the formats before and after
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was done, in JSON.
+#[derive(Serialize)]
+struct Done {
+    from: u32,
+    to: u32,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut cluster = arguments.source.open()?;
+    let Finalized { from, to } = finalize(&mut cluster.etcd, &cluster.keys, FORMAT)?;
+    let text = match arguments.json {
+        true => json(&Done { from, to }),
+        false if from == to => {
+            format!("nothing to do: the cluster writes format {to} of records, the newest of this version")
+        }
+        false => format!(
+            "leaders write format {to} of records in place of format {from}, from the next takeover on; versions that do not \
+             read it cannot join any more"
+        ),
+    };
+    writeln!(std::io::stdout(), "{text}")?;
+    Ok(Exit::Success.into())
+}
