@@ -15,6 +15,7 @@ use super::keys::{
     Format, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
     end_of_prefix,
 };
+use super::members::{Reading, ReadingError};
 use super::timing::Timing;
 
 /// How often the heartbeats are read.
@@ -100,6 +101,15 @@ pub enum AdminError {
     Changed,
 }
 
+impl From<ReadingError> for AdminError {
+    fn from(error: ReadingError) -> Self {
+        match error {
+            ReadingError::Call(error) => Self::Call(error),
+            ReadingError::Value(error) => Self::Value(error),
+        }
+    }
+}
+
 /// A cluster as it is in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterStatus {
@@ -122,6 +132,8 @@ pub struct NodeStatus {
     pub node: Node,
     /// Whether it has sent a heartbeat while it was watched.
     pub is_alive: bool,
+    /// Connections of clients that it relays, as its last heartbeat says; `None`: it relays none, or has sent no heartbeat.
+    pub relays: Option<u32>,
 }
 
 /// A node that does not read a format, or may not.
@@ -266,16 +278,22 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
     let format: Format = read(coordinator, &keys.format())?
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
     let alive = watch(coordinator, keys, &format)?;
-    let nodes = nodes(coordinator, keys)?;
+    let reading = Reading::read(coordinator, keys)?;
     let records = keys.records();
     let count = Range { to: Some(end_of_prefix(&records)), from: records, at: None, count_only: true };
     Ok(ClusterStatus {
         format,
         leadership: read(coordinator, &keys.leadership())?,
         marker: read(coordinator, &keys.marker())?,
-        nodes: nodes
+        nodes: reading
+            .nodes
             .into_iter()
-            .map(|(name, (node, _))| (name.clone(), NodeStatus { is_alive: alive.contains(&name), node }))
+            .map(|(name, node)| {
+                let heartbeat = reading.heartbeats.get(&name).map(|(heartbeat, _)| heartbeat);
+                let relays = heartbeat.filter(|of| node.relays && of.incarnation == node.incarnation);
+                let relays = relays.map(|heartbeat| heartbeat.relays);
+                (name.clone(), NodeStatus { is_alive: alive.contains(&name), node, relays })
+            })
             .collect(),
         records: coordinator.range(&count)?.count,
     })

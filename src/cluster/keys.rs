@@ -65,6 +65,9 @@ pub struct Node {
     pub record_format: Option<u32>,
     /// The addresses at which clients reach the node, for people.
     pub addresses: Vec<String>,
+    /// Whether the node may lead.
+    #[serde(default = "is_eligible_by_default")]
+    pub is_eligible: bool,
     /// Whether the node relays connections of clients while another one leads. A new leader waits until it has closed them.
     #[serde(default)]
     pub relays: bool,
@@ -72,6 +75,11 @@ pub struct Node {
     /// `cluster.bind` is not set, or the version has no relays.
     #[serde(default)]
     pub relay_endpoint: Option<RelayEndpoint>,
+}
+
+/// Every node of a version that does not say so may lead.
+fn is_eligible_by_default() -> bool {
+    true
 }
 
 /// Where a leader accepts connections that other nodes relay.

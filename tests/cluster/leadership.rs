@@ -35,6 +35,7 @@ fn node(run: u32) -> Node {
         version: "0.1.0".to_owned(),
         record_format: Some(RECORD_FORMAT),
         addresses: Vec::new(),
+        is_eligible: true,
         relays: true,
         relay_endpoint: Some(RelayEndpoint {
             address: ([192, 0, 2, 1], 11218).into(),

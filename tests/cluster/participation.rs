@@ -46,6 +46,7 @@ impl Bench {
                 invocation: String::new(),
                 version: "0.1.0".to_owned(),
                 addresses: Vec::new(),
+                is_eligible: true,
                 relays: false,
                 relay_endpoint: None,
                 record_format: Some(FORMAT),

@@ -46,6 +46,14 @@ fn every_node_serves_every_client() {
     let client = relayed.stream.local_addr().unwrap().to_string();
     assert!(holders.to_string().contains(&client), "{client}: {holders}");
 
+    let relay_name = cluster.node(relay).name.clone();
+    eventually("the status shows what is relayed", || {
+        let status = cluster.administer(relay, &["status", "--json"]);
+        let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+        let nodes = status["nodes"].as_array().unwrap();
+        nodes.iter().any(|node| node["node"] == *relay_name && node["relays"].as_u64() >= Some(1))
+    });
+
     // What a relayed client holds is released when it leaves.
     drop(relayed);
     eventually("the leader knows that the client has gone", || direct.acquire(b"job", 1, 1).status == OK);

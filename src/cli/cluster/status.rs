@@ -18,7 +18,8 @@ const LONG: &str = "\
 Show who leads, and which nodes are alive
 
 Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most. STATE is \"leads\", \"stands \
-by\", or \"silent\" if the node sent none. FORMAT is the newest format of records that the node reads. The line record_format \
+by\", \"relays\" for a node that may not lead, or \"silent\" if the node sent none. RELAYS is how many connections of clients the \
+node relays to the leader. FORMAT is the newest format of records that the node reads. The line record_format \
 says which one leaders write, and whether \"signalbox cluster finalize\" can raise it. Problems of etcd are reported on \
 standard error.
 
@@ -39,7 +40,7 @@ pub(super) struct Arguments {
 
     /// Print one JSON object with the keys cluster, this_node, leader (null if none leads), epoch, commits, records,
     /// renew_deadline_ms, record_format, finalize (done, possible, blocked), nodes (node, state, version, record_format,
-    /// addresses), etcd (member, version, leads, database_bytes, error) and warnings
+    /// relays, addresses), etcd (member, version, leads, database_bytes, error) and warnings
     #[arg(long)]
     json: bool,
 }
@@ -67,6 +68,7 @@ struct ShownNode<'a> {
     state: &'static str,
     version: &'a str,
     record_format: Option<u32>,
+    relays: Option<u32>,
     addresses: &'a [String],
 }
 
@@ -143,13 +145,15 @@ fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
         .iter()
         .map(|(name, of)| ShownNode {
             node: name,
-            state: match (leader == Some(name.as_str()), of.is_alive) {
-                (true, _) => "leads",
-                (false, true) => "stands by",
-                (false, false) => "silent",
+            state: match (leader == Some(name.as_str()), of.is_alive, of.node.is_eligible) {
+                (true, _, _) => "leads",
+                (false, true, true) => "stands by",
+                (false, true, false) => "relays",
+                (false, false, _) => "silent",
             },
             version: &of.node.version,
             record_format: of.node.record_format,
+            relays: of.relays,
             addresses: &of.node.addresses,
         })
         .collect()
@@ -189,14 +193,19 @@ fn print(shown: &Shown<'_>, finalization: &Finalization) -> io::Result<()> {
     ] {
         writeln!(out, "{key:<14}  {}", harmless(&value))?;
     }
-    writeln!(out, "\n{:<16}  {:<9}  {:<10}  {:<7}  ADDRESSES", "NODE", "STATE", "VERSION", "FORMAT")?;
+    writeln!(
+        out,
+        "\n{:<16}  {:<9}  {:<10}  {:<7}  {:<6}  ADDRESSES",
+        "NODE", "STATE", "VERSION", "FORMAT", "RELAYS"
+    )?;
     for node in &shown.nodes {
         let line = format!(
-            "{:<16}  {:<9}  {:<10}  {:<7}  {}",
+            "{:<16}  {:<9}  {:<10}  {:<7}  {:<6}  {}",
             node.node,
             node.state,
             node.version,
             node.record_format.map_or_else(|| "unknown".to_owned(), |format| format.to_string()),
+            node.relays.map_or_else(|| "-".to_owned(), |relays| relays.to_string()),
             node.addresses.join(" ")
         );
         writeln!(out, "{}", harmless(&line))?;

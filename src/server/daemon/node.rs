@@ -125,6 +125,7 @@ impl Prepared {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             record_format: Some(FORMAT),
             addresses: addresses.iter().map(|(_, address)| address.to_string()).collect(),
+            is_eligible: self.is_eligible,
             relays: self.relays,
             relay_endpoint: relay_port.as_ref().map(endpoint).transpose()?,
         };

@@ -74,6 +74,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
             invocation: String::new(),
             version: "simulated".to_owned(),
             addresses: Vec::new(),
+            is_eligible: true,
             relays: false,
             relay_endpoint: None,
             record_format: Some(FORMAT),
