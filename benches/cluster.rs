@@ -323,7 +323,12 @@ fn bare_commits_per_s(client: &mut EtcdClient, changes: usize, time: Duration) -
     let then = [(keys.leadership(), b"led".to_vec()), (keys.marker(), encode(&marker))];
     let then = then.map(|(key, value)| Operation::Put { key, value }).to_vec();
     let taken = client.transact(&Transaction { then, ..Transaction::default() }).expect("etcd answers");
-    let term = Term { epoch: 1, leadership_modified: taken.revision, taken_at: taken.revision };
+    let term = Term {
+        epoch: 1,
+        leadership_modified: taken.revision,
+        taken_at: taken.revision,
+        record_format: signalbox::storage::FORMAT,
+    };
     let mut chain = Chain::new(keys.clone(), term);
     let half = changes.div_ceil(2) as u64;
     let key = |number: u64| [keys.records().as_slice(), &number.to_be_bytes()].concat();

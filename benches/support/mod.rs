@@ -16,6 +16,7 @@ pub mod lessees;
 #[path = "../../tests/support/ports.rs"]
 pub mod ports;
 pub mod servers;
+pub mod splice;
 pub mod statistics;
 pub mod thread;
 pub mod tls_floor;

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::certificates::{Authority, Files};
 use super::dialects::{ACQUIRE_SCRIPT, AnyDialect, RELEASE_SCRIPT, Scripts, resp};
 use super::ports::free_ports;
-use super::{floor, tls_floor};
+use super::{floor, splice, tls_floor};
 
 /// Threads that serve connections of the floor: one, which is the cheapest while it can keep up.
 pub const FLOOR_THREADS: usize = 1;
@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// Takes over a process once it accepts connections.
-    fn accepting(mut process: Child, address: SocketAddr, folder: Option<TempDir>) -> Self {
+    pub fn accepting(mut process: Child, address: SocketAddr, folder: Option<TempDir>) -> Self {
         let deadline = Instant::now() + Duration::from_secs(20);
         let first = loop {
             if let Ok(stream) = TcpStream::connect(address) {
@@ -154,6 +154,11 @@ impl Drop for Server {
 
 fn start_floor() -> Server {
     start_self([floor::ARGUMENT.as_ref(), FLOOR_THREADS.to_string().as_ref()])
+}
+
+/// A bare relay to a server of yrmcds' protocol.
+pub fn start_splice(to: SocketAddr) -> Server {
+    start_self([splice::ARGUMENT.as_ref(), to.to_string().as_ref()])
 }
 
 /// The floor over TLS.
