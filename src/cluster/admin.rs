@@ -421,7 +421,8 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
     let below = Range { to: Some(end_of_prefix(&prefix)), from: prefix.clone(), at: None, count_only: false };
     let answer = coordinator.range(&below)?;
     let decoded = |entry: Entry| Ok((name_of(&prefix, &entry.key), decode(&entry.key, &entry.value)?));
-    let nodes = answer.entries.into_iter().map(decoded).collect::<Result<Vec<(String, Node)>, ValueError>>()?;
+    let nodes =
+        answer.entries.into_iter().map(decoded).collect::<Result<Vec<(String, Node)>, ValueError>>()?;
     match Finalization::new(from, own, nodes.iter().map(|(name, node)| (name, node))) {
         Finalization::Done => return Ok(Finalized { from, to: from }),
         Finalization::Blocked { nodes, .. } if nodes.is_empty() => return Err(AdminError::NoNodes),

@@ -45,7 +45,7 @@ impl Bench {
                 invocation: String::new(),
                 version: "0.1.0".to_owned(),
                 addresses: Vec::new(),
-            record_format: Some(FORMAT),
+                record_format: Some(FORMAT),
             },
             timing: Timing::new(RENEW_DEADLINE).unwrap(),
             record_format: FORMAT,

@@ -160,7 +160,9 @@ fn comment(finalization: &Finalization) -> String {
     match finalization {
         Finalization::Done => String::new(),
         Finalization::Possible { to } => {
-            format!(" (every node reads format {to}: complete the upgrade with \"signalbox cluster finalize\")")
+            format!(
+                " (every node reads format {to}: complete the upgrade with \"signalbox cluster finalize\")"
+            )
         }
         Finalization::Blocked { to, nodes } if nodes.is_empty() => {
             format!(" (format {to} needs nodes that read it, and there are none)")

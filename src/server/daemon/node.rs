@@ -210,9 +210,7 @@ fn not_joined(ending: &Ending) -> DaemonError {
         Ending::LayoutDiffers { .. }
         | Ending::RecordFormatNewer { .. }
         | Ending::RecordFormatOlder { .. }
-        | Ending::Value(_) => {
-            DaemonError::ClusterFormat { problem }
-        }
+        | Ending::Value(_) => DaemonError::ClusterFormat { problem },
         _ => DaemonError::Cluster { problem },
     }
 }

@@ -75,7 +75,7 @@ async fn live(process: Arc<Process>, mut random: Random) {
         },
         timing,
         record_format: FORMAT,
-            oldest_record_format: OLDEST_WRITTEN_FORMAT,
+        oldest_record_format: OLDEST_WRITTEN_FORMAT,
     });
     let (lead, leads) = oneshot::channel();
     let tell = teller(Arc::clone(&process), lead);
