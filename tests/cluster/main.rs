@@ -17,4 +17,5 @@ mod security;
 #[path = "../support/mod.rs"]
 mod support;
 mod sysv;
+mod upgrade;
 mod warnings;
