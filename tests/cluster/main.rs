@@ -18,4 +18,5 @@ mod security;
 #[path = "../support/mod.rs"]
 mod support;
 mod sysv;
+mod upgrade;
 mod warnings;

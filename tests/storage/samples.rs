@@ -361,6 +361,15 @@ fn a_sample_of_format_2_has_what_is_out_of_service() {
     }
 }
 
+/// The same for format 4.
+#[test]
+fn a_sample_of_format_4_has_the_key_of_places() {
+    let sample = samples().into_iter().find(|sample| sample.ends_with("991bf8a")).unwrap();
+    let text = fs::read_to_string(sample.join(EXPORT)).unwrap();
+    assert!(text.starts_with(r#"{"kind":"export","format":4}"#));
+    assert_eq!(text.matches(r#"{"kind":"place_key","#).count(), 1);
+}
+
 /// The text itself is pinned by its file; this pins that the sample of e819932 has records of every kind and shape.
 #[test]
 fn a_sample_has_records_of_every_shape() {

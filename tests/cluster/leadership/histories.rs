@@ -48,6 +48,7 @@ fn faults() -> impl Strategy<Value = Fault> {
         3 => (nodes(), spans()).prop_map(|(node, down_ms)| Fault::Stop { node, down_ms }),
         2 => (0..3000u64).prop_map(|ms| Fault::Outage { ms }),
         1 => nodes().prop_map(|node| Fault::Namesake { node }),
+        2 => Just(Fault::Finalize),
     ]
 }
 
@@ -120,6 +121,9 @@ fn histories_reach_every_ending() {
         ("relays", 1000),
         ("relays that were closed", 200),
         ("leaders that answer", 300),
+        ("finalized", 20),
+        ("not finalized", 20),
+        ("too old", 20),
     ];
     for (what, times) in wanted {
         let found = reached.get(what).copied().unwrap_or(0);

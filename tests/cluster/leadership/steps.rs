@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use signalbox::cluster::admin::{AdminError, Finalized, finalize};
 use signalbox::cluster::clock::BootTime;
-use signalbox::cluster::coordinator::{CallError, Transaction, TransactionAnswer};
+use signalbox::cluster::coordinator::{
+    CallError, Coordinator, Range, RangeAnswer, Transaction, TransactionAnswer,
+};
 use signalbox::cluster::keys::{
     Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, encode,
 };
-use signalbox::cluster::leadership::{Ending, Machine, Phase, Step, Term};
+use signalbox::cluster::leadership::{Ending, Machine, Phase, Settings, Step, Term};
 use signalbox::cluster::timing::Timing;
 
 use super::store::Store;
@@ -100,6 +103,8 @@ fn ending(step: Step) -> Ending {
 }
 
 const MS: Duration = Duration::from_millis(1);
+/// Why a leader ends that has not been asked for its next step in time.
+const SUSPENDED: &str = "the node was suspended or overloaded";
 
 #[test]
 fn the_first_node_leads_at_once_and_a_second_one_waits() {
@@ -540,28 +545,141 @@ fn nodes_that_do_not_fit_together_are_refused() {
     assert!(message.contains("delete \"/signalbox/test/v\""), "{message}");
     let newer = refusal(Format { record_format: 3, ..own });
     assert_eq!(newer, Ending::RecordFormatNewer { stored: 3, own: RECORD_FORMAT });
+    let older = refusal(Format { record_format: 0, ..own });
+    assert_eq!(older, Ending::RecordFormatOlder { stored: 0, oldest: 1, newest: RECORD_FORMAT });
     let mut bench = Bench::new();
     bench.store.set(keys().leadership(), Some(b"{}".to_vec()));
     let unreadable = ending(bench.settle(&mut machine("a", 1)));
     assert!(unreadable.to_string().contains("p/0000/o"), "{unreadable}");
 }
 
+/// A run of a newer version, which reads and writes one format more.
+fn newer(name: &str, run: u32) -> Machine {
+    let record_format = RECORD_FORMAT + 1;
+    let node = Node { record_format: Some(record_format), ..node(run) };
+    Machine::new(Settings { record_format, node, ..settings(name, run) })
+}
+
+impl Bench {
+    fn record_format(&self) -> u32 {
+        self.store.value::<Format>(&keys().format()).unwrap().record_format
+    }
+
+    fn finalize(&mut self) -> Result<Finalized, AdminError> {
+        finalize(&mut self.store, &keys(), RECORD_FORMAT + 1)
+    }
+
+    /// A newer node leads, and an older one stands by. Returns the run that led before as well, which has ended.
+    fn newer_leader(&mut self) -> (Machine, Machine) {
+        let (mut first, _) = self.leader("a", 1);
+        let old = self.standby("b", 2);
+        let mut new = newer("c", 3);
+        assert!(matches!(self.settle(&mut new), Step::WaitUntil(_)));
+        first.release();
+        assert_eq!(ending(self.settle(&mut first)), Ending::Released);
+        self.pass(250 * MS);
+        let Step::Lead(term) = self.settle(&mut new) else { panic!("{new:?}") };
+        assert_eq!((term.epoch, term.record_format), (2, RECORD_FORMAT));
+        (new, old)
+    }
+}
+
 #[test]
-fn a_takeover_raises_the_record_format_and_older_standbys_end() {
+fn a_newer_leader_writes_what_older_nodes_read_and_they_take_over_again() {
     let mut bench = Bench::new();
-    let (mut first, _) = bench.leader("a", 1);
-    let mut old = bench.standby("b", 2);
-    let mut newer = Machine::new(super::Settings { record_format: 3, ..settings("c", 3) });
-    assert!(matches!(bench.settle(&mut newer), Step::WaitUntil(_)));
+    let (mut new, mut old) = bench.newer_leader();
+    assert_eq!(bench.record_format(), RECORD_FORMAT, "the takeover has not changed it");
+    new.release();
+    bench.settle(&mut new);
+    bench.pass(250 * MS);
+    let Step::Lead(term) = bench.settle(&mut old) else { panic!("{old:?}") };
+    assert_eq!((term.epoch, term.record_format), (3, RECORD_FORMAT));
+}
+
+#[test]
+fn the_format_is_raised_when_every_node_reads_it_and_written_from_the_next_takeover_on() {
+    let mut bench = Bench::new();
+    let (mut new, _old) = bench.newer_leader();
+    let refused = bench.finalize().unwrap_err().to_string();
+    assert!(
+        refused.contains(r#"node "b" (version 0.1.0) reads formats up to 2"#) && refused.contains("forget"),
+        "{refused}"
+    );
+    assert_eq!(bench.record_format(), RECORD_FORMAT);
+    // A node that is silent counts as well, also one that does not say what it reads.
     bench.pass(timing().lease_duration());
-    let late = bench.wanted(&mut old);
-    assert!(matches!(bench.settle(&mut newer), Step::Lead(Term { epoch: 2, .. })));
-    assert_eq!(bench.store.value::<Format>(&keys().format()).unwrap().record_format, 3);
-    let answer = bench.store.transact(&late);
-    old.answered(Ok(answer), bench.now);
-    let refused = Ending::RecordFormatNewer { stored: 3, own: RECORD_FORMAT };
-    assert_eq!(ending(old.next(bench.now)), refused);
-    assert!(matches!(first.next(bench.now), Step::End(_)));
+    let silent = Node { record_format: None, ..node(2) };
+    bench.store.set(keys().node("b"), Some(encode(&silent)));
+    let refused = bench.finalize().unwrap_err().to_string();
+    assert!(refused.contains(r#"node "b" (version 0.1.0) does not say"#), "{refused}");
+    assert_eq!(ending(bench.settle(&mut new)), Ending::DeadlinePassed { failure: SUSPENDED.to_owned() });
+
+    bench.store.set(keys().node("b"), None);
+    bench.store.set(keys().heartbeat("b"), None);
+    bench.store.set(keys().node("c"), None);
+    bench.store.set(keys().heartbeat("c"), None);
+    assert!(matches!(bench.finalize(), Err(AdminError::NoNodes)));
+    let mut next = newer("c", 4);
+    let Step::Lead(term) = bench.run(&mut next, Duration::from_secs(10)) else { panic!("{next:?}") };
+    assert_eq!(term.record_format, RECORD_FORMAT);
+    let raised = Finalized { from: RECORD_FORMAT, to: RECORD_FORMAT + 1 };
+    assert_eq!(bench.finalize().unwrap(), raised);
+    assert_eq!(bench.finalize().unwrap(), Finalized { from: RECORD_FORMAT + 1, ..raised });
+    let too_old = finalize(&mut bench.store, &keys(), RECORD_FORMAT).unwrap_err().to_string();
+    assert!(too_old.contains("knows formats up to 2"), "{too_old}");
+
+    next.release();
+    bench.settle(&mut next);
+    let mut last = newer("d", 5);
+    let Step::Lead(term) = bench.settle(&mut last) else { panic!("{last:?}") };
+    assert_eq!(term.record_format, RECORD_FORMAT + 1);
+    let refused = Ending::RecordFormatNewer { stored: RECORD_FORMAT + 1, own: RECORD_FORMAT };
+    let again = bench.settle(&mut machine("b", 6));
+    assert_eq!(ending(again), refused);
+}
+
+/// A store in which a node joins between the operator's look and the operator's transaction, or the other way round.
+struct JoinsBetween<'a> {
+    bench: &'a mut Bench,
+    joining: &'a mut Machine,
+}
+
+impl Coordinator for JoinsBetween<'_> {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        self.bench.store.range(range)
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        assert!(matches!(self.bench.settle(self.joining), Step::WaitUntil(_)), "{:?}", self.joining);
+        Ok(self.bench.store.transact(transaction))
+    }
+}
+
+#[test]
+fn a_node_that_joins_while_the_format_is_raised_prevents_it_or_is_refused() {
+    let mut bench = Bench::new();
+    let mut leader = newer("a", 1);
+    assert!(matches!(bench.settle(&mut leader), Step::Lead(_)));
+    let format = Format { layout: LAYOUT, record_format: RECORD_FORMAT, renew_deadline_ms: 3000 };
+    bench.store.set(keys().format(), Some(encode(&format)));
+    let mut old = machine("b", 2);
+    let mut between = JoinsBetween { bench: &mut bench, joining: &mut old };
+    let changed = finalize(&mut between, &keys(), RECORD_FORMAT + 1);
+    assert!(matches!(changed, Err(AdminError::Changed)), "{changed:?}");
+    assert_eq!(bench.record_format(), RECORD_FORMAT);
+    old.release();
+    bench.settle(&mut old);
+
+    // It has read the format, and wants to join.
+    let mut late = machine("b", 3);
+    bench.exchange(&mut late);
+    let join = bench.wanted(&mut late);
+    bench.finalize().unwrap();
+    let answer = bench.store.transact(&join);
+    assert!(!answer.held);
+    late.answered(Ok(answer), bench.now);
+    let refused = Ending::RecordFormatNewer { stored: RECORD_FORMAT + 1, own: RECORD_FORMAT };
+    assert_eq!(ending(late.next(bench.now)), refused);
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
-use signalbox::cluster::coordinator::{Compare, Entry, Operation, Revision, Transaction, TransactionAnswer};
-use signalbox::cluster::keys::decode;
-use signalbox::cluster::members::Reading;
-
-use super::keys;
+use signalbox::cluster::coordinator::{
+    CallError, Compare, Coordinator, Entry, Operation, Range, RangeAnswer, Revision, Transaction,
+    TransactionAnswer,
+};
+use signalbox::cluster::keys::{decode, end_of_prefix};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Store {
@@ -54,6 +54,12 @@ impl Store {
         self.entries.get(key).map_or(0, |(_, modified)| *modified)
     }
 
+    /// The values below a prefix.
+    pub fn values<T: DeserializeOwned>(&self, prefix: &[u8]) -> Vec<T> {
+        let below = self.entries.range(prefix.to_vec()..end_of_prefix(prefix));
+        below.map(|(key, (value, _))| decode(key, value).unwrap()).collect()
+    }
+
     /// A value and its revision.
     pub fn seen(&self, key: &[u8]) -> Option<(Vec<u8>, Revision)> {
         self.entries.get(key).cloned()
@@ -61,26 +67,6 @@ impl Store {
 
     pub fn value<T: DeserializeOwned>(&self, key: &[u8]) -> Option<T> {
         self.entries.get(key).map(|(value, _)| decode(key, value).unwrap())
-    }
-
-    /// All nodes and heartbeats.
-    pub fn reading(&self) -> Reading {
-        Reading {
-            revision: self.revision,
-            nodes: self.below(&keys().nodes()).map(|(name, value, _)| (name, value)).collect(),
-            heartbeats: self
-                .below(&keys().heartbeats())
-                .map(|(name, value, modified)| (name, (value, modified)))
-                .collect(),
-        }
-    }
-
-    fn below<T: DeserializeOwned>(&self, prefix: &[u8]) -> impl Iterator<Item = (String, T, Revision)> {
-        let entries = self.entries.iter().filter_map(move |(key, (value, modified))| {
-            let name = String::from_utf8(key.strip_prefix(prefix)?.to_vec()).unwrap();
-            Some((name, decode(key, value).unwrap(), *modified))
-        });
-        entries.collect::<Vec<_>>().into_iter()
     }
 
     /// Somebody writes a key, or deletes it.
@@ -95,5 +81,19 @@ impl Store {
     fn entry(&self, key: &[u8]) -> Option<Entry> {
         let (value, modified) = self.entries.get(key)?;
         Some(Entry { key: key.to_vec(), value: value.clone(), modified: *modified })
+    }
+}
+
+/// An operator's connection, whose calls are performed at once.
+impl Coordinator for Store {
+    fn range(&mut self, range: &Range) -> Result<RangeAnswer, CallError> {
+        let end = range.to.clone().unwrap_or_else(|| [&range.from[..], &[0]].concat());
+        let keys = self.entries.range(range.from.clone()..end).map(|(key, _)| key);
+        let entries: Vec<_> = keys.filter_map(|key| self.entry(key)).collect();
+        Ok(RangeAnswer { revision: self.revision, count: entries.len() as u64, entries })
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionAnswer, CallError> {
+        Ok(Store::transact(self, transaction))
     }
 }

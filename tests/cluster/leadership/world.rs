@@ -9,23 +9,28 @@
 //! - a node whose deadline has passed, or which released its leadership, never answers clients again (C3);
 //! - when a leader answers clients, no node relays to a leader before it, and none ever does again (C5). A node that is
 //!   frozen has its connections still open, and forwards nothing when it wakes.
+//! - a leader writes no format of records that a node of the cluster does not read. Runs of two versions are mixed: one
+//!   reads a newer format than the other.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use signalbox::cluster::admin::{AdminError, finalize};
 use signalbox::cluster::clock::BootTime;
 use signalbox::cluster::coordinator::{
     CallError, Compare, Entry, Operation, Revision, Transaction, TransactionAnswer,
 };
-use signalbox::cluster::keys::{Heartbeat, Leadership, LeadershipState, Marker, decode, encode};
-use signalbox::cluster::leadership::{Ending, Machine, Phase, Step, Term};
+use signalbox::cluster::keys::{
+    Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, decode, encode,
+};
+use signalbox::cluster::leadership::{Ending, Machine, Phase, Settings, Step, Term};
 use signalbox::cluster::members::Reading;
 
 use super::relays::Relaying;
 use super::store::Store;
-use super::{keys, machine, node, timing};
+use super::{RECORD_FORMAT, keys, node, settings, timing};
 
 /// True time, in microseconds from the start of the history.
 pub type Micros = u64;
@@ -111,6 +116,8 @@ pub enum Fault {
     Namesake {
         node: usize,
     },
+    /// An operator wants the newer format of records to be written.
+    Finalize,
     /// The store gets an earlier state again.
     Restore {
         backup: usize,
@@ -241,6 +248,8 @@ pub struct World {
     queue: BinaryHeap<Reverse<(Micros, u64, Event)>>,
     scheduled: u64,
     dice: Dice,
+    /// Which runs have the newer version; all have it after the faults.
+    versions: Option<Dice>,
     outage_until: Micros,
     runs: u32,
     backups: Vec<Store>,
@@ -264,6 +273,7 @@ impl World {
             queue: BinaryHeap::new(),
             scheduled: 0,
             dice: Dice(seed),
+            versions: Some(Dice(!seed)),
             outage_until: 0,
             runs: 0,
             backups: Vec::new(),
@@ -273,6 +283,9 @@ impl World {
             terms: Vec::new(),
             statistics: BTreeMap::new(),
         };
+        let renew_deadline_ms = timing().renew_deadline().as_millis().try_into().unwrap();
+        let format = Format { layout: LAYOUT, record_format: RECORD_FORMAT, renew_deadline_ms };
+        world.store.set(keys().format(), Some(encode(&format)));
         for (index, clock) in clocks.iter().enumerate() {
             let name = char::from(b'a' + u8::try_from(index).unwrap()).to_string();
             let start = world.dice.below(500) * MS;
@@ -356,6 +369,13 @@ impl World {
                     self.add(name, clock, self.now);
                 }
             }
+            Fault::Finalize => match finalize(&mut self.store, &keys(), RECORD_FORMAT + 1) {
+                Ok(finalized) if finalized.from < finalized.to => self.count("finalized"),
+                Ok(_) => {}
+                Err(AdminError::Unready { .. }) => self.count("not finalized"),
+                Err(AdminError::NoNodes) => {}
+                Err(error) => panic!("{error}"),
+            },
             Fault::Restore { backup } => {
                 if let Some(store) = self.backups.get(backup % self.backups.len().max(1)) {
                     self.store = store.clone();
@@ -458,7 +478,8 @@ impl World {
         let is_answered = self.now >= self.outage_until && !self.dice.hits(weather.lost_requests);
         if is_answered {
             let reading = self.readings.len();
-            self.readings.push(Some(self.store.reading()));
+            let reading_now = Reading::read(&mut self.store, &keys());
+            self.readings.push(Some(reading_now.expect("the store answers")));
             let way = 100 + self.dice.below(weather.way_ms * MS);
             self.at(self.now + way, Event::Observed { node, run, reading });
         }
@@ -520,8 +541,12 @@ impl World {
         }
         self.runs += 1;
         let run = self.runs;
+        let is_newer = self.versions.as_mut().is_none_or(|versions| versions.hits(70));
         let place = &mut self.places[node];
-        place.machine = Some(machine(&place.name, run));
+        let record_format = RECORD_FORMAT + u32::from(is_newer);
+        let node = Node { record_format: Some(record_format), ..node(run) };
+        let settings = Settings { record_format, node, ..settings(&place.name, run) };
+        place.machine = Some(Machine::new(settings));
         place.run = run;
         place.in_flight = None;
         place.committer = None;
@@ -590,6 +615,7 @@ impl World {
                     Ending::NameTaken { .. } => "name taken",
                     Ending::Forgotten { .. } => "forgotten",
                     Ending::WentBack { .. } => "went back",
+                    Ending::RecordFormatNewer { .. } => "too old",
                     ref other => panic!("{other}"),
                 });
                 self.places[node].why_ended = Some(ending);
@@ -758,6 +784,13 @@ impl World {
                 place.former_deadline = deadline.or(place.former_deadline);
             }
         }
+        let reads = |node: &Node| node.record_format.unwrap();
+        let nodes: Vec<_> = self.store.values(&keys().nodes()).iter().map(reads).collect();
+        for place in self.places.iter().filter(|place| place.believes(self.now) && !self.is_restored) {
+            let written = place.committer.as_ref().map_or(0, |committer| committer.term.record_format);
+            let is_read = nodes.iter().all(|reads| written <= *reads);
+            assert!(is_read, "{} writes format {written}, and nodes read {nodes:?}", place.name);
+        }
         let believers: Vec<_> = self.places.iter().filter(|place| place.believes(self.now)).collect();
         assert!(
             believers.len() < 2 || self.is_restored,
@@ -837,6 +870,7 @@ impl World {
 
     /// From now on nothing fails: nodes that are down start, and what is on its way is applied or lost.
     pub fn calm(&mut self) {
+        self.versions = None;
         self.outage_until = 0;
         for Reverse((time, order, event)) in std::mem::take(&mut self.queue) {
             match event {
