@@ -408,6 +408,29 @@ fn the_command_line_shows_a_token_of_a_file_or_the_environment_and_not_in_its_ar
 }
 
 #[test]
+fn the_connections_of_a_bench_show_a_token() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("load", &["--rights", "acquire", "--area", "counter:bench-"]);
+    let server = guarded.daemon.address("counter").to_string();
+    let bench = |token: &str| {
+        let mut command = Command::new(SIGNALBOX);
+        command.args(["bench", "-c", "3", "--in-flight", "4", "--count", "1001", "--warmup", "0", "--json"]);
+        command.args(["--threads", "2", "--server", &server]).env("SIGNALBOX_TOKEN", token);
+        outcome(command)
+    };
+    let report = |output: &Output| -> Value { serde_json::from_slice(&output.stdout).unwrap() };
+    let permitted = bench(&secret);
+    assert!(permitted.status.success(), "{}", stderr(&permitted));
+    let permitted = report(&permitted);
+    assert_eq!((&permitted["answers"], &permitted["failures"]), (&1001.into(), &0.into()), "{permitted}");
+    let without = report(&bench(""));
+    assert_eq!((&without["answers"], &without["failures"]), (&1001.into(), &1001.into()), "{without}");
+    let wrong = bench("sbx_wrong");
+    assert!(!wrong.status.success());
+    assert!(stderr(&wrong).contains("ot permitted"), "{}", stderr(&wrong));
+}
+
+#[test]
 fn programs_with_system_v_semaphores_show_a_token() {
     if !SysvProgram::is_possible() {
         return;
