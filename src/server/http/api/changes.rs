@@ -2,7 +2,6 @@
 
 use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -253,6 +252,8 @@ fn grace_ms(parameters: &mut Parameters) -> Result<u32, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::super::access::permissions_of;
     use super::super::super::listener::Peer;
     use super::super::super::shared::{Shared, Stage};
