@@ -319,8 +319,9 @@ impl<'a> Attempts<'a> {
         let create = "\"signalbox token create NAME --rights read,acquire --area sysv\" creates one";
         match token {
             Some(token) => message::ACCESS.report(format_args!(
-                "the server \"{servers}\" refuses a semaphore call, because the token of {} has not both rights that the calls \
-                 need; start the program with one that has them: {create}; calls that lack a right fail with EACCES",
+                "the server \"{servers}\" refuses a semaphore call, because the token of {} lacks a right that the call needs, \
+                 was revoked or has expired; start the program with one that has the rights: {create}; calls that lack a right \
+                 fail with EACCES",
                 token.source()
             )),
             None => message::ACCESS.report(format_args!(

@@ -464,7 +464,7 @@ fn programs_with_system_v_semaphores_show_a_token() {
             &[("SIGNALBOX_TOKEN_FILE", "/nonexistent")],
             "SIGNALBOX_TOKEN_FILE: the file \"/nonexistent\" cannot be read",
         ),
-        (&[("SIGNALBOX_TOKEN", &elsewhere)], "the token of SIGNALBOX_TOKEN has not both rights"),
+        (&[("SIGNALBOX_TOKEN", &elsewhere)], "the token of SIGNALBOX_TOKEN lacks a right"),
     ] {
         let mut refused = preloaded(variables);
         assert_eq!(refused.ask(get), denied, "{variables:?}");
