@@ -4,12 +4,13 @@
 //! `docs/design.md` draws the layers; a test holds them. From the wire inwards: [`protocol`] turns bytes into
 //! requests and back, [`server`] owns sockets, clocks and tasks, [`core`] keeps the rules and knows of neither;
 //! [`storage`] keeps on disk what is to outlive the process.
-//! [`client`] asks a server, [`config`] turns a file into one validated configuration, [`cli`] is the program.
+//! [`client`] asks a server, [`config`] turns a file into one validated configuration, [`access`] has the rights and tokens
+//! of clients, [`cli`] is the program.
 
 #![warn(clippy::unwrap_used)]
 
-#[cfg(feature = "program")]
-mod access;
+#[cfg(feature = "access")]
+pub mod access;
 #[cfg(feature = "program")]
 pub mod cli;
 #[cfg(feature = "client")]

@@ -140,7 +140,7 @@ impl Server {
             );
             std::thread::sleep(Duration::from_millis(5));
         };
-        let dialect = AnyDialect::Yrmcds(Yrmcds);
+        let dialect = AnyDialect::Yrmcds(Yrmcds::default());
         Self { process, address, semaphores: None, dialect, tls: None, _first: first, _folder: folder }
     }
 }

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::text;
 use super::tokens::{Tokens, TokensError};
 
 /// The mode of a new file.
@@ -62,7 +61,7 @@ pub fn read_tokens(path: &Path) -> Result<Tokens, TokenFileError> {
         return Err(TokenFileError::Open { path: path.to_owned(), mode });
     }
     let content = io::read_to_string(file).map_err(failed)?;
-    text::parse(&content).map_err(|problem| TokenFileError::Text { path: path.to_owned(), problem })
+    content.parse().map_err(|problem| TokenFileError::Text { path: path.to_owned(), problem })
 }
 
 /// Changes a file of tokens; one that does not exist is created. Where `change` fails, the file stays as it is.
@@ -82,7 +81,7 @@ pub fn update_tokens<T, E: From<TokenFileError>>(
     };
     let mut tokens = if earlier.is_some() { read_tokens(path)? } else { Tokens::default() };
     let changed = change(&mut tokens)?;
-    replace(path, earlier.as_ref(), &text::compose(&tokens)).map_err(failed)?;
+    replace(path, earlier.as_ref(), &tokens.to_string()).map_err(failed)?;
     directory.sync_all().map_err(failed)?;
     Ok(changed)
 }

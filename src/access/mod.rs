@@ -10,6 +10,6 @@ mod token;
 mod tokens;
 
 pub use file::{TokenFileError, read_tokens, update_tokens};
-pub use rights::{Right, Rights, Space, Where};
-pub use token::Token;
-pub use tokens::{Entry, Tokens, Verdict};
+pub use rights::{Area, Right, Rights, Space, UnknownRights, Where};
+pub use token::{Token, TokenId};
+pub use tokens::{Entry, NoSuchToken, Tokens, TokensError, Verdict};

@@ -1,6 +1,7 @@
 //! The text of a file of tokens: TOML, one table `[[token]]` for each.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::str::FromStr;
 
 use serde::Deserialize;
 
@@ -31,43 +32,54 @@ struct Table {
     expires_at: Option<u64>,
 }
 
-/// Reads the text of a file.
-pub(super) fn parse(text: &str) -> Result<Tokens, TokensError> {
-    let document: Document =
-        toml::from_str(text).map_err(|error| TokensError::Syntax(error.to_string().trim_end().to_owned()))?;
-    let mut tokens = Tokens::default();
-    for Table { name, id, hash, rights, areas, created_at, expires_at } in document.token {
-        let damaged = |part| TokensError::Damaged { name: name.clone(), part };
-        let id = TokenId(from_hex(id.as_bytes()).ok_or_else(|| damaged("id"))?);
-        let hash = from_hex(hash.as_bytes()).ok_or_else(|| damaged("hash"))?;
-        let rights = Rights::parse(&rights, areas.iter().map(String::as_str))
-            .map_err(|problem| TokensError::Rights { name: name.clone(), problem })?;
-        tokens.add(Entry { name, id, hash, rights, created_at_s: created_at, expires_at_s: expires_at })?;
+/// The text of a file.
+impl FromStr for Tokens {
+    type Err = TokensError;
+
+    fn from_str(text: &str) -> Result<Self, TokensError> {
+        let document: Document = toml::from_str(text)
+            .map_err(|error| TokensError::Syntax(error.to_string().trim_end().to_owned()))?;
+        let mut tokens = Self::default();
+        for Table { name, id, hash, rights, areas, created_at, expires_at } in document.token {
+            let damaged = |part| TokensError::Damaged { name: name.clone(), part };
+            let id = TokenId(from_hex(id.as_bytes()).ok_or_else(|| damaged("id"))?);
+            let hash = from_hex(hash.as_bytes()).ok_or_else(|| damaged("hash"))?;
+            let rights = Rights::parse(&rights, areas.iter().map(String::as_str))
+                .map_err(|problem| TokensError::Rights { name: name.clone(), problem })?;
+            tokens.add(Entry {
+                name,
+                id,
+                hash,
+                rights,
+                created_at_s: created_at,
+                expires_at_s: expires_at,
+            })?;
+        }
+        Ok(tokens)
     }
-    Ok(tokens)
 }
 
-/// The text of these tokens.
-pub(super) fn compose(tokens: &Tokens) -> String {
-    let mut text = HEAD.to_owned();
-    for entry in tokens.iter() {
-        let areas: Vec<_> = entry.rights.areas().iter().map(|area| quoted(&area.to_string())).collect();
-        let mut put = |key, value: &dyn std::fmt::Display| {
-            writeln!(text, "{key} = {value}").expect("a String takes all text");
-        };
-        put("\n[[token]]\nname", &quoted(&entry.name));
-        put("id", &quoted(&entry.id.to_string()));
-        put("hash", &quoted(&hex(&entry.hash)));
-        put("rights", &quoted(&entry.rights.words()));
-        if !areas.is_empty() {
-            put("areas", &format!("[{}]", areas.join(", ")));
+/// The text of a file with these tokens.
+impl fmt::Display for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HEAD)?;
+        for entry in self.iter() {
+            let areas: Vec<_> = entry.rights.areas().iter().map(|area| quoted(&area.to_string())).collect();
+            let mut put = |key, value: &dyn fmt::Display| writeln!(f, "{key} = {value}");
+            put("\n[[token]]\nname", &quoted(&entry.name))?;
+            put("id", &quoted(&entry.id.to_string()))?;
+            put("hash", &quoted(&hex(&entry.hash)))?;
+            put("rights", &quoted(&entry.rights.words()))?;
+            if !areas.is_empty() {
+                put("areas", &format!("[{}]", areas.join(", ")))?;
+            }
+            put("created_at", &entry.created_at_s)?;
+            if let Some(at) = entry.expires_at_s {
+                put("expires_at", &at)?;
+            }
         }
-        put("created_at", &entry.created_at_s);
-        if let Some(at) = entry.expires_at_s {
-            put("expires_at", &at);
-        }
+        Ok(())
     }
-    text
 }
 
 /// A basic string of TOML.
@@ -101,15 +113,15 @@ mod tests {
             let rights = Rights::parse("read,administer", [&*area, "sysv"]).unwrap();
             let mut tokens = Tokens::default();
             tokens.add(Entry::of(&token, "a".to_owned(), rights, 1, expiry.map(u64::from))).unwrap();
-            let text = compose(&tokens);
+            let text = tokens.to_string();
             prop_assert!(!text.contains(&token.reveal()[21..]));
-            prop_assert_eq!(parse(&text).unwrap(), tokens);
+            prop_assert_eq!(text.parse::<Tokens>().unwrap(), tokens);
         }
 
         #[test]
         fn no_text_makes_the_parser_panic(text in any::<String>(), lines in "(\\[\\[token\\]\\]\n|[a-z_]{2,10} = [\"0-9a-f\\[\\]]{0,70}\n){0,9}") {
-            let _ = parse(&text);
-            let _ = parse(&lines);
+            let _ = text.parse::<Tokens>();
+            let _ = lines.parse::<Tokens>();
         }
     }
 
@@ -133,7 +145,7 @@ mod tests {
                 "\"root\" is no right",
             ),
         ] {
-            let problem = parse(&text).unwrap_err().to_string();
+            let problem = text.parse::<Tokens>().unwrap_err().to_string();
             assert!(problem.contains(expected), "{problem}");
         }
     }

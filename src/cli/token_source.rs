@@ -1,13 +1,16 @@
 //! Where the token of the client subcommands comes from: a file or the environment. It is no argument, because every user
 //! of a machine can read the arguments of all processes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nix::sys::prctl::set_dumpable;
 
 use super::exit::{Exit, Failure};
 use crate::client::Token;
+
+/// The variable that names the file with the token.
+pub(super) const FILE: &str = "SIGNALBOX_TOKEN_FILE";
 
 /// The variable that has the token itself.
 const VARIABLE: &str = "SIGNALBOX_TOKEN";
@@ -17,7 +20,7 @@ const VARIABLE: &str = "SIGNALBOX_TOKEN";
 pub(super) struct TokenSource {
     /// File with the token that proves what this client may do; without it, the environment variable SIGNALBOX_TOKEN may
     /// have the token itself
-    #[arg(long, value_name = "FILE", env = "SIGNALBOX_TOKEN_FILE", global = true)]
+    #[arg(long, value_name = "FILE", env = FILE, global = true)]
     token_file: Option<PathBuf>,
 }
 
@@ -41,8 +44,8 @@ impl TokenSource {
         Ok(token)
     }
 
-    /// Refuses a token for a command that cannot show it.
-    pub(super) fn refuse(&self, why: &str) -> Result<(), Failure> {
-        if self.load()?.is_some() { Err(Failure::new(Exit::Usage, why)) } else { Ok(()) }
+    /// The file that has the token; `None`: the environment may have it.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.token_file.as_deref()
     }
 }

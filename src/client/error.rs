@@ -355,7 +355,8 @@ fn advice(status: Status) -> &'static str {
             "the server's limit of names is reached; try again later, or raise `max_names` in its configuration"
         }
         Status::NotPermitted => {
-            "the server does not permit this operation from this address; use an address that is permitted"
+            "the server does not permit this operation to this client; use a token that has the right and is accepted, or an \
+             address that is permitted"
         }
         Status::ShuttingDown => "the server is shutting down; try again after its restart",
         Status::LimitReached => "a limit of the server is reached; close or finish something first",

@@ -61,7 +61,7 @@ impl Token {
     }
 
     /// As it is sent.
-    pub(super) fn credentials(&self) -> Credentials<'_> {
+    pub(crate) fn credentials(&self) -> Credentials<'_> {
         Credentials(&self.0.0)
     }
 

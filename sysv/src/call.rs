@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use signalbox::protocol::{
-    BodyError, Caller, Errno, Groups, LABEL_BYTES_MAX, Milliseconds, OpenedProcess, ResponseFrame,
-    SetCommand, Status, SysvRequest,
+    BodyError, Caller, Credentials, EXTENDED_VERSION, Errno, Extended, Features, Groups, LABEL_BYTES_MAX,
+    Milliseconds, Opaque, OpenedProcess, ResponseFrame, SetCommand, Status, SysvRequest,
 };
 
 use crate::connection::{Connection, Lost, Wait};
@@ -21,6 +21,7 @@ use crate::process::{self, Lease, Name, Process};
 use crate::servers::Place;
 use crate::settings::Settings;
 use crate::signals::{Shield, Woken};
+use crate::token;
 
 /// The pauses between attempts to reach the server.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
@@ -141,7 +142,7 @@ impl<'a> Attempts<'a> {
             let outcome = connection.exchange(&mut wait, compose);
             self.is_caught = wait.is_caught;
             match outcome {
-                Ok(response) => return judged(response, is_repeated),
+                Ok(response) => return self.judged(response, is_repeated),
                 Err(Lost::Closed) => lease.set(None),
                 Err(Lost::Forked) => return Err(Obstacle::Final(Failed(libc::EINTR))),
                 Err(Lost::Broken(error)) => {
@@ -194,11 +195,13 @@ impl<'a> Attempts<'a> {
         Ok((process, lease.unwrap_or_else(|| process.lease())))
     }
 
-    /// Connects to a server that serves: one that answers this request.
+    /// Connects to a server that serves: one that answers this request. Shows the token first, if there is one.
     fn reach(&mut self, request: &SysvRequest<'_>) -> Result<(Connection, ResponseFrame), Obstacle> {
         let Settings { servers, timeout, .. } = self.settings;
         let mut connection = Connection::open(servers, *timeout).map_err(Obstacle::Outage)?;
-        let answer = self.ask(&mut connection, servers.share_of(*timeout), request);
+        let limit = servers.share_of(*timeout);
+        let answer = self.introduce(&mut connection, limit);
+        let answer = answer.and_then(|()| self.ask(&mut connection, limit, request));
         match answer {
             Err(Obstacle::Outage(_)) => servers.begin_behind(connection.place()),
             Ok(_) | Err(Obstacle::Gone | Obstacle::Final(_)) => servers.begin_with(connection.place()),
@@ -206,8 +209,36 @@ impl<'a> Attempts<'a> {
         Ok((connection, answer?))
     }
 
+    /// Shows the token, which decides what the connection may do from now on.
+    fn introduce(&mut self, connection: &mut Connection, limit: Duration) -> Result<(), Obstacle> {
+        let Settings { token: Some(token), servers, .. } = self.settings else { return Ok(()) };
+        let label = self.label();
+        let hello = Extended::Hello {
+            version: EXTENDED_VERSION,
+            label: label.as_bytes(),
+            credentials: Credentials(token.bytes()),
+            features: Features::default(),
+        };
+        let response = self.exchange(connection, limit, |opaque, out| hello.compose(opaque, out))?;
+        if Status::from_code(response.status) == Some(Status::NotPermitted) {
+            let source = token.source();
+            message::ACCESS.report(format_args!(
+                "the server \"{servers}\" does not accept the token of {source}: it is unknown, was revoked or has expired, or \
+                 it comes from another machine without TLS; the server's log says which. Create a token with \"signalbox \
+                 token create\" and start the program with it; calls fail with EACCES"
+            ));
+            return Err(Obstacle::Final(Failed(libc::EACCES)));
+        }
+        self.judged(response, false).map(drop)
+    }
+
+    /// What listings call the process.
+    fn label(&self) -> String {
+        self.settings.label.clone().unwrap_or_else(default_label)
+    }
+
     fn open_process(&mut self) -> Result<(Connection, OpenedProcess), Obstacle> {
-        let label = self.settings.label.clone().unwrap_or_else(default_label);
+        let label = self.label();
         let (groups, mut rows) = (groups(), BytesMut::new());
         // SAFETY: these calls have no arguments and cannot fail.
         let caller = unsafe { Caller { uid: libc::geteuid(), gid: libc::getegid() } };
@@ -245,12 +276,60 @@ impl<'a> Attempts<'a> {
         limit: Duration,
         request: &SysvRequest<'_>,
     ) -> Result<ResponseFrame, Obstacle> {
+        let response = self.exchange(connection, limit, |opaque, out| request.compose(opaque, out))?;
+        self.judged(response, false)
+    }
+
+    /// Sends a request that the server answers at once, and returns its response, whatever its status.
+    fn exchange(
+        &mut self,
+        connection: &mut Connection,
+        limit: Duration,
+        compose: impl FnOnce(Opaque, &mut BytesMut),
+    ) -> Result<ResponseFrame, Obstacle> {
         let until = Some(Instant::now() + limit);
         let mut wait =
             Wait { shield: self.shield, until, limit, silence: None, cancels: false, is_caught: false };
-        let response = connection.request(request, &mut wait);
+        let response = connection.exchange(&mut wait, |_, opaque, out| compose(opaque, out));
         self.is_caught |= wait.is_caught;
-        judged(response.map_err(obstacle)?, false)
+        response.map_err(obstacle)
+    }
+
+    /// A response with a status other than success is not a result of the call.
+    fn judged(&self, response: ResponseFrame, is_repeated: bool) -> Result<ResponseFrame, Obstacle> {
+        match Status::from_code(response.status) {
+            Some(Status::NoError) => {
+                message::OUTAGE.clear();
+                Ok(response)
+            }
+            Some(Status::NoSuchSession) => Err(Obstacle::Gone),
+            Some(Status::ShuttingDown) => Err(Obstacle::Outage(io::Error::other("it is being stopped"))),
+            // The server has forgotten the request. The end of the process ends what it may have become.
+            Some(Status::InvalidArguments) if is_repeated => Err(Obstacle::Gone),
+            Some(Status::NotPermitted) => {
+                self.report_missing_right();
+                Err(Obstacle::Final(Failed::by_status(response.status)))
+            }
+            _ => Err(Obstacle::Final(Failed::by_status(response.status))),
+        }
+    }
+
+    fn report_missing_right(&self) {
+        let Settings { servers, token, .. } = self.settings;
+        let create = "\"signalbox token create NAME --rights read,acquire --area sysv\" creates one";
+        match token {
+            Some(token) => message::ACCESS.report(format_args!(
+                "the server \"{servers}\" refuses a semaphore call, because the token of {} lacks a right that the call needs, \
+                 was revoked or has expired; start the program with one that has the rights: {create}; calls that lack a right \
+                 fail with EACCES",
+                token.source()
+            )),
+            None => message::ACCESS.report(format_args!(
+                "the server \"{servers}\" refuses a semaphore call of a program without a token; set {} to a file with one: \
+                 {create}; or permit this machine by access.networks of the server; calls that lack a right fail with EACCES",
+                token::FILE
+            )),
+        }
     }
 
     fn report_lost_adjustments(&self) -> Result<(), Failed> {
@@ -307,21 +386,6 @@ fn obstacle(lost: Lost) -> Obstacle {
         Lost::Closed => Obstacle::Outage(io::ErrorKind::NotConnected.into()),
         Lost::Broken(error) => Obstacle::Outage(error),
         Lost::Forked => Obstacle::Final(Failed(libc::EINTR)),
-    }
-}
-
-/// A response with a status other than success is not a result of the call.
-fn judged(response: ResponseFrame, is_repeated: bool) -> Result<ResponseFrame, Obstacle> {
-    match Status::from_code(response.status) {
-        Some(Status::NoError) => {
-            message::OUTAGE.clear();
-            Ok(response)
-        }
-        Some(Status::NoSuchSession) => Err(Obstacle::Gone),
-        Some(Status::ShuttingDown) => Err(Obstacle::Outage(io::Error::other("it is being stopped"))),
-        // The server has forgotten the request. The end of the process ends what it may have become.
-        Some(Status::InvalidArguments) if is_repeated => Err(Obstacle::Gone),
-        _ => Err(Obstacle::Final(Failed::by_status(response.status))),
     }
 }
 

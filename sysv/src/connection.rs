@@ -9,9 +9,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use signalbox::protocol::{
-    Extended, Opaque, Request, ResponseCodec, ResponseFrame, SysvRequest, WaitingRequest,
-};
+use signalbox::protocol::{Extended, Opaque, Request, ResponseCodec, ResponseFrame, WaitingRequest};
 
 use crate::servers::{Place, Server, Servers};
 use crate::signals::{Shield, Woken};
@@ -118,11 +116,6 @@ impl Connection {
     /// Which descriptor it has.
     pub fn identity(&self) -> Identity {
         self.socket.identity()
-    }
-
-    /// Sends a request without rows.
-    pub fn request(&mut self, request: &SysvRequest<'_>, wait: &mut Wait<'_>) -> Result<ResponseFrame, Lost> {
-        self.exchange(wait, |_, opaque, out| request.compose(opaque, out))
     }
 
     /// Sends the request that `compose` appends, and waits for its response. `compose` is given room for rows.

@@ -14,7 +14,7 @@ use crate::call::perform;
 use crate::control::{self, Argument};
 use crate::errno::{self, Failed};
 use crate::operation::{Call, OPERATIONS_MAX, operation_of};
-use crate::settings::{Mode, Settings, mode};
+use crate::settings::{Mode, Settings, SettingsError, mode};
 use crate::signals::Shield;
 use crate::{ids, message, next};
 
@@ -127,9 +127,13 @@ fn settings_for(set: c_int) -> Result<Option<&'static Settings>, Failed> {
     }
 }
 
-fn refuse(error: &crate::settings::SettingsError) -> Failed {
-    message::SETTINGS.report(format_args!("{error}; all semaphore calls fail with EINVAL"));
-    Failed(libc::EINVAL)
+fn refuse(error: &SettingsError) -> Failed {
+    let (errno, name) = match error {
+        SettingsError::Token(_) => (libc::EACCES, "EACCES"),
+        _ => (libc::EINVAL, "EINVAL"),
+    };
+    message::SETTINGS.report(format_args!("{error}; all semaphore calls fail with {name}"));
+    Failed(errno)
 }
 
 /// The result of the C library's function.

@@ -15,7 +15,8 @@
 //!
 //! From the outside inwards: `entry`, `exec`, `dlopen` and `fork` are called by the program; `call` performs one call
 //! across lost connections; `process` is the process on the server and its connections; `connection` sends one request
-//! and waits for its response; `servers` has the addresses to connect to; `socket` and `signals` are the system.
+//! and waits for its response; `servers` has the addresses to connect to, and `token` what proves to them what the program
+//! may do; `socket` and `signals` are the system.
 
 #[cfg(not(all(
     target_os = "linux",
@@ -44,3 +45,4 @@ mod servers;
 mod settings;
 mod signals;
 mod socket;
+mod token;

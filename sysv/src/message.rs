@@ -1,8 +1,8 @@
 //! Messages to the program's standard error.
 //!
-//! There are two occasions: settings that cannot be used, and a server that cannot be reached. Each is reported once,
-//! the latter again after the server was reached in between. A message is one `write`, so that it is not mixed with the
-//! program's own output, and goes past the program's buffers.
+//! There are three occasions: settings that cannot be used, a server that cannot be reached, and a server that refuses the
+//! token or a call. Each is reported once, an outage again after the server was reached in between. A message is one
+//! `write`, so that it is not mixed with the program's own output, and goes past the program's buffers.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,9 @@ pub static SETTINGS: Once = Once::new();
 
 /// The server cannot be reached, or refuses what every call needs.
 pub static OUTAGE: Once = Once::new();
+
+/// The server does not accept the token, or the program lacks a right.
+pub static ACCESS: Once = Once::new();
 
 impl Once {
     const fn new() -> Self {

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::keys::{Keys, KeysError};
 use crate::servers::Servers;
+use crate::token::{Token, TokenError, TokenSource};
 
 /// What all variables of this library begin with.
 const PREFIX: &str = "SIGNALBOX_SYSV_";
@@ -44,6 +45,8 @@ pub struct Settings {
     pub ttl: Option<Milliseconds>,
     /// What listings call the process; `None`: its name and host.
     pub label: Option<String>,
+    /// What proves to the server what the program may do; `None`: nothing does.
+    pub token: Option<Token>,
 }
 
 /// Settings that cannot be used.
@@ -71,6 +74,9 @@ pub enum SettingsError {
     /// There are no keys.
     #[error("no keys are set; set {PREFIX}KEYS=all or to a list, or \"keys\" in the file {PREFIX}CONFIG")]
     NoKeys,
+    /// The token cannot be used.
+    #[error(transparent)]
+    Token(#[from] TokenError),
 }
 
 /// A wrong value.
@@ -128,8 +134,10 @@ fn read(
     open: impl Fn(&str) -> io::Result<String>,
 ) -> Result<Option<Settings>, SettingsError> {
     let (mut from_variables, mut from_file) = (Draft::default(), Draft::default());
+    let mut token = TokenSource::default();
     let mut any = false;
     for (variable, value) in variables {
+        token.note(&variable, &value);
         let Some(name) = variable.to_str().and_then(|variable| variable.strip_prefix(PREFIX)) else {
             continue;
         };
@@ -156,6 +164,7 @@ fn read(
         timeout: from_variables.timeout.or(from_file.timeout).unwrap_or(TIMEOUT),
         ttl: from_variables.ttl.or(from_file.ttl),
         label: from_variables.label.or(from_file.label),
+        token: token.read(open)?,
     }))
 }
 
@@ -227,6 +236,8 @@ mod tests {
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
         read(variables, |path| match path {
             "/etc/sysv" => Ok(file.to_owned()),
+            "/etc/token" => Ok(" sbx_file\n".to_owned()),
+            "/etc/blank" => Ok("\n".to_owned()),
             _ => Err(io::ErrorKind::NotFound.into()),
         })
     }
@@ -266,6 +277,31 @@ mod tests {
         assert_eq!(settings.ttl, Some(Milliseconds(120_000)));
         let overridden = read_with(&[CONFIG, ("SIGNALBOX_SYSV_KEYS", "9")], file).unwrap().unwrap();
         assert_eq!(overridden.keys, "9".parse().unwrap());
+    }
+
+    #[test]
+    fn a_token_is_in_a_file_or_else_in_a_variable() {
+        let token = |variables: &[(&str, &str)]| {
+            let settings = read_with(&[&[SERVER, KEYS], variables].concat(), "").unwrap().unwrap();
+            settings
+                .token
+                .map(|token| (String::from_utf8(token.bytes().to_vec()).unwrap(), token.source().to_string()))
+        };
+        let found = |text: &str, source: &str| Some((text.to_owned(), source.to_owned()));
+        let (file, variable) = (("SIGNALBOX_TOKEN_FILE", "/etc/token"), ("SIGNALBOX_TOKEN", " sbx_1 "));
+        assert_eq!(token(&[]), None);
+        assert_eq!(token(&[("SIGNALBOX_TOKEN", " ")]), None);
+        assert_eq!(token(&[variable]), found("sbx_1", "SIGNALBOX_TOKEN"));
+        assert_eq!(token(&[variable, file]), found("sbx_file", "SIGNALBOX_TOKEN_FILE (\"/etc/token\")"));
+        // Only a program that uses the library needs one.
+        assert!(read_with(&[("SIGNALBOX_TOKEN_FILE", "/missing")], "").unwrap().is_none());
+        for (wrong, message) in [
+            ("/missing", "SIGNALBOX_TOKEN_FILE: the file \"/missing\" cannot be read"),
+            ("/etc/blank", "no token"),
+        ] {
+            refused(&[SERVER, KEYS, ("SIGNALBOX_TOKEN_FILE", wrong)], "", message);
+        }
+        refused(&[SERVER, KEYS, ("SIGNALBOX_TOKEN", &"x".repeat(65536))], "", "SIGNALBOX_TOKEN: a token has");
     }
 
     #[test]

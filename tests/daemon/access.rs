@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::caller::{Caller, LONG, NOW, one_of};
 use crate::support::daemon::*;
+use crate::support::sysv_program::SysvProgram;
 use crate::support::*;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -340,6 +341,21 @@ fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
 }
 
 #[test]
+fn a_reload_of_an_unusable_configuration_is_in_the_audit_log() {
+    let mut guarded = Guarded::start("");
+    let log = guarded.file.directory().join("audit.log");
+    guarded.reload();
+    std::fs::rename(&log, log.with_extension("1")).unwrap();
+    guarded.file.write("counter.enable = 'perhaps'\n");
+    guarded.daemon.reload("the configuration is left as it was");
+    let lines = guarded.audit();
+    let [line] = &lines[..] else { panic!("one line in the new file: {lines:?}") };
+    assert_eq!((&line["operation"], &line["outcome"]), (&"Reload".into(), &"refused".into()));
+    assert_eq!(line["reason"], "the configuration cannot be used");
+    assert!(line["client"].is_null() && line["identity"].is_null(), "{line}");
+}
+
+#[test]
 fn a_bad_file_of_tokens_is_reported_and_the_tokens_before_stay() {
     let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
     let secret = guarded.create("web", &["--rights", "acquire"]);
@@ -389,6 +405,110 @@ fn the_command_line_shows_a_token_of_a_file_or_the_environment_and_not_in_its_ar
     assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
     let arguments = std::fs::read(format!("/proc/{}/cmdline", guarded.daemon.pid())).unwrap();
     assert!(!String::from_utf8_lossy(&arguments).contains("sbx_"));
+}
+
+#[test]
+fn the_connections_of_a_bench_show_a_token() {
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("load", &["--rights", "acquire", "--area", "counter:bench-"]);
+    let server = guarded.daemon.address("counter").to_string();
+    let bench = |token: &str| {
+        let mut command = Command::new(SIGNALBOX);
+        command.args(["bench", "-c", "3", "--in-flight", "4", "--count", "1001", "--warmup", "0", "--json"]);
+        command.args(["--threads", "2", "--server", &server]).env("SIGNALBOX_TOKEN", token);
+        outcome(command)
+    };
+    let report = |output: &Output| -> Value { serde_json::from_slice(&output.stdout).unwrap() };
+    let permitted = bench(&secret);
+    assert!(permitted.status.success(), "{}", stderr(&permitted));
+    let permitted = report(&permitted);
+    assert_eq!((&permitted["answers"], &permitted["failures"]), (&1001.into(), &0.into()), "{permitted}");
+    let without = report(&bench(""));
+    assert_eq!((&without["answers"], &without["failures"]), (&1001.into(), &1001.into()), "{without}");
+    let wrong = bench("sbx_wrong");
+    assert!(!wrong.status.success());
+    assert!(stderr(&wrong).contains("use a token that has the right and is accepted"), "{}", stderr(&wrong));
+}
+
+#[test]
+fn programs_with_system_v_semaphores_show_a_token() {
+    if !SysvProgram::is_possible() {
+        return;
+    }
+    let mut guarded = Guarded::start("anonymous = 'none'\nnetworks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("jobs", &["--rights", "read,acquire", "--area", "sysv"]);
+    let acquiring = guarded.create("acquiring", &["--rights", "acquire"]);
+    let elsewhere = guarded.create("elsewhere", &["--rights", "all", "--area", "counter"]);
+    let file = guarded.file.directory().join("jobs.token");
+    std::fs::write(&file, format!("{secret}\n")).unwrap();
+    let file = file.to_str().unwrap();
+    let server = guarded.daemon.address("counter").to_string();
+    let errors = guarded.file.directory().join("errors");
+    let preloaded = |variables: &[(&str, &str)]| {
+        SysvProgram::preloaded(&server, variables, std::fs::File::create(&errors).unwrap())
+    };
+
+    let mut program = SysvProgram::start(&server, &[("SIGNALBOX_TOKEN_FILE", file)]);
+    program.make_set(42, 1);
+    program.add(-1);
+    assert_eq!(program.answer(), "done");
+    let mut other = preloaded(&[("SIGNALBOX_TOKEN", &secret)]);
+    other.find_set(42);
+    assert_eq!(other.value(), "0");
+
+    let (get, denied) = ("outcome(semget(42, 1, 0))", "failed: Permission denied");
+    for (variables, expected) in [
+        (&[][..], "a program without a token; set SIGNALBOX_TOKEN_FILE to a file with one"),
+        (&[("SIGNALBOX_TOKEN", "sbx_wrong")], "does not accept the token of SIGNALBOX_TOKEN: it is unknown"),
+        (
+            &[("SIGNALBOX_TOKEN_FILE", "/nonexistent")],
+            "SIGNALBOX_TOKEN_FILE: the file \"/nonexistent\" cannot be read",
+        ),
+        (&[("SIGNALBOX_TOKEN", &elsewhere)], "the token of SIGNALBOX_TOKEN lacks a right"),
+    ] {
+        let mut refused = preloaded(variables);
+        assert_eq!(refused.ask(get), denied, "{variables:?}");
+        assert_eq!(refused.ask(get), denied, "{variables:?}");
+        let said = std::fs::read_to_string(&errors).unwrap();
+        assert!(said.contains(expected) && said.lines().count() == 1, "{variables:?}: {said}");
+        assert!(!said.contains("sbx_"), "{said}");
+    }
+    // Reading a value needs the other right.
+    let mut acquiring = preloaded(&[("SIGNALBOX_TOKEN", &acquiring)]);
+    acquiring.find_set(42);
+    assert_eq!(acquiring.value(), denied);
+    acquiring.add(1);
+    assert_eq!(acquiring.answer(), "done");
+
+    assert!(token(&guarded.tokens(), &["revoke", "jobs"]).status.success());
+    guarded.reload();
+    assert_eq!(program.value(), denied);
+    program.add(-1);
+    assert_eq!(program.answer(), denied);
+}
+
+#[test]
+fn sysv_run_hands_its_token_to_the_library() {
+    if !SysvProgram::is_possible() {
+        return;
+    }
+    let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
+    let secret = guarded.create("jobs", &["--rights", "read,acquire", "--area", "sysv"]);
+    std::fs::write(guarded.file.directory().join("jobs.token"), secret).unwrap();
+    let server = guarded.daemon.address("counter").to_string();
+    let run = |token: &str| {
+        let mut command = Command::new(SIGNALBOX);
+        command.current_dir(guarded.file.directory()).env("SIGNALBOX_TOKEN_FILE", "/nonexistent");
+        command.args(["sysv", "run", "--server", &server, "--keys", "all", "--library"]);
+        command.arg(SysvProgram::library()).args(["--token-file", token, "--", "sh", "-c"]);
+        command.arg("cd / && exec perl -MIPC::SysV=:all -e 'print defined semget(7, 1, IPC_CREAT | 0600) ? q(made) : $!'");
+        outcome(command)
+    };
+    let made = run("jobs.token");
+    assert_eq!((String::from_utf8_lossy(&made.stdout), stderr(&made)), ("made".into(), String::new()));
+    let refused = run("missing.token");
+    assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("cannot read the token from missing.token"), "{}", stderr(&refused));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The HTTP listener: health, metrics and the JSON API, over real sockets.
 
 mod bounds;
+mod changes;
 mod client;
 mod hostile;
 mod lists;

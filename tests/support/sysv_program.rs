@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -36,8 +37,19 @@ impl SysvProgram {
     /// Starts the program, with all keys on the server at these addresses.
     pub fn start(servers: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(SIGNALBOX);
-        command.args(["sysv", "run", "--server", servers, "--keys", "all", "--library"]).arg(library());
-        command.args(["--", "perl", CONSOLE]).envs(variables.iter().copied());
+        command.args(["sysv", "run", "--server", servers, "--keys", "all", "--library"]).arg(Self::library());
+        Self::of(command.args(["--", "perl", CONSOLE]).envs(variables.iter().copied()))
+    }
+
+    /// Starts the program with the library alone, with all keys on this server. `errors` gets its standard error.
+    pub fn preloaded(server: &str, variables: &[(&str, &str)], errors: File) -> Self {
+        let mut command = Command::new("perl");
+        command.arg(CONSOLE).env("LD_PRELOAD", Self::library());
+        command.env("SIGNALBOX_SYSV_SERVER", server).env("SIGNALBOX_SYSV_KEYS", "all");
+        Self::of(command.envs(variables.iter().copied()).stderr(errors))
+    }
+
+    fn of(command: &mut Command) -> Self {
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (expressions, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
         let (lines, answers) = channel();
@@ -102,6 +114,13 @@ impl SysvProgram {
         self.answers.try_recv().is_err()
     }
 
+    /// The library, which cargo builds beside the tests.
+    pub fn library() -> PathBuf {
+        let library = std::env::current_exe().unwrap().with_file_name("libsignalbox_sysv.so");
+        assert!(library.exists(), "{} is missing", library.display());
+        library
+    }
+
     /// `kill -9`.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
@@ -115,11 +134,4 @@ impl Drop for SysvProgram {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// The library, which cargo builds beside the tests.
-fn library() -> PathBuf {
-    let library = std::env::current_exe().unwrap().with_file_name("libsignalbox_sysv.so");
-    assert!(library.exists(), "{} is missing", library.display());
-    library
 }

@@ -44,6 +44,26 @@ fn all_kinds_of_commands_work_over_tls() {
 }
 
 #[test]
+fn the_connections_of_a_bench_show_a_token_over_tls() {
+    let (authority, files) = for_loopback();
+    let directory = tempfile::tempdir().unwrap();
+    let tokens = directory.path().join("tokens.toml");
+    let mut create = Command::new(SIGNALBOX);
+    create.args(["token", "create", "load", "--rights", "acquire", "--file", text_of(&tokens)]);
+    let secret = stdout(&outcome(create));
+    let rules =
+        format!("access.tokens = \"{}\"\naccess.networks = [\"127.0.0.0/8 none\"]\n", tokens.display());
+    let mut daemon = started(&format!("{}tls.plain = \"refuse\"\n{rules}", files.lines()));
+    let bench = ["bench", "-c", "3", "--in-flight", "4", "--count", "1000", "--warmup", "0", "--json"];
+    for (token, refused) in [(&*secret, 0), ("", 1000)] {
+        let mut command = program(&mut daemon, &bench);
+        command.env("SIGNALBOX_CA", authority.file()).env("SIGNALBOX_TOKEN", token);
+        let report: serde_json::Value = serde_json::from_str(&stdout(&outcome(command))).unwrap();
+        assert_eq!((&report["answers"], &report["failures"]), (&1000.into(), &refused.into()), "{report}");
+    }
+}
+
+#[test]
 fn a_file_of_tls_is_never_ignored() {
     let (authority, files) = for_loopback();
     let mut daemon = started("");

@@ -28,12 +28,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     arguments.pid.map(Usage::of).transpose()?;
     let leader = block_on(leader(&arguments.server))?;
     let address = resolve(&leader, arguments.server.timeout())?;
-    arguments.server.token().refuse(
-        "\"bench\" shows no token, because yrmcds' requests have none; permit its machine by access.networks of the server, and \
-         remove --token-file and SIGNALBOX_TOKEN",
-    )?;
     load.set_tls(arguments.server.tls().load()?, &leader);
-    let mut generators = connect(&load, address)?;
+    let dialect = Yrmcds { token: arguments.server.token().load()? };
+    let mut generators = connect(&load, address, &dialect)?;
     if let Some(time) = arguments.warmup() {
         run_all(&mut generators, &load, Limit::After(time), "warming up")?;
     }
@@ -57,8 +54,9 @@ async fn leader(server: &Server) -> Result<Address, Failure> {
 }
 
 /// Makes one generator per thread, each with its part of the connections.
-fn connect(load: &Load, address: SocketAddr) -> Result<Vec<Generator<Yrmcds>>, LoadError> {
-    (0..load.threads).map(|thread| Generator::connect(address, Yrmcds, load.plan_of(thread))).collect()
+fn connect(load: &Load, address: SocketAddr, dialect: &Yrmcds) -> Result<Vec<Generator<Yrmcds>>, LoadError> {
+    let connect = |thread| Generator::connect(address, dialect.clone(), load.plan_of(thread));
+    (0..load.threads).map(connect).collect()
 }
 
 /// Runs all generators at the same time, shows a progress line with this heading, and adds up their records.

@@ -19,7 +19,8 @@ Measure the throughput and latency of a server
 Opens connections, keeps requests in flight on each, and prints how many were answered, how long the answers took, and \
 their statuses. It works with every server of yrmcds' counter or semaphore protocol. The names that it acquires start \
 with \"bench-\"; it releases everything before it ends. Of a cluster, it uses the node that leads at the start, and fails if \
-that node ends during the run.
+that node ends during the run. With a token (--token-file), each connection shows it before the load, and sends plain \
+requests afterwards.
 
 Without --rate, a connection sends its next request when one is answered. A server that stalls then gets fewer requests, \
 so its latency looks better than users would see it (coordinated omission). With --rate, requests are due at fixed times, \

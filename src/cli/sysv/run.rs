@@ -15,6 +15,7 @@ use super::settings::{self, CONFIG, KEYS, SERVER};
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::escaped;
 use crate::cli::server::{Server, ServerSource, block_on};
+use crate::cli::token_source;
 
 const LONG: &str = "\
 Run a command whose System V semaphores are on a server
@@ -30,6 +31,10 @@ The keys are those of --keys and --map, else those of SIGNALBOX_SYSV_KEYS, else 
 --server, else of SIGNALBOX_SYSV_SERVER, else of the file, else of SIGNALBOX_SERVER. Several addresses are the nodes of one \
 cluster: the programs use the one that leads, and the next one after a failover. Further settings of the library are taken \
 from the file and from the environment as they are.
+
+The token is that of --token-file, else of SIGNALBOX_TOKEN_FILE, else of SIGNALBOX_TOKEN. The library shows it to the server, \
+so every program that is started must be able to read the file. Calls of semaphores need the rights read and acquire, on all \
+objects or on the area sysv. Without them, they fail with EACCES.
 
 The dynamic linker does not load the library into programs that are linked statically, and into those that change their \
 user (set-user-id), such as sudo: start those the other way round, \"sudo signalbox sysv run\". Their semaphores would be \
@@ -88,10 +93,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
          SIGNALBOX_TLS, SIGNALBOX_CA and SIGNALBOX_CERT, and give it a server on this machine, or a proxy here that connects \
          over TLS",
     )?;
-    arguments.server.token().refuse(
-        "the library for System V semaphores shows no token; permit its machine by access.networks of the server, and remove \
-         --token-file and SIGNALBOX_TOKEN",
-    )?;
     let settings = settings::read(config.as_deref())?;
     let keys: Vec<_> = keys.iter().chain(mappings).cloned().collect();
     if keys.is_empty() && !settings.has_keys {
@@ -117,6 +118,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     if let Some(config) = config {
         command.env(CONFIG, config);
+    }
+    if let Some(file) = arguments.server.token().file() {
+        // The command may change its directory before it starts other programs.
+        let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        command.env(token_source::FILE, absolute);
     }
     Err(not_executed(program, &command.exec()))
 }

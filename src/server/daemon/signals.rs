@@ -86,7 +86,7 @@ impl Signals {
     }
 }
 
-/// SIGHUP: reopens the log, and applies the settings that may change while the server runs. `started` is the
+/// SIGHUP: reopens the log and the audit log, and applies the settings that may change while the server runs. `started` is the
 /// configuration that the server was started with; the other settings stay as they are there. `applied` is the one that
 /// was read last.
 fn reload(
@@ -100,9 +100,16 @@ fn reload(
     if let Err(error) = log.reopen() {
         error!(%error, "the log file could not be reopened; the old one stays in use");
     }
+    if let Err(error) = server.audit().reopen() {
+        error!(%error, "the audit log could not be reopened; the old one stays in use");
+    }
+    let audit = |outcome| server.audit().record(None, None, "Reload", &Target::Server, outcome);
     let mut loaded = match options.load() {
         Ok(loaded) => loaded,
-        Err(error) => return error!(%error, "the configuration is left as it was"),
+        Err(error) => {
+            audit(Outcome::Refused("the configuration cannot be used"));
+            return error!(%error, "the configuration is left as it was");
+        }
     };
     log_notices(&loaded.notices);
     log.set_threshold(loaded.config.log.threshold);
@@ -110,15 +117,11 @@ fn reload(
         error!(%error, "the certificates and the rules of TLS are left as they were");
         loaded.config.tls.clone_from(&applied.tls);
     }
-    if let Err(error) = server.audit().reopen() {
-        error!(%error, "the audit log could not be reopened; the old one stays in use");
-    }
     let tokens = server.load_tokens(&loaded.config.access);
-    let outcome = match &tokens {
+    audit(match &tokens {
         Ok(()) => Outcome::Done,
-        Err(_) => Outcome::Refused("the file cannot be used"),
-    };
-    server.audit().record(None, None, "Reload", &Target::Server, outcome);
+        Err(_) => Outcome::Refused("the file of tokens cannot be used"),
+    });
     if let Err(error) = tokens {
         error!(%error, "the tokens are left as they were");
         loaded.config.access.tokens.clone_from(&applied.access.tokens);

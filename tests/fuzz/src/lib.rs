@@ -6,6 +6,7 @@ mod grants;
 mod sets;
 
 use bytes::{BufMut, BytesMut};
+use signalbox::access::{Token, Tokens};
 use signalbox::core::{Claim, Core, Limits, NameHasher, Namespace, Session, UnixSeconds};
 use signalbox::protocol::{
     AllGranted, DeclaredEntry, DumpEntry, Event, Extended, ExtendedResponse, Frame, FrameClass, Granted,
@@ -59,6 +60,17 @@ pub fn proxy_header(data: &[u8]) {
     }
     assert!(data.len() < PROXY_HEADER_BYTES_MAX, "a header is not longer");
     assert_eq!(whole, Ok(ProxyHeader::Incomplete { bytes_least: asked_for }));
+}
+
+/// What is read as a file of tokens is written so that the same is read again, and a token that a client shows has one form.
+pub fn tokens(data: &[u8]) {
+    if let Some(token) = Token::parse(data) {
+        assert_eq!(token.reveal().as_bytes(), data);
+    }
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(tokens) = text.parse::<Tokens>() {
+        assert_eq!(tokens.to_string().parse(), Ok(tokens));
+    }
 }
 
 /// A frame as a server decodes it: opcode, opaque, and the request encoded again or the status of the answer.

@@ -3,8 +3,11 @@
 use bytes::BytesMut;
 
 use super::error::LoadError;
-use crate::client::{Maximum, Resources};
-use crate::protocol::{Opaque, Request, ResponseCodec, Status};
+use crate::client::{Maximum, Resources, Token};
+use crate::protocol::{EXTENDED_VERSION, Extended, Features, Opaque, Request, ResponseCodec, Status};
+
+/// What listings of sessions call the connections of a load that shows a token.
+const LABEL: &[u8] = b"signalbox bench";
 
 /// The number of a request on its connection, counted from 0 and wrapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,9 @@ pub struct Answer {
 
 /// A protocol with one response to each request, in the order of the requests.
 pub trait Dialect {
+    /// Appends the request that a connection sends before all others, and whose answer it awaits; nothing: there is none.
+    fn introduce(&self, _out: &mut BytesMut) {}
+
     /// Appends a request to `out`.
     fn compose(&self, sequence: Sequence, ask: Ask<'_>, out: &mut BytesMut);
 
@@ -57,10 +63,25 @@ pub trait Dialect {
 }
 
 /// yrmcds' counter and semaphore protocols, which this server uses.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Yrmcds;
+#[derive(Clone, Debug, Default)]
+pub struct Yrmcds {
+    /// What connections prove their rights with; `None`: they have those of all clients of this machine.
+    pub token: Option<Token>,
+}
 
 impl Dialect for Yrmcds {
+    fn introduce(&self, out: &mut BytesMut) {
+        if let Some(token) = &self.token {
+            let hello = Extended::Hello {
+                version: EXTENDED_VERSION,
+                label: LABEL,
+                credentials: token.credentials(),
+                features: Features::default(),
+            };
+            hello.compose(Opaque([0; 4]), out);
+        }
+    }
+
     fn compose(&self, sequence: Sequence, ask: Ask<'_>, out: &mut BytesMut) {
         let request = match ask {
             Ask::Noop => Request::Noop,
@@ -81,6 +102,11 @@ impl Dialect for Yrmcds {
 }
 
 impl Answer {
+    /// Whether the server let a connection in: it accepts the token, or it is one of yrmcds, which has no tokens.
+    pub(super) fn is_welcome(&self) -> bool {
+        self.is_success() || self.status == Status::UnknownCommand.code()
+    }
+
     /// Whether the request succeeded.
     pub fn is_success(&self) -> bool {
         self.status == Status::NoError.code()

@@ -27,6 +27,11 @@ pub enum LoadError {
         /// The error of the operating system.
         source: Arc<io::Error>,
     },
+    /// The server does not accept the token.
+    #[error(
+        "the server does not accept the token any more; check that it was not revoked and has not expired"
+    )]
+    TokenRefused,
     /// A connection ended.
     #[error("a connection was lost ({0}); check the server's log and its limit of connections")]
     Lost(#[from] Disconnect),

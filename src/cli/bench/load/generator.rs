@@ -18,7 +18,7 @@ use super::dialect::{Ask, Dialect};
 use super::error::LoadError;
 use super::names::{Names, Random};
 use super::record::{Operation, Record};
-use super::socket::Socket;
+use super::socket::{OpenError, Socket};
 use crate::client::{Address, COUNTER_PORT, ConnectError, Maximum, Resources, Tls};
 
 /// The size of a read in bytes: more than the responses to the requests that are usually in flight.
@@ -122,7 +122,7 @@ pub struct Generator<D> {
 }
 
 impl<D: Dialect> Generator<D> {
-    /// Connects all.
+    /// Connects all. Each sends the first request of the dialect, if there is one, and waits for its answer.
     pub fn connect(address: SocketAddr, dialect: D, plan: Plan) -> Result<Self, LoadError> {
         let poll = Poll::new().map_err(|error| LoadError::Poll(Arc::new(error)))?;
         let mut channels = Vec::with_capacity(plan.connections);
@@ -130,16 +130,21 @@ impl<D: Dialect> Generator<D> {
             let open = || {
                 let stream = std::net::TcpStream::connect_timeout(&address, plan.timeout)?;
                 stream.set_nodelay(true)?;
-                let mut channel = Channel::over(Socket::open(stream, plan.tls.as_ref())?);
+                let mut channel =
+                    Channel::over(Socket::open(stream, plan.tls.as_ref(), &dialect, plan.timeout)?);
                 poll.registry().register(
                     channel.stream(),
                     Token(made),
                     Interest::READABLE | Interest::WRITABLE,
                 )?;
-                Ok(channel)
+                Ok::<_, OpenError>(channel)
             };
-            let failed = |source| LoadError::TooManyConnections { made, address, source: Arc::new(source) };
-            channels.push(open().map_err(failed)?);
+            channels.push(open().map_err(|error| match error {
+                OpenError::Io(source) => {
+                    LoadError::TooManyConnections { made, address, source: Arc::new(source) }
+                }
+                OpenError::Load(error) => error,
+            })?);
         }
         let random = Random::new(plan.seed);
         let events = Events::with_capacity(EVENTS);

@@ -1,11 +1,60 @@
 //! The socket of a connection, with or without TLS.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
+use bytes::BytesMut;
 use mio::net::TcpStream;
-use rustls::{ClientConnection, StreamOwned};
+use rustls::{ClientConnection, Stream, StreamOwned};
 
-use crate::client::{Address, Tls};
+use super::dialect::Dialect;
+use super::error::LoadError;
+use crate::client::{Address, Disconnect, Tls};
+
+/// More than the answer to the first request.
+const ANSWER_BYTES: usize = 1024;
+
+/// Why a socket could not be opened.
+#[derive(Debug)]
+pub(super) enum OpenError {
+    /// The operating system refused, the server closed the connection, or it did not answer.
+    Io(io::Error),
+    /// What the server answered cannot be used.
+    Load(LoadError),
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<LoadError> for OpenError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
+    }
+}
+
+/// Sends the first request, and waits for its answer.
+fn introduce(
+    stream: &mut (impl Read + Write),
+    hello: &[u8],
+    dialect: &impl Dialect,
+) -> Result<(), OpenError> {
+    stream.write_all(hello)?;
+    stream.flush()?;
+    let mut received = BytesMut::new();
+    loop {
+        if let Some(answer) = dialect.parse(&mut received)? {
+            return if answer.is_welcome() { Ok(()) } else { Err(LoadError::TokenRefused.into()) };
+        }
+        let mut some = [0; ANSWER_BYTES];
+        match stream.read(&mut some)? {
+            0 => return Err(LoadError::from(Disconnect::ClosedByServer).into()),
+            read => received.extend_from_slice(&some[..read]),
+        }
+    }
+}
 
 /// A socket that does not block.
 #[derive(Debug)]
@@ -15,9 +64,15 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Opens the socket of a connection, after its handshake if it uses TLS.
-    pub(super) fn open(mut stream: std::net::TcpStream, tls: Option<&(Tls, Address)>) -> io::Result<Self> {
-        let tls = match tls {
+    /// Opens the socket of a connection, after its handshake if it uses TLS, and after the first request of the dialect if
+    /// there is one. Waits for the answer for as long as `timeout`.
+    pub(super) fn open(
+        mut stream: std::net::TcpStream,
+        tls: Option<&(Tls, Address)>,
+        dialect: &impl Dialect,
+        timeout: Duration,
+    ) -> Result<Self, OpenError> {
+        let mut tls = match tls {
             Some((tls, address)) => {
                 let mut connection = tls.connection(address)?;
                 while connection.is_handshaking() {
@@ -27,6 +82,21 @@ impl Socket {
             }
             None => None,
         };
+        let mut hello = BytesMut::new();
+        dialect.introduce(&mut hello);
+        if !hello.is_empty() {
+            stream.set_read_timeout(Some(timeout))?;
+            let introduced = match &mut tls {
+                Some(connection) => introduce(&mut Stream::new(connection, &mut stream), &hello, dialect),
+                None => introduce(&mut stream, &hello, dialect),
+            };
+            introduced.map_err(|error| match error {
+                OpenError::Io(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    LoadError::Silent { connections: 1, waited: timeout }.into()
+                }
+                other => other,
+            })?;
+        }
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream);
         Ok(match tls {

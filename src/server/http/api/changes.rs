@@ -2,7 +2,6 @@
 
 use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -40,36 +39,36 @@ struct Done {
 /// A request for a change of a declared semaphore.
 struct Change {
     context: Context,
-    server: Arc<Server>,
     name: Vec<u8>,
     generation: Option<u64>,
 }
 
 impl Change {
-    /// Reads the name and the expected generation, and checks the right.
+    /// Reads the name and the expected generation.
     fn of(mut context: Context) -> Result<Self, ApiError> {
         let name = context.parameters.name()?;
         let generation = context.parameters.number("generation", u64::MAX)?;
-        context.check_administer(Target::Name(Namespace::Semaphores, &name))?;
-        let server = context.serving()?;
-        Ok(Self { context, server, name, generation })
+        Ok(Self { context, name, generation })
     }
 
     fn parameters(&mut self) -> &mut Parameters {
         &mut self.context.parameters
     }
 
-    /// Makes the change. Every parameter has been read.
+    /// Makes the change if its client has the right. Every parameter has been read.
     async fn make(
         self,
         what: &str,
         ask: impl FnOnce(&Server, &[u8], Option<u64>, Call, Moment) -> Outcome,
     ) -> Answer {
-        self.context.parameters.end()?;
-        let Self { context, server, name, generation } = self;
+        let Self { context, name, generation } = self;
+        context.parameters.end()?;
+        let target = Target::Name(Namespace::Semaphores, &name);
+        context.check_administer(what, target)?;
+        let server = context.serving()?;
         let ask = |call, now| ask(&server, &name, generation, call, now);
         let answer = context.shared.requester.request(&server, ask).await;
-        answered(&context.record(&server, what, Target::Name(Namespace::Semaphores, &name), answer)?)
+        answered(&context.record(&server, what, target, answer)?)
     }
 }
 
@@ -177,11 +176,12 @@ pub(in super::super) async fn remove(context: Context) -> Answer {
 
 pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
     let name = context.parameters.name()?;
-    context.check_administer(Target::Name(Namespace::Counters, &name))?;
-    let server = context.serving()?;
     context.parameters.end()?;
+    let (what, target) = ("counter deleted", Target::Name(Namespace::Counters, &name));
+    context.check_administer(what, target)?;
+    let server = context.serving()?;
     let deleted = server.core.delete_counter(&name).map_err(refused);
-    context.record(&server, "counter deleted", Target::Name(Namespace::Counters, &name), deleted)?;
+    context.record(&server, what, target, deleted)?;
     Json::of(&Done { sessions: None })
 }
 
@@ -208,9 +208,9 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
         (None, None, Some(client)) => Revoked::Clients(clients(&client)?),
         _ => return Err(ApiError::bad_request("give one of \"grant\", \"session\" and \"client\"")),
     };
-    context.check_administer(Target::Server)?;
-    let server = context.serving()?;
     context.parameters.end()?;
+    context.check_administer(&what, Target::Server)?;
+    let server = context.serving()?;
     let ask = |call: Call, now| match revoked {
         Revoked::Grant(grant) => server.core.revoke_grant(call, grant, grace_ms, now),
         Revoked::Session(session) => {
@@ -252,6 +252,8 @@ fn grace_ms(parameters: &mut Parameters) -> Result<u32, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::super::access::permissions_of;
     use super::super::super::listener::Peer;
     use super::super::super::shared::{Shared, Stage};

@@ -45,9 +45,13 @@ impl Context {
         }
     }
 
-    /// Refuses the request if its client may not change this.
-    fn check_administer(&self, target: Target<'_>) -> Result<(), ApiError> {
-        self.check(Right::Administer, target)
+    /// Refuses the change if its client may not make it. The refusal goes to the audit log.
+    fn check_administer(&self, operation: &str, target: Target<'_>) -> Result<(), ApiError> {
+        let checked = self.check(Right::Administer, target);
+        match self.server() {
+            Ok(server) if checked.is_err() => self.record(&server, operation, target, checked),
+            _ => checked,
+        }
     }
 
     /// Refuses the request if its client may not read this.
