@@ -36,7 +36,9 @@ fn stages() -> Vec<Vec<Instruction>> {
     let text = read("Dockerfile");
     let without_comments: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let mut stages: Vec<Vec<_>> = Vec::new();
-    for line in without_comments.join("\n").replace("\\\n", " ").lines().filter(|line| !line.trim().is_empty()) {
+    for line in
+        without_comments.join("\n").replace("\\\n", " ").lines().filter(|line| !line.trim().is_empty())
+    {
         let (name, arguments) = line.split_once(' ').unwrap_or_else(|| panic!("{line}: without arguments"));
         if name == "FROM" {
             stages.push(Vec::new());
@@ -56,7 +58,9 @@ fn image() -> Vec<Instruction> {
 #[track_caller]
 fn only<'a>(stage: &'a [Instruction], name: &str) -> &'a Instruction {
     let found: Vec<_> = stage.iter().filter(|instruction| instruction.name == name).collect();
-    let [instruction] = found[..] else { panic!("{} instructions {name} in {}", found.len(), stage[0].arguments) };
+    let [instruction] = found[..] else {
+        panic!("{} instructions {name} in {}", found.len(), stage[0].arguments)
+    };
     instruction
 }
 
@@ -118,7 +122,9 @@ fn the_image_copies_what_its_build_makes_and_what_the_repository_has() {
     for copy in image.iter().filter(|instruction| instruction.name == "COPY") {
         let mut words = copy.words();
         let from = words.iter().position(|word| word.starts_with("--from=")).map(|at| words.remove(at));
-        let [source, target] = words[..] else { panic!("COPY {}: one source and one target", copy.arguments) };
+        let [source, target] = words[..] else {
+            panic!("COPY {}: one source and one target", copy.arguments)
+        };
         assert!(target.starts_with('/'), "COPY to {target}, which depends on the folder of the image");
         match from {
             Some(from) => {
@@ -126,7 +132,10 @@ fn the_image_copies_what_its_build_makes_and_what_the_repository_has() {
                 assert_eq!(source, made, "the build makes {made}");
             }
             None => {
-                assert!(root().join(source).is_file(), "the Dockerfile copies {source}, which does not exist");
+                assert!(
+                    root().join(source).is_file(),
+                    "the Dockerfile copies {source}, which does not exist"
+                );
                 let is_excluded = |line: &str| Path::new(source).starts_with(line.trim_matches('/'));
                 assert!(!excluded.lines().any(is_excluded), ".dockerignore excludes {source}");
             }
@@ -142,9 +151,13 @@ fn the_image_is_built_by_a_new_enough_compiler_for_its_own_debian() {
     let stages = stages();
     let (base, image) = (only(&stages[0], "FROM").words()[0], only(&stages[1], "FROM").words()[0]);
     let (version, debian) = base.strip_prefix("rust:").and_then(|tag| tag.split_once('-')).expect(base);
-    let number = |version: &str| -> Vec<u32> { version.split('.').map(|part| part.parse().unwrap()).collect() };
+    let number =
+        |version: &str| -> Vec<u32> { version.split('.').map(|part| part.parse().unwrap()).collect() };
     let needed = manifest()["package"]["rust-version"].as_str().unwrap().to_owned();
-    assert!(number(version) >= number(&needed), "{base} is older than the rust-version {needed} of Cargo.toml");
+    assert!(
+        number(version) >= number(&needed),
+        "{base} is older than the rust-version {needed} of Cargo.toml"
+    );
     assert_eq!(image, format!("debian:{debian}-slim"), "the program needs the C library it was built with");
 }
 
@@ -155,7 +168,8 @@ fn the_image_exposes_and_publishes_the_ports_of_its_configuration() {
     assert_eq!(exposed, expected, "EXPOSE and etc/docker.toml");
 
     let text = read("Dockerfile");
-    let line = text.lines().find(|line| line.contains("docker run")).expect("the Dockerfile says how to run it");
+    let line =
+        text.lines().find(|line| line.contains("docker run")).expect("the Dockerfile says how to run it");
     let words: Vec<_> = line.split_whitespace().collect();
     let range = option(&words, "--publish").rsplit(':').next().unwrap();
     assert_eq!(ports(range).into_iter().collect::<BTreeSet<_>>(), expected, "{line}");
@@ -178,7 +192,8 @@ fn prometheus_reads_from_where_the_server_is() {
     let target_of = |file: &str| {
         let text = read(file);
         let line = text.lines().find_map(|line| line.trim().strip_prefix("- targets: ").map(str::to_owned));
-        let [target] = serde_json::from_str::<Vec<String>>(&line.expect(file)).unwrap().try_into().expect(file);
+        let [target] =
+            serde_json::from_str::<Vec<String>>(&line.expect(file)).unwrap().try_into().expect(file);
         let (host, port) = target.split_once(':').expect("a port");
         (host.to_owned(), port.parse::<u16>().unwrap())
     };
@@ -187,7 +202,10 @@ fn prometheus_reads_from_where_the_server_is() {
     assert_eq!(port, config.http.port);
     assert!(config.http.hosts.contains(&host), "etc/docker.toml refuses requests for {host:?}");
     let compose = read("etc/compose.yml");
-    assert!(compose.lines().any(|line| line == format!("  {host}:")), "etc/compose.yml has no service {host:?}");
+    assert!(
+        compose.lines().any(|line| line == format!("  {host}:")),
+        "etc/compose.yml has no service {host:?}"
+    );
 
     let shipped = Config::parse(&read("etc/signalbox.toml"), Path::new("etc/signalbox.toml"), Language::Toml);
     let shipped = shipped.unwrap_or_else(|error| panic!("{error}")).config;
@@ -198,9 +216,13 @@ fn prometheus_reads_from_where_the_server_is() {
     for file in ["etc/prometheus.yml", "etc/compose-prometheus.yml"] {
         assert!(read(file).contains("rule_files:\n  - prometheus-rules.yml\n"), "{file}");
     }
-    for mount in published().iter().filter_map(|entry| entry.strip_prefix("./")?.split(':').next().map(str::to_owned))
+    for mount in
+        published().iter().filter_map(|entry| entry.strip_prefix("./")?.split(':').next().map(str::to_owned))
     {
-        assert!(root().join("etc").join(&mount).is_file(), "etc/compose.yml mounts {mount}, which does not exist");
+        assert!(
+            root().join("etc").join(&mount).is_file(),
+            "etc/compose.yml mounts {mount}, which does not exist"
+        );
     }
 }
 
@@ -218,7 +240,10 @@ fn the_image_runs_as_a_user_without_rights_that_owns_the_data() {
         let command = words(command);
         option(&command.iter().map(String::as_str).collect::<Vec<_>>(), name).to_owned()
     };
-    assert_eq!(only(&image, "USER").arguments, format!("{}:{}", value(&user, "--uid"), value(&group, "--gid")));
+    assert_eq!(
+        only(&image, "USER").arguments,
+        format!("{}:{}", value(&user, "--uid"), value(&group, "--gid"))
+    );
     assert!(value(&user, "--uid").parse::<u32>().unwrap() > 0, "the server runs as root");
     assert!(value(&group, "--gid").parse::<u32>().unwrap() > 0, "the server runs in the group of root");
     let (user, group) = (user.last().unwrap(), group.last().unwrap());
@@ -228,7 +253,10 @@ fn the_image_runs_as_a_user_without_rights_that_owns_the_data() {
     assert_eq!(Path::new(install.last().unwrap()), data);
     assert_eq!(Path::new(&only(&image, "VOLUME").arguments), data, "what is outside the volume is lost");
     let mount = format!(":{}", data.display());
-    assert!(published().iter().any(|entry| entry.ends_with(&mount)), "etc/compose.yml mounts no volume at {mount}");
+    assert!(
+        published().iter().any(|entry| entry.ends_with(&mount)),
+        "etc/compose.yml mounts no volume at {mount}"
+    );
 }
 
 #[test]
@@ -242,7 +270,8 @@ fn the_image_starts_the_server_and_its_health_check_tells_whether_it_serves() {
     // A path of the image, as the file of the repository that it was copied from.
     let here = |argument: &String| -> OsString {
         let copied = image.iter().filter(|instruction| instruction.name == "COPY").map(Instruction::words);
-        let source = copied.filter(|words| words.last() == Some(&argument.as_str())).map(|words| words[0]).next();
+        let source =
+            copied.filter(|words| words.last() == Some(&argument.as_str())).map(|words| words[0]).next();
         source.map_or_else(|| argument.into(), |source| root().join(source).into())
     };
     let command_of = |arguments: &[String]| {
@@ -305,11 +334,16 @@ fn the_assets_of_the_package_exist_or_are_made_before() {
         let made = match source.strip_prefix("target/") {
             None => exists(&source),
             Some("release/signalbox") => script.contains("cargo build --locked --profile \"$profile\"\n"),
-            Some(path) if path == format!("release/lib{library}.so") => script.contains("--package signalbox-sysv\n"),
+            Some(path) if path == format!("release/lib{library}.so") => {
+                script.contains("--package signalbox-sysv\n")
+            }
             Some("package/man/*.1") => script.contains("man --dir \"$generated/man\"\n"),
             Some(path) => {
-                let shell = path.strip_prefix("package/completions/").unwrap_or_else(|| panic!("who makes {source}?"));
-                let line = script.lines().find(|line| line.starts_with("for shell in ")).expect("the completions");
+                let shell = path
+                    .strip_prefix("package/completions/")
+                    .unwrap_or_else(|| panic!("who makes {source}?"));
+                let line =
+                    script.lines().find(|line| line.starts_with("for shell in ")).expect("the completions");
                 line.split([' ', ';']).any(|word| word == shell)
             }
         };
@@ -327,19 +361,27 @@ fn the_package_has_what_its_service_and_its_documents_name() {
         })
         .collect();
     let unit = read("etc/signalbox.service");
-    for path in unit.lines().filter_map(|line| line.split_once("Exec")).flat_map(|(_, line)| line.split(['=', ' '])) {
+    for path in
+        unit.lines().filter_map(|line| line.split_once("Exec")).flat_map(|(_, line)| line.split(['=', ' ']))
+    {
         let path = path.trim_start_matches('-');
         let is_of_the_package = path.starts_with("/usr/bin/signalbox") || path.starts_with("/etc/");
-        assert!(!is_of_the_package || targets.contains(path), "the unit needs {path}, which the package lacks");
+        assert!(
+            !is_of_the_package || targets.contains(path),
+            "the unit needs {path}, which the package lacks"
+        );
     }
     let account = unit.lines().find_map(|line| line.strip_prefix("User=")).unwrap();
-    let made = read("etc/sysusers.conf").lines().any(|line| line.starts_with(&format!("u {account} ")));
+    let made = read("etc/signalbox.sysusers").lines().any(|line| line.starts_with(&format!("u {account} ")));
     assert!(made, "the package makes no account {account:?}");
 
     let operations = read("docs/operations.md");
     let words = operations.split(|c: char| c.is_whitespace() || "`(),;".contains(c));
     let named: BTreeSet<_> = words.filter(|word| word.starts_with("/usr/share/signalbox/")).collect();
-    assert!(named.len() >= 3, "the page says where the rules, the dashboard and the configuration of Prometheus are");
+    assert!(
+        named.len() >= 3,
+        "the page says where the rules, the dashboard and the configuration of Prometheus are"
+    );
     for path in named {
         let is_packaged = targets.contains(path.trim_end_matches('.'));
         assert!(is_packaged, "docs/operations.md names {path}, which the package lacks");
