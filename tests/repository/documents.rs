@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::support::TestServer;
 use signalbox::protocol::{EventKind, ExtendedOpcode, Opcode, Status};
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(path: impl AsRef<Path>) -> String {
+pub fn read(path: impl AsRef<Path>) -> String {
     let path = root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
