@@ -544,8 +544,9 @@ impl World {
         let is_newer = self.versions.as_mut().is_none_or(|versions| versions.hits(70));
         let place = &mut self.places[node];
         let record_format = RECORD_FORMAT + u32::from(is_newer);
-        let node = Node { record_format: Some(record_format), ..node(run) };
-        let settings = Settings { record_format, node, ..settings(&place.name, run) };
+        let settings = settings(&place.name, run);
+        let this = Node { record_format: Some(record_format), ..settings.node };
+        let settings = Settings { record_format, node: this, ..settings };
         place.machine = Some(Machine::new(settings));
         place.run = run;
         place.in_flight = None;
