@@ -7,6 +7,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+#[path = "../tls/certificates.rs"]
+#[allow(dead_code, reason = "the tests of TLS use more of it")]
+mod certificates;
+
+use self::certificates::for_loopback;
 use crate::support::cluster::{RENEW_DEADLINE, TestCluster};
 use crate::support::daemon::{stderr, text};
 use crate::support::sysv_program::SysvProgram;
@@ -219,4 +224,49 @@ fn the_loss_of_a_relay_is_not_the_end_of_a_client_process() {
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(value(&mut cluster), Some(1), "its adjustment waits for its time to live");
     staying.kill();
+}
+
+#[test]
+fn clients_with_and_without_tls_are_relayed_over_tls() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 0) else { return };
+    let (authority, files) = for_loopback();
+    let ca = authority.file().display().to_string();
+    for number in 0..2 {
+        let node = cluster.add(&format!("node-{number}"));
+        let file = cluster.node(node).file.clone();
+        let config = std::fs::read_to_string(&file).unwrap();
+        // A client that shows a certificate must not be one of a relay, which has none.
+        let tls = format!(
+            "[tls]\ncert = {:?}\nkey = {:?}\nclient_ca = {ca:?}\nclient_cert = \"required\"\n",
+            files.certificate, files.key
+        );
+        std::fs::write(&file, format!("{config}relay_ca = {ca:?}\n{tls}")).unwrap();
+        cluster.start_node(node);
+    }
+    let (leader, relay) = leader_and_relay(&cluster);
+    cluster.daemon(relay).logged_message("standby of node");
+
+    let established = |cluster: &TestCluster| cluster.wire(leader).stat("tls_connections");
+    let before = established(&cluster);
+    let mut plain = served(&cluster, relay);
+    assert_eq!(plain.acquire(b"job", 1, 1).status, OK);
+    assert_eq!(established(&cluster), before + 1, "the relay has encrypted it");
+    let server = cluster.node(relay).counters.to_string();
+    let [certificate, key] = [&files.certificate, &files.key].map(|file| file.display().to_string());
+    let tls = ["--ca", &ca, "--cert", &certificate, "--cert-key", &key];
+    let over_tls = [&["get", "job", "--server", &server][..], &tls].concat();
+    let shown = cluster.run(over_tls);
+    assert_eq!(String::from_utf8_lossy(&shown.stdout).trim(), "1", "{}", stderr(&shown));
+    assert_eq!(established(&cluster), before + 2, "the client's own TLS reaches the leader");
+
+    // Where the leader refuses clients without TLS, it tells them so.
+    for node in [relay, leader] {
+        let file = cluster.node(node).file.clone();
+        let config = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, config.replace("[tls]\n", "[tls]\nplain = \"refuse\"\n")).unwrap();
+    }
+    cluster.daemon(leader).reload("the configuration was read again");
+    let refused = cluster.run(["get", "job", "--server", &server]);
+    assert!(stderr(&refused).contains("TLS"), "{}", stderr(&refused));
+    assert_eq!(plain.get(b"job").status, OK, "a connection that is there stays");
 }
