@@ -336,7 +336,7 @@ fn a_commit_without_an_answer_ends_at_the_deadline() {
 fn records_are_written_in_the_format_of_the_term() {
     let mark = || Change::Put(Record::Mark(7));
     let key = || Change::Put(Record::PlaceKey(PlaceKey([1; 16])));
-    for (record_format, kinds) in [(OLDEST_WRITTEN_FORMAT, &[1][..]), (FORMAT, &[1, 10])] {
+    for (record_format, kinds) in [(OLDEST_WRITTEN_FORMAT, &[1][..]), (FORMAT, &[1, 10][..])] {
         let etcd = FakeEtcd::default();
         let term = Term { record_format, ..take_over(&etcd, 1) };
         let mut storage = storage(&etcd, term);

@@ -569,7 +569,7 @@ impl Bench {
         finalize(&mut self.store, &keys(), RECORD_FORMAT + 1)
     }
 
-    /// A newer node leads, and an older one stands by. Returns the run that led before as well, which has ended.
+    /// A newer node, which leads, and an older one, which stands by.
     fn newer_leader(&mut self) -> (Machine, Machine) {
         let (mut first, _) = self.leader("a", 1);
         let old = self.standby("b", 2);
@@ -638,7 +638,7 @@ fn the_format_is_raised_when_every_node_reads_it_and_written_from_the_next_takeo
     assert_eq!(ending(again), refused);
 }
 
-/// A store in which a node joins between the operator's look and the operator's transaction, or the other way round.
+/// A store in which a node joins between the operator's look and the operator's transaction.
 struct JoinsBetween<'a> {
     bench: &'a mut Bench,
     joining: &'a mut Machine,

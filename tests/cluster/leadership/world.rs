@@ -544,9 +544,8 @@ impl World {
         let is_newer = self.versions.as_mut().is_none_or(|versions| versions.hits(70));
         let place = &mut self.places[node];
         let record_format = RECORD_FORMAT + u32::from(is_newer);
-        let settings = settings(&place.name, run);
-        let this = Node { record_format: Some(record_format), ..settings.node };
-        let settings = Settings { record_format, node: this, ..settings };
+        let this = Node { record_format: Some(record_format), ..super::node(run) };
+        let settings = Settings { record_format, node: this, ..settings(&place.name, run) };
         place.machine = Some(Machine::new(settings));
         place.run = run;
         place.in_flight = None;
@@ -596,6 +595,7 @@ impl World {
                 self.count("terms");
                 self.terms.push((self.now, node, term.epoch));
                 self.check_loaded(term);
+                self.check_formats();
                 self.at(self.now, Event::Step { node, run });
                 self.at(self.now, Event::Commit { node, run });
             }
@@ -785,13 +785,6 @@ impl World {
                 place.former_deadline = deadline.or(place.former_deadline);
             }
         }
-        let reads = |node: &Node| node.record_format.unwrap();
-        let nodes: Vec<_> = self.store.values(&keys().nodes()).iter().map(reads).collect();
-        for place in self.places.iter().filter(|place| place.believes(self.now) && !self.is_restored) {
-            let written = place.committer.as_ref().map_or(0, |committer| committer.term.record_format);
-            let is_read = nodes.iter().all(|reads| written <= *reads);
-            assert!(is_read, "{} writes format {written}, and nodes read {nodes:?}", place.name);
-        }
         let believers: Vec<_> = self.places.iter().filter(|place| place.believes(self.now)).collect();
         assert!(
             believers.len() < 2 || self.is_restored,
@@ -816,7 +809,21 @@ impl World {
         }
     }
 
+    /// What leaders write is read by every node of the cluster (C7).
+    fn check_formats(&self) {
+        let reads = |node: &Node| node.record_format.unwrap();
+        let nodes: Vec<_> = self.store.values(&keys().nodes()).iter().map(reads).collect();
+        for place in self.places.iter().filter(|place| place.believes(self.now) && !self.is_restored) {
+            let written = place.committer.as_ref().map_or(0, |committer| committer.term.record_format);
+            let is_read = nodes.iter().all(|reads| written <= *reads);
+            assert!(is_read, "{} writes format {written}, and nodes read {nodes:?}", place.name);
+        }
+    }
+
     fn check_transaction(&mut self, index: usize, before: &Essence) {
+        if !self.requests[index].is_commit {
+            self.check_formats();
+        }
         let after = (self.store.seen(&keys().leadership()), self.store.seen(&keys().marker()));
         if after == (before.leadership.clone(), before.marker.clone()) {
             return;
