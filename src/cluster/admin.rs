@@ -18,6 +18,9 @@ use super::keys::{
 use super::members::{Reading, ReadingError};
 use super::timing::Timing;
 
+/// The newest format of a record that this program reads and writes.
+pub use crate::storage::FORMAT;
+
 /// How often the heartbeats are read.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 

@@ -386,7 +386,7 @@ fn use_all(server: &Path, client: &Path) {
     assert_eq!(of_counters(&["get", "job"]), "0\n");
     of_counters(&["await-idle", "job", "--wait", "5s"]);
     let held = of_counters(&["acquire", "job", "--max", "3", "--lease", "60s"]);
-    of_counters(&["revoke", "--grant", &assigned(&held, "SIGNALBOX_GRANT="), "--grace", "0s"]);
+    of_counters(&["revoke", "--grant", &assigned(&held, "SIGNALBOX_GRANT="), "--grace", "0"]);
     of_counters(&["await-idle", "job", "--wait", "5s"]);
     of_counters(&["delete", "job"]);
     of_semaphores(&["remove", "gpu"]);

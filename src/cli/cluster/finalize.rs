@@ -9,8 +9,7 @@ use serde::Serialize;
 use super::super::exit::{Exit, Failure};
 use super::super::output::json;
 use super::Source;
-use crate::cluster::admin::{Finalized, finalize};
-use crate::storage::FORMAT;
+use crate::cluster::admin::{FORMAT, Finalized, finalize};
 
 const LONG: &str = "\
 Complete an upgrade: let leaders write the newest format of records

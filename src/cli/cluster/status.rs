@@ -9,10 +9,9 @@ use serde::Serialize;
 use super::super::exit::{Exit, Failure, warn};
 use super::super::output::{harmless, json};
 use super::Source;
-use crate::cluster::admin::{ClusterStatus, Finalization, status};
+use crate::cluster::admin::{ClusterStatus, FORMAT, Finalization, status};
 use crate::cluster::configured::node_name;
 use crate::cluster::etcd::Expected;
-use crate::storage::FORMAT;
 
 const LONG: &str = "\
 Show who leads, and which nodes are alive
