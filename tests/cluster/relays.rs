@@ -1,10 +1,11 @@
 //! Nodes that relay clients to the leader, as real processes on a real etcd.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use ring::hmac;
 use serde_json::Value;
 
 #[path = "../tls/certificates.rs"]
@@ -190,6 +191,69 @@ fn outsiders_cannot_use_the_port_for_relays() {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert_eq!(answer.len(), 20, "the challenge, and nothing else");
+}
+
+/// The first messages of a relay, as `docs/protocol.md` has them.
+struct Opening {
+    stream: TcpStream,
+    nonce: [u8; 16],
+}
+
+impl Opening {
+    fn begin(address: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut challenge = [0; 20];
+        stream.read_exact(&mut challenge).unwrap();
+        Self { stream, nonce: challenge[4..].try_into().unwrap() }
+    }
+
+    /// Sends a statement with a proof, and returns the outcome; `None`: there is no answer.
+    fn send(&mut self, statement: &[u8], proof: &[u8]) -> Option<u8> {
+        self.stream.write_all(&[statement, proof].concat()).unwrap();
+        let mut verdict = [0; 33];
+        self.stream.read_exact(&mut verdict).ok().map(|()| verdict[0])
+    }
+}
+
+#[test]
+fn a_proof_holds_for_one_connection_and_one_address() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
+    let (leader, _) = leader_and_relay(&cluster);
+    let (name, address) = (cluster.node(leader).name.clone(), cluster.node(leader).relays);
+    let key = format!("/signalbox/main/n/{name}");
+    let node = cluster.etcd.control(&["get", &key, "--print-value-only"]);
+    let node: Value = serde_json::from_str(node.trim()).unwrap();
+    let secret = node["relay_endpoint"]["secret"].as_str().unwrap();
+    let secret = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let statement = |client: [u8; 4]| {
+        let mut statement = [0; 24];
+        statement[2..6].copy_from_slice(&1_u32.to_be_bytes());
+        statement[16..18].fill(0xff);
+        statement[18..22].copy_from_slice(&client);
+        statement
+    };
+    let prove = |nonce: &[u8], statement: &[u8]| {
+        hmac::sign(&secret, &[b"signalbox relay opening", nonce, statement].concat())
+    };
+    let (own, local) = (statement([192, 0, 2, 7]), statement([127, 0, 0, 1]));
+    let mut first = Opening::begin(address);
+    let proof = prove(&first.nonce, &own);
+    assert_eq!(first.send(&own, proof.as_ref()), Some(0), "it is accepted");
+    assert_eq!(Wire::over(first.stream.try_clone().unwrap()).acquire(b"job", 1, 1).status, OK);
+    let holders = cluster.run(["holders", "job", "--json"]);
+    let holders = String::from_utf8_lossy(&holders.stdout).into_owned();
+    assert!(holders.contains("192.0.2.7"), "the leader knows the client: {holders}");
+
+    let mut faked = Opening::begin(address);
+    let proof_of_another = prove(&faked.nonce, &own);
+    assert_eq!(faked.send(&local, proof_of_another.as_ref()), None, "the address is another one");
+    assert_eq!(Opening::begin(address).send(&own, proof.as_ref()), None, "the proof was used before");
+    let mut outdated = Opening::begin(address);
+    let mut earlier = own;
+    earlier[2..6].copy_from_slice(&7_u32.to_be_bytes());
+    let proof = prove(&outdated.nonce, &earlier);
+    assert_eq!(outdated.send(&earlier, proof.as_ref()), Some(2), "it does not lead in that epoch");
 }
 
 #[test]
