@@ -47,7 +47,7 @@ struct Arguments {
     #[arg(long, default_value = "0.4")]
     seconds: f64,
 
-    /// Idle connections whose memory is measured
+    /// Idle connections whose memory is measured; each needs two files of the relay (ulimit -n)
     #[arg(long, default_value = "20000")]
     idle: usize,
 
