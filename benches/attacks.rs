@@ -38,8 +38,8 @@ const ATTACKER: [u8; 4] = [127, 0, 0, 2];
 /// The limits of the server: so low that the attacker has its share soon.
 const MEMORY_MAX: u64 = 256 << 20;
 const SESSIONS_MAX: u64 = 20_000;
-const LIMITS: &str =
-    "memory_max = '256M'\nclient_share = 12\nsession = { max_sessions = 20000, max_watches = 200 }\n";
+const LIMITS: &str = "memory_max = '256M'\nclient_share = 12\n\
+    session = { max_sessions = 20000, max_waiters = 2000, max_watches = 200 }\n";
 
 /// How long the attacker attacks before the run, and how long at most until it has its share.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -275,6 +275,15 @@ struct Run {
     refused: u64,
 }
 
+/// Ends the attack when it is dropped, also by a panic.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A run on a fresh server: the attacker attacks for a while, and then beside the honest clients.
 fn run(what: Option<Attack>, connections: usize, rate: f64, seconds: f64) -> Run {
     let server = start_signalbox_with_shares(LIMITS);
@@ -286,14 +295,13 @@ fn run(what: Option<Attack>, connections: usize, rate: f64, seconds: f64) -> Run
     let is_over = AtomicBool::new(false);
     let record = thread::scope(|scope| {
         scope.spawn(|| attack(what, address, connections, &is_over));
+        let _until = Until(&is_over);
         let begun = Instant::now();
         while begun.elapsed() < WARM_UP || what.is_some_and(|what| !what.has_its_share(address)) {
             assert!(begun.elapsed() < WARM_UP_MAX, "the attacker never has its share");
             honest(&mut loaded, rate, 0.1);
         }
-        let record = honest(&mut loaded, rate, seconds);
-        is_over.store(true, Ordering::Relaxed);
-        record
+        honest(&mut loaded, rate, seconds)
     });
     let resident_bytes = resident_bytes(loaded.server.pid());
     Run {
