@@ -15,7 +15,7 @@ use super::keys::{
     Format, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
     end_of_prefix,
 };
-use super::members::{Reading, ReadingError};
+use super::members::{Reading, ReadingError, name_of, read_below};
 use super::timing::Timing;
 
 /// The newest format of a record that this program reads and writes.
@@ -283,7 +283,7 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
     let alive = watch(coordinator, keys, &format)?;
     let reading = Reading::read(coordinator, keys)?;
     let records = keys.records();
-    let count = Range { to: Some(end_of_prefix(&records)), from: records, at: None, count_only: true };
+    let count = Range { count_only: true, ..Range::below(&records) };
     Ok(ClusterStatus {
         format,
         leadership: read(coordinator, &keys.leadership())?,
@@ -293,7 +293,7 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
             .into_iter()
             .map(|(name, node)| {
                 let heartbeat = reading.heartbeats.get(&name).map(|(heartbeat, _)| heartbeat);
-                let relays = heartbeat.filter(|of| node.relays && of.incarnation == node.incarnation);
+                let relays = heartbeat.filter(|heartbeat| node.relays && heartbeat.is_of(&node));
                 let relays = relays.map(|heartbeat| heartbeat.relays);
                 (name.clone(), NodeStatus { is_alive: alive.contains(&name), node, relays })
             })
@@ -306,7 +306,7 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
 fn watch(coordinator: &mut dyn Coordinator, keys: &Keys, format: &Format) -> Result<Vec<String>, AdminError> {
     let prefix = keys.heartbeats();
     let mut look = || -> Result<BTreeMap<String, Revision>, AdminError> {
-        let entries = below(coordinator, &prefix)?;
+        let entries = coordinator.range(&Range::below(&prefix))?.entries;
         Ok(entries.into_iter().map(|entry| (name_of(&prefix, &entry.key), entry.modified)).collect())
     };
     let first = look()?;
@@ -384,7 +384,7 @@ pub fn release(
 pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Result<(), AdminError> {
     let format: Format = read(coordinator, &keys.format())?
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
-    let mut nodes = nodes(coordinator, keys)?;
+    let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
     let Some((_, revision)) = nodes.remove(name) else {
         let nodes: Vec<_> = nodes.into_keys().map(|node| format!("\"{node}\"")).collect();
         let nodes = if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") };
@@ -439,12 +439,8 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
         return Err(AdminError::Newer { stored: from, own });
     }
     let prefix = keys.nodes();
-    let below = Range { to: Some(end_of_prefix(&prefix)), from: prefix.clone(), at: None, count_only: false };
-    let answer = coordinator.range(&below)?;
-    let decoded = |entry: Entry| Ok((name_of(&prefix, &entry.key), decode(&entry.key, &entry.value)?));
-    let nodes =
-        answer.entries.into_iter().map(decoded).collect::<Result<Vec<(String, Node)>, ValueError>>()?;
-    match Finalization::new(from, own, nodes.iter().map(|(name, node)| (name, node))) {
+    let (revision, nodes) = read_below::<Node>(coordinator, &prefix)?;
+    match Finalization::new(from, own, nodes.iter().map(|(name, (node, _))| (name, node))) {
         Finalization::Done => return Ok(Finalized { from, to: from }),
         Finalization::Blocked { nodes, .. } if nodes.is_empty() => return Err(AdminError::NoNodes),
         Finalization::Blocked { to, nodes } => return Err(AdminError::Unready { to, nodes }),
@@ -454,7 +450,7 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
     let transaction = Transaction {
         compare: vec![
             Compare::Modified { key: key.clone(), at: stored.modified },
-            Compare::NotAfter { from: prefix.clone(), to: end_of_prefix(&prefix), at: answer.revision },
+            Compare::NotAfter { to: end_of_prefix(&prefix), from: prefix, at: revision },
         ],
         then: vec![Operation::Put { key, value: encode(&Format { record_format: own, ..format }) }],
         otherwise: Vec::new(),
@@ -463,26 +459,6 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
         true => Ok(Finalized { from, to: own }),
         false => Err(AdminError::Changed),
     }
-}
-
-fn nodes(
-    coordinator: &mut dyn Coordinator,
-    keys: &Keys,
-) -> Result<BTreeMap<String, (Node, Revision)>, AdminError> {
-    let prefix = keys.nodes();
-    let decoded = |entry: Entry| {
-        Ok((name_of(&prefix, &entry.key), (decode(&entry.key, &entry.value)?, entry.modified)))
-    };
-    below(coordinator, &prefix)?.into_iter().map(decoded).collect()
-}
-
-fn name_of(prefix: &[u8], key: &[u8]) -> String {
-    String::from_utf8_lossy(key.strip_prefix(prefix).unwrap_or(key)).into_owned()
-}
-
-fn below(coordinator: &mut dyn Coordinator, prefix: &[u8]) -> Result<Vec<Entry>, CallError> {
-    let range = Range { from: prefix.to_vec(), to: Some(end_of_prefix(prefix)), at: None, count_only: false };
-    Ok(coordinator.range(&range)?.entries)
 }
 
 fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {

@@ -6,6 +6,8 @@
 
 use thiserror::Error;
 
+use super::keys::end_of_prefix;
+
 /// A revision of the store: it grows with every transaction that writes. 0 is before everything.
 pub type Revision = u64;
 
@@ -38,6 +40,13 @@ pub struct Range {
     pub at: Option<Revision>,
     /// Whether only the number of keys is wanted.
     pub count_only: bool,
+}
+
+impl Range {
+    /// All keys that begin with this prefix, with their values, as they are now.
+    pub fn below(prefix: &[u8]) -> Self {
+        Self { from: prefix.to_vec(), to: Some(end_of_prefix(prefix)), at: None, count_only: false }
+    }
 }
 
 /// The answer to a read.

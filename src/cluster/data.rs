@@ -6,7 +6,7 @@ use super::coordinator::{
     CallError, Compare, Coordinator, Operation, Range, Revision, Transaction, TransactionAnswer,
 };
 use super::keys::{
-    Format, Incarnation, Keys, LAYOUT, Leadership, LeadershipState, UNFINISHED_IMPORT, encode, end_of_prefix,
+    Format, Incarnation, Keys, LAYOUT, Leadership, LeadershipState, UNFINISHED_IMPORT, encode,
 };
 use super::store::{load, record_key, record_value, refused};
 use super::timing::Timing;
@@ -128,7 +128,7 @@ fn write_alone(
 
 fn all_keys(keys: &Keys) -> Range {
     let prefix = keys.prefix().as_bytes();
-    Range { from: prefix.to_vec(), to: Some(end_of_prefix(prefix)), at: None, count_only: true }
+    Range { count_only: true, ..Range::below(prefix) }
 }
 
 /// The epoch that a number of a session begins with.

@@ -87,7 +87,7 @@ fn is_eligible_by_default() -> bool {
 pub struct RelayEndpoint {
     /// Its address and port.
     pub address: SocketAddr,
-    /// What only those know who may read the cluster's keys in etcd.
+    /// The secret of this run: only programs that may read the cluster's keys in etcd know it.
     pub secret: RelaySecret,
 }
 
@@ -157,6 +157,13 @@ pub struct ValueError {
     pub key: String,
     /// What is wrong with its value.
     pub problem: String,
+}
+
+impl Heartbeat {
+    /// Whether the present run of the node gives it, and not one before.
+    pub fn is_of(&self, node: &Node) -> bool {
+        self.incarnation == node.incarnation
+    }
 }
 
 impl Keys {

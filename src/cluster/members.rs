@@ -1,14 +1,15 @@
 //! What a node sees of all nodes of its cluster, and since when it has been so.
 //!
-//! A new leader asks it whose relays may still be open (invariant C5, `docs/decisions/0028`); the status page and clients
-//! learn from it which nodes there are. It decides nothing else.
+//! A new leader finds out with it which nodes may still have open relays (invariant C5, `docs/decisions/0028`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use super::clock::BootTime;
 use super::coordinator::{CallError, Coordinator, Entry, Range, Revision};
-use super::keys::{Heartbeat, Incarnation, Keys, Node, ValueError, decode, end_of_prefix};
+use super::keys::{Heartbeat, Incarnation, Keys, Node, ValueError, decode};
 
 /// The nodes of a cluster as they were read last.
 #[derive(Clone, Debug, Default)]
@@ -20,15 +21,17 @@ pub struct Members {
 
 /// A node, and its last sign of life.
 #[derive(Clone, Debug)]
-pub struct Member {
-    /// Its own record.
-    pub node: Node,
-    /// Its last heartbeat; `None`: it has none.
-    pub heartbeat: Option<Heartbeat>,
+struct Member {
+    node: Node,
+    /// `None`: it has none.
+    heartbeat: Option<Heartbeat>,
     modified: Revision,
     /// When the answer arrived that showed this heartbeat first.
     since: BootTime,
 }
+
+/// Values by the names of their nodes, with the revisions at which they were written.
+pub type Written<T> = BTreeMap<String, (T, Revision)>;
 
 /// Nodes and heartbeats as they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub struct Reading {
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
     /// The heartbeats by name, and when they were written.
-    pub heartbeats: BTreeMap<String, (Heartbeat, Revision)>,
+    pub heartbeats: Written<Heartbeat>,
 }
 
 /// Why there is no reading.
@@ -52,15 +55,6 @@ pub enum ReadingError {
     Value(#[from] ValueError),
 }
 
-/// A node whose relays of earlier epochs may be open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unclosed {
-    /// Its name.
-    pub node: String,
-    /// When they are closed for certain, if the node works: it closes what it relays when it cannot give heartbeats.
-    pub closed_at: BootTime,
-}
-
 impl Reading {
     /// Reads all nodes and heartbeats.
     ///
@@ -68,29 +62,33 @@ impl Reading {
     ///
     /// [`ReadingError`].
     pub fn read(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<Self, ReadingError> {
-        let mut below = |prefix: Vec<u8>| -> Result<(Revision, Vec<(String, Entry)>), CallError> {
-            let range =
-                Range { to: Some(end_of_prefix(&prefix)), from: prefix.clone(), at: None, count_only: false };
-            let answer = coordinator.range(&range)?;
-            let name =
-                |key: &[u8]| String::from_utf8_lossy(key.strip_prefix(&*prefix).unwrap_or(key)).into_owned();
-            let named = answer.entries.into_iter().map(|entry| (name(&entry.key), entry));
-            Ok((answer.revision, named.collect()))
-        };
-        let (revision, nodes) = below(keys.nodes())?;
-        let (_, heartbeats) = below(keys.heartbeats())?;
+        let (revision, nodes) = read_below(coordinator, &keys.nodes())?;
+        let (_, heartbeats) = read_below(coordinator, &keys.heartbeats())?;
         Ok(Self {
             revision,
-            nodes: nodes
-                .into_iter()
-                .map(|(name, entry)| Ok((name, decode(&entry.key, &entry.value)?)))
-                .collect::<Result<_, ValueError>>()?,
-            heartbeats: heartbeats
-                .into_iter()
-                .map(|(name, entry)| Ok((name, (decode(&entry.key, &entry.value)?, entry.modified))))
-                .collect::<Result<_, ValueError>>()?,
+            nodes: nodes.into_iter().map(|(name, (node, _))| (name, node)).collect(),
+            heartbeats,
         })
     }
+}
+
+/// Reads the values below a prefix, by the names behind it, with the revisions at which they were written. Returns the
+/// revision of the store, too.
+pub(super) fn read_below<T: DeserializeOwned>(
+    coordinator: &mut dyn Coordinator,
+    prefix: &[u8],
+) -> Result<(Revision, Written<T>), ReadingError> {
+    let answer = coordinator.range(&Range::below(prefix))?;
+    let decoded = |Entry { key, value, modified }: Entry| {
+        Ok((name_of(prefix, &key), (decode(&key, &value)?, modified)))
+    };
+    let found = answer.entries.into_iter().map(decoded).collect::<Result<_, ValueError>>()?;
+    Ok((answer.revision, found))
+}
+
+/// The name in a key below a prefix.
+pub(super) fn name_of(prefix: &[u8], key: &[u8]) -> String {
+    String::from_utf8_lossy(key.strip_prefix(prefix).unwrap_or(key)).into_owned()
 }
 
 impl Members {
@@ -109,13 +107,8 @@ impl Members {
         self.nodes = nodes.into_iter().map(member).collect();
     }
 
-    /// The nodes by name.
-    pub fn nodes(&self) -> &BTreeMap<String, Member> {
-        &self.nodes
-    }
-
-    /// The nodes that may relay clients to a leader of an earlier epoch than `epoch`, which the run `this` leads.
-    /// `None`: the last reading was before the takeover, at revision `taken_at`.
+    /// The names of the nodes that may relay clients to a leader of an earlier epoch than `epoch`, which the run `this`
+    /// leads. A node that gives no heartbeat for the lease duration has closed its relays. `None`: the last reading was before the takeover, at revision `taken_at`.
     pub fn unclosed(
         &self,
         epoch: u32,
@@ -123,18 +116,17 @@ impl Members {
         this: &Incarnation,
         lease_duration: Duration,
         now: BootTime,
-    ) -> Option<Vec<Unclosed>> {
+    ) -> Option<Vec<String>> {
         if self.revision < taken_at {
             return None;
         }
-        let unclosed = |(name, member): (&String, &Member)| {
-            let Member { node, heartbeat, since, .. } = member;
-            let closed_at = since.after(lease_duration);
-            let promise = heartbeat.as_ref().filter(|heartbeat| heartbeat.incarnation == node.incarnation);
+        let is_open = |Member { node, heartbeat, since, .. }: &Member| {
+            let promise = heartbeat.as_ref().filter(|heartbeat| heartbeat.is_of(node));
             let has_closed = promise.is_some_and(|promise| promise.relays_closed_below >= epoch);
-            let is_open = node.relays && node.incarnation != *this && !has_closed && now < closed_at;
-            is_open.then(|| Unclosed { node: name.clone(), closed_at })
+            let is_silent = now >= since.after(lease_duration);
+            node.relays && node.incarnation != *this && !has_closed && !is_silent
         };
-        Some(self.nodes.iter().filter_map(unclosed).collect())
+        let unclosed = self.nodes.iter().filter(|(_, member)| is_open(member));
+        Some(unclosed.map(|(name, _)| name.clone()).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that reads what the other nodes of a cluster do, for as long as the process runs.
+//! The thread that reads what the other nodes of a cluster do, until its node has waited for their relays.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +11,11 @@ use super::coordinator::Coordinator;
 use super::keys::Keys;
 use super::members::{Members, Reading};
 
-/// The time between two readings while somebody waits for them.
+/// The time between two readings while a new leader waits for them.
 const HURRIED_PERIOD: Duration = Duration::from_millis(10);
 
-/// What the thread has read.
-#[derive(Clone, Debug)]
+/// The last reading. The thread ends when this is dropped.
+#[derive(Debug)]
 pub struct Observatory {
     shared: Arc<Shared>,
     thread: Thread,
@@ -25,6 +25,7 @@ pub struct Observatory {
 struct Shared {
     members: Mutex<Members>,
     is_hurried: AtomicBool,
+    is_over: AtomicBool,
 }
 
 impl Observatory {
@@ -41,7 +42,7 @@ impl Observatory {
         let shared = Arc::new(Shared::default());
         let observed = Arc::clone(&shared);
         let observe = move || {
-            loop {
+            while !observed.is_over.load(Ordering::Relaxed) {
                 // An etcd that does not answer is noticed by the leadership, too, which logs it.
                 if let Ok(reading) = Reading::read(&mut coordinator, &keys) {
                     observed.members().update(reading, BootTime::now());
@@ -59,16 +60,17 @@ impl Observatory {
         self.shared.members()
     }
 
-    /// Has the thread read as often as it can.
+    /// Has the thread read as often as it can, from now on.
     pub fn hurry(&self) {
-        if !self.shared.is_hurried.swap(true, Ordering::Relaxed) {
-            self.thread.unpark();
-        }
+        self.shared.is_hurried.store(true, Ordering::Relaxed);
+        self.thread.unpark();
     }
+}
 
-    /// Has the thread read once in each period again.
-    pub fn calm(&self) {
-        self.shared.is_hurried.store(false, Ordering::Relaxed);
+impl Drop for Observatory {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.thread.unpark();
     }
 }
 

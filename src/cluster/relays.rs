@@ -66,7 +66,7 @@ impl Relays {
         Self(Arc::new(Shared { state: Mutex::default(), fence, leader, hurry: OnceLock::new() }))
     }
 
-    /// What has the node look at the cluster, and give a heartbeat, at once. To be set once.
+    /// Sets the function that makes the node look at the cluster, and give a heartbeat, at once. Call it once.
     pub fn on_news(&self, hurry: impl Fn() + Send + Sync + 'static) {
         let is_first = self.0.hurry.set(Box::new(hurry)).is_ok();
         assert!(is_first, "a node has one part in its cluster");
@@ -98,7 +98,7 @@ impl Relays {
         });
     }
 
-    /// What the node's heartbeats say of its relays.
+    /// The facts about the relays that the node's heartbeats carry.
     pub fn relayed(&self) -> Relayed {
         let state = self.state();
         Relayed { closed_below: state.closed_below, connections: state.open.values().sum() }
@@ -182,7 +182,7 @@ impl RelayTerm {
         self.epoch
     }
 
-    /// Where it accepts relayed connections.
+    /// The address at which the leader accepts relayed connections, and its secret.
     pub fn endpoint(&self) -> &RelayEndpoint {
         &self.endpoint
     }

@@ -117,7 +117,7 @@ impl<C: Coordinator> Snapshot for ClusterSnapshot<C> {
     fn read(self: Box<Self>, each: &mut dyn FnMut(Record) -> ControlFlow<()>) -> Result<(), StorageError> {
         let Self { mut coordinator, keys, fence } = *self;
         let prefix = keys.records();
-        let all = Range { to: Some(end_of_prefix(&prefix)), from: prefix, at: None, count_only: true };
+        let all = Range { count_only: true, ..Range::below(&prefix) };
         let now = range_answered(&mut coordinator, &all, &fence).map_err(refused)?.revision;
         let is_over = AtomicBool::new(false);
         let mut call = |range: &Range| match is_over.load(Ordering::Relaxed) {

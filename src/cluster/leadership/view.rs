@@ -32,7 +32,7 @@ pub(super) struct View {
     pub other: Option<Other>,
 }
 
-/// What is known of another node.
+/// Another node, as the transaction read it.
 #[derive(Clone, Debug)]
 pub(super) struct Other {
     pub name: String,

@@ -102,30 +102,15 @@ fn serve(
     let http_addresses = http::addresses(&http)?;
     let http = Http::start(config, http, tls.clone())?;
     let mut node = cluster.map(|cluster| cluster.join(&addresses, relays)).transpose()?;
-    let mut outgoing = None;
+    let outgoing = match &node {
+        Some(node) if config.cluster.relays() => Some(Arc::new(node.outgoing(config, &workers))),
+        _ => None,
+    };
     let (store, term) = match &mut node {
         None => (Store::of(config), None),
         Some(node) => {
             http.stand_by();
-            let relaying = start_relaying(runtime, node, config, &listeners, &workers);
-            let lead = relaying.and_then(|relaying| {
-                let accepting = relaying.map(|Relaying { tasks, outgoing: held }| {
-                    outgoing = Some(held);
-                    tasks
-                });
-                // A standby is ready: units that are ordered after this one can connect to the node that leads.
-                systemd::notify_ready();
-                let term = runtime.block_on(stand_by(node, &mut signals, log)).transpose()?;
-                drop(accepting);
-                runtime.block_on(node.close_relays())?;
-                if term.is_some() {
-                    // Clients wait while the records are loaded.
-                    listen(&listeners)?;
-                    node.listen_for_relays()?;
-                }
-                Ok(term)
-            });
-            match lead {
+            match lead(runtime, node, &listeners, outgoing.as_ref(), &mut signals, log) {
                 Ok(Some(term)) => (Store::Cluster(node.storage(term).into()), Some(term)),
                 Ok(None) => {
                     info!("stopping");
@@ -190,34 +175,44 @@ fn serve(
     Ok(())
 }
 
-/// What relays clients while this node stands by.
-struct Relaying {
-    /// They accept clients.
-    tasks: JoinSet<()>,
-    outgoing: Arc<Outgoing>,
+/// Waits until this node leads its cluster, and lets its ports listen then; `None`: a signal came before that. Until then, it
+/// relays clients to the leader if it is configured to. No client is connected when this returns.
+fn lead(
+    runtime: &Runtime,
+    node: &mut Node,
+    listeners: &[(Namespace, std::net::TcpListener)],
+    outgoing: Option<&Arc<Outgoing>>,
+    signals: &mut Signals,
+    log: &Log,
+) -> Result<Option<Term>, DaemonError> {
+    let accepting = outgoing.map(|outgoing| accept_for_relays(runtime, outgoing, listeners)).transpose()?;
+    // A standby is ready: units that are ordered after this one can connect to the node that leads.
+    systemd::notify_ready();
+    let term = runtime.block_on(stand_by(node, signals, log)).transpose()?;
+    drop(accepting);
+    runtime.block_on(node.close_relays())?;
+    if term.is_some() {
+        // Clients wait while the records are loaded.
+        listen(listeners)?;
+        node.listen_for_relays()?;
+    }
+    Ok(term)
 }
 
-/// Relays clients to the leader while this node stands by, if it is configured to. No more clients are accepted when the
-/// tasks are dropped.
-fn start_relaying(
+/// Accepts clients and relays them, until the tasks are dropped. Their connections stay.
+fn accept_for_relays(
     runtime: &Runtime,
-    node: &Node,
-    config: &Config,
+    outgoing: &Arc<Outgoing>,
     listeners: &[(Namespace, std::net::TcpListener)],
-    workers: &Workers,
-) -> Result<Option<Relaying>, DaemonError> {
-    if !config.cluster.relays() {
-        return Ok(None);
-    }
+) -> Result<JoinSet<()>, DaemonError> {
     let mut tasks = JoinSet::new();
-    let outgoing = Arc::new(node.outgoing(config, workers)?);
     listen(listeners)?;
     let _entered = runtime.enter();
     for (namespace, listener) in listeners {
         let listener = TcpListener::from_std(listener.try_clone()?)?;
-        tasks.spawn(relay_port(Arc::clone(&outgoing), *namespace, listener));
+        tasks.spawn(relay_port(Arc::clone(outgoing), *namespace, listener));
     }
-    Ok(Some(Relaying { tasks, outgoing }))
+    Ok(tasks)
 }
 
 /// Waits until this node leads its cluster; `None`: a signal came before that.

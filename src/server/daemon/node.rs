@@ -73,10 +73,11 @@ pub(super) struct Node {
     /// Whether the process is to be killed when it does not lead any more.
     has_to_lead: Arc<AtomicBool>,
     incarnation: Incarnation,
-    /// What it relays while it does not lead.
+    /// The connections that it relays while it does not lead.
     relays: Relays,
     authority: Option<RelayAuthority>,
-    observatory: Observatory,
+    /// The other nodes; `None` once their relays were waited for, and for a node that may not lead.
+    observatory: Option<Observatory>,
     /// The port for relays while it leads, and what they have to know.
     relay_port: Option<(TcpListener, RelaySecret)>,
 }
@@ -156,7 +157,8 @@ impl Prepared {
         if self.relays {
             guard_relays(relays.clone())?;
         }
-        let observatory = Observatory::start(self.observer, keys.clone(), timing.retry_period())?;
+        let observe = || Observatory::start(self.observer, keys.clone(), timing.retry_period());
+        let observatory = self.is_eligible.then(observe).transpose()?;
         inspect(self.inspector, &keys, timing)?;
         info!(cluster = keys.prefix(), node = name, "joining the cluster");
         Ok(Node {
@@ -206,14 +208,14 @@ impl Node {
     }
 
     /// How the node relays clients while it does not lead.
-    pub(super) fn outgoing(&self, config: &Config, workers: &Workers) -> Result<Outgoing, DaemonError> {
-        Ok(Outgoing::new(
+    pub(super) fn outgoing(&self, config: &Config, workers: &Workers) -> Outgoing {
+        Outgoing::new(
             self.relays.clone(),
             workers.clone(),
             Duration::from_secs(config.cluster.hold_s.into()),
             Duration::from_secs(config.peer_timeout_s.into()),
             self.authority.clone(),
-        ))
+        )
     }
 
     /// Closes what the node relays, for good.
@@ -239,13 +241,15 @@ impl Node {
     }
 
     /// Waits until no other node relays clients to a leader before this one (invariant C5).
-    pub(super) async fn await_relays(&self, term: Term) {
+    pub(super) async fn await_relays(&mut self, term: Term) {
+        let observatory = self.observatory.take().expect("a node that leads may lead, and leads once");
+        observatory.hurry();
         let lease_duration = self.timing.lease_duration();
         let deadline = BootTime::now().after(lease_duration);
         let mut waiting_for = None;
         loop {
             let now = BootTime::now();
-            let unclosed = self.observatory.members().unclosed(
+            let unclosed = observatory.members().unclosed(
                 term.epoch,
                 term.taken_at,
                 &self.incarnation,
@@ -254,12 +258,11 @@ impl Node {
             );
             match unclosed {
                 Some(unclosed) if unclosed.is_empty() => break,
-                Some(unclosed) => waiting_for = Some(unclosed),
+                Some(nodes) => waiting_for = Some(nodes),
                 None => {}
             }
             // Nodes that give no heartbeat have closed their relays by then. Without a reading, this node cannot renew either.
             if let (Some(nodes), true) = (&waiting_for, now >= deadline) {
-                let nodes: Vec<_> = nodes.iter().map(|unclosed| unclosed.node.as_str()).collect();
                 error!(
                     nodes = nodes.join(" "),
                     "these nodes give heartbeats, but have not closed the connections that they relayed to the leader before: \
@@ -267,10 +270,8 @@ impl Node {
                 );
                 break;
             }
-            self.observatory.hurry();
             tokio::time::sleep(OBSERVATION_PAUSE).await;
         }
-        self.observatory.calm();
     }
 
     /// Renewals depend on the threads that serve clients from now on. Does not end: a node that leads no more kills its

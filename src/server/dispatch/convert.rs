@@ -48,14 +48,14 @@ pub(super) fn limit_on_wire(limit: Limit) -> wire::ReachedLimit {
     wire::ReachedLimit { limit, max, is_share }
 }
 
-pub(super) fn namespace_of(namespace: wire::Namespace) -> Namespace {
+pub(in crate::server) fn namespace_of(namespace: wire::Namespace) -> Namespace {
     match namespace {
         wire::Namespace::Counters => Namespace::Counters,
         wire::Namespace::Semaphores => Namespace::Semaphores,
     }
 }
 
-pub(super) fn namespace_on_wire(namespace: Namespace) -> wire::Namespace {
+pub(in crate::server) fn namespace_on_wire(namespace: Namespace) -> wire::Namespace {
     match namespace {
         Namespace::Counters => wire::Namespace::Counters,
         Namespace::Semaphores => wire::Namespace::Semaphores,

@@ -18,7 +18,7 @@ mod sysv;
 use bytes::BytesMut;
 use tracing::warn;
 
-pub(super) use convert::status_of;
+pub(super) use convert::{namespace_of, namespace_on_wire, status_of};
 pub(super) use extended_state::{ExtendedState, Revoked};
 pub(super) use response_stream::ResponseStream;
 

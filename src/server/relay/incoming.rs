@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
 use super::super::client_address::ClientAddress;
+use super::super::dispatch::namespace_of;
 use super::super::listener::{Backoff, admit, is_of_the_peer};
 use super::super::throttle::Throttle;
 use super::super::tls::FirstBytes;
@@ -21,7 +22,6 @@ use super::super::{Server, port_name};
 use super::proof::{Link, Secret};
 use crate::cluster::keys::RelaySecret;
 use crate::core::Namespace;
-use crate::protocol;
 use crate::protocol::relay::{Challenge, OPENING_BYTES, Opening, Outcome};
 
 /// How long a connection may take until it has proven whose it is.
@@ -106,10 +106,7 @@ impl Incoming {
         if !link.is_proven_by(&opening) {
             return Err(Refused::Unproven);
         }
-        let namespace = match statement.namespace {
-            protocol::Namespace::Counters => Namespace::Counters,
-            protocol::Namespace::Semaphores => Namespace::Semaphores,
-        };
+        let namespace = namespace_of(statement.namespace);
         let mut client = ClientAddress::relayed(statement.client, statement.is_encrypted_by_relay);
         let outcome = if statement.epoch != self.epoch {
             Outcome::OtherEpoch

@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 use tracing::{debug, warn};
 
 use super::super::client_address::ClientAddress;
+use super::super::dispatch::namespace_on_wire;
 use super::super::listener::{Backoff, admit, is_of_the_peer};
 use super::super::throttle::Throttle;
 use super::super::workers::Workers;
@@ -28,7 +29,6 @@ use super::proof::{Link, Secret};
 use super::splice::{Broken, splice};
 use crate::cluster::relays::{Relay, RelayTerm, Relays};
 use crate::core::Namespace;
-use crate::protocol;
 use crate::protocol::TLS_HANDSHAKE;
 use crate::protocol::relay::{CHALLENGE_BYTES, Challenge, Outcome, Statement, VERDICT_BYTES, Verdict};
 use crate::tls::{FileError, VERSIONS, certificates, provider};
@@ -184,10 +184,7 @@ impl Outgoing {
         client: SocketAddr,
         is_encrypted_by_relay: bool,
     ) -> (Relay, Leader) {
-        let namespace = match namespace {
-            Namespace::Counters => protocol::Namespace::Counters,
-            Namespace::Semaphores => protocol::Namespace::Semaphores,
-        };
+        let namespace = namespace_on_wire(namespace);
         let mut leader = self.relays.leader();
         loop {
             let term = leader.borrow_and_update().clone();

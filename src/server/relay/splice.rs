@@ -41,7 +41,7 @@ pub(super) enum Broken {
 /// One of the two directions of a connection.
 #[derive(Default)]
 struct Way {
-    /// What was read and not yet written.
+    /// Bytes that were read, and are not written yet.
     pending: BytesMut,
     part: Part,
 }
