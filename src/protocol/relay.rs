@@ -54,16 +54,16 @@ pub struct Statement {
     pub client: SocketAddr,
 }
 
-/// What a relay sends.
+/// The message of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// What it states.
+    /// The statement.
     pub statement: Statement,
     /// The proof of that, with the leader's nonce.
     pub proof: [u8; PROOF_BYTES],
 }
 
-/// What the leader thinks of an opening.
+/// The leader's decision about an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The client is served.
@@ -79,7 +79,7 @@ pub enum Outcome {
 /// The answer to an opening whose proof is right. A wrong one is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What follows.
+    /// The decision.
     pub outcome: Outcome,
     /// The proof that this is the leader.
     pub proof: [u8; PROOF_BYTES],

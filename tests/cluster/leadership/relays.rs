@@ -59,7 +59,7 @@ impl Relaying {
         self.clock.store(u64::try_from(local.0.as_nanos()).unwrap(), Ordering::Relaxed);
     }
 
-    /// What a participation does before the machine is asked for a step.
+    /// Prepares the machine for its next step, as a participation does.
     pub fn before_step(&self, machine: &mut Machine, local: BootTime) {
         if self.has_news.swap(false, Ordering::Relaxed) {
             machine.hurry(local);
@@ -67,7 +67,7 @@ impl Relaying {
         machine.set_relayed(self.relays.relayed());
     }
 
-    /// What it does when the machine has learned something.
+    /// Follows what the machine has learned, as a participation does.
     pub fn follow(&self, machine: &Machine) {
         self.relays.apply(machine.relaying());
     }
@@ -121,7 +121,7 @@ impl Relaying {
         self.term = Some((term, local));
     }
 
-    /// What it has read of the other nodes. Returns whether it waits for nobody from now on.
+    /// Takes in a reading of the other nodes. Returns whether the leader has just stopped waiting for them.
     pub fn observe(&mut self, reading: Reading, run: u32, local: BootTime) -> bool {
         self.members.update(reading, local);
         let Some((term, told)) = self.term.filter(|_| !self.answers) else { return false };

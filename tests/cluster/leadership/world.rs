@@ -809,7 +809,7 @@ impl World {
         }
     }
 
-    /// What leaders write is read by every node of the cluster (C7).
+    /// Every node of the cluster reads the format that leaders write (C8).
     fn check_formats(&self) {
         let reads = |node: &Node| node.record_format.unwrap();
         let nodes: Vec<_> = self.store.values(&keys().nodes()).iter().map(reads).collect();
