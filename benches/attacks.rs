@@ -17,8 +17,8 @@ use bytes::BytesMut;
 use clap::{Parser, ValueEnum};
 use signalbox::cli::bench::load::{Distribution, Pace, Record};
 use signalbox::protocol::{
-    Claim, Claims, Extended, Milliseconds, Namespace, Opaque, Queueing, Request, RequestId, RequestIds,
-    Scope, Wait,
+    Claim, Claims, Credentials, Extended, Features, Milliseconds, Namespace, Opaque, Queueing, Request,
+    RequestId, RequestIds, Scope, Wait,
 };
 use socket2::{Domain, Socket, Type};
 use support::answers::{Answers, statistic};
@@ -56,6 +56,9 @@ const HELD: &[u8] = b"held by an honest client";
 
 /// A request for which nobody waits at the end of a round.
 const LAST: Opaque = Opaque(*b"last");
+
+/// Hello, and the notices that follow.
+const HELLO: Opaque = Opaque(*b"hail");
 
 /// Measures the latency of honest clients beside an attacker that has its share
 #[derive(Debug, Parser)]
@@ -158,10 +161,18 @@ impl Attacker {
         Self { stream, answers, out: BytesMut::new(), requests: 0 }
     }
 
+    /// Without it, Watch is not permitted.
+    fn say_hello(&mut self) {
+        let (credentials, features) = (Credentials(b""), Features::default());
+        let hello = Extended::Hello { version: 1, label: b"attacker", credentials, features };
+        hello.compose(HELLO, &mut self.out);
+    }
+
     fn add(&mut self, attack: Option<Attack>, number: u32) {
         self.requests += 1;
-        let [own, lowest_unanswered] = [self.requests, 1].map(|number| RequestId(number.into()));
-        let ids = RequestIds { own, lowest_unanswered };
+        // As if it had all answers. Otherwise the limit of unanswered requests refuses it, before its share does.
+        let own = RequestId(self.requests.into());
+        let ids = RequestIds { own, lowest_unanswered: own };
         let opaque = Opaque(self.requests.to_be_bytes());
         let out = &mut self.out;
         match attack {
@@ -233,6 +244,9 @@ fn long_name(number: u32, bytes: usize) -> Vec<u8> {
 fn attack(attack: Option<Attack>, address: SocketAddr, connections: usize, is_over: &AtomicBool) {
     let connect = || Attacker::connect(address);
     let mut attackers: Vec<_> = (0..connections).map(|_| connect()).collect();
+    if attack == Some(Attack::Watches) {
+        attackers.iter_mut().for_each(Attacker::say_hello);
+    }
     let mut number = 0;
     while !is_over.load(Ordering::Relaxed) {
         for attacker in &mut attackers {
