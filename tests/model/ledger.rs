@@ -991,6 +991,30 @@ proptest! {
 
 // Cases that random histories rarely reach.
 
+/// Neither is served with what the other one returns: the core serves nobody before both have ended.
+#[test]
+fn connections_that_lose_a_semaphore_at_once_end_in_one_step() {
+    let mut pair = Pair::new(LedgerLimits::NONE, None);
+    let ids = Ids { own: Own::Next, lowest: Lowest::Own };
+    let want = |key, resources, maximum| Want { key, resources, maximum, slot: None };
+    let queueing = Queueing { wait_ms: u32::MAX, queue_max: u32::MAX };
+    let name = NAMES[0];
+    for by in [1, 2] {
+        pair.step(&Step::PlainAcquire { by, want: want(semaphore(name), 1, 2) });
+    }
+    // Each holds what the other one waits for, because either may end first.
+    for (by, key) in [(1, ONE), (2, TWO), (1, TWO), (2, ONE)] {
+        pair.step(&Step::Acquire { by, ids, wants: vec![want(key, 1, 1)], queueing });
+    }
+    assert_eq!(pair.core.ledger_stats().waiters, 2);
+    let wanted = vec![Declare { name, capacity: 2, numbered: false, label: b"" }];
+    pair.step(&Step::Declare { by: 0, ids, wanted, if_exists: IfExists::Fail });
+    let removal = Removal::Now { grace_ms: 0 };
+    pair.step(&Step::Remove { by: 0, ids, name, removal, expected: Expected::Any });
+    pair.step(&Step::Time { by_ms: 1 });
+    assert_eq!(pair.core.ledger_stats().waiters, 0);
+}
+
 /// A core with connections, at the time 0.
 struct Server {
     core: Core,

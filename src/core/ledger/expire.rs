@@ -85,14 +85,19 @@ impl Ledger {
         deadlines.map(Due::At).chain(self.idle_waiters.due()).min()
     }
 
+    /// Sends a notice to all connections.
+    pub(in crate::core) fn announce(&self, notice: Notice) {
+        let connections = self.sessions.iter().filter(|(_, state)| state.lease().is_none());
+        for (session, _) in connections {
+            self.sessions.send(session.connection(), notice);
+        }
+    }
+
     /// Refuses requests that would wait from now on, and answers those that wait, in steps. Returns whether there is more
     /// to do.
     pub(in crate::core) fn shut_down(&mut self, context: LedgerContext<'_>) -> bool {
         if self.shut_down_up_to.is_none() {
-            let connections = self.sessions.iter().filter(|(_, state)| state.lease().is_none());
-            for (session, _) in connections {
-                self.sessions.send(session.connection(), Notice::ShuttingDown);
-            }
+            self.announce(Notice::ShuttingDown);
         }
         let from = *self.shut_down_up_to.get_or_insert(GrantId(0));
         let some: Vec<_> = self.grants.ids_after(from).take(STEP_GRANTS).collect();

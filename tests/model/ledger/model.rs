@@ -881,9 +881,14 @@ impl Model {
     }
 
     pub fn revoke_session(&mut self, call: Call, id: SessionId, grace_ms: u32) -> Outcome {
-        self.once(call, |model, _| model.revoke_session_now(id, grace_ms).map(|()| Answer::Done))
+        self.once(call, |model, _| {
+            model.revoke_session_now(id, grace_ms)?;
+            model.serve();
+            Ok(Answer::Done)
+        })
     }
 
+    /// Without a grace period the session ends, but nobody is served yet: several sessions may end in one step.
     fn revoke_session_now(&mut self, id: SessionId, grace_ms: u32) -> Result<(), Refusal> {
         let now_ms = self.now_ms;
         let session = self.session_mut(id).ok_or(Refusal::NoSuchSession)?;
@@ -894,7 +899,6 @@ impl Model {
         self.notify(id, Notice::SessionRevoked { session: id, grace_ms });
         if grace_ms == 0 {
             self.end(id, EventKind::Revoked, Refusal::Revoked);
-            self.serve();
         }
         Ok(())
     }
@@ -1220,6 +1224,8 @@ impl Model {
             for session in plain.iter().filter(holds).copied().collect::<Vec<_>>() {
                 let _ = self.revoke_session_now(session.session(), 0);
             }
+            // The connections end in one step of the core: none of them is served with what another one returned.
+            self.serve();
         }
     }
 
