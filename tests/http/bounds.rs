@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::client::{HttpDaemon, read_reply};
+use crate::support::OK;
 
 /// Longer than every limit of the listener.
 const LONG: Duration = Duration::from_secs(60);
@@ -54,18 +55,38 @@ fn a_client_that_does_not_read_is_closed() {
     let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
     // Until nothing more is taken: the server waits for this client to read.
     while stream.write_all(&request).is_ok() {}
-    let connections = || {
-        let text = http.get("/metrics").text();
-        let line =
-            text.lines().find(|line| line.starts_with("signalbox_http_connections ")).unwrap().to_owned();
-        line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
-    };
-    assert!(connections() >= 2);
+    assert!(connections(&http) >= 2);
     let begun = Instant::now();
-    while connections() > 1 {
+    while connections(&http) > 1 {
         assert!(begun.elapsed() < LONG, "the connection is kept for ever");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// The kernel ends a connection whose peer takes nothing at all. This client always takes something.
+#[test]
+fn a_client_that_reads_too_slowly_is_closed() {
+    let mut http = HttpDaemon::start();
+    let mut counter = http.daemon.counter();
+    for number in 0..300_u32 {
+        let name = [&number.to_be_bytes()[..], &[b'n'; 60_000]].concat();
+        assert_eq!(counter.acquire(&name, 1, 1).status, OK);
+    }
+    let mut stream = http.connect();
+    write!(stream, "GET /api/v1/names?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let (begun, mut part) = (Instant::now(), vec![0; 64 * 1024]);
+    // The buffers between the two still have output after the server has closed the connection.
+    while connections(&http) > 1 {
+        assert!(begun.elapsed() < LONG, "the connection is kept for ever");
+        assert!(stream.read(&mut part).unwrap() > 0, "the answer is too short for this test");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn connections(http: &HttpDaemon) -> u64 {
+    let text = http.get("/metrics").text();
+    let line = text.lines().find(|line| line.starts_with("signalbox_http_connections ")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 #[test]
