@@ -7,6 +7,7 @@
 mod support;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, ValueEnum};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use signalbox::client::blocking::Client;
 use signalbox::cluster::chain::{Chain, Outcome};
 use signalbox::cluster::coordinator::{Coordinator, Operation, Range, Transaction};
 use signalbox::cluster::data::import;
@@ -55,6 +57,10 @@ struct Arguments {
     /// How the leader ends
     #[arg(long, value_enum, default_value = "kill")]
     end: End,
+
+    /// Plain clients connect to a third node, which only relays, and their first grant is waited for
+    #[arg(long)]
+    relayed: bool,
 
     /// Records that the next leader loads
     #[arg(long, default_value = "100000")]
@@ -108,6 +114,8 @@ enum End {
     Release,
     /// SIGTERM
     Stop,
+    /// "signalbox cluster drain"; the longest time that an operation of a client with a lease takes meanwhile
+    Drain,
 }
 
 fn main() {
@@ -134,6 +142,7 @@ struct Cluster {
 }
 
 struct Node {
+    name: String,
     address: SocketAddr,
     file: PathBuf,
     process: Child,
@@ -174,26 +183,29 @@ impl Cluster {
         EtcdClient::new(&settings).expect("the settings fit together")
     }
 
-    fn add_node(&mut self, arguments: &Arguments) {
+    /// Starts a node, with further lines of its section.
+    fn add_node(&mut self, arguments: &Arguments, further: &str) {
         let number = self.nodes.len();
-        let [counter] = free_ports();
-        let file = self.folder.path().join(format!("{number}.toml"));
+        let [counter, relays] = free_ports();
+        let (name, file) = (format!("n{number}"), self.folder.path().join(format!("{number}.toml")));
         let text = format!(
-            "bind_ip = \"127.0.0.1\"\n[counter]\nenable = true\nport = {counter}\n[cluster]\nnode = \"n{number}\"\n\
-             renew_deadline = {}\netcd = \"{}\"\n",
+            "bind_ip = \"127.0.0.1\"\n[counter]\nenable = true\nport = {counter}\n[cluster]\nnode = \"{name}\"\n\
+             bind = \"127.0.0.1:{relays}\"\nadvertise = \"127.0.0.1\"\nrenew_deadline = {}\netcd = \"{}\"\n{further}",
             arguments.renew_deadline,
             self.endpoints.join(" ")
         );
         fs::write(&file, text).expect("a scratch file can be written");
         let process = serve(&file);
-        self.nodes.push(Node { address: SocketAddr::from(([127, 0, 0, 1], counter)), file, process });
+        let address = SocketAddr::from(([127, 0, 0, 1], counter));
+        self.nodes.push(Node { name, address, file, process });
     }
 
     /// The node that leads; waits until there is one.
     fn leader(&self) -> usize {
         let mut leader = None;
         wait_for("a node leads", || {
-            leader = self.nodes.iter().position(|node| TcpStream::connect(node.address).is_ok());
+            let status = self.nodes[0].status();
+            leader = self.nodes.iter().position(|node| status["leader"] == *node.name);
             leader.is_some()
         });
         leader.expect("it was waited for")
@@ -207,10 +219,14 @@ impl Node {
         command
     }
 
+    fn status(&self) -> serde_json::Value {
+        let output = self.cluster_command(&["status", "--json"]).output().expect("the program runs");
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
     /// How many nodes of the cluster send heartbeats.
     fn nodes_alive(&self) -> usize {
-        let output = self.cluster_command(&["status", "--json"]).output().expect("the program runs");
-        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let status = self.status();
         let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
         nodes.iter().filter(|node| node["state"] != "silent").count()
     }
@@ -265,27 +281,86 @@ fn failover(arguments: &Arguments) {
         (0..records).map(declaration).chain([Record::Mark(u64::from(records) + 1)]).collect();
     import(&mut cluster.client(), &Keys::new("main"), timing, &declared)
         .expect("the records can be imported");
-    cluster.add_node(arguments);
-    cluster.add_node(arguments);
+    cluster.add_node(arguments, "");
+    cluster.add_node(arguments, "");
+    if arguments.relayed {
+        cluster.add_node(arguments, "eligible = false\n");
+    }
     let mut seconds = Vec::new();
     for run in 1..=runs {
         let leader = cluster.leader();
         assert_eq!(statistic(cluster.nodes[leader].address, "declared"), u64::from(records));
-        wait_for("both nodes are there", || cluster.nodes[leader].nodes_alive() == 2);
-        let next = cluster.nodes[1 - leader].address;
-        let began = Instant::now();
-        cluster.nodes[leader].end(end);
-        wait_for("the next node grants", || {
-            TcpStream::connect(next).is_ok() && Lessee::enter(next, run).takes()
-        });
-        seconds.push(began.elapsed().as_secs_f64());
-        println!("  {:.2} s", began.elapsed().as_secs_f64());
+        wait_for("all nodes are there", || cluster.nodes[leader].nodes_alive() == cluster.nodes.len());
+        let relay = cluster.nodes.get(2).map(|node| node.address);
+        // It holds something until the leader ends.
+        let _holder = relay.map(|relay| plain_grant(relay, "held").expect("the relay reaches the leader"));
+        let took = match end {
+            End::Drain => longest_operation(&cluster, leader),
+            End::Kill | End::Release | End::Stop => {
+                let next = relay.unwrap_or(cluster.nodes[1 - leader].address);
+                let began = Instant::now();
+                cluster.nodes[leader].end(end);
+                wait_for("the next node grants", || match relay {
+                    Some(relay) => plain_grant(relay, &format!("after-{run}")).is_some(),
+                    None => TcpStream::connect(next).is_ok() && Lessee::enter(next, run).takes(),
+                });
+                began.elapsed()
+            }
+        };
+        seconds.push(took.as_secs_f64());
+        println!("  {:.2} s", took.as_secs_f64());
         let node = &mut cluster.nodes[leader];
         node.process.wait().expect("it is a child");
         node.process = serve(&node.file);
     }
     let slowest = seconds.iter().copied().fold(0.0, f64::max);
     println!("median {:.2} s, slowest {slowest:.2} s", median(&seconds));
+}
+
+/// Acquires something over a connection of a plain client, which holds it; `None`: the connection has ended.
+fn plain_grant(address: SocketAddr, name: &str) -> Option<TcpStream> {
+    const ACQUIRE: u8 = 0x02;
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_nodelay(true).ok()?;
+    let body = [
+        &1_u32.to_be_bytes()[..],
+        &1000_u32.to_be_bytes(),
+        &(name.len() as u16).to_be_bytes(),
+        name.as_bytes(),
+    ];
+    let body = body.concat();
+    let mut request = vec![0x90, ACQUIRE, 0, 0];
+    request.extend((body.len() as u32).to_be_bytes());
+    request.extend([0; 4]);
+    request.extend(body);
+    stream.write_all(&request).ok()?;
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).ok()?;
+    // The third byte is the status.
+    (answer[2] == 0).then_some(stream)
+}
+
+/// Drains the leader. Returns the longest time that a pair of operations of a client with a lease took meanwhile.
+fn longest_operation(cluster: &Cluster, leader: usize) -> Duration {
+    let Node { name, address, .. } = &cluster.nodes[leader];
+    let known = cluster.nodes.last().map_or(*address, |node| node.address);
+    let builder = signalbox::client::Client::builder(known.to_string().parse().expect("an address"));
+    let client = Client::connect_with(builder.ttl(Duration::from_secs(60))).expect("the cluster serves");
+    let mut drain = quiet(&mut cluster.nodes[leader].cluster_command(&["drain", name]));
+    let (mut longest, mut is_over) = (Duration::ZERO, false);
+    loop {
+        let began = Instant::now();
+        let permit = client.wait(client.counter("drained").maximum(1).acquire()).expect("the session lives");
+        client.wait(permit.release()).expect("the session lives");
+        longest = longest.max(began.elapsed());
+        if is_over {
+            break;
+        }
+        // Once more after the end, with the next leader.
+        is_over = drain.try_wait().expect("it is a child").is_some();
+    }
+    assert!(drain.wait().expect("it is a child").success(), "the leader is drained");
+    longest
 }
 
 fn pairs(arguments: &Arguments) {
@@ -296,7 +371,7 @@ fn pairs(arguments: &Arguments) {
         "pairs/s", "changes each", "commits/s", "bare loop", "to the bare loop"
     );
     let mut cluster = Cluster::start(arguments);
-    cluster.add_node(arguments);
+    cluster.add_node(arguments, "");
     let address = cluster.nodes[cluster.leader()].address;
     let stored = || ["store_commits", "store_changes"].map(|name| statistic(address, name) as f64);
     let mut ratios = Vec::new();

@@ -57,7 +57,10 @@ done
 
 for node in "${nodes[@]}"; do
     echo "$node: upgrading"
-    # A leader that is stopped closes its connections and releases the leadership; another node leads within some 0.2 s.
+    # A leader hands over to a node that has read the records. A version that cannot be drained is only stopped.
+    if on "$node" "signalbox cluster drain --help" >/dev/null 2>&1; then
+        on "$node" "signalbox cluster drain $node" || fail "$node was not drained; nothing was changed there"
+    fi
     on "$node" "systemctl stop signalbox"
     on "$node" "$install"
     on "$node" "systemctl start signalbox"

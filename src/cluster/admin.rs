@@ -15,7 +15,7 @@ use super::keys::{
     Format, Keys, LAYOUT, Leadership, LeadershipState, Marker, Node, ValueError, decode, encode,
     end_of_prefix,
 };
-use super::members::{Reading, ReadingError, name_of, read_below};
+use super::members::{Reading, ReadingError, Written, name_of, read_below};
 use super::timing::Timing;
 
 /// The newest format of a record that this program reads and writes.
@@ -99,6 +99,50 @@ pub enum AdminError {
         /// The newest format of this program.
         own: u32,
     },
+    /// The node gives no sign of life.
+    #[error(
+        "node \"{node}\" sends no heartbeats, so it hands nothing over; \"signalbox cluster forget\" removes one that will not \
+         come back"
+    )]
+    Silent {
+        /// The name.
+        node: String,
+    },
+    /// The node's version cannot be drained.
+    #[error(
+        "node \"{node}\" has version {version}, which cannot be drained; stop it with \"systemctl stop signalbox\" on its \
+         machine"
+    )]
+    CannotDrain {
+        /// The name.
+        node: String,
+        /// The version of its program.
+        version: String,
+    },
+    /// A next leader was named for a node that does not lead.
+    #[error("node \"{node}\" does not lead, so it has nothing to hand over; leave out --to")]
+    NothingToHandOver {
+        /// The name.
+        node: String,
+    },
+    /// The node hands nothing over.
+    #[error("node \"{node}\" goes on to lead: {reason}")]
+    Refused {
+        /// The name.
+        node: String,
+        /// Why, in its own words.
+        reason: String,
+    },
+    /// The node has not left in time.
+    #[error(
+        "node \"{node}\" has not left the cluster within {} s; its log says how far it is. It does not begin later", limit.as_secs_f64()
+    )]
+    NotInTime {
+        /// The name.
+        node: String,
+        /// How long the command has waited.
+        limit: Duration,
+    },
     /// Something changed in between.
     #[error("the cluster changed in the meantime; look at \"signalbox cluster status\", and try again")]
     Changed,
@@ -133,10 +177,20 @@ pub struct ClusterStatus {
 pub struct NodeStatus {
     /// Its own record.
     pub node: Node,
-    /// Whether it has sent a heartbeat while it was watched.
-    pub is_alive: bool,
+    /// When its last heartbeat was seen, before the end of the command; `None`: it has sent none while it was watched. etcd does
+    /// not know when something was written.
+    pub heartbeat_age: Option<Duration>,
     /// Connections of clients that it relays, as its last heartbeat says; `None`: it relays none, or has sent no heartbeat.
     pub relays: Option<u32>,
+}
+
+impl AdminError {
+    /// There is no node of this name, but these.
+    pub(super) fn no_node(name: &str, nodes: Written<Node>) -> Self {
+        let nodes: Vec<_> = nodes.into_keys().map(|node| format!("\"{node}\"")).collect();
+        let nodes = if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") };
+        Self::NoNode { node: name.to_owned(), nodes }
+    }
 }
 
 /// A node that does not read a format, or may not.
@@ -220,12 +274,20 @@ fn failed_call(error: &CallError) -> String {
     }
 }
 
+impl NodeStatus {
+    /// Whether it has sent a heartbeat while it was watched.
+    pub fn is_alive(&self) -> bool {
+        self.heartbeat_age.is_some()
+    }
+}
+
 impl ClusterStatus {
     /// The name of the node that leads: it has not released the leadership, and sends heartbeats.
     pub fn leader(&self) -> Option<&str> {
         let leadership = self.leadership.as_ref().filter(|of| of.state == LeadershipState::Held)?;
         let node = self.nodes.get(&leadership.node)?;
-        (node.is_alive && node.node.incarnation == leadership.incarnation).then_some(leadership.node.as_str())
+        (node.is_alive() && node.node.incarnation == leadership.incarnation)
+            .then_some(leadership.node.as_str())
     }
 
     /// What a change to the newest format of a program needs.
@@ -280,10 +342,11 @@ impl<C: Coordinator> Coordinator for Persistent<C> {
 pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterStatus, AdminError> {
     let format: Format = read(coordinator, &keys.format())?
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
-    let alive = watch(coordinator, keys, &format)?;
+    let heard = watch(coordinator, keys, &format)?;
     let reading = Reading::read(coordinator, keys)?;
     let records = keys.records();
     let count = Range { count_only: true, ..Range::below(&records) };
+    let age = |name: &String| heard.get(name).map(|(_, at)| at.elapsed());
     Ok(ClusterStatus {
         format,
         leadership: read(coordinator, &keys.leadership())?,
@@ -295,15 +358,19 @@ pub fn status(coordinator: &mut dyn Coordinator, keys: &Keys) -> Result<ClusterS
                 let heartbeat = reading.heartbeats.get(&name).map(|(heartbeat, _)| heartbeat);
                 let relays = heartbeat.filter(|heartbeat| node.relays && heartbeat.is_of(&node));
                 let relays = relays.map(|heartbeat| heartbeat.relays);
-                (name.clone(), NodeStatus { is_alive: alive.contains(&name), node, relays })
+                (name.clone(), NodeStatus { heartbeat_age: age(&name), node, relays })
             })
             .collect(),
         records: coordinator.range(&count)?.count,
     })
 }
 
-/// The names of the nodes that send heartbeats.
-fn watch(coordinator: &mut dyn Coordinator, keys: &Keys, format: &Format) -> Result<Vec<String>, AdminError> {
+/// The nodes that send heartbeats: the last one of each, and when it was seen.
+pub(super) fn watch(
+    coordinator: &mut dyn Coordinator,
+    keys: &Keys,
+    format: &Format,
+) -> Result<BTreeMap<String, (Revision, Instant)>, AdminError> {
     let prefix = keys.heartbeats();
     let mut look = || -> Result<BTreeMap<String, Revision>, AdminError> {
         let entries = coordinator.range(&Range::below(&prefix))?.entries;
@@ -313,15 +380,16 @@ fn watch(coordinator: &mut dyn Coordinator, keys: &Keys, format: &Format) -> Res
     let period = Timing::new(Duration::from_millis(format.renew_deadline_ms))
         .map_or(Duration::from_secs(10), Timing::retry_period);
     let deadline = Instant::now() + period * 2;
+    let mut heard = BTreeMap::<String, (Revision, Instant)>::new();
     loop {
-        let now = look()?;
-        let alive: Vec<_> = now
-            .into_iter()
-            .filter(|(name, revision)| first.get(name) != Some(revision))
-            .map(|(name, _)| name)
-            .collect();
-        if alive.len() >= first.len() || Instant::now() >= deadline {
-            return Ok(alive);
+        for (name, revision) in look()? {
+            let before = heard.get(&name).map(|(revision, _)| *revision).or(first.get(&name).copied());
+            if before != Some(revision) {
+                heard.insert(name, (revision, Instant::now()));
+            }
+        }
+        if heard.len() >= first.len() || Instant::now() >= deadline {
+            return Ok(heard);
         }
         thread::sleep(LOOK_PERIOD);
     }
@@ -355,7 +423,7 @@ pub fn release(
         // A person says so. One who is wrong about a running process is found out, about a stopped one not.
         None => {
             if let Some(format) = read(coordinator, &keys.format())?
-                && watch(coordinator, keys, &format)?.iter().any(|alive| alive == name)
+                && watch(coordinator, keys, &format)?.contains_key(name)
             {
                 return Err(AdminError::Alive { node: name.to_owned() });
             }
@@ -386,9 +454,7 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
         .ok_or_else(|| AdminError::NoCluster { prefix: keys.prefix().to_owned() })?;
     let (_, mut nodes) = read_below::<Node>(coordinator, &keys.nodes())?;
     let Some((_, revision)) = nodes.remove(name) else {
-        let nodes: Vec<_> = nodes.into_keys().map(|node| format!("\"{node}\"")).collect();
-        let nodes = if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") };
-        return Err(AdminError::NoNode { node: name.to_owned(), nodes });
+        return Err(AdminError::no_node(name, nodes));
     };
     let leadership: Option<Leadership> = read(coordinator, &keys.leadership())?;
     if leadership.is_some_and(|of| of.node == name && of.state == LeadershipState::Held) {
@@ -396,7 +462,7 @@ pub fn forget(coordinator: &mut dyn Coordinator, keys: &Keys, name: &str) -> Res
     }
     let heartbeat = keys.heartbeat(name);
     let before = entry(coordinator, &heartbeat)?.map_or(0, |entry| entry.modified);
-    if watch(coordinator, keys, &format)?.iter().any(|alive| alive == name) {
+    if watch(coordinator, keys, &format)?.contains_key(name) {
         return Err(AdminError::Alive { node: name.to_owned() });
     }
     let transaction = Transaction {
@@ -461,12 +527,12 @@ pub fn finalize(coordinator: &mut dyn Coordinator, keys: &Keys, own: u32) -> Res
     }
 }
 
-fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {
+pub(super) fn entry(coordinator: &mut dyn Coordinator, key: &[u8]) -> Result<Option<Entry>, CallError> {
     let range = Range { from: key.to_vec(), to: None, at: None, count_only: false };
     Ok(coordinator.range(&range)?.entries.pop())
 }
 
-fn read<T: serde::de::DeserializeOwned>(
+pub(super) fn read<T: serde::de::DeserializeOwned>(
     coordinator: &mut dyn Coordinator,
     key: &[u8],
 ) -> Result<Option<T>, AdminError> {

@@ -84,6 +84,7 @@ pub fn import(
         node: "import".to_owned(),
         incarnation: Incarnation("0".repeat(32)),
         state: LeadershipState::Released,
+        successor: None,
     };
     write(vec![
         Operation::Put { key: keys.leadership(), value: encode(&leadership) },

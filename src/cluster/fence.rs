@@ -29,6 +29,12 @@ impl Fence {
         self.0.deadline.store(nanoseconds, Ordering::Release);
     }
 
+    /// The deadline; `None`: there was none yet, or it was taken back.
+    pub fn deadline(&self) -> Option<BootTime> {
+        let deadline = self.0.deadline.load(Ordering::Acquire);
+        (deadline > 0).then(|| BootTime(Duration::from_nanos(deadline)))
+    }
+
     /// Whether the deadline has passed.
     pub fn is_past(&self) -> bool {
         let deadline = Duration::from_nanos(self.0.deadline.load(Ordering::Acquire));

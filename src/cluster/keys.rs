@@ -7,9 +7,12 @@
 //! | `b/NODE` | [`Heartbeat`] | by each node, all the time |
 //! | `p/0000/o` | [`Leadership`]: the leadership key | when a node takes over or releases |
 //! | `p/0000/m` | [`Marker`]: the commit marker | with every takeover and every commit |
+//! | `d/NODE` | [`Drain`] | by `signalbox cluster drain` |
+//! | `p/0000/h` | [`Handover`] | by a leader that is drained |
+//! | `p/0000/c` | the changes since the successor has read the records in advance (`handover`) | by a leader that was drained |
 //! | `p/0000/r/KIND BUCKET REST` | a record | by commits |
 //!
-//! Values are JSON, which an operator can read with `etcdctl`; those of records are bytes. KIND is the first byte of a
+//! Values are JSON, which an operator can read with `etcdctl`; those of records and of changes are bytes. KIND is the first byte of a
 //! record's key and REST are the others, so that records are ordered by kind. BUCKET is a byte of a hash of the key: reading
 //! one bucket after the other takes etcd less time than reading pages of a range.
 //!
@@ -20,6 +23,9 @@ use std::{fmt, io};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use super::coordinator::Revision;
+use crate::core::Namespace;
 
 /// The version of the layout of keys.
 pub const LAYOUT: u32 = 1;
@@ -75,6 +81,44 @@ pub struct Node {
     /// `cluster.bind` is not set, or the version has no relays.
     #[serde(default)]
     pub relay_endpoint: Option<RelayEndpoint>,
+    /// Where clients reach the node, from everywhere; empty: the node does not say.
+    #[serde(default, skip_serializing_if = "Advertised::is_empty")]
+    pub advertised: Advertised,
+    /// Whether the node obeys a [`Drain`], and reads records in advance for a [`Handover`].
+    #[serde(default)]
+    pub drains: bool,
+}
+
+/// Where clients reach a node: `HOST:PORT` of each of its ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advertised {
+    /// Its port for counters.
+    #[serde(default)]
+    pub counters: Vec<String>,
+    /// Its port for semaphores.
+    #[serde(default)]
+    pub semaphores: Vec<String>,
+}
+
+impl Advertised {
+    /// Whether there are no addresses at all.
+    pub fn is_empty(&self) -> bool {
+        self.counters.is_empty() && self.semaphores.is_empty()
+    }
+
+    /// The addresses of the port for names of this kind.
+    pub fn of(&self, namespace: Namespace) -> &[String] {
+        match namespace {
+            Namespace::Counters => &self.counters,
+            Namespace::Semaphores => &self.semaphores,
+        }
+    }
+
+    /// Adds the addresses of another node.
+    pub fn extend(&mut self, other: &Self) {
+        self.counters.extend_from_slice(&other.counters);
+        self.semaphores.extend_from_slice(&other.semaphores);
+    }
 }
 
 /// Every node of a version that does not say so may lead.
@@ -109,6 +153,13 @@ pub struct Heartbeat {
     /// Connections that it relays.
     #[serde(default)]
     pub relays: u32,
+    /// The revision of the [`Handover`] for which it has read the records in advance; 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub preloaded: Revision,
+}
+
+fn is_zero(number: &Revision) -> bool {
+    *number == 0
 }
 
 /// Who leads, or led last.
@@ -123,6 +174,40 @@ pub struct Leadership {
     pub incarnation: Incarnation,
     /// Whether it still leads, as far as it is known.
     pub state: LeadershipState,
+    /// The run to which a released leadership is handed over: other nodes leave it the lease duration to take over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successor: Option<Successor>,
+}
+
+/// A run that is to lead next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Successor {
+    /// The name of the node.
+    pub node: String,
+    /// Its run.
+    pub incarnation: Incarnation,
+}
+
+/// A request of an operator: the node is to hand over what it does for the cluster, and to leave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// The run of the node.
+    pub incarnation: Incarnation,
+    /// The node that is to lead next, if this one leads; `None`: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Why the node does not do it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// The leader is going to hand over: its successor reads the records in advance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handover {
+    /// The epoch of the leader.
+    pub epoch: u32,
+    /// Who is to lead next.
+    pub successor: Successor,
 }
 
 /// Whether a leadership has been given up.
@@ -202,6 +287,11 @@ impl Keys {
         self.key(&format!("b/{node}"))
     }
 
+    /// The key of the [`Drain`] of a node.
+    pub fn drain(&self, node: &str) -> Vec<u8> {
+        self.key(&format!("d/{node}"))
+    }
+
     /// The key of the [`Leadership`].
     pub fn leadership(&self) -> Vec<u8> {
         self.key("p/0000/o")
@@ -210,6 +300,16 @@ impl Keys {
     /// The key of the [`Marker`].
     pub fn marker(&self) -> Vec<u8> {
         self.key("p/0000/m")
+    }
+
+    /// The key of the [`Handover`].
+    pub fn handover(&self) -> Vec<u8> {
+        self.key("p/0000/h")
+    }
+
+    /// The key of the changes that a successor has to make to the records that it has read in advance.
+    pub fn changes(&self) -> Vec<u8> {
+        self.key("p/0000/c")
     }
 
     /// What the keys of all records begin with.

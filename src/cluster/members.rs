@@ -1,6 +1,7 @@
 //! What a node sees of all nodes of its cluster, and since when it has been so.
 //!
-//! A new leader finds out with it which nodes may still have open relays (invariant C5, `docs/decisions/0028`).
+//! A new leader finds out with it which nodes may still have open relays (invariant C5, `docs/decisions/0028`), and where
+//! clients reach them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::clock::BootTime;
 use super::coordinator::{CallError, Coordinator, Entry, Range, Revision};
-use super::keys::{Heartbeat, Incarnation, Keys, Node, ValueError, decode};
+use super::keys::{Advertised, Heartbeat, Incarnation, Keys, Node, ValueError, decode};
 
 /// The nodes of a cluster as they were read last.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +29,19 @@ struct Member {
     modified: Revision,
     /// When the answer arrived that showed this heartbeat first.
     since: BootTime,
+}
+
+/// A node as another one sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenNode {
+    /// Its name.
+    pub name: String,
+    /// What it has stated about itself.
+    pub node: Node,
+    /// How long ago its last heartbeat was seen first, or its absence.
+    pub heartbeat_age: Duration,
+    /// Connections of clients that it relays; `None`: it relays none, or has sent no heartbeat.
+    pub relays: Option<u32>,
 }
 
 /// Values by the names of their nodes, with the revisions at which they were written.
@@ -105,6 +119,29 @@ impl Members {
             (name, Member { node, heartbeat, modified, since })
         };
         self.nodes = nodes.into_iter().map(member).collect();
+    }
+
+    /// All nodes by name.
+    pub fn seen(&self, now: BootTime) -> Vec<SeenNode> {
+        let seen = |(name, member): (&String, &Member)| {
+            let Member { node, heartbeat, since, .. } = member;
+            let heartbeat = heartbeat.as_ref().filter(|heartbeat| node.relays && heartbeat.is_of(node));
+            SeenNode {
+                name: name.clone(),
+                node: node.clone(),
+                heartbeat_age: now.since(*since),
+                relays: heartbeat.map(|heartbeat| heartbeat.relays),
+            }
+        };
+        self.nodes.iter().map(seen).collect()
+    }
+
+    /// Where clients reach the nodes other than the run `this`.
+    pub fn advertised(&self, this: &Incarnation) -> Advertised {
+        let mut advertised = Advertised::default();
+        let others = self.nodes.values().filter(|member| member.node.incarnation != *this);
+        others.for_each(|member| advertised.extend(&member.node.advertised));
+        advertised
     }
 
     /// The names of the nodes that may relay clients to a leader of an earlier epoch than `epoch`, which the run `this`

@@ -6,7 +6,8 @@
 //! what a node does for its part in that, both without I/O, and `participant` the thread that does it. `fence` keeps a former
 //! leader quiet. `relays` are the connections that a node relays to the leader, and `members` what
 //! `observatory` sees of the other nodes.
-//! `store` commits the records of the node that leads, as links of a `chain`. `admin` and `data` are for
+//! `store` commits the records of the node that leads, as links of a `chain`. `handover` lets the next leader read them in
+//! advance. `admin`, `drain` and `data` are for
 //! operators, and `configured` makes the client of a configuration.
 
 pub mod admin;
@@ -15,8 +16,10 @@ pub mod clock;
 pub mod configured;
 pub mod coordinator;
 pub mod data;
+pub mod drain;
 pub mod etcd;
 pub mod fence;
+pub mod handover;
 pub mod keys;
 pub mod leadership;
 pub mod members;

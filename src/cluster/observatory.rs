@@ -1,4 +1,4 @@
-//! The thread that reads what the other nodes of a cluster do, until its node has waited for their relays.
+//! The thread that reads what the other nodes of a cluster do.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +14,12 @@ use super::members::{Members, Reading};
 /// The time between two readings while a new leader waits for them.
 const HURRIED_PERIOD: Duration = Duration::from_millis(10);
 
-/// The last reading. The thread ends when this is dropped.
+/// The last reading. The thread ends when the last clone of this is dropped.
+#[derive(Clone, Debug)]
+pub struct Observatory(Arc<Handle>);
+
 #[derive(Debug)]
-pub struct Observatory {
+struct Handle {
     shared: Arc<Shared>,
     thread: Thread,
 }
@@ -52,22 +55,27 @@ impl Observatory {
             }
         };
         let thread = thread::Builder::new().name("observatory".to_owned()).spawn(observe)?.thread().clone();
-        Ok(Self { shared, thread })
+        Ok(Self(Arc::new(Handle { shared, thread })))
     }
 
     /// The nodes as they were read last.
     pub fn members(&self) -> MutexGuard<'_, Members> {
-        self.shared.members()
+        self.0.shared.members()
     }
 
-    /// Has the thread read as often as it can, from now on.
+    /// Has the thread read as often as it can, until [`Self::relax`].
     pub fn hurry(&self) {
-        self.shared.is_hurried.store(true, Ordering::Relaxed);
-        self.thread.unpark();
+        self.0.shared.is_hurried.store(true, Ordering::Relaxed);
+        self.0.thread.unpark();
+    }
+
+    /// Has the thread read once in each period again.
+    pub fn relax(&self) {
+        self.0.shared.is_hurried.store(false, Ordering::Relaxed);
     }
 }
 
-impl Drop for Observatory {
+impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.thread.unpark();

@@ -8,8 +8,9 @@ use std::time::Duration;
 use std::{io, thread};
 
 use super::clock::BootTime;
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, Revision};
 use super::fence::Fence;
+use super::keys::Successor;
 use super::leadership::Machine;
 use super::participation::{Action, News, Participation, Pulse};
 use super::relays::Relays;
@@ -22,8 +23,10 @@ pub struct Participant {
 
 #[derive(Debug)]
 enum Command {
-    /// Give the leadership up, and leave.
-    Release,
+    /// Give the leadership up, to this run or to whoever is first, and leave.
+    Release(Option<Successor>),
+    /// The records were read in advance, for the handover of this revision.
+    Preloaded(Revision),
     /// Look at the cluster, and give a heartbeat, at once.
     Hurry,
 }
@@ -64,10 +67,16 @@ impl Participant {
     }
 
     /// Gives the leadership up, or leaves as a standby. To be called after the last connection of a client was closed.
-    /// [`News::End`] tells when it is done.
-    pub fn release(&self) {
+    /// `successor` is to lead next; `None`: whoever is first. [`News::End`] tells when it is done.
+    pub fn release(&self, successor: Option<Successor>) {
         // The thread may have ended already, and has told so.
-        let _ = self.commands.send(Command::Release);
+        let _ = self.commands.send(Command::Release(successor));
+    }
+
+    /// A function that reports that the records were read in advance, for the handover of a revision.
+    pub fn on_preloaded(&self) -> impl FnOnce(Revision) + Send + 'static {
+        let commands = self.commands.clone();
+        move |handover| drop(commands.send(Command::Preloaded(handover)))
     }
 }
 
@@ -75,7 +84,8 @@ fn run<C: Coordinator, T: FnMut(News)>(parts: Parts<C, T>, commands: &Receiver<C
     let Parts { machine, mut coordinator, fence, pulse, silence_max, relays, clock, tell } = parts;
     let mut participation = Participation::new(machine, fence, pulse, silence_max, relays, tell);
     let obey = |participation: &mut Participation<T>, command| match command {
-        Command::Release => participation.release(),
+        Command::Release(successor) => participation.release(successor),
+        Command::Preloaded(handover) => participation.preloaded(handover, clock()),
         Command::Hurry => participation.hurry(clock()),
     };
     loop {

@@ -6,8 +6,9 @@ use std::sync::{Arc, atomic};
 use std::time::Duration;
 
 use super::clock::BootTime;
-use super::coordinator::{CallError, Transaction, TransactionAnswer};
+use super::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
 use super::fence::Fence;
+use super::keys::{Drain, Successor};
 use super::leadership::{Ending, Machine, Phase, Step, Term};
 use super::relays::Relays;
 
@@ -25,6 +26,12 @@ pub enum News {
     Recovered,
     /// The node leads from now on: it has to load the records, and may serve until the deadline of the fence.
     Lead(Term),
+    /// An operator asks the node to hand over what it does, and to leave. Told once for each request.
+    Drain(Drain, Revision),
+    /// The leader is going to hand over to this node, by the request of this revision: the node should read the records in
+    /// advance, and then call [`Participation::preloaded`]. Told once for each request. `None`: it is not, after all, or
+    /// another node leads.
+    Preload(Option<Revision>),
     /// The node takes part no more. If it has led, the fence keeps it quiet already.
     End(Ending),
 }
@@ -71,6 +78,10 @@ pub struct Participation<T> {
     /// The phase that was told last.
     phase: Option<Phase>,
     has_trouble: bool,
+    /// The request of an operator that was told last.
+    drain: Revision,
+    /// The handover that was told last.
+    handed_over: Option<Revision>,
 }
 
 impl<T: FnMut(News)> Participation<T> {
@@ -83,7 +94,8 @@ impl<T: FnMut(News)> Participation<T> {
         relays: Relays,
         tell: T,
     ) -> Self {
-        Self { machine, fence, pulse, silence_max, relays, tell, phase: None, has_trouble: false }
+        let (phase, has_trouble, drain, handed_over) = (None, false, 0, None);
+        Self { machine, fence, pulse, silence_max, relays, tell, phase, has_trouble, drain, handed_over }
     }
 
     /// What to do at this time.
@@ -93,6 +105,7 @@ impl<T: FnMut(News)> Participation<T> {
             let step = self.machine.next(now);
             self.relays.apply(self.machine.relaying());
             self.tell_phase();
+            self.tell_requests();
             match step {
                 Step::Send(_)
                     if self.machine.deadline().is_some() && self.pulse.is_silent(now, self.silence_max) =>
@@ -132,8 +145,9 @@ impl<T: FnMut(News)> Participation<T> {
     }
 
     /// The node is to give the leadership up, or to leave as a standby. From now on, it writes to no client.
-    pub fn release(&mut self) {
-        self.machine.release();
+    /// `successor` is to lead next; `None`: whoever is first.
+    pub fn release(&mut self, successor: Option<Successor>) {
+        self.machine.release(successor);
         // A renewal that was answered since then has moved the deadline.
         self.fence.set(BootTime::default());
     }
@@ -141,6 +155,27 @@ impl<T: FnMut(News)> Participation<T> {
     /// The node is to look at the cluster and to give a heartbeat at once.
     pub fn hurry(&mut self, now: BootTime) {
         self.machine.hurry(now);
+    }
+
+    /// The node has read the records in advance, for the handover of this revision.
+    pub fn preloaded(&mut self, handover: Revision, now: BootTime) {
+        self.machine.set_preloaded(handover);
+        self.machine.hurry(now);
+    }
+
+    fn tell_requests(&mut self) {
+        if let Some((drain, written)) = self.machine.drain().filter(|(_, written)| *written != self.drain) {
+            self.drain = written;
+            let drain = drain.clone();
+            (self.tell)(News::Drain(drain, written));
+        }
+        let handed_over = self.machine.handed_over();
+        // A node that leads has been handed over to: what it has read is needed now.
+        let stands_by = matches!(self.machine.phase(), Phase::Standby { .. });
+        if stands_by && handed_over != self.handed_over {
+            self.handed_over = handed_over;
+            (self.tell)(News::Preload(handed_over));
+        }
     }
 
     fn tell_phase(&mut self) {

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use super::clock::BootTime;
@@ -28,7 +29,9 @@ struct Shared {
     state: Mutex<State>,
     /// After its deadline, nothing is forwarded.
     fence: Fence,
-    leader: watch::Sender<Option<Arc<RelayTerm>>>,
+    /// Wakes those that wait for another leader, in the order in which they came: tokio's watch channel wakes them in a random
+    /// one, which no simulation could repeat.
+    leader_changed: Notify,
     /// Has the node look at the cluster, and give a heartbeat, at once.
     hurry: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -41,6 +44,10 @@ struct State {
     closed_below: u32,
     /// Open relays by epoch; only those above 0.
     open: BTreeMap<u32, u32>,
+    /// How many were opened since the start.
+    opened: u64,
+    /// The leader to which clients can be relayed at present.
+    leader: Option<Arc<RelayTerm>>,
     /// When the leader was suspected last.
     suspected_at: BootTime,
 }
@@ -62,8 +69,8 @@ pub struct Relay {
 impl Relays {
     /// No relays. Nothing is forwarded after the deadline of the fence, which [`Self::apply`] sets.
     pub fn new(fence: Fence) -> Self {
-        let (leader, _) = watch::channel(None);
-        Self(Arc::new(Shared { state: Mutex::default(), fence, leader, hurry: OnceLock::new() }))
+        let (state, leader_changed, hurry) = Default::default();
+        Self(Arc::new(Shared { state, fence, leader_changed, hurry }))
     }
 
     /// Sets the function that makes the node look at the cluster, and give a heartbeat, at once. Call it once.
@@ -74,28 +81,29 @@ impl Relays {
 
     /// Follows what the node knows of the cluster. Relays to leaders of earlier epochs begin to close.
     pub fn apply(&self, relaying: Relaying) {
-        let Shared { fence, leader, .. } = &*self.0;
+        let Shared { fence, leader_changed, .. } = &*self.0;
         fence.set(relaying.deadline);
         let mut state = self.state();
         state.epoch_min = state.epoch_min.max(relaying.epoch_min);
         state.note_closed();
         let wanted = relaying.leader.filter(|(epoch, _)| *epoch >= state.epoch_min && !fence.is_past());
-        leader.send_if_modified(|present| {
-            if let (Some(term), Some((epoch, endpoint))) = (&present, &wanted)
-                && !term.over.is_cancelled()
-                && term.is(*epoch, endpoint)
-            {
-                return false;
-            }
-            let former = present.take();
-            if let Some(term) = &former {
-                term.over.cancel();
-            }
-            *present = wanted.map(|(epoch, endpoint)| {
-                Arc::new(RelayTerm { epoch, endpoint, over: CancellationToken::new() })
-            });
-            former.is_some() || present.is_some()
-        });
+        if let (Some(term), Some((epoch, endpoint))) = (&state.leader, &wanted)
+            && !term.over.is_cancelled()
+            && term.is(*epoch, endpoint)
+        {
+            return;
+        }
+        let leader = wanted
+            .map(|(epoch, endpoint)| Arc::new(RelayTerm { epoch, endpoint, over: CancellationToken::new() }));
+        let has_leader = leader.is_some();
+        let former = std::mem::replace(&mut state.leader, leader);
+        if let Some(term) = &former {
+            term.over.cancel();
+        }
+        drop(state);
+        if has_leader || former.is_some() {
+            leader_changed.notify_waiters();
+        }
     }
 
     /// The facts about the relays that the node's heartbeats carry.
@@ -104,9 +112,24 @@ impl Relays {
         Relayed { closed_below: state.closed_below, connections: state.open.values().sum() }
     }
 
-    /// The leader to which clients can be relayed at present, and what follows.
-    pub fn leader(&self) -> watch::Receiver<Option<Arc<RelayTerm>>> {
-        self.0.leader.subscribe()
+    /// How many connections were relayed since the start.
+    pub fn opened(&self) -> u64 {
+        self.state().opened
+    }
+
+    /// Nothing is forwarded after its deadline.
+    pub fn fence(&self) -> &Fence {
+        &self.0.fence
+    }
+
+    /// The leader to which clients can be relayed at present.
+    pub fn leader(&self) -> Option<Arc<RelayTerm>> {
+        self.state().leader.clone()
+    }
+
+    /// Completes at the next change of [`Self::leader`] after this call.
+    pub fn leader_changed(&self) -> Notified<'_> {
+        self.0.leader_changed.notified()
     }
 
     /// Counts a connection that is going to be relayed; `None`: the term is over. To be called before anything is sent.
@@ -116,6 +139,7 @@ impl Relays {
             return None;
         }
         *state.open.entry(term.epoch).or_default() += 1;
+        state.opened += 1;
         Some(Relay { relays: self.clone(), term: Arc::clone(term) })
     }
 
@@ -139,16 +163,16 @@ impl Relays {
 
     /// Closes all relays if the deadline has passed. Returns whether some are still open then.
     pub fn enforce(&self) -> bool {
-        let state = self.state();
+        let mut state = self.state();
         if state.open.is_empty() || !self.0.fence.is_past() {
             return false;
         }
+        let former = state.leader.take();
         drop(state);
-        self.0.leader.send_if_modified(|present| {
-            let Some(term) = present.take() else { return false };
+        if let Some(term) = former {
             term.over.cancel();
-            true
-        });
+            self.0.leader_changed.notify_waiters();
+        }
         true
     }
 
@@ -271,7 +295,7 @@ mod tests {
     }
 
     fn present(relays: &Relays) -> Option<Arc<RelayTerm>> {
-        relays.leader().borrow().clone()
+        relays.leader()
     }
 
     #[test]

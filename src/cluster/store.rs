@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use super::chain::{Chain, Commit, Outcome};
 use super::coordinator::{
-    CallError, Coordinator, Operation, Range, RangeAnswer, Revision, TransactionAnswer,
+    CallError, Coordinator, Entry, Operation, Range, RangeAnswer, Revision, TransactionAnswer,
 };
 use super::fence::Fence;
+use super::handover::{Preloaded, RawRecords, Trace};
 use super::keys::{Keys, end_of_prefix};
 use super::leadership::Term;
 use crate::core::{BatchLimit, Change, Key, Record};
@@ -23,6 +24,9 @@ use crate::storage::{CommitError, Snapshot, Storage, StorageError};
 
 /// The changes and bytes of one batch: etcd accepts transactions of 1.5 MiB, and takes the longer the more a commit has.
 const BATCH_LIMIT: BatchLimit = BatchLimit { changes: 4_000, bytes: 1 << 20 };
+
+/// Bytes of the changes that a leader hands over, at most: they are one value of a transaction.
+pub(super) const CHANGED_BYTES_MAX: usize = BATCH_LIMIT.bytes;
 
 /// Records that one answer has, about. One answer with all of them would need memory for all at once.
 const RECORDS_OF_ANSWER: u64 = 4_000;
@@ -37,17 +41,38 @@ pub struct ClusterStorage<C> {
     keys: Keys,
     chain: Chain,
     fence: Fence,
+    trace: Trace,
+    /// The records at the takeover, if they are known already.
+    records: Option<RawRecords>,
 }
 
 impl<C: Coordinator> ClusterStorage<C> {
     /// The records below `keys`, which this node leads for a term. Past the deadline of `fence`, nothing more is done.
     pub fn new(coordinator: C, keys: Keys, term: Term, fence: Fence) -> Self {
         let chain = Chain::new(keys.clone(), term);
-        Self { coordinator, keys, chain, fence }
+        Self { coordinator, keys, chain, fence, trace: Trace::default(), records: None }
+    }
+
+    /// Keeps what is stored in this trace, for a handover.
+    #[must_use]
+    pub fn traced(self, trace: Trace) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// Uses what was read before the takeover. Returns whether that was complete: else all records are read.
+    ///
+    /// # Errors
+    ///
+    /// etcd does not answer until the deadline of the fence, or refuses; all records are read then, too.
+    pub fn preload(&mut self, preloaded: Preloaded) -> Result<bool, StorageError> {
+        let Self { coordinator, keys, chain, fence, .. } = self;
+        self.records = preloaded.complete(coordinator, keys, *chain.term(), fence).map_err(refused)?;
+        Ok(self.records.is_some())
     }
 
     /// Begins a commit. The caller sends its transaction and passes the answer to [`Self::answered`].
     pub fn begin(&self, changes: &[Change]) -> Commit {
+        self.trace.begin();
         self.chain.begin(writes(&self.keys, self.chain.term().record_format, changes))
     }
 
@@ -59,8 +84,12 @@ impl<C: Coordinator> ClusterStorage<C> {
         answer: Result<TransactionAnswer, CallError>,
     ) -> Option<Result<(), CommitError>> {
         let reason = match self.chain.answered(commit, answer) {
-            Some(Outcome::Stored) => return Some(Ok(())),
+            Some(Outcome::Stored) => {
+                self.trace.end(commit.writes());
+                return Some(Ok(()));
+            }
             Some(Outcome::Refused(problem)) => {
+                self.trace.end(&[]);
                 return Some(Err(CommitError::NotStored(StorageError::Etcd { problem })));
             }
             Some(Outcome::Superseded(reason)) => reason,
@@ -81,7 +110,12 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 
     fn load(&mut self, each: &mut dyn FnMut(Record)) -> Result<(), StorageError> {
-        let Self { coordinator, keys, chain, fence } = self;
+        let Self { coordinator, keys, chain, fence, records, .. } = self;
+        if let Some(records) = records.take() {
+            let prefix = keys.records();
+            let decoded = |(key, value): (Vec<u8>, Vec<u8>)| decode(&prefix, &key, &value);
+            return records.into_iter().try_for_each(|record| decoded(record).map(&mut *each));
+        }
         let mut call = |range: &Range| range_answered(coordinator, range, fence);
         load(keys, chain.term().taken_at, &mut call, each)
     }
@@ -92,6 +126,10 @@ impl<C: Coordinator + Clone + 'static> Storage for ClusterStorage<C> {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
+        if self.trace.is_taken() {
+            let reason = "it was handed over".to_owned();
+            return Err(CommitError::LeadershipLost { epoch: self.chain.term().epoch, reason });
+        }
         let mut commit = self.begin(changes);
         loop {
             let answer = self.coordinator.transact(commit.transaction());
@@ -137,7 +175,7 @@ impl<C: Coordinator> Snapshot for ClusterSnapshot<C> {
 }
 
 /// Reads a range until it is answered, but not past the deadline of the leadership.
-fn range_answered(
+pub(super) fn range_answered(
     coordinator: &mut impl Coordinator,
     range: &Range,
     fence: &Fence,
@@ -197,7 +235,7 @@ fn bucket(rest: &[u8]) -> u8 {
 }
 
 /// A call that reads a range.
-type Read<'a> = dyn FnMut(&Range) -> Result<RangeAnswer, CallError> + Send + 'a;
+pub(super) type Read<'a> = dyn FnMut(&Range) -> Result<RangeAnswer, CallError> + Send + 'a;
 
 /// Passes all records at a revision to `each`, those of one kind after those of another, in the order of kinds. While `each`
 /// has the records of one answer, another thread reads the next ones.
@@ -208,7 +246,20 @@ pub fn load(
     each: &mut dyn FnMut(Record),
 ) -> Result<(), StorageError> {
     let prefix = keys.records();
-    let (ranges, expected) = ranges(&prefix, at, read).map_err(refused)?;
+    read_records(keys, at, read, &mut |entry| {
+        each(decode(&prefix, &entry.key, &entry.value)?);
+        Ok(())
+    })
+}
+
+/// Passes all records at a revision to `each` as they are stored, as [`load`] does.
+pub(super) fn read_records(
+    keys: &Keys,
+    at: Revision,
+    read: &mut Read<'_>,
+    each: &mut dyn FnMut(Entry) -> Result<(), StorageError>,
+) -> Result<(), StorageError> {
+    let (ranges, expected) = ranges(&keys.records(), at, read).map_err(refused)?;
     let mut found = 0;
     thread::scope(|scope| {
         let (sender, answers) = mpsc::sync_channel(1);
@@ -224,7 +275,7 @@ pub fn load(
         });
         for answer in answers {
             for entry in answer.map_err(refused)?.entries {
-                each(decode(&prefix, &entry.key, &entry.value)?);
+                each(entry)?;
                 found += 1;
             }
         }

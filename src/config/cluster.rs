@@ -1,6 +1,6 @@
 //! The section `[cluster]`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use super::{Config, ConfigError};
@@ -29,6 +29,9 @@ pub struct ClusterConfig {
     /// Where this node accepts connections that other nodes relay when it leads; `None`: it relays none, and none are
     /// relayed to it.
     pub bind: Option<SocketAddr>,
+    /// Where clients reach this node: names or IP addresses of hosts, without ports and duplicates. Empty: its addresses in
+    /// [`Config::bind`].
+    pub advertise: Vec<String>,
     /// The certificates of the authorities that have signed those of the nodes, in PEM. With it, the connections of clients
     /// without TLS are relayed over TLS.
     pub relay_ca: Option<PathBuf>,
@@ -49,6 +52,20 @@ impl ClusterConfig {
         self.is_enabled() && (self.bind.is_some() || !self.is_eligible)
     }
 
+    /// The hosts at which clients on other machines reach this node; empty: that is not known.
+    pub fn advertised(&self, config: &Config) -> Vec<String> {
+        let is_usable = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified();
+        if !self.advertise.is_empty() {
+            return self.advertise.clone();
+        }
+        let is_everywhere = config.bind.is_empty() || config.bind.iter().any(IpAddr::is_unspecified);
+        let own: Vec<IpAddr> = match self.bind.filter(|_| is_everywhere) {
+            Some(relays) => vec![relays.ip()],
+            None => config.bind.clone(),
+        };
+        own.into_iter().filter(is_usable).map(|ip| ip.to_string()).collect()
+    }
+
     /// Checks the section as a whole, and against the rest of the configuration.
     pub(super) fn validate(&self, config: &Config) -> Result<(), ConfigError> {
         let without = |key, missing| Err(ConfigError::ClusterIncomplete { key, missing });
@@ -61,6 +78,7 @@ impl ClusterConfig {
                 ("cluster.etcd_user", self.etcd_user.is_some()),
                 ("cluster.etcd_password_file", self.etcd_password_file.is_some()),
                 ("cluster.bind", self.bind.is_some()),
+                ("cluster.advertise", !self.advertise.is_empty()),
                 ("cluster.relay_ca", self.relay_ca.is_some()),
             ];
             return match set.into_iter().find(|(_, is_set)| *is_set) {
@@ -132,6 +150,7 @@ impl Default for ClusterConfig {
             etcd_password_file: None,
             renew_deadline_s: 3,
             bind: None,
+            advertise: Vec::new(),
             relay_ca: None,
             is_eligible: true,
             hold_s: 5,

@@ -492,6 +492,11 @@ static KEYS: &[Key] = &[
         shown_if_set(config.cluster.bind)
     }),
     Key::new(
+        "cluster.advertise",
+        Kind::ReachedAt(|config, hosts| config.cluster.advertise = hosts),
+        |config| in_a_row(&config.cluster.advertise),
+    ),
+    Key::new(
         "cluster.relay_ca",
         Kind::File {
             example: "/etc/signalbox/nodes-ca.pem",
@@ -587,6 +592,8 @@ enum Kind {
     Members(fn(&mut Config, Vec<String>)),
     /// Names of hosts.
     Hosts(fn(&mut Config, Vec<String>)),
+    /// Names or IP addresses of hosts.
+    ReachedAt(fn(&mut Config, Vec<String>)),
     /// Beginnings of names.
     Prefixes(fn(&mut Config, Vec<String>)),
     /// Ranges of keys of System V semaphore sets.
@@ -653,6 +660,11 @@ impl Kind {
                  none"
                     .to_owned()
             }
+            Self::ReachedAt(_) => {
+                "names or IP addresses of hosts without ports, with spaces between them, such as \"sb1.example.org\", or \
+                 empty for those of bind_ip"
+                    .to_owned()
+            }
             Self::Prefixes(_) => {
                 "beginnings of names with spaces between them, such as \"jobs/ licences/\", or a list of them, or empty for \
                  none"
@@ -707,6 +719,11 @@ impl Kind {
             Self::Hosts(put) => {
                 let hosts: Vec<String> = each_once(&in_lower_case(value)?)?;
                 put(config, hosts.iter().all(|host| is_host(host)).then_some(hosts)?);
+            }
+            Self::ReachedAt(put) => {
+                let hosts: Vec<String> = each_once(&in_lower_case(value)?)?;
+                let is_reached_at = |host: &String| is_host(host) || host.parse::<IpAddr>().is_ok();
+                put(config, hosts.iter().all(is_reached_at).then_some(hosts)?);
             }
             Self::Prefixes(put) => {
                 let prefixes: Vec<String> = each_once(value)?;

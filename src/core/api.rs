@@ -13,7 +13,7 @@ use super::ledger::{
     Listed, Listing, ListingKind, Queueing, Removal, Resizing, Scope, ServiceChange, Shown, Until, Waiting,
     Want,
 };
-use super::mailbox::{EventKind, Mailbox};
+use super::mailbox::{EventKind, Mailbox, Notice};
 use super::object::{Availability, DumpItem, ObjectRef};
 use super::outcome::{Call, Opened, Outcome, Verified};
 use super::store::Step;
@@ -344,6 +344,11 @@ impl Core {
     pub fn next_due(&self, sleeper: &Waker) -> Option<Due> {
         let ledger = self.ledger().next_due(sleeper);
         ledger.into_iter().chain(self.next_sysv_due(sleeper)).min()
+    }
+
+    /// Tells all clients that said Hello that another node of the cluster is going to lead.
+    pub fn announce_move(&self) {
+        self.ledger().announce(Notice::Moved);
     }
 
     /// Refuses new requests for grants, and answers those that wait, in steps. Returns whether there is more to do.

@@ -132,6 +132,8 @@ pub enum Notice {
     },
     /// The server is shutting down and grants nothing more.
     ShuttingDown,
+    /// Another node of the cluster is going to lead.
+    Moved,
 }
 
 /// The messages of one connection.

@@ -24,10 +24,10 @@ pub use extended::{
     Credentials, DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclarationsIter,
     DeclaredEntry, DeclaredState, EXTENDED_VERSION, Event, EventKind, Extended, ExtendedOpcode,
     ExtendedResponse, Features, Generation, GraceLeft, GrantId, GrantState, Granted, HelloAnswer, Idle,
-    IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds, NUMBERED_CAPACITY_MAX, Namespace,
-    Notice, OpenedSession, Pausing, Place, Queueing, ReachedLimit, Removal, RequestId, RequestIds, Resizing,
-    Revocation, Scope, SessionEntry, SessionKey, SessionKind, Shares, SlotChange, TtlLeft, VerifiedGrant,
-    Wait, WaitingRequest,
+    IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry, Milliseconds, Moved, NUMBERED_CAPACITY_MAX,
+    Namespace, Notice, OpenedSession, Pausing, Place, Queueing, ReachedLimit, Removal, RequestId, RequestIds,
+    Resizing, Revocation, Scope, SessionEntry, SessionKey, SessionKind, Shares, SlotChange, TtlLeft,
+    VerifiedGrant, Wait, WaitingRequest, Whereabouts,
 };
 pub use header::{HEADER_BYTES, Opaque, Opcode, REQUEST_MAGIC, RESPONSE_MAGIC, TLS_HANDSHAKE};
 pub use proxy_header::{PROXY_HEADER_BYTES_MAX, ProxyHeader, ProxyHeaderError};

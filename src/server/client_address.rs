@@ -94,6 +94,11 @@ impl ClientAddress {
         }
     }
 
+    /// Whether another node relays the connection.
+    pub(super) fn is_relayed(&self) -> bool {
+        matches!(self.source, Source::Relay { .. })
+    }
+
     /// Whether the client's own TLS ends at the relay of the connection, so that the relay's stands for the client's.
     pub(super) fn is_encrypted_by_relay(&self) -> bool {
         matches!(self.source, Source::Relay { is_encrypted: true })

@@ -26,6 +26,7 @@ mod listener;
 mod log;
 mod memory;
 mod metrics;
+mod node_view;
 mod peers;
 mod privileges;
 mod recent;
@@ -38,12 +39,13 @@ mod store;
 mod systemd;
 mod throttle;
 mod tls;
+mod whereabouts;
 mod workers;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 pub use admission::Admission;
@@ -53,6 +55,7 @@ pub use expiry::expire;
 pub use gc::{sweep_counters, sweep_for_memory, sweep_semaphores};
 pub use listener::{Listener, serve_port};
 pub use log::{Format as LogFormat, Log, LogError, Settings as LogSettings};
+pub use relay::{Incoming, Outgoing, RelayAuthority, RelayNetwork, relay_port, serve_relays};
 pub use store::{RestoreError, StoreError};
 pub use workers::{SameThread, Spawn, Workers};
 
@@ -61,6 +64,7 @@ use tokio::time::Instant;
 
 pub use crate::access::TokenFileError;
 use crate::cluster::fence::Fence;
+use crate::cluster::keys::Advertised;
 use crate::config::{AccessConfig, Config, Network, PortConfig, TlsConfig};
 use crate::core::{
     ClientShare, Core, KeyRule, LedgerLimits, Limits, MemoryLimit, Moment, MonotonicMs, NameHasher,
@@ -77,6 +81,7 @@ use statistics::Conflicts;
 use throttle::Throttle;
 pub use tls::TlsError;
 use tls::{FirstBytes, Tls};
+use whereabouts::Whereabouts;
 
 /// The state that all tasks of a server share.
 #[derive(Debug)]
@@ -108,6 +113,8 @@ pub struct Server {
     started: Instant,
     /// Nothing is written to a client past its deadline; `None`: this server is not a node of a cluster.
     fence: Option<Fence>,
+    /// Where clients reach the cluster; unset where this server is not a node, or does not lead yet.
+    whereabouts: OnceLock<Whereabouts>,
 }
 
 /// Ids of grants begin at the Unix time of the start in milliseconds, shifted by this many bits.
@@ -187,6 +194,7 @@ impl Server {
             shares: Shares::default(),
             started: Instant::now(),
             fence,
+            whereabouts: OnceLock::new(),
         };
         server.apply(config);
         // Ids of grants increase from one run to the next, unless the clock is set back in between.
@@ -285,6 +293,41 @@ impl Server {
     /// Whether this is a node of a cluster, which leads it.
     fn is_node(&self) -> bool {
         self.fence.is_some()
+    }
+
+    /// Where clients reach the cluster; `None`: this server is not a node of one.
+    fn whereabouts(&self) -> Option<&Whereabouts> {
+        self.whereabouts.get()
+    }
+
+    /// This server leads its cluster. To be called before it serves clients.
+    fn set_whereabouts(&self, whereabouts: Whereabouts) {
+        let is_first = self.whereabouts.set(whereabouts).is_ok();
+        assert!(is_first, "a process leads once");
+    }
+
+    /// Where clients reach the other nodes.
+    fn set_other_nodes(&self, others: Advertised) {
+        if let Some(whereabouts) = self.whereabouts() {
+            whereabouts.set_others(others);
+        }
+    }
+
+    /// Tells clients that said Hello that another node will lead, each of which relays them to that one.
+    fn announce_move_to_others(&self) {
+        if let Some(whereabouts) = self.whereabouts() {
+            self.announce_move((*whereabouts.others()).clone());
+        }
+    }
+
+    /// Tells clients that said Hello where the next leader is, or may be.
+    fn announce_move(&self, next: Advertised) {
+        if let Some(whereabouts) = self.whereabouts()
+            && !next.is_empty()
+        {
+            whereabouts.set_next(next);
+            self.core.announce_move();
+        }
     }
 
     /// Whether nothing may be written to a client any more.

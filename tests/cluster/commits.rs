@@ -25,17 +25,18 @@ use crate::support::etcd::{Delivery, FakeEtcd};
 /// Random histories in a run of the tests; `SIGNALBOX_HISTORIES` sets another number.
 const HISTORIES: u32 = 2_000;
 
-fn keys() -> Keys {
+pub fn keys() -> Keys {
     Keys::new("test")
 }
 
 /// A node takes over, as the leadership does it.
-fn take_over(etcd: &FakeEtcd, epoch: u32) -> Term {
+pub fn take_over(etcd: &FakeEtcd, epoch: u32) -> Term {
     let leadership = Leadership {
         epoch,
         node: format!("node-{epoch}"),
         incarnation: Incarnation(format!("{epoch:032}")),
         state: LeadershipState::Held,
+        successor: None,
     };
     let then = vec![
         Operation::Put { key: keys().leadership(), value: encode(&leadership) },
@@ -196,7 +197,7 @@ proptest! {
     }
 }
 
-fn session(number: u64) -> Record {
+pub fn session(number: u64) -> Record {
     let session = SessionId::from_number(number).unwrap();
     let (key, label) = (SessionKey([7; 16]), Box::default());
     Record::Session(SessionRecord { session, key, ttl_ms: 1000, label, revoked_grace_ms: None })
@@ -217,13 +218,13 @@ fn declaration(name: &[u8]) -> Record {
     })
 }
 
-fn storage(etcd: &FakeEtcd, term: Term) -> ClusterStorage<crate::support::etcd::Handle> {
+pub fn storage(etcd: &FakeEtcd, term: Term) -> ClusterStorage<crate::support::etcd::Handle> {
     let fence = Fence::new(BootTime::default);
     fence.set(BootTime(std::time::Duration::from_secs(1)));
     ClusterStorage::new(etcd.client(), keys(), term, fence)
 }
 
-fn loaded(storage: &mut dyn Storage) -> Vec<Record> {
+pub fn loaded(storage: &mut dyn Storage) -> Vec<Record> {
     let mut records = Vec::new();
     storage.load(&mut |record| records.push(record)).unwrap();
     records

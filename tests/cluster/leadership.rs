@@ -41,6 +41,8 @@ fn node(run: u32) -> Node {
             address: ([192, 0, 2, 1], 11218).into(),
             secret: RelaySecret(format!("{run:032x}")),
         }),
+        advertised: Default::default(),
+        drains: true,
     }
 }
 

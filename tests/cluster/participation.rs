@@ -49,6 +49,8 @@ impl Bench {
                 is_eligible: true,
                 relays: false,
                 relay_endpoint: None,
+                advertised: Default::default(),
+                drains: false,
                 record_format: Some(FORMAT),
             },
             timing: Timing::new(RENEW_DEADLINE).unwrap(),
@@ -125,7 +127,7 @@ fn a_renewal_that_is_answered_while_the_node_leaves_opens_the_fence_for_nobody()
     // As the daemon does it, while the thread waits for the answer.
     bench.fence.set(BootTime::default());
     bench.answer(&renewal);
-    bench.participation.release();
+    bench.participation.release(None);
     let Action::Send(release) = bench.next() else { panic!("it does not release") };
     assert!(bench.fence.is_past(), "before another node can lead");
     bench.exchange(&release);

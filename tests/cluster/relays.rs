@@ -127,6 +127,39 @@ fn a_relay_that_was_frozen_forwards_nothing_more() {
 }
 
 #[test]
+fn leases_begin_again_when_the_next_leader_answers() {
+    let Some(mut cluster) = TestCluster::start_relaying(1, 0) else { return };
+    for number in 0..3 {
+        let node = cluster.add(&format!("node-{number}"));
+        let file = cluster.node(node).file.clone();
+        let config = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, config.replace("renew_deadline = 2", "renew_deadline = 5")).unwrap();
+        cluster.start_node(node);
+    }
+    let leader = cluster.leader();
+    let (relay, next) = (cluster.others(leader)[0], cluster.others(leader)[1]);
+    for node in [relay, next] {
+        cluster.daemon(node).logged_message("standby of node");
+    }
+    // This one must not wait for the relay, too.
+    cluster.daemon(leader).ready();
+    // The next leader waits for this one for the lease duration, 5.6 s.
+    cluster.daemon(relay).signal(Signal::SIGSTOP);
+    let pid = cluster.daemon(relay).pid().as_raw() as u32;
+    eventually("every thread is stopped", || is_stopped(pid));
+    let server = cluster.node(leader).counters.to_string();
+    let acquired = cluster.run(["acquire", "job", "--max", "1", "--lease", "3s", "--server", &server]);
+    assert!(acquired.status.success(), "{}", stderr(&acquired));
+    cluster.daemon(leader).signal(Signal::SIGTERM);
+    assert!(cluster.daemon(leader).exit_status().success());
+    cluster.daemon(next).ready();
+    let server = cluster.node(next).counters.to_string();
+    let holders = cluster.run(["holders", "job", "--json", "--server", &server]);
+    assert!(holders.status.success(), "{}", stderr(&holders));
+    assert!(!holders.stdout.is_empty(), "its lease is not over: {}", cluster.daemon(next).said());
+}
+
+#[test]
 fn a_client_waits_for_a_leader_for_a_limited_time() {
     let Some(mut cluster) = TestCluster::start_relaying(1, 2) else { return };
     let (leader, relay) = leader_and_relay(&cluster);

@@ -56,7 +56,8 @@ systemctl() {
         while [ -e wanted ] && [ ! -e pid ]; do sleep 0.02; done
         ;;
     stop)
-        kill -TERM "$(<pid)"
+        # A node that was drained has ended.
+        pid=$(cat pid 2>/dev/null) && kill -TERM "$pid" || true
         while [ -e pid ]; do sleep 0.02; done
         ;;
     esac

@@ -356,6 +356,27 @@ fn a_reload_of_an_unusable_configuration_is_in_the_audit_log() {
 }
 
 #[test]
+fn a_reload_of_unusable_files_is_in_the_audit_log() {
+    let mut guarded = Guarded::start("");
+    let reason = |guarded: &Guarded| {
+        let lines = guarded.audit();
+        let line = lines.last().unwrap();
+        assert_eq!((&line["operation"], &line["outcome"]), (&"Reload".into(), &"refused".into()));
+        line["reason"].as_str().unwrap().to_owned()
+    };
+    let tls = "[tls]\ncert = '/nonexistent/cert.pem'\nkey = '/nonexistent/key.pem'\n";
+    guarded.file.write(&Guarded::config(&guarded.file, tls));
+    guarded.reload();
+    assert_eq!(reason(&guarded), "the files of TLS cannot be used");
+    std::fs::write(guarded.tokens(), "[[token]]\nname = 1\n").unwrap();
+    guarded.reload();
+    assert_eq!(reason(&guarded), "the files of TLS and the file of tokens cannot be used");
+    guarded.file.write(&Guarded::config(&guarded.file, ""));
+    guarded.reload();
+    assert_eq!(reason(&guarded), "the file of tokens cannot be used");
+}
+
+#[test]
 fn a_bad_file_of_tokens_is_reported_and_the_tokens_before_stay() {
     let mut guarded = Guarded::start("networks = ['127.0.0.0/8 none']");
     let secret = guarded.create("web", &["--rights", "acquire"]);

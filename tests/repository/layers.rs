@@ -165,6 +165,7 @@ const LAYERS: [Layer; 9] = [
             ("data.rs", "storage"),
             ("data.rs", "cluster"),
             ("cluster/mod.rs", "cluster"),
+            ("cluster/drain.rs", "cluster"),
             ("cluster/finalize.rs", "cluster"),
             ("cluster/forget.rs", "cluster"),
             ("cluster/release.rs", "cluster"),

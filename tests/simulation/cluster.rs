@@ -1,11 +1,14 @@
 //! Three nodes of a cluster and the product's own clients, on a simulated network and an etcd in memory, while faults happen.
 //!
 //! A seed determines everything: the clocks of the nodes, which differ by up to 8 % in rate; how long requests to etcd take
-//! and which get lost or arrive seconds late; which node is killed, stopped in order, frozen or cut off, and when; and what
-//! the clients request. The nodes run the product's own leadership, chain of commits and server.
+//! and which get lost or arrive seconds late; which node is killed, stopped in order, frozen or cut off from etcd, from
+//! clients or from another node, also in one direction, and when; and what the clients request. The nodes run the product's
+//! own leadership, relays, chain of commits and server. Clients connect to any node.
 //!
 //! After every step at most one node may answer clients; no node sends anything under an epoch that is over; every permit that
-//! a client believes in is stored, known to the node that serves, and within the capacity. Then the faults stop, a node serves,
+//! a client believes in is stored, known to the node that serves, and within the capacity. When a leader answers, no node that
+//! runs has a connection to an earlier one, no node ever forwards anything of one, and no two programs without leases hold
+//! the same at once. Then the faults stop, a node serves,
 //! every client gets what it requests, and when all have left, only declarations are stored. `docs/reliability.md` has the
 //! details.
 //!
@@ -18,6 +21,7 @@ mod clock;
 mod etcd;
 mod faults;
 mod node;
+mod plain;
 mod process;
 mod queues;
 mod socket;
@@ -40,6 +44,7 @@ use crate::tasks::{Counted, spawn};
 use applications::{Application, Workload};
 use beliefs::Resource;
 use faults::Faults;
+use plain::Program;
 use world::{NODES, World, node_name};
 
 /// How long holders and waiters may take to end after a node serves again.
@@ -54,9 +59,15 @@ const ASK_MS_MAX: u64 = 15_000;
 /// How long sessions may stay in the store after their clients have left.
 const LEAVE_MS_MAX: u64 = 60_000;
 
-/// Takeovers in all seeds that have ended, and requests that kept their places over one.
+/// Takeovers in all seeds that have ended, requests that kept their places over one, connections that were relayed, and grants
+/// without leases.
 static TAKEOVERS: AtomicU64 = AtomicU64::new(0);
 static KEPT_PLACES: AtomicU64 = AtomicU64::new(0);
+static RELAYED: AtomicU64 = AtomicU64::new(0);
+static PLAIN_GRANTS: AtomicU64 = AtomicU64::new(0);
+
+/// Programs without leases on each machine of clients.
+const PROGRAMS: usize = 2;
 
 struct Simulation<'a> {
     world: Arc<World>,
@@ -103,6 +114,12 @@ impl Simulation<'_> {
                         Arc::clone(&tasks),
                         Arc::clone(&present),
                     ));
+                }
+                for program in 0..PROGRAMS {
+                    let number = machine * PROGRAMS + program;
+                    let random = Random::of(seed, (start << 32) + 1000 + number as u64);
+                    let program = Program { world: Arc::clone(&world), number, random };
+                    tokio::task::spawn_local(program.run());
                 }
                 std::future::pending()
             });
@@ -160,6 +177,8 @@ impl Simulation<'_> {
         })?;
         TAKEOVERS.fetch_add(self.world.takeovers(), Ordering::Relaxed);
         KEPT_PLACES.fetch_add(self.world.queues.kept(), Ordering::Relaxed);
+        RELAYED.fetch_add(self.world.relays(), Ordering::Relaxed);
+        PLAIN_GRANTS.fetch_add(self.world.plain.grants(), Ordering::Relaxed);
         let trace = self.world.scene.state().trace();
         Ok(trace)
     }
@@ -227,8 +246,11 @@ fn run(seed: u64) -> Result<u64, String> {
 #[test]
 fn under_faults_one_node_serves_and_what_it_told_clients_is_kept() {
     seeds::run_all(60, "cluster::under_faults", run);
-    let [takeovers, places] = [&TAKEOVERS, &KEPT_PLACES].map(|count| count.load(Ordering::Relaxed));
-    println!("{takeovers} takeovers, {places} kept places");
+    let counts = [&TAKEOVERS, &KEPT_PLACES, &RELAYED, &PLAIN_GRANTS];
+    let [takeovers, places, relayed, grants] = counts.map(|count| count.load(Ordering::Relaxed));
+    println!(
+        "{takeovers} takeovers, {places} kept places, {relayed} relayed connections, {grants} grants without leases"
+    );
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct TestCluster {
     folder: tempfile::TempDir,
     /// Whether nodes relay clients to the leader.
     relays: bool,
+    /// The host at which nodes say that clients reach them.
+    advertise: Option<&'static str>,
 }
 
 /// A node: its ports and its file stay the same when its process is started again.
@@ -44,20 +46,35 @@ pub struct TestNode {
 impl TestCluster {
     /// Starts an etcd with this number of members, and this number of nodes; `None` if etcd is not installed.
     pub fn start(members: usize, nodes: usize) -> Option<Self> {
-        Self::start_all(members, nodes, false)
+        Self::start_all(members, nodes, false, None)
     }
 
     /// As [`Self::start`]; the nodes relay clients to the leader.
     pub fn start_relaying(members: usize, nodes: usize) -> Option<Self> {
-        let cluster = Self::start_all(members, nodes, true)?;
+        Self::start_advertising(members, nodes, None)
+    }
+
+    /// As [`Self::start_relaying`]; clients are told that they reach each node at this host.
+    pub fn start_advertising(
+        members: usize,
+        nodes: usize,
+        host: impl Into<Option<&'static str>>,
+    ) -> Option<Self> {
+        let cluster = Self::start_all(members, nodes, true, host.into())?;
         let accepts = |node: &TestNode| std::net::TcpStream::connect(node.counters).is_ok();
         eventually("every node accepts clients", || cluster.nodes.iter().all(accepts));
         Some(cluster)
     }
 
-    fn start_all(members: usize, nodes: usize, relays: bool) -> Option<Self> {
+    fn start_all(
+        members: usize,
+        nodes: usize,
+        relays: bool,
+        advertise: Option<&'static str>,
+    ) -> Option<Self> {
         let etcd = RealEtcd::start(members)?;
-        let mut cluster = Self { nodes: Vec::new(), etcd, folder: tempfile::tempdir().unwrap(), relays };
+        let mut cluster =
+            Self { nodes: Vec::new(), etcd, folder: tempfile::tempdir().unwrap(), relays, advertise };
         for number in 0..nodes {
             cluster.add(&format!("node-{number}"));
         }
@@ -68,9 +85,15 @@ impl TestCluster {
     }
 
     /// Starts a node on each of these machines, from a machine that reaches them. Administrators are at these addresses.
+    /// The nodes relay clients to the leader.
     pub fn start_on(machines: &[Machine], administrators: &str, etcd: RealEtcd) -> Self {
-        let mut cluster =
-            Self { nodes: Vec::new(), etcd, folder: tempfile::tempdir().unwrap(), relays: false };
+        let mut cluster = Self {
+            nodes: Vec::new(),
+            etcd,
+            folder: tempfile::tempdir().unwrap(),
+            relays: true,
+            advertise: None,
+        };
         for (number, machine) in machines.iter().enumerate() {
             cluster.add_at(&format!("node-{number}"), machine.ip, [11215, 11216, 11218], administrators);
             cluster.nodes[number].machine = Some(machine.clone());
@@ -102,6 +125,9 @@ impl TestCluster {
         writeln!(text, "etcd = \"{}\"", self.etcd.endpoints().join(" ")).unwrap();
         if self.relays {
             writeln!(text, "bind = \"{ip}:{relay}\"").unwrap();
+        }
+        if let Some(host) = self.advertise {
+            writeln!(text, "advertise = \"{host}\"").unwrap();
         }
         fs::write(&file, text).unwrap();
         let address = |port| SocketAddr::from((ip, port));
@@ -170,6 +196,12 @@ impl TestCluster {
         let mut addresses = self.nodes.iter().map(|node| node.counters.to_string().parse().unwrap());
         let first = signalbox::client::Client::builder(addresses.next().unwrap());
         Client::connect_with(configure(addresses.fold(first, Builder::address))).unwrap()
+    }
+
+    /// A client that knows one node.
+    pub fn client_of(&self, number: usize, configure: impl FnOnce(Builder) -> Builder) -> Client {
+        let address = self.nodes[number].counters.to_string().parse().unwrap();
+        Client::connect_with(configure(signalbox::client::Client::builder(address))).unwrap()
     }
 
     /// A connection to a node.

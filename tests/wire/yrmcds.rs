@@ -1,11 +1,12 @@
 //! Compares the server with a real yrmcdsd byte for byte: both get the same random histories, and every answer is
-//! compared.
+//! compared. So it is with a node of a cluster that relays its clients to the leader.
 //!
-//! `SIGNALBOX_HISTORIES` sets the number of histories (default 40), `SIGNALBOX_SEED` the first seed; a failure prints
+//! `SIGNALBOX_HISTORIES` sets the number of histories (default 40, and 10 with a relay), `SIGNALBOX_SEED` the first seed; a failure prints
 //! the seed that replays it. Intended differences (`docs/compatibility.md`) are asserted.
 
 use std::collections::BTreeMap;
 
+use crate::support::cluster::TestCluster;
 use crate::support::yrmcdsd::Yrmcdsd;
 use crate::support::*;
 
@@ -32,10 +33,55 @@ impl Random {
     }
 }
 
+/// The server that is compared with yrmcdsd.
+enum Ours {
+    Here(TestServer),
+    /// The node of this number, which relays to the leader.
+    Relay(TestCluster, usize),
+}
+
+impl Ours {
+    const STAT_INTERVAL_S: u32 = 2_000_000_000;
+
+    fn start() -> Self {
+        Self::Here(TestServer::start_with(|config| config.counter.stat_interval_s = Self::STAT_INTERVAL_S))
+    }
+
+    /// `None` if etcd is not installed.
+    fn start_relay() -> Option<Self> {
+        let mut cluster = TestCluster::start_relaying(1, 0)?;
+        for number in 0..2 {
+            let node = cluster.add(&format!("node-{number}"));
+            let file = cluster.node(node).file.clone();
+            let config = std::fs::read_to_string(&file).unwrap();
+            let interval = format!("[counter]\nstat_interval = {}\n", Self::STAT_INTERVAL_S);
+            std::fs::write(&file, config.replace("[counter]\n", &interval)).unwrap();
+            cluster.start_node(node);
+        }
+        let leader = cluster.leader();
+        let relay = cluster.others(leader)[0];
+        cluster.daemon(relay).logged_message("standby of node");
+        Some(Self::Relay(cluster, relay))
+    }
+
+    fn counter(&self) -> Wire {
+        match self {
+            Self::Here(server) => server.counter(),
+            Self::Relay(cluster, relay) => cluster.wire(*relay),
+        }
+    }
+
+    fn assert_books_balance(&self) {
+        if let Self::Here(server) = self {
+            server.assert_books_balance();
+        }
+    }
+}
+
 /// The two servers, and the holdings of every connection according to the answers of the first one.
 struct Pair<'a> {
     yrmcdsd: &'a Yrmcdsd,
-    ours: &'a TestServer,
+    ours: &'a Ours,
     /// A connection to each server that only queries it, and outlives the history.
     watchers: &'a mut [Wire; 2],
     connections: Vec<[Wire; 2]>,
@@ -66,12 +112,7 @@ enum Kind {
 }
 
 impl<'a> Pair<'a> {
-    fn new(
-        yrmcdsd: &'a Yrmcdsd,
-        ours: &'a TestServer,
-        watchers: &'a mut [Wire; 2],
-        random: &mut Random,
-    ) -> Self {
+    fn new(yrmcdsd: &'a Yrmcdsd, ours: &'a Ours, watchers: &'a mut [Wire; 2], random: &mut Random) -> Self {
         await_connections(yrmcdsd, watchers, 0);
         let connect = || [Wire::connect(yrmcdsd.counters), ours.counter()];
         let mut names: Vec<Vec<u8>> = (0..4).map(|_| unique("history")).collect();
@@ -297,14 +338,14 @@ fn number(variable: &str, default: u64) -> u64 {
 /// The servers of some histories, each with a watcher.
 struct Servers {
     yrmcdsd: Yrmcdsd,
-    ours: TestServer,
+    ours: Ours,
     watchers: [Wire; 2],
 }
 
 impl Servers {
-    fn start() -> Option<Self> {
+    fn start(start_ours: fn() -> Option<Ours>) -> Option<Self> {
         let yrmcdsd = Yrmcdsd::start()?;
-        let ours = TestServer::start_with(|config| config.counter.stat_interval_s = 2_000_000_000);
+        let ours = start_ours()?;
         let watchers = [Wire::connect(yrmcdsd.counters), ours.counter()];
         Some(Self { yrmcdsd, ours, watchers })
     }
@@ -340,13 +381,22 @@ impl Servers {
 /// Both servers, and fresh ones after yrmcdsd stopped answering: on a busy machine it occasionally misses a connection
 /// permanently. Such a run is repeated. A run with different answers, or in which signalbox does not answer, is not.
 struct Patient {
+    start_ours: fn() -> Option<Ours>,
     servers: Servers,
     silences: u32,
 }
 
 impl Patient {
-    fn start() -> Option<Self> {
-        Some(Self { servers: Servers::start()?, silences: 0 })
+    fn start(start_ours: fn() -> Option<Ours>) -> Option<Self> {
+        Some(Self { start_ours, servers: Servers::start(start_ours)?, silences: 0 })
+    }
+
+    /// Runs this number of histories, unless the environment says otherwise.
+    fn run_histories(&mut self, count: u64) {
+        let first = number("SIGNALBOX_SEED", 1);
+        for seed in first..first + number("SIGNALBOX_HISTORIES", count) {
+            self.run(&format!("seed {seed}"), |servers| servers.run_history(seed));
+        }
     }
 
     fn run(&mut self, what: &str, run: impl Fn(&mut Servers)) {
@@ -361,23 +411,26 @@ impl Patient {
                 std::panic::resume_unwind(panic);
             }
             eprintln!("{what} is repeated with fresh servers: {text}");
-            self.servers = Servers::start().expect("it is installed");
+            self.servers = Servers::start(self.start_ours).expect("it is installed");
         }
     }
 }
 
 #[test]
 fn random_histories_get_the_same_bytes_from_yrmcdsd() {
-    let Some(mut patient) = Patient::start() else { return };
-    let first = number("SIGNALBOX_SEED", 1);
-    for seed in first..first + number("SIGNALBOX_HISTORIES", 40) {
-        patient.run(&format!("seed {seed}"), |servers| servers.run_history(seed));
-    }
+    let Some(mut patient) = Patient::start(|| Some(Ours::start())) else { return };
+    patient.run_histories(40);
+}
+
+#[test]
+fn random_histories_get_the_same_bytes_from_yrmcdsd_and_from_a_relay() {
+    let Some(mut patient) = Patient::start(Ours::start_relay) else { return };
+    patient.run_histories(10);
 }
 
 #[test]
 fn stats_begin_with_the_items_of_yrmcds_in_its_order() {
-    let Some(mut patient) = Patient::start() else { return };
+    let Some(mut patient) = Patient::start(|| Some(Ours::start())) else { return };
     patient.run("the statistics", |servers| {
         let names =
             |watcher: &mut Wire| watcher.stats().into_iter().map(|(name, _)| name).collect::<Vec<_>>();

@@ -1,6 +1,7 @@
 //! `signalbox cluster`: what an operator asks of a cluster. It speaks to etcd, not to a server, so it works while no node
 //! serves clients.
 
+mod drain;
 mod finalize;
 mod forget;
 mod release;
@@ -33,6 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   signalbox cluster status
   signalbox cluster status --config /etc/signalbox.toml --json
+  signalbox cluster drain node-3
   signalbox cluster finalize
   signalbox cluster forget node-3";
 
@@ -47,6 +49,7 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Action {
     Status(status::Arguments),
+    Drain(drain::Arguments),
     Finalize(finalize::Arguments),
     Release(release::Arguments),
     Forget(forget::Arguments),
@@ -70,6 +73,7 @@ pub(super) struct Cluster {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Action::Status(arguments) => status::run(arguments),
+        Action::Drain(arguments) => drain::run(arguments),
         Action::Finalize(arguments) => finalize::run(arguments),
         Action::Release(arguments) => release::run(arguments),
         Action::Forget(arguments) => forget::run(arguments),
@@ -116,6 +120,11 @@ impl From<AdminError> for Failure {
             AdminError::NoCluster { .. }
             | AdminError::NoNode { .. }
             | AdminError::Alive { .. }
+            | AdminError::Silent { .. }
+            | AdminError::CannotDrain { .. }
+            | AdminError::NothingToHandOver { .. }
+            | AdminError::Refused { .. }
+            | AdminError::NotInTime { .. }
             | AdminError::Leads { .. }
             | AdminError::NoNodes
             | AdminError::Unready { .. }

@@ -18,7 +18,7 @@ Show who leads, and which nodes are alive
 
 Watches the nodes until each has sent a heartbeat, for a third of the renew deadline at most. STATE is \"leads\", \"stands \
 by\", \"relays\" for a node that may not lead, or \"silent\" if the node sent none. RELAYS is how many connections of clients the \
-node relays to the leader. FORMAT is the newest format of records that the node reads. The line record_format \
+node relays to the leader. HEARTBEAT is how long ago its last heartbeat was seen. FORMAT is the newest format of records that the node reads. The line record_format \
 says which one leaders write, and whether \"signalbox cluster finalize\" can raise it. Problems of etcd are reported on \
 standard error.
 
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
 
     /// Print one JSON object with the keys cluster, this_node, leader (null if none leads), epoch, commits, records,
     /// renew_deadline_ms, record_format, finalize (done, possible, blocked), nodes (node, state, version, record_format,
-    /// relays, addresses), etcd (member, version, leads, database_bytes, error) and warnings
+    /// relays, heartbeat_age_ms, addresses), etcd (member, version, leads, database_bytes, error) and warnings
     #[arg(long)]
     json: bool,
 }
@@ -68,6 +68,7 @@ struct ShownNode<'a> {
     version: &'a str,
     record_format: Option<u32>,
     relays: Option<u32>,
+    heartbeat_age_ms: Option<u64>,
     addresses: &'a [String],
 }
 
@@ -144,7 +145,7 @@ fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
         .iter()
         .map(|(name, of)| ShownNode {
             node: name,
-            state: match (leader == Some(name.as_str()), of.is_alive, of.node.is_eligible) {
+            state: match (leader == Some(name.as_str()), of.is_alive(), of.node.is_eligible) {
                 (true, _, _) => "leads",
                 (false, true, true) => "stands by",
                 (false, true, false) => "relays",
@@ -153,6 +154,7 @@ fn nodes(found: &ClusterStatus) -> Vec<ShownNode<'_>> {
             version: &of.node.version,
             record_format: of.node.record_format,
             relays: of.relays,
+            heartbeat_age_ms: of.heartbeat_age.and_then(|age| u64::try_from(age.as_millis()).ok()),
             addresses: &of.node.addresses,
         })
         .collect()
@@ -194,17 +196,19 @@ fn print(shown: &Shown<'_>, finalization: &Finalization) -> io::Result<()> {
     }
     writeln!(
         out,
-        "\n{:<16}  {:<9}  {:<10}  {:<7}  {:<6}  ADDRESSES",
-        "NODE", "STATE", "VERSION", "FORMAT", "RELAYS"
+        "\n{:<16}  {:<9}  {:<10}  {:<7}  {:<6}  {:<9}  ADDRESSES",
+        "NODE", "STATE", "VERSION", "FORMAT", "RELAYS", "HEARTBEAT"
     )?;
     for node in &shown.nodes {
         let line = format!(
-            "{:<16}  {:<9}  {:<10}  {:<7}  {:<6}  {}",
+            "{:<16}  {:<9}  {:<10}  {:<7}  {:<6}  {:<9}  {}",
             node.node,
             node.state,
             node.version,
             node.record_format.map_or_else(|| "unknown".to_owned(), |format| format.to_string()),
             node.relays.map_or_else(|| "-".to_owned(), |relays| relays.to_string()),
+            node.heartbeat_age_ms
+                .map_or_else(|| "-".to_owned(), |age| format!("{:.2} s", age as f64 / 1000.0)),
             node.addresses.join(" ")
         );
         writeln!(out, "{}", harmless(&line))?;

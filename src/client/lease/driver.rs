@@ -17,7 +17,9 @@ use super::claim::{AcquireSpec, WaitLimit};
 use super::clock::{Clock, Moment, Sleep};
 use super::command::{AcquireFailure, AcquireOutcome, Command, HeldGrant};
 use super::grant_table::GrantTable;
-use super::link::{AttemptFailure, Link, LinkEvent, SessionConnection, Tag, keep_alive_interval};
+use super::link::{
+    AttemptFailure, Greeted, Greeting, Link, LinkEvent, SessionConnection, Tag, keep_alive_interval,
+};
 use super::reconnect::{AfterFailure, Reconnect};
 use super::request::{Operation, ReceivedGrant, Request, Transmission, read_granted, read_released};
 use super::request_table::{Cancellation, RequestTable};
@@ -26,7 +28,7 @@ use super::session_load::SessionLoad;
 use super::session_pool::Losses;
 use super::settings::Settings;
 use super::validity::{LeaseValidity, safe_duration};
-use crate::client::{Disconnect, Error, ErrorKind, Lost};
+use crate::client::{Address, Disconnect, Error, ErrorKind, Lost};
 use crate::protocol::{
     Extended, GraceLeft, GrantId, Milliseconds, Notice, OpenedSession, RequestId, ResponseFrame, Status,
     TtlLeft, VerifiedGrant, WaitingRequest,
@@ -47,6 +49,8 @@ pub(super) struct Driver {
     session: Option<OpenedSession>,
     link: Link,
     reconnect: Reconnect,
+    /// An attempt to reach the leader of the cluster, beside a connection that another node relays.
+    approach: Option<(Address, Greeting)>,
     phase: Phase,
     sharing: Sharing,
     /// Callers that wait until the session is open.
@@ -81,6 +85,8 @@ enum Sharing {
 /// What wakes a driver.
 enum Event {
     Link(LinkEvent),
+    /// The leader has answered, or cannot be reached.
+    Approach(Result<Greeted, AttemptFailure>),
     /// `None`: the last user of the session is gone.
     Command(Option<Command>),
     Timer,
@@ -109,6 +115,7 @@ impl Driver {
             session: None,
             link: Link::RetryAt(first_attempt),
             reconnect,
+            approach: None,
             phase: Phase::Active,
             sharing: Sharing::Shared,
             open_waiters: Vec::new(),
@@ -131,6 +138,7 @@ impl Driver {
                 // Answers first: they may make the rest unnecessary.
                 biased;
                 event = self.link.event() => Event::Link(event),
+                outcome = outcome_of(&mut self.approach) => Event::Approach(outcome),
                 command = self.commands.recv(), if is_active => Event::Command(command),
                 () = sleep => Event::Timer,
             };
@@ -139,6 +147,7 @@ impl Driver {
             }
             match event {
                 Event::Link(event) => self.handle_link(event),
+                Event::Approach(outcome) => self.approached(outcome),
                 Event::Command(Some(command)) => self.handle_command(command),
                 Event::Command(None) => self.close(),
                 Event::Timer => {}
@@ -307,6 +316,7 @@ impl Driver {
     fn handle_response(&mut self, tag: Tag, frame: &ResponseFrame) {
         match tag {
             Tag::Hello => match frame.notice() {
+                Ok(Some(Notice::Moved { .. })) => self.follow(frame),
                 Ok(Some(notice)) => self.handle_notice(notice),
                 Ok(None) => {}
                 Err(_) => debug!("a notice of the server is malformed"),
@@ -329,6 +339,7 @@ impl Driver {
                 self.renewed(frame, sent);
                 self.handle_verification(grant, frame, sent, after);
             }
+            Tag::Where => self.guided(frame),
             Tag::Cancel => {}
             Tag::Close => self.phase = Phase::Ended(Lost::Stopped),
         }
@@ -461,12 +472,55 @@ impl Driver {
                 self.detached(Lost::TakenOver);
             }
             Notice::ShuttingDown { .. } => info!("the server is shutting down"),
-            Notice::SessionRevoked { .. } | Notice::AttachedElsewhere { .. } => {}
+            Notice::SessionRevoked { .. } | Notice::AttachedElsewhere { .. } | Notice::Moved { .. } => {}
         }
     }
 
     fn is_session(&self, number: u64) -> bool {
         self.session.is_some_and(|session| session.session == number)
+    }
+
+    /// The server has said where the nodes of its cluster are.
+    fn guided(&mut self, frame: &ResponseFrame) {
+        let Ok(whereabouts) = frame.whereabouts() else {
+            return debug!("the server does not say where the nodes of its cluster are");
+        };
+        self.reconnect.guided(whereabouts);
+        self.approach_leader();
+    }
+
+    /// Another node of the cluster is going to lead.
+    fn follow(&mut self, frame: &ResponseFrame) {
+        let Ok(moved) = frame.moved() else { return debug!("a notice of the server is malformed") };
+        info!(epoch = moved.epoch, to = ?moved.addresses, "the leader of the cluster is going to stop");
+        self.approach = None;
+        self.reconnect.moved(moved);
+    }
+
+    /// Connects to the leader, if another node relays the present connection.
+    fn approach_leader(&mut self) {
+        let is_usable = self.link.is_attached() && matches!(self.phase, Phase::Active);
+        self.approach = if is_usable { self.reconnect.approach_leader() } else { None };
+    }
+
+    /// The leader has answered: the session moves to that connection. Or it cannot be reached, and the session stays.
+    fn approached(&mut self, outcome: Result<Greeted, AttemptFailure>) {
+        let Some((address, _)) = self.approach.take() else { return };
+        match (outcome, self.session) {
+            (Ok(greeted), Some(session)) if self.link.is_attached() => {
+                info!(%address, "the session moves to a direct connection to the leader");
+                self.grants.disconnected();
+                // The present connection ends here, before the session is attached to the other one.
+                let places = self.requests.places();
+                self.link =
+                    Link::Attaching(self.reconnect.attach_at_leader(address, greeted, session, places));
+            }
+            (Ok(_), _) => {}
+            (Err(AttemptFailure { error, .. }), _) => {
+                debug!(%address, %error, "the leader of the cluster cannot be reached directly");
+                self.approach_leader();
+            }
+        }
     }
 
     /// A connection is there, and the session is attached to it.
@@ -482,6 +536,10 @@ impl Driver {
             Some(_) => info!(session = session.session, "session attached to a new connection"),
         }
         self.reconnect.attached(self.clock.now());
+        if connection.says_where() {
+            // If the connection has ended, the next one is asked.
+            drop(connection.post(Extended::Where, Tag::Where));
+        }
         self.link = Link::Attached(connection);
         self.requests.resend_all();
         self.grants.verify_all(sent);
@@ -511,6 +569,7 @@ impl Driver {
         info!(%reason, "the connection to the server was lost; connecting again");
         let now = self.now();
         self.grants.disconnected();
+        self.approach = None;
         self.link = Link::RetryAt(self.reconnect.disconnected(reason, now));
     }
 
@@ -533,8 +592,9 @@ impl Driver {
         if let Some(session) = self.session {
             due = due.min(self.lease.until().unwrap_or(Moment(Duration::ZERO)));
             if let Link::Attached(connection) = &self.link {
-                due = due
-                    .min(connection.keep_alive_due(keep_alive_interval(session), self.reconnect.probe_at()));
+                due = due.min(
+                    connection.keep_alive_due(self.keep_alive_interval(session), self.reconnect.probe_at()),
+                );
                 if matches!(self.phase, Phase::Active) {
                     due = self.grants.next_verification().into_iter().fold(due, Moment::min);
                 }
@@ -580,12 +640,17 @@ impl Driver {
     }
 
     fn keep_alive(&mut self, session: OpenedSession, now: Moment) {
+        let interval = self.keep_alive_interval(session);
         let Some(connection) = self.link.connection_mut() else { return };
-        if let Err(reason) =
-            connection.keep_alive(now, keep_alive_interval(session), self.reconnect.probe_at())
-        {
+        if let Err(reason) = connection.keep_alive(now, interval, self.reconnect.probe_at()) {
             self.disconnected(&reason);
         }
+    }
+
+    /// The time without an answer after which KeepAlive is sent, and for which its own answer may take.
+    fn keep_alive_interval(&self, session: OpenedSession) -> Duration {
+        let interval = keep_alive_interval(session);
+        self.reconnect.silence_max().map_or(interval, |most| interval.min(most))
     }
 
     /// Asks the server whether grants are revoked, and until when they are held, after a notice or a disconnect.
@@ -595,7 +660,7 @@ impl Driver {
             return;
         }
         let after = self.grants.notices();
-        for grant in self.grants.due_for_verification(now, now.after(keep_alive_interval(session))) {
+        for grant in self.grants.due_for_verification(now, now.after(self.keep_alive_interval(session))) {
             // If the connection has ended, all grants are verified over the next one.
             drop(connection.post(Extended::VerifyGrant { grant }, Tag::Verify { grant, sent: now, after }));
         }
@@ -636,6 +701,14 @@ impl Driver {
         warn!(%reason, "a session was lost");
         self.losses.add();
         self.phase = Phase::Ended(reason);
+    }
+}
+
+/// Waits for an attempt to reach the leader. Cancel safe.
+async fn outcome_of(approach: &mut Option<(Address, Greeting)>) -> Result<Greeted, AttemptFailure> {
+    match approach {
+        Some((_, greeting)) => greeting.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) enum Tag {
     Request { id: RequestId, sent: Moment },
     /// VerifyGrant, sent at this moment after this many notices.
     Verify { grant: GrantId, sent: Moment, after: NoticeCount },
+    /// Where: where the nodes of the cluster are.
+    Where,
     /// Cancel, whose answer is ignored: the canceled request has its own.
     Cancel,
     /// CloseSession.
@@ -60,6 +62,37 @@ pub(super) enum LinkEvent {
 /// An attempt to attach, which yields the session with its time to live.
 pub(super) type Attaching =
     Pin<Box<dyn Future<Output = Result<(OpenedSession, SessionConnection), AttemptFailure>> + Send>>;
+
+/// An attempt to say Hello to a server to which no session is attached yet.
+pub(super) type Greeting = Pin<Box<dyn Future<Output = Result<Greeted, AttemptFailure>> + Send>>;
+
+/// A connection over which Hello was sent.
+#[derive(Debug)]
+pub(super) struct Greeted {
+    connection: Connection,
+    sender: mpsc::UnboundedSender<(Tag, ResponseFrame)>,
+    responses: mpsc::UnboundedReceiver<(Tag, ResponseFrame)>,
+    /// The features of the server; `None`: it has not answered yet.
+    features: Option<Features>,
+}
+
+impl Greeted {
+    /// Waits for the answer to Hello.
+    async fn features(&mut self) -> Result<Features, AttemptFailure> {
+        if let Some(features) = self.features {
+            return Ok(features);
+        }
+        // The channel cannot close while the sender is here, so the end of the connection has to be awaited too.
+        let hello = tokio::select! {
+            biased;
+            response = self.responses.recv() => response.map(|(_, frame)| frame),
+            reason = self.connection.ended() => return Err(reason.into()),
+        };
+        let features = success(hello.ok_or(Disconnect::Stopped)?)?.hello()?.features;
+        self.features = Some(features);
+        Ok(features)
+    }
+}
 
 /// Why an attempt to attach failed.
 #[derive(Debug)]
@@ -143,6 +176,11 @@ impl SessionConnection {
         self.features.contains(Features::SLOTS)
     }
 
+    /// Whether the server says where the nodes of its cluster are.
+    pub(super) fn says_where(&self) -> bool {
+        self.features.contains(Features::WHERE)
+    }
+
     /// When the last request was sent that the server has answered.
     pub(super) fn renewed_at(&self) -> Moment {
         self.renewed_at
@@ -202,53 +240,88 @@ pub(super) enum Target {
     New(Option<SessionKey>),
 }
 
-/// Connects to an address and attaches the session there.
-/// Then the client will repeat so many requests with their places.
+/// Connects to an address and attaches the session there. Then the client will repeat so many requests with their places.
 pub(super) fn attach(settings: &Settings, address: Address, target: Target, repetitions: u32) -> Attaching {
-    let dialing: Dialing = Dial::as_ref(&settings.dial)(address.clone(), ATTEMPT_MAX);
+    let (begun, clock, terms) =
+        (begin(settings, address.clone()), Arc::clone(&settings.clock), settings.terms.clone());
+    limited(
+        address,
+        async move { attach_over(begun.await?, clock.as_ref(), &terms, target, repetitions).await },
+    )
+}
+
+/// Connects to an address and says Hello.
+pub(super) fn greet(settings: &Settings, address: Address) -> Greeting {
+    let begun = begin(settings, address.clone());
+    limited(address, async move {
+        let mut greeted = begun.await?;
+        greeted.features().await?;
+        Ok(greeted)
+    })
+}
+
+/// Attaches the session over a connection to this address, as [`attach`].
+pub(super) fn attach_greeted(
+    settings: &Settings,
+    address: Address,
+    greeted: Greeted,
+    target: Target,
+    repetitions: u32,
+) -> Attaching {
     let (clock, terms) = (Arc::clone(&settings.clock), settings.terms.clone());
-    let token = settings.token.clone();
+    limited(address, async move { attach_over(greeted, clock.as_ref(), &terms, target, repetitions).await })
+}
+
+/// An attempt at this address that fails when it takes too long.
+fn limited<T>(
+    address: Address,
+    attempt: impl Future<Output = Result<T, AttemptFailure>> + Send + 'static,
+) -> Pin<Box<dyn Future<Output = Result<T, AttemptFailure>> + Send>> {
     Box::pin(async move {
-        let attempt = async move {
-            let connection = dialing.await?;
-            attach_over(connection, clock.as_ref(), &terms, token.as_ref(), target, repetitions).await
-        };
         let late = || ConnectError::TimedOut { address: address.to_string(), limit: ATTEMPT_MAX };
         timeout(ATTEMPT_MAX, attempt).await.unwrap_or_else(|_| Err(late().into()))
     })
 }
 
+/// Connects to an address and sends Hello, without waiting for the answer.
+fn begin(
+    settings: &Settings,
+    address: Address,
+) -> impl Future<Output = Result<Greeted, AttemptFailure>> + Send + 'static {
+    let dialing: Dialing = Dial::as_ref(&settings.dial)(address, ATTEMPT_MAX);
+    let (label, token) = (settings.terms.label.clone(), settings.token.clone());
+    async move {
+        let connection = dialing.await?;
+        let (sender, responses) = mpsc::unbounded_channel();
+        let (label, credentials) = (&label[..], Token::of(token.as_ref()));
+        let features = Features::PLACES;
+        let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
+        connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
+        Ok(Greeted { connection, sender, responses, features: None })
+    }
+}
+
+/// Attaches the session, or opens it, over a connection.
 async fn attach_over(
-    connection: Connection,
+    mut greeted: Greeted,
     clock: &dyn Clock,
     Terms { label, ttl }: &Terms,
-    token: Option<&Token>,
     target: Target,
     repetitions: u32,
 ) -> Result<(OpenedSession, SessionConnection), AttemptFailure> {
-    let (sender, mut responses) = mpsc::unbounded_channel();
     // On the wire, 0 stands for the server's default.
     let ttl = ttl.map(|ttl| Milliseconds::saturating_from(ttl).max(Milliseconds(1)));
-    let features = Features::PLACES;
-    let credentials = Token::of(token);
-    let hello = Extended::Hello { version: EXTENDED_VERSION, label, credentials, features };
-    connection.post(hello, Tag::Hello, &sender, Answers::AndNotices)?;
     let sent = clock.now();
-    let answer = connection.ask_now(match target {
+    let answer = greeted.connection.ask_now(match target {
         Target::Opened(OpenedSession { session, key, .. }) => {
             Extended::AttachSession { session, key, repetitions }
         }
         Target::New(key) => Extended::OpenSession { ttl, label, key },
     })?;
-    // The channel cannot close while `sender` is here, so the end of the connection has to be awaited too.
-    let hello = tokio::select! {
-        biased;
-        response = responses.recv() => response.map(|(_, frame)| frame),
-        reason = connection.ended() => return Err(reason.into()),
-    };
-    let features = success(hello.ok_or(Disconnect::Stopped)?)?.hello()?.features;
+    let features = greeted.features().await?;
     let speaks_for_all = features.contains(Features::CLUSTER);
     let failed = |error| AttemptFailure { error, speaks_for_all };
+    let Greeted { connection, sender, responses, .. } = greeted;
     let frame = connection.success(answer).await.map_err(failed)?;
     let session = match target {
         Target::Opened(session) => OpenedSession { ttl: frame.ttl()?, ..session },

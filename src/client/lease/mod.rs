@@ -25,6 +25,7 @@ mod command;
 mod driver;
 mod executor;
 mod grant_table;
+mod guide;
 mod link;
 mod pending_acquire;
 mod permit;

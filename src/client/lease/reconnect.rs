@@ -2,20 +2,26 @@
 //!
 //! Addresses are tried in turn. After each round of failures there is a pause, which grows and is random, so that the
 //! clients of a restarted server do not all connect at once.
+//!
+//! In a cluster, [`Guide`] knows more addresses: where the leader moves, and, after a round of failures, all nodes.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
 use super::clock::Moment;
-use super::link::{Attaching, AttemptFailure, Target, attach};
+use super::guide::Guide;
+use super::link::{Attaching, AttemptFailure, Greeted, Greeting, Target, attach, attach_greeted, greet};
 use super::settings::{ATTEMPT_MAX, Settings};
-use crate::client::{ConnectError, Disconnect, Error, ErrorKind};
-use crate::protocol::{OpenedSession, SessionKey, Status};
+use crate::client::{Address, ConnectError, Disconnect, Error, ErrorKind};
+use crate::protocol::{Moved, OpenedSession, SessionKey, Status, Whereabouts};
 
 /// The first pause between two rounds of attempts, and the longest. Each is drawn between half of it and all of it.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The longest pause of a client of a cluster: another node is going to lead.
+const PAUSE_MAX_IN_CLUSTER: Duration = Duration::from_millis(500);
 
 /// How long after an attachment KeepAlive is sent, to prove that the connection is stable. A link that breaks again and
 /// again within this time is as good as none.
@@ -38,6 +44,8 @@ pub(super) struct Reconnect {
     key: Option<SessionKey>,
     /// The index of the address of the next attempt.
     next_address: usize,
+    /// The address of the last attempt.
+    last_address: Option<Address>,
     /// Attempts that have failed since the last connection.
     failures: u32,
     /// How many addresses in a row have answered that the session does not exist.
@@ -47,6 +55,7 @@ pub(super) struct Reconnect {
     late_attachments: u32,
     reachability: Reachability,
     last_failure: Option<Error>,
+    guide: Guide,
     rng: Rng,
 }
 
@@ -70,11 +79,13 @@ impl Reconnect {
             settings,
             key: random_key(),
             next_address,
+            last_address: None,
             failures: 0,
             denials: 0,
             late_attachments: 0,
             reachability: Reachability::Down { since: now },
             last_failure: None,
+            guide: Guide::default(),
             rng,
         };
         (reconnect, now.after(pause))
@@ -83,10 +94,60 @@ impl Reconnect {
     /// Starts an attempt at the next address: attaches the session, which will repeat so many requests with their places,
     /// or opens one.
     pub(super) fn attempt(&mut self, session: Option<OpenedSession>, repetitions: u32) -> Attaching {
-        let address = self.settings.addresses[self.next_address].clone();
-        self.next_address = (self.next_address + 1) % self.settings.addresses.len();
+        let guided = self.guide.next(self.failures, &self.settings.addresses);
+        let address = guided.unwrap_or_else(|| self.next_configured());
+        self.last_address = Some(address.clone());
         let target = session.map_or(Target::New(self.key), Target::Opened);
         attach(&self.settings, address, target, repetitions)
+    }
+
+    /// The next of the configured addresses. The one of the connection before comes last: it may have failed in a way that
+    /// takes a whole attempt to notice.
+    fn next_configured(&mut self) -> Address {
+        let addresses = &self.settings.addresses;
+        let is_last = |index: usize| self.last_address.as_ref() == Some(&addresses[index]);
+        if is_last(self.next_address) {
+            self.next_address = (self.next_address + 1) % addresses.len();
+        }
+        let address = addresses[self.next_address].clone();
+        self.next_address = (self.next_address + 1) % addresses.len();
+        address
+    }
+
+    /// Starts to say Hello to the leader of the cluster, if the present connection is relayed and the leader's address is
+    /// known.
+    pub(super) fn approach_leader(&mut self) -> Option<(Address, Greeting)> {
+        let address = self.guide.take_leader()?;
+        let greeting = greet(&self.settings, address.clone());
+        Some((address, greeting))
+    }
+
+    /// Attaches the session over a connection to the leader. The present connection has to be closed before: the server
+    /// answers what comes over it that the session is not attached there.
+    pub(super) fn attach_at_leader(
+        &mut self,
+        address: Address,
+        greeted: Greeted,
+        session: OpenedSession,
+        repetitions: u32,
+    ) -> Attaching {
+        self.last_address = Some(address.clone());
+        attach_greeted(&self.settings, address, greeted, Target::Opened(session), repetitions)
+    }
+
+    /// The server has said where the nodes of its cluster are.
+    pub(super) fn guided(&mut self, whereabouts: Whereabouts<Vec<String>>) {
+        self.guide.learn(whereabouts);
+    }
+
+    /// The server has said where another node is going to lead.
+    pub(super) fn moved(&mut self, moved: Moved<Vec<String>>) {
+        self.guide.follow(moved);
+    }
+
+    /// Within which time the server of a connection has to give a sign of life; `None`: no sooner than the lease requires.
+    pub(super) fn silence_max(&self) -> Option<Duration> {
+        self.guide.silence_max()
     }
 
     /// An attempt has succeeded. The reason of the last failure is kept until the connection has proven stable.
@@ -153,7 +214,7 @@ impl Reconnect {
     pub(super) fn disconnected(&mut self, reason: &Disconnect, now: Moment) -> Moment {
         self.reachability = Reachability::Down { since: self.down_since().unwrap_or(now) };
         self.last_failure = Some(reason.clone().into());
-        now.after(self.pause())
+        if self.guide.knows_next() { now } else { now.after(self.pause()) }
     }
 
     /// Whether an attachment that was given up may have taken the session from a later one. Each counts once.
@@ -190,7 +251,8 @@ impl Reconnect {
     /// The pause after a round of attempts: longer each time.
     fn pause(&mut self) -> Duration {
         let rounds = self.failures / u32::try_from(self.settings.addresses.len()).unwrap_or(u32::MAX);
-        let longest = PAUSE_MIN.saturating_mul(1 << rounds.min(10)).min(PAUSE_MAX);
+        let most = if self.guide.is_in_cluster() { PAUSE_MAX_IN_CLUSTER } else { PAUSE_MAX };
+        let longest = PAUSE_MIN.saturating_mul(1 << rounds.min(10)).min(most);
         random_pause(longest, &mut self.rng)
     }
 }

@@ -6,7 +6,7 @@ use super::view::{NoView, Observation, Seen, Vacancy, View, seen};
 use super::{Ending, Leading, Machine, Namesake, Request, Settings, Standby, State, Surroundings};
 use crate::cluster::clock::BootTime;
 use crate::cluster::coordinator::{CallError, Revision, TransactionAnswer};
-use crate::cluster::keys::{Format, Heartbeat, LAYOUT, Leadership, LeadershipState};
+use crate::cluster::keys::{Drain, Format, Heartbeat, LAYOUT, Leadership, LeadershipState};
 
 /// Why an answer is of no use.
 enum NoAnswer {
@@ -164,6 +164,7 @@ impl Machine {
                 node: self.settings.name.clone(),
                 incarnation: self.settings.node.incarnation.clone(),
                 state: LeadershipState::Held,
+                successor: None,
             };
             self.lead(Seen { value, modified: answer.revision }, answer.revision, sent_at, now);
         } else if standby.observation.vacancy(&self.settings.node.incarnation, timing.lease_duration())
@@ -209,7 +210,10 @@ impl Machine {
             return Err(Ending::WentBack { seen, found: answer.revision }.into());
         }
         if answer.held {
+            let [drain] = &answer.read[..] else { return Err(NoAnswer::Malformed) };
+            let drain = seen(drain)?;
             leading.renewed(sent_at, answer.revision, sent_at.after(timing.retry_period()));
+            self.note_drain(drain);
             return Ok(());
         }
         let [leadership, heartbeat] = &answer.read[..] else { return Err(NoAnswer::Malformed) };
@@ -276,7 +280,14 @@ impl Machine {
         standby.node_modified = node.modified;
         standby.format = format;
         standby.observation.update(&view, name, now);
+        self.note_drain(view.drain);
         Ok(())
+    }
+
+    /// Notes what an operator asks of this run.
+    fn note_drain(&mut self, drain: Option<Seen<Drain>>) {
+        let this = &self.settings.node.incarnation;
+        self.drain = drain.filter(|seen| seen.value.incarnation == *this && seen.value.refused.is_none());
     }
 
     fn acceptable_format(&self, format: Option<&Seen<Format>>) -> Result<Seen<Format>, Ending> {

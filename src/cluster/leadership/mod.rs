@@ -31,7 +31,7 @@ use std::time::Duration;
 use self::view::{Observation, Seen, Vacancy, View};
 use crate::cluster::clock::BootTime;
 use crate::cluster::coordinator::{CallError, Revision, Transaction, TransactionAnswer};
-use crate::cluster::keys::{Format, Heartbeat, Keys, Leadership, Node, RelayEndpoint};
+use crate::cluster::keys::{Drain, Format, Heartbeat, Keys, Leadership, Node, RelayEndpoint, Successor};
 use crate::cluster::timing::Timing;
 
 pub use self::ending::Ending;
@@ -134,6 +134,10 @@ pub struct Machine {
     /// The number of the last heartbeat that was sent.
     heartbeats: u64,
     relayed: Relayed,
+    /// The revision of the handover for which the node has read the records in advance; 0: none.
+    preloaded: Revision,
+    /// What an operator asks of this run.
+    drain: Option<Seen<Drain>>,
     /// Until when a standby looks more often: something indicates that the leader has failed.
     hurries_until: BootTime,
     last_failure: Option<String>,
@@ -226,6 +230,8 @@ struct Leading {
 struct Leaving {
     /// The leadership that has to be released, and its revision.
     holding: Option<(Leadership, Revision)>,
+    /// Who is to lead next; `None`: whoever is first.
+    successor: Option<Successor>,
     is_released: bool,
     /// When to give up; `None` until the first step.
     until: Option<BootTime>,
@@ -243,6 +249,8 @@ impl Machine {
             in_flight: None,
             heartbeats: 0,
             relayed: Relayed::default(),
+            preloaded: 0,
+            drain: None,
             hurries_until: BootTime::default(),
             last_failure: None,
         }
@@ -374,6 +382,25 @@ impl Machine {
         self.relayed = relayed;
     }
 
+    /// From now on, the heartbeats say that this node has read the records in advance, for the handover of this revision.
+    pub fn set_preloaded(&mut self, handover: Revision) {
+        self.preloaded = handover;
+    }
+
+    /// What an operator asks of this run, with the revision at which it was written; `None`: nothing, or it has refused.
+    pub fn drain(&self) -> Option<(&Drain, Revision)> {
+        self.drain.as_ref().map(|seen| (&seen.value, seen.modified))
+    }
+
+    /// The revision of the request by which the leader is going to hand over to this run, or has. `None`: it is not, or this
+    /// run does not stand by.
+    pub fn handed_over(&self) -> Option<Revision> {
+        match &self.state {
+            State::Standby(standby) => standby.observation.handed_over(&self.settings.node.incarnation),
+            _ => None,
+        }
+    }
+
     /// To whom the node may relay connections of clients.
     pub fn relaying(&self) -> Relaying {
         let none = |epoch_min| Relaying { epoch_min, leader: None, deadline: BootTime::default() };
@@ -381,6 +408,7 @@ impl Machine {
             State::Joining(_) => none(0),
             State::Standby(standby) => {
                 let (epoch_min, leader) = standby.observation.relayable(&self.settings.node.incarnation);
+                let leader = leader.filter(|_| self.settings.node.relays);
                 let deadline = standby.confirmed_at.after(self.settings.timing.renew_deadline());
                 Relaying { epoch_min, leader, deadline }
             }
@@ -403,12 +431,18 @@ impl Machine {
         let timing = self.settings.timing;
         // A leader that is well renews in each retry period.
         let is_silent = observation.silence(now) > 2 * timing.retry_period();
-        if is_silent || now < self.hurries_until { timing.hurried_period() } else { timing.look_period() }
+        let is_next = observation.handed_over(&self.settings.node.incarnation).is_some();
+        if is_silent || is_next || now < self.hurries_until {
+            timing.hurried_period()
+        } else {
+            timing.look_period()
+        }
     }
 
     /// The node is to leave the cluster, and to release its leadership if it leads. A leader calls this after it has closed
-    /// its last connection. [`Ending::Released`] follows, or [`Ending::NotReleased`] after two request timeouts.
-    pub fn release(&mut self) {
+    /// its last connection. `successor` is to lead next; `None`: whoever is first. [`Ending::Released`] follows, or
+    /// [`Ending::NotReleased`] after two request timeouts.
+    pub fn release(&mut self, successor: Option<Successor>) {
         let holding = match &self.state {
             State::Joining(joining) if !joining.is_attempted => {
                 self.end(Ending::Released);
@@ -420,7 +454,7 @@ impl Machine {
         };
         self.offered = None;
         let due = BootTime::default();
-        self.state = State::Leaving(Leaving { holding, is_released: false, until: None, due });
+        self.state = State::Leaving(Leaving { holding, successor, is_released: false, until: None, due });
     }
 
     /// What the node is doing.

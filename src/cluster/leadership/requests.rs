@@ -33,11 +33,18 @@ impl Machine {
                     modified(keys.leadership(), leading.leadership_modified),
                     modified(self.heartbeat_key(), leading.heartbeat_modified),
                 ],
-                then: vec![self.give_heartbeat()],
+                then: vec![self.give_heartbeat(), read(self.drain_key())],
                 otherwise: vec![read(keys.leadership()), read(self.heartbeat_key())],
             },
-            (Request::Release, State::Leaving(Leaving { holding: Some((leadership, at)), .. })) => {
-                let released = Leadership { state: LeadershipState::Released, ..leadership.clone() };
+            (
+                Request::Release,
+                State::Leaving(Leaving { holding: Some((leadership, at)), successor, .. }),
+            ) => {
+                let released = Leadership {
+                    state: LeadershipState::Released,
+                    successor: successor.clone(),
+                    ..leadership.clone()
+                };
                 Transaction {
                     compare: vec![modified(keys.leadership(), *at)],
                     then: vec![put(keys.leadership(), &released)],
@@ -50,6 +57,7 @@ impl Machine {
                 then: vec![
                     Operation::Delete { key: self.node_key() },
                     Operation::Delete { key: self.heartbeat_key() },
+                    Operation::Delete { key: self.drain_key() },
                     read(keys.leadership()),
                 ],
                 otherwise: vec![read(keys.leadership())],
@@ -82,11 +90,14 @@ impl Machine {
             node: name.clone(),
             incarnation: node.incarnation.clone(),
             state: LeadershipState::Held,
+            successor: None,
         };
         let then = vec![
             put(keys.leadership(), &leadership),
             put(keys.marker(), &Marker { epoch, commit: 0, is_void: false }),
             self.give_heartbeat(),
+            Operation::Delete { key: keys.handover() },
+            Operation::Delete { key: keys.changes() },
         ];
         Ok(Transaction { compare, then, otherwise: View::reads(keys, name, self.watched()) })
     }
@@ -109,12 +120,17 @@ impl Machine {
         self.settings.keys.heartbeat(&self.settings.name)
     }
 
+    fn drain_key(&self) -> Vec<u8> {
+        self.settings.keys.drain(&self.settings.name)
+    }
+
     fn give_heartbeat(&self) -> Operation {
         let heartbeat = Heartbeat {
             incarnation: self.settings.node.incarnation.clone(),
             count: self.heartbeats + 1,
             relays_closed_below: self.relayed.closed_below,
             relays: self.relayed.connections,
+            preloaded: self.preloaded,
         };
         put(self.heartbeat_key(), &heartbeat)
     }

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use crate::cluster::clock::BootTime;
 use crate::cluster::coordinator::{Entry, Operation, Revision};
 use crate::cluster::keys::{
-    Format, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node, RelayEndpoint,
-    ValueError, decode,
+    Drain, Format, Handover, Heartbeat, Incarnation, Keys, Leadership, LeadershipState, Marker, Node,
+    RelayEndpoint, ValueError, decode,
 };
 
 /// A value and the revision at which it was written last.
@@ -28,6 +28,9 @@ pub(super) struct View {
     pub format: Option<Seen<Format>>,
     pub marker: Option<Seen<Marker>>,
     pub leadership: Option<Seen<Leadership>>,
+    pub handover: Option<Seen<Handover>>,
+    /// What an operator asks of the node of this name.
+    pub drain: Option<Seen<Drain>>,
     /// The node that was asked for besides.
     pub other: Option<Other>,
 }
@@ -58,15 +61,22 @@ impl From<ValueError> for NoView {
 impl View {
     /// The reads of a view. `other` is the node that is read besides `name`.
     pub fn reads(keys: &Keys, name: &str, other: Option<&str>) -> Vec<Operation> {
-        let mut wanted =
-            vec![keys.node(name), keys.heartbeat(name), keys.format(), keys.marker(), keys.leadership()];
+        let mut wanted = vec![
+            keys.node(name),
+            keys.heartbeat(name),
+            keys.format(),
+            keys.marker(),
+            keys.leadership(),
+            keys.handover(),
+            keys.drain(name),
+        ];
         wanted.extend(other.into_iter().flat_map(|other| [keys.heartbeat(other), keys.node(other)]));
         wanted.into_iter().map(|key| Operation::Read { key }).collect()
     }
 
     /// The view from the answers to [`Self::reads`] with the same `other`.
     pub fn new(read: &[Option<Entry>], other: Option<&str>) -> Result<Self, NoView> {
-        let (known, rest) = read.split_at_checked(5).ok_or(NoView::Incomplete)?;
+        let (known, rest) = read.split_at_checked(7).ok_or(NoView::Incomplete)?;
         let other = match (other, rest) {
             (None, []) => None,
             (Some(name), [heartbeat, node]) => {
@@ -80,6 +90,8 @@ impl View {
             format: seen(&known[2])?,
             marker: seen(&known[3])?,
             leadership: seen(&known[4])?,
+            handover: seen(&known[5])?,
+            drain: seen(&known[6])?,
             other,
         })
     }
@@ -98,6 +110,12 @@ impl View {
             Some(heartbeat) if heartbeat.value.incarnation != leadership.value.incarnation => Sign::Replaced,
             Some(heartbeat) => Sign::Given(heartbeat.clone()),
         }
+    }
+
+    /// The handover of the present leadership.
+    fn handover(&self) -> Option<Seen<Handover>> {
+        let epoch = self.leadership.as_ref()?.value.epoch;
+        self.handover.clone().filter(|handover| handover.value.epoch == epoch)
     }
 
     /// Where the leader accepts relayed connections.
@@ -136,6 +154,8 @@ pub(super) struct Observation {
     since: BootTime,
     /// Where the leader accepts relayed connections.
     relay_endpoint: Option<RelayEndpoint>,
+    /// To whom the leader is going to hand over, or has.
+    handover: Option<Seen<Handover>>,
     /// The highest epoch seen so far, in the leadership key or the commit marker. Where the leadership key has a lower one
     /// now, it was deleted or the store was restored from a backup, and the leader of the later epoch may still serve.
     epoch_max: u32,
@@ -159,6 +179,7 @@ impl Observation {
             sign: view.sign(name),
             since: now,
             relay_endpoint: view.relay_endpoint().cloned(),
+            handover: view.handover(),
             epoch_max: 0,
         };
         this.note_epochs(view);
@@ -174,6 +195,7 @@ impl Observation {
             self.since = now;
         }
         self.relay_endpoint = view.relay_endpoint().cloned();
+        self.handover = view.handover();
         self.note_epochs(view);
     }
 
@@ -193,6 +215,12 @@ impl Observation {
         } else {
             (epoch.saturating_add(1), None)
         }
+    }
+
+    /// The revision of the request by which the leader is going to hand over to the run, or has.
+    pub fn handed_over(&self, incarnation: &Incarnation) -> Option<Revision> {
+        let handover = self.handover.as_ref().filter(|of| of.value.successor.incarnation == *incarnation)?;
+        Some(handover.modified)
     }
 
     fn note_epochs(&mut self, view: &View) {
@@ -243,10 +271,13 @@ impl Observation {
 
     /// When the run may take over.
     pub fn vacancy(&self, incarnation: &Incarnation, lease_duration: Duration) -> Vacancy {
-        let is_held = self.leadership.as_ref().is_some_and(|leadership| is_held(&leadership.value));
+        let leadership = self.leadership.as_ref().map(|seen| &seen.value);
+        let is_held = leadership.is_some_and(is_held);
+        let successor = leadership.and_then(|of| of.successor.as_ref());
+        let is_for_another = successor.is_some_and(|successor| successor.incarnation != *incarnation);
         if self.led_by(incarnation).is_some() || (is_held && self.sign == Sign::Unknown) {
             Vacancy::AfterLook
-        } else if is_held || self.epoch() < self.epoch_max {
+        } else if is_held || is_for_another || self.epoch() < self.epoch_max {
             Vacancy::At(self.since.after(lease_duration))
         } else {
             Vacancy::AtOnce

@@ -178,6 +178,12 @@ pub enum Notice {
         /// The grace period, during which the server still answers.
         grace: Milliseconds,
     },
+    /// Another node of the cluster is going to lead. [`ResponseFrame::moved`](crate::protocol::ResponseFrame::moved) has
+    /// where clients reach it.
+    Moved {
+        /// The epoch that ends.
+        epoch: u32,
+    },
 }
 
 impl Notice {
@@ -187,6 +193,7 @@ impl Notice {
             Self::SessionRevoked { session, grace } => (2, grace.0, session),
             Self::AttachedElsewhere { session } => (3, 0, session),
             Self::ShuttingDown { grace } => (4, grace.0, 0),
+            Self::Moved { epoch } => (5, 0, epoch.into()),
         };
         out.put_slice(&[kind, 0, 0, 0]);
         out.put_u32(grace);
@@ -203,6 +210,7 @@ impl Notice {
             2 => Some(Self::SessionRevoked { session: number, grace }),
             3 => Some(Self::AttachedElsewhere { session: number }),
             4 => Some(Self::ShuttingDown { grace }),
+            5 => Some(Self::Moved { epoch: u32::try_from(number).ok()? }),
             _ => None,
         })
     }

@@ -1,5 +1,5 @@
-//! The extended operations, `0x20` to `0x56`: sessions, grants with wait queues, listings, watches, and declared
-//! semaphores (`docs/protocol.md`, "Extended operations").
+//! The extended operations, `0x20` to `0x56` and `0x71`: sessions, grants with wait queues, listings, watches, declared
+//! semaphores, and the nodes of a cluster (`docs/protocol.md`, "Extended operations").
 //!
 //! They are separate from yrmcds' operations, whose requests are smaller and faster to parse.
 
@@ -14,6 +14,7 @@ mod request;
 mod response;
 mod session;
 mod value;
+mod whereabouts;
 
 pub use claims::{AS_DECLARED, Claim, Claims, ClaimsError, ClaimsIter};
 pub use credentials::Credentials;
@@ -35,6 +36,7 @@ pub use value::{
     Features, Generation, GraceLeft, GrantId, GrantState, Milliseconds, Namespace, Place, RequestId,
     RequestIds, SessionKey, TtlLeft, Wait,
 };
+pub use whereabouts::{Moved, Whereabouts};
 
 /// The version of the extended operations, which Hello exchanges (`docs/protocol.md`, "Hello").
 pub const EXTENDED_VERSION: u32 = 1;

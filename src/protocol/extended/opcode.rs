@@ -59,6 +59,8 @@ pub enum ExtendedOpcode {
     Pause = 0x55,
     /// Takes a slot of a declared semaphore out of service, or puts it back.
     SetSlot = 0x56,
+    /// Returns where clients reach the nodes of the cluster.
+    Where = 0x71,
 }
 
 impl ExtendedOpcode {
@@ -92,6 +94,7 @@ impl ExtendedOpcode {
             0x54 => Self::List,
             0x55 => Self::Pause,
             0x56 => Self::SetSlot,
+            0x71 => Self::Where,
             _ => return None,
         })
     }

@@ -47,6 +47,8 @@ pub enum Extended<'a> {
     },
     /// "KeepAlive".
     KeepAlive,
+    /// "Where".
+    Where,
     /// "CloseSession".
     CloseSession,
     /// "AcquireGrant".
@@ -294,6 +296,7 @@ impl<'a> Extended<'a> {
                 Self::AttachSession { session, key, repetitions }
             }
             ExtendedOpcode::KeepAlive => Self::KeepAlive,
+            ExtendedOpcode::Where => Self::Where,
             ExtendedOpcode::CloseSession => Self::CloseSession,
             ExtendedOpcode::AcquireGrant => {
                 let ids = RequestIds::read(fields)?;
@@ -409,6 +412,7 @@ impl<'a> Extended<'a> {
             Self::OpenSession { .. } => ExtendedOpcode::OpenSession,
             Self::AttachSession { .. } => ExtendedOpcode::AttachSession,
             Self::KeepAlive => ExtendedOpcode::KeepAlive,
+            Self::Where => ExtendedOpcode::Where,
             Self::CloseSession => ExtendedOpcode::CloseSession,
             Self::AcquireGrant { .. } => ExtendedOpcode::AcquireGrant,
             Self::ReleaseGrant { .. } => ExtendedOpcode::ReleaseGrant,
@@ -469,7 +473,7 @@ impl<'a> Extended<'a> {
                     out.put_u32(*repetitions);
                 }
             }
-            Self::KeepAlive | Self::CloseSession | Self::Sessions | Self::Export => {}
+            Self::KeepAlive | Self::CloseSession | Self::Sessions | Self::Export | Self::Where => {}
             Self::AcquireGrant { ids, claim, queueing, place } => {
                 put_ids(*ids, out);
                 out.put_u32(claim.resources);

@@ -4,8 +4,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::declared::{put_declared_states, read_declared_states};
 use super::{
-    DeclaredEntry, DeclaredState, Event, Features, GraceLeft, GrantId, GrantState, Milliseconds, Namespace,
-    Notice, Place, ReachedLimit, SessionEntry, SessionKey, TtlLeft, length_of,
+    DeclaredEntry, DeclaredState, Event, Features, GraceLeft, GrantId, GrantState, Milliseconds, Moved,
+    Namespace, Notice, Place, ReachedLimit, SessionEntry, SessionKey, TtlLeft, Whereabouts, length_of,
 };
 use crate::protocol::fields::Fields;
 use crate::protocol::header::{Header, Opaque};
@@ -55,6 +55,10 @@ pub enum ExtendedResponse<'a> {
     Event(Event<&'a [u8]>),
     /// A notice, under the opcode and opaque of Hello.
     Notice(Notice),
+    /// The notice [`Notice::Moved`].
+    Moved(Moved<&'a [String]>),
+    /// The response to Where.
+    Where(Whereabouts<&'a [String]>),
 }
 
 impl ExtendedResponse<'_> {
@@ -102,6 +106,8 @@ impl ExtendedResponse<'_> {
             Self::DeclaredEntry(entry) => entry.compose(out),
             Self::Event(event) => event.compose(out),
             Self::Notice(notice) => notice.compose(out),
+            Self::Moved(moved) => moved.compose(out),
+            Self::Where(whereabouts) => whereabouts.compose(out),
         });
     }
 }
@@ -537,6 +543,16 @@ impl ResponseFrame {
     /// One event of a Watch.
     pub fn event(&self) -> Result<Event<Bytes>, BodyError> {
         Event::read(&self.body).ok_or(BodyError)
+    }
+
+    /// The response to Where.
+    pub fn whereabouts(&self) -> Result<Whereabouts<Vec<String>>, BodyError> {
+        Whereabouts::read(&mut Fields::new(&self.body)).ok_or(BodyError)
+    }
+
+    /// The rest of the notice [`Notice::Moved`].
+    pub fn moved(&self) -> Result<Moved<Vec<String>>, BodyError> {
+        Moved::read(&mut Fields::new(&self.body)).ok_or(BodyError)
     }
 
     /// A notice: any response under a Hello's opaque except the first, which answers the Hello. `None` if its kind is

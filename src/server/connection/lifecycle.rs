@@ -173,7 +173,8 @@ impl OpenConnection {
             opened: server.monotonic(),
             mailbox: Arc::clone(&mailbox),
         });
-        let extended = ExtendedState::new(server, connection, mailbox, client.clone());
+        let extended =
+            ExtendedState::new(server, connection, mailbox, client.clone(), admission.port().namespace);
         debug!(port = port_name(admission.port().namespace), %peer, session = %connection.session(), "connection opened");
         let (security, inbound) = (Security::Plain, Inbound::new(may_begin_tls));
         Box::new(Self { admission, client, security, holder, place, extended, inbound })

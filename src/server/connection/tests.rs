@@ -34,7 +34,7 @@ fn connection<'a>(
 ) -> Connection<'a, DuplexStream, OnlySeat> {
     let address = ClientAddress::of_peer(SocketAddr::from(([127, 0, 0, 1], 1)));
     let client = Client { address, certificate: None };
-    let extended = ExtendedState::new(server, session.id(), Arc::default(), client);
+    let extended = ExtendedState::new(server, session.id(), Arc::default(), client, Namespace::Counters);
     let port = server.port(Namespace::Counters);
     // It has no size, so nothing leaks.
     let seat = Box::leak(Box::new(OnlySeat));

@@ -6,6 +6,7 @@
 
 mod bind;
 mod error;
+mod handover;
 mod node;
 mod options;
 mod service;
@@ -21,6 +22,7 @@ use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
@@ -31,6 +33,7 @@ use super::relay::{Outgoing, relay_port};
 use super::tls::Tls;
 use super::workers::Workers;
 use super::{Clock, systemd};
+use crate::cluster::handover::Next;
 use crate::cluster::leadership::Term;
 use crate::config::{Config, Loaded};
 use crate::core::Namespace;
@@ -109,62 +112,88 @@ fn serve(
     let (store, term) = match &mut node {
         None => (Store::of(config), None),
         Some(node) => {
-            http.stand_by();
+            http.join(node.view());
             match lead(runtime, node, &listeners, outgoing.as_ref(), &mut signals, log) {
                 Ok(Some(term)) => (Store::Cluster(node.storage(term).into()), Some(term)),
                 Ok(None) => {
                     info!("stopping");
                     systemd::notify_stopping();
-                    runtime.block_on(node.leave());
+                    runtime.block_on(node.leave(None));
                     info!("stopped");
                     return Ok(());
                 }
                 Err(error) => {
                     // No client is connected, so another node may lead at once.
-                    runtime.block_on(node.leave());
+                    runtime.block_on(node.leave(None));
                     return Err(error);
                 }
             }
         }
     };
     let fence = node.as_ref().map(|node| node.fence().clone());
-    let mut service = Service::restore(config, tls, store, fence)?;
     let relays = match (&mut node, term) {
         (Some(node), Some(term)) => {
+            // Before the records are restored: leases and the reconnect window begin with that, and no client could come
+            // back meanwhile.
             runtime.block_on(node.await_relays(term));
             node.relay_port(term)
         }
         _ => None,
     };
+    let mut service = Service::restore(config, tls, store, fence)?;
+    if let (Some(node), Some(term)) = (&node, term) {
+        service.server().set_whereabouts(node.whereabouts(term));
+    }
     service.serve(runtime, config, listeners, relays, &workers)?;
     if let Some(outgoing) = outgoing {
         outgoing.serve_here(service.server());
     }
 
-    runtime.block_on(async {
+    let server = Arc::clone(service.server());
+    let (ready, prepared) = oneshot::channel();
+    let preparation = match (&node, term) {
+        (Some(node), Some(term)) => Some(node.prepare_handovers(term, ready)?),
+        _ => None,
+    };
+    let handover = runtime.block_on(async {
         http.serve(service.server());
         log_start(config, &addresses, &http_addresses, count, files_max);
         systemd::notify_ready();
         let serve = async {
-            signals.obey(service.server(), &http, options, config, log).await;
+            let handover = tokio::select! {
+                () = signals.obey(service.server(), &http, options, config, log) => None,
+                Ok(handover) = prepared => Some(handover),
+            };
             http.drain();
-            info!("stopping");
+            match &handover {
+                None => {
+                    info!("stopping");
+                    service.server().announce_move_to_others();
+                }
+                Some(handover) => {
+                    let Next { successor, node } = handover.next();
+                    info!(successor = successor.node, "handing over, and stopping");
+                    service.server().announce_move(node.advertised.clone());
+                }
+            }
             systemd::notify_stopping();
             service.drain(&workers).await;
+            handover
         };
-        match &mut node {
-            None => serve.await,
+        match (&mut node, &preparation) {
             // Also while it drains: a leader without a pulse renews nothing, and would be killed.
-            Some(node) => tokio::select! {
-                () = serve => {}
-                never = node.serve(&workers) => match never {},
+            (Some(node), Some(preparation)) => tokio::select! {
+                handover = serve => handover,
+                never = node.serve(&workers, &server, preparation) => match never {},
             },
+            _ => serve.await,
         }
     });
     service.end();
     if let Some(node) = &mut node {
         if workers.end(WORKERS_END_MAX) {
-            runtime.block_on(node.leave());
+            let successor = handover.map(handover::Prepared::complete);
+            runtime.block_on(node.leave(successor));
         } else {
             warn!(
                 "connections of clients are left, so other nodes wait until the leadership has ended by itself"
@@ -177,18 +206,19 @@ fn serve(
 
 /// Waits until this node leads its cluster, and lets its ports listen then; `None`: a signal came before that. Until then, it
 /// relays clients to the leader if it is configured to. No client is connected when this returns.
+/// `None` also if an operator drains the node.
 fn lead(
     runtime: &Runtime,
     node: &mut Node,
     listeners: &[(Namespace, std::net::TcpListener)],
-    outgoing: Option<&Arc<Outgoing>>,
+    outgoing: Option<&Arc<Outgoing<Workers>>>,
     signals: &mut Signals,
     log: &Log,
 ) -> Result<Option<Term>, DaemonError> {
     let accepting = outgoing.map(|outgoing| accept_for_relays(runtime, outgoing, listeners)).transpose()?;
     // A standby is ready: units that are ordered after this one can connect to the node that leads.
     systemd::notify_ready();
-    let term = runtime.block_on(stand_by(node, signals, log)).transpose()?;
+    let term = runtime.block_on(stand_by(node, signals, log))?;
     drop(accepting);
     runtime.block_on(node.close_relays())?;
     if term.is_some() {
@@ -202,7 +232,7 @@ fn lead(
 /// Accepts clients and relays them, until the tasks are dropped. Their connections stay.
 fn accept_for_relays(
     runtime: &Runtime,
-    outgoing: &Arc<Outgoing>,
+    outgoing: &Arc<Outgoing<Workers>>,
     listeners: &[(Namespace, std::net::TcpListener)],
 ) -> Result<JoinSet<()>, DaemonError> {
     let mut tasks = JoinSet::new();
@@ -215,11 +245,11 @@ fn accept_for_relays(
     Ok(tasks)
 }
 
-/// Waits until this node leads its cluster; `None`: a signal came before that.
-async fn stand_by(node: &mut Node, signals: &mut Signals, log: &Log) -> Option<Result<Term, DaemonError>> {
+/// Waits until this node leads its cluster; `None`: a signal came before that, or an operator drains the node.
+async fn stand_by(node: &mut Node, signals: &mut Signals, log: &Log) -> Result<Option<Term>, DaemonError> {
     tokio::select! {
-        term = node.lead() => Some(term),
-        () = signals.stop(log) => None,
+        term = node.lead() => term,
+        () = signals.stop(log) => Ok(None),
     }
 }
 

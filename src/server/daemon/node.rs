@@ -1,26 +1,32 @@
 //! A node of a cluster: it joins, waits until it leads, keeps quiet when it does not lead any more, and leaves.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
+use super::super::node_view::{self, NodeView};
 use super::super::relay::{Outgoing, RelayAuthority};
+use super::super::whereabouts::Whereabouts;
 use super::super::workers::Workers;
-use super::super::{ending, socket};
+use super::super::{Server, ending, socket};
 use super::error::DaemonError;
+use super::handover::{self, Preload, Preparation};
 use super::service::RelayPort;
 use crate::cluster::clock::BootTime;
 use crate::cluster::configured::{ConfiguredError, client, node_name, timing};
 use crate::cluster::etcd::{EtcdClient, Expected};
 use crate::cluster::fence::Fence;
-use crate::cluster::keys::{self, Incarnation, Keys, RelayEndpoint, RelaySecret};
+use crate::cluster::handover::{Leader, Trace};
+use crate::cluster::keys::{self, Advertised, Incarnation, Keys, RelayEndpoint, RelaySecret, Successor};
 use crate::cluster::leadership::{self, Ending, Machine, Phase, Term};
 use crate::cluster::observatory::Observatory;
 use crate::cluster::participant::{Participant, Parts};
@@ -58,6 +64,8 @@ pub(super) struct Prepared {
     authority: Option<RelayAuthority>,
     relays: bool,
     is_eligible: bool,
+    /// The hosts at which clients reach it.
+    advertise: Vec<String>,
 }
 
 /// A node that has begun to join a cluster.
@@ -73,18 +81,29 @@ pub(super) struct Node {
     /// Whether the process is to be killed when it does not lead any more.
     has_to_lead: Arc<AtomicBool>,
     incarnation: Incarnation,
+    /// For what concerns an operator.
+    inspector: EtcdClient,
     /// The connections that it relays while it does not lead.
     relays: Relays,
     authority: Option<RelayAuthority>,
-    /// The other nodes; `None` once their relays were waited for, and for a node that may not lead.
+    /// The other nodes; `None` for a node that may not lead.
     observatory: Option<Observatory>,
     /// The port for relays while it leads, and what they have to know.
     relay_port: Option<(TcpListener, RelaySecret)>,
+    /// What it does.
+    phase: Arc<Mutex<Phase>>,
+    /// Where clients reach it.
+    advertised: Advertised,
+    /// What it stores while it leads.
+    trace: Trace,
+    /// What it has read before it leads.
+    preload: Preload,
 }
 
 impl Prepared {
     /// Reads the files of the section, as the user who has started the process.
     pub(super) fn read(config: &Config) -> Result<Self, DaemonError> {
+        let advertise = config.cluster.advertised(config);
         let config = &config.cluster;
         let wrong = |error: ConfiguredError| DaemonError::ClusterSettings { problem: error.to_string() };
         let node = node_name(config).map_err(wrong)?;
@@ -105,6 +124,7 @@ impl Prepared {
             authority: authority.map_err(wrong)?,
             relays: config.relays(),
             is_eligible: config.is_eligible,
+            advertise,
         })
     }
 
@@ -120,6 +140,7 @@ impl Prepared {
             io::Result::Ok(RelayEndpoint { address: port.local_addr()?, secret: secret.clone() })
         };
         let incarnation = Incarnation::random()?;
+        let advertised = advertised_at(&self.advertise, addresses);
         let this = keys::Node {
             incarnation: incarnation.clone(),
             invocation: std::env::var("INVOCATION_ID").unwrap_or_default(),
@@ -129,6 +150,8 @@ impl Prepared {
             is_eligible: self.is_eligible,
             relays: self.relays,
             relay_endpoint: relay_port.as_ref().map(endpoint).transpose()?,
+            drains: true,
+            advertised: advertised.clone(),
         };
         let machine = Machine::new(leadership::Settings {
             keys: keys.clone(),
@@ -144,6 +167,7 @@ impl Prepared {
         let relays = Relays::new(Fence::new(BootTime::now));
         let has_to_lead = Arc::new(AtomicBool::new(false));
         let (sender, news) = unbounded_channel();
+        let phase = Arc::new(Mutex::new(Phase::Joining));
         let participant = Participant::start(Parts {
             machine,
             coordinator,
@@ -152,14 +176,14 @@ impl Prepared {
             silence_max: timing.renew_deadline() / 2,
             relays: relays.clone(),
             clock: BootTime::now,
-            tell: teller(sender, Arc::clone(&has_to_lead), fence.clone()),
+            tell: teller(sender, Arc::clone(&has_to_lead), fence.clone(), Arc::clone(&phase)),
         })?;
         if self.relays {
             guard_relays(relays.clone())?;
         }
         let observe = || Observatory::start(self.observer, keys.clone(), timing.retry_period());
         let observatory = self.is_eligible.then(observe).transpose()?;
-        inspect(self.inspector, &keys, timing)?;
+        inspect(self.inspector.clone(), &keys, timing)?;
         info!(cluster = keys.prefix(), node = name, "joining the cluster");
         Ok(Node {
             keys,
@@ -172,20 +196,29 @@ impl Prepared {
             committer: Some(committer),
             has_to_lead,
             incarnation,
+            inspector: self.inspector,
             relays,
             authority: self.authority,
             observatory,
             relay_port,
+            phase,
+            advertised,
+            trace: Trace::default(),
+            preload: Preload::default(),
         })
     }
 }
 
 impl Node {
-    /// Waits until this node leads.
-    pub(super) async fn lead(&mut self) -> Result<Term, DaemonError> {
+    /// Waits until this node leads; `None`: an operator drains it before that.
+    pub(super) async fn lead(&mut self) -> Result<Option<Term>, DaemonError> {
         loop {
             return match self.next().await {
-                Some(News::Lead(term)) => Ok(term),
+                Some(News::Lead(term)) => Ok(Some(term)),
+                Some(News::Drain(..)) => {
+                    info!(node = self.name, "an operator drains this node");
+                    Ok(None)
+                }
                 Some(News::End(ending)) => Err(not_joined(&ending)),
                 Some(_) => continue,
                 None => {
@@ -204,11 +237,53 @@ impl Node {
     /// The records, once the node leads.
     pub(super) fn storage(&mut self, term: Term) -> ClusterStorage<EtcdClient> {
         let committer = self.committer.take().expect("a process leads once");
-        ClusterStorage::new(committer, self.keys.clone(), term, self.fence.clone())
+        let storage = ClusterStorage::new(committer, self.keys.clone(), term, self.fence.clone());
+        let mut storage = storage.traced(self.trace.clone());
+        if let Some(preloaded) = self.preload.take() {
+            match storage.preload(preloaded) {
+                Ok(true) => info!("the records were read before the handover, and are complete"),
+                Ok(false) => {
+                    info!("the records are read again: the leader before has not said what it has changed")
+                }
+                Err(error) => warn!(%error, "the records are read again"),
+            }
+        }
+        storage
+    }
+
+    /// Prepares to hand the leadership over when an operator asks for it. `ready` receives the first handover that is
+    /// prepared.
+    pub(super) fn prepare_handovers(
+        &self,
+        term: Term,
+        ready: oneshot::Sender<handover::Prepared>,
+    ) -> io::Result<Preparation> {
+        let leader = Leader {
+            coordinator: self.inspector.clone(),
+            keys: self.keys.clone(),
+            term,
+            incarnation: self.incarnation.clone(),
+            timing: self.timing,
+            trace: self.trace.clone(),
+            handover: 0,
+        };
+        Preparation::start(leader, self.name.clone(), ready)
+    }
+
+    /// What it knows of the cluster, for metrics and the status page.
+    pub(super) fn view(&self) -> NodeView {
+        NodeView::new(node_view::Parts {
+            name: self.name.clone(),
+            renew_deadline: self.timing.renew_deadline(),
+            fence: self.fence.clone(),
+            relays: self.relays.clone(),
+            phase: Arc::clone(&self.phase),
+            observatory: self.observatory.clone(),
+        })
     }
 
     /// How the node relays clients while it does not lead.
-    pub(super) fn outgoing(&self, config: &Config, workers: &Workers) -> Outgoing {
+    pub(super) fn outgoing(&self, config: &Config, workers: &Workers) -> Outgoing<Workers> {
         Outgoing::new(
             self.relays.clone(),
             workers.clone(),
@@ -242,7 +317,7 @@ impl Node {
 
     /// Waits until no other node relays clients to a leader before this one (invariant C5).
     pub(super) async fn await_relays(&mut self, term: Term) {
-        let observatory = self.observatory.take().expect("a node that leads may lead, and leads once");
+        let observatory = self.observatory.as_ref().expect("a node that leads may lead");
         observatory.hurry();
         let lease_duration = self.timing.lease_duration();
         let deadline = BootTime::now().after(lease_duration);
@@ -272,16 +347,37 @@ impl Node {
             }
             tokio::time::sleep(OBSERVATION_PAUSE).await;
         }
+        observatory.relax();
+    }
+
+    /// Where clients reach the cluster in this term. The other nodes follow when it serves.
+    pub(super) fn whereabouts(&self, term: Term) -> Whereabouts {
+        Whereabouts::new(term.epoch, self.timing.renew_deadline(), self.advertised.clone())
+    }
+
+    /// Where clients reach the other nodes.
+    pub(super) fn others(&self) -> Advertised {
+        let observatory = self.observatory.as_ref();
+        observatory.map_or_else(Advertised::default, |seen| seen.members().advertised(&self.incarnation))
     }
 
     /// Renewals depend on the threads that serve clients from now on. Does not end: a node that leads no more kills its
     /// process.
-    pub(super) async fn serve(&mut self, workers: &Workers) -> Infallible {
+    pub(super) async fn serve(
+        &mut self,
+        workers: &Workers,
+        server: &Server,
+        preparation: &Preparation,
+    ) -> Infallible {
         let mut turn = tokio::time::interval(self.timing.retry_period());
         loop {
             tokio::select! {
-                Some(news) = self.news.recv() => self.note(&news),
+                Some(news) = self.news.recv() => match news {
+                    News::Drain(drain, written) => preparation.request(drain, written),
+                    news => self.note(&news),
+                },
                 _ = turn.tick() => {
+                    server.set_other_nodes(self.others());
                     if workers.finish_turns(Instant::now() + self.timing.retry_period()).await {
                         self.pulse.beat(BootTime::now());
                     }
@@ -290,12 +386,13 @@ impl Node {
         }
     }
 
-    /// Leaves the cluster, so that another node can lead at once. No client may have a connection to this node any more.
-    pub(super) async fn leave(&mut self) {
+    /// Leaves the cluster, so that `successor` can lead at once, or any node if that is `None`. No client may have a connection
+    /// to this node any more.
+    pub(super) async fn leave(&mut self, successor: Option<Successor>) {
         self.has_to_lead.store(false, Ordering::Release);
         // Nothing more is written to any client.
         self.fence.set(BootTime::default());
-        self.participant.release();
+        self.participant.release(successor);
         let limit = Instant::now() + self.timing.request_timeout() * 4;
         while let Ok(Some(news)) = tokio::time::timeout_at(limit, self.next()).await {
             if let News::End(_) = news {
@@ -310,12 +407,17 @@ impl Node {
         news
     }
 
-    /// Logs the news.
+    /// Logs the news, and does what they ask for.
     fn note(&self, news: &News) {
         let node = &self.name;
         match news {
             // Other news say the rest.
-            News::Phase(Phase::Joining | Phase::Leading { .. } | Phase::Leaving | Phase::Over) => {}
+            News::Phase(Phase::Joining | Phase::Leading { .. } | Phase::Leaving | Phase::Over)
+            | News::Drain(..) => {}
+            News::Preload(handover) => {
+                let done = self.participant.on_preloaded();
+                self.preload.want(*handover, self.committer.clone(), &self.keys, done);
+            }
             News::Phase(phase @ Phase::Standby { .. }) => info!(node, "{phase}"),
             News::Trouble(reason) => {
                 warn!(reason, "etcd does not answer as it should; its members are tried in turn");
@@ -330,6 +432,21 @@ impl Node {
             News::End(_) => {}
         }
     }
+}
+
+/// The addresses of each port at these hosts.
+fn advertised_at(hosts: &[String], ports: &[(Namespace, SocketAddr)]) -> Advertised {
+    let of = |wanted| {
+        let ports =
+            ports.iter().filter(|(namespace, _)| *namespace == wanted).map(|(_, address)| address.port());
+        let ports: BTreeSet<_> = ports.collect();
+        let address = |host: &String, port| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        hosts.iter().flat_map(|host| ports.iter().map(move |port| address(host, port))).collect()
+    };
+    Advertised { counters: of(Namespace::Counters), semaphores: of(Namespace::Semaphores) }
 }
 
 /// Why a node does not lead. What a restart cannot change is told apart, because a supervisor should not try it then.
@@ -352,9 +469,13 @@ fn teller(
     sender: UnboundedSender<News>,
     has_to_lead: Arc<AtomicBool>,
     fence: Fence,
+    known_phase: Arc<Mutex<Phase>>,
 ) -> impl FnMut(News) + Send + 'static {
     move |news| {
         match &news {
+            News::Phase(phase) => {
+                known_phase.lock().unwrap_or_else(PoisonError::into_inner).clone_from(phase);
+            }
             News::Lead(_) => {
                 has_to_lead.store(true, Ordering::Release);
                 guard(fence.clone(), Arc::clone(&has_to_lead));

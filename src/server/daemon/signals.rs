@@ -113,15 +113,18 @@ fn reload(
     };
     log_notices(&loaded.notices);
     log.set_threshold(loaded.config.log.threshold);
-    if let Err(error) = server.load_tls(&loaded.config.tls) {
+    let tls = server.load_tls(&loaded.config.tls);
+    let tokens = server.load_tokens(&loaded.config.access);
+    audit(match (&tls, &tokens) {
+        (Ok(()), Ok(())) => Outcome::Done,
+        (Err(_), Ok(())) => Outcome::Refused("the files of TLS cannot be used"),
+        (Ok(()), Err(_)) => Outcome::Refused("the file of tokens cannot be used"),
+        (Err(_), Err(_)) => Outcome::Refused("the files of TLS and the file of tokens cannot be used"),
+    });
+    if let Err(error) = tls {
         error!(%error, "the certificates and the rules of TLS are left as they were");
         loaded.config.tls.clone_from(&applied.tls);
     }
-    let tokens = server.load_tokens(&loaded.config.access);
-    audit(match &tokens {
-        Ok(()) => Outcome::Done,
-        Err(_) => Outcome::Refused("the file of tokens cannot be used"),
-    });
     if let Err(error) = tokens {
         error!(%error, "the tokens are left as they were");
         loaded.config.access.tokens.clone_from(&applied.access.tokens);

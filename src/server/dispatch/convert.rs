@@ -264,8 +264,9 @@ pub(super) fn event_on_wire(event: &Event, number: u64) -> wire::Event<&[u8]> {
     }
 }
 
-pub(super) fn notice_on_wire(notice: Notice) -> wire::Notice {
-    match notice {
+/// A notice; `None`: it is [`Notice::Moved`], which needs more than the core knows.
+pub(super) fn notice_on_wire(notice: Notice) -> Option<wire::Notice> {
+    Some(match notice {
         Notice::GrantRevoked { grant, grace_ms } => {
             wire::Notice::GrantRevoked { grant: grant_on_wire(grant), grace: Milliseconds(grace_ms) }
         }
@@ -276,5 +277,6 @@ pub(super) fn notice_on_wire(notice: Notice) -> wire::Notice {
             wire::Notice::AttachedElsewhere { session: session.number() }
         }
         Notice::ShuttingDown => wire::Notice::ShuttingDown { grace: Milliseconds(0) },
-    }
+        Notice::Moved => return None,
+    })
 }

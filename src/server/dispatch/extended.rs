@@ -38,6 +38,8 @@ const FEATURES: Features = Features::GRANTS
 /// How a valid request is answered.
 pub(super) enum Execution<'a> {
     Response(ExtendedResponse<'a>),
+    /// To Where.
+    Where,
     Answer(Answer),
     /// By a message of the core, later.
     Later,
@@ -72,6 +74,7 @@ impl Executor<'_> {
             Ok(Execution::Response(response)) => response.compose(opcode.code(), opaque, out),
             Ok(Execution::Answer(answer)) => compose_answer(opcode, opaque, &answer, out),
             Ok(Execution::Later) => {}
+            Ok(Execution::Where) => self.compose_whereabouts(opaque, out),
             Ok(Execution::Queued(place)) => {
                 ExtendedResponse::Queued(place_on_wire(place)).compose(opcode.code(), opaque, out);
             }
@@ -131,6 +134,7 @@ impl Executor<'_> {
                 return Ok(self.attached(lease));
             }
             Extended::KeepAlive => return Ok(ttl(core.keep_alive(connection, now)?)),
+            Extended::Where => return Ok(Execution::Where),
             Extended::CloseSession => {
                 self.check_opaque(opaque)?;
                 self.extended.lease = None;
@@ -291,7 +295,11 @@ impl Executor<'_> {
         } else {
             Features::default()
         };
-        let cluster = if self.server.is_node() { Features::CLUSTER } else { Features::default() };
+        let cluster = if self.server.is_node() {
+            Features::CLUSTER.union(Features::WHERE)
+        } else {
+            Features::default()
+        };
         Ok(Execution::Response(ExtendedResponse::Hello(HelloAnswer {
             version: EXTENDED_VERSION,
             features: FEATURES.union(durable).union(cluster),
@@ -305,6 +313,23 @@ impl Executor<'_> {
             port: Some(namespace_on_wire(self.port.namespace)),
             shares: Some(self.shares(&limits)),
         })))
+    }
+
+    /// Where clients reach the nodes of the cluster.
+    fn compose_whereabouts(&self, opaque: Opaque, out: &mut BytesMut) {
+        let opcode = ExtendedOpcode::Where.code();
+        let Some(whereabouts) = self.server.whereabouts() else {
+            return compose_status(opcode, opaque, Status::UnknownCommand, out);
+        };
+        let (namespace, others) = (self.port.namespace, whereabouts.others());
+        let response = ExtendedResponse::Where(wire::Whereabouts {
+            epoch: whereabouts.epoch,
+            renew_deadline: Milliseconds::saturating_from(whereabouts.renew_deadline),
+            is_relayed: self.extended.client.address.is_relayed(),
+            leader: whereabouts.leader.of(namespace),
+            others: others.of(namespace),
+        });
+        response.compose(opcode, opaque, out);
     }
 
     /// What one client may have.

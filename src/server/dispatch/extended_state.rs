@@ -15,15 +15,18 @@ use super::answer::{compose_answer, compose_refusal, compose_status};
 use super::convert::{event_on_wire, notice_on_wire, opaque_of, token_of};
 use super::sysv::compose_result;
 use crate::core::{
-    ConnectionId, Lease, Mailbox, Message, MonotonicMs, Notice, UnixSeconds, Waiting, WatchSnapshot,
+    ConnectionId, Lease, Mailbox, Message, MonotonicMs, Namespace, Notice, UnixSeconds, Waiting,
+    WatchSnapshot,
 };
-use crate::protocol::{ExtendedOpcode, ExtendedResponse, Opaque, Status, SysvOpcode};
+use crate::protocol::{ExtendedOpcode, ExtendedResponse, Moved, Opaque, Status, SysvOpcode};
 
 /// A connection's state of the extended operations. The ledger learns of the connection with its first extended request,
 /// so that connections of plain clients cost it nothing.
 pub(in crate::server) struct ExtendedState {
     pub(super) connection: ConnectionId,
     pub(super) client: Client,
+    /// The kind of names that the port is for.
+    namespace: Namespace,
     pub(super) is_encrypted: bool,
     /// What the client may do.
     pub(super) standing: Standing,
@@ -55,11 +58,13 @@ impl ExtendedState {
         connection: ConnectionId,
         mailbox: Arc<Mailbox>,
         client: Client,
+        namespace: Namespace,
     ) -> Self {
         let standing = Standing::of(server.access(), &client);
         Self {
             connection,
             client,
+            namespace,
             is_encrypted: false,
             standing,
             mailbox,
@@ -258,12 +263,23 @@ impl ExtendedState {
                     self.regain_lease(server);
                 }
                 if let Some(hello) = self.hello {
-                    let response = ExtendedResponse::Notice(notice_on_wire(notice));
-                    response.compose(ExtendedOpcode::Hello.code(), hello, out);
+                    self.compose_notice(server, hello, notice, out);
                 }
             }
             Message::Close => return Err(Revoked),
         }
         Ok(())
+    }
+
+    fn compose_notice(&self, server: &Server, hello: Opaque, notice: Notice, out: &mut BytesMut) {
+        let opcode = ExtendedOpcode::Hello.code();
+        let Some(notice) = notice_on_wire(notice) else {
+            let Some(whereabouts) = server.whereabouts() else { return };
+            let Some(next) = whereabouts.next() else { return };
+            let addresses = next.of(self.namespace);
+            let moved = ExtendedResponse::Moved(Moved { epoch: whereabouts.epoch, addresses });
+            return moved.compose(opcode, hello, out);
+        };
+        ExtendedResponse::Notice(notice).compose(opcode, hello, out);
     }
 }

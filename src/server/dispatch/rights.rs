@@ -44,9 +44,10 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         | Extended::Cancel(_)
         | Extended::Unwatch { .. } => None,
         // These keep a session alive, so that they need what made it.
-        Extended::OpenSession { .. } | Extended::AttachSession { .. } | Extended::KeepAlive => {
-            Some((Right::Acquire, Target::Anywhere))
-        }
+        Extended::OpenSession { .. }
+        | Extended::AttachSession { .. }
+        | Extended::KeepAlive
+        | Extended::Where => Some((Right::Acquire, Target::Anywhere)),
         Extended::AcquireGrant { claim, .. } => Some(of_claim(&claim)),
         Extended::AcquireAll { claims, .. } => claims.iter().next().map(|claim| of_claim(&claim)),
         // The answer has no name.

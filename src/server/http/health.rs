@@ -19,9 +19,10 @@ pub(super) async fn healthz() -> Response {
 /// Whether clients can be sent here.
 pub(super) async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     let stage = shared.stage();
-    let status = match stage {
-        Stage::Serving(_) => StatusCode::OK,
-        Stage::Starting | Stage::Standby | Stage::Draining(_) => StatusCode::SERVICE_UNAVAILABLE,
+    let (status, word) = match (shared.serves_clients(), &stage) {
+        (true, Stage::Standby) => (StatusCode::OK, "relaying"),
+        (true, stage) => (StatusCode::OK, stage.name()),
+        (false, stage) => (StatusCode::SERVICE_UNAVAILABLE, stage.name()),
     };
-    (status, [(CONTENT_TYPE, TEXT)], format!("{}\n", stage.name())).into_response()
+    (status, [(CONTENT_TYPE, TEXT)], format!("{word}\n")).into_response()
 }

@@ -34,6 +34,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use super::Server;
+use super::node_view::NodeView;
 use super::tls::Tls;
 use crate::config::Config;
 use shared::{Shared, Stage};
@@ -73,8 +74,9 @@ impl Http {
         Ok(Self { shared, _alive: Some(alive) })
     }
 
-    /// This node stands by in a cluster, and serves no clients.
-    pub(super) fn stand_by(&self) {
+    /// This process is a node of a cluster, which stands by until it leads.
+    pub(super) fn join(&self, view: NodeView) {
+        self.shared.set_node(view);
         self.shared.set_stage(Stage::Standby);
     }
 

@@ -1,10 +1,11 @@
 //! What the connections of the listener share: the stage of the process, its settings, and what it has computed for
 //! requests to come.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use super::super::access::Access;
 use super::super::metrics::Count;
+use super::super::node_view::NodeView;
 use super::super::tls::Tls;
 use super::super::{Clock, Server};
 use super::answer::ApiError;
@@ -25,6 +26,8 @@ pub(super) struct Shared {
     /// Rules before there is a server, which has its own.
     access: Access,
     pub(super) cluster: ClusterConfig,
+    /// Set once this process is a node of a cluster.
+    node: OnceLock<NodeView>,
     pub(super) started: UnixSeconds,
     pub(super) places: Places,
     pub(super) overview: Overview,
@@ -77,6 +80,7 @@ impl Shared {
             tls,
             access: Access::of(config, Clock::system()),
             cluster: config.cluster.clone(),
+            node: OnceLock::new(),
             started: Clock::system().now(),
             places: Places::default(),
             overview: Overview::default(),
@@ -90,6 +94,25 @@ impl Shared {
     pub(super) fn load_tokens(&self, config: &Config) {
         // The server reads the same file, and reports it if the file cannot be used.
         let _ = self.access.load_tokens(&config.access);
+    }
+
+    pub(super) fn set_node(&self, view: NodeView) {
+        let is_first = self.node.set(view).is_ok();
+        assert!(is_first, "a process joins once");
+    }
+
+    /// What this node knows of its cluster; `None`: it is none, or has not joined yet.
+    pub(super) fn node(&self) -> Option<&NodeView> {
+        self.node.get()
+    }
+
+    /// Whether clients that connect to this process are served, here or by the leader of the cluster.
+    pub(super) fn serves_clients(&self) -> bool {
+        match self.stage() {
+            Stage::Serving(_) => true,
+            Stage::Standby => self.node().is_some_and(NodeView::reaches_leader),
+            Stage::Starting | Stage::Draining(_) => false,
+        }
     }
 
     pub(super) fn set_stage(&self, stage: Stage) {

@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
 use super::super::client_address::ClientAddress;
 use super::super::dispatch::namespace_of;
-use super::super::listener::{Backoff, admit, is_of_the_peer};
+use super::super::listener::{Backoff, Listener, admit, is_of_the_peer};
 use super::super::throttle::Throttle;
 use super::super::tls::FirstBytes;
-use super::super::workers::Workers;
 use super::super::{Server, port_name};
+use super::RelayNetwork;
 use super::proof::{Link, Secret};
 use crate::cluster::keys::RelaySecret;
 use crate::core::Namespace;
@@ -31,9 +30,9 @@ const OPENING_MAX: Duration = Duration::from_secs(5);
 const UNPROVEN_MAX: usize = 1024;
 
 /// The port for relays of the node that leads.
-pub(in crate::server) struct Incoming {
+pub struct Incoming<N> {
     server: Arc<Server>,
-    workers: Workers,
+    network: N,
     secret: Secret,
     /// The term of the leadership.
     epoch: u32,
@@ -61,24 +60,24 @@ enum Refused {
     Random(getrandom::Error),
 }
 
-impl Incoming {
+impl<N: RelayNetwork> Incoming<N> {
     /// A port that serves connections of `enabled` namespaces for relays which know the secret and mean this epoch.
-    pub(in crate::server) fn new(
+    pub fn new(
         server: Arc<Server>,
-        workers: Workers,
+        network: N,
         secret: &RelaySecret,
         epoch: u32,
         enabled: Vec<Namespace>,
     ) -> Self {
         let secret = Secret::new(secret);
-        Self { server, workers, secret, epoch, enabled, warnings: Throttle::default() }
+        Self { server, network, secret, epoch, enabled, warnings: Throttle::default() }
     }
 
-    async fn accept(&self, mut stream: TcpStream, relay: SocketAddr) {
+    async fn accept(&self, mut stream: N::Stream, relay: SocketAddr) {
         let opened = tokio::time::timeout(OPENING_MAX, self.open(&mut stream)).await;
         match opened.unwrap_or(Err(Refused::Timeout)) {
             Ok((namespace, client)) => {
-                admit::<TcpListener>(&self.server, namespace, stream, client, &self.workers);
+                admit::<N::Listener>(&self.server, namespace, stream, client, self.network.spawner());
             }
             // A relay that was about to learn of this leader, or to close.
             Err(refused @ (Refused::Io(_) | Refused::OtherEpoch(_))) => {
@@ -93,8 +92,8 @@ impl Incoming {
     }
 
     /// Finds out for whom a connection is.
-    async fn open(&self, stream: &mut TcpStream) -> Result<(Namespace, ClientAddress), Refused> {
-        stream.set_nodelay(true)?;
+    async fn open(&self, stream: &mut N::Stream) -> Result<(Namespace, ClientAddress), Refused> {
+        N::Listener::prepare(stream, self.server.peer_timeout())?;
         let mut challenge = Challenge { nonce: Default::default() };
         getrandom::fill(&mut challenge.nonce).map_err(Refused::Random)?;
         stream.write_all(&challenge.encode()).await?;
@@ -134,7 +133,7 @@ impl Incoming {
 }
 
 /// Accepts the connections of relays and starts to serve them, until the returned future is dropped.
-pub(in crate::server) async fn serve_relays(incoming: Incoming, listener: TcpListener) {
+pub async fn serve_relays<N: RelayNetwork>(incoming: Incoming<N>, mut listener: N::Listener) {
     let incoming = Arc::new(incoming);
     let unproven = Arc::new(Semaphore::new(UNPROVEN_MAX));
     let mut opening = JoinSet::new();

@@ -16,5 +16,75 @@ mod outgoing;
 mod proof;
 mod splice;
 
-pub(super) use incoming::{Incoming, serve_relays};
-pub(super) use outgoing::{Outgoing, RelayAuthority, relay_port};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::listener::Listener;
+use super::socket;
+use super::workers::{Spawn, Workers};
+pub use incoming::{Incoming, serve_relays};
+pub use outgoing::{Outgoing, RelayAuthority, relay_port};
+
+/// The sockets of relays and what runs their tasks: those of the system, or simulated ones.
+pub trait RelayNetwork: Send + Sync + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync + 'static;
+    /// A source of connections.
+    type Listener: Listener<Stream = Self::Stream>;
+    /// Serves connections here.
+    type Spawner: Spawn<Self::Stream> + Sync;
+
+    /// Serves the connections that this node relays no more, because it leads, and those that other nodes relay to it.
+    fn spawner(&self) -> &Self::Spawner;
+
+    /// Starts a task that relays a client.
+    fn run<F>(&self, client: Self::Stream, task: impl FnOnce(Self::Stream) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send;
+
+    /// Connects to the leader. If the connection is dropped, the leader does not take this for the end of its client: only
+    /// an end of output is one.
+    fn connect(
+        &self,
+        leader: SocketAddr,
+        peer_timeout: Duration,
+    ) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// The first byte that a client has sent, which stays to be read; `None`: it has sent nothing, and ended.
+    fn first_byte(client: &Self::Stream) -> impl Future<Output = io::Result<Option<u8>>> + Send;
+}
+
+impl RelayNetwork for Workers {
+    type Stream = TcpStream;
+    type Listener = TcpListener;
+    type Spawner = Self;
+
+    fn spawner(&self) -> &Self {
+        self
+    }
+
+    fn run<F>(&self, client: TcpStream, task: impl FnOnce(TcpStream) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send,
+    {
+        Self::run(self, client, task);
+    }
+
+    async fn connect(&self, leader: SocketAddr, peer_timeout: Duration) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(leader).await?;
+        socket::prepare_connection(&stream, peer_timeout)?;
+        // Only an end of output that `splice` sends is an orderly end of the client. Whatever else closes the socket, also the
+        // end of this process, resets the connection.
+        stream.set_zero_linger()?;
+        Ok(stream)
+    }
+
+    async fn first_byte(client: &TcpStream) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        Ok(if client.peek(&mut byte).await? == 0 { None } else { Some(byte[0]) })
+    }
+}

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustls::client::Resumption;
@@ -12,8 +12,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -21,10 +20,10 @@ use tracing::{debug, warn};
 
 use super::super::client_address::ClientAddress;
 use super::super::dispatch::namespace_on_wire;
-use super::super::listener::{Backoff, admit, is_of_the_peer};
+use super::super::listener::{Backoff, Listener, admit, is_of_the_peer};
 use super::super::throttle::Throttle;
-use super::super::workers::Workers;
-use super::super::{Server, port_name, socket};
+use super::super::{Server, port_name};
+use super::RelayNetwork;
 use super::proof::{Link, Secret};
 use super::splice::{Broken, splice};
 use crate::cluster::relays::{Relay, RelayTerm, Relays};
@@ -40,9 +39,9 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How a node relays clients to the leader.
-pub(in crate::server) struct Outgoing {
+pub struct Outgoing<N> {
     relays: Relays,
-    workers: Workers,
+    network: N,
     /// How long a client waits for a leader.
     hold: Duration,
     /// How long a vanished client or leader is not noticed, at most.
@@ -50,13 +49,14 @@ pub(in crate::server) struct Outgoing {
     /// `None`: what clients send without TLS is relayed without TLS.
     authority: Option<RelayAuthority>,
     /// The server of this node, once it leads: it serves the clients that have waited for a leader here.
-    here: watch::Sender<Option<Arc<Server>>>,
+    here: OnceLock<Arc<Server>>,
+    leads_here: Notify,
     warnings: Warnings,
 }
 
 /// Encrypts the relayed connections of clients that do not use TLS themselves.
 #[derive(Clone)]
-pub(in crate::server) struct RelayAuthority(Arc<ClientConfig>);
+pub struct RelayAuthority(Arc<ClientConfig>);
 
 /// Warnings whose rate is limited.
 #[derive(Default)]
@@ -67,9 +67,9 @@ struct Warnings {
 }
 
 /// A connection to the leader for a client.
-enum Leader {
-    Plain(TcpStream),
-    Encrypted(Box<TlsStream<TcpStream>>),
+enum Leader<S> {
+    Plain(S),
+    Encrypted(Box<TlsStream<S>>),
 }
 
 /// Why an attempt to reach the leader has failed.
@@ -113,41 +113,55 @@ impl fmt::Debug for RelayAuthority {
     }
 }
 
-impl Outgoing {
-    pub(in crate::server) fn new(
+impl<N: RelayNetwork> Outgoing<N> {
+    /// Relays to the leaders that `relays` knows. A client waits for one for `hold`, and a vanished peer is noticed within
+    /// `peer_timeout`. With an authority, what clients send without TLS is encrypted.
+    pub fn new(
         relays: Relays,
-        workers: Workers,
+        network: N,
         hold: Duration,
         peer_timeout: Duration,
         authority: Option<RelayAuthority>,
     ) -> Self {
-        let (here, _) = watch::channel(None);
-        Self { relays, workers, hold, peer_timeout, authority, here, warnings: Warnings::default() }
+        let (here, leads_here, warnings) = Default::default();
+        Self { relays, network, hold, peer_timeout, authority, here, leads_here, warnings }
     }
 
     /// This node leads: clients that wait for a leader are served here.
-    pub(in crate::server) fn serve_here(&self, server: &Arc<Server>) {
-        self.here.send_replace(Some(Arc::clone(server)));
+    pub fn serve_here(&self, server: &Arc<Server>) {
+        // A process leads once.
+        let _ = self.here.set(Arc::clone(server));
+        self.leads_here.notify_waiters();
+    }
+
+    /// Waits until this node leads.
+    async fn server_here(&self) -> &Arc<Server> {
+        loop {
+            let leads_here = self.leads_here.notified();
+            if let Some(server) = self.here.get() {
+                return server;
+            }
+            leads_here.await;
+        }
     }
 
     /// Relays a client until it or the leader ends the connection. Without a leader, it waits for one for a limited time.
-    async fn relay(self: Arc<Self>, namespace: Namespace, client: TcpStream, peer: SocketAddr) {
+    async fn relay(self: Arc<Self>, namespace: Namespace, client: N::Stream, peer: SocketAddr) {
         let port = port_name(namespace);
-        let mut here = self.here.subscribe();
         let is_encrypted_by_relay = match &self.authority {
             None => false,
             // A client that sends nothing holds nothing, and needs no leader.
-            Some(_) => match first_byte(&client).await {
+            Some(_) => match N::first_byte(&client).await {
                 Ok(Some(byte)) => byte != TLS_HANDSHAKE,
                 Ok(None) | Err(_) => return,
             },
         };
         let (relay, leader) = tokio::select! {
+            biased;
             connected = self.connect(namespace, peer, is_encrypted_by_relay) => connected,
-            Ok(server) = here.wait_for(Option::is_some) => {
-                if let Some(server) = &*server {
-                    admit::<TcpListener>(server, namespace, client, ClientAddress::of_peer(peer), &self.workers);
-                }
+            server = self.server_here() => {
+                let peer = ClientAddress::of_peer(peer);
+                admit::<N::Listener>(server, namespace, client, peer, self.network.spawner());
                 return;
             }
             () = tokio::time::sleep(self.hold) => {
@@ -183,14 +197,12 @@ impl Outgoing {
         namespace: Namespace,
         client: SocketAddr,
         is_encrypted_by_relay: bool,
-    ) -> (Relay, Leader) {
+    ) -> (Relay, Leader<N::Stream>) {
         let namespace = namespace_on_wire(namespace);
-        let mut leader = self.relays.leader();
         loop {
-            let term = leader.borrow_and_update().clone();
-            let Some(term) = term else {
-                // The sender lives as long as `self`.
-                let _ = leader.changed().await;
+            let leader_changed = self.relays.leader_changed();
+            let Some(term) = self.relays.leader() else {
+                leader_changed.await;
                 continue;
             };
             let statement = Statement { namespace, is_encrypted_by_relay, epoch: term.epoch(), client };
@@ -210,13 +222,18 @@ impl Outgoing {
                 }
             }
             tokio::select! {
-                _ = leader.changed() => {}
+                biased;
+                () = leader_changed => {}
                 () = tokio::time::sleep(PAUSE) => {}
             }
         }
     }
 
-    async fn attempt(&self, term: &Arc<RelayTerm>, statement: Statement) -> Result<(Relay, Leader), Failed> {
+    async fn attempt(
+        &self,
+        term: &Arc<RelayTerm>,
+        statement: Statement,
+    ) -> Result<(Relay, Leader<N::Stream>), Failed> {
         // Counted before anything is sent, and dropped after the socket.
         let relay = self.relays.enter(term).ok_or(Failed::TermOver)?;
         let opened = tokio::select! {
@@ -229,13 +246,9 @@ impl Outgoing {
         Ok((relay, opened?))
     }
 
-    async fn open(&self, relay: &Relay, statement: Statement) -> Result<Leader, Failed> {
+    async fn open(&self, relay: &Relay, statement: Statement) -> Result<Leader<N::Stream>, Failed> {
         let endpoint = relay.term().endpoint();
-        let mut stream = TcpStream::connect(endpoint.address).await?;
-        socket::prepare_connection(&stream, self.peer_timeout)?;
-        // Only an end of output that `splice` sends is an orderly end of the client. Whatever else closes the socket, also the
-        // end of this process, resets the connection.
-        stream.set_zero_linger()?;
+        let mut stream = self.network.connect(endpoint.address, self.peer_timeout).await?;
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge).await?;
         let challenge = Challenge::decode(&challenge).ok_or(Failed::NotTheLeader)?;
@@ -264,17 +277,11 @@ impl Outgoing {
     }
 }
 
-/// The first byte that a client has sent, which stays to be read; `None`: it has sent nothing, and ended.
-async fn first_byte(client: &TcpStream) -> io::Result<Option<u8>> {
-    let mut byte = [0];
-    Ok(if client.peek(&mut byte).await? == 0 { None } else { Some(byte[0]) })
-}
-
 /// Accepts clients of a port and relays them, until the returned future is dropped.
-pub(in crate::server) async fn relay_port(
-    outgoing: Arc<Outgoing>,
+pub async fn relay_port<N: RelayNetwork>(
+    outgoing: Arc<Outgoing<N>>,
     namespace: Namespace,
-    listener: TcpListener,
+    mut listener: N::Listener,
 ) {
     let port = port_name(namespace);
     let mut backoff = Backoff::default();
@@ -282,12 +289,12 @@ pub(in crate::server) async fn relay_port(
         match listener.accept().await {
             Ok((stream, peer)) => {
                 backoff.reset();
-                if let Err(error) = socket::prepare_connection(&stream, outgoing.peer_timeout) {
+                if let Err(error) = N::Listener::prepare(&stream, outgoing.peer_timeout) {
                     debug!(port, %peer, %error, "connection lost before it was relayed");
                     continue;
                 }
                 let relaying = Arc::clone(&outgoing);
-                outgoing.workers.run(stream, move |stream| relaying.relay(namespace, stream, peer));
+                outgoing.network.run(stream, move |stream| relaying.relay(namespace, stream, peer));
             }
             Err(error) if is_of_the_peer(&error) => {
                 debug!(%error, "the peer closed a connection before it was accepted");

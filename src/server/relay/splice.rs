@@ -87,12 +87,14 @@ where
     if !has_leader_ended {
         return Ok(());
     }
-    // As the leader itself would do, the relay does not wait for ever for a client that it has answered.
+    // As the leader itself would do, the relay does not wait for ever for a client that it has answered; and the next leader
+    // does not wait for it at all.
     relay.suspect_leader();
     let rest = poll_fn(|context| splice.poll_to_leader(relay, context));
-    match tokio::time::timeout(LINGER, rest).await {
-        Ok(ended) => ended,
-        Err(_) => Ok(()),
+    tokio::select! {
+        biased;
+        () = relay.term().over() => Err(Broken::TermOver),
+        ended = tokio::time::timeout(LINGER, rest) => ended.unwrap_or(Ok(())),
     }
 }
 
@@ -218,5 +220,44 @@ where
         Ok(0) => Poll::Ready(Err(Fault::Write(io::ErrorKind::WriteZero.into()))),
         Ok(written) => Poll::Ready(Ok(written)),
         Err(error) => Poll::Ready(Err(Fault::Write(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, duplex};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::cluster::clock::BootTime;
+    use crate::cluster::fence::Fence;
+    use crate::cluster::keys::{RelayEndpoint, RelaySecret};
+    use crate::cluster::leadership::Relaying;
+    use crate::cluster::relays::Relays;
+
+    fn led(epoch: u32) -> Relaying {
+        let address = ([10, 0, 0, 1], 1).into();
+        let endpoint = RelayEndpoint { address, secret: RelaySecret("00".to_owned()) };
+        Relaying { epoch_min: epoch, leader: Some((epoch, endpoint)), deadline: BootTime(Duration::MAX) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_been_told_of_the_end_delays_no_leader() {
+        let relays = Relays::new(Fence::new(BootTime::default));
+        relays.apply(led(1));
+        let relay = relays.enter(&relays.leader().unwrap()).unwrap();
+        let (mut client, its_end) = duplex(64);
+        let (leader, leaders_end) = duplex(64);
+        let spliced = tokio::spawn(async move { splice(its_end, leaders_end, &relay).await });
+        // The leader stops in order, and the client keeps its part open.
+        drop(leader);
+        assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0, "the client is told");
+        assert_eq!(relays.relayed().connections, 1);
+        let begun = Instant::now();
+        relays.apply(led(2));
+        assert!(matches!(spliced.await.unwrap(), Err(Broken::TermOver)));
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(relays.relayed().closed_below, 2);
+        drop(client);
     }
 }

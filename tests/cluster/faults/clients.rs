@@ -1,6 +1,9 @@
-//! The clients: workers that acquire slots, an administrator that declares, and a keeper that holds until the end.
+//! The clients: workers that acquire slots, others that acquire without leases, an administrator that declares, and a keeper
+//! that holds until the end.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -12,8 +15,9 @@ use signalbox::client::{
     Builder, Declaration, Direct, Error, ErrorKind, IfExists, Namespace, Permit, Resizing, Status,
 };
 
-use super::verdict::Belief;
-use super::{KEPT_NAME, SLOTS_NAME};
+use super::verdict::{Belief, PlainBelief};
+use super::{KEPT_NAME, PLAIN_MAXIMUM, PLAIN_NAME, SLOTS_NAME};
+use crate::support::{ACQUIRE, NOT_AVAILABLE, OK, RELEASE, Wire, frame, named};
 
 /// The leases of the workers: shorter than the longest faults.
 const SHORT: Duration = Duration::from_secs(5);
@@ -24,13 +28,17 @@ const LONG: Duration = Duration::from_secs(60);
 /// How long an operation waits for an answer.
 const OPERATION: Duration = Duration::from_secs(6);
 
+/// How long a plain worker waits until a connection is established.
+const CONNECT: Duration = Duration::from_secs(1);
+
 /// The intervals in which a worker looks whether it still holds its permit.
 const LOOK: Duration = Duration::from_millis(3);
 
 /// What all clients share.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
-    pub addresses: &'a str,
+    /// The nodes.
+    pub addresses: &'a [SocketAddr],
     pub stop: &'a AtomicBool,
     /// Errors that no fault explains.
     pub unexpected: &'a Mutex<Vec<String>>,
@@ -41,10 +49,12 @@ impl Run<'_> {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// A client of all nodes; `None` at the end of the run.
-    fn connect(&self, configure: impl Fn(Builder) -> Builder) -> Option<Client> {
+    /// A client of all nodes, which tries this one first; `None` at the end of the run.
+    fn connect(&self, first: usize, configure: impl Fn(Builder) -> Builder) -> Option<Client> {
         while self.goes_on() {
-            let mut addresses = self.addresses.split(',').map(|address| address.parse().unwrap());
+            let nodes = self.addresses.len();
+            let addresses = self.addresses.iter().cycle().skip(first % nodes).take(nodes);
+            let mut addresses = addresses.map(|address| address.to_string().parse().unwrap());
             let first = signalbox::client::Client::builder(addresses.next().unwrap());
             match Client::connect_with(configure(addresses.fold(first, Builder::address))) {
                 Ok(client) => return Some(client),
@@ -71,7 +81,7 @@ impl Run<'_> {
     }
 }
 
-/// When each worker asked for the last permit that it was granted.
+/// When each worker asked for the last permit that it was granted, or without a lease, that it was answered.
 pub struct Progress(Vec<Mutex<Option<Instant>>>);
 
 impl Progress {
@@ -102,7 +112,7 @@ impl<'a> Worker<'a> {
     /// Works until the run is over, and returns what it believed.
     pub fn work(mut self, progress: &Progress) -> Vec<Belief> {
         let configure = |builder: Builder| builder.ttl(SHORT).unreachable_after(SHORT);
-        while let Some(client) = self.run.connect(configure) {
+        while let Some(client) = self.run.connect(self.number, configure) {
             while self.run.goes_on() {
                 let asked = Instant::now();
                 match client.wait(client.semaphore(SLOTS_NAME).declared().timeout(OPERATION).acquire()) {
@@ -131,8 +141,7 @@ impl<'a> Worker<'a> {
             return;
         }
         let [slot] = permit.slots()[..] else { panic!("one slot: {permit:?}") };
-        let ms = if self.random.u8(..10) < 8 { self.random.u64(5..200) } else { self.random.u64(500..4_000) };
-        let enough = granted + Duration::from_millis(ms);
+        let enough = granted + span(&mut self.random);
         let mut until = granted;
         while until < enough && self.run.goes_on() {
             sleep(LOOK);
@@ -159,6 +168,99 @@ impl<'a> Worker<'a> {
                 true
             }
         }
+    }
+}
+
+/// How long a permit is held: mostly shortly, sometimes longer than a failover takes.
+fn span(random: &mut Rng) -> Duration {
+    let ms = if random.u8(..10) < 8 { random.u64(5..200) } else { random.u64(500..4_000) };
+    Duration::from_millis(ms)
+}
+
+/// Acquires what its connection holds, at any node, and releases it, again and again. So does a client of yrmcds.
+pub struct PlainWorker<'a> {
+    run: Run<'a>,
+    number: usize,
+    machine: usize,
+    random: Rng,
+    beliefs: Vec<PlainBelief>,
+}
+
+impl<'a> PlainWorker<'a> {
+    pub fn new(run: Run<'a>, number: usize, machine: usize, seed: u64) -> Self {
+        Self { run, number, machine, random: Rng::with_seed(seed), beliefs: Vec::new() }
+    }
+
+    /// Works until the run is over, and returns what it believed.
+    pub fn work(mut self, progress: &Progress) -> Vec<PlainBelief> {
+        while self.run.goes_on() {
+            let node = self.random.usize(..self.run.addresses.len());
+            let connected = TcpStream::connect_timeout(&self.run.addresses[node], CONNECT);
+            let served = connected.map(Wire::over).and_then(|mut wire| {
+                wire.stream.set_read_timeout(Some(OPERATION))?;
+                self.work_with(&mut wire, node, progress)
+            });
+            // It may fail in any way at any time.
+            if served.is_err() {
+                sleep(Duration::from_millis(20));
+            }
+        }
+        self.beliefs
+    }
+
+    /// Works with a connection until that is lost, or for a while.
+    fn work_with(&mut self, wire: &mut Wire, node: usize, progress: &Progress) -> io::Result<()> {
+        while self.run.goes_on() && self.random.u8(..20) > 0 {
+            let asked = Instant::now();
+            wire.stream.write_all(&frame(ACQUIRE, *b"held", &named(&[1, PLAIN_MAXIMUM], PLAIN_NAME)))?;
+            let status = wire.try_answer()?.status;
+            // Nobody queues them, so none of them is sure to be granted something soon.
+            *progress.0[self.number].lock().unwrap() = Some(asked);
+            match status {
+                OK => {}
+                NOT_AVAILABLE => {
+                    sleep(Duration::from_millis(5));
+                    continue;
+                }
+                status => {
+                    self.run.unexpected.lock().unwrap().push(format!("a plain Acquire: status {status}"));
+                    return Ok(());
+                }
+            }
+            if !self.hold(wire, node)? {
+                return Ok(());
+            }
+            // Often, the end of the connection releases it.
+            if self.random.u8(..3) == 0 {
+                return Ok(());
+            }
+            wire.stream.write_all(&frame(RELEASE, *b"held", &named(&[1], PLAIN_NAME)))?;
+            wire.try_answer()?;
+        }
+        Ok(())
+    }
+
+    /// Holds for a random time; `false` if the connection was closed before.
+    fn hold(&mut self, wire: &mut Wire, node: usize) -> io::Result<bool> {
+        let granted = Instant::now();
+        let enough = granted + span(&mut self.random);
+        wire.stream.set_nonblocking(true)?;
+        let mut until = granted;
+        let mut is_open = true;
+        while is_open && until < enough && self.run.goes_on() {
+            sleep(LOOK);
+            // Read before the look, since the connection may be closed between the two.
+            let now = Instant::now();
+            is_open =
+                matches!(wire.stream.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            if is_open {
+                until = now;
+            }
+        }
+        wire.stream.set_nonblocking(false)?;
+        let (worker, machine) = (self.number, self.machine);
+        self.beliefs.push(PlainBelief { worker, machine, node, granted, until });
+        Ok(is_open)
     }
 }
 
@@ -189,7 +291,7 @@ impl<'a> Administrator<'a> {
 
     /// Works until the run is over, and returns what it was told.
     pub fn work(mut self) -> Declared {
-        if let Some(client) = self.run.connect(|builder| builder.ttl(SHORT)) {
+        if let Some(client) = self.run.connect(0, |builder| builder.ttl(SHORT)) {
             let mut direct = None;
             while self.run.goes_on() {
                 direct = match direct.take() {
@@ -290,7 +392,7 @@ impl<'a> Keeper<'a> {
 
     /// Works until the run is over, and returns what it holds.
     pub fn work(self) -> Kept {
-        let client = self.run.connect(|builder| builder.ttl(LONG).unreachable_after(SHORT));
+        let client = self.run.connect(1, |builder| builder.ttl(LONG).unreachable_after(SHORT));
         let mut permits = Vec::new();
         if let Some(client) = &client {
             while self.run.goes_on() {

@@ -12,6 +12,7 @@ use fastrand::Rng;
 use nix::sys::signal::Signal;
 
 use super::clients::Progress;
+use super::verdict::Outage;
 use super::{CLIENT_MACHINES, MACHINES, MEMBERS, NODES, after, machine_of_client, machine_of_member};
 use crate::support::cluster::TestCluster;
 use crate::support::namespaces::Machines;
@@ -19,9 +20,10 @@ use crate::support::namespaces::Machines;
 /// After what time systemd starts a node again.
 const RESTART: Duration = Duration::from_secs(1);
 
-/// Within what time every worker is granted something, after faults: a takeover, sessions that expire, connections that
-/// are tried again after seconds, on a machine with other work.
-const RECOVERY: Duration = Duration::from_secs(30);
+/// Within what time every worker is served, after faults: a takeover, sessions that expire, connections that are tried
+/// again after seconds, on a machine with other work. What a plain client held whose relay was cut off from the leader is
+/// free when TCP gives up.
+const RECOVERY: Duration = Duration::from_secs(60);
 
 /// A direction of a connection between machines.
 type Link = (usize, usize);
@@ -61,6 +63,8 @@ pub struct Director<'a> {
     began: Instant,
     /// The links that are cut, with the number of faults that cut them.
     cut: BTreeMap<Link, usize>,
+    /// When nodes were killed or frozen, or what they send to clients was lost.
+    outages: Vec<Outage>,
     /// When a node that has ended is started again.
     restarts: [Option<Instant>; NODES],
     /// What nodes logged that have ended.
@@ -75,6 +79,7 @@ impl<'a> Director<'a> {
             random: Rng::with_seed(seed),
             began: Instant::now(),
             cut: BTreeMap::new(),
+            outages: Vec::new(),
             restarts: [None; NODES],
             logs: Default::default(),
         }
@@ -82,6 +87,22 @@ impl<'a> Director<'a> {
 
     pub fn cluster(&self) -> &TestCluster {
         &self.cluster
+    }
+
+    pub fn outages(&self) -> &[Outage] {
+        &self.outages
+    }
+
+    /// To be called before the fault that causes it.
+    fn begin_outage(&mut self, node: usize, machine: Option<usize>) {
+        self.outages.push(Outage { node, machine, began: Instant::now(), ended: None });
+    }
+
+    /// To be called after the fault is over.
+    fn end_outages(&mut self, node: usize, machine: Option<usize>) {
+        let is_over =
+            |outage: &&mut Outage| (outage.node, outage.machine, outage.ended) == (node, machine, None);
+        self.outages.iter_mut().filter(is_over).for_each(|outage| outage.ended = Some(Instant::now()));
     }
 
     /// Lets faults happen for this time.
@@ -95,10 +116,7 @@ impl<'a> Director<'a> {
             faults += self.happen();
             slowest = slowest.max(self.recover(progress));
         }
-        println!(
-            "{} {faults} faults; all workers were granted permits within {slowest:?}",
-            after(self.began)
-        );
+        println!("{} {faults} faults; all workers were served within {slowest:?}", after(self.began));
     }
 
     /// One or two faults, until they are over; their number.
@@ -140,7 +158,7 @@ impl<'a> Director<'a> {
         };
         let member = self.random.usize(..MEMBERS);
         let members: Vec<_> = (0..MEMBERS).map(machine_of_member).collect();
-        match self.random.u8(..14) {
+        match self.random.u8(..17) {
             0 | 1 => Fault::KillNode(node),
             2..5 => Fault::FreezeNode(node),
             5 => Fault::KillMember(member),
@@ -157,7 +175,11 @@ impl<'a> Director<'a> {
                 };
                 self.cut_between(&format!("node {node} and clients {clients:?}"), &[node], &clients, false)
             }
-            12 => {
+            12..15 => {
+                let other = (node + self.random.usize(1..NODES)) % NODES;
+                self.cut_between(&format!("node {node} and node {other}"), &[node], &[other], false)
+            }
+            15 => {
                 let others: Vec<_> =
                     members.into_iter().filter(|m| *m != machine_of_member(member)).collect();
                 let of = [machine_of_member(member)];
@@ -203,14 +225,21 @@ impl<'a> Director<'a> {
         };
         println!("{} {shown}", after(self.began));
         match fault {
-            Fault::KillNode(node) => self.signal(*node, Signal::SIGKILL),
-            Fault::FreezeNode(node) => self.signal(*node, Signal::SIGSTOP),
+            Fault::KillNode(node) => {
+                self.begin_outage(*node, None);
+                self.signal(*node, Signal::SIGKILL);
+            }
+            Fault::FreezeNode(node) => {
+                self.begin_outage(*node, None);
+                self.signal(*node, Signal::SIGSTOP);
+            }
             Fault::KillMember(member) => self.cluster.etcd.kill(*member),
             Fault::FreezeMember(member) => self.cluster.etcd.freeze(*member),
             Fault::Cut { links, .. } => {
                 let fresh: Vec<_> =
                     links.iter().copied().filter(|link| !self.cut.contains_key(link)).collect();
                 links.iter().for_each(|link| *self.cut.entry(*link).or_default() += 1);
+                fresh.iter().for_each(|&(from, to)| self.begin_outage(from, Some(to)));
                 self.machines.cut(&fresh);
             }
         }
@@ -219,7 +248,10 @@ impl<'a> Director<'a> {
     fn end(&mut self, fault: Fault) {
         match fault {
             Fault::KillNode(_) => {}
-            Fault::FreezeNode(node) => self.signal(node, Signal::SIGCONT),
+            Fault::FreezeNode(node) => {
+                self.signal(node, Signal::SIGCONT);
+                self.end_outages(node, None);
+            }
             Fault::KillMember(member) => self.cluster.etcd.spawn_again(member),
             Fault::FreezeMember(member) => self.cluster.etcd.thaw(member),
             Fault::Cut { links, .. } => {
@@ -227,6 +259,7 @@ impl<'a> Director<'a> {
                 let mended: Vec<_> =
                     self.cut.extract_if(.., |_, faults| *faults == 0).map(|(link, _)| link).collect();
                 self.machines.mend(&mended);
+                mended.iter().for_each(|&(from, to)| self.end_outages(from, Some(to)));
             }
         }
     }
@@ -238,10 +271,10 @@ impl<'a> Director<'a> {
         }
     }
 
-    /// A node that accepts connections, if there is one.
+    /// A node that accepts relays, if there is one.
     fn leader(&mut self) -> Option<usize> {
         let accepts = |node: &usize| {
-            let address = self.cluster.node(*node).counters;
+            let address = self.cluster.node(*node).relays;
             TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
         };
         let nodes: Vec<_> = (0..NODES).filter(accepts).collect();
@@ -260,7 +293,7 @@ impl<'a> Director<'a> {
             }
             if began.elapsed() > RECOVERY {
                 self.keep_logs();
-                panic!("{} workers {waiting:?} were granted nothing for {RECOVERY:?}", after(self.began));
+                panic!("{} workers {waiting:?} were not served for {RECOVERY:?}", after(self.began));
             }
         }
     }
@@ -292,6 +325,7 @@ impl<'a> Director<'a> {
             Some(moment) if moment <= Instant::now() => {
                 self.cluster.start_node(node);
                 self.restarts[node] = None;
+                self.end_outages(node, None);
             }
             _ => {}
         }
@@ -301,6 +335,15 @@ impl<'a> Director<'a> {
     pub fn settle(&mut self) {
         self.attend(Instant::now() + RESTART);
         self.cluster.leader();
+    }
+
+    /// Waits until a condition holds, while nodes that end are started again.
+    pub fn wait_until(&mut self, what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + RECOVERY;
+        while !holds() {
+            assert!(Instant::now() < deadline, "never came true: {what}");
+            self.attend(Instant::now() + Duration::from_millis(20));
+        }
     }
 
     /// Writes what the nodes logged to files.

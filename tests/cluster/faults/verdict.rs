@@ -1,5 +1,6 @@
 //! What clients believed, checked after the run.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use signalbox::client::GrantId;
@@ -19,9 +20,55 @@ pub struct Belief {
     pub until: Instant,
 }
 
+/// What a client without a lease believed to hold, as it saw its connection.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainBelief {
+    #[expect(dead_code, reason = "for people who read a failure")]
+    pub worker: usize,
+    /// The machine of the client.
+    pub machine: usize,
+    /// The node to which the client was connected.
+    pub node: usize,
+    /// When the client had it.
+    pub granted: Instant,
+    /// The last moment at which the client saw that the connection was open.
+    pub until: Instant,
+}
+
+/// A time in which a node tells clients nothing, also not that their connections are closed.
+#[derive(Clone, Copy, Debug)]
+pub struct Outage {
+    pub node: usize,
+    /// The machine of the clients; `None`: those of all machines.
+    pub machine: Option<usize>,
+    pub began: Instant,
+    /// `None`: it has not ended yet.
+    pub ended: Option<Instant>,
+}
+
+impl PlainBelief {
+    /// The part of the belief for which the node of the client has to vouch: until it was killed or frozen, or what it sends
+    /// was lost. What happens to other nodes does not shorten it.
+    fn vouched(self, outages: &[Outage]) -> Self {
+        let concerns = |outage: &&Outage| {
+            outage.node == self.node
+                && outage.machine.is_none_or(|machine| machine == self.machine)
+                && outage.ended.is_none_or(|ended| self.granted < ended)
+        };
+        let until = outages.iter().filter(concerns).map(|outage| outage.began.max(self.granted)).min();
+        Self { until: until.map_or(self.until, |until| until.min(self.until)), ..self }
+    }
+}
+
+/// Fails if more clients without a lease believed at a moment than the maximum permits.
+pub fn check_plain(beliefs: &[PlainBelief], outages: &[Outage], maximum: u32) -> Result<(), String> {
+    let vouched: Vec<_> = beliefs.iter().map(|belief| belief.vouched(outages)).collect();
+    check_number(&vouched, |belief| (belief.granted, belief.until), maximum as usize)
+}
+
 /// Fails if more believed at a moment than there are slots, if two believed in one slot, or if ids did not grow.
 pub fn check(beliefs: &[Belief], slots: u16) -> Result<(), String> {
-    check_capacity(beliefs, slots)?;
+    check_number(beliefs, |belief| (belief.granted, belief.until), slots.into())?;
     for slot in 0..slots {
         check_slot(beliefs.iter().filter(|belief| belief.slot == slot).copied().collect())?;
     }
@@ -31,18 +78,30 @@ pub fn check(beliefs: &[Belief], slots: u16) -> Result<(), String> {
     check_ids(beliefs)
 }
 
-fn check_capacity(beliefs: &[Belief], slots: u16) -> Result<(), String> {
+/// Fails if more of these overlap than a number. Each lasts from one moment to another.
+fn check_number<B: std::fmt::Debug>(
+    beliefs: &[B],
+    lasts: impl Fn(&B) -> (Instant, Instant),
+    most: usize,
+) -> Result<(), String> {
     // Where one ends in the moment in which another begins, it has ended.
-    let mut moments: Vec<_> =
-        beliefs.iter().flat_map(|belief| [(belief.granted, 1, belief), (belief.until, 0, belief)]).collect();
-    moments.sort_by_key(|(moment, begins, _)| (*moment, *begins));
-    let mut believers: Vec<&Belief> = Vec::new();
-    for (moment, begins, belief) in moments {
-        match begins {
-            1 if belief.until > moment => believers.push(belief),
-            _ => believers.retain(|other| other.id != belief.id),
+    let mut moments: Vec<_> = beliefs
+        .iter()
+        .map(lasts)
+        .zip(0..)
+        .filter(|((from, to), _)| from < to)
+        .flat_map(|((from, to), number)| [(from, true, number), (to, false, number)])
+        .collect();
+    moments.sort();
+    let mut believers: BTreeSet<usize> = BTreeSet::new();
+    for (moment, begins, number) in moments {
+        if begins {
+            believers.insert(number);
+        } else {
+            believers.remove(&number);
         }
-        if believers.len() > slots.into() {
+        if believers.len() > most {
+            let believers: Vec<_> = believers.into_iter().map(|number| &beliefs[number]).collect();
             return Err(format!("too many believe at {moment:?}: {believers:#?}"));
         }
     }
@@ -105,4 +164,35 @@ fn what_may_happen_is_accepted_and_nothing_else() {
     assert!(!is_accepted(&[(2, 0, [0, 1, 5]), (1, 1, [2, 3, 9])]), "ids go back");
     assert!(!is_accepted(&[(1, 0, [0, 1, 5]), (1, 1, [2, 3, 9])]), "an id comes again");
     assert!(!is_accepted(&[(2, 0, [0, 1, 5]), (1, 0, [0, 6, 9])]), "ids of a slot go back");
+}
+
+#[test]
+fn what_its_own_node_hides_from_a_client_is_not_held_against_the_cluster() {
+    let began = Instant::now();
+    let at = |ms| began + Duration::from_millis(ms);
+    let belief = |node, machine, [granted, until]: [u64; 2]| PlainBelief {
+        worker: 0,
+        machine,
+        node,
+        granted: at(granted),
+        until: at(until),
+    };
+    let outage = |node, machine, [began, ended]: [u64; 2]| {
+        [Outage { node, machine, began: at(began), ended: Some(at(ended)) }]
+    };
+    let both = [belief(0, 7, [1, 9]), belief(1, 8, [5, 9])];
+    assert!(check_plain(&both, &[], 1).is_err());
+    assert!(check_plain(&both, &[], 2).is_ok());
+    assert!(check_plain(&both, &outage(0, None, [5, 6]), 1).is_ok());
+    assert!(check_plain(&both, &outage(0, Some(7), [3, 4]), 1).is_ok());
+    assert!(check_plain(&both, &outage(1, None, [4, 6]), 1).is_ok(), "the answer was sent before");
+    assert!(check_plain(&both, &[Outage { ended: None, ..outage(0, None, [0, 0])[0] }], 1).is_ok());
+    assert!(check_plain(&both, &outage(0, None, [6, 8]), 1).is_err(), "too late");
+    assert!(check_plain(&both, &outage(0, None, [0, 1]), 1).is_err(), "it was over");
+    assert!(check_plain(&both, &outage(0, Some(8), [3, 4]), 1).is_err(), "clients of another machine");
+    assert!(check_plain(&both, &outage(2, None, [3, 4]), 1).is_err(), "another node");
+    assert!(
+        check_plain(&[belief(0, 7, [1, 5]), belief(1, 8, [5, 9])], &[], 1).is_ok(),
+        "one after the other"
+    );
 }

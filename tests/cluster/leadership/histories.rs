@@ -108,6 +108,8 @@ fn histories_reach_every_ending() {
         }
     }
     let wanted = [
+        ("takeovers by a successor", 5),
+        ("takeovers in place of a successor", 5),
         ("terms", 400),
         ("commits", 5000),
         ("takeovers without a release", 120),

@@ -74,9 +74,8 @@ impl Relaying {
 
     /// Opens a connection, if there is a leader to which it can be opened.
     pub fn open(&mut self) -> bool {
-        let leader = self.relays.leader();
-        let Some(term) = &*leader.borrow() else { return false };
-        let opened = self.relays.enter(term).filter(|relay| relay.may_forward());
+        let Some(term) = self.relays.leader() else { return false };
+        let opened = self.relays.enter(&term).filter(|relay| relay.may_forward());
         let Some(relay) = opened.filter(|_| self.open.len() < OPEN_MAX) else { return false };
         self.open.push((relay, term.epoch()));
         true

@@ -8,7 +8,7 @@ use signalbox::cluster::coordinator::{
     CallError, Coordinator, Range, RangeAnswer, Transaction, TransactionAnswer,
 };
 use signalbox::cluster::keys::{
-    Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, encode,
+    Drain, Format, Handover, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, Successor, encode,
 };
 use signalbox::cluster::leadership::{Ending, Machine, Phase, Settings, Step, Term};
 use signalbox::cluster::timing::Timing;
@@ -162,7 +162,7 @@ fn a_leader_has_ended_at_its_deadline_whatever_arrives() {
     bench.pass(100 * MS);
     first.answered(Ok(answer), bench.now);
     assert!(matches!(ending(first.next(bench.now)), Ending::DeadlinePassed { .. }));
-    first.release();
+    first.release(None);
     assert!(matches!(ending(first.next(bench.now)), Ending::DeadlinePassed { .. }));
 }
 
@@ -220,7 +220,7 @@ fn a_look_from_the_time_as_a_standby_is_no_renewal() {
     let mut second = bench.standby("b", 2);
     bench.pass(250 * MS);
     let late = bench.unanswered(&mut second);
-    first.release();
+    first.release(None);
     assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
     let Step::Lead(_) = bench.settle(&mut second) else { panic!("{second:?}") };
     let deadline = second.deadline();
@@ -261,6 +261,7 @@ fn a_leader_whose_key_was_taken_over_is_superseded() {
         node: "b".to_owned(),
         incarnation: node(2).incarnation,
         state: LeadershipState::Held,
+        successor: None,
     };
     bench.store.set(keys().leadership(), Some(encode(&successor)));
     bench.pass(500 * MS);
@@ -274,7 +275,7 @@ fn an_orderly_stop_hands_over_at_the_next_look() {
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
     let mut second = bench.standby("b", 2);
-    first.release();
+    first.release(None);
     assert_eq!(first.deadline(), None);
     assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
     assert_eq!(bench.leadership().state, LeadershipState::Released);
@@ -288,17 +289,113 @@ fn an_orderly_stop_hands_over_at_the_next_look() {
     bench.standby("a", 3);
 }
 
+/// A run that is to lead next.
+fn successor(name: &str, run: u32) -> Successor {
+    Successor { node: name.to_owned(), incarnation: node(run).incarnation }
+}
+
+#[test]
+fn a_successor_leads_at_once_and_others_leave_it_the_lease_duration() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let [mut second, mut third] = [bench.standby("b", 2), bench.standby("c", 3)];
+    first.release(Some(successor("c", 3)));
+    assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
+    let waited = bench.run(&mut second, timing().lease_duration() - 300 * MS);
+    assert!(matches!(waited, Step::WaitUntil(_)), "it is not the successor: {waited:?}");
+    let Step::Lead(term) = bench.settle(&mut third) else { panic!("{third:?}") };
+    assert_eq!((term.epoch, bench.leadership().successor), (2, None));
+}
+
+#[test]
+fn a_successor_that_does_not_lead_is_not_waited_for_longer_than_the_lease_duration() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    first.release(Some(successor("c", 3)));
+    assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
+    assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
+    let since = bench.now;
+    let limit = timing().lease_duration() + timing().look_period() + 10 * MS;
+    let Step::Lead(term) = bench.run(&mut second, limit) else { panic!("{second:?}") };
+    assert_eq!(term.epoch, 2);
+    assert!(bench.now.since(since) >= timing().lease_duration() - timing().look_period());
+}
+
+#[test]
+fn a_node_learns_what_an_operator_asks_of_its_own_run() {
+    let mut bench = Bench::new();
+    let (mut first, _) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    let drain = |run| Drain { incarnation: node(run).incarnation, to: None, refused: None };
+    bench.store.set(keys().drain("a"), Some(encode(&drain(7))));
+    bench.store.set(keys().drain("b"), Some(encode(&drain(2))));
+    bench.pass(500 * MS);
+    for machine in [&mut first, &mut second] {
+        assert!(matches!(bench.settle(machine), Step::WaitUntil(_)));
+    }
+    assert_eq!(first.drain(), None, "it is for another run");
+    assert_eq!(second.drain(), Some((&drain(2), bench.store.modified(&keys().drain("b")))));
+    bench.store.set(keys().drain("a"), Some(encode(&drain(1))));
+    bench.pass(500 * MS);
+    assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
+    assert_eq!(first.drain().map(|(drain, _)| drain.clone()), Some(drain(1)));
+    let refused = Drain { refused: Some("no".to_owned()), ..drain(1) };
+    bench.store.set(keys().drain("a"), Some(encode(&refused)));
+    bench.pass(500 * MS);
+    assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
+    assert_eq!(first.drain(), None, "it was refused");
+    second.release(None);
+    assert_eq!(ending(bench.settle(&mut second)), Ending::Released);
+    assert_eq!(bench.store.modified(&keys().drain("b")), 0, "it is gone with the node");
+}
+
+#[test]
+fn a_node_learns_of_a_handover_to_its_run_and_looks_more_often() {
+    let mut bench = Bench::new();
+    let (mut first, term) = bench.leader("a", 1);
+    let mut second = bench.standby("b", 2);
+    let handover = |epoch, run| Handover { epoch, successor: successor("b", run) };
+    for (wrong, why) in [(handover(term.epoch, 9), "another run"), (handover(9, 2), "another term")] {
+        bench.store.set(keys().handover(), Some(encode(&wrong)));
+        bench.pass(500 * MS);
+        assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
+        assert_eq!(second.handed_over(), None, "{why}");
+        assert!(matches!(bench.settle(&mut first), Step::WaitUntil(_)));
+    }
+    bench.store.set(keys().handover(), Some(encode(&handover(term.epoch, 2))));
+    bench.pass(500 * MS);
+    let Step::WaitUntil(next) = bench.settle(&mut second) else { panic!("{second:?}") };
+    let written = bench.store.modified(&keys().handover());
+    assert_eq!(second.handed_over(), Some(written));
+    assert_eq!(next, bench.now.after(timing().hurried_period()));
+    second.set_preloaded(written);
+    bench.pass(500 * MS);
+    assert!(matches!(bench.settle(&mut second), Step::WaitUntil(_)));
+    let heartbeat: Heartbeat = bench.store.value(&keys().heartbeat("b")).unwrap();
+    assert_eq!(heartbeat.preloaded, written);
+    // What it has read is for the next term only, and the takeover removes what it was for.
+    bench.store.set(keys().changes(), Some(b"changes".to_vec()));
+    first.release(Some(successor("b", 2)));
+    assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
+    bench.pass(500 * MS);
+    assert!(matches!(bench.settle(&mut second), Step::Lead(_)));
+    assert_eq!(second.handed_over(), None);
+    assert_eq!(bench.store.modified(&keys().handover()), 0);
+    assert_eq!(bench.store.modified(&keys().changes()), 0);
+}
+
 #[test]
 fn a_release_without_an_answer_is_repeated() {
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
-    first.release();
+    first.release(None);
     let lost = bench.unanswered(&mut first);
     assert!(bench.store.transact(&lost).held);
     assert_eq!(ending(bench.settle(&mut first)), Ending::Released);
 
     let (mut second, _) = bench.leader("b", 2);
-    second.release();
+    second.release(None);
     bench.unanswered(&mut second);
     bench.unanswered(&mut second);
     let failure = "timed out".to_owned();
@@ -311,13 +408,13 @@ fn a_standby_that_stops_leaves_no_keys() {
     let mut bench = Bench::new();
     let (_first, _) = bench.leader("a", 1);
     let mut second = bench.standby("b", 2);
-    second.release();
+    second.release(None);
     assert_eq!(ending(bench.settle(&mut second)), Ending::Released);
     assert_eq!(bench.store.value::<Node>(&keys().node("b")), None);
     assert_eq!(bench.leadership().node, "a");
     // One that has not joined has nothing to leave.
     let mut third = machine("c", 3);
-    third.release();
+    third.release(None);
     assert_eq!(ending(third.next(bench.now)), Ending::Released);
 }
 
@@ -328,7 +425,7 @@ fn a_standby_that_stops_releases_what_a_lost_takeover_took() {
     let mut second = bench.standby("b", 2);
     bench.pass(timing().lease_duration());
     let lost = bench.unanswered(&mut second);
-    second.release();
+    second.release(None);
     assert!(bench.store.transact(&lost).held);
     assert_eq!(bench.leadership().node, "b");
     assert_eq!(ending(bench.settle(&mut second)), Ending::Released);
@@ -493,7 +590,13 @@ fn a_run_whose_name_was_taken_ends() {
     // A leader likewise.
     let mut bench = Bench::new();
     let (mut first, _) = bench.leader("a", 1);
-    let other = Heartbeat { incarnation: node(2).incarnation, count: 1, relays_closed_below: 0, relays: 0 };
+    let other = Heartbeat {
+        incarnation: node(2).incarnation,
+        count: 1,
+        relays_closed_below: 0,
+        relays: 0,
+        preloaded: 0,
+    };
     bench.store.set(keys().heartbeat("a"), Some(encode(&other)));
     bench.pass(500 * MS);
     assert_eq!(ending(bench.settle(&mut first)), taken);
@@ -513,7 +616,7 @@ fn an_attempt_to_join_without_an_answer_is_noticed() {
     let mut joining = machine("b", 2);
     bench.exchange(&mut joining);
     let lost = bench.unanswered(&mut joining);
-    joining.release();
+    joining.release(None);
     assert!(bench.store.transact(&lost).held);
     assert_eq!(ending(bench.settle(&mut joining)), Ending::Released);
     assert_eq!(bench.store.value::<Node>(&keys().node("b")), None);
@@ -575,7 +678,7 @@ impl Bench {
         let old = self.standby("b", 2);
         let mut new = newer("c", 3);
         assert!(matches!(self.settle(&mut new), Step::WaitUntil(_)));
-        first.release();
+        first.release(None);
         assert_eq!(ending(self.settle(&mut first)), Ending::Released);
         self.pass(250 * MS);
         let Step::Lead(term) = self.settle(&mut new) else { panic!("{new:?}") };
@@ -589,7 +692,7 @@ fn a_newer_leader_writes_what_older_nodes_read_and_they_take_over_again() {
     let mut bench = Bench::new();
     let (mut new, mut old) = bench.newer_leader();
     assert_eq!(bench.record_format(), RECORD_FORMAT, "the takeover has not changed it");
-    new.release();
+    new.release(None);
     bench.settle(&mut new);
     bench.pass(250 * MS);
     let Step::Lead(term) = bench.settle(&mut old) else { panic!("{old:?}") };
@@ -628,7 +731,7 @@ fn the_format_is_raised_when_every_node_reads_it_and_written_from_the_next_takeo
     let too_old = finalize(&mut bench.store, &keys(), RECORD_FORMAT).unwrap_err().to_string();
     assert!(too_old.contains("knows formats up to 2"), "{too_old}");
 
-    next.release();
+    next.release(None);
     bench.settle(&mut next);
     let mut last = newer("d", 5);
     let Step::Lead(term) = bench.settle(&mut last) else { panic!("{last:?}") };
@@ -667,7 +770,7 @@ fn a_node_that_joins_while_the_format_is_raised_prevents_it_or_is_refused() {
     let changed = finalize(&mut between, &keys(), RECORD_FORMAT + 1);
     assert!(matches!(changed, Err(AdminError::Changed)), "{changed:?}");
     assert_eq!(bench.record_format(), RECORD_FORMAT);
-    old.release();
+    old.release(None);
     bench.settle(&mut old);
 
     // It has read the format, and wants to join.
@@ -710,7 +813,7 @@ fn a_restored_backup_with_a_released_leadership_makes_standbys_wait() {
     let (mut first, _) = bench.leader("a", 1);
     let mut second = bench.standby("b", 2);
     let mut third = bench.standby("c", 3);
-    first.release();
+    first.release(None);
     bench.settle(&mut first);
     let backup = bench.store.clone();
     bench.pass(250 * MS);

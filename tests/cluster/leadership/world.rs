@@ -23,7 +23,7 @@ use signalbox::cluster::coordinator::{
     CallError, Compare, Entry, Operation, Revision, Transaction, TransactionAnswer,
 };
 use signalbox::cluster::keys::{
-    Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, decode, encode,
+    Format, Heartbeat, LAYOUT, Leadership, LeadershipState, Marker, Node, Successor, decode, encode,
 };
 use signalbox::cluster::leadership::{Ending, Machine, Phase, Settings, Step, Term};
 use signalbox::cluster::members::Reading;
@@ -358,7 +358,11 @@ impl World {
                 self.places[node % nodes].freezes_in_flight = Some((ms, is_cut_off));
             }
             Fault::Crash { node, down_ms } => self.crash(node % nodes, down_ms),
-            Fault::Stop { node, down_ms } => self.stop(node % nodes, down_ms),
+            Fault::Stop { node, down_ms } => {
+                let node = node % nodes;
+                let successor = self.successor(node);
+                self.stop_for(successor, node, down_ms);
+            }
             Fault::Outage { ms } => self.outage_until = self.now + ms * MS,
             Fault::Namesake { node } => {
                 if nodes < 7 {
@@ -399,15 +403,30 @@ impl World {
         }
     }
 
-    /// Stops a node in order. Its last connection is closed at once.
+    /// To whom a node that stops hands over: to nobody, or to any other node, whose run may have ended.
+    fn successor(&mut self, node: usize) -> Option<Successor> {
+        let other = self.dice.below(self.places.len() as u64) as usize;
+        if other == node {
+            return None;
+        }
+        let place = &self.places[other];
+        Some(Successor { node: place.name.to_owned(), incarnation: super::node(place.run).incarnation })
+    }
+
+    /// Stops a node in order, which hands over to nobody in particular. Its last connection is closed at once.
     pub fn stop(&mut self, node: usize, down_ms: u64) {
-        let (now, place) = (self.now, &mut self.places[node]);
-        if now < place.frozen_until {
+        self.stop_for(None, node, down_ms);
+    }
+
+    fn stop_for(&mut self, successor: Option<Successor>, node: usize, down_ms: u64) {
+        let now = self.now;
+        if now < self.places[node].frozen_until {
             return;
         }
+        let place = &mut self.places[node];
         let run = place.run;
         if let Some(machine) = &mut place.machine {
-            machine.release();
+            machine.release(successor);
             place.relaying.close_all();
             place.committer = None;
             place.down_ms = down_ms;
@@ -853,6 +872,18 @@ impl World {
         assert_eq!(found.epoch, former.as_ref().map_or(0, |former| former.epoch) + 1);
         assert_eq!(found.incarnation, node(request.run).incarnation);
         assert_eq!(new, Marker { epoch: found.epoch, commit: 0, is_void: false });
+        if let Some(Leadership { state: LeadershipState::Released, successor: Some(successor), .. }) = &former
+        {
+            if successor.incarnation == found.incarnation {
+                self.count("takeovers by a successor");
+            } else if is_alive {
+                let since = self.places[request.node].seen[&keys().leadership()].1;
+                let waited = request.sent.since(since);
+                let is_patient = waited >= timing().lease_duration();
+                assert!(is_patient, "{} waited for {waited:?}, not for the successor", place.name);
+                self.count("takeovers in place of a successor");
+            }
+        }
         let Some(former) = former.filter(|former| former.state == LeadershipState::Held) else { return };
         if is_alive {
             self.check_patience(&request, &former, before);

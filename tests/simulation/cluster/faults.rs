@@ -25,6 +25,8 @@ enum Fault {
     CutFromEtcd,
     /// A node and some machines of clients do not reach each other.
     CutFromClients,
+    /// Two nodes do not reach each other, or one of them not the other one.
+    CutBetweenNodes,
     /// etcd has no leader.
     Leaderless,
     /// etcd is slow, its answers get lost, or requests arrive seconds late.
@@ -37,13 +39,14 @@ enum Fault {
     ClientCut,
 }
 
-const FAULTS: [Fault; 12] = [
+const FAULTS: [Fault; 13] = [
     Fault::Kill,
     Fault::Stop,
     Fault::Freeze,
     Fault::NodePowerLoss,
     Fault::CutFromEtcd,
     Fault::CutFromClients,
+    Fault::CutBetweenNodes,
     Fault::Leaderless,
     Fault::Slow,
     Fault::LostAnswers,
@@ -52,8 +55,8 @@ const FAULTS: [Fault; 12] = [
     Fault::ClientCut,
 ];
 
-/// A machine of clients and a node.
-type Pair = (usize, usize);
+/// The names of two machines.
+type Pair = (String, String);
 
 enum Repair {
     Thaw(Arc<Process>),
@@ -172,14 +175,35 @@ impl Faults {
             Fault::CutFromClients => {
                 let node = target?.node;
                 let machines = if self.random.percent(50) { 0..self.machines } else { machine..machine + 1 };
-                return self.cut(sim, machines.map(|machine| (machine, node)).collect());
+                let pairs = machines.map(|machine| (machine_name(machine), node_name(node))).collect();
+                return self.cut(sim, pairs);
             }
             Fault::ClientCut => {
-                return self.cut(sim, (0..NODES).map(|node| (machine, node)).collect());
+                return self.cut(sim, self.links_of_clients(machine));
+            }
+            Fault::CutBetweenNodes => {
+                let node = target?.node;
+                let other = (node + self.random.between(1, NODES as u64 - 1) as usize) % NODES;
+                let [mut from, mut to] = [node, other].map(node_name);
+                if self.random.percent(50) {
+                    std::mem::swap(&mut from, &mut to);
+                }
+                if self.random.percent(50) {
+                    return self.cut(sim, vec![(from, to)]);
+                }
+                let pairs = vec![(from, to)];
+                self.take(&pairs)?;
+                for (from, to) in &pairs {
+                    sim.partition_oneway(from.as_str(), to.as_str());
+                }
+                return Some((self.random.between(10, 10_000), Repair::Mend(pairs)));
             }
             Fault::NodePowerLoss => {
                 let process = target?;
-                let pairs: Vec<_> = (0..self.machines).map(|machine| (machine, process.node)).collect();
+                let node = process.node;
+                let machines = (0..self.machines).map(machine_name);
+                let others = (0..NODES).filter(|other| *other != node).map(node_name);
+                let pairs: Vec<_> = machines.chain(others).map(|other| (other, node_name(node))).collect();
                 // The partition comes first: a machine without power closes no connections.
                 self.partition(sim, &pairs)?;
                 process.lose_power();
@@ -188,7 +212,7 @@ impl Faults {
                 return Some((short_ms, Repair::NodePower(process.node, pairs)));
             }
             Fault::ClientPowerLoss => {
-                let pairs: Vec<_> = (0..NODES).map(|node| (machine, node)).collect();
+                let pairs = self.links_of_clients(machine);
                 self.partition(sim, &pairs)?;
                 scene.event(machine_name(machine), format_args!("loses power"));
                 sim.crash(machine_name(machine));
@@ -196,6 +220,10 @@ impl Faults {
             }
         }
         None
+    }
+
+    fn links_of_clients(&self, machine: usize) -> Vec<Pair> {
+        (0..NODES).map(|node| (machine_name(machine), node_name(node))).collect()
     }
 
     /// Holds back or loses all messages of these pairs.
@@ -206,34 +234,38 @@ impl Faults {
             return Some((duration_ms, Repair::Mend(pairs)));
         }
         self.take(&pairs)?;
-        for (machine, node) in &pairs {
-            sim.hold(machine_name(*machine), node_name(*node));
+        for (one, other) in &pairs {
+            sim.hold(one.as_str(), other.as_str());
         }
         Some((duration_ms, Repair::Release(pairs)))
     }
 
     fn partition(&mut self, sim: &Sim<'_>, pairs: &[Pair]) -> Option<()> {
         self.take(pairs)?;
-        for (machine, node) in pairs {
-            sim.partition(machine_name(*machine), node_name(*node));
+        for (one, other) in pairs {
+            sim.partition(one.as_str(), other.as_str());
         }
         Some(())
     }
 
     /// Notes that these pairs are cut, unless one of them is already.
     fn take(&mut self, pairs: &[Pair]) -> Option<()> {
-        if pairs.iter().any(|pair| self.cut.contains(pair)) {
+        let is_cut = |(one, other): &Pair| {
+            self.cut.contains(&(one.clone(), other.clone()))
+                || self.cut.contains(&(other.clone(), one.clone()))
+        };
+        if pairs.iter().any(is_cut) {
             return None;
         }
         self.world.scene.event("fault", format_args!("cuts {pairs:?}"));
-        self.cut.extend(pairs);
+        self.cut.extend(pairs.iter().cloned());
         Some(())
     }
 
     fn mend(&mut self, sim: &Sim<'_>, pairs: &[Pair]) {
-        for (machine, node) in pairs {
-            sim.repair(machine_name(*machine), node_name(*node));
-            self.cut.remove(&(*machine, *node));
+        for pair @ (one, other) in pairs {
+            sim.repair(one.as_str(), other.as_str());
+            self.cut.remove(pair);
         }
     }
 
@@ -244,9 +276,9 @@ impl Faults {
             Repair::Weather => self.world.etcd.set_weather(CALM),
             Repair::Mend(pairs) => self.mend(sim, &pairs),
             Repair::Release(pairs) => {
-                for (machine, node) in &pairs {
-                    sim.release(machine_name(*machine), node_name(*node));
-                    self.cut.remove(&(*machine, *node));
+                for pair @ (one, other) in &pairs {
+                    sim.release(one.as_str(), other.as_str());
+                    self.cut.remove(pair);
                 }
             }
             Repair::NodePower(node, pairs) => {

@@ -1,21 +1,26 @@
-//! The life of a node's process: it joins, takes over, restores, serves, and ends. It follows `src/server/daemon/node.rs`
-//! and `src/server/store.rs`, and runs the same parts without their threads.
+//! The life of a node's process: it joins, relays, takes over, restores, serves, and ends. It follows
+//! `src/server/daemon/node.rs`, `src/cluster/observatory.rs` and `src/server/store.rs`, and runs the same parts without their
+//! threads.
 
-use std::sync::Arc;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use signalbox::cluster::clock::BootTime;
+use signalbox::cluster::coordinator::Transaction;
 use signalbox::cluster::fence::Fence;
-use signalbox::cluster::keys::{Incarnation, Node};
+use signalbox::cluster::keys::{Incarnation, Node, RelayEndpoint, RelaySecret};
 use signalbox::cluster::leadership::{Machine, Settings, Term};
+use signalbox::cluster::members::{Members, Reading};
 use signalbox::cluster::participation::{Action, News, Participation, Pulse};
 use signalbox::cluster::relays::Relays;
 use signalbox::cluster::store::ClusterStorage;
 use signalbox::config::Config;
 use signalbox::core::{Moment, MonotonicMs, NameHasher, Namespace, UnixSeconds};
 use signalbox::server::{
-    Clock, SameThread, Server, StoreError, expire, serve_port, sweep_counters, sweep_semaphores,
+    Clock, Incoming, Outgoing, SameThread, Server, StoreError, expire, relay_port, serve_port, serve_relays,
+    sweep_counters, sweep_semaphores,
 };
 use signalbox::storage::{FORMAT, OLDEST_WRITTEN_FORMAT, Storage};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -25,8 +30,8 @@ use tokio::time::{Instant, sleep};
 use turmoil::net::TcpListener;
 
 use super::process::Process;
-use super::socket::NodeListener;
-use super::world::World;
+use super::socket::{NodeListener, NodeNetwork};
+use super::world::{World, node_name};
 use crate::network::port_of;
 use crate::random::Random;
 use crate::support::etcd::Handle;
@@ -38,6 +43,13 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long an orderly stop waits for the store.
 const STOP_MAX: Duration = Duration::from_secs(4);
+
+/// As the daemon's.
+const RELAYS_PORT: u16 = 11218;
+const GUARD_TURNS_MAX: u32 = 3;
+const OBSERVATION_PAUSE: Duration = Duration::from_millis(10);
+const HOLD: Duration = Duration::from_secs(5);
+const PEER_TIMEOUT: Duration = Duration::from_secs(35);
 
 const SWEEP: Duration = Duration::from_millis(200);
 
@@ -56,6 +68,22 @@ pub async fn run(world: Arc<World>, node: usize) -> turmoil::Result {
     std::future::pending().await
 }
 
+/// What the process tells its part in the leadership.
+enum Command {
+    Release,
+    Hurry,
+}
+
+/// How a process relays clients, and what it knows of the other nodes.
+struct Standby {
+    relays: Relays,
+    outgoing: Arc<Outgoing<NodeNetwork>>,
+    secret: RelaySecret,
+    incarnation: Incarnation,
+    members: Arc<Mutex<Members>>,
+    is_hurried: Arc<AtomicBool>,
+}
+
 /// What a process that serves clients has.
 struct Service {
     server: Arc<Server>,
@@ -66,17 +94,22 @@ struct Service {
 async fn live(process: Arc<Process>, mut random: Random) {
     let timing = process.world.timing;
     let pulse = Pulse::default();
+    let incarnation = Incarnation(format!("{:032x}", process.run));
+    let secret = RelaySecret(format!("{:032x}", process.run));
+    let address = SocketAddr::new(turmoil::lookup(node_name(process.node)), RELAYS_PORT);
     let machine = Machine::new(Settings {
         keys: process.world.keys.clone(),
         name: format!("node-{}", process.node),
         node: Node {
-            incarnation: Incarnation(format!("{:032x}", process.run)),
+            incarnation: incarnation.clone(),
             invocation: String::new(),
             version: "simulated".to_owned(),
             addresses: Vec::new(),
             is_eligible: true,
-            relays: false,
-            relay_endpoint: None,
+            relays: true,
+            relay_endpoint: Some(RelayEndpoint { address, secret: secret.clone() }),
+            advertised: Default::default(),
+            drains: false,
             record_format: Some(FORMAT),
         },
         timing,
@@ -84,6 +117,10 @@ async fn live(process: Arc<Process>, mut random: Random) {
         is_eligible: true,
         oldest_record_format: OLDEST_WRITTEN_FORMAT,
     });
+    let relays = {
+        let clock = process.clock.clone();
+        Relays::new(Fence::new(move || clock.now()))
+    };
     let (lead, leads) = oneshot::channel();
     let tell = teller(Arc::clone(&process), lead);
     let participation = Participation::new(
@@ -91,42 +128,80 @@ async fn live(process: Arc<Process>, mut random: Random) {
         process.fence.clone(),
         pulse.clone(),
         timing.renew_deadline() / 2,
-        Relays::new(Fence::new(BootTime::default)),
+        relays.clone(),
         tell,
     );
-    let (leave, commands) = unbounded_channel();
-    tokio::task::spawn_local(participate(Arc::clone(&process), participation, commands));
+    let (commands, received) = unbounded_channel();
+    let hurry = commands.clone();
+    // The participation may have ended.
+    relays.on_news(move || drop(hurry.send(Command::Hurry)));
+    tokio::task::spawn_local(participate(Arc::clone(&process), participation, received));
+    tokio::task::spawn_local(guard_relays(Arc::clone(&process), relays.clone()));
+    let network = NodeNetwork::of(&process);
+    let standby = Standby {
+        outgoing: Arc::new(Outgoing::new(relays.clone(), network, HOLD, PEER_TIMEOUT, None)),
+        relays,
+        secret,
+        incarnation,
+        members: Arc::default(),
+        is_hurried: Arc::default(),
+    };
+    let observer = Random::of(random.next(), 0);
+    let (members, is_hurried) = (Arc::clone(&standby.members), Arc::clone(&standby.is_hurried));
+    tokio::task::spawn_local(observe(Arc::clone(&process), members, is_hurried, observer));
+    let mut accepting = JoinSet::new();
+    for namespace in Namespace::ALL {
+        let listener = listen(&process, port_of(namespace), false).await;
+        accepting.spawn(relay_port(Arc::clone(&standby.outgoing), namespace, listener));
+    }
     let serving = async {
         // The sender is dropped when the process ends.
         let Ok(term) = leads.await else { return std::future::pending().await };
-        serve(&process, term, &pulse, &mut random).await
+        process.awake().await;
+        accepting.shutdown().await;
+        standby.relays.close().await;
+        serve(&process, term, &pulse, &standby, &mut random).await
     };
     let service = tokio::select! {
         biased;
         () = process.stopped() => None,
         service = serving => service,
     };
-    if let Some(mut service) = service {
-        process.stopped().await;
-        drain(&process, &mut service).await;
+    match service {
+        Some(mut service) => {
+            process.stopped().await;
+            drain(&process, &mut service).await;
+        }
+        None => standby.relays.close().await,
     }
+    process.awake().await;
     process.close_all();
     process.lead_no_more();
     process.fence.set(Default::default());
     // The participation may have ended.
-    let _ = leave.send(());
+    let _ = commands.send(Command::Release);
+}
+
+async fn listen(process: &Arc<Process>, port: u16, is_for_relays: bool) -> NodeListener {
+    let bound = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await;
+    let inner = bound.expect("nothing else of the machine has the port");
+    NodeListener { inner, process: Arc::clone(process), is_for_relays }
 }
 
 /// Does what the participant's thread does.
 async fn participate<T: FnMut(News)>(
     process: Arc<Process>,
     mut participation: Participation<T>,
-    mut commands: UnboundedReceiver<()>,
+    mut commands: UnboundedReceiver<Command>,
 ) {
+    let obey = |participation: &mut Participation<T>, command| match command {
+        Command::Release => participation.release(None),
+        Command::Hurry => participation.hurry(process.clock.now()),
+    };
     loop {
         process.awake().await;
-        if commands.try_recv().is_ok() {
-            participation.release();
+        while let Ok(command) = commands.try_recv() {
+            obey(&mut participation, command);
         }
         match participation.next(process.clock.now()) {
             Action::Send(transaction) => {
@@ -136,11 +211,78 @@ async fn participate<T: FnMut(News)>(
             }
             Action::Wait(pause) => tokio::select! {
                 biased;
-                Some(()) = commands.recv() => participation.release(),
+                Some(command) = commands.recv() => {
+                    process.awake().await;
+                    obey(&mut participation, command);
+                }
                 () = process.clock.sleep(pause) => {}
             },
             Action::End => return,
         }
+    }
+}
+
+/// Closes what the process relays when its deadline passes. Ends the process if its tasks do not do so.
+async fn guard_relays(process: Arc<Process>, relays: Relays) {
+    let mut turns_overdue = 0;
+    loop {
+        turns_overdue = if relays.enforce() { turns_overdue + 1 } else { 0 };
+        if turns_overdue > GUARD_TURNS_MAX {
+            return process.end("it could not close the connections that it relays");
+        }
+        process.clock.sleep(GUARD_PERIOD).await;
+        process.awake().await;
+    }
+}
+
+/// Does what the observatory's thread does. A reading is as old as its request, or as new as its answer.
+async fn observe(
+    process: Arc<Process>,
+    members: Arc<Mutex<Members>>,
+    is_hurried: Arc<AtomicBool>,
+    mut random: Random,
+) {
+    let nothing = Transaction { compare: Vec::new(), then: Vec::new(), otherwise: Vec::new() };
+    let read = || {
+        let reading = Reading::read(&mut process.world.etcd.at_once(), &process.world.keys);
+        reading.expect("it answers at once and always")
+    };
+    loop {
+        process.awake().await;
+        let reading = read();
+        if process.transact(&nothing).await.is_ok() {
+            let reading = if random.percent(50) { reading } else { read() };
+            members.lock().expect("nothing panics with it").update(reading, process.clock.now());
+        }
+        let is_hurried = is_hurried.load(Ordering::Relaxed);
+        let pause = if is_hurried { OBSERVATION_PAUSE } else { process.world.timing.retry_period() };
+        process.clock.sleep(pause).await;
+    }
+}
+
+/// Waits until no other node relays clients to a leader before this one.
+async fn await_relays(process: &Process, term: Term, standby: &Standby) {
+    standby.is_hurried.store(true, Ordering::Relaxed);
+    let lease_duration = process.world.timing.lease_duration();
+    let deadline = process.clock.now().after(lease_duration);
+    let mut is_waiting = false;
+    loop {
+        process.awake().await;
+        let now = process.clock.now();
+        let members = standby.members.lock().expect("nothing panics with it").clone();
+        let incarnation = &standby.incarnation;
+        match members.unclosed(term.epoch, term.taken_at, incarnation, lease_duration, now) {
+            Some(unclosed) if unclosed.is_empty() => return,
+            Some(unclosed) if !is_waiting => {
+                is_waiting = true;
+                process.event(format_args!("waits for the relays of {unclosed:?}"));
+            }
+            _ => {}
+        }
+        if is_waiting && now >= deadline {
+            return process.event(format_args!("waits no longer for relays"));
+        }
+        sleep(OBSERVATION_PAUSE).await;
     }
 }
 
@@ -160,6 +302,8 @@ fn teller(process: Arc<Process>, lead: oneshot::Sender<Term>) -> impl FnMut(News
         News::Phase(phase) => process.event(format_args!("is {phase}")),
         News::Trouble(reason) => process.event(format_args!("has trouble: {reason}")),
         News::Recovered => process.event(format_args!("is answered again")),
+        // Nobody drains a node of the simulation.
+        News::Drain(..) | News::Preload(_) => unreachable!("{news:?}"),
     }
 }
 
@@ -175,8 +319,15 @@ async fn guard(process: Arc<Process>) {
 }
 
 /// Restores the records, and serves clients. `None`: the process has ended.
-async fn serve(process: &Arc<Process>, term: Term, pulse: &Pulse, random: &mut Random) -> Option<Service> {
+async fn serve(
+    process: &Arc<Process>,
+    term: Term,
+    pulse: &Pulse,
+    standby: &Standby,
+    random: &mut Random,
+) -> Option<Service> {
     let world = &process.world;
+    await_relays(process, term, standby).await;
     sleep(Duration::from_millis(random.between(0, world.load_ms_max))).await;
     while process.is_frozen() || !world.etcd.is_reachable(process.node) {
         sleep(GUARD_PERIOD).await;
@@ -198,16 +349,22 @@ async fn serve(process: &Arc<Process>, term: Term, pulse: &Pulse, random: &mut R
     }
     process.serve(&server);
     world.has_restored(process, &server);
+    world.answers(term.epoch);
     let mut tasks = JoinSet::new();
     for namespace in Namespace::ALL {
-        let address = (std::net::Ipv4Addr::UNSPECIFIED, port_of(namespace));
-        let inner = TcpListener::bind(address).await.expect("no other process of the machine has the port");
-        let listener = NodeListener { inner, process: Arc::clone(process) };
+        let listener = listen(process, port_of(namespace), false).await;
         tasks.spawn(serve_port(Arc::clone(&server), namespace, listener, SameThread::default()));
     }
+    let listener = listen(process, RELAYS_PORT, true).await;
+    let server_of_relays = Arc::clone(&server);
+    let enabled = Namespace::ALL.to_vec();
+    let incoming =
+        Incoming::new(server_of_relays, NodeNetwork::of(process), &standby.secret, term.epoch, enabled);
+    tasks.spawn(serve_relays(incoming, listener));
     tasks.spawn(expire(Arc::clone(&server)));
     tasks.spawn(sweep_counters(Arc::clone(&server)));
     tasks.spawn(sweep_semaphores(Arc::clone(&server), SWEEP));
+    standby.outgoing.serve_here(&server);
     tokio::task::spawn_local(commit(Arc::clone(process), Arc::clone(&server), storage, changed));
     tokio::task::spawn_local(beat(Arc::clone(process), pulse.clone()));
     Some(Service { server, started, tasks })

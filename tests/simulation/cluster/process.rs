@@ -24,8 +24,14 @@ use crate::random::Random;
 /// How long after a freeze a thread has its first turn.
 const TURN_MS_MAX: u64 = 20;
 
+/// How long a process that continues may take until it has closed what it must not have any more.
+const WAKE_MS_MAX: u64 = 100;
+
 /// A socket, or `None` once the process has ended.
 pub type Socket = Arc<Mutex<Option<TcpStream>>>;
+
+/// The addresses of a socket: the peer's and its own.
+pub type Ends = (SocketAddr, SocketAddr);
 
 pub struct Process {
     pub world: Arc<World>,
@@ -41,12 +47,16 @@ pub struct Process {
 struct State {
     random: Random,
     is_frozen: bool,
+    thawed_ms: Option<u64>,
     is_to_stop: bool,
     is_to_die: bool,
     is_over: bool,
     leading: Option<u32>,
     server: Option<Arc<Server>>,
-    sockets: BTreeMap<SocketAddr, Socket>,
+    sockets: BTreeMap<Ends, Socket>,
+    /// The clients that the process relays, by number, with the addresses of their sockets to the leader.
+    relayed: BTreeMap<u64, Option<SocketAddr>>,
+    relays_begun: u64,
     /// Tasks whose sockets wait for the end of the freeze.
     frozen: Vec<Waker>,
 }
@@ -60,12 +70,15 @@ impl Process {
         let state = Mutex::new(State {
             random: Random::of(world.seed, 2_000_000 + run),
             is_frozen: false,
+            thawed_ms: None,
             is_to_stop: false,
             is_to_die: false,
             is_over: false,
             leading: None,
             server: None,
             sockets: BTreeMap::new(),
+            relayed: BTreeMap::new(),
+            relays_begun: 0,
             frozen: Vec::new(),
         });
         Arc::new(Self { world, node, run, clock, fence, state, changed: Notify::new() })
@@ -123,8 +136,10 @@ impl Process {
     /// SIGCONT.
     pub fn thaw(&self) {
         self.event(format_args!("continues"));
+        let now_ms = self.world.scene.state().now_ms;
         let wakers = {
             let mut state = self.state();
+            state.thawed_ms = Some(now_ms);
             state.is_frozen = false;
             std::mem::take(&mut state.frozen)
         };
@@ -134,6 +149,14 @@ impl Process {
 
     pub fn is_frozen(&self) -> bool {
         self.state().is_frozen
+    }
+
+    /// Whether the process runs, and has had time to close what it must not have any more.
+    pub fn is_attentive(&self) -> bool {
+        let now_ms = self.world.scene.state().now_ms;
+        let state = self.state();
+        let is_awake = state.thawed_ms.is_none_or(|thawed_ms| now_ms > thawed_ms + WAKE_MS_MAX);
+        !state.is_over && !state.is_frozen && is_awake
     }
 
     /// Waits until the process runs. The threads of a process that continues have their first turns in any order, those of
@@ -188,23 +211,58 @@ impl Process {
         self.close(sockets);
     }
 
-    fn close(&self, sockets: BTreeMap<SocketAddr, Socket>) {
+    fn close(&self, sockets: BTreeMap<Ends, Socket>) {
         for socket in sockets.into_values() {
             *socket.lock().expect("nothing panics while it has a socket") = None;
         }
     }
 
     /// Keeps a socket until the process ends; `false` if it has ended.
-    pub fn open(&self, peer: SocketAddr, socket: &Socket) -> bool {
+    pub fn open(&self, ends: Ends, socket: &Socket) -> bool {
         let mut state = self.state();
         if !state.is_over {
-            state.sockets.insert(peer, Arc::clone(socket));
+            state.sockets.insert(ends, Arc::clone(socket));
         }
         !state.is_over
     }
 
-    pub fn closed(&self, peer: SocketAddr) {
-        self.state().sockets.remove(&peer);
+    pub fn closed(&self, ends: Ends) {
+        self.state().sockets.remove(&ends);
+    }
+
+    /// Whether a client's connection is open here.
+    pub fn has(&self, client: SocketAddr) -> bool {
+        self.state().sockets.keys().any(|(peer, _)| *peer == client)
+    }
+
+    /// Begins to relay a client. Returns its number.
+    pub fn begin_relay(&self) -> u64 {
+        let mut state = self.state();
+        state.relays_begun += 1;
+        let number = state.relays_begun;
+        state.relayed.insert(number, None);
+        number
+    }
+
+    /// The client of this number has this socket to the leader from now on, or none.
+    pub fn relay_by(&self, number: u64, socket: Option<SocketAddr>) {
+        if let Some(relayed) = self.state().relayed.get_mut(&number) {
+            *relayed = socket;
+        }
+    }
+
+    pub fn end_relay(&self, number: u64) {
+        self.state().relayed.remove(&number);
+    }
+
+    /// The socket to the leader of a client that the process relays.
+    pub fn relayed_by(&self, number: u64) -> Option<SocketAddr> {
+        self.state().relayed.get(&number).copied().flatten()
+    }
+
+    /// All sockets to leaders.
+    pub fn sockets_to_leaders(&self) -> Vec<SocketAddr> {
+        self.state().relayed.values().filter_map(|socket| *socket).collect()
     }
 
     /// The node leads from now on.

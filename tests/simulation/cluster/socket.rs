@@ -1,20 +1,25 @@
-//! The sockets of a node that serves clients. They stop with the process, and check that a former leader sends nothing.
+//! The sockets of a node. They stop with the process, and check that a former leader sends nothing, and that nothing is
+//! relayed between a former leader and its clients.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use signalbox::server::Listener;
+use signalbox::protocol::relay::{CHALLENGE_BYTES, VERDICT_BYTES};
+use signalbox::server::{Listener, RelayNetwork, SameThread};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use turmoil::net::{TcpListener, TcpStream};
 
-use super::process::{Process, Socket};
+use super::process::{Ends, Process, Socket};
 
 pub struct NodeListener {
     pub inner: TcpListener,
     pub process: Arc<Process>,
+    /// Whether other nodes connect to it to relay their clients.
+    pub is_for_relays: bool,
 }
 
 impl Listener for NodeListener {
@@ -22,25 +27,98 @@ impl Listener for NodeListener {
 
     async fn accept(&mut self) -> io::Result<(NodeStream, SocketAddr)> {
         let (inner, peer) = self.inner.accept().await?;
-        self.process.awake().await;
-        let socket = Arc::new(Mutex::new(Some(inner)));
-        if !self.process.open(peer, &socket) {
-            return Err(io::ErrorKind::ConnectionAborted.into());
+        let process = &self.process;
+        let mut stream = NodeStream::new(inner, process)?;
+        process.awake().await;
+        if self.is_for_relays {
+            stream.introduction_bytes = CHALLENGE_BYTES + VERDICT_BYTES;
+            if let Some(epoch) = process.leading() {
+                process.world.accepted_relay(peer, epoch);
+            }
         }
-        let process = Arc::clone(&self.process);
         process.event(format_args!("accepts {peer}"));
-        Ok((NodeStream { socket, peer, process }, peer))
+        Ok((stream, peer))
     }
 }
 
-/// The server's end of a connection.
+tokio::task_local! {
+    /// The number of the client that a task relays.
+    static RELAYED: u64;
+}
+
+/// The network of a node, for its relays. It does not reset connections: simulated ones that are dropped end in order.
+pub struct NodeNetwork {
+    process: Arc<Process>,
+    spawner: SameThread,
+}
+
+impl NodeNetwork {
+    pub fn of(process: &Arc<Process>) -> Self {
+        Self { process: Arc::clone(process), spawner: SameThread::default() }
+    }
+}
+
+impl RelayNetwork for NodeNetwork {
+    type Stream = NodeStream;
+    type Listener = NodeListener;
+    type Spawner = SameThread;
+
+    fn spawner(&self) -> &SameThread {
+        &self.spawner
+    }
+
+    fn run<F>(&self, mut client: NodeStream, task: impl FnOnce(NodeStream) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let process = Arc::clone(&self.process);
+        let number = process.begin_relay();
+        client.relayed = Some(number);
+        tokio::spawn(RELAYED.scope(number, async move {
+            task(client).await;
+            process.end_relay(number);
+        }));
+    }
+
+    async fn connect(&self, leader: SocketAddr, _: Duration) -> io::Result<NodeStream> {
+        let inner = TcpStream::connect(leader).await?;
+        let mut stream = NodeStream::new(inner, &self.process)?;
+        self.process.awake().await;
+        let number = RELAYED.get();
+        stream.relayed = Some(number);
+        self.process.relay_by(number, Some(stream.ends.1));
+        Ok(stream)
+    }
+
+    async fn first_byte(_: &NodeStream) -> io::Result<Option<u8>> {
+        unreachable!("nodes do not encrypt what clients send");
+    }
+}
+
+/// A node's end of a connection.
 pub struct NodeStream {
     socket: Socket,
-    peer: SocketAddr,
+    ends: Ends,
     process: Arc<Process>,
+    /// The number of the client whose bytes are relayed.
+    relayed: Option<u64>,
+    /// What a leader tells a relay before anything of a client. It may do so after its term, since a relay takes nothing of
+    /// the client from that.
+    introduction_bytes: usize,
 }
 
 impl NodeStream {
+    /// To be called as soon as there is the socket, also in a frozen process: whoever closes all sockets of the process has
+    /// to know it.
+    fn new(inner: TcpStream, process: &Arc<Process>) -> io::Result<Self> {
+        let ends = (inner.peer_addr()?, inner.local_addr()?);
+        let socket = Arc::new(Mutex::new(Some(inner)));
+        if !process.open(ends, &socket) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(Self { socket, ends, process: Arc::clone(process), relayed: None, introduction_bytes: 0 })
+    }
+
     /// Calls the socket if the process runs and has not ended.
     fn poll_socket<T>(
         &self,
@@ -67,10 +145,22 @@ impl AsyncRead for NodeStream {
 }
 
 impl AsyncWrite for NodeStream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = self.poll_socket(context, |socket, context| socket.poll_write(context, bytes));
-        if let Poll::Ready(Ok(1..)) = written {
-            self.process.world.check_output(&self.process);
+        if let Poll::Ready(Ok(count @ 1..)) = written {
+            if self.introduction_bytes > 0 {
+                self.introduction_bytes = self.introduction_bytes.saturating_sub(count);
+                return written;
+            }
+            let process = &self.process;
+            match self.relayed.and_then(|number| process.relayed_by(number)) {
+                Some(leader) => process.world.check_relayed(process, leader),
+                None => process.world.check_output(process),
+            }
         }
         written
     }
@@ -86,6 +176,11 @@ impl AsyncWrite for NodeStream {
 
 impl Drop for NodeStream {
     fn drop(&mut self) {
-        self.process.closed(self.peer);
+        self.process.closed(self.ends);
+        if let Some(number) = self.relayed
+            && self.process.relayed_by(number) == Some(self.ends.1)
+        {
+            self.process.relay_by(number, None);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What the nodes, the clients, the faults and the checks share.
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use signalbox::server::Server;
 use super::beliefs::{Beliefs, Resource};
 use super::clock::{DRIFT_PPM_MAX, NodeClock};
 use super::etcd::Etcd;
+use super::plain::PlainBeliefs;
 use super::process::Process;
 use super::queues::Queues;
 use crate::network::machine_name;
@@ -38,6 +40,8 @@ pub struct World {
     pub etcd: Etcd,
     pub beliefs: Beliefs,
     pub queues: Queues,
+    /// What clients without leases believe.
+    pub plain: PlainBeliefs,
     state: Mutex<State>,
 }
 
@@ -50,6 +54,10 @@ struct State {
     fences: Vec<(usize, u64, Fence)>,
     takeovers: u64,
     disturbed_ms: u64,
+    /// The sockets of relays, with the epochs of the leaders that have accepted them.
+    relays: BTreeMap<SocketAddr, u32>,
+    /// The highest epoch whose leader answers clients: it has waited for the relays of earlier ones.
+    answering: u32,
 }
 
 impl World {
@@ -75,6 +83,7 @@ impl World {
             etcd: Etcd::new(Arc::clone(&scene), keys.clone(), NODES, Random::of(seed, 3)),
             beliefs: Beliefs::new(Arc::clone(&scene), resources),
             queues: Queues::new(Arc::clone(&scene)),
+            plain: PlainBeliefs::default(),
             state: Mutex::new(State { nodes, ..State::default() }),
             keys,
             scene,
@@ -139,6 +148,52 @@ impl World {
         self.state().takeovers
     }
 
+    /// A leader has accepted a connection of a relay.
+    pub fn accepted_relay(&self, relay: SocketAddr, epoch: u32) {
+        self.state().relays.insert(relay, epoch);
+    }
+
+    /// How many connections of relays were accepted.
+    pub fn relays(&self) -> u64 {
+        self.state().relays.len() as u64
+    }
+
+    /// A leader begins to answer clients.
+    pub fn answers(&self, epoch: u32) {
+        let mut state = self.state();
+        state.answering = state.answering.max(epoch);
+    }
+
+    /// A process has forwarded bytes between a client and a leader, which it reaches with this socket.
+    pub fn check_relayed(&self, process: &Process, leader: SocketAddr) {
+        let state = self.state();
+        let (epoch, answering) = (state.relays.get(&leader).copied(), state.answering);
+        drop(state);
+        if epoch.is_some_and(|epoch| epoch < answering) {
+            self.scene.fail(format!(
+                "node {} relays a client to the leader of epoch {epoch:?}, and that of {answering} answers",
+                process.node
+            ));
+        }
+    }
+
+    /// When a leader answers, no connection to an earlier one may be open at a node that runs.
+    fn check_relays(&self) {
+        let state = self.state();
+        let processes = state.nodes.iter().filter_map(|(_, process)| process.as_ref());
+        for process in processes.filter(|process| process.is_attentive()) {
+            for socket in process.sockets_to_leaders() {
+                let epoch = state.relays.get(&socket).copied();
+                if epoch.is_some_and(|epoch| epoch < state.answering) {
+                    self.scene.fail(format!(
+                        "node {} has a client connected to the leader of epoch {epoch:?}, and that of {} answers",
+                        process.node, state.answering
+                    ));
+                }
+            }
+        }
+    }
+
     /// A process has sent bytes to a client.
     pub fn check_output(&self, process: &Process) {
         let (epoch, leading) = (self.etcd.epoch(), process.leading());
@@ -164,7 +219,13 @@ impl World {
                 "node {one} (run {one_run}) and node {other} (run {other_run}) may both answer clients"
             ));
         }
+        let attentive: Vec<_> = nodes.iter().filter_map(|(_, process)| process.clone()).collect();
         drop(state);
+        self.check_relays();
+        let has = |client| attentive.iter().any(|process| process.is_attentive() && process.has(client));
+        if let Err(what) = self.plain.check(has) {
+            self.scene.fail(what);
+        }
         let server = self.leader().and_then(|process| process.server());
         let believed = self.beliefs.check(&self.etcd, server.as_deref());
         let queued = server.map(|server| self.queues.check(&server, &self.beliefs.resources));

@@ -9,9 +9,9 @@ use signalbox::protocol::{
     DECLARATIONS_MAX, Declaration, DeclarationError, Declarations, DeclaredEntry, DeclaredState, Event,
     EventKind, Extended, ExtendedOpcode, ExtendedResponse, Features, Generation, GraceLeft, GrantId,
     GrantState, Granted, HelloAnswer, Idle, IfExists, Inspected, LABEL_BYTES_MAX, Limit, ListEntry,
-    Milliseconds, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place, Queueing,
+    Milliseconds, Moved, NUMBERED_CAPACITY_MAX, Namespace, Notice, OpenedSession, Pausing, Place, Queueing,
     ReachedLimit, Removal, RequestId, RequestIds, Resizing, Revocation, Scope, SessionEntry, SessionKey,
-    SessionKind, Shares, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest,
+    SessionKind, Shares, SlotChange, TtlLeft, VerifiedGrant, Wait, WaitingRequest, Whereabouts,
 };
 
 /// Random values for the requests and responses of every operation.
@@ -33,6 +33,7 @@ struct Values {
     name: Vec<u8>,
     others: BTreeSet<Vec<u8>>,
     slots: Vec<u16>,
+    addresses: Vec<String>,
 }
 
 fn values() -> impl Strategy<Value = Values> {
@@ -89,6 +90,7 @@ fn values() -> impl Strategy<Value = Values> {
                     wait,
                     queue_max,
                     ttl_left,
+                    addresses: vec!["[::1]:11215".to_owned(), String::from_utf8_lossy(&label).into_owned()],
                     label,
                     name,
                     others,
@@ -213,6 +215,7 @@ impl Values {
             Extended::DeleteCounter { name },
             Extended::Sessions,
             Extended::Export,
+            Extended::Where,
             Extended::RevokeClient { clients: self.clients(), grace: span },
             Extended::Watch { namespace, scope: Scope::Name(name) },
             Extended::Watch { namespace, scope: Scope::Prefix(&self.label) },
@@ -342,13 +345,39 @@ impl Values {
             label: &self.label[..],
             slots_out: &self.slots[..],
         };
+        let epoch = self.small[0];
         let notice = match self.kind % 4 {
             0 => Notice::GrantRevoked { grant: GrantId(first), grace: span(0) },
             1 => Notice::SessionRevoked { session: first, grace: span(0) },
             2 => Notice::AttachedElsewhere { session: first },
             _ => Notice::ShuttingDown { grace: span(0) },
         };
+        let whereabouts = Whereabouts {
+            epoch,
+            renew_deadline: span(1),
+            is_relayed: self.flag,
+            leader: &self.addresses[..],
+            others: &self.addresses[..1],
+        };
+        let moved = Moved { epoch, addresses: &self.addresses[..] };
         vec![
+            (
+                ExtendedResponse::Where(whereabouts),
+                Box::new(move |frame| {
+                    let Whereabouts { epoch, renew_deadline, is_relayed, leader, others } =
+                        frame.whereabouts()?;
+                    let (leader, others) = (&leader[..], &others[..]);
+                    Ok(Whereabouts { epoch, renew_deadline, is_relayed, leader, others } == whereabouts)
+                }),
+            ),
+            (
+                ExtendedResponse::Moved(moved),
+                Box::new(move |frame| {
+                    let Moved { epoch, addresses } = frame.moved()?;
+                    let is_told = frame.notice()? == Some(Notice::Moved { epoch });
+                    Ok(is_told && Moved { epoch, addresses: &addresses[..] } == moved)
+                }),
+            ),
             (ExtendedResponse::Hello(hello), Box::new(move |frame| Ok(frame.hello()? == hello))),
             (ExtendedResponse::Opened(opened), Box::new(move |frame| Ok(frame.opened()? == opened))),
             (

@@ -6,10 +6,12 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::super::super::memory::MemoryBudget;
+use super::super::super::node_view::NodeView;
 use super::super::super::{Clock, Server, statistics};
 use super::super::access::Target;
 use super::super::answer::{Answer, Json};
 use super::{Context, kind_name};
+use crate::cluster::members::SeenNode;
 use crate::core::Namespace;
 
 /// The process at a glance.
@@ -218,6 +220,29 @@ struct Cluster {
     node: Option<String>,
     leads: bool,
     fenced: bool,
+    /// The node that leads, as far as this one knows.
+    leader: Option<String>,
+    epoch: Option<u32>,
+    /// How long ago this node sent the last heartbeat that was confirmed, in seconds.
+    heartbeat_age: Option<f64>,
+    /// Connections that this node relays to the leader.
+    relayed_connections: u32,
+    /// All nodes as this one sees them; empty for a node that may not lead.
+    nodes: Vec<ClusterNode>,
+}
+
+/// Another node of the cluster, or this one.
+#[derive(Serialize)]
+struct ClusterNode {
+    node: String,
+    version: String,
+    leads: bool,
+    eligible: bool,
+    /// How long ago its last heartbeat was seen, in seconds.
+    heartbeat_age: f64,
+    /// Connections that it relays.
+    relayed_connections: Option<u32>,
+    addresses: Vec<String>,
 }
 
 pub(in super::super) async fn cluster(context: Context) -> Answer {
@@ -231,10 +256,26 @@ pub(in super::super) async fn cluster(context: Context) -> Answer {
 /// `None`: this process is no node of a cluster.
 fn cluster_of(context: &Context, server: Option<&Arc<Server>>) -> Option<Cluster> {
     let cluster = &context.shared.cluster;
+    let node = context.shared.node();
+    let (leader, epoch) = node.and_then(NodeView::leader).unzip();
+    let shown = |seen: SeenNode| ClusterNode {
+        leads: leader.as_ref() == Some(&seen.name),
+        node: seen.name,
+        version: seen.node.version,
+        eligible: seen.node.is_eligible,
+        heartbeat_age: seen.heartbeat_age.as_secs_f64(),
+        relayed_connections: seen.relays,
+        addresses: seen.node.addresses,
+    };
     cluster.is_enabled().then(|| Cluster {
         name: cluster.name.clone(),
-        node: cluster.node.clone(),
+        node: node.map(|node| node.name().to_owned()).or_else(|| cluster.node.clone()),
         leads: server.is_some(),
         fenced: server.is_some_and(|server| server.is_fenced()),
+        epoch,
+        heartbeat_age: node.and_then(NodeView::heartbeat_age).map(|age| age.as_secs_f64()),
+        relayed_connections: node.map_or(0, |node| node.relays().relayed().connections),
+        nodes: node.map_or_else(Vec::new, |node| node.nodes().into_iter().map(shown).collect()),
+        leader: leader.clone(),
     })
 }

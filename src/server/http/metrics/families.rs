@@ -10,6 +10,7 @@ use prometheus_client::registry::Unit;
 
 use super::super::super::memory::MemoryBudget;
 use super::super::super::metrics::{AcquireRefusal, DURATION_BOUNDS_US, Durations};
+use super::super::super::node_view::NodeView;
 use super::super::super::{Port, Server, files_max, statistics};
 use super::super::listener::CONNECTIONS_MAX;
 use super::super::shared::{Shared, Stage};
@@ -170,6 +171,9 @@ impl<'a> Families<'a> {
             let leads = u64::from(stage.server().is_some());
             self.gauge("signalbox_cluster_leader", "Whether this node leads its cluster", only(leads))?;
         }
+        if let Some(node) = shared.node() {
+            self.cluster(node)?;
+        }
         let places = &shared.places;
         self.gauge("signalbox_http_connections", "HTTP connections", only(places.in_use() as u64))?;
         let max = CONNECTIONS_MAX as u64;
@@ -317,6 +321,29 @@ impl<'a> Families<'a> {
         let failures = only(stored.failures.value());
         self.counter("signalbox_store_failures", "Batches that could not be committed", failures)?;
         self.histogram("signalbox_store_commit", "How long a commit took", &stored.times)
+    }
+
+    /// What this node knows of its cluster.
+    fn cluster(&mut self, node: &NodeView) -> Result<(), Error> {
+        if let Some((_, epoch)) = node.leader() {
+            let help = "The epoch of the cluster's leader, as this node knows it";
+            self.gauge("signalbox_cluster_epoch", help, only(u64::from(epoch)))?;
+        }
+        if let Some(age) = node.heartbeat_age() {
+            let help = "The time since the sending of this node's last confirmed heartbeat";
+            self.gauge_in(&Unit::Seconds, "signalbox_cluster_heartbeat_age", help, only(age.as_secs_f64()))?;
+        }
+        let reaches = u64::from(node.leads() || node.reaches_leader());
+        self.gauge(
+            "signalbox_cluster_reaches_leader",
+            "Whether clients of this node are served",
+            only(reaches),
+        )?;
+        let relays = node.relays();
+        let open = u64::from(relays.relayed().connections);
+        self.gauge("signalbox_relayed_connections", "Connections relayed to the leader", only(open))?;
+        let help = "Connections that were relayed to the leader";
+        self.counter("signalbox_relayed_connections_accepted", help, only(relays.opened()))
     }
 
     /// Single names.

@@ -337,13 +337,30 @@ export function server() {
   const parts = [
     ["Refusals since the start", "/api/v1/refusals", new Table("Refused requests and connections, by reason", columns())],
     ["Store", "/api/v1/store", new Table("Where durable state is kept", columns())],
-    ["Cluster", "/api/v1/cluster", new Table("This node of the cluster", columns())],
   ];
+  const cluster = new Table("This node of the cluster", columns());
+  const nodes = new Table("Nodes of the cluster", [
+    { title: "Node", state: (item) => item.node },
+    { title: "State", state: (item) => (item.leads ? "leads" : item.eligible ? "stands by" : "relays") },
+    { title: "Version", state: (item) => item.version },
+    { title: "Last heartbeat", number: true, state: (item) => duration(item.heartbeat_age) },
+    { title: "Relayed connections", number: true, state: (item) => amount(item.relayed_connections) },
+    { title: "Addresses", state: (item) => item.addresses.join(" ") },
+  ]);
+  const sections = parts.map(([title, , table]) => [title, table]).concat([["Cluster", cluster], ["Nodes", nodes]]);
   return {
     title: "Server",
-    element: element("div", {}, element("h1", {}, "Server"), ...parts.flatMap(([title, , table]) => [element("h2", {}, title), table.element])),
+    element: element("div", {}, element("h1", {}, "Server"), ...sections.flatMap(([title, table]) => [element("h2", {}, title), table.element])),
     async refresh() {
-      await Promise.all(parts.map(async ([, path, table]) => table.update(flat((await read(path)) ?? {}), (item) => item.name)));
+      const status = await read("/api/v1/status");
+      const { nodes: all = [], ...own } = (await read("/api/v1/cluster")) ?? {};
+      cluster.update(flat(own), (item) => item.name);
+      nodes.update(all, (item) => item.node);
+      // A node that stands by has no other figures: the leader has them.
+      if (status.server !== null) {
+        await Promise.all(parts.map(async ([, path, table]) => table.update(flat((await read(path)) ?? {}), (item) => item.name)));
+      }
+      return status;
     },
   };
 }

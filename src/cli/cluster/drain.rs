@@ -1,0 +1,87 @@
+//! `signalbox cluster drain`: has a node hand over what it does, and leave.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::super::exit::{Exit, Failure};
+use super::super::output::json;
+use super::super::time::time;
+use super::Source;
+use crate::cluster::drain::{Drained, drain};
+
+const LONG: &str = "\
+Have a node hand over what it does, and end
+
+A node that leads chooses its successor, which reads all records while the node goes on to serve. Then the node tells clients \
+where to connect next, answers what it has read, and ends; the successor leads at once. Clients with a lease notice a short \
+pause and lose nothing. What clients hold without a lease is released, as with every stop. A node that stands by closes the \
+connections that it relays, and ends.
+
+The command waits until the node has left the cluster. The process ends with status 0, so systemd does not start it again; \
+\"systemctl start signalbox\" has it join as a standby. If no other node can lead, the node refuses, and goes on.";
+
+const EXAMPLES: &str = "\
+Examples:
+  signalbox cluster drain sb1
+  signalbox cluster drain sb1 --to sb2";
+
+/// Have a node hand over what it does, and end
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Name of the node, as in "signalbox cluster status"
+    #[arg(value_name = "NODE")]
+    node: String,
+
+    /// Node that is to lead next; by default one of the newest version
+    #[arg(long, value_name = "NODE")]
+    to: Option<String>,
+
+    /// Give up after this time: the node may not do it later
+    #[arg(long, value_name = "TIME", default_value = "90s", value_parser = time)]
+    timeout: Duration,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// Print one JSON object with the keys drained, leader and epoch
+    #[arg(long)]
+    json: bool,
+}
+
+/// What has become of the node, in JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    drained: &'a str,
+    leader: Option<&'a str>,
+    epoch: Option<u32>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut cluster = arguments.source.open()?;
+    let node = arguments.node.as_str();
+    let drained = drain(&mut cluster.etcd, &cluster.keys, node, arguments.to.as_deref(), arguments.timeout)?;
+    let Drained { has_led, leader } = &drained;
+    let text = match (arguments.json, leader) {
+        (true, _) => json(&Report {
+            drained: node,
+            leader: leader.as_ref().map(|(name, _)| name.as_str()),
+            epoch: leader.as_ref().map(|(_, epoch)| *epoch),
+        }),
+        (false, Some((next, epoch))) => {
+            format!("node \"{node}\" has left the cluster; node \"{next}\" leads in epoch {epoch}")
+        }
+        (false, None) if *has_led => {
+            format!(
+                "node \"{node}\" has left the cluster; nobody leads yet: see \"signalbox cluster status\""
+            )
+        }
+        (false, None) => format!("node \"{node}\" has left the cluster; it did not lead"),
+    };
+    writeln!(std::io::stdout(), "{text}")?;
+    Ok(Exit::Success.into())
+}

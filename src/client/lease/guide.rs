@@ -1,0 +1,129 @@
+//! What a client of a cluster knows of its nodes (`docs/protocol.md`, "Where" and "Notices").
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::client::Address;
+use crate::protocol::{Moved, Whereabouts};
+
+/// The addresses of a cluster's nodes. What the program has configured comes first, except where the leader moves.
+#[derive(Debug, Default)]
+pub(super) struct Guide {
+    /// Where the next leader is or may be, until they were tried.
+    moved: VecDeque<Address>,
+    /// Where the leader is, until it was tried; empty if the connection is not relayed.
+    leader: VecDeque<Address>,
+    /// Where nodes are. After each round of failures, one of them is tried.
+    nodes: VecDeque<Address>,
+    /// How long a leader serves after it last renewed its leadership; `None`: the client has not learned of a cluster.
+    renew_deadline: Option<Duration>,
+}
+
+impl Guide {
+    /// Takes in what a server has said. What was learned before is forgotten.
+    pub(super) fn learn(&mut self, whereabouts: Whereabouts<Vec<String>>) {
+        let Whereabouts { renew_deadline, is_relayed, leader, others, .. } = whereabouts;
+        let (leader, others) = (addresses(&leader), addresses(&others));
+        self.renew_deadline = Some(renew_deadline.into());
+        self.moved.clear();
+        self.nodes = leader.iter().chain(&others).cloned().collect();
+        self.leader = if is_relayed { leader } else { VecDeque::new() };
+    }
+
+    /// Another node is going to lead.
+    pub(super) fn follow(&mut self, moved: Moved<Vec<String>>) {
+        self.moved = addresses(&moved.addresses);
+        self.leader.clear();
+    }
+
+    /// An address to try before the configured ones, after so many failures in a row.
+    pub(super) fn next(&mut self, failures: u32, configured: &[Address]) -> Option<Address> {
+        if let Some(next) = self.moved.pop_front() {
+            return Some(next);
+        }
+        let round_failed = failures > 0 && (failures as usize).is_multiple_of(configured.len() + 1);
+        if !round_failed {
+            return None;
+        }
+        let next = self.nodes.pop_front()?;
+        self.nodes.push_back(next.clone());
+        Some(next)
+    }
+
+    /// Whether the next leader is known, so that no pause is needed.
+    pub(super) fn knows_next(&self) -> bool {
+        !self.moved.is_empty()
+    }
+
+    /// Where the leader is, if the client is not connected there; each address once.
+    pub(super) fn take_leader(&mut self) -> Option<Address> {
+        self.leader.pop_front()
+    }
+
+    pub(super) fn is_in_cluster(&self) -> bool {
+        self.renew_deadline.is_some()
+    }
+
+    /// A leader, or a relay, that is silent for this long and the same again may have failed. Two of them are less than the
+    /// renew deadline, so the client looks for another node before one leads.
+    pub(super) fn silence_max(&self) -> Option<Duration> {
+        self.renew_deadline.map(|deadline| deadline / 3)
+    }
+}
+
+/// Those that this client understands.
+fn addresses(texts: &[String]) -> VecDeque<Address> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Milliseconds;
+
+    fn texts(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(ToString::to_string).collect()
+    }
+
+    fn whereabouts(is_relayed: bool) -> Whereabouts<Vec<String>> {
+        let (leader, others) = (texts(&["a:1", "?:x"]), texts(&["b:1", "c:1"]));
+        Whereabouts { epoch: 1, renew_deadline: Milliseconds(3000), is_relayed, leader, others }
+    }
+
+    fn address(text: &str) -> Option<Address> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn nodes_are_tried_after_each_round_of_failures() {
+        let mut guide = Guide::default();
+        let configured = ["x:1".parse().unwrap(), "y:1".parse().unwrap()];
+        assert_eq!((guide.next(3, &configured), guide.silence_max()), (None, None));
+        guide.learn(whereabouts(false));
+        let tried: Vec<_> = (0..10).map(|failures| guide.next(failures, &configured)).collect();
+        let expected =
+            [None, None, None, address("a:1"), None, None, address("b:1"), None, None, address("c:1")];
+        assert_eq!(tried, expected);
+        assert_eq!(guide.silence_max(), Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn the_leader_is_approached_once_and_only_from_a_relay() {
+        let mut guide = Guide::default();
+        guide.learn(whereabouts(false));
+        assert_eq!(guide.take_leader(), None);
+        guide.learn(whereabouts(true));
+        assert_eq!((guide.take_leader(), guide.take_leader()), (address("a:1"), None));
+    }
+
+    #[test]
+    fn the_next_leader_is_tried_first_and_without_a_pause() {
+        let mut guide = Guide::default();
+        guide.learn(whereabouts(true));
+        guide.follow(Moved { epoch: 1, addresses: texts(&["b:1"]) });
+        assert!(guide.knows_next());
+        assert_eq!(guide.take_leader(), None, "it is about to stop");
+        assert_eq!(guide.next(0, &["x:1".parse().unwrap()]), address("b:1"));
+        assert!(!guide.knows_next());
+    }
+}

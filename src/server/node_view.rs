@@ -1,0 +1,82 @@
+//! What this process knows of its cluster, for metrics, probes and the status page. Reading it costs etcd nothing.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::cluster::clock::BootTime;
+use crate::cluster::fence::Fence;
+use crate::cluster::leadership::Phase;
+use crate::cluster::members::SeenNode;
+use crate::cluster::observatory::Observatory;
+use crate::cluster::relays::Relays;
+
+/// What this process knows of its cluster.
+#[derive(Clone, Debug)]
+pub(super) struct NodeView(Arc<Parts>);
+
+/// What a view is made of.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// The name of this node.
+    pub(super) name: String,
+    pub(super) renew_deadline: Duration,
+    /// The deadline of this node as the leader.
+    pub(super) fence: Fence,
+    /// What it relays, and the deadline of that.
+    pub(super) relays: Relays,
+    /// What it does.
+    pub(super) phase: Arc<Mutex<Phase>>,
+    /// The other nodes; `None` for a node that may not lead.
+    pub(super) observatory: Option<Observatory>,
+}
+
+impl NodeView {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+
+    /// The name of this node.
+    pub(super) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        matches!(self.phase(), Phase::Leading { .. })
+    }
+
+    /// The node that leads, as far as this one knows, and its epoch.
+    pub(super) fn leader(&self) -> Option<(String, u32)> {
+        match self.phase() {
+            Phase::Leading { epoch } => Some((self.0.name.clone(), epoch)),
+            Phase::Standby { leader } => leader,
+            Phase::Joining | Phase::Leaving | Phase::Over => None,
+        }
+    }
+
+    /// How long ago this node sent the last heartbeat that etcd has confirmed; `None`: it has sent none.
+    pub(super) fn heartbeat_age(&self) -> Option<Duration> {
+        let fence = if self.leads() { &self.0.fence } else { self.0.relays.fence() };
+        let sent = fence.deadline()?.0.checked_sub(self.0.renew_deadline)?;
+        Some(BootTime::now().since(BootTime(sent)))
+    }
+
+    /// The connections that it relays.
+    pub(super) fn relays(&self) -> &Relays {
+        &self.0.relays
+    }
+
+    /// Whether clients that connect to this node are served by the leader.
+    pub(super) fn reaches_leader(&self) -> bool {
+        self.0.relays.leader().is_some()
+    }
+
+    /// All nodes as this one has seen them; empty for a node that may not lead.
+    pub(super) fn nodes(&self) -> Vec<SeenNode> {
+        let observatory = self.0.observatory.as_ref();
+        observatory.map_or_else(Vec::new, |seen| seen.members().seen(BootTime::now()))
+    }
+
+    fn phase(&self) -> Phase {
+        self.0.phase.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
