@@ -41,7 +41,8 @@ fn repeat(client: &mut EtcdClient, transaction: &Transaction) -> usize {
 /// How many connections to a port this process has. etcd connects to itself, at times of its own, so those of the machine
 /// are not counted.
 fn connections_to(port: u16) -> usize {
-    let sockets = fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    let sockets =
+        fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| fs::read_link(file.ok()?.path()).ok());
     let sockets: Vec<_> = sockets.map(|target| target.to_string_lossy().into_owned()).collect();
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
     let remote = format!(":{port:04X}");
