@@ -109,6 +109,13 @@ impl Rights {
             }
     }
 
+    /// The same without one right.
+    pub fn without(&self, right: Right) -> Self {
+        let mut rights = self.clone();
+        rights.permitted[right as usize] = false;
+        rights
+    }
+
     /// Whether they include all of `other`.
     pub fn include(&self, other: &Self) -> bool {
         let rights_included =

@@ -11,7 +11,7 @@ use super::number::within;
 use super::server::{Server, block_on, permission_denied};
 use super::time::time_or_none;
 use crate::client::{AddressRange, GrantId, Revocation, Status};
-use crate::config::Network;
+use crate::config::Clients;
 
 const LONG: &str = "\
 Revoke a grant, or a session or all leased sessions of a client with everything that they hold
@@ -20,10 +20,11 @@ The server notifies the holder, and releases the resources when the grace period
 not. \"signalbox holders\" prints the ids, and \"signalbox sessions\" the addresses of clients. A second revocation can shorten the grace period, but not extend it.
 
 With --client, the command prints how many sessions were revoked: the leased sessions whose client connects from the \
-address or network, or did last. The server goes on if --timeout is over before; 100,000 sessions with a data directory \
+address or network, or with the token or certificate, or did last. \"signalbox sessions\" shows these as token:NAME and \
+certificate:NAME. The server goes on if --timeout is over before; 100,000 sessions with a data directory \
 take some seconds. Connections are not closed: what a connection holds without a lease is released when its client \
 disconnects, or by --session with its id. A client that keeps running may open new sessions. System V processes are not \
-revoked. A session that was restored at the start of the server and whose client has not come back has no address.
+revoked. A session that was restored at the start of the server and whose client has not come back has no address and no identity.
 
 The server accepts this request from its own machine and from the addresses in admin_from of its configuration.";
 
@@ -32,9 +33,10 @@ Examples:
   signalbox revoke --grant 4711
   signalbox revoke --session 17 --grace 5m
   signalbox revoke --client 192.0.2.7 --grace 0
-  signalbox revoke --client 2001:db8::/64";
+  signalbox revoke --client 2001:db8::/64
+  signalbox revoke --client token:deploy";
 
-const USAGE: &str = "signalbox revoke [OPTIONS] <--grant <ID>|--session <ID>|--client <ADDRESS>>";
+const USAGE: &str = "signalbox revoke [OPTIONS] <--grant <ID>|--session <ID>|--client <CLIENT>>";
 
 /// Revoke a grant, or a session or all leased sessions of a client with everything that they hold
 #[derive(Debug, Args)]
@@ -62,20 +64,21 @@ struct Target {
     #[arg(long, value_name = "ID", value_parser = within(0..=u64::MAX))]
     session: Option<u64>,
 
-    /// Address of the client, or a network such as 10.0.0.0/8; its leased sessions are revoked
-    #[arg(long, value_name = "ADDRESS")]
-    client: Option<Network>,
+    /// Client whose leased sessions are revoked: its address, a network such as 10.0.0.0/8, token:NAME or certificate:NAME
+    #[arg(long, value_name = "CLIENT")]
+    client: Option<Clients>,
 }
 
 impl Target {
     fn revocation(&self) -> Revocation {
-        match (self.grant, self.session, self.client) {
+        match (self.grant, self.session, &self.client) {
             (Some(grant), None, None) => Revocation::Grant(GrantId(grant)),
             (None, Some(session), None) => Revocation::Session(session),
-            (None, None, Some(client)) => {
-                let (first, last) = client.range().into_inner();
+            (None, None, Some(Clients::Network(network))) => {
+                let (first, last) = network.range().into_inner();
                 Revocation::Client(AddressRange { first, last })
             }
+            (None, None, Some(Clients::Identity(identity))) => Revocation::Identity(identity.clone()),
             _ => unreachable!("clap requires exactly one of them"),
         }
     }
@@ -89,9 +92,9 @@ async fn revoke(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { target, grace, server } = arguments;
     let revocation = target.revocation();
     let direct = server.direct().await?;
-    let error = match server.answer(direct.revoke(revocation, *grace)).await? {
+    let error = match server.answer(direct.revoke(revocation.clone(), *grace)).await? {
         Ok(revoked) => {
-            if let Revocation::Client(_) = revocation {
+            if let Revocation::Client(_) | Revocation::Identity(_) = revocation {
                 writeln!(io::stdout(), "{revoked}")?;
             }
             return Ok(Exit::Success.into());
@@ -110,7 +113,7 @@ async fn revoke(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 "session {session} does not exist; nothing was revoked; \"signalbox holders\" lists sessions"
             )
         }
-        (Some(Status::UnknownCommand), Revocation::Client(_)) => {
+        (Some(Status::UnknownCommand), Revocation::Client(_) | Revocation::Identity(_)) => {
             "the server is too old for --client; nothing was revoked".to_owned()
         }
         (Some(Status::NotPermitted), _) => permission_denied("nothing was revoked"),

@@ -24,13 +24,15 @@ First come leased sessions, then the sessions of connections, then processes of 
 connection is among them. On a terminal, the output is a table with a header. Otherwise it is one line per session, \
 without a header, with these columns, separated by tabs: kind (leased, connection, process), session id, address of the \
 client that is connected or was last, whether it is connected (yes, no), age in seconds, grants, waiting requests, \
-seconds until it ends unless it is renewed, label. A missing value is -: a session that was restored at the start of the \
-server has no age, and no address until its client connects again; a session that ends with its connection has no time. \
+seconds until it ends unless it is renewed, label, identity of the client (token:NAME or certificate:NAME, with which \
+\"signalbox revoke --client\" revokes all of its sessions). A missing value is -: a session that was restored at the start \
+of the server has no age, and no address and no identity until its client connects again; a session that ends with its \
+connection has no time; a client that has shown no token and no certificate with a rule of its own has no identity. \
 Grants do not include what plain Acquires hold; of a process, they are the sets with adjustments (SEM_UNDO). Characters \
 are escaped as by \"signalbox dump\".
 
 With --json, the output is one object per line with the keys kind, session, address, connected, age, grants, waiting, \
-ttl_left (in seconds) and label; a missing value is null. A label that is not UTF-8 has the key label_hex, in hexadecimal \
+ttl_left (in seconds), identity and label; a missing value is null. A label that is not UTF-8 has the key label_hex, in hexadecimal \
 digits.";
 
 const EXAMPLES: &str = "\
@@ -39,7 +41,7 @@ Examples:
   signalbox sessions | awk '$1 == \"leased\" && $4 == \"no\"'
   signalbox sessions --json | jq 'select(.grants > 0) | .address'";
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     Column::word("KIND", 10),
     Column::number("SESSION", 20),
     Column::text("ADDRESS"),
@@ -49,6 +51,7 @@ const COLUMNS: [Column; 9] = [
     Column::number("WAITING", 7).omitted(3),
     Column::number("TTL LEFT", 8).omitted(1),
     Column::text("LABEL"),
+    Column::text("IDENTITY").omitted(5),
 ];
 
 /// List all sessions of a server
@@ -81,7 +84,8 @@ async fn list(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn cells(entry: &SessionEntry<Bytes>) -> Vec<String> {
-    let SessionEntry { kind, session, attached, age_s, grants, waiting, label, address, .. } = entry;
+    let SessionEntry { kind, session, attached, age_s, grants, waiting, label, address, identity, .. } =
+        entry;
     let number = |number: Option<u64>| number.map_or(NOTHING.to_owned(), |number| number.to_string());
     vec![
         kind_of(*kind).to_owned(),
@@ -93,6 +97,7 @@ fn cells(entry: &SessionEntry<Bytes>) -> Vec<String> {
         waiting.to_string(),
         number(ttl_left(entry).map(|left| left.as_secs())),
         or_nothing(label),
+        or_nothing(identity),
     ]
 }
 
@@ -125,8 +130,14 @@ struct Line<'a> {
     waiting: u32,
     /// In seconds.
     ttl_left: Option<f64>,
+    identity: Option<String>,
     #[serde(flatten)]
     label: Labeled<'a>,
+}
+
+/// `None`: it is empty.
+fn some(text: &[u8]) -> Option<String> {
+    Some(escaped(text)).filter(|text| !text.is_empty())
 }
 
 impl<'a> Line<'a> {
@@ -134,7 +145,8 @@ impl<'a> Line<'a> {
         Self {
             kind: kind_of(entry.kind),
             session: entry.session,
-            address: Some(escaped(&entry.address)).filter(|address| !address.is_empty()),
+            address: some(&entry.address),
+            identity: some(&entry.identity),
             connected: entry.attached,
             age: entry.age_s,
             grants: entry.grants,

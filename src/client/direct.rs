@@ -112,7 +112,7 @@ impl Direct {
     }
 
     /// Revokes a grant, a session, or the leased sessions of a client at the end of a grace period; the server notifies the
-    /// holders at once (`docs/protocol.md`, "Revoke" and "RevokeClient"). Returns how many grants or sessions were revoked,
+    /// holders at once (`docs/protocol.md`, "Revoke", "RevokeClient" and "RevokeIdentity"). Returns how many grants or sessions were revoked,
     /// which is 1 unless a client was named. Fails with [`Status::NotPermitted`](super::Status::NotPermitted) if the server
     /// does not permit it from this address.
     ///
@@ -127,8 +127,8 @@ impl Direct {
     /// ```
     pub async fn revoke(&self, what: Revocation, grace: Duration) -> Result<u64, Error> {
         let (ids, grace) = (self.next_ids(), Milliseconds::saturating_from(grace));
-        match what.into_request(ids, grace) {
-            request @ Extended::RevokeClient { .. } => {
+        match what.request(ids, grace) {
+            request @ (Extended::RevokeClient { .. } | Extended::RevokeIdentity { .. }) => {
                 Ok(self.connection.ask_for_success(request).await?.revoked()?)
             }
             request => self.connection.ask_for_success(request).await.map(|_| 1),

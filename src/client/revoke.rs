@@ -16,7 +16,7 @@ use crate::protocol::{self as wire, AddressRange, Extended, GrantId, Millisecond
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Revocation {
     /// One grant.
     Grant(GrantId),
@@ -24,15 +24,20 @@ pub enum Revocation {
     Session(u64),
     /// The leased sessions that clients with these addresses have or had last.
     Client(AddressRange),
+    /// The leased sessions that clients with this identity have or had last, such as `token:web` or `certificate:worker`.
+    Identity(String),
 }
 
 impl Revocation {
     /// The request for this revocation.
-    pub(super) fn into_request(self, ids: RequestIds, grace: Milliseconds) -> Extended<'static> {
+    pub(super) fn request(&self, ids: RequestIds, grace: Milliseconds) -> Extended<'_> {
         let what = match self {
-            Self::Grant(grant) => wire::Revocation::Grant(grant),
-            Self::Session(session) => wire::Revocation::Session(session),
-            Self::Client(clients) => return Extended::RevokeClient { clients, grace },
+            Self::Grant(grant) => wire::Revocation::Grant(*grant),
+            Self::Session(session) => wire::Revocation::Session(*session),
+            Self::Client(clients) => return Extended::RevokeClient { clients: *clients, grace },
+            Self::Identity(identity) => {
+                return Extended::RevokeIdentity { identity: identity.as_bytes(), grace };
+            }
         };
         Extended::Revoke { ids, what, grace }
     }

@@ -9,6 +9,7 @@
 
 mod access;
 mod apply;
+mod clients;
 mod cluster;
 mod error;
 mod http;
@@ -33,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 pub use access::{AccessConfig, CertificateRule, NetworkRule};
+pub use clients::{Clients, UnknownClients};
 pub use cluster::ClusterConfig;
 pub use error::{ConfigError, Notice, Reason, Severity};
 pub use http::HttpConfig;

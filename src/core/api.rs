@@ -2,8 +2,6 @@
 //! watches. Each method holds the ledger's lock once, which is one step; [`super::ledger`] has the rules.
 
 use std::collections::BTreeSet;
-use std::net::Ipv6Addr;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -16,6 +14,7 @@ use super::ledger::{
 use super::mailbox::{EventKind, Mailbox, Notice};
 use super::object::{Availability, DumpItem, ObjectRef};
 use super::outcome::{Call, Opened, Outcome, Verified};
+use super::session_client::ClientSelector;
 use super::store::Step;
 use super::sync::Ordering;
 use super::time::{Due, Moment, UnixSeconds};
@@ -207,12 +206,12 @@ impl Core {
         self.ledger().revoke_session(call, session, grace_ms, now.monotonic, self.context(now.unix))
     }
 
-    /// Revokes the leased sessions that clients with these addresses have or had last: each ends after a grace period.
-    /// Addresses of IPv4 are those to which they are mapped in IPv6. The answer, which comes later, has their number.
+    /// Revokes the leased sessions that these clients have or had last: each ends after a grace period. The answer, which
+    /// comes later, has their number.
     pub fn revoke_clients(
         &self,
         (connection, token): (ConnectionId, Token),
-        clients: RangeInclusive<Ipv6Addr>,
+        clients: ClientSelector,
         grace_ms: u32,
         now: Moment,
     ) -> Outcome {

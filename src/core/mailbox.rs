@@ -11,6 +11,7 @@ use std::task::Waker;
 use super::ids::{GrantId, SessionId, Token};
 use super::invariant::lock;
 use super::outcome::Answer;
+use super::session_client::SessionClient;
 use super::share::ClientKey;
 use super::sync::{AtomicBool, Mutex, Ordering};
 use super::sysv::{Errno, SetAnswer};
@@ -140,8 +141,8 @@ pub enum Notice {
 #[derive(Debug, Default)]
 pub struct Mailbox {
     owner: Option<ClientKey>,
-    /// The key of its identity, if the client has proven one before the core learned of the connection.
-    identity: OnceLock<ClientKey>,
+    /// The identity that the client has proven before the core learned of the connection, if any, and its key.
+    identity: OnceLock<(Arc<str>, ClientKey)>,
     messages: Mutex<Messages>,
     /// Whether there is any message, so that a connection checks without the lock.
     is_filled: AtomicBool,
@@ -170,18 +171,23 @@ impl Mailbox {
 
     /// The client that the connection counts for.
     pub(super) fn owner(&self) -> Option<ClientKey> {
-        self.identity.get().copied().or(self.owner)
+        self.identity.get().map(|(_, key)| *key).or(self.owner)
     }
 
-    /// The client has proven an identity, under which it is counted. To be called before the connection joins the core.
-    pub fn identify(&self, identity: ClientKey) {
+    /// The client has proven an identity, under which it is counted and listed. To be called before the connection joins
+    /// the core.
+    pub fn identify(&self, identity: &str) {
         // Only the first counts: resources are counted and given back under the same key.
-        let _ = self.identity.set(identity);
+        let _ = self.identity.set((identity.into(), ClientKey::of_identity(identity)));
     }
 
-    /// The address of the connection's client.
-    pub fn client(&self) -> Option<SocketAddr> {
-        self.client
+    /// The connection's client.
+    pub fn client(&self) -> Option<SessionClient> {
+        let address = self.client?;
+        Some(SessionClient {
+            address,
+            identity: self.identity.get().map(|(identity, _)| Arc::clone(identity)),
+        })
     }
 
     /// Sets the task that a new message wakes.

@@ -1,10 +1,9 @@
 //! The listing of all sessions: leased ones, those of connections, and processes of System V calls. It takes some entries
 //! a step, so that a long one delays no other request. A session that opens or ends during the listing may be in it or not.
 
-use std::net::SocketAddr;
-
 use super::Core;
 use super::ids::{ConnectionId, SessionId};
+use super::session_client::SessionClient;
 use super::sysv::ProcessId;
 use super::time::{Moment, MonotonicMs};
 
@@ -15,8 +14,8 @@ pub struct ListedSession {
     pub id: ListedId,
     /// Its label.
     pub label: Box<[u8]>,
-    /// The address of the client that is attached or was last; `None`: not known since the start of the server.
-    pub client: Option<SocketAddr>,
+    /// The client that is attached or was last; `None`: not known since the start of the server.
+    pub client: Option<SessionClient>,
     /// Whether a connection is attached; a connection is to its own session.
     pub is_attached: bool,
     /// How long it has existed, in milliseconds; `None`: since before the start of the server.
@@ -41,12 +40,12 @@ pub enum ListedId {
 }
 
 /// A connection, as its server knows it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Connected {
     /// The connection.
     pub connection: ConnectionId,
-    /// The address of its client.
-    pub client: SocketAddr,
+    /// Its client.
+    pub client: SessionClient,
     /// When it was opened.
     pub opened: MonotonicMs,
 }

@@ -7,7 +7,7 @@ use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// A client, by its identity or its address. The core only compares keys; the server makes them.
+/// A client, by its identity or its address. The core only compares keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientKey(pub [u8; 16]);
 
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn identities_are_clients_of_their_own() {
-        let [one, same, other] = ["token \"a\"", "token \"a\"", "token \"b\""].map(ClientKey::of_identity);
+        let [one, same, other] = ["token:a", "token:a", "token:b"].map(ClientKey::of_identity);
         assert_eq!(one, same);
         assert_ne!(one, other);
         assert_eq!(one.0[0], 0xff);

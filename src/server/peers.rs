@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::core::{Connected, ConnectionId, Mailbox, MonotonicMs, SessionId};
+use crate::core::{Connected, ConnectionId, Mailbox, MonotonicMs, SessionClient, SessionId};
 
 /// By the session of the connection.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,10 @@ impl Peers {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let connected = |peer: &Peer| Connected {
             connection: peer.connection,
-            client: peer.address,
+            client: SessionClient {
+                address: peer.address,
+                identity: peer.mailbox.client().and_then(|client| client.identity),
+            },
             opened: peer.opened,
         };
         self.with(|peers| {

@@ -17,7 +17,7 @@ async fn sessions_are_lines_of_columns_or_objects_with_harmless_labels() {
 
     let listed = ran(&["sessions"]).await;
     let rows: Vec<Vec<_>> = stdout(&listed).lines().map(|row| row.split('\t').collect()).collect();
-    assert!(rows.iter().all(|row| row.len() == 9), "{rows:?}");
+    assert!(rows.iter().all(|row| row.len() == 10), "{rows:?}");
     let of_kind = |kind: &str| rows.iter().filter(|row| row[0] == kind).collect::<Vec<_>>();
     let (leased, connections) = (of_kind("leased"), of_kind("connection"));
     assert_eq!((leased.len(), connections.len()), (1, 2), "that of the command is one: {rows:?}");
@@ -27,6 +27,7 @@ async fn sessions_are_lines_of_columns_or_objects_with_harmless_labels() {
     assert_eq!(row[8], r"tricky\x1b[31m\t\xe2\x80\xae\xff");
     assert!(row[4].parse::<u32>().is_ok() && row[7].parse::<u32>().is_ok(), "{row:?}");
     assert!(connections.iter().all(|row| row[7] == "-"), "{rows:?}");
+    assert!(rows.iter().all(|row| row[9] == "-"), "nobody has shown a token: {rows:?}");
 
     let listed = ran(&["sessions", "--json"]).await;
     assert!(!stdout(&listed).contains(['\u{1b}', '\u{202e}']), "{listed:?}");
@@ -65,9 +66,15 @@ async fn the_leased_sessions_of_a_client_are_revoked() {
 async fn a_wrong_address_of_a_client_is_a_usage_error() {
     let mut daemon = Daemon::start();
     let server = daemon.address("counter");
-    for address in ["localhost", "10.0.0.1/8", "10.0.0.0/33", "::/129", "", "10.0.0.0/-1", "1.2.3.4:5"] {
+    for address in
+        ["localhost", "10.0.0.1/8", "10.0.0.0/33", "::/129", "", "10.0.0.0/-1", "1.2.3.4:5", "token:"]
+    {
         let output = finished(program_at(server, &["revoke", "--client", address]).spawn().unwrap()).await;
-        assert_fails(&output, 64, "must be an IP address or a network, such as 192.0.2.1 or 10.0.0.0/8");
+        assert_fails(
+            &output,
+            64,
+            "must be an IP address, a network such as 10.0.0.0/8, token:NAME or certificate:NAME",
+        );
     }
     let both = ["revoke", "--client", "::1", "--session", "1"];
     assert_fails(&finished(program_at(server, &both).spawn().unwrap()).await, 64, "cannot be used with");

@@ -12,8 +12,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use signalbox::protocol::{
     AddressRange, Claim, Claims, Credentials, Declaration, Declarations, Extended, Features, GrantId, Idle,
-    IfExists, Milliseconds, Namespace, Pausing, Removal, Resizing, ResponseFrame, Revocation, Scope,
-    SlotChange, Status, Wait,
+    IfExists, Milliseconds, Namespace, Notice, Pausing, Removal, Resizing, ResponseFrame, Revocation, Scope,
+    SessionKind, SlotChange, Status, Wait,
 };
 
 const NOT_PERMITTED: u8 = Status::NotPermitted as u8;
@@ -127,6 +127,7 @@ fn requests(caller: &mut Caller) -> Vec<(&'static str, Extended<'static>)> {
         ("administer", Extended::DeleteCounter { name }),
         ("administer", Extended::Revoke { ids, what: Revocation::Grant(GrantId(1)), grace }),
         ("administer", Extended::RevokeClient { clients, grace }),
+        ("administer", Extended::RevokeIdentity { identity: b"token:nobody", grace }),
         ("administer", Extended::Export),
         ("none", Extended::ReleaseGrant { ids, grant: GrantId(1) }),
         ("none", Extended::CloseSession),
@@ -195,6 +196,42 @@ fn a_token_limits_its_client_to_its_names() {
     assert_eq!(caller.ask(&watch(b"web")).status, NOT_PERMITTED);
     assert_eq!(caller.wire.ask(DUMP, &[]).status, NOT_PERMITTED);
     assert_ne!(caller.ask(&watch(b"web/")).status, NOT_PERMITTED);
+}
+
+#[test]
+fn sessions_are_listed_and_revoked_by_the_tokens_of_their_clients() {
+    let mut guarded = Guarded::start("");
+    let [web, batch] = ["web", "batch"].map(|name| guarded.create(name, &["--rights", "acquire"]));
+    let mut open = |secret: Option<&str>| {
+        let mut caller = guarded.from("127.0.0.1");
+        if let Some(secret) = secret {
+            assert_eq!(show(&mut caller, secret.as_bytes()).status, OK);
+        }
+        let session = caller.open(60_000).session;
+        (caller, session)
+    };
+    let [(mut one, first), (_two, second)] = [open(Some(&web)), open(Some(&web))];
+    let [(_three, third), (_four, fourth)] = [open(Some(&batch)), open(None)];
+    let mut administrator = guarded.from("127.0.0.1");
+    let mut identities = || {
+        let opaque = administrator.send(&Extended::Sessions);
+        let entries = std::iter::from_fn(|| administrator.answer(opaque).session_entry().unwrap());
+        let leased = entries.filter(|entry| entry.kind == SessionKind::Leased);
+        leased.map(|entry| (entry.session, entry.identity.to_vec())).collect::<Vec<_>>()
+    };
+    let expected = [(first, "token:web"), (second, "token:web"), (third, "token:batch"), (fourth, "")];
+    let expected = expected.map(|(session, identity)| (session, identity.as_bytes().to_vec()));
+    assert_eq!(identities(), expected);
+    let revoke = Extended::RevokeIdentity { identity: b"token:web", grace: Milliseconds(0) };
+    let none = Extended::RevokeIdentity { identity: b"web", grace: Milliseconds(0) };
+    let mut other = guarded.from("127.0.0.1");
+    for (request, revoked) in [(&none, 0), (&revoke, 2), (&revoke, 0)] {
+        assert_eq!(other.ask(request).revoked(), Ok(revoked));
+    }
+    assert_eq!(identities(), expected[2..]);
+    assert!(matches!(one.next().notice(), Ok(Some(Notice::SessionRevoked { .. }))));
+    assert_eq!(show(&mut one, web.as_bytes()).status, OK, "its connection stays");
+    assert!(guarded.audit().iter().any(|line| line["operation"] == "RevokeIdentity token:web"));
 }
 
 #[test]
@@ -327,7 +364,7 @@ fn administrative_changes_are_in_the_audit_log_also_after_it_was_moved() {
         lines.iter().find(|line| line["operation"] == "Declare" && line["outcome"] == outcome)
     };
     let done = find("done").unwrap_or_else(|| panic!("{lines:?}"));
-    assert_eq!(done["identity"], "token \"operator\"");
+    assert_eq!(done["identity"], "token:operator");
     assert_eq!(done["target"], "semaphore \"gpu\"");
     assert!(done["client"].as_str().unwrap().starts_with("127.0.0.1:") && done["time"].is_string());
     let refused = find("refused").unwrap_or_else(|| panic!("{lines:?}"));

@@ -78,7 +78,7 @@ fn a_change_without_the_right_is_in_the_audit_log() {
     for line in &lines[1..] {
         assert_eq!(
             (&line["identity"], &line["reason"]),
-            (&"token \"web\"".into(), &"not_permitted".into()),
+            (&"token:web".into(), &"not_permitted".into()),
             "{line}"
         );
         assert!(line["client"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");

@@ -7,12 +7,13 @@ use fantoccini::wd::Capabilities;
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
+use signalbox::protocol::Opcode;
 use tempfile::TempDir;
 
 use super::client::HttpDaemon;
 use crate::support::daemon::{SIGNALBOX, open_directory, works};
 use crate::support::ports::free_ports;
-use crate::support::{OK, skipped};
+use crate::support::{OK, frame, named, skipped};
 
 /// How long something may take to appear.
 const SOON: Duration = Duration::from_secs(20);
@@ -234,11 +235,18 @@ async fn names_are_shown_as_text_whatever_they_are_and_found_among_many() {
     assert_eq!(wire.acquire(HOSTILE.as_bytes(), 7, 9).status, OK);
     assert_eq!(wire.acquire(&[b'x'; 65_535], 3, 3).status, OK);
     assert_eq!(wire.acquire(b"bytes \xff\xfe", 2, 3).status, OK);
-    for number in 0..3_000 {
-        assert_eq!(wire.acquire(format!("job-{number:05}").as_bytes(), 1, 1).status, OK);
+    // A hundred thousand names, a thousand requests at a time.
+    let numbers: Vec<u32> = (0..100_000).collect();
+    for some in numbers.chunks(1_000) {
+        let request = |number: &u32| {
+            let name = format!("job-{number:05}");
+            frame(Opcode::Acquire.code(), *b"many", &named(&[1, 1], name.as_bytes()))
+        };
+        wire.send(&some.iter().flat_map(request).collect::<Vec<_>>());
+        assert!(some.iter().all(|_| wire.answer().status == OK));
     }
     browser.open(&http, "/names?sort=in_use").await;
-    browser.shows("of 3,003").await;
+    browser.shows("of 100,003").await;
     for part in ESCAPED.into_iter().chain(["<img src=x onerror=", "&amp;", "(65,535 bytes)", "bytes fffe"]) {
         let part = if part == "bytes fffe" { "bytes 6279746573" } else { part };
         browser.shows(part).await;
@@ -250,13 +258,13 @@ async fn names_are_shown_as_text_whatever_they_are_and_found_among_many() {
     let too_wide = "return document.documentElement.scrollWidth > document.documentElement.clientWidth";
     assert_eq!(browser.value_of(too_wide).await, false);
 
-    browser.fill("form.search input", "job-02999\u{e007}").await;
+    browser.fill("form.search input", "job-99999\u{e007}").await;
     browser.shows("1 to 1 of 1").await;
-    browser.shows("job-02999").await;
-    browser.open(&http, "/names?offset=2900&search=job-").await;
-    browser.shows("2,901 to 3,000 of 3,000").await;
+    browser.shows("job-99999").await;
+    browser.open(&http, "/names?offset=99900&search=job-").await;
+    browser.shows("99,901 to 100,000 of 100,000").await;
     browser.press("Previous").await;
-    browser.shows("2,801 to 2,900 of 3,000").await;
+    browser.shows("99,801 to 99,900 of 100,000").await;
 
     // The name of 64 KiB has a page of its own, which is found by its link.
     browser.open(&http, "/names?search=xxx").await;

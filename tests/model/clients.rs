@@ -2,15 +2,14 @@
 //! random clients open sessions, acquire, attach from elsewhere and leave.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use signalbox::core::{
-    Answer, Call, Claim, Connected, ConnectionId, Core, ListedId, Mailbox, Message, Moment, MonotonicMs,
-    NameHasher, Namespace, Outcome, Queueing, RequestId, RequestIds, Session, SessionId, SessionKey, Token,
-    UnixSeconds, Want,
+    Answer, Call, Claim, ClientSelector, Connected, ConnectionId, Core, ListedId, Mailbox, Message, Moment,
+    MonotonicMs, NameHasher, Namespace, Outcome, Queueing, RequestId, RequestIds, Session, SessionClient,
+    SessionId, SessionKey, Token, UnixSeconds, Want,
 };
 
 const TTL_MS: u32 = 1_000_000;
@@ -25,8 +24,10 @@ enum Step {
     Acquire { by: usize },
     /// A connection ends, and another one of the same client takes its place.
     Leave { by: usize },
-    /// The sessions of some clients are revoked.
+    /// The sessions of the clients with some addresses are revoked.
     Revoke { by: usize, first: u8, last: u8, grace_ms: u32 },
+    /// The sessions of the clients with an identity are revoked.
+    RevokeIdentity { by: usize, of: usize, grace_ms: u32 },
     /// Time passes.
     Time { ms: u64 },
 }
@@ -38,9 +39,11 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (by.clone(), any::<usize>()).prop_map(|(by, session)| Step::Attach { by, session }),
         3 => by.clone().prop_map(|by| Step::Acquire { by }),
         1 => by.clone().prop_map(|by| Step::Leave { by }),
-        1 => (by, 0..4_u8, 0..4_u8, prop_oneof![Just(0), 1..50_u32]).prop_map(|(by, one, other, grace_ms)| {
+        1 => (by.clone(), 0..4_u8, 0..4_u8, prop_oneof![Just(0), 1..50_u32]).prop_map(|(by, one, other, grace_ms)| {
             Step::Revoke { by, first: one.min(other), last: one.max(other), grace_ms }
         }),
+        1 => (by.clone(), by, 0..50_u32)
+            .prop_map(|(by, of, grace_ms)| Step::RevokeIdentity { by, of, grace_ms }),
         1 => (1..40_u64).prop_map(|ms| Step::Time { ms }),
     ]
 }
@@ -75,9 +78,18 @@ fn address_of(client: usize) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, client as u8)), 4660)
 }
 
-fn range(first: u8, last: u8) -> RangeInclusive<Ipv6Addr> {
+/// Two clients have one identity, and the others none.
+fn identity_of(client: usize) -> Option<&'static str> {
+    (client % 2 == 1).then_some("token:odd")
+}
+
+fn known(client: usize) -> SessionClient {
+    SessionClient { address: address_of(client), identity: identity_of(client).map(Into::into) }
+}
+
+fn range(first: u8, last: u8) -> ClientSelector {
     let mapped = |number| Ipv4Addr::new(10, 0, 0, number).to_ipv6_mapped();
-    mapped(first)..=mapped(last)
+    ClientSelector::Addresses(mapped(first)..=mapped(last))
 }
 
 impl Run {
@@ -172,22 +184,14 @@ impl Run {
                 self.detach(by);
             }
             Step::Revoke { by, first, last, grace_ms } => {
-                let token = self.token();
-                while self.connections[by].1.take().is_some() {}
-                let asked = self.core.revoke_clients((self.id(by), token), range(first, last), grace_ms, now);
-                assert_eq!(asked, Outcome::Waiting);
-                self.settle();
                 let clients = usize::from(first)..=usize::from(last);
-                let ends_ms = self.now_ms + u64::from(grace_ms);
-                let mut sessions = 0;
-                for leased in self.leased.values_mut().filter(|leased| clients.contains(&leased.client)) {
-                    leased.ends_ms = Some(leased.ends_ms.map_or(ends_ms, |before| before.min(ends_ms)));
-                    sessions += 1;
-                }
-                let expected = Message::Answer { token, outcome: Ok(Answer::Revoked { sessions }) };
-                let mut messages = std::iter::from_fn(|| self.connections[by].1.take());
-                assert!(messages.any(|message| message == expected), "{sessions} sessions");
-                self.end_revoked();
+                self.revoke(by, range(first, last), |client| clients.contains(&client), grace_ms);
+            }
+            Step::RevokeIdentity { by, of, grace_ms } => {
+                // One that no client has, if the client has none.
+                let identity = identity_of(of).unwrap_or("certificate:odd");
+                let has_it = |client| identity_of(client) == Some(identity);
+                self.revoke(by, ClientSelector::Identity(identity.into()), has_it, grace_ms);
             }
             Step::Time { ms } => {
                 self.now_ms += ms;
@@ -195,6 +199,31 @@ impl Run {
                 self.end_revoked();
             }
         }
+    }
+
+    /// Revokes the sessions of some clients, those for which `is_meant` is true.
+    fn revoke(
+        &mut self,
+        by: usize,
+        clients: ClientSelector,
+        is_meant: impl Fn(usize) -> bool,
+        grace_ms: u32,
+    ) {
+        let (token, now) = (self.token(), self.now());
+        while self.connections[by].1.take().is_some() {}
+        let asked = self.core.revoke_clients((self.id(by), token), clients, grace_ms, now);
+        assert_eq!(asked, Outcome::Waiting);
+        self.settle();
+        let ends_ms = self.now_ms + u64::from(grace_ms);
+        let mut sessions = 0;
+        for leased in self.leased.values_mut().filter(|leased| is_meant(leased.client)) {
+            leased.ends_ms = Some(leased.ends_ms.map_or(ends_ms, |before| before.min(ends_ms)));
+            sessions += 1;
+        }
+        let expected = Message::Answer { token, outcome: Ok(Answer::Revoked { sessions }) };
+        let mut messages = std::iter::from_fn(|| self.connections[by].1.take());
+        assert!(messages.any(|message| message == expected), "{sessions} sessions");
+        self.end_revoked();
     }
 
     /// Does what is due.
@@ -216,7 +245,7 @@ impl Run {
             .enumerate()
             .map(|(client, (session, _))| Connected {
                 connection: session.id(),
-                client: address_of(client),
+                client: known(client),
                 opened: MonotonicMs(0),
             })
             .collect();
@@ -225,7 +254,7 @@ impl Run {
         let after = |last: Option<SessionId>| {
             let mut rest =
                 connected.iter().filter(|one| last.is_none_or(|last| one.connection.session() > last));
-            rest.next().copied().into_iter().collect()
+            rest.next().cloned().into_iter().collect()
         };
         let mut listing = self.core.sessions();
         let mut listed = Vec::new();
@@ -240,10 +269,7 @@ impl Run {
         for (session, leased) in &self.leased {
             let found = listed.next().unwrap();
             assert_eq!(found.id, ListedId::Leased(*session));
-            assert_eq!(
-                (found.client, found.is_attached),
-                (Some(address_of(leased.client)), leased.is_attached)
-            );
+            assert_eq!((found.client, found.is_attached), (Some(known(leased.client)), leased.is_attached));
             assert_eq!((found.grants, found.waiting), (leased.grants, leased.waiting));
             assert_eq!(found.age_ms, Some(self.now_ms - leased.opened_ms));
             let left_ms = u64::from(found.ttl_left_ms.unwrap());
@@ -254,7 +280,10 @@ impl Run {
         }
         for one in connected {
             let found = listed.next().unwrap();
-            assert_eq!((found.id, found.client), (ListedId::Connection(one.connection), Some(one.client)));
+            assert_eq!(
+                (found.id, found.client),
+                (ListedId::Connection(one.connection), Some(one.client.clone()))
+            );
             assert_eq!((found.grants, found.ttl_left_ms), (0, None));
         }
         assert_eq!(listed.next(), None);
@@ -264,6 +293,9 @@ impl Run {
 
 fn joined(core: &Core, client: usize) -> (Session, Arc<Mailbox>) {
     let (session, mailbox) = (core.open_session(), Arc::new(Mailbox::of(address_of(client), None)));
+    if let Some(identity) = identity_of(client) {
+        mailbox.identify(identity);
+    }
     core.join(session.id(), None, &mailbox);
     (session, mailbox)
 }

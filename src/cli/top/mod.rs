@@ -27,7 +27,7 @@ Show what a server does, on the whole terminal, until q is pressed
 
 Four views, selected with 1 to 4 or Tab: names in use, declared semaphores, sessions, and the statistics of the server. Enter \
 shows the holders and the queue of a name. s sorts by the next column, r reverses the order, / filters by a part of the \
-name, label or address, space stops the updates, ? lists all keys.
+name, label, address or identity, space stops the updates, ? lists all keys.
 
 Without a port in --server, names are those of both the counters and the semaphores at their default ports; with a port, or \
 with --semaphore, of that port alone. Requests that wait are found by asking for the names of which most is in use, up to \

@@ -183,8 +183,8 @@ impl Model {
                 }))
             }
             View::Sessions => {
-                let rows =
-                    snapshot.sessions.iter().filter(|row| passes(&[&row.label, &row.address, row.kind]));
+                let shown = |row: &&SessionRow| passes(&[&row.label, &row.address, &row.identity, row.kind]);
+                let rows = snapshot.sessions.iter().filter(shown);
                 Rows::Sessions(self.sorted(rows.collect(), |row, column| match column {
                     "GRANTS" => Rank::most(row.grants, row.waiting, &row.label),
                     "WAITING" => Rank::most(row.waiting, row.grants, &row.label),

@@ -186,6 +186,7 @@ fn session_row(entry: &SessionEntry<Bytes>) -> SessionRow {
         kind: session_kind(entry.kind),
         session: entry.session,
         address: escaped(&entry.address),
+        identity: escaped(&entry.identity),
         label: escaped(&entry.label),
         is_connected: entry.attached,
         age_s: entry.age_s.map(u64::from),

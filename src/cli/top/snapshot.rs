@@ -73,6 +73,8 @@ pub(super) struct SessionRow {
     pub(super) kind: &'static str,
     pub(super) session: u64,
     pub(super) address: String,
+    /// Empty if the client has proven none.
+    pub(super) identity: String,
     pub(super) label: String,
     pub(super) is_connected: bool,
     pub(super) age_s: Option<u64>,

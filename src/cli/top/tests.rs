@@ -39,6 +39,7 @@ fn snapshot(names: Vec<NameRow>) -> Snapshot {
         kind: "leased",
         session: 7,
         address: "192.0.2.7:4660".to_owned(),
+        identity: format!("token:{label}"),
         label: label.to_owned(),
         is_connected: true,
         age_s: Some(90),
@@ -105,6 +106,14 @@ fn columns_are_sorted_and_reversed() {
     }
     let Rows::Sessions(rows) = model.rows() else { panic!("{:?}", model.view) };
     assert_eq!((rows[0].label.as_str(), model.sort().0), ("builder", "TTL LEFT"), "it ends first");
+    model.act(Action::BeginFilter);
+    for character in "token:b".chars() {
+        model.act(Action::Type(character));
+    }
+    model.act(Action::Enter);
+    let Rows::Sessions(rows) = model.rows() else { panic!("{:?}", model.view) };
+    assert_eq!(rows.len(), 1, "found by the identity of its client");
+    assert!(screen(&model, 120, 10).iter().any(|line| line.contains("builder (token:builder)")));
 }
 
 #[test]

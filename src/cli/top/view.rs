@@ -44,7 +44,7 @@ const KEYS: [(&str, &str); 12] = [
     ("PgUp PgDn, Home End", "select far away"),
     ("Enter", "holders and queue of the selected name"),
     ("Esc", "back; without the filter"),
-    ("/", "filter by a part of the name, label or address; Enter ends it"),
+    ("/", "filter by a part of the name, label, address or identity; Enter ends it"),
     ("s", "sort by the next column"),
     ("r", "reverse the order"),
     ("Space", "stop and continue the updates"),
@@ -241,6 +241,10 @@ fn draw_rows(model: &Model, colors: Colors, frame: &mut Frame<'_>, area: Rect) {
                 .map(|row| {
                     let address =
                         if row.is_connected { row.address.clone() } else { format!("({})", row.address) };
+                    let label = match &row.identity[..] {
+                        "" => row.label.clone(),
+                        identity => format!("{} ({identity})", row.label),
+                    };
                     vec![
                         plain(row.kind.to_owned()),
                         plain(row.session.to_string()),
@@ -248,7 +252,7 @@ fn draw_rows(model: &Model, colors: Colors, frame: &mut Frame<'_>, area: Rect) {
                         count(row.waiting),
                         plain(row.age_s.map_or("-".to_owned(), duration)),
                         plain(row.ttl_left_s.map_or("-".to_owned(), duration)),
-                        plain(row.label.clone()),
+                        plain(label),
                         plain(address),
                     ]
                 })

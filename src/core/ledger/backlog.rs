@@ -6,13 +6,12 @@
 //! Invariant: as long as a task is here, [`Backlog::due`] says so, and the server takes another step.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::Ipv6Addr;
-use std::ops::RangeInclusive;
 
 use crate::core::Namespace;
 use crate::core::ids::{ConnectionId, GrantId, SessionId};
 use crate::core::mailbox::ReplyTo;
 use crate::core::object::ObjectRef;
+use crate::core::session_client::ClientSelector;
 use crate::core::time::{Due, MonotonicMs};
 
 /// Work of one step, in names of grants that are granted, released or visited.
@@ -83,8 +82,8 @@ pub(super) struct Eviction {
 /// The leased sessions of some clients, which are revoked.
 #[derive(Debug)]
 pub(super) struct ClientRevocation {
-    /// The addresses of the clients; those of IPv4 as they are mapped to IPv6.
-    pub(super) clients: RangeInclusive<Ipv6Addr>,
+    /// Whose sessions.
+    pub(super) clients: ClientSelector,
     /// When the grace period ends.
     pub(super) at: MonotonicMs,
     /// The last session that was visited.

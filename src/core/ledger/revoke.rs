@@ -1,18 +1,15 @@
 //! Revocation: an administrator ends a grant, a session or all leased sessions of a client, at once or after a grace
 //! period.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
-
 use super::backlog::{ClientRevocation, STEP_GRANTS, Task, TaskKind};
 use super::on_commit::OnCommit;
 use super::replies::Changed;
-use super::sessions::SessionState;
 use super::{Ledger, LedgerContext};
 use crate::core::Refusal;
 use crate::core::ids::{ConnectionId, GrantId, SessionId, Token};
 use crate::core::mailbox::{EventKind, Notice};
 use crate::core::outcome::{Answer, Call, Outcome};
+use crate::core::session_client::ClientSelector;
 use crate::core::time::{Due, MonotonicMs};
 
 /// Sessions that one step of the revocation of clients looks at.
@@ -81,11 +78,12 @@ impl Ledger {
         })
     }
 
-    /// Revokes the leased sessions of some clients that exist now, in steps (`docs/protocol.md`, "RevokeClient").
+    /// Revokes the leased sessions of some clients that exist now, in steps (`docs/protocol.md`, "RevokeClient" and
+    /// "RevokeIdentity").
     pub(in crate::core) fn revoke_clients(
         &mut self,
         (connection, token): (ConnectionId, Token),
-        clients: RangeInclusive<Ipv6Addr>,
+        clients: ClientSelector,
         grace_ms: u32,
         now: MonotonicMs,
     ) -> Outcome {
@@ -113,7 +111,7 @@ impl Ledger {
         let (mut after, mut of_clients) = (None, Vec::new());
         for (session, state) in rest.take(STEP_VISITS) {
             after = Some(session);
-            if is_of(state, &task.clients) {
+            if state.client().is_some_and(|client| task.clients.selects(client)) {
                 of_clients.push(session);
             }
             if of_clients.len() == STEP_GRANTS {
@@ -161,13 +159,4 @@ impl Ledger {
         self.alarm.ring(Due::At(end));
         Ok(at)
     }
-}
-
-/// Whether one of these clients has the session, or had it last.
-fn is_of(state: &SessionState, clients: &RangeInclusive<Ipv6Addr>) -> bool {
-    let address = state.client().as_ref().map(SocketAddr::ip).map(|address| match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
-    });
-    address.is_some_and(|address| clients.contains(&address))
 }

@@ -18,7 +18,7 @@ impl Ledger {
             let listed = ListedSession {
                 id: ListedId::Leased(session),
                 label: state.label().into(),
-                client: state.client(),
+                client: state.client().cloned(),
                 is_attached: self.sessions.connection_of(session).is_some(),
                 age_ms: state.opened().map(|opened| opened.age_ms(now)),
                 grants: held(state),

@@ -7,7 +7,6 @@
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use crate::core::invariant::{broken, invariant};
 use crate::core::mailbox::{EventKind, Mailbox, Message, Notice, ReplyTo};
 use crate::core::request_log::RequestLog;
 use crate::core::ring_map::RingMap;
+use crate::core::session_client::SessionClient;
 use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
 
@@ -64,7 +64,7 @@ enum SessionKind {
         lease: Arc<Lease>,
         connection: Option<ConnectionId>,
         /// The client that is attached or was last; `None`: none was since the start of the server.
-        client: Option<SocketAddr>,
+        client: Option<SessionClient>,
         /// `None`: before the start of the server.
         opened: Option<MonotonicMs>,
     },
@@ -277,11 +277,11 @@ impl Sessions {
 
     /// Attaches a connection to a leased session. Neither may be attached elsewhere.
     pub(super) fn attach(&mut self, connection: ConnectionId, session: SessionId) {
-        let address = self.mailbox(connection).and_then(|mailbox| mailbox.client());
+        let attaching = self.mailbox(connection).and_then(|mailbox| mailbox.client());
         if let SessionKind::Leased { connection: attached, client, .. } = &mut self.known_mut(session).kind {
             invariant!(attached.is_none(), "session {session} has one connection at a time");
             *attached = Some(connection);
-            *client = address;
+            *client = attaching;
         }
         self.set_attachment(connection, Attachment::To(session));
     }

@@ -136,7 +136,7 @@ impl Sysv {
             let listed = ListedSession {
                 id: ListedId::Process(id),
                 label: process.label.clone(),
-                client: process.client,
+                client: process.client.clone(),
                 is_attached: process.is_connected(),
                 age_ms: process.opened.map(|opened| opened.age_ms(now)),
                 grants: count(process.adjusts.len()),

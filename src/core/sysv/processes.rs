@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem;
-use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use crate::core::clients::{Clients, Counted};
 use crate::core::ids::{ConnectionId, RequestId, SessionKey};
 use crate::core::mailbox::Mailbox;
 use crate::core::request_log::RequestLog;
+use crate::core::session_client::SessionClient;
 use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
 
@@ -65,8 +65,8 @@ pub(super) struct Process {
     pub(super) label: Box<[u8]>,
     /// When it was opened; `None`: before the start of the server.
     pub(super) opened: Option<MonotonicMs>,
-    /// The address of its last client; `None`: it had none since the start of the server.
-    pub(super) client: Option<SocketAddr>,
+    /// Its last client; `None`: it had none since the start of the server.
+    pub(super) client: Option<SessionClient>,
     connections: BTreeSet<ConnectionId>,
     /// The client that it counts for; `None`: no connection has attached since a restart, or its client is not counted.
     owner: Option<ClientKey>,

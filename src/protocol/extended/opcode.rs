@@ -45,6 +45,8 @@ pub enum ExtendedOpcode {
     RevokeClient = 0x48,
     /// Returns all stored records as they are at one moment.
     Export = 0x49,
+    /// Revokes the leased sessions of a client with this identity.
+    RevokeIdentity = 0x4a,
     /// Declares semaphores, which exist until they are removed.
     Declare = 0x50,
     /// Changes the capacity of a declared semaphore.
@@ -87,6 +89,7 @@ impl ExtendedOpcode {
             0x47 => Self::Sessions,
             0x48 => Self::RevokeClient,
             0x49 => Self::Export,
+            0x4a => Self::RevokeIdentity,
             0x50 => Self::Declare,
             0x51 => Self::Resize,
             0x52 => Self::Remove,

@@ -143,6 +143,13 @@ pub enum Extended<'a> {
         /// The grace period, during which the holders keep what they hold.
         grace: Milliseconds,
     },
+    /// "RevokeIdentity".
+    RevokeIdentity {
+        /// The identity of the clients whose leased sessions are revoked, as Sessions lists it.
+        identity: &'a [u8],
+        /// The grace period, during which the holders keep what they hold.
+        grace: Milliseconds,
+    },
     /// "Export".
     Export,
     /// "Declare".
@@ -362,6 +369,10 @@ impl<'a> Extended<'a> {
                 grace: Milliseconds(fields.u32()?),
                 clients: AddressRange::read(fields)?,
             },
+            ExtendedOpcode::RevokeIdentity => {
+                let grace = Milliseconds(fields.u32()?);
+                Self::RevokeIdentity { identity: fields.text()?, grace }
+            }
             ExtendedOpcode::Export => Self::Export,
             ExtendedOpcode::Declare => Self::Declare {
                 ids: RequestIds::read(fields)?,
@@ -428,6 +439,7 @@ impl<'a> Extended<'a> {
             Self::DeleteCounter { .. } => ExtendedOpcode::DeleteCounter,
             Self::Sessions => ExtendedOpcode::Sessions,
             Self::RevokeClient { .. } => ExtendedOpcode::RevokeClient,
+            Self::RevokeIdentity { .. } => ExtendedOpcode::RevokeIdentity,
             Self::Export => ExtendedOpcode::Export,
             Self::Declare { .. } => ExtendedOpcode::Declare,
             Self::Resize { .. } => ExtendedOpcode::Resize,
@@ -536,6 +548,10 @@ impl<'a> Extended<'a> {
             Self::RevokeClient { clients, grace } => {
                 out.put_u32(grace.0);
                 clients.compose(out);
+            }
+            Self::RevokeIdentity { identity, grace } => {
+                out.put_u32(grace.0);
+                put_text(identity, out);
             }
             Self::Declare { ids, if_exists, declarations } => {
                 put_ids(*ids, out);

@@ -39,7 +39,7 @@ pub enum ExtendedResponse<'a> {
     Entry(ListEntry<&'a [u8], &'a [u16]>),
     /// One entry of the response to Sessions.
     SessionEntry(SessionEntry<&'a [u8]>),
-    /// The response to RevokeClient: how many sessions were revoked.
+    /// The response to RevokeClient and RevokeIdentity: how many sessions were revoked.
     Revoked(u64),
     /// A part of the response to Export; not empty.
     ExportPart(&'a [u8]),
@@ -507,7 +507,7 @@ impl ResponseFrame {
         SessionEntry::read(&self.body).map(Some).ok_or(BodyError)
     }
 
-    /// The response to RevokeClient: how many sessions were revoked.
+    /// The response to RevokeClient and RevokeIdentity: how many sessions were revoked.
     pub fn revoked(&self) -> Result<u64, BodyError> {
         Fields::new(&self.body).u64().ok_or(BodyError)
     }

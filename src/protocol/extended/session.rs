@@ -52,6 +52,8 @@ pub struct SessionEntry<T> {
     pub label: T,
     /// The address of the client that is connected or was last, as text; empty if it is not known.
     pub address: T,
+    /// The identity that this client has proven, such as `token:web`; empty if it has proven none.
+    pub identity: T,
 }
 
 const FLAG_ATTACHED: u8 = 1 << 0;
@@ -69,6 +71,8 @@ impl SessionEntry<&[u8]> {
         out.put_u16(length_of(self.address));
         out.put_slice(self.label);
         out.put_slice(self.address);
+        out.put_u16(length_of(self.identity));
+        out.put_slice(self.identity);
     }
 }
 
@@ -83,8 +87,10 @@ impl SessionEntry<Bytes> {
         let (label_bytes, address_bytes) = (fields.length()?, fields.length()?);
         let label = body.slice_ref(fields.bytes(label_bytes)?);
         let address = body.slice_ref(fields.bytes(address_bytes)?);
+        // An older server lists no identities.
+        let identity = if fields.is_empty() { Bytes::new() } else { body.slice_ref(fields.text()?) };
         let attached = flags & FLAG_ATTACHED != 0;
-        Some(Self { kind, session, attached, age_s, grants, waiting, ttl_left, label, address })
+        Some(Self { kind, session, attached, age_s, grants, waiting, ttl_left, label, address, identity })
     }
 }
 

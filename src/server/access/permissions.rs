@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::access::{Right, Rights, Space, Where};
-use crate::core::{ClientKey, Namespace, UnixSeconds};
+use crate::core::{Namespace, UnixSeconds};
 
 /// The object of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,11 @@ impl Permissions {
         self.rights.include(&others.rights)
     }
 
+    /// Whether they include all rights of others, apart from administration.
+    pub(super) fn include_use(&self, others: &Self) -> bool {
+        self.rights.include(&others.rights.without(Right::Administer))
+    }
+
     /// Whether some plain request must be refused.
     pub(super) fn restrict_plain(&self) -> bool {
         !self.rights.include(&Rights::READ_AND_ACQUIRE)
@@ -109,18 +114,12 @@ impl fmt::Display for Target<'_> {
     }
 }
 
-impl Identity {
-    /// The client that it counts as, from whichever address.
-    pub(in crate::server) fn client_key(&self) -> ClientKey {
-        ClientKey::of_identity(&self.to_string())
-    }
-}
-
+/// As in listings, in the log and in revocations of all sessions of a client.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Token(name) => write!(f, "token \"{name}\""),
-            Self::Certificate(name) => write!(f, "certificate of \"{}\"", name.escape_default()),
+            Self::Token(name) => write!(f, "token:{name}"),
+            Self::Certificate(name) => write!(f, "certificate:{}", name.escape_default()),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Authentication, the audit log, and the administrative requests about all sessions of a client or all records
-//! (`docs/protocol.md`, "RevokeClient" and "Export").
+//! (`docs/protocol.md`, "RevokeClient", "RevokeIdentity" and "Export").
 
 use tracing::{info, warn};
 
@@ -8,7 +8,7 @@ use super::super::export::{EXPORTS_MAX, Refused};
 use super::convert::status_of;
 use super::extended::{Denial, Execution};
 use super::{Executor, ExtendedState, ResponseStream};
-use crate::core::{ConnectionId, Moment, Namespace, Outcome, Token};
+use crate::core::{ClientSelector, ConnectionId, Moment, Namespace, Outcome, Token};
 use crate::protocol::{
     AddressRange, Credentials, Extended, ExtendedResponse, Limit, Milliseconds, Opaque, Pausing,
     ReachedLimit, Revocation, Status,
@@ -68,6 +68,9 @@ impl Executor<'_> {
             Extended::RevokeClient { clients: AddressRange { first, last }, .. } => {
                 record(&format!("RevokeClient {first}-{last}"), &target);
             }
+            Extended::RevokeIdentity { identity, .. } => {
+                record(&format!("RevokeIdentity {}", identity.escape_ascii()), &target);
+            }
             Extended::Pause { how: Pausing::Resume, .. } => record("Resume", &target),
             other => record(&format!("{:?}", other.opcode()), &target),
         }
@@ -76,15 +79,15 @@ impl Executor<'_> {
     pub(super) fn revoke_clients(
         &self,
         request: (ConnectionId, Token),
-        clients: AddressRange,
+        clients: ClientSelector,
         grace: Milliseconds,
         now: Moment,
     ) -> Outcome {
-        let AddressRange { first, last } = clients;
-        let outcome = self.server.core.revoke_clients(request, first..=last, grace.0, now);
+        let of = clients.to_string();
+        let outcome = self.server.core.revoke_clients(request, clients, grace.0, now);
         if !matches!(outcome, Outcome::Refused(_)) {
             let by = &self.extended.client;
-            info!(%first, %last, grace_ms = grace.0, %by, "revoking the leased sessions of clients");
+            info!(of, grace_ms = grace.0, %by, "revoking the leased sessions of clients");
         }
         outcome
     }

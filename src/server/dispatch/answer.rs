@@ -32,7 +32,9 @@ pub(super) fn compose_answer(opcode: ExtendedOpcode, opaque: Opaque, answer: &An
         (ExtendedOpcode::Remove, Answer::Declared(states)) if states.is_empty() => {
             ExtendedResponse::Plain(Response::Done)
         }
-        (ExtendedOpcode::RevokeClient, Answer::Revoked { sessions }) => ExtendedResponse::Revoked(*sessions),
+        (ExtendedOpcode::RevokeClient | ExtendedOpcode::RevokeIdentity, Answer::Revoked { sessions }) => {
+            ExtendedResponse::Revoked(*sessions)
+        }
         (ExtendedOpcode::AwaitIdle, Answer::Idle { in_use }) => ExtendedResponse::InUse(*in_use),
         (
             ExtendedOpcode::CloseSession | ExtendedOpcode::ReleaseGrant | ExtendedOpcode::Revoke,

@@ -149,6 +149,7 @@ pub(super) fn session_on_wire<'a>(
         ListedId::Connection(connection) => (wire::SessionKind::Connection, connection.number()),
         ListedId::Process(process) => (wire::SessionKind::Process, process.number()),
     };
+    let identity = listed.client.as_ref().and_then(|client| client.identity.as_deref());
     wire::SessionEntry {
         kind,
         session,
@@ -159,6 +160,7 @@ pub(super) fn session_on_wire<'a>(
         ttl_left: ttl_left_on_wire(listed.ttl_left_ms),
         label: &listed.label,
         address,
+        identity: identity.map_or(&[], str::as_bytes),
     }
 }
 

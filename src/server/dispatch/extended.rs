@@ -15,14 +15,14 @@ use super::convert::{
 };
 use super::{Executor, NextStep, ResponseStream, rights};
 use crate::core::{
-    Answer, Call, DeclarationRecord, Declare, GrantId, Lease, ListingKind, Moment, Outcome, Place, Queueing,
-    REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
+    Answer, Call, ClientSelector, DeclarationRecord, Declare, GrantId, Lease, ListingKind, Moment, Outcome,
+    Place, Queueing, REQUESTS_MAX, Refusal, RequestId, SessionId, SessionKey, Waiting, Want,
 };
 use crate::protocol::{
-    self as wire, ACQUIRE_ALL_NAMES_MAX, Declarations, EXTENDED_VERSION, Extended, ExtendedOpcode,
-    ExtendedResponse, Features, Frame, Generation, GraceLeft, GrantState, HelloAnswer, IfExists,
-    Milliseconds, Opaque, Pausing, Removal, Resizing, Response, Revocation, Shares, SlotChange, Status,
-    VerifiedGrant, Wait, WaitingRequest,
+    self as wire, ACQUIRE_ALL_NAMES_MAX, AddressRange, Declarations, EXTENDED_VERSION, Extended,
+    ExtendedOpcode, ExtendedResponse, Features, Frame, Generation, GraceLeft, GrantState, HelloAnswer,
+    IfExists, Milliseconds, Opaque, Pausing, Removal, Resizing, Response, Revocation, Shares, SlotChange,
+    Status, VerifiedGrant, Wait, WaitingRequest,
 };
 
 /// The features of every server, with and without a store.
@@ -192,8 +192,15 @@ impl Executor<'_> {
             Extended::Sessions => {
                 return Ok(Execution::Stream(ResponseStream::sessions(core.sessions(), opaque)));
             }
-            Extended::RevokeClient { clients, grace } => {
+            Extended::RevokeClient { clients: AddressRange { first, last }, grace } => {
                 self.check_opaque(opaque)?;
+                let clients = ClientSelector::Addresses(first..=last);
+                self.revoke_clients((connection, token), clients, grace, now)
+            }
+            Extended::RevokeIdentity { identity, grace } => {
+                self.check_opaque(opaque)?;
+                // No client has an identity that is not text.
+                let clients = ClientSelector::Identity(String::from_utf8_lossy(identity).into());
                 self.revoke_clients((connection, token), clients, grace, now)
             }
             Extended::Export => {

@@ -144,7 +144,7 @@ impl ExtendedState {
         if !self.has_joined {
             self.has_joined = true;
             if let Some(identity) = self.standing.permissions().identity() {
-                self.mailbox.identify(identity.client_key());
+                self.mailbox.identify(&identity.to_string());
             }
             server.core.join(self.connection, None, &self.mailbox);
         }

@@ -117,7 +117,11 @@ impl ResponseStream {
                     let list = || server.core.list_sessions(listing, connected, server.moment());
                     let next = next_entry(entries, list);
                     if let Some(listed) = &next {
-                        let address = listed.client.map(|client| client.to_string()).unwrap_or_default();
+                        let address = listed
+                            .client
+                            .as_ref()
+                            .map(|client| client.address.to_string())
+                            .unwrap_or_default();
                         let entry = session_on_wire(listed, address.as_bytes());
                         let response = ExtendedResponse::SessionEntry(entry);
                         response.compose(ExtendedOpcode::Sessions.code(), self.opaque, out);

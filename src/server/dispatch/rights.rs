@@ -63,9 +63,10 @@ pub(super) fn needed<'a>(request: &Extended<'a>) -> Option<Needed<'a>> {
         Extended::List { prefix } => Some((Right::Read, Target::Prefix(Namespace::Semaphores, prefix))),
         // Sessions have grants of all names.
         Extended::Sessions => Some((Right::Read, Target::Server)),
-        Extended::Revoke { .. } | Extended::RevokeClient { .. } | Extended::Export => {
-            Some((Right::Administer, Target::Server))
-        }
+        Extended::Revoke { .. }
+        | Extended::RevokeClient { .. }
+        | Extended::RevokeIdentity { .. }
+        | Extended::Export => Some((Right::Administer, Target::Server)),
         Extended::DeleteCounter { name } => {
             Some((Right::Administer, Target::Name(Namespace::Counters, name)))
         }

@@ -267,8 +267,7 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
         assert_eq!(again(ExtendedResponse::Entry(entry_again)).list_entry(), Ok(Some(entry)));
     }
     if let Ok(Some(entry)) = frame.session_entry() {
-        let SessionEntry { kind, session, attached, age_s, grants, waiting, ttl_left, label, address } =
-            &entry;
+        let SessionEntry { kind, session, attached, age_s, grants, waiting, ttl_left, label, .. } = &entry;
         let entry_again = SessionEntry {
             kind: *kind,
             session: *session,
@@ -278,7 +277,8 @@ fn extended_bodies_come_back(frame: &ResponseFrame) {
             waiting: *waiting,
             ttl_left: *ttl_left,
             label: &label[..],
-            address: &address[..],
+            address: &entry.address[..],
+            identity: &entry.identity[..],
         };
         assert_eq!(again(ExtendedResponse::SessionEntry(entry_again)).session_entry(), Ok(Some(entry)));
     }

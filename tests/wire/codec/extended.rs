@@ -217,6 +217,7 @@ impl Values {
             Extended::Export,
             Extended::Where,
             Extended::RevokeClient { clients: self.clients(), grace: span },
+            Extended::RevokeIdentity { identity: &self.label, grace: span },
             Extended::Watch { namespace, scope: Scope::Name(name) },
             Extended::Watch { namespace, scope: Scope::Prefix(&self.label) },
             Extended::Unwatch { watch: opaque },
@@ -320,6 +321,7 @@ impl Values {
             ttl_left,
             label: &self.label[..],
             address: b"[2001:db8::7]:4660",
+            identity: b"token:web",
         };
         let event = Event {
             number: first,
@@ -428,7 +430,7 @@ impl Values {
                     let SessionEntry {
                         kind, session: id, attached, age_s, grants, waiting, ttl_left, ..
                     } = read;
-                    let (label, address) = (&read.label[..], &read.address[..]);
+                    let (label, address, identity) = (&read.label[..], &read.address[..], &read.identity[..]);
                     let read = SessionEntry {
                         kind,
                         session: id,
@@ -439,6 +441,7 @@ impl Values {
                         ttl_left,
                         label,
                         address,
+                        identity,
                     };
                     Ok(read == session)
                 }),
@@ -492,6 +495,7 @@ fn bytes_of_older(response: &ExtendedResponse<'_>) -> Vec<usize> {
         ExtendedResponse::Verified(_) => vec![12, 16],
         ExtendedResponse::Entry(entry) => vec![36 + entry.label.len() + entry.address.len()],
         ExtendedResponse::DeclaredEntry(entry) => vec![24 + entry.name.len() + entry.label.len()],
+        ExtendedResponse::SessionEntry(entry) => vec![32 + entry.label.len() + entry.address.len()],
         _ => Vec::new(),
     }
 }

@@ -1,7 +1,6 @@
 //! One session: its label, its grants and waiters, its cached replies, and its end.
 
 use std::mem;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{Ending, SessionKind, SessionState};
@@ -13,6 +12,7 @@ use crate::core::ledger::leases::Lease;
 use crate::core::mailbox::{EventKind, ReplyTo};
 use crate::core::request_log::RequestLog;
 use crate::core::ring_map::RingMap;
+use crate::core::session_client::SessionClient;
 use crate::core::share::ClientKey;
 use crate::core::time::MonotonicMs;
 
@@ -152,9 +152,9 @@ impl SessionState {
     }
 
     /// The client that is attached to a leased session or was last; `None`: not known, or no leased session.
-    pub(in crate::core::ledger) fn client(&self) -> Option<SocketAddr> {
+    pub(in crate::core::ledger) fn client(&self) -> Option<&SessionClient> {
         match &self.kind {
-            SessionKind::Leased { client, .. } => *client,
+            SessionKind::Leased { client, .. } => client.as_ref(),
             SessionKind::Connection { .. } => None,
         }
     }

@@ -1,8 +1,5 @@
 //! What administrators change. Each request needs a token with the right to administer what it changes, and is logged.
 
-use std::net::Ipv6Addr;
-use std::ops::RangeInclusive;
-
 use serde::Serialize;
 
 use super::super::super::Server;
@@ -11,10 +8,10 @@ use super::super::answer::{Answer, ApiError, Json};
 use super::super::query::Parameters;
 use super::super::requester::refused;
 use super::Context;
-use crate::config::Network;
+use crate::config::{Clients, UnknownClients};
 use crate::core::{
-    self, Call, Declare, GrantId, IfExists, Moment, Namespace, Outcome, Removal, Resizing, ServiceChange,
-    SessionId,
+    self, Call, ClientSelector, Declare, GrantId, IfExists, Moment, Namespace, Outcome, Removal, Resizing,
+    ServiceChange, SessionId,
 };
 
 /// The longest label.
@@ -189,7 +186,7 @@ pub(in super::super) async fn delete_counter(mut context: Context) -> Answer {
 enum Revoked {
     Grant(GrantId),
     Session(SessionId),
-    Clients(RangeInclusive<Ipv6Addr>),
+    Clients(ClientSelector),
 }
 
 pub(in super::super) async fn revoke(mut context: Context) -> Answer {
@@ -228,14 +225,13 @@ pub(in super::super) async fn revoke(mut context: Context) -> Answer {
     answered(&context.record(&server, &what, Target::Server, answer)?)
 }
 
-/// The addresses of an address or a network, those of IPv4 as they are mapped to IPv6.
-fn clients(text: &str) -> Result<RangeInclusive<Ipv6Addr>, ApiError> {
-    let network: Network = text.parse().map_err(|_| {
-        ApiError::bad_request(
-            "\"client\" must be an IP address or a network, such as \"192.0.2.1\" or \"10.0.0.0/8\"",
-        )
-    })?;
-    Ok(network.range())
+/// The clients with an identity, or with an address of a network.
+fn clients(text: &str) -> Result<ClientSelector, ApiError> {
+    match text.parse() {
+        Ok(Clients::Network(network)) => Ok(ClientSelector::Addresses(network.range())),
+        Ok(Clients::Identity(identity)) => Ok(ClientSelector::Identity(identity.into())),
+        Err(error @ UnknownClients) => Err(ApiError::bad_request(format!("\"client\" {error}"))),
+    }
 }
 
 fn required_u32(parameters: &mut Parameters, key: &str) -> Result<u32, ApiError> {

@@ -22,6 +22,8 @@ struct Session {
     waiting: u32,
     /// In seconds.
     ttl_left: Option<f64>,
+    /// That the client has proven.
+    identity: Option<String>,
     #[serde(flatten)]
     label: Labeled,
 }
@@ -36,7 +38,8 @@ impl Session {
         Self {
             kind,
             session,
-            address: listed.client.map(|client| client.to_string()),
+            address: listed.client.as_ref().map(|client| client.address.to_string()),
+            identity: listed.client.and_then(|client| client.identity).map(|identity| identity.to_string()),
             connected: listed.is_attached,
             age: listed.age_ms.map(|age_ms| age_ms / 1000),
             grants: listed.grants,
@@ -60,9 +63,12 @@ pub(in super::super) async fn sessions(mut context: Context) -> Answer {
     Json::of(&page.take(next, |listed| has(listed, &search), Session::of).await)
 }
 
-/// Whether the label or the address of a session has a text.
+/// Whether the label of a session, or the address or the identity of its client, has a text.
 fn has(listed: &ListedSession, search: &str) -> bool {
     search.is_empty()
         || String::from_utf8_lossy(&listed.label).contains(search)
-        || listed.client.is_some_and(|client| client.to_string().contains(search))
+        || listed.client.as_ref().is_some_and(|client| {
+            client.address.to_string().contains(search)
+                || client.identity.as_ref().is_some_and(|identity| identity.contains(search))
+        })
 }

@@ -297,7 +297,7 @@ export function sessions(parameters, go) {
   const table = new Table("Sessions", [
     { title: "Kind", state: (item) => item.kind },
     number("Session", "session"),
-    { title: "Client", state: (item) => `${item.address}${item.identity}${labelText(item)}`, cell: (item) => element("span", {}, shown(labelText(item)), " ", item.identity ? shown(item.identity) : "", " ", item.address ?? "") },
+    { title: "Client", state: (item) => `${item.address}${item.identity}${labelText(item)}`, cell: (item) => element("span", {}, shown(labelText(item)), " ", item.identity === null ? "" : shown(item.identity), " ", item.address ?? "") },
     { title: "Connected", state: (item) => (item.connected ? "yes" : "no") },
     { title: "Age", number: true, state: (item) => duration(item.age) },
     number("Grants", "grants"),
@@ -310,7 +310,7 @@ export function sessions(parameters, go) {
     },
   ]);
   const pages = new Pages((offset) => go("/sessions", { ...state, offset }));
-  const form = searchForm("Label or address contains", state.search, (search) => go("/sessions", { search }));
+  const form = searchForm("Label, address or identity contains", state.search, (search) => go("/sessions", { search }));
   return {
     title: "Sessions",
     element: element("div", {}, element("h1", {}, "Sessions"), form, table.element, pages.element),
